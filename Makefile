@@ -1,6 +1,6 @@
 # Everything a person does with this repository. `make` alone explains.
 .DEFAULT_GOAL := help
-.PHONY: help run test check sim fuzz format static bench clean lock browser
+.PHONY: help run test check sim oldest fuzz format static bench profile clean lock browser database typescript react
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 # The modules of this repository are compiled once, not in every process of every engine, whatever the environment wants.
@@ -16,6 +16,9 @@ install = $(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecod
 # The first interpreter that is new enough; PYTHON=/path/to/python overrides.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+
+# The oldest Ray that pyproject.toml allows.
+RAY ?= 2.55.0
 
 # Tests that compute are spread over the workers; those that share an engine, or a browser, stay together on one of them
 # (tests/support/worker_groups.py). Three workers for all tests, whatever the machine: two at most wait for engines at a time, and one computes
@@ -37,7 +40,7 @@ run: $(VENV)/.installed ## start the engine on this machine (installs itself int
 	@exec $(BIN)/python -m engine up
 
 # Types are checked beside the tests, which wait a lot.
-test: $(VENV)/.installed-test format browser ## everything: format, lint, types, all tests (engine, chaos, browser), about eight minutes
+test: $(VENV)/.installed-test format browser database typescript react ## everything: format, lint, types, all tests (engine, chaos, browser), about twenty minutes
 	@$(BIN)/mypy >$(VENV)/mypy.txt & types=$$!; \
 	$(BIN)/python -m pytest -q $(SPREAD) 3 --durations=10; tests=$$?; \
 	wait $$types && types=0 || types=1; cat $(VENV)/mypy.txt; exit $$((tests | types))
@@ -47,6 +50,14 @@ check: static ## format, lint, types and the fast tests, a minute or two
 
 sim: $(VENV)/.installed-test ## simulate the engine under every fault: HOURS=1 for longer, SEED=7 to replay one exactly
 	@exec $(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED)) $(if $(HOURS),--hours $(HOURS)) $(if $(FAULTS),--faults $(FAULTS))
+
+# Everything as locked but Ray. Not part of `make test`: it installs a second environment, and takes some minutes.
+oldest: $(VENV)/.installed-test ## the tests of engine.ray on the oldest Ray that is supported: RAY=2.57.0 for another one
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/ray-$(RAY)
+	@grep -v '^ *--hash' requirements-test.txt | sed 's/ *\\$$//' | grep -v '^ray\[\?[a-z,]*\]\?==' >$(VENV)/ray-$(RAY)/others.txt
+	@$(BIN)/uv pip install --quiet --no-deps --python $(VENV)/ray-$(RAY)/bin/python --compile-bytecode \
+		-r $(VENV)/ray-$(RAY)/others.txt ray==$(RAY)
+	@PYTHONPATH=$(CURDIR) $(VENV)/ray-$(RAY)/bin/python -m pytest -q --quick tests/ray
 
 fuzz: $(VENV)/.installed-test ## send anything to a running engine: HOURS=1 for longer, SEED=7 for the same again, ONLY=http,frames
 	@exec $(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(HOURS),--hours $(HOURS)) $(if $(ONLY),--only $(ONLY))
@@ -61,6 +72,9 @@ static: format
 bench: $(VENV)/.installed-test ## measure on this machine; BENCH=latency, BENCH="report --peers", BENCH=--help and so on
 	@exec $(BIN)/python -m bench $(BENCH)
 
+profile: $(VENV)/.installed-test ## where the Python of an engine under load spends its time; PROFILE="--publishers 16 --roles edge"
+	@exec $(BIN)/python -m bench profile $(PROFILE)
+
 lock: $(VENV)/.installed-test ## resolve the dependencies anew into requirements*.txt
 	$(BIN)/uv pip compile pyproject.toml --extra build --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --quiet --output-file requirements.txt
@@ -69,7 +83,7 @@ lock: $(VENV)/.installed-test ## resolve the dependencies anew into requirements
 		--output-file requirements-test.txt
 
 clean: ## remove everything that was made here: .venv, caches, the engine's data directory
-	rm -rf $(VENV) .engine .pytest_cache .hypothesis .mypy_cache .ruff_cache tests/output build dist *.egg-info
+	rm -rf $(VENV) clients/js/lib clients/js/node_modules examples/react/node_modules .engine .pytest_cache .hypothesis .mypy_cache .ruff_cache tests/output build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -89,6 +103,19 @@ $(VENV)/.installed-test: requirements-test.txt $(VENV)/.installed
 	@$(call install,requirements-test.txt)
 	@touch $@
 
+# Of the server alone: Debian's package starts one for the machine where nothing says otherwise.
+database:
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing PostgreSQL for the tests of the history"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql-common >/dev/null && \
+			sed -i 's/^#\?create_main_cluster.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf && \
+			DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql >/dev/null || \
+			echo "make: apt could not install PostgreSQL" >&2; \
+	else \
+		echo "make: no PostgreSQL: its tests will be skipped. To have them: sudo apt install postgresql" >&2; \
+	fi
+
 browser:
 	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -98,3 +125,16 @@ browser:
 	else \
 		echo "make: no Chromium: the browser tests will be skipped. To have them: sudo apt install chromium, or $(BIN)/playwright install chromium" >&2; \
 	fi
+
+# For the declarations of the browser client. The tests say so when it is missing.
+typescript: clients/js/node_modules/.package-lock.json
+
+clients/js/node_modules/.package-lock.json: clients/js/package-lock.json
+	@! command -v npm >/dev/null || npm ci --prefix clients/js --no-audit --no-fund --loglevel=error >/dev/null || \
+		echo "make: npm could not install TypeScript" >&2
+
+react: examples/react/node_modules/.package-lock.json
+
+examples/react/node_modules/.package-lock.json: examples/react/package-lock.json
+	@! command -v npm >/dev/null || npm ci --prefix examples/react --no-audit --no-fund --loglevel=error >/dev/null || \
+		echo "make: npm could not install React" >&2

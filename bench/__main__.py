@@ -24,18 +24,23 @@ from bench.progress import Phases
 
 NAMES = (
     "delivery",
+    "profile",
     "latency",
     "fanout",
     "idle",
+    "storage",
     "storm",
     "timers",
     "armed",
     "scaling",
+    "servers",
+    "autoscale",
     "cluster",
     "soak",
     "overload",
     "chaos",
     "wheel",
+    "digest",
     "peers",
     "ray",
 )

@@ -1,7 +1,7 @@
 """`python -m bench.beside`: messages to some users at a fixed rate, from a process of its own, and how long they take.
 
 Whoever measures what broadcasts do to other messages must not be the one who receives the broadcasts: 2 000 frames pass through a
-generator before what comes behind them. Reads a `Task` from standard input as JSON, prints `Latencies`. Times are of the machine's
+generator before what comes behind them. Reads a `Task` from standard input as JSON, prints `Latencies` as JSON. Times are of the machine's
 monotonic clock, which all its processes share.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -35,10 +36,18 @@ class Task(Struct):
 
 
 class Latencies(Struct):
-    """In milliseconds, from each start on; and what was lost in all."""
+    """Of every message, in seconds, in a list for each start; and what was lost in all."""
 
-    figures_ms: list[dict[str, float]]
+    slices_s: list[list[float]]
     lost: int
+
+    def figures_ms(self, first: int = 0, last: int | None = None) -> list[dict[str, float]]:
+        """Of each slice from `first` on, up to `last`, which is not among them."""
+        return [latency_ms(slice_s) for slice_s in self.slices_s[first:last]]
+
+    def pooled_ms(self, first: int = 0, last: int | None = None) -> dict[str, float]:
+        """Of all messages of these slices."""
+        return latency_ms(chain.from_iterable(self.slices_s[first:last]))
 
 
 class _Unicast(Books):
@@ -56,15 +65,15 @@ async def measure(task: Task) -> Latencies:
     books = _Unicast(task.first + task.users)
     listeners, _ = await connect_all(system, books, books.ledgers[task.first :])
     sender = Sender(await system.publisher(task.users), books, range(task.first, task.first + task.users))
-    figures = []
+    slices_s = []
     for start in task.starts:
         await asyncio.sleep(start - now_s())
         books.latencies_s.clear()
         await open_loop([sender], books, task.per_s, task.seconds)
-        figures.append(latency_ms(books.latencies_s))
+        slices_s.append([round(latency_s, 5) for latency_s in books.latencies_s])
     for listener in listeners:
         listener.drop()
-    return Latencies(figures, books.sent - books.received)
+    return Latencies(slices_s, books.sent - books.received)
 
 
 async def measure_elsewhere(task: Task) -> Latencies:

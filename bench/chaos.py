@@ -1,7 +1,8 @@
 """Chaos: break a part of a loaded engine; count what was lost, repeated or disordered, and time until service is back.
 
-600 messages a second for 40 users, 6 of whom are away until the end; the scenarios are those of tests/support/chaos/scenarios.py, the
-longest and largest ones, and those of bench/chaos_on_hosts.py, for which this machine becomes four hosts with cables between them.
+600 messages a second (`--rate`) for 40 users, 6 of whom are away until the end; the scenarios are those of
+tests/support/chaos/scenarios.py, the longest and largest ones, and those of bench/chaos_on_hosts.py, for which this machine becomes four
+hosts with cables between them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from bench.ray_nodes import SHARD_EACH, RayNodes
 from tests.support.chaos import scenarios
 from tests.support.chaos.faults import Fault, end_of_zombies
 from tests.support.chaos.scenarios import STEADY_S, NotHere, Place, Scenario, breakable, strike
+from tests.support.chaos.traffic import RATE
 from tests.support.chaos.victim import Victim
 from tests.support.free_port import free_port
 
@@ -109,6 +111,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=float, default=STEADY_S, help="undisturbed traffic before and after each fault (default %(default)s)"
     )
+    parser.add_argument("--rate", type=int, default=RATE, help="messages a second, of the scenarios of one machine (default %(default)s)")
     parser.add_argument("--report", action="store_true", help="put the results into the tables of docs/RELIABILITY.md")
 
 
@@ -124,7 +127,7 @@ def run(args: Namespace) -> Iterator[dict[str, Any]]:
             with tempfile.TemporaryDirectory(prefix="engine-chaos-", ignore_cleanup_errors=True) as folder, make(Path(folder)) as place:
                 for scenario in here:
                     with args.phases.phase(scenario.name):
-                        result = uvloop.run(strike(place, scenario, scenario.name, args.seconds))
+                        result = uvloop.run(strike(place, scenario, scenario.name, args.seconds, rate=args.rate))
                     results.append(result)
                     yield result
         except NotHere as error:

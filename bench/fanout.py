@@ -83,7 +83,7 @@ async def _beside(system: Engine, connections: int, broadcast: Callable[[], Awai
         while not measuring.done():
             await broadcast()
         told = await measuring
-    alone, during = told.figures_ms
+    alone, during = told.figures_ms()
     return {"per_s": _BESIDE_PER_S, "alone": alone, "beside": during, "lost": told.lost}
 
 

@@ -227,7 +227,7 @@ async def measure(system: Engine, capacity: float, args: Namespace, phases: Phas
 
 
 _SHARD_FIGURES: Final = (
-    "pressure", "memory_bytes", "published", "refused_high", "refused_normal", "refused_low", "conflated", "low_spilled", "stalled",
+    "pressure", "memory_bytes", "published", "refused_high", "refused_normal", "refused_low", "conflated", "low_spilled", "exhausted",
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ read, encode and send. What it leaves out: other nodes, between which a body cro
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -23,6 +24,7 @@ from bench.system import per_message_us
 
 CARRIERS = ("ray", "http")
 _LOOK_S = 0.2
+_PROGRESS_S = 5.0  # between looks at how many rows were published
 
 
 class _Processes(Processes):
@@ -39,6 +41,12 @@ def _is_worker(pid: int) -> bool:
         return False
 
 
+def _published(running: Engine) -> int:
+    """Messages that the engine has accepted so far."""
+    totals: Any = asyncio.run(running.status())["totals"]
+    return int(totals["published"])
+
+
 def _publish(running: Engine, carrier: str, args: Namespace, run: int) -> dict[str, Any]:
     state = json.loads((running.data_dir / "engine.json").read_text())
     processes = _Processes({running.pid: BY_PROGRAM})
@@ -53,10 +61,14 @@ def _publish(running: Engine, carrier: str, args: Namespace, run: int) -> dict[s
     assert process.stdin is not None
     process.stdin.write(json.dumps(job))
     process.stdin.close()
-    with args.phases.phase(f"{args.rows} rows by {carrier}"):
+    begun = _published(running)
+    done, looked_s = 0, time.monotonic()
+    with args.phases.phase(f"{args.rows} rows by {carrier}", args.rows, lambda: done):
         while process.poll() is None:
             for role, size in processes.rss_bytes().items():
                 peak[role] = max(size, peak.get(role, 0))
+            if time.monotonic() - looked_s > _PROGRESS_S:
+                done, looked_s = _published(running) - begun, time.monotonic()
             time.sleep(_LOOK_S)
     assert process.stdout is not None
     if process.returncode:

@@ -35,7 +35,7 @@ def over_http(job: dict[str, Any]) -> Callable[[pa.Table], pa.Table]:
                 }
                 for one in table.to_pylist()
             )
-        return pa.table({"status": [result.status for result in results]})
+        return pa.table({"accepted": [sum(result.status == "accepted" for result in results)]})  # no row of it for each one published
 
     return publish
 
@@ -54,8 +54,8 @@ def main() -> None:
         ds.write_datasink(sink, concurrency=job["tasks"])
         accepted = sink.counts.get("accepted", 0)
     else:
-        statuses = ds.map_batches(over_http(job), batch_format="pyarrow", batch_size=None, concurrency=job["tasks"]).take_all()
-        accepted = sum(one["status"] == "accepted" for one in statuses)
+        counts = ds.map_batches(over_http(job), batch_format="pyarrow", batch_size=None, concurrency=job["tasks"]).take_all()
+        accepted = sum(one["accepted"] for one in counts)
     print(json.dumps({"seconds": time.monotonic() - began_s, "accepted": accepted}))
 
 

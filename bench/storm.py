@@ -6,9 +6,10 @@ server advises before they return, which spreads the storm. For this one an edge
 
 With `--cut N`, instead: N users lose their connections at once while messages to them go on, and return as the server advises: after the
 delays of the welcome, with their jitter, and after `Retry-After` where an edge admits no more. Users that were not cut get messages all
-the while, from and to a process of their own; their latency is that of slices before the cut and after it, until all are back. An edge
-admits `--admit` connections a second. Those who are cut are a process at the lowest priority: in production they have machines of their
-own. `cores` is the CPU of the engine's processes in each slice, `first_attempts_s` when the first and the last cut user asked again.
+the while, from and to a process of their own; their latency is that of slices before the cut and after it until all are back, and of all
+their messages meanwhile: the first seconds, when all ask at once, show in the slices only. An edge admits `--admit` connections a second.
+Those who are cut are a process at the lowest priority: in production they have machines of their own. `cores` is the CPU of the engine's
+processes in each slice, `first_attempts_s` when the first and the last cut user asked again.
 """
 
 from __future__ import annotations
@@ -119,7 +120,8 @@ async def measure_cut(system: Engine, users: int, admit_per_s: int, phases: Phas
         untouched, back = await measuring, await returning
     status: dict[str, Any] = await system.status()
     last = _SLICES_BEFORE + max(math.ceil(back.all_back_s / period_s), 1)
-    alone, meanwhile = untouched.figures_ms[:_SLICES_BEFORE], untouched.figures_ms[_SLICES_BEFORE:last]
+    alone, meanwhile = untouched.figures_ms(last=_SLICES_BEFORE), untouched.figures_ms(_SLICES_BEFORE, last)
+    all_before, all_meanwhile = untouched.pooled_ms(last=_SLICES_BEFORE), untouched.pooled_ms(_SLICES_BEFORE, last)
     p99_before = statistics.median(ms["p99"] for ms in alone)  # medians: one stall of the machine decides the 99th percentile of a slice
     p99s = sorted(ms["p99"] for ms in meanwhile)
     return {
@@ -129,7 +131,12 @@ async def measure_cut(system: Engine, users: int, admit_per_s: int, phases: Phas
         "first_attempts_s": back.first_attempts_s,
         "all_back_s": back.all_back_s,
         "untouched_ms": {"before": alone, "meanwhile": meanwhile},
-        "untouched_p99_ratio": {"median": round(statistics.median(p99s) / p99_before, 2), "worst": round(p99s[-1] / p99_before, 2)},
+        "untouched_all_ms": {"before": all_before, "meanwhile": all_meanwhile},
+        "untouched_p99_ratio": {
+            "all": round(all_meanwhile["p99"] / all_before["p99"], 2),
+            "median_slice": round(statistics.median(p99s) / p99_before, 2),
+            "worst_slice": round(p99s[-1] / p99_before, 2),
+        },
         "cores": {"before": spent[:_SLICES_BEFORE], "meanwhile": spent[_SLICES_BEFORE:last]},
         "received": back.received,
         "repeated": back.repeated,

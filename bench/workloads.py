@@ -91,14 +91,14 @@ class _Requests:
             self._free.put_nowait(sender)
 
 
-async def full_load(sending: Sequence[Sender], books: Books, messages: int, window: int = WINDOW) -> None:
-    """Publish so many with at most `window` undelivered, one request of each sender at a time. What does not arrive for a while is given
-    up, and counts as lost."""
+async def full_load(sending: Sequence[Sender], books: Books, messages: int, window: int = WINDOW, batch: int = BATCH) -> None:
+    """Publish so many with at most `window` undelivered, one request of each sender at a time, of `batch` messages at most. What does not
+    arrive for a while is given up, and counts as lost."""
     written_off, end = books.sent - books.received, books.sent + messages
     async with _Requests(sending) as requests:
         while books.sent < end:
             sender = await requests.free()
-            take = min(BATCH, end - books.sent)
+            take = min(batch, end - books.sent)
             target = books.sent + take - window - written_off
             if not await books.reach(target, _PATIENCE_S):
                 written_off += target - books.received

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Iterator
 from ipaddress import ip_network
 from typing import Annotated, Any, Final, Literal
@@ -28,7 +29,14 @@ REDIS_MEMORY_BYTES_MIN: Final = 128 << 20
 """Below it, the tenth that edges leave to the engine's own writes would be less than what may be under way."""
 
 
-SECRETS: Final = ("redis_url", "jwt_secret", "jwt_jwks_url", "webhook_secret")
+SERVERS_ALLOWED: Final = (1, 2, 4, 8, 16)
+"""Numbers of Redis servers: each divides the 16 timer partitions, so that a partition is on one server with the slots of its users."""
+
+
+_BETWEEN_URLS: Final = re.compile(r"\s+(?=[a-z+]+://)")  # and not a space within a password
+
+
+SECRETS: Final = ("redis_url", "jwt_secret", "jwt_jwks_url", "webhook_secret", "history_url")
 """Settings that are secrets, or URLs that may hold a password. Their values are `Secret`s in every `Config`."""
 
 
@@ -57,6 +65,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             value = getattr(self, name)
             if type(value) is not Secret:
                 msgspec.structs.force_setattr(self, name, Secret(value))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As Ray keeps it for an actor's next process, which may run another version of the code."""
+        return _unpickled, ({name: getattr(self, name) for name in self.__struct_fields__},)
 
     # -- published: [engine] -------------------------------------------------------------------------------------------
     shards: Annotated[int, Meta(ge=0, le=1024)] = 0  # 0: as many as the stored data is for, else one per CORES_PER_SHARD
@@ -99,6 +111,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ttl_s_default: Positive = 72 * 3600  # a weekend, and a day
     retry_tries: Positive = 3  # a client that has missed three is disconnected or stuck
     digest_ms: Positive = 3_600_000
+    digest_model: str = ""  # empty: the engine's own, where the extra `digest` is installed
 
     # -- published: [limits] -------------------------------------------------------------------------------------------
     connections_max: Positive = 50_000  # about 30 KB each
@@ -107,6 +120,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     connections_per_address_max: Positive = 1000  # sockets of one client address on an edge: an office behind one; loopback is not counted
     offline_max: Positive = 10_000  # nobody reads further back after an absence
     offline_bytes_max: Positive = 16 << 20  # and their bytes: 10 000 messages of 1.6 KB
+    inbox_max: NonNegative = 100  # five screens of an inbox; one of 170 bytes takes some 250 of Redis
+    inbox_ttl_s: Positive = 30 * 86_400  # what is older, nobody looks for in a list of notifications
     user_forget_s: Positive = 90 * 86_400  # a season: then nobody comes back for a notification
     data_bytes_max: Positive = 64 << 10  # a notification carries a reference to a document, not the document
     shard_memory_bytes_max: Positive = 512 << 20  # a process takes some 200 MB beside it
@@ -129,6 +144,14 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tenant_stored_bytes_max: NonNegative = 0
     tenant_topics_max: NonNegative = 0
     tenant_signal_names_max: NonNegative = 0
+
+    # -- published: [history] ------------------------------------------------------------------------------------------
+    history_url: str = ""  # empty: none. It costs a process, a database, and a seventh of a shard's CPU
+    history_ttl_s: Positive = 30 * 86_400  # complaints and analyses come within a month
+
+    # -- published: [traces] -------------------------------------------------------------------------------------------
+    trace_url: str = ""  # empty: none; then they cost nothing
+    trace_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.01  # a span costs its process some 55 us, and a message has four or more
 
     # -- published: [actions] ------------------------------------------------------------------------------------------
     # Nobody may be called by default: which systems get data of users is for operators to say, and not for who writes rules.
@@ -163,10 +186,21 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     delay_s_max: Positive = 10 * 365 * 86400
     idempotency_caller_s: Positive = 24 * 3600
     rules_check_ms: Positive = 1000  # how often an edge checks whether the rules file has changed
+    rules_poll_ms: Positive = 400  # how often it looks for another version of stored rules: in force on every edge within a second
+    rules_bytes_max: Positive = 256 << 10  # of one version: a thousand rules of average length
+    rules_versions_max: Annotated[int, Meta(ge=3)] = 50  # kept for rolling back: 12 MiB of the largest
+    recorded_events_max: Positive = 2000  # for dry runs, of all tenants: 16 MiB of the largest
+    recorded_event_bytes_max: Positive = 8 << 10  # larger ones are not recorded
+    recorded_events_per_s: NonNegative = 50  # at one edge: a sample under load, for 0.1 % of a core. 0: none, no dry runs
+    recorded_events_of_tenant_per_s: Positive = 10  # of these: a busy tenant leaves room for others
+    recorded_events_keep_s: Positive = 86_400  # a day has all kinds; and they hold data of users, who may be erased
+    dry_run_events_max: Positive = 500  # looked at by one dry run: two seconds of a thread with a thousand rules
+    dry_run_users_max: Positive = 500  # asked for their level and language by one
     signals_flush_ms: Positive = 1000  # counter signals are added in batches of this time; those on an edge that dies are lost
     signals_names_max: Positive = (
         20_000  # different names in one batch: about 4 MB; a tenant alone has half of them, further ones are dropped and counted
     )
+    publish_heads_max: Positive = 1000  # kept by an edge, of 2 KiB at most: a publisher's differ by the length of the body only
     publish_timeout_ms: Positive = 8000  # longer than a shard's restart, shorter than a usual HTTP client's patience
     publish_inflight_max: Positive = 50_000  # unanswered items per edge, whatever their delay: bounds their memory
     publish_inflight_bytes_max: Positive = 64 << 20  # and their bytes on links, where `users` makes a thousand of one body; then 429
@@ -193,7 +227,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     client_frames_per_s: Positive = 20  # of one connection, beside cumulative ACKs: heartbeats, topics, tokens; beyond it 4429
     client_frames_burst: Positive = 512  # two windows of messages that are acknowledged one by one
     client_frames_per_message: Positive = 4  # more for each message delivered: an ACK by id, in fragments
-    frame_requests_per_connection_max: Positive = 16  # unanswered (un)subscriptions; a client that waits for its answers has one
+    frame_requests_per_connection_max: Positive = 16  # unanswered (un)subscriptions and events; a client that waits for its answers has one
     frame_requests_max: Positive = 5000  # of all connections of an edge: a tenth of publish_inflight_max, so publishers have room
     send_buffer_bytes_max: Positive = 4 << 20  # per connection at the edge; past it 4413
     send_stall_ms: Positive = 10_000  # unsent bytes and no progress for this long: 4413
@@ -244,9 +278,25 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gaps_max: Positive = 256  # separate gaps in a mailbox beyond which nothing is conflated: each is 10 bytes in its page, and a frame
     windows_max: Positive = 16  # open at once per user; a message that would open one more is delivered at once
     windows_close_max: Positive = 250  # per group commit: some 10 ms, by which the commit is delayed
+    inbox_pinned_max: Positive = 20  # they stay for ever, and are no archive
+    inbox_page_max: Positive = 100  # messages of one answer: a screen of any device
+    inbox_page_bytes_max: Positive = 1 << 20  # and their bytes, but for one message: as many as one publish request
+    inbox_reads_max: Positive = 1000  # reads of inboxes that wait for storage at one shard: half a second of Redis
+    inbox_unwritten_bytes_max: Positive = 32 << 20  # acknowledged messages at one shard that no checkpoint has written: beyond it one is
     profile_entries_max: Positive = 50  # of each list of a profile: it is part of the user's page, some 20 KB at most
+    unsubscribe_link_s: Positive = 5 * 365 * 86_400  # a link in an old mail must work; the law wants 30 days to 2 years
     counted_max: Positive = 64  # categories, and types, counted against limits per user: 30 bytes each in the page; the oldest is evicted
     decisions_max: Positive = 32  # decisions against a user's messages that its timeline keeps: some 150 bytes each in the page
+    digest_messages_max: Positive = 1000  # missed messages that one digest tells of, the newest: about 15 ms of an edge, in a thread
+    digest_bytes_max: Positive = 2 << 20  # and their bytes
+    digest_lines: Positive = 20  # of a digest whose client does not say: a screen of a telephone
+    digest_lines_max: Positive = 100  # that a client may ask for; nobody reads more after an absence
+    digest_after_ms: NonNegative = 300_000  # a client that asked gets a digest when it connects and something is pending for longer
+    digest_messages_min: Positive = 5  # and so many messages are: fewer are read faster than their digest
+    digests_waiting_max: Positive = 50  # at one edge, 2 MB each at most; beyond it 429, and clients that connect get none
+    digest_model_ms: Positive = 500  # for the model to group what no rule settles; then the digest is made by rules alone
+    digest_model_actors: Positive = 1  # of each edge, about 200 MB each, started when the first digest needs one
+    digest_model_calls_max: Positive = 8  # under way at one edge; a model that is this far behind would not answer in time
     mailbox_idle_ms: Positive = 300_000  # after it a mailbox without connections is evicted from memory
     suspects_max: Positive = (
         200_000  # users of a shard whose clients may come back, about 400 bytes each; beyond it the first are offline early
@@ -255,8 +305,18 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dead_letters_bytes_max: Positive = 64 << 20  # per tenant: an operator looks at the latest
     dead_letters_page_max: Positive = 100  # listed in one answer, redriven or dropped by one request: at most 7 MB of them in memory
     dead_letters_looked_max: Positive = 2000  # in storage for one page of a single user's: some 100 ms of an edge when all are large
+    event_groups_max: Positive = 16  # of consumers, per tenant: each has every event of the stream read for it, also other tenants'
+    event_page_max: Positive = 1000  # events in one answer, and entries looked at in one go: some 300 KB, and some 10 ms of an edge
+    event_looks_max: Positive = 20  # pages of entries for one answer; then the consumer asks again
+    event_poll_ms: Positive = 200  # a waiting consumer looks for new events; one look costs Redis some 20 us
+    event_polls_max: Positive = 100  # consumers of events that wait at one edge
+    event_lease_ms: Positive = 30_000  # a silent consumer has its group for so long: above what an edge waits, and what a batch takes
     sweep_pages_max: Positive = 2000  # looked at in one go: some 100 ms of the shard, a page at a time
     quarantine_max: Positive = 10_000  # stored records that could not be read, kept per shard for inspection
+    operator_rows_max: Positive = 100  # tenants, topics, quarantined records, slow clients of one answer: some 30 KB
+    user_report_rows_max: Positive = 50  # pending messages, and timers, of one user in one answer
+    user_report_bytes_max: Positive = 256 << 10  # and the bytes of these messages
+    slow_client_ms: Positive = 1000  # a client with an older unacknowledged message is slow: above the round trip of any network
 
     # -- internal: broadcasts ------------------------------------------------------------------------------------------
     broadcasts_max: Positive = (
@@ -342,15 +402,42 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     action_breaker_calls_min: Positive = 5  # fewer are no ratio; a target may have few calls
     action_breaker_open_ms: Positive = 5000  # then one call probes: as long as the longest backoff
 
+    # -- internal: traces ----------------------------------------------------------------------------------------------
+    trace_slow_ms: Positive = 1000  # what takes longer is a span, sampled or not: far beyond the latency budget of a step
+    trace_forced_per_s: Positive = 20  # spans of what is slow or fails, per process: enough to see why, in a storm too
+
+    # -- internal: history ---------------------------------------------------------------------------------------------
+    history_flush_ms: Positive = 200  # a killed process loses so much of what it did; batches this long compress well
+    history_stream_bytes_max: Positive = 256 << 20  # some 10 million outcomes: an hour at 1000 messages a second without the database
+    outcomes_kept_bytes_max: Positive = 64 << 20  # batches in the database, for slow groups of consumers: some 2 million outcomes
+    outcomes_kept_ms: Positive = 86_400_000  # and at most so long: what an erased user did is gone from the stream by then
+    history_rows_max: Positive = 5000  # of one transaction of the archivist: some 100 ms, after which nobody else waits for a lock
+    history_query_rows_max: Positive = 500  # of one answer; 200 KB
+    history_sweep_ms: Positive = 60_000  # how often the archivist deletes rows older than history_ttl_s
+
     # -- internal: operating -------------------------------------------------------------------------------------------
     redis_timeout_ms: Positive = 2000  # a thousand times what a command takes; longer pauses count as an outage
+    load_point_ms: Positive = 10_000  # between two points of the recent load, which charts show
+    load_points_max: Positive = 360  # an hour of them: some 120 KB in storage, and in an answer
     health_ms: Positive = 2000  # time between health checks; each costs an actor about 1 ms of CPU
     health_timeout_ms: Positive = 6_000  # an actor that leaves its checks unanswered for this long, four in a row, is replaced
     takeover_ms: Positive = 60_000  # twice what Ray takes to give a node up: then users wait for a machine, and not for a restart
+    upgrade_step_ms: Positive = 300_000  # without progress, an upgrade ends: a set of slots moves, and a process starts, in seconds
+    drain_reserve_ms: Positive = (
+        10_000  # before the deadline of its node a shard starts elsewhere, moved or not: it writes, ends and starts
+    )
     autoscale_up_ms: Positive = 10_000  # a load that lasts so long is more than a burst, and five rounds of the controller have seen it
     autoscale_down_ms: Positive = 300_000  # an actor too many for five minutes costs little, one that comes and goes moves slots each time
+    autoscale_up_share: float = 0.7  # of what an actor can do: queues are still short, and a machine for the next one takes a minute
+    autoscale_down_share: float = 0.3  # less than half of that, or the second actor would be ended as soon as it has come
+    autoscale_target_share: float = 0.5  # which a change of the number aims at; between both, so that its own effect does not undo it
     stop_timeout_ms: Positive = 3000  # per kind of actor, for writing its state when the engine stops
     object_store_bytes: Annotated[int, Meta(ge=75 << 20)] = 256 << 20  # of a local Ray: link batches above 100 KB pass through it
+
+
+def _unpickled(values: dict[str, Any]) -> Config:
+    """The configuration another version of the code pickled: what this one does not know is dropped, what it did not is the default."""
+    return Config(**{name: value for name, value in values.items() if name in Config.__struct_fields__})
 
 
 def port_range(ports: str) -> range:
@@ -367,6 +454,11 @@ def count_range(counts: str) -> range:
     if not 1 <= first <= last:
         raise ValueError(counts)
     return range(first, last + 1)
+
+
+def redis_urls(redis_url: str) -> tuple[str, ...]:
+    """The Redis servers that a value of the setting names, in their order; one "" for the engine's own."""
+    return tuple(_BETWEEN_URLS.split(redis_url.strip()))
 
 
 def message_bytes_max(config: Config) -> int:
@@ -393,7 +485,10 @@ def check(config: Config) -> None:
         *_storage_rules(config),
         *_link_rules(config),
         *_scaling_rules(config),
+        *_event_rules(config),
         *_action_rules(config),
+        *_history_rules(config),
+        *_trace_rules(config),
     ):
         if not holds:
             raise ConfigError(reason)
@@ -430,10 +525,24 @@ def _delivery_rules(config: Config) -> Iterator[tuple[bool, str]]:
         config.frame_requests_max < config.publish_inflight_max,
         "frame_requests_max: must be below publish_inflight_max, else subscriptions could fill the table that publishers need",
     )
+    yield config.digest_lines <= config.digest_lines_max, f"digest_lines: must not exceed digest_lines_max ({config.digest_lines_max})"
+    yield (
+        re.fullmatch(r"(serve://[A-Za-z0-9_.-]{1,128})?", config.digest_model) is not None,
+        f"digest_model: {config.digest_model!r} is not allowed; allowed is serve://APP, a Ray Serve application, or empty for the "
+        "engine's own model",
+    )
+    yield 2 * config.inbox_max <= config.offline_max, f"inbox_max: must not exceed half of offline_max ({config.offline_max})"
     yield config.ttl_s_default <= config.ttl_s_max, f"ttl_s_default: must not exceed ttl_s_max ({config.ttl_s_max})"
 
 
 def _storage_rules(config: Config) -> Iterator[tuple[bool, str]]:
+    servers = len(redis_urls(config.redis_url))
+    yield (
+        servers in SERVERS_ALLOWED and len(set(redis_urls(config.redis_url))) == servers,
+        f"redis_url: {servers} servers; allowed are {', '.join(map(str, SERVERS_ALLOWED))}, all different",
+    )
+    for name, count in (("shards", config.shards), ("schedulers", config.schedulers)):
+        yield count == 0 or count >= servers, f"{name}: needed are at least {servers}, one for each server of redis_url"
     remembered_s = config.idempotency_caller_s
     yield (
         config.fired_tombstone_s >= remembered_s,
@@ -493,16 +602,31 @@ def _link_rules(config: Config) -> Iterator[tuple[bool, str]]:
 
 
 def _scaling_rules(config: Config) -> Iterator[tuple[bool, str]]:
-    for name, most in (("autoscale_shards", 1024), ("autoscale_edges", 64)):
+    for name, least, most in (("autoscale_shards", len(redis_urls(config.redis_url)), 1024), ("autoscale_edges", 1, 64)):
         counts = getattr(config, name)
         try:
-            allowed = not counts or count_range(counts)[-1] <= most
+            allowed = not counts or (count_range(counts)[0] >= least and count_range(counts)[-1] <= most)
         except ValueError:
             allowed = False
-        yield allowed, f"{name}: {counts!r} is not allowed; allowed is FIRST-LAST, two numbers from 1 to {most}, or empty to leave it off"
+        wanted = f"allowed is FIRST-LAST, two numbers from {least} to {most}, or empty to leave it off"
+        yield allowed, f"{name}: {counts!r} is not allowed; {wanted}"
     yield (
         not config.autoscale_dry_run or bool(config.autoscale_shards or config.autoscale_edges),
         "autoscale_dry_run: needed are autoscale_shards or autoscale_edges, else there is nothing to decide",
+    )
+
+    shares = (config.autoscale_down_share, config.autoscale_target_share, config.autoscale_up_share)
+    yield (
+        0 < shares[0] < shares[1] < shares[2] <= 1 and 2 * shares[0] < shares[2],
+        "autoscale_down_share, autoscale_target_share, autoscale_up_share: above 0, each above the one before, at most 1, and the last "
+        "more than twice the first, else a change of the number would be undone by its own effect",
+    )
+
+
+def _event_rules(config: Config) -> Iterator[tuple[bool, str]]:
+    yield (
+        config.event_looks_max * config.event_poll_ms < config.event_lease_ms,
+        "event_lease_ms: must be above event_looks_max times event_poll_ms, else a consumer that waits loses its group",
     )
 
 
@@ -525,6 +649,21 @@ def _action_rules(config: Config) -> Iterator[tuple[bool, str]]:
         "webhook_secret: needed with webhook_hosts, as every webhook is signed",
     )
     yield config.action_claim_ms > config.action_timeout_ms, "action_claim_ms: must be above action_timeout_ms"
+
+
+def _history_rules(config: Config) -> Iterator[tuple[bool, str]]:
+    yield (
+        not config.history_url or config.history_url.startswith(("sqlite:///", "postgresql://")),
+        "history_url: sqlite:///FILE (a relative one is in data_dir) or postgresql://USER:PASSWORD@HOST/DATABASE; empty for no history",
+    )
+
+
+def _trace_rules(config: Config) -> Iterator[tuple[bool, str]]:
+    yield (
+        not config.trace_url or re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", config.trace_url) is not None,
+        f"trace_url: {config.trace_url!r} is not allowed; allowed is the http:// or https:// URL of an OpenTelemetry collector, such as "
+        "http://collector:4318, without a user (OTEL_EXPORTER_OTLP_HEADERS has tokens), or empty for no traces",
+    )
 
 
 def webhook_secrets(text: str) -> list[bytes]:

@@ -23,6 +23,10 @@ class Fenced(EngineError):
     """Storage has a newer epoch than the writer: another incarnation owns this shard or slot. The writer must stop."""
 
 
+class FormatsTooNew(EngineError):
+    """The data are written in formats that this version of the code does not read: a newer version has been in use for all of it."""
+
+
 class DataLost(EngineError):
     """Storage lacks data that it had confirmed: a fail-over to a replica that lagged, a restored backup, a lost log."""
 
@@ -93,7 +97,18 @@ class Unavailable(EngineError):
 
 
 class RulesError(EngineError):
-    """A rules file cannot be used; the message names the file's line, the rule and what is allowed."""
+    """Rules cannot be used; the message names the line, the rule and what is allowed.
+
+    Args:
+        message: that message.
+        path: of the field, such as `rule[2].delay`; "" where the text as a whole cannot be read.
+        line: on which the rule begins; 0 where that is not known.
+    """
+
+    def __init__(self, message: str, *, path: str = "", line: int = 0) -> None:
+        super().__init__(message)
+        self.path = path
+        self.line = line
 
 
 class ClientError(EngineError):
@@ -124,6 +139,10 @@ class Unauthorized(Refused):
 
 class Forbidden(Refused):
     """403 or 4403: the token is valid and lacks the scope."""
+
+
+class NackNeedsWebSocket(ClientError):
+    """A message can be rejected over a WebSocket only, and the client has fallen back to SSE or polling. The message stays pending."""
 
 
 class TooManyConnections(Refused):

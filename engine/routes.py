@@ -24,13 +24,34 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from engine.api import ack_and_patch, erasure, explanations, profiles, publish_endpoint, scaling, scheduled, subscriptions
+from engine.api import (
+    ack_and_patch,
+    erasure,
+    explanations,
+    inboxes,
+    profiles,
+    publish_endpoint,
+    scaling,
+    scheduled,
+    subscriptions,
+    unsubscribing,
+    user_reports,
+)
 from engine.api.counters import CounterSignals
 from engine.api.dead_letters import LETTER_PATTERN, DeadLetters, LetterStore
+from engine.api.digests import BodyStore, Digests, TextModel
+from engine.api.event_frames import EventFrames
+from engine.api.event_groups import EventGroups, GroupStore
 from engine.api.events import EventEndpoint
-from engine.api.publish_endpoint import PublishEndpoint
-from engine.api.rule_book import RuleBook
+from engine.api.exposition import metrics_page
+from engine.api.history import History, QueryHistory
+from engine.api.inspection import Inspection
+from engine.api.message_links import MessageLinks
+from engine.api.profiles import Preferences
+from engine.api.publish_endpoint import PublishEndpoint, PublishHead
+from engine.api.rules_endpoint import RulesEndpoint
 from engine.api.token_revocation import TokenRevocations
+from engine.api.unsubscribing import LinkKey, Unsubscribing
 from engine.auth import tokens
 from engine.auth.tokens import Authenticator, Principal
 from engine.auth.topic_permissions import check_topics, mailbox_of, memberships, permits
@@ -40,27 +61,32 @@ from engine.core.model.names import is_id, is_user
 from engine.core.model.routing import mailbox_key, split_key
 from engine.core.shard.presence import OFFLINE
 from engine.errors import Invalid, StorageUnavailable, Unavailable
-from engine.gateway.connection import parse_cursor
+from engine.gateway.connection import parse_cursor, wants_counts
 from engine.gateway.gateway import Gateway
 from engine.gateway.tenant_quotas import UsageStore, quotas_of
-from engine.http import openapi, static_files
+from engine.http import static_files
 from engine.http.cors import CrossOrigin
+from engine.http.description.document import document
 from engine.http.error_responses import handlers
 from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, conflict, forbidden, not_found, unavailable
 from engine.http.request_body import read_body
 from engine.publish.media_types import Content
+from engine.publish.request_trace import RequestTrace
 from engine.transports.http_protocol import FastPaths
+from engine.transports.kept_heads import KeptHeads
 from engine.transports.long_poll import Poll
 from engine.transports.sse import EventStream
 from engine.transports.unread_refusals import UnreadRefusals
-from engine.transports.websocket_handshake import PATH, SUBPROTOCOL, Sockets
-from engine.transports.websocket_transport import EXTENSION, DirectWebSocket
+from engine.transports.websocket_handshake import PATH, SUBPROTOCOL, Sockets, wants_digest
+from engine.transports.websocket_transport import EXTENSION
 
 _READY_PATIENCE_S: Final = 0.25
 """Probes of orchestrators give up after a second."""
 
 POLL_WAIT_S: Final = 25.0
 """Of `/v1/poll` without `wait`."""
+
+EVENT_POLL: Final = "/v1/event-groups/{group}/events"
 
 Status = Callable[[], Awaitable[Mapping[str, Any]]]
 ConnectionsOf = Callable[[str], Awaitable[int]]
@@ -107,6 +133,13 @@ class EdgeServices(Struct, frozen=True):
         scale: lets the engine have these numbers of actors, by `shards`, `schedulers`, `edges`, for this operator; `scaling` of the status.
         rebalance: lets it move slots by load, for this operator; likewise.
         upgrade: lets it replace every process, for this operator; likewise.
+        event_groups: the groups of consumers in storage, and their events.
+        bodies: of pending messages in storage.
+        digest_model: groups missed texts.
+        inspection: what operators look at beside the status.
+        rules: those in force, and their versions.
+        link_key: signs unsubscribe links.
+        query_history: asks the history; None: there is none.
     """
 
     gateway: Gateway
@@ -123,6 +156,13 @@ class EdgeServices(Struct, frozen=True):
     scale: Scale
     rebalance: Rebalance
     upgrade: Rebalance
+    event_groups: GroupStore
+    bodies: BodyStore
+    digest_model: TextModel
+    inspection: Inspection
+    rules: RulesEndpoint
+    link_key: LinkKey
+    query_history: QueryHistory | None = None
 
 
 def app(services: EdgeServices) -> Starlette:
@@ -137,12 +177,18 @@ def app(services: EdgeServices) -> Starlette:
         _route("/v1/subscriptions", GET=api.list_subscriptions),
         _route("/v1/subscriptions/{topic:text}", PUT=api.subscribe, DELETE=api.unsubscribe),
         _route("/v1/users/{user:text}/profile", GET=api.get_profile, PUT=api.set_profile, DELETE=api.forget_profile),
+        _route("/v1/preferences", GET=api.preferences, PATCH=api.change_preferences),
+        _route("/v1/unsubscribe-links", POST=api.unsubscribe_links),
+        _route(unsubscribing.PATH, GET=api.ask_unsubscribe, POST=api.unsubscribe_by_link),
         _route("/v1/users/{user:text}/messages/{message:text}", GET=api.timeline),
-        _route("/v1/users/{user:text}", DELETE=api.erase),
+        _route("/v1/users/{user:text}", GET=api.user_report, DELETE=api.erase),
         _route("/v1/explain", POST=api.explain),
         _route("/v1/signals", GET=api.signals, POST=api.count),
         _route("/v1/ack", POST=api.acknowledge),
+        _route("/v1/inbox", GET=api.inbox),
+        _route("/v1/inbox/{mark}", POST=api.mark_inbox),
         _route("/v1/heartbeat", GET=api.heartbeat),
+        _route("/v1/digest", GET=api.digest),
         WebSocketRoute(PATH, api.websocket),
         Route(PATH, _upgrade_required, methods=["GET"]),
         Route("/v1/sse", _Sse(api), methods=["GET"]),
@@ -152,11 +198,26 @@ def app(services: EdgeServices) -> Starlette:
         _route("/v1/dead-letters/redrive", POST=api.redrive),
         _route("/v1/dead-letters/drop", POST=api.drop),
         _route("/v1/dead-letters/{letter:letter}", GET=api.dead_letter),
+        _route("/v1/event-groups", GET=api.list_event_groups),
+        _route("/v1/event-groups/{group}", DELETE=api.drop_event_group),
+        _route(EVENT_POLL, GET=api.poll_events),
+        _route("/v1/event-groups/{group}/ack", POST=api.acknowledge_events),
         _route("/v1/status", GET=api.status),
+        _route("/v1/load", GET=api.load),
+        _route("/v1/tenants", GET=api.tenants),
+        _route("/v1/topics", GET=api.topics),
+        _route("/v1/quarantine", GET=api.quarantine),
+        _route("/v1/slow-clients", GET=api.slow_clients),
         _route("/v1/edges/{edge}/drain", POST=api.drain),
         _route("/v1/scale", POST=api.scale),
         _route("/v1/rebalance", POST=api.rebalance),
         _route("/v1/upgrade", POST=api.upgrade),
+        _route("/v1/history", GET=api.history),
+        _route("/v1/rules", GET=api.rules, PUT=api.put_rules),
+        _route("/v1/rules/stage", POST=api.stage_rules),
+        _route("/v1/rules/rollback", POST=api.roll_rules_back),
+        _route("/v1/rules/dry-run", POST=api.try_rules),
+        _route("/v1/rules/versions/{version}", GET=api.rules_text),
         _route("/healthz", GET=api.healthz),
         _route("/readyz", GET=api.readyz),
         _route("/metrics", GET=api.metrics),
@@ -165,7 +226,7 @@ def app(services: EdgeServices) -> Starlette:
     ]
     for route in routes:
         # A HEAD that attaches, acknowledges or waits like its GET would surprise everyone who sends one to look.
-        if isinstance(route, Route) and route.path in ("/v1/sse", "/v1/poll", PATH) and route.methods:
+        if isinstance(route, Route) and route.path in ("/v1/sse", "/v1/poll", EVENT_POLL, PATH) and route.methods:
             route.methods.discard("HEAD")
     application = Starlette(
         routes=routes,
@@ -174,7 +235,11 @@ def app(services: EdgeServices) -> Starlette:
     )
     application.router.redirect_slashes = False
     application.state.fast_paths = FastPaths(
-        api.sockets.open, api.publisher, UnreadRefusals(PATH, gateway.refuse_unread, gateway.metrics.refused), gateway.metrics.refused
+        api.sockets.open,
+        api.publisher,
+        KeptHeads(config.publish_heads_max),
+        UnreadRefusals(PATH, gateway.refuse_unread, gateway.metrics.refused),
+        gateway.metrics.refused,
     )
     return application
 
@@ -187,11 +252,21 @@ class _Api:
         self.config = config = services.config
         self._services = services
         self.sockets = Sockets(gateway, services.authenticator, config)
-        self._rule_book = rule_book = RuleBook(config, gateway.clock)
-        gateway.metrics.degraded["rules"] = rule_book.reason
-        self.publisher = PublishEndpoint(gateway, services.authenticator, config, rule_book)
-        self._events = EventEndpoint(config, gateway.shard_client, rule_book, gateway.wall_ms)
+        self._rules = rules = services.rules
+        message_links = MessageLinks(config, services.link_key, gateway.wall_ms)
+        self.publisher = PublishEndpoint(gateway, services.authenticator, config, rules.rule_book, message_links)
+        self._events = EventEndpoint(
+            config, gateway.shard_client, rules.rule_book, rules.sample, gateway.wall_ms, gateway.metrics, message_links
+        )
+        self._event_frames = EventFrames(gateway, self._events)
         self._dead_letters = DeadLetters(config, services.dead_letters, gateway)
+        self._event_groups = EventGroups(config, services.event_groups, gateway.clock, lambda: gateway.draining)
+        self._digests = Digests(config, gateway, services.bodies, services.digest_model)
+        self._history = History(config, services.query_history)
+        self._preferences = Preferences(config, gateway.shard_client, rules.rule_book)
+        self._unsubscribing = Unsubscribing(
+            config, gateway.shard_client, self._preferences, rules.rule_book, services.link_key, gateway.wall_ms
+        )
 
     def authenticate(self, request: Request, scope: str) -> Principal:
         """The bearer of the token. Raises Problem: 401, 403 without the scope, where one is given, or 429, its tenant asks too often."""
@@ -254,7 +329,16 @@ class _Api:
         principal = self.authenticate(request, "publish")
         self.gateway.check_room(principal.tenant)
         body = await read_body(request.scope, request.receive, self.config)
-        return _json({**await self._events.take(body, principal), **self._durability()}, 202)
+        spans, trace = self.gateway.spans, None
+        if spans is not None or "traceparent" in request.headers:
+            trace = RequestTrace(request.headers.get("traceparent", ""), None if spans is None else spans.spans, principal.tenant)
+        try:
+            taken = await self._events.take(body, principal, trace)
+        except Exception as error:
+            if trace is not None:
+                trace.failed(error)
+            raise
+        return _json({**taken, **self._durability()}, 202)
 
     def _durability(self) -> dict[str, str]:
         """The member of an answer that says that storage keeps less than promised."""
@@ -312,7 +396,7 @@ class _Api:
 
     # -- Profiles. ---------------------------------------------------------------------------------------------------------
     async def get_profile(self, request: Request) -> Response:
-        """`GET /v1/users/{user}/profile`."""
+        """`GET /v1/users/{user}/profile?tenant=`."""
         return _json(profiles.as_json(await profiles.get(self.gateway.shard_client, self._user_of(request, own=True))))
 
     async def set_profile(self, request: Request) -> Response:
@@ -320,12 +404,50 @@ class _Api:
         key = self._user_of(request, own=False)
         self.gateway.check_room(split_key(key)[0])
         body = await read_body(request.scope, request.receive, self.config)
-        return _json(profiles.as_json(await profiles.put(self.gateway.shard_client, key, profiles.read(body, self.config))))
+        profile = profiles.read(body, self.config)
+        keep = not profiles.names_categories(body)
+        return _json(profiles.as_json(await profiles.put(self.gateway.shard_client, key, profile, keep_categories=keep)))
 
     async def forget_profile(self, request: Request) -> Response:
         """`DELETE /v1/users/{user}/profile`."""
         await profiles.put(self.gateway.shard_client, self._user_of(request, own=False), None)
         return Response(status_code=204)
+
+    async def user_report(self, request: Request) -> Response:
+        """`GET /v1/users/{user}?tenant=`: where a user is, what waits for it, and what was decided about it."""
+        tenant, user = self._tenant_of(request), request.path_params["user"]
+        if not is_user(user, self.config.id_chars_max):
+            raise not_found("no user has this name")
+        shard_client, bodies = self.gateway.shard_client, self._services.bodies
+        return _json(await user_reports.report(shard_client, bodies, mailbox_key(tenant, user), self.config))
+
+    async def preferences(self, request: Request) -> Response:
+        """`GET /v1/preferences?user=`."""
+        _, key, _ = self._subscriber(request)
+        return _json(await self._preferences.get(key))
+
+    async def change_preferences(self, request: Request) -> Response:
+        """`PATCH /v1/preferences?user=`."""
+        principal, key, _ = self._subscriber(request)
+        self.gateway.check_room(principal.tenant)
+        return _json(await self._preferences.change(key, await read_body(request.scope, request.receive, self.config)))
+
+    async def unsubscribe_links(self, request: Request) -> Response:
+        """`POST /v1/unsubscribe-links`."""
+        principal = self.authenticate(request, "publish")
+        return _json(await self._unsubscribing.make(principal.tenant, await read_body(request.scope, request.receive, self.config)))
+
+    async def ask_unsubscribe(self, request: Request) -> Response:
+        """`GET /v1/unsubscribe?token=`; the link is all that it needs."""
+        return await self._unsubscribing.ask(request.query_params.get("token", ""), request.headers.get("accept-language", ""))
+
+    async def unsubscribe_by_link(self, request: Request) -> Response:
+        """`POST /v1/unsubscribe?token=`; likewise."""
+        body = await read_body(request.scope, request.receive, self.config)
+        headers = request.headers
+        return await self._unsubscribing.answer(
+            request.query_params.get("token", ""), headers.get("content-type", ""), body, headers.get("accept-language", "")
+        )
 
     async def erase(self, request: Request) -> Response:
         """`DELETE /v1/users/{user}`."""
@@ -338,8 +460,12 @@ class _Api:
         return Response(status_code=204)
 
     async def explain(self, request: Request) -> Response:
-        """`POST /v1/explain`: what would become of notifications, and why."""
-        principal = self.authenticate(request, "publish")
+        """`POST /v1/explain?tenant=`: what would become of notifications, and why."""
+        principal = self.authenticate(request, "")
+        if "tenant" in request.query_params:
+            principal = msgspec.structs.replace(principal, tenant=self._dead_letters.tenant_of(principal, request.query_params))
+        elif tokens.OPERATOR not in principal.scopes:
+            tokens.require(principal, "publish")
         body = await read_body(request.scope, request.receive, self.config)
         return _json(
             await explanations.explain(
@@ -348,11 +474,11 @@ class _Api:
         )
 
     async def timeline(self, request: Request) -> Response:
-        """`GET /v1/users/{user}/messages/{message}`."""
+        """`GET /v1/users/{user}/messages/{message}?tenant=`."""
         key, message = self._user_of(request, own=True), request.path_params["message"]
         if not is_id(message, self.config.id_chars_max):
             raise not_found("no message has this id")
-        return _json(await explanations.timeline(self.gateway.shard_client, key, message))
+        return _json(await explanations.timeline(self.gateway.shard_client, self._history, key, message))
 
     def _user_of(self, request: Request, *, own: bool) -> str:
         """The mailbox key of the path's user, where the token allows it; `own`: it may be the bearer itself."""
@@ -360,6 +486,8 @@ class _Api:
         user: str = request.path_params["user"]
         if not is_user(user, self.config.id_chars_max):
             raise not_found("no user has this name")
+        if own and "tenant" in request.query_params:
+            return mailbox_key(self._dead_letters.tenant_of(principal, request.query_params), user)
         return mailbox_of(principal, None if own and user == principal.user else user)[0]
 
     # -- Receiving. --------------------------------------------------------------------------------------------------------
@@ -367,11 +495,24 @@ class _Api:
         """`POST /v1/ack`."""
         principal = self.authenticate(request, "connect")
         body = await read_body(request.scope, request.receive, self.config)
-        seq, ids = ack_and_patch.parse_ack(body, self.config)
-        error = await self.gateway.shard_client.settle(mailbox_key(principal.tenant, principal.user), seq, ids)
+        seq, ids, client_ms = ack_and_patch.parse_ack(body, self.config)
+        error = await self.gateway.shard_client.settle(mailbox_key(principal.tenant, principal.user), seq, ids, client_ms)
         if error:
             raise Problem(409, error)
         return _json({"acknowledged": True})
+
+    async def inbox(self, request: Request) -> Response:
+        """`GET /v1/inbox?before=&limit=&unread=&archived=&type=&q=&user=`."""
+        _, key, _ = self._subscriber(request)
+        query = inboxes.parse_query(request.query_params, self.config)
+        body = await inboxes.read(self.gateway.shard_client, key, query, self.config)
+        return Response(body, 200, {"Cache-Control": "no-store"}, "application/json")
+
+    async def mark_inbox(self, request: Request) -> Response:
+        """`POST /v1/inbox/{mark}?user=`."""
+        _, key, _ = self._subscriber(request)
+        body = await read_body(request.scope, request.receive, self.config)
+        return _json(await inboxes.mark(self.gateway.shard_client, key, request.path_params["mark"], body, self.config))
 
     async def heartbeat(self, request: Request) -> Response:
         """`GET /v1/heartbeat`: the user's presence; a suspect user's client is expected for longer."""
@@ -383,13 +524,18 @@ class _Api:
         probed = await self.gateway.shard_client.probe(mailbox_key(principal.tenant, principal.user), client, int(last))
         return _json({"online": probed.state != OFFLINE, "state": probed.state, "seq": probed.seq})
 
+    async def digest(self, request: Request) -> Response:
+        """`GET /v1/digest?since=&limit=`: what the bearer has missed."""
+        principal = self.authenticate(request, "connect")
+        return _json(await self._digests.answer(mailbox_key(principal.tenant, principal.user), request.query_params))
+
     async def websocket(self, websocket: WebSocket) -> None:
         """`GET /v1/ws`, where the fast path did not take it. The accepted connection outlives this call."""
         scope = websocket.scope
-        arguments = self.sockets.arguments(scope["headers"], scope["query_string"], scope["subprotocols"])
+        connection = self.sockets.open(scope["headers"], scope["query_string"], scope["subprotocols"])
         subprotocol = SUBPROTOCOL if SUBPROTOCOL in scope["subprotocols"] else None
         await websocket.accept(subprotocol)
-        scope["extensions"][EXTENSION]["protocol"].take_over(DirectWebSocket(*arguments))
+        scope["extensions"][EXTENSION]["protocol"].take_over(connection)
 
     async def poll(self, request: Request) -> Response:
         """`GET /v1/poll`."""
@@ -411,7 +557,7 @@ class _Api:
         """`GET /v1/status`: of the engine for an operator, of its tenant for an admin."""
         principal = self.authenticate(request, "")
         if tokens.OPERATOR in principal.scopes:
-            return _json(await self._services.status())
+            return _json(metrics_page.without_figures(await self._services.status()))
         tokens.require(principal, "admin")
         services, tenant = self._services, principal.tenant
         try:
@@ -440,8 +586,99 @@ class _Api:
         return _json(await self._dead_letters.drop(tenant, await read_body(request.scope, request.receive, self.config)))
 
     def _tenant_of(self, request: Request) -> str:
-        """The tenant whose dead letters a request is about."""
+        """The tenant that a request of an operator, or of the tenant's admin, is about."""
         return self._dead_letters.tenant_of(self.authenticate(request, ""), request.query_params)
+
+    async def list_event_groups(self, request: Request) -> Response:
+        """`GET /v1/event-groups`."""
+        return _json(await self._event_groups.list(self._consumer(request).tenant))
+
+    async def drop_event_group(self, request: Request) -> Response:
+        """`DELETE /v1/event-groups/{group}`."""
+        await self._event_groups.drop(self._consumer(request).tenant, request.path_params["group"])
+        return Response(status_code=204)
+
+    async def poll_events(self, request: Request) -> Response:
+        """`GET /v1/event-groups/{group}/events?consumer=&position=&begin=&limit=&wait=`."""
+        principal = self._consumer(request)
+        wait_s = min(_wait_s(request.query_params.get("wait")), self.config.poll_wait_s_max)
+        return _json(await self._event_groups.poll(principal.tenant, request.path_params["group"], request.query_params, wait_s))
+
+    async def acknowledge_events(self, request: Request) -> Response:
+        """`POST /v1/event-groups/{group}/ack`."""
+        principal = self._consumer(request)
+        body = await read_body(request.scope, request.receive, self.config)
+        return _json(await self._event_groups.acknowledge(principal.tenant, request.path_params["group"], body))
+
+    def _consumer(self, request: Request) -> Principal:
+        """The bearer, who may read the events of its tenant."""
+        principal = self.authenticate(request, "")
+        self._event_groups.allow(principal)
+        return principal
+
+    async def history(self, request: Request) -> Response:
+        """`GET /v1/history?tenant=&user=&id=&since=&until=&before=&limit=`."""
+        return _json(await self._history.page(self._tenant_of(request), request.query_params))
+
+    async def load(self, request: Request) -> Response:
+        """`GET /v1/load`: of the last hour."""
+        self.authenticate(request, tokens.OPERATOR)
+        return _json(await self._services.inspection.load())
+
+    async def tenants(self, request: Request) -> Response:
+        """`GET /v1/tenants`."""
+        self.authenticate(request, tokens.OPERATOR)
+        return _json(await self._services.inspection.tenants())
+
+    async def topics(self, request: Request) -> Response:
+        """`GET /v1/topics?tenant=&after=`."""
+        return _json(await self._services.inspection.topics(self._tenant_of(request), request.query_params))
+
+    async def quarantine(self, request: Request) -> Response:
+        """`GET /v1/quarantine`."""
+        self.authenticate(request, tokens.OPERATOR)
+        return _json(await self._services.inspection.quarantine())
+
+    async def slow_clients(self, request: Request) -> Response:
+        """`GET /v1/slow-clients`."""
+        self.authenticate(request, tokens.OPERATOR)
+        return _json(await self._services.inspection.slow_clients())
+
+    async def rules(self, request: Request) -> Response:
+        """`GET /v1/rules`."""
+        self.authenticate(request, tokens.OPERATOR)
+        return _tagged(await self._rules.overview((await self._services.status())["edges"]))
+
+    async def put_rules(self, request: Request) -> Response:
+        """`PUT /v1/rules?share=`."""
+        principal = self.authenticate(request, tokens.OPERATOR)
+        self.gateway.storage.check_room()
+        body = await read_body(request.scope, request.receive, self.config)
+        share = request.query_params.get("share", "")
+        return _tagged(await self._rules.put(body, share, request.headers.get("if-match"), principal.user))
+
+    async def stage_rules(self, request: Request) -> Response:
+        """`POST /v1/rules/stage`."""
+        principal = self.authenticate(request, tokens.OPERATOR)
+        body = await read_body(request.scope, request.receive, self.config)
+        return _tagged(await self._rules.stage(body, request.headers.get("if-match"), principal.user))
+
+    async def roll_rules_back(self, request: Request) -> Response:
+        """`POST /v1/rules/rollback`."""
+        principal = self.authenticate(request, tokens.OPERATOR)
+        body = await read_body(request.scope, request.receive, self.config)
+        return _tagged(await self._rules.rollback(body, request.headers.get("if-match"), principal.user))
+
+    async def try_rules(self, request: Request) -> Response:
+        """`POST /v1/rules/dry-run?version=&tenant=&type=&limit=`."""
+        self.authenticate(request, tokens.OPERATOR)
+        body = await read_body(request.scope, request.receive, self.config)
+        return _json(await self._rules.dry_run(body, request.query_params))
+
+    async def rules_text(self, request: Request) -> Response:
+        """`GET /v1/rules/versions/{version}`."""
+        self.authenticate(request, tokens.OPERATOR)
+        return Response(await self._rules.text(request.path_params["version"]), 200, {"Cache-Control": "no-store"}, "application/toml")
 
     async def drain(self, request: Request) -> Response:
         """`POST /v1/edges/{edge}/drain`."""
@@ -458,7 +695,7 @@ class _Api:
     async def scale(self, request: Request) -> Response:
         """`POST /v1/scale`."""
         principal = self.authenticate(request, tokens.OPERATOR)
-        numbers = scaling.numbers_of(await read_body(request.scope, request.receive, self.config))
+        numbers = scaling.numbers_of(await read_body(request.scope, request.receive, self.config), self.config)
         return _json(await self._services.scale(numbers, principal.user), 202)
 
     async def rebalance(self, request: Request) -> Response:
@@ -497,17 +734,14 @@ class _Api:
         return int(status.get("totals", {}).get("quarantined", 0))
 
     async def metrics(self, request: Request) -> Response:
-        """`GET /metrics`."""
-        try:
-            status = await self._services.status()
-        except Unavailable:
-            status = None
-        text, content_type = self.gateway.metrics.render(status, request.headers.get("accept", ""))
+        """`GET /metrics`: of the whole engine."""
+        metrics_page.allow(self.authenticate(request, ""))
+        text, content_type = await metrics_page.page(self.gateway.metrics, self._services.status, request.headers.get("accept", ""))
         return Response(text, 200, {"Content-Type": content_type, "Vary": "accept"})
 
     async def openapi(self, _request: Request) -> Response:
         """`GET /openapi.json`."""
-        return _json(openapi.document(self.config, sorted(self._rule_book.categories())))
+        return _json(document(self.config, sorted(self._rules.rule_book.categories())))
 
 
 class _Publish:
@@ -519,9 +753,11 @@ class _Publish:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Authenticate, read, publish, answer."""
-        principal = self._publisher.admit(scope["headers"], scope["query_string"])
+        head = PublishHead.of(scope["headers"], scope["query_string"])
+        principal = self._publisher.admit(head)
+        self._publisher.check_unread(head)
         body = await read_body(scope, receive, self._config)
-        answer = await self._publisher.publish(body, scope["headers"], principal)
+        answer = await self._publisher.publish(body, head, principal)
         headers = publish_endpoint.headers(answer)
         await send({"type": "http.response.start", "status": 202, "headers": headers})
         await send({"type": "http.response.body", "body": answer, "more_body": False})
@@ -541,7 +777,10 @@ class _Sse:
         api.gateway.admit(mailbox_key(principal.tenant, principal.user))
         cursor = parse_cursor(_cursor_text(request))
         explicit = request.query_params.get("ack") == "explicit"
-        await EventStream(api.gateway, principal, cursor, api.device(request), explicit=explicit).run(scope, receive, send)
+        stream = EventStream(api.gateway, principal, cursor, api.device(request), explicit=explicit)
+        stream.wants_digest = wants_digest(scope["query_string"])
+        stream.wants_counts = wants_counts(scope["query_string"])
+        await stream.run(scope, receive, send)
 
 
 async def _upgrade_required(_request: Request) -> Response:
@@ -579,6 +818,12 @@ def _subscriptions(topics: Sequence[str], principal: Principal, key: str) -> dic
     own = key == mailbox_key(principal.tenant, principal.user)
     by_token = {"by_token": memberships(principal)} if own and principal.topics is not None else {}
     return {"user": split_key(key)[1], "topics": topics, **by_token}
+
+
+def _tagged(answer: tuple[str, Any]) -> Response:
+    """An answer with the entity tag of the state that it shows."""
+    tag, value = answer
+    return Response(_encode(value), 200, {"Cache-Control": "no-store", "ETag": f'"{tag}"'}, "application/json")
 
 
 def _json(value: Any, status: int = 200) -> Response:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from hypothesis import HealthCheck, Phase, settings
 from redis.asyncio import Redis
 
 from tests.support.missing_programs import missing, missing_of
+from tests.support.otlp_receiver import OtlpReceiver, otlp_receiver
+from tests.support.postgresql_server import PostgresqlServer
 from tests.support.redis_server import RedisServer, redis_to_break
 from tests.support.running_engine import RunningEngine, running_engine
 from tests.support.worker_groups import ENGINES, GroupScheduling, group_of
@@ -96,6 +99,17 @@ def redis_server() -> Iterator[RedisServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[PostgresqlServer]:
+    """One PostgreSQL for the session; `tests.support.history_databases.emptied` for a clean one. A test that kills it starts it again."""
+    server = PostgresqlServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
 @pytest.fixture
 def redis_server_url(redis_server: RedisServer) -> str:
     return redis_server.url
@@ -115,12 +129,21 @@ ACTING_RULES = Path(__file__).parent / "data" / "acting_rules.toml"
 
 # -- the whole engine --------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="session")
-def engine(redis_server: RedisServer) -> Iterator[RunningEngine]:
+def collector() -> Iterator[OtlpReceiver]:
+    """Where the session's engine sends its spans: of what has a sampled `traceparent`, or fails."""
+    with otlp_receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="session")
+def engine(redis_server: RedisServer, collector: OtlpReceiver) -> Iterator[RunningEngine]:
     """One whole engine for the session, with rules that act. Use users of your own; do not kill parts of it.
 
     Ray jobs may publish and listen.
     """
     env = {"ENGINE_RAY_PUBLISH": "default,jobs,quiet", "ENGINE_RAY_LISTEN": "default,jobs", "ENGINE_RULES_PATH": str(ACTING_RULES)}
+    env |= {"ENGINE_WEBHOOK_HOSTS": "127.0.0.1", "ENGINE_WEBHOOK_SECRET": f"whsec_{b64encode(bytes(32)).decode()}"}
+    env |= {"ENGINE_TRACE_URL": collector.url, "ENGINE_TRACE_RATIO": "0", "OTEL_BSP_SCHEDULE_DELAY": "200"}
     with running_engine(env=env) as running:
         yield running
 

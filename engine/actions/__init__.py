@@ -1,1 +1,2 @@
-"""Carries out the actions of rules: webhooks, and methods of Ray actors. `dispatcher` is the one page with states and crash points."""
+"""Carries out the actions of rules: webhooks, methods of actors, deployments of Ray Serve. `dispatcher` is the one page with states and
+crash points."""

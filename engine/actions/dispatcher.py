@@ -28,14 +28,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from engine.config import Config
 from engine.core.edge.circuit_breaker import BreakerLimits, BreakerState, CircuitBreaker
-from engine.core.model.action import ActorTarget, WebhookTarget, parse_target
+from engine.core.model.action import Target, parse_target
+from engine.core.model.routing import mailbox_key
+from engine.core.model.trace_context import trace_in
+from engine.core.wire.outcomes import Outcome, OutcomeLog
 from engine.errors import ActionFailed, Invalid, StorageUnavailable
 from engine.store.action_stream import QueuedAction
+from engine.store.traces.spans import Attributes, Spans
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +50,7 @@ _TARGETS_MS: Final = 1000
 _HOLDS_PER_CLAIM: Final = 5
 """How often held entries are held again before another edge could claim them."""
 
-Call = Callable[[ActorTarget | WebhookTarget, QueuedAction], Awaitable[None]]
+Call = Callable[[Target, QueuedAction], Awaitable[None]]
 """Calls a target; returns when it has done the action. Raises ActionFailed."""
 
 
@@ -65,15 +70,32 @@ class Streams(Protocol):
     async def give_up(self, action: QueuedAction, reason: str, tries: int) -> None: ...
 
 
+class ActionFigures(NamedTuple):
+    """What an edge did with the actions of a target: `outcomes` by `done`, `failed` (a try) and `given_up`, and how many it holds now."""
+
+    outcomes: Counter[str]
+    held: int
+    breaker: BreakerState
+
+
+def _label(target: str) -> str:
+    try:
+        return parse_target(target).label
+    except Invalid:
+        return ""
+
+
 class _Lane:
     """One target: what this edge holds of it, and its breaker."""
 
     def __init__(self, target: str, breaker: CircuitBreaker) -> None:
         self.target = target
+        self.label = _label(target)
         self.breaker = breaker
         self.held: dict[str, asyncio.Task[None]] = {}
         self.calling = 0
         self.taken_over = False  # what was pending for the edge's last process
+        self.outcomes: Counter[str] = Counter()  # `done` and `given_up` of actions, `failed` of tries
 
 
 class Dispatcher:
@@ -85,9 +107,22 @@ class Dispatcher:
         call: calls a target.
         clock: milliseconds that never step.
         wall_ms: milliseconds since the epoch.
+        outcomes: for the history; None: there is none.
+        spans: of this edge; None: it makes none.
     """
 
-    def __init__(self, config: Config, streams: Streams, call: Call, clock: Callable[[], int], wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        streams: Streams,
+        call: Call,
+        clock: Callable[[], int],
+        wall_ms: Callable[[], int],
+        outcomes: OutcomeLog | None = None,
+        spans: Spans | None = None,
+    ) -> None:
+        self._outcomes = outcomes
+        self._spans = spans
         self._config = config
         self._streams = streams
         self._call = call
@@ -117,6 +152,17 @@ class Dispatcher:
     def breakers(self) -> dict[str, BreakerState]:
         """The state of the breaker of each target."""
         return {lane.target: lane.breaker.state for lane in self._lanes.values()}
+
+    def figures(self) -> dict[str, ActionFigures]:
+        """Of each target that had an action here, by its name for metrics; several URLs of one host are one."""
+        found: dict[str, ActionFigures] = {}
+        for lane in self._lanes.values():
+            if lane.label and (lane.held or lane.outcomes):
+                known = found.get(lane.label, ActionFigures(Counter(), 0, BreakerState.CLOSED))
+                found[lane.label] = ActionFigures(
+                    known.outcomes + lane.outcomes, known.held + len(lane.held), max(known.breaker, lane.breaker.state)
+                )
+        return found
 
     def reason(self) -> str:
         """Why this edge is degraded: how many targets do not answer; "" when all do. Which they are is not for everyone to see."""
@@ -176,6 +222,10 @@ class Dispatcher:
                 except StorageUnavailable as error:
                     log.info("an action waits to be settled: %s", error)
                     await asyncio.sleep(self._backoff_s(tries))
+            lane.outcomes["given_up" if reason else "done"] += 1
+            if self._outcomes is not None:
+                key, event = mailbox_key(action.tenant, action.user), "action_failed" if reason else "action_done"
+                self._outcomes.add(Outcome(key, self._wall_ms(), event, action.id, reason=reason or action.target))
             if reason:
                 log.warning("the action %s of tenant %s is a dead letter: %s", action.key, action.tenant, reason)
         finally:
@@ -196,8 +246,9 @@ class Dispatcher:
             tries += 1
             began_ms = self._clock()
             try:
-                await self._call_in_time(target, action)
+                await self._call_traced(lane.label, target, action, tries)
             except ActionFailed as error:
+                lane.outcomes["failed"] += 1
                 if error.final:
                     lane.breaker.succeeded(1)  # it answered
                     return f"refused: {error}", tries
@@ -213,7 +264,26 @@ class Dispatcher:
                 lane.breaker.look(self._clock())
             await asyncio.sleep(self._backoff_s(tries))
 
-    async def _call_in_time(self, target: ActorTarget | WebhookTarget, action: QueuedAction) -> None:
+    async def _call_traced(self, label: str, target: Target, action: QueuedAction, tries: int) -> None:
+        if self._spans is None:
+            await self._call_in_time(target, action)
+            return
+        start_ns, error = self._spans.now_ns(), ""
+        try:
+            await self._call_in_time(target, action)
+        except ActionFailed as failure:
+            error = str(failure)
+            raise
+        finally:
+            attributes: Attributes = {
+                "messaging.message.id": action.id,
+                "engine.tenant": action.tenant,
+                "engine.target": label,
+                "engine.attempt": tries,
+            }
+            self._spans.add("action", trace_in(action.body), start_ns, attributes, error=error)
+
+    async def _call_in_time(self, target: Target, action: QueuedAction) -> None:
         timeout_s = self._config.action_timeout_ms / 1000
         try:
             async with asyncio.timeout(timeout_s):

@@ -21,7 +21,8 @@ from engine.core.model.action import ActorTarget
 from engine.errors import ActionFailed
 from engine.store.action_stream import QueuedAction
 
-_REASON_CHARS_MAX: Final = 300
+REASON_CHARS_MAX: Final = 300
+"""Of a failure, in a dead letter and in logs."""
 
 
 class RayTargets:
@@ -50,7 +51,7 @@ class RayTargets:
         except RayError as error:
             self._handles.pop(name, None)  # an actor of this name may be another one next time
             cause = getattr(error, "cause", None) or error
-            raise ActionFailed(f"{type(cause).__name__}: {cause}"[:_REASON_CHARS_MAX]) from error
+            raise ActionFailed(f"{type(cause).__name__}: {cause}"[:REASON_CHARS_MAX]) from error
 
     async def _find(self, target: ActorTarget) -> Any:
         """The actor's handle. Asks Ray's control service, in a thread: it may be away for long."""

@@ -4,6 +4,7 @@ Signed as the Standard Webhooks specification says (https://www.standardwebhooks
 
     webhook-id          the key of the action, the same in every try: what the target recognises a repeat by
     webhook-timestamp   seconds since the epoch, of this try: the target refuses old ones, so that a recording cannot be replayed
+    traceparent         of the message, where it has one (W3C Trace Context)
     webhook-signature   `v1,` and the base64 of HMAC-SHA256(secret, "<id>.<timestamp>.<body>"); one for each secret, separated by spaces
 
 Two secrets are given while a target changes from one to the other. 2xx is done. 408, 425, 429 and 5xx may pass, and so may everything below
@@ -25,9 +26,11 @@ import httptools
 
 from engine import __version__
 from engine.actions.address_guard import AddressGuard
+from engine.actions.allowed_targets import not_allowed
 from engine.actions.event_body import event_body
 from engine.config import Config, webhook_secrets
 from engine.core.model.action import WebhookTarget
+from engine.core.model.trace_context import trace_in
 from engine.errors import ActionFailed
 from engine.store.action_stream import QueuedAction
 
@@ -59,7 +62,7 @@ class Webhooks:
     def __init__(
         self, config: Config, wall_ms: Callable[[], int], guard: AddressGuard | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
-        self._hosts = [host.lower() for host in config.webhook_hosts]
+        self._config = config
         self._secrets = webhook_secrets(config.webhook_secret)
         self._wall_ms = wall_ms
         self._guard = guard or AddressGuard(config.webhook_networks)
@@ -67,10 +70,8 @@ class Webhooks:
 
     async def call(self, target: WebhookTarget, action: QueuedAction) -> None:
         """POST an action. Returns when the target has answered 2xx. Raises ActionFailed."""
-        if not any(_is(target.host, pattern) for pattern in self._hosts):
-            raise ActionFailed(f"{target.host} is not among webhook_hosts", final=True)
-        if not self._secrets:
-            raise ActionFailed("webhook_secret is not set: nothing could be signed", final=True)
+        if reason := not_allowed(target, self._config):
+            raise ActionFailed(reason, final=True)
         addresses = await self._guard.addresses(target.host, target.port, private_only=not target.secure)
         try:
             status = await self._post(addresses, target, self._request(target, action))
@@ -84,12 +85,15 @@ class Webhooks:
 
     def _request(self, target: WebhookTarget, action: QueuedAction) -> bytes:
         body = event_body(action)
+        context = trace_in(action.body)
+        traced = f"traceparent: {context}\r\n" if context is not None else ""
         timestamp = str(self._wall_ms() // 1000)
         head = (
             f"POST {target.path} HTTP/1.1\r\nHost: {target.authority}\r\nUser-Agent: engine/{__version__}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
             f"webhook-id: {action.key}\r\nwebhook-timestamp: {timestamp}\r\n"
-            f"webhook-signature: {signatures(self._secrets, action.key, timestamp, body)}\r\n\r\n"
+            f"webhook-signature: {signatures(self._secrets, action.key, timestamp, body)}\r\n"
+            f"{traced}\r\n"
         )
         return head.encode("ascii") + body
 
@@ -125,8 +129,3 @@ def signatures(secrets: Sequence[bytes], id: str, timestamp: str, body: bytes) -
     """The `webhook-signature` of a request, one part per secret."""
     signed = b"%b.%b.%b" % (id.encode(), timestamp.encode(), body)
     return " ".join(f"v1,{base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode()}" for secret in secrets)
-
-
-def _is(host: str, pattern: str) -> bool:
-    """Whether the pattern, a name, an address, or `*.` and a name, allows the host."""
-    return host == pattern or (pattern.startswith("*.") and host.endswith(pattern[1:]) and len(host) > len(pattern) - 1)

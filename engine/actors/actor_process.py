@@ -4,7 +4,7 @@ An actor gets everything that is not computation from its `ProcessContext`: cloc
 actors, names of link sessions, and the way its process ends. The simulator passes others.
 
 States of a `Process`:
-    created    nothing runs: Ray gives an actor its event loop only with the first call
+    created    nothing runs: Ray gives an actor its event loop only with the first call, which it makes itself (`ray_actors.ray_side`)
     starting   the first call started `_serve`; calls wait, `stats` returns `ready: False`, and `locked` until the secrets of its
                configuration can be read (`engine.actors.engine_key`)
     serving    ready; its tasks never return
@@ -26,6 +26,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar, Final, NoReturn, Protocol, TypeVar
 from uuid import uuid4
 
@@ -38,7 +39,8 @@ from engine.actors.engine_key import ConfigLock
 from engine.actors.socket_carrier import Address, CalleeConnection, ExchangeHandler, ServedBy
 from engine.actors.tcp_carrier import LinkCredentials
 from engine.config import Config
-from engine.errors import ClockSetBack, StorageUnavailable
+from engine.core.model.formats import FORMATS
+from engine.errors import ClockSetBack, FormatsTooNew, StorageUnavailable
 from engine.store.redis_client import connect
 from engine.store.sealed_config import SealedConfig
 
@@ -48,6 +50,10 @@ T = TypeVar("T")
 
 RETRY_S: Final = 0.1
 """Pause before storage is asked again after it failed."""
+
+TOO_OLD_S: Final = 10.0
+"""Before a process ends that starts with code older than the data: Ray starts the next one at once, and nothing changes until somebody
+installs another version on the node."""
 
 STEP_BACK_MS: Final = 1000
 """A wall clock set back by more than this ends the process. Time services slew smaller corrections."""
@@ -62,12 +68,15 @@ came back at once."""
 
 _self = psutil.Process()
 
+_SCHEDSTAT: Final = Path("/proc/thread-self/schedstat")
+
 
 def vitals(role: str, index: int, started_ms: int) -> dict[str, Any]:
-    """The part of `stats()` that all actors share; about 20 us.
+    """The part of `stats()` that all actors share; about 30 us.
 
-    `cpu_s` is the process's CPU time so far, all threads: its growth per second is the share of a core; `rss_bytes` is its
-    resident memory.
+    `cpu_s` is the process's CPU time so far, all threads: its growth per second is the share of a core; `queued_s` is for how long the
+    calling thread has been ready to run without a core; `rss_bytes` is its resident memory; `has_place`: whether it takes a place of its
+    node, or started there without one; `formats`: what its code reads (`engine.core.model.formats`).
     """
     return {
         "role": role,
@@ -75,10 +84,29 @@ def vitals(role: str, index: int, started_ms: int) -> dict[str, Any]:
         "pid": os.getpid(),
         "node": ray.util.get_node_ip_address(),  # type: ignore[no-untyped-call]
         "node_id": _node_id(),
+        "has_place": _has_place(),
+        "formats": FORMATS,
         "started_ms": started_ms,
         "cpu_s": time.process_time(),
+        "queued_s": _queued_s(),
         "rss_bytes": _self.memory_info().rss,
     }
+
+
+def _queued_s() -> float:
+    """Of this thread, from the second number that the kernel's `schedstat` has (Documentation/scheduler/sched-stats.rst); 0 without it."""
+    try:
+        return int(_SCHEDSTAT.read_bytes().split()[1]) / 1e9
+    except OSError:
+        return 0.0
+
+
+@cache
+def _has_place() -> bool:
+    try:
+        return bool(ray.get_runtime_context().get_assigned_resources())  # type: ignore[no-untyped-call]
+    except AssertionError:  # Ray's, in a process that it did not start and gave no place
+        return True
 
 
 @cache
@@ -193,6 +221,12 @@ class Process:
             self._credentials = LinkCredentials(self._config, f"{self.role}-{self._index}", self._context.connect, prove)
             await self._run()
         except asyncio.CancelledError:
+            raise
+        except FormatsTooNew as error:
+            log.critical("%s %d ends: %s", self.role, self._index, error)
+            if not self._ready.is_set():
+                await asyncio.sleep(TOO_OLD_S)
+            self._context.end_process()
             raise
         except BaseException as error:
             log.critical("%s %d ends: %r", self.role, self._index, error, exc_info=True)

@@ -30,9 +30,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from engine.actors import socket_carrier, tcp_carrier
+from engine.actors.hedged_call import hedged
 from engine.actors.socket_carrier import DIRECT_CALL_MS, Address, CallerConnection, ServedBy
 from engine.actors.tcp_carrier import LinkCredentials
 from engine.config import Config
@@ -141,7 +142,9 @@ class ActorPeer:
             self._handle = await self._find()
             self._through_ray = RayPeer(self._handle, self._credentials.prove)
         try:
-            self._address = await self._handle.address.remote()
+            self._address = await hedged(self._handle.address.remote)
+        except ActorUnavailableError:
+            raise  # it is being restarted, under the same handle
         except RayActorError:
             self._handle = None  # a controller may have created another one of this name
             raise
@@ -198,8 +201,10 @@ class ActorPeer:
     async def improved(self) -> bool:
         """See `Peer`."""
         try:
+            if await self._handle.address.remote() != self._address:
+                return True  # it was that of a process before the one that the session is with
             connection = await self._connect()
-        except (OSError, TimeoutError, ConfigError, StorageUnavailable) as error:
+        except (RayError, OSError, TimeoutError, ConfigError, StorageUnavailable) as error:
             log.info("%s is still called through Ray: %r", self._name, error)
             return False
         connection.close()

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -29,24 +30,30 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from engine import __version__
-from engine.actors.actor_process import REAL, RETRY_S, ProcessContext
+from engine.actors.actor_process import REAL, RETRY_S, TOO_OLD_S, ProcessContext
 from engine.actors.engine_key import ConfigLock
 from engine.actors.fleet import ROLES, ActorKey, Fleet
 from engine.actors.ray_actors import RayActors
 from engine.actors.reconciler import Reconciler
 from engine.actors.replacements import Replacements
+from engine.actors.spares import Spares
 from engine.config import Config
 from engine.core.controller.autoscaler import ScalingPolicy
 from engine.core.controller.health import HealthWatch, LatencyWindow, merge, totals
+from engine.core.controller.load_points import LoadWatch
 from engine.core.controller.wanted import WantedNumbers
-from engine.core.model.routing import SlotMap
-from engine.errors import ConfigError, Fenced, StorageUnavailable
+from engine.core.model.routing import RoutingTable
+from engine.core.shard.user_overview import SlowConnection, slowest
+from engine.errors import ConfigError, Fenced, FormatsTooNew, StorageUnavailable
+from engine.store.accepted_ids import begin_with_buckets
 from engine.store.epoch import controller_epoch, take_control
 from engine.store.legacy_ids import mark_upgrade
+from engine.store.load_history import LoadHistory
 from engine.store.redis_client import claim_data_epoch, display_url
 from engine.store.redis_lease import claim_redis, end_lease, renew_lease
+from engine.store.redis_servers import connect_each
 from engine.store.sealed_config import SealedConfig
-from engine.store.slot_map import claim_slot_map, require_slot_map
+from engine.store.slot_map import claim_slot_map, read_routing_table
 from engine.store.snapshots import SnapshotSchedule
 from engine.store.wanted_numbers import read_wanted, write_wanted
 
@@ -86,20 +93,24 @@ class Controller:
         self._context = context
         self._actors = actors or RayActors()
         self._fleet = Fleet(given, self._actors, context.monotonic_ms)
-        self._client: Redis | None = None
+        self._clients: list[Redis] = []  # of the Redis servers, the first one first; none before they are known
         self._started_ms = context.wall_ns() // 1_000_000
         self._reconciler: Reconciler | None = None  # once storage has what it goes by
         self._policy = ScalingPolicy(config)
         self._decisions: deque[dict[str, Any]] = deque(maxlen=_DECISIONS_MAX)
+        self._load = LoadWatch(config.load_point_ms)
         self._latencies = {name: LatencyWindow(_LATENCY_WINDOW_MS, prefix) for name, prefix in _LATENCIES.items()}
         self._round: asyncio.Future[None] | None = None
         self._round_at_ms = 0.0  # when it began
         self._own = self._watch_of_self()
-        self._replacements = Replacements(self._fleet, self._own, context.monotonic_ms)
+        self._replacements = Replacements(self._fleet, self._own, context.monotonic_ms, config.drain_reserve_ms)
         self._redis: dict[str, Any] = {"url": "", "alive": False, "restarts": 0}
-        self._redis_run = ""
+        self._redis_runs: dict[int, str] = {}  # of each server
+        self._redis_restarts: Counter[int] = Counter()
         self._snapshots: SnapshotSchedule | None = None
         self._snapshotting: asyncio.Task[None] | None = None
+        self._spares = Spares(context.monotonic_ms)
+        self._sparing: asyncio.Task[None] | None = None
         self._epoch = 0
         self._created: asyncio.Task[None] = asyncio.ensure_future(self._create_all())
         self._watching: asyncio.Task[None] = asyncio.ensure_future(self._watch())
@@ -138,29 +149,37 @@ class Controller:
                 Otherwise the status is up to `health_ms` old and costs the actors nothing.
 
         Returns:
-            {"version", "ready", "shards", "schedulers", "edges", "controller", "redis", "scaling", "totals"}. A row per actor is its
-            `stats()`, plus `alive`, `cpu_pct` (of one core), `rss_bytes` and `restarts`. `totals` has sums, and quantiles of the recent
-            past in ms: `send_p50_ms` (`p95`, `p99`) from acceptance to the first send, `ack_p50_ms` from the send to the ACK, and `p50_ms`
-            from acceptance to the ACK, which includes the time in which a user was away.
+            {"version", "ready", "shards", "schedulers", "edges", "archivists", "controller", "redis", "scaling", "totals"}. A row per actor
+            is its `stats()`, plus `alive`, `cpu_pct` (of one core), `rss_bytes` and `restarts`. `totals` has sums, and quantiles of the
+            recent past in ms: `send_p50_ms` (`p95`, `p99`) from acceptance to the first send, `ack_p50_ms` from the send to the ACK, and
+            `p50_ms` from acceptance to the ACK, which includes the time in which a user was away.
         """
         self._lock.check("status", proof)
         old = self._context.monotonic_ms() - self._round_at_ms > FRESH_MS
         if fresh and old and self._round is not None and not self._watching.done():
             await asyncio.wait({self._begin_round()}, timeout=_REFRESH_TIMEOUT_S)
         fleet = self._fleet
-        rows = {role: [fleet.row(key) for key in fleet.keys(role)] for role in ROLES}
-        everyone = [row for of_role in rows.values() for row in of_role]
+        rows = self._rows()
         return {
             "version": __version__,
             "ready": self._redis["alive"] and self._created.done() and fleet.ready(),
             "shards": rows["shard"],
             "schedulers": rows["scheduler"],
             "edges": rows["edge"],
+            "archivists": rows["archivist"],
             "controller": self._own.row(),
             "redis": dict(self._redis),
             "scaling": self._scaling(),
-            "totals": {**totals(everyone), **{name: ms for window in self._latencies.values() for name, ms in window.quantiles().items()}},
+            "totals": self._totals(rows),
         }
+
+    def _rows(self) -> dict[str, list[dict[str, Any]]]:
+        return {role: [self._fleet.row(key) for key in self._fleet.keys(role)] for role in ROLES}
+
+    def _totals(self, rows: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, Any]:
+        """Sums over all rows, and quantiles of the recent past."""
+        quantiles = {name: ms for window in self._latencies.values() for name, ms in window.quantiles().items()}
+        return {**totals(row for of_role in rows.values() for row in of_role), **quantiles}
 
     async def connections_of(self, tenant: str, proof: bytes = b"") -> int:
         """Open connections of this tenant, at the edges that answer at once."""
@@ -171,6 +190,16 @@ class Controller:
         for call in late:
             call.cancel()
         return sum(call.result() for call in done if call.exception() is None)
+
+    async def slow_clients(self, count: int, proof: bytes = b"") -> Sequence[SlowConnection]:
+        """The `count` slowest connections of the shards that answer at once, the worst first."""
+        self._lock.check("slow_clients", proof)
+        shards = [self._fleet.handles[key] for key in self._fleet.keys("shard")]
+        calls = [asyncio.ensure_future(handle.slow_clients.remote(count, self._lock.proof("slow_clients"))) for handle in shards]
+        done, late = await asyncio.wait(calls, timeout=_REFRESH_TIMEOUT_S) if calls else (set(), set())
+        for call in late:
+            call.cancel()
+        return slowest([one for call in done if call.exception() is None for one in call.result()], count)
 
     async def drain_edge(self, index: int, proof: bytes = b"") -> tuple[str, int]:
         """Let an edge hand its clients over to the others and start anew (`Edge.hand_over`). Returns when it has begun.
@@ -221,7 +250,7 @@ class Controller:
         self._lock.check("upgrade", proof)
         if not self._fleet.ready():
             raise StorageUnavailable("not all actors are ready")
-        await self._want(by, replacing=self._replacements.everyone())
+        await self._want(by, replacing=self._replacements.everyone(), stopped="")
         return self._scaling()
 
     async def _want(self, by: str, **changes: Any) -> None:
@@ -234,7 +263,7 @@ class Controller:
 
     def _scaling(self) -> dict[str, Any]:
         reconciled = {} if self._reconciler is None else self._reconciler.status()
-        return {**reconciled, "autoscale": self._policy.mode, "decisions": list(self._decisions)}
+        return {**reconciled, "waiting": self._fleet.waiting(), "autoscale": self._policy.mode, "decisions": list(self._decisions)}
 
     async def stop(self, proof: bytes = b"") -> None:
         """Stop all actors in order: edges close their connections, then shards and schedulers write their state, then all end.
@@ -251,14 +280,15 @@ class Controller:
             (("edge",), self._config.drain_ms + margin_ms),
             (("shard",), self._config.stop_timeout_ms),
             (("scheduler",), self._config.stop_timeout_ms),
+            (("archivist",), self._config.stop_timeout_ms),
         ):
             keys = [key for role in roles for key in self._fleet.keys(role)]
             await asyncio.gather(*(self._drain(key, timeout_ms) for key in keys))
             for key in keys:
                 self._fleet.end(key)
-        if self._client is not None:
-            await self._end_lease(self._client)
-            await self._client.aclose()
+        for client in self._clients:
+            await self._end_lease(client)
+            await client.aclose()
 
     async def _end_lease(self, client: Redis) -> None:
         try:
@@ -278,45 +308,54 @@ class Controller:
 
     async def _create_all(self) -> None:
         self._config = await self._lock.config()
-        self._client = self._context.connect(self._config)
+        self._clients = connect_each(self._context.connect, self._config)
         self._redis["url"] = display_url(self._config.redis_url)
-        slots, wanted = await self._prepare_storage(self._client)
-        fleet, counts = self._fleet, (slots.shards, slots.schedulers, wanted.edges)
+        slots, wanted = await self._prepare_storage()
+        fleet, counts = self._fleet, (slots.shards, slots.schedulers, wanted.edges, int(bool(self._config.history_url)))
         members = [(role, index) for role, count in zip(ROLES, counts, strict=True) for index in range(count)]
         for key in members:
             fleet.add(key)
         for key in fleet.existing():  # what a predecessor had created, or had not ended yet
             fleet.add(key, joining=True)
         self._reconciler = Reconciler(
-            self._config, self._client, fleet, self._replacements, self._context, self._lock.proof, wanted, self._epoch
+            self._config, self._clients, fleet, self._replacements, self._context, self._lock.proof, wanted, self._epoch
         )
         if self._config.snapshot_interval_s:
-            self._snapshots = SnapshotSchedule(self._config, self._client)
+            self._snapshots = SnapshotSchedule(self._config, self._clients[0])
             self._snapshotting = asyncio.ensure_future(self._snapshots.follow())
             self._snapshotting.add_done_callback(self._end_when_failed)
 
-    async def _prepare_storage(self, client: Redis) -> tuple[SlotMap, WantedNumbers]:
-        """Write data epoch, slot map and wanted numbers, unless an engine is running: then all exist, and none may change."""
+    async def _prepare_storage(self) -> tuple[RoutingTable, WantedNumbers]:
+        """Write data epochs, slot maps and wanted numbers, unless an engine is running: then all exist, and none may change."""
         while True:
             try:
                 if self._engine:
-                    await claim_redis(client, self._engine, self._lease_ms)
-                self._epoch = await take_control(client)
-                await mark_upgrade(client, self._wall_ms())
-                await claim_data_epoch(client, self._wall_ms() // 1000)
-                return await self._numbers(client)
+                    for client in self._clients:
+                        await claim_redis(client, self._engine, self._lease_ms)
+                self._epoch = await take_control(self._clients[0])
+                for client in self._clients:
+                    await mark_upgrade(client, self._wall_ms())
+                    await begin_with_buckets(client)
+                    await claim_data_epoch(client, self._wall_ms() // 1000)
+                return await self._numbers()
+            except FormatsTooNew as error:  # of an engine that runs: it goes on without this controller
+                log.critical("the controller ends: %s", error)
+                await asyncio.sleep(TOO_OLD_S)
+                raise
             except (StorageUnavailable, RedisError, OSError) as error:
                 log.warning("waiting for storage: %s", error)
                 await asyncio.sleep(RETRY_S)
 
-    async def _numbers(self, client: Redis) -> tuple[SlotMap, WantedNumbers]:
+    async def _numbers(self) -> tuple[RoutingTable, WantedNumbers]:
         """How many actors there are, and how many are wanted: what was wanted last, or for an engine that starts what the settings say."""
-        config, stored = self._config, await read_wanted(client)
+        config, client = self._config, self._clients[0]
+        stored = await read_wanted(client)
         if any(role == "shard" for role, _ in self._fleet.existing()):
-            slots = await require_slot_map(client)
+            slots = await read_routing_table(self._clients)
             wanted = stored or WantedNumbers(slots.shards, slots.schedulers, config.edges)
         else:
-            slots = await claim_slot_map(client, config.shards, config.schedulers)
+            numbers, servers = (config.shards, config.schedulers), len(self._clients)
+            slots = RoutingTable([await claim_slot_map(each, *numbers, server, servers) for server, each in enumerate(self._clients)])
             sharing = "even" if config.shards != slots.shards else stored.sharing if stored else ""
             wanted = WantedNumbers(config.shards, slots.schedulers, config.edges, sharing, "settings", self._wall_ms())
         if wanted != stored:
@@ -371,7 +410,39 @@ class Controller:
         self._own.answered(self._stats(), now_ms)
         for name, window in self._latencies.items():
             window.add(merge(watch.stats[name] for watch in fleet.watches.values() if name in watch.stats), now_ms)
+        self._actors.show(self._config.namespace, [watch.stats for watch in fleet.watches.values()], now_ms)
+        self._keep_spares()
         await self._autoscale()
+        await self._record_load(now_ms)
+
+    def _keep_spares(self) -> None:
+        """While everything serves, have Ray start a process on a node that lacks a spare one."""
+        if not self._fleet.ready() or self._in_a_hurry() or not (self._sparing is None or self._sparing.done()):
+            return
+        if node := self._spares.bare(watch.stats for watch in self._fleet.watches.values()):
+            self._sparing = asyncio.ensure_future(self._start_spare(node))
+
+    async def _start_spare(self, node: str) -> None:
+        try:
+            if await self._actors.start_spare(node):
+                self._spares.asked()
+        except Exception:  # actors that have no spare process start as they would without
+            log.exception("no spare process is started on node %s", node)
+
+    async def _record_load(self, now_ms: float) -> None:
+        """Add a point to the load of the last hour, when it is time for one. What cannot be stored is lost."""
+        if not self._load.due(now_ms) or not self._redis["alive"]:
+            return
+        rows = self._rows()
+        servers = self._redis.get("servers", (self._redis,))
+        redis_bytes = sum(server.get("used_memory_bytes", 0) for server in servers)
+        everyone = [row for of_role in rows.values() for row in of_role]
+        point = self._load.observe(everyone, self._totals(rows), redis_bytes, now_ms, self._wall_ms())
+        try:
+            if point is not None:
+                await LoadHistory(self._clients[0], self._config.load_points_max).add(point)
+        except StorageUnavailable as error:
+            log.info("%s", error)
 
     async def _ask_nodes(self) -> None:
         """Learn which nodes are to go. While Ray's control service is away, what it said last holds."""
@@ -381,7 +452,10 @@ class Controller:
             log.info("nodes that are to go are not known: %s", error)
 
     async def _ask(self, key: ActorKey) -> None:
-        fleet, watch, handle = self._fleet, self._fleet.watches[key], self._fleet.handles[key]
+        fleet = self._fleet
+        if key not in fleet.watches:
+            return  # ended since the round began
+        watch, handle = fleet.watches[key], fleet.handles[key]
         watch.asked(self._context.monotonic_ms())
         try:
             async with asyncio.timeout(self._config.health_timeout_ms / _ANSWER_TIMEOUTS / 1000):
@@ -403,9 +477,12 @@ class Controller:
             log.info("%s-%d does not answer: %s", *key, type(error).__name__)
 
     async def _take_over(self) -> None:
-        """Start elsewhere what has lost its node and finds no place."""
-        for key in self._fleet.without_place():
-            if not await self._fleet.has_room(key[0]):
+        """Start elsewhere what has lost its node and finds no place. Asks Ray for free places while somebody may need one."""
+        fleet = self._fleet
+        if not (fleet.guests or fleet.without_place() or fleet.may_wait()) or not await fleet.look_for_places():
+            return
+        for key in fleet.without_place():
+            if not fleet.free_places(key[0]):
                 self._fleet.take_over(key)
                 log.error(
                     "%s-%d has not answered for %d ms and finds no place: it starts where there is none", *key, self._config.takeover_ms
@@ -428,9 +505,10 @@ class Controller:
         """Look at the load of the last round, and want what the policy decides."""
         if self._policy.mode == "off" or self._reconciler is None or not self._redis["alive"]:
             return
-        rows = {role: [self._fleet.row(key) for key in self._fleet.keys(role)] for role in ("shard", "edge")}
-        settled = self._reconciler.settled and self._fleet.ready()
-        for decision in self._policy.observe(rows["shard"], rows["edge"], int(self._context.monotonic_ms()), settled):
+        fleet, reconciler = self._fleet, self._reconciler
+        rows = {role: [fleet.row(key) for key in fleet.keys(role) if fleet.serves(key)] for role in ("shard", "edge")}
+        steady, now_ms = reconciler.steady and fleet.ready(), int(self._context.monotonic_ms())
+        for decision in self._policy.observe(rows["shard"], rows["edge"], now_ms, steady, reconciler.waiting()):
             shown = {**msgspec.structs.asdict(decision), "at_ms": self._wall_ms()}
             log.info("autoscaler: %s", shown)
             self._decisions.appendleft(shown)
@@ -443,22 +521,34 @@ class Controller:
                 log.warning("the decision is not carried out: %s", error)
 
     async def _ask_redis(self) -> None:
-        client = self._client
-        assert client is not None  # rounds begin when everyone is created
         try:
-            info, epoch = await asyncio.gather(client.info(), controller_epoch(client))
+            epoch = await controller_epoch(self._clients[0])
         except (RedisError, OSError) as error:
             self._redis |= {"alive": False, "error": str(error)}
             return
         if epoch not in (0, self._epoch):
             raise Fenced(f"another controller has taken control, with epoch {epoch}")
-        await self._renew_lease(client)
-        if self._redis_run not in ("", info["run_id"]):
-            self._redis["restarts"] += 1
-        self._redis_run = info["run_id"]
+        servers = await asyncio.gather(*(self._ask_server(at, server) for at, server in enumerate(self._clients)))
         self._redis.pop("error", None)
-        self._redis |= {
+        restarts = sum(server["restarts"] for server in servers)
+        self._redis |= {**servers[0], "alive": all(server["alive"] for server in servers), "restarts": restarts}
+        if len(servers) > 1:
+            self._redis["servers"] = servers
+        if self._snapshots is not None:
+            self._redis["snapshots"] = self._snapshots.status()
+
+    async def _ask_server(self, index: int, client: Redis) -> dict[str, Any]:
+        """The state of one Redis server; renews the lease on it."""
+        try:
+            info = await client.info()
+        except (RedisError, OSError) as error:
+            return {"alive": False, "restarts": self._redis_restarts[index], "error": str(error)}
+        await self._renew_lease(client)
+        self._redis_restarts[index] += self._redis_runs.get(index, info["run_id"]) != info["run_id"]
+        self._redis_runs[index] = info["run_id"]
+        return {
             "alive": True,
+            "restarts": self._redis_restarts[index],
             "version": info.get("valkey_version") or info["redis_version"],
             "pid": info["process_id"],
             "uptime_s": info["uptime_in_seconds"],
@@ -467,8 +557,6 @@ class Controller:
             "aof_enabled": bool(info.get("aof_enabled")),
             "aof_bytes": info.get("aof_current_size", 0),
         }
-        if self._snapshots is not None:
-            self._redis["snapshots"] = self._snapshots.status()
 
     async def _renew_lease(self, client: Redis) -> None:
         try:

@@ -1,8 +1,8 @@
-"""Calls of the controller from an edge, for the status and other questions of operators.
+"""Calls of the controller and the archivist from an edge, for the status and other questions of operators.
 
-The handle of the controller is looked up once, at Ray's control service, and kept: it stays good while Ray starts the controller again.
+The handle of such an actor is looked up once, at Ray's control service, and kept: it stays good while Ray starts the actor again.
 A lookup blocks a thread, and with the control service away it lasts until that is back. So there is at most one, which all calls wait for,
-and a call that has waited `timeout_s` fails. A controller that is gone for good, whose successor has another handle, is looked up anew.
+and a call that has waited `timeout_s` fails. An actor that is gone for good, whose successor has another handle, is looked up anew.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from engine.errors import Unavailable
 
 
 class ControllerCalls:
-    """The calls of one edge.
+    """The calls of one edge to one actor.
 
     Args:
-        find: looks the controller up; raises ValueError when there is none.
+        find: looks the actor up; raises ValueError when there is none.
         timeout_s: for a call, its lookup included.
+        what: the actor, in errors.
     """
 
-    def __init__(self, find: Callable[[], Awaitable[Any]], timeout_s: float) -> None:
+    def __init__(self, find: Callable[[], Awaitable[Any]], timeout_s: float, what: str = "the controller") -> None:
         self._find = find
         self._timeout_s = timeout_s
+        self._what = what
         self._handle: asyncio.Future[Any] | None = None  # being looked up, or found
 
     async def call(self, method: str, *arguments: Any, proof: bytes) -> Any:
@@ -41,9 +43,9 @@ class ControllerCalls:
                 return await getattr(handle, method).remote(*arguments, proof=proof)
         except ActorDiedError as error:
             self._handle = None
-            raise Unavailable("the controller has ended") from error
+            raise Unavailable(f"{self._what} has ended") from error
         except (TimeoutError, ValueError, RayError) as error:
-            raise Unavailable("the controller does not answer") from error
+            raise Unavailable(f"{self._what} does not answer") from error
 
     async def _controller(self) -> Any:
         handle = self._handle

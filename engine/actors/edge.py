@@ -24,7 +24,8 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final
 from uuid import uuid4
 
@@ -34,19 +35,25 @@ from starlette.applications import Starlette
 
 from engine.actions.dispatcher import Dispatcher
 from engine.actions.ray_targets import RayTargets
+from engine.actions.serve_targets import ServeTargets
 from engine.actions.webhooks import Webhooks
 from engine.actors.actor_process import RETRY_S, Process
 from engine.actors.carrier import find_actor
 from engine.actors.controller_calls import ControllerCalls
+from engine.actors.digester import DigestModel
 from engine.actors.edge_links import EdgeLinks
 from engine.actors.incarnation import Incarnation
 from engine.api.counters import CounterSignals
+from engine.api.inspection import Inspection
+from engine.api.rules_endpoint import RulesEndpoint
 from engine.api.token_revocation import TokenRevocations
+from engine.auth import unsubscribe_links
 from engine.auth.tokens import Authenticator
 from engine.config import Config
-from engine.core.model.action import ActorTarget, WebhookTarget
-from engine.core.model.routing import SlotMap
-from engine.errors import Unavailable
+from engine.core.model.action import ActorTarget, ServeTarget, Target
+from engine.core.model.routing import RoutingTable
+from engine.core.shard.user_overview import SlowConnection
+from engine.errors import StorageUnavailable, Unavailable
 from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.ports import EdgeContext
@@ -56,11 +63,24 @@ from engine.store.action_stream import ActionStreams, QueuedAction
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.counter_sums import CounterSums
 from engine.store.dead_letter_stream import DeadLetterStream
+from engine.store.event_streams import EventStreams
+from engine.store.keys import unsubscribe_key_key
+from engine.store.load_history import LoadHistory
+from engine.store.outcome_stream import OutcomeWriter
+from engine.store.pending_bodies import PendingBodies
+from engine.store.quarantine import Quarantine
+from engine.store.recorded_events import RecordedEvents
 from engine.store.redis_client import connect
+from engine.store.redis_servers import connect_each
 from engine.store.revocation_log import RevocationLog
+from engine.store.rules_store import RulesStore
 from engine.store.sealed_config import SealedConfig
-from engine.store.slot_map import require_slot_map
+from engine.store.slot_map import read_routing_table
+from engine.store.stored_secret import claim_secret
 from engine.store.tenant_usage import TenantUsage
+from engine.store.topic_subscribers import TopicSubscribers
+from engine.store.traces.edge_spans import EdgeSpans
+from engine.store.traces.spans import Spans, spans_of
 from engine.transports import http_server
 from engine.transports.http_protocol import HttpProtocol
 from engine.transports.ray_requests import RayAnswer, RayRequests
@@ -106,11 +126,17 @@ class Edge(Process):
         self._cache: dict[str, tuple[float, Any]] = {}
         self._leaving: asyncio.Task[None] | None = None
         self._controller = ControllerCalls(lambda: find_actor("controller", self._config.namespace), _STATUS_TIMEOUT_S)
+        find_archivist = partial(find_actor, "archivist-0", self._config.namespace)
+        self._archivist = ControllerCalls(find_archivist, _STATUS_TIMEOUT_S, "the archivist of the history")
         self._listener: socket.socket
-        self._redis: Redis
+        self._redis: Redis  # the first server
+        self._all_redis: list[Redis]
         self._links: EdgeLinks
+        self._outcomes: OutcomeWriter | None = None
+        self._spans: Spans | None = None
         self._gateway: Gateway
         self._signals: CounterSignals
+        self._rules: RulesEndpoint
         self._server: http_server.EdgeServer
         self._ray_requests: RayRequests
 
@@ -128,8 +154,10 @@ class Edge(Process):
             "draining": self._leaving is not None,
             "link_calls": self._links.calls,
             "links": self._links.carriers(),
-            "slots_version": self._gateway.slots.version,
+            "slots_versions": [slot_map.version for slot_map in self._gateway.slots.maps],
             **self._gateway.stats(),
+            "rules": self._rules.stats(),
+            **({} if self._spans is None else self._spans.stats()),
         }
 
     async def connections_of(self, tenant: str, proof: bytes = b"") -> int:
@@ -157,6 +185,7 @@ class Edge(Process):
         deadline = clock() + self._config.drain_ms
         await self._gateway.drain()
         await self._signals.drain()
+        await self._record_the_rest()
         await self._close_server(deadline)
 
     async def hand_over(self, proof: bytes = b"") -> int:
@@ -180,9 +209,19 @@ class Edge(Process):
                     connection.retire()
             await self._gateway.hand_over()
             await self._signals.drain()
+            await self._record_the_rest()
             await self._close_server(clock() + self._config.drain_ms)
         finally:
             self._context.end_process()
+
+    async def _record_the_rest(self) -> None:
+        try:
+            if self._outcomes is not None:
+                await self._outcomes.flush()
+        except StorageUnavailable as error:
+            log.warning("edge %d: outcomes are lost: %s", self._index, error)
+        if self._spans is not None:
+            await self._spans.flush()
 
     async def _close_server(self, deadline: int) -> None:
         """Close idle connections, and the others when their requests are answered; returns at the deadline at the latest."""
@@ -194,16 +233,23 @@ class Edge(Process):
     async def _run(self) -> None:
         listener = self._listener = http_server.bind(self._config, self._port)
         self._port = listener.getsockname()[1]
-        self._redis = connect(self._config)
+        self._all_redis = connect_each(connect, self._config)
+        self._redis = self._all_redis[0]
         incarnation = Incarnation(self._credentials.name, self._redis)
         await self._retry_storage(incarnation.begin)
-        self._links = EdgeLinks(self._config, self._credentials, self._redis)
-        self._gateway = self._make_gateway(await self._retry_storage(lambda: require_slot_map(self._redis)))
+        self._links = EdgeLinks(self._config, self._credentials, self._all_redis)
+        self._spans = spans_of(self._config, f"edge-{self._index}")
+        self._gateway = self._make_gateway(await self._retry_storage(lambda: read_routing_table(self._all_redis)))
+        if (outcomes := self._gateway.shard_client.outcomes) is not None:
+            self._outcomes = OutcomeWriter(self._redis, self._config, self._gateway.incarnation, outcomes)
         authenticator = Authenticator(self._config, self._gateway.revoked)
         await authenticator.prepare()
         revocations = TokenRevocations(self._config, RevocationLog(self._redis, self._config), authenticator, self._gateway)
         await self._retry_storage(revocations.catch_up)
-        usage = TenantUsage(self._redis)
+        store, sample = RulesStore(self._redis, self._config), RecordedEvents(self._redis, self._config)
+        self._rules = rules = RulesEndpoint(self._config, self._gateway, store, sample)
+        await self._retry_storage(rules.follower.catch_up)
+        usage = TenantUsage(*self._all_redis)
         application = self._app(authenticator, revocations, usage)
         self._ray_requests = RayRequests(application, authenticator, self._gateway, self._config)
         self._server = http_server.build(application, self._config, application.state.fast_paths)
@@ -215,11 +261,15 @@ class Edge(Process):
                 self._signals.run(),
                 authenticator.run(),
                 revocations.run(),
-                self._gateway.storage.follow(self._redis),
+                rules.follower.run(),
+                rules.sample.run(),
+                self._gateway.storage.follow(*self._all_redis),
                 self._gateway.tenant_quotas.follow(usage),
                 self._dispatcher().run(),
             ):
                 tasks.create_task(task)
+            if self._outcomes is not None:
+                tasks.create_task(self._outcomes.run())
             tasks.create_task(self._listen(listener))
 
     def _app(self, authenticator: Authenticator, revocations: TokenRevocations, usage: TenantUsage) -> Starlette:
@@ -248,22 +298,45 @@ class Edge(Process):
                 self._scale,
                 self._rebalance,
                 self._upgrade,
+                EventStreams(self._redis, self._config, wall_ms),
+                PendingBodies(*self._all_redis),
+                self._digest_model(),
+                self._inspection(usage),
+                self._rules,
+                partial(claim_secret, self._redis, unsubscribe_key_key(), unsubscribe_links.KEY_BYTES, "unsubscribe key"),
+                self._query_history if self._config.history_url else None,
             )
         )
 
-    def _dispatcher(self) -> Dispatcher:
-        webhooks, actors = Webhooks(self._config, wall_ms), RayTargets(self._config.namespace)
+    def _inspection(self, usage: TenantUsage) -> Inspection:
+        points = LoadHistory(self._redis, self._config.load_points_max)
+        topics, quarantine = TopicSubscribers(*self._all_redis), Quarantine(*self._all_redis)
+        return Inspection(self._config, points, usage, topics, quarantine, self._slow_clients)
 
-        async def call(target: ActorTarget | WebhookTarget, action: QueuedAction) -> None:
-            await (actors.call(target, action) if isinstance(target, ActorTarget) else webhooks.call(target, action))
+    def _digest_model(self) -> DigestModel:
+        model = DigestModel(self._config)
+        self._gateway.metrics.degraded["digest"] = lambda: model.reason
+        return model
+
+    def _dispatcher(self) -> Dispatcher:
+        webhooks, actors, deployments = Webhooks(self._config, wall_ms), RayTargets(self._config.namespace), ServeTargets()
+
+        async def call(target: Target, action: QueuedAction) -> None:
+            if isinstance(target, ActorTarget):
+                await actors.call(target, action)
+            elif isinstance(target, ServeTarget):
+                await deployments.call(target, action)
+            else:
+                await webhooks.call(target, action)
 
         streams = ActionStreams(self._redis, self._config, f"edge-{self._index}")
-        dispatcher = Dispatcher(self._config, streams, call, clock, wall_ms)
+        dispatcher = Dispatcher(self._config, streams, call, clock, wall_ms, self._gateway.shard_client.outcomes, self._spans)
         self._gateway.metrics.degraded["actions"] = dispatcher.reason
+        self._gateway.metrics.actions = dispatcher.figures
         return dispatcher
 
-    def _make_gateway(self, slots: SlotMap) -> Gateway:
-        return Gateway(
+    def _make_gateway(self, slots: RoutingTable) -> Gateway:
+        gateway = Gateway(
             self._config,
             slots,
             EdgeContext(f"e{self._index}-{uuid4().hex[:8]}", wall_ms, clock, MessageIds()),
@@ -271,6 +344,9 @@ class Edge(Process):
             BroadcastLog(self._redis, self._config),
             EdgeMetrics(f"edge-{self._index}", lambda: self._links.calls, self._links.carriers),
         )
+        if self._spans is not None:
+            gateway.spans = EdgeSpans(self._spans)
+        return gateway
 
     async def _listen(self, listener: socket.socket) -> None:
         self._context.tune_memory()
@@ -304,6 +380,10 @@ class Edge(Process):
         answer: Mapping[str, Any] = await self._ask("scale", numbers.get("shards"), numbers.get("schedulers"), numbers.get("edges"), by)
         return answer
 
+    async def _slow_clients(self, count: int) -> Sequence[SlowConnection]:
+        answer: Sequence[SlowConnection] = await self._cached("slow clients", lambda: self._ask("slow_clients", count))
+        return answer
+
     async def _rebalance(self, by: str) -> Mapping[str, Any]:
         answer: Mapping[str, Any] = await self._ask("rebalance", by)
         return answer
@@ -311,6 +391,10 @@ class Edge(Process):
     async def _upgrade(self, by: str) -> Mapping[str, Any]:
         answer: Mapping[str, Any] = await self._ask("upgrade", by)
         return answer
+
+    async def _query_history(self, wanted: Mapping[str, Any], limit: int, oldest_first: bool) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = await self._archivist.call("query", dict(wanted), limit, oldest_first, proof=self._lock.proof("query"))
+        return rows
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
         """Call a method of the controller."""
@@ -321,10 +405,12 @@ class Edge(Process):
         return {**links, "storage": await self._cached("storage", self._ping)}
 
     async def _ping(self) -> bool:
-        try:
-            return bool(await self._redis.ping())
-        except (RedisError, OSError):
-            return False
+        """Whether storage serves anybody. While it does not serve all, the edge is degraded (`StorageState.away`)."""
+        answers = await asyncio.gather(*(client.ping() for client in self._all_redis), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, RedisError | OSError):
+                raise answer
+        return not all(isinstance(answer, BaseException) for answer in answers)
 
     async def _cached(self, name: str, fetch: Any) -> Any:
         at, answer = self._cache.get(name, (0.0, None))

@@ -1,4 +1,4 @@
-"""An edge's links to every shard and scheduler, and the slot map that routes users to shards."""
+"""An edge's links to every shard and scheduler, and the slot maps that route users to shards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine.actors.actor_process import REAL, RETRY_S, ProcessContext
 from engine.actors.link import LinkCaller
 from engine.actors.tcp_carrier import LinkCredentials
 from engine.config import Config
-from engine.core.model.routing import SlotMap
+from engine.core.model.routing import RoutingTable, SlotMap
 from engine.core.wire import records as wire
 from engine.core.wire.pacing import CallBudget
 from engine.errors import StorageUnavailable
@@ -29,7 +29,7 @@ _SLOTS_POLL_S: Final = 1.0
 """How often the slot map is read without a reason: one read of about 3 KiB. What changes it waits so long for every edge to know."""
 
 _SLOTS_WAIT_S: Final = 0.01
-"""Before the slot map is read again that a shard is about to change, doubled each time up to `RETRY_S`: users wait for it."""
+"""Before the slot map is read again that a peer is about to change, doubled each time up to `RETRY_S`: users wait for it."""
 
 
 class EdgeLinks:
@@ -37,17 +37,19 @@ class EdgeLinks:
 
     Args:
         credentials: of the edge.
-        client: reads the slot map.
+        clients: of the Redis servers, each of which has a slot map; while one is away, those of the others are followed.
     """
 
-    def __init__(self, config: Config, credentials: LinkCredentials, client: redis.Redis, context: ProcessContext = REAL) -> None:
+    def __init__(
+        self, config: Config, credentials: LinkCredentials, clients: Sequence[redis.Redis], context: ProcessContext = REAL
+    ) -> None:
         self._config = config
         self._credentials = credentials
-        self._client = client
+        self._clients = clients
         self._context = context
         self._name = f"{credentials.name}/{context.session_name()}"  # of this process
-        self._slots_wanted = asyncio.Event()
-        self._version_wanted = 0
+        self._slots_wanted = [asyncio.Event() for _ in clients]
+        self._versions_wanted = [0] * len(clients)
         self._budget = CallBudget(config.link_calls_share)
         self.links: dict[str, LinkCaller] = {}  # by name of the actor
         self._shards: list[LinkCaller] = []
@@ -76,41 +78,47 @@ class EdgeLinks:
         """See LinkCaller.send_all."""
         self._schedulers[index].send_all(records)
 
-    def need_slots(self, version: int) -> None:
-        """A peer waits for this version of the slot map: read it."""
-        self._version_wanted = max(self._version_wanted, version)
-        self._slots_wanted.set()
+    def need_slots(self, server: int, version: int) -> None:
+        """A peer waits for this version of the server's slot map: read it."""
+        self._versions_wanted[server] = max(self._versions_wanted[server], version)
+        self._slots_wanted[server].set()
 
     async def run(self, gateway: Gateway) -> None:
-        """Keep a link open to every shard and scheduler of the newest slot map. Runs until cancelled."""
+        """Keep a link open to every shard and scheduler of the newest slot maps. Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._add_links(tasks, gateway, gateway.slots)
-            while True:
-                await self._read_slots(tasks, gateway)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_SLOTS_POLL_S):
-                        await self._slots_wanted.wait()
+            for server in range(len(self._clients)):
+                tasks.create_task(self._follow(server, tasks, gateway))
 
-    async def _read_slots(self, tasks: asyncio.TaskGroup, gateway: Gateway) -> None:
-        """Read the slot map, again and again while a peer waits for a newer one, which is about to be written."""
+    async def _follow(self, server: int, tasks: asyncio.TaskGroup, gateway: Gateway) -> None:
+        wanted = self._slots_wanted[server]
+        while True:
+            await self._read_slots(server, tasks, gateway)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SLOTS_POLL_S):
+                    await wanted.wait()
+
+    async def _read_slots(self, server: int, tasks: asyncio.TaskGroup, gateway: Gateway) -> None:
+        """Read a server's slot map, again and again while peers speak of a newer one. One that died before it stored that does not."""
         pause_s = _SLOTS_WAIT_S
         while True:
-            self._slots_wanted.clear()
+            asked = self._slots_wanted[server].is_set()
+            self._slots_wanted[server].clear()
             try:
-                slots = await require_slot_map(self._client)
+                slot_map = await require_slot_map(self._clients[server])
             except StorageUnavailable as error:
                 log.warning("%s keeps its slot map: %s", self._credentials.name, error)
                 pause_s = RETRY_S
             else:
-                self._add_links(tasks, gateway, slots)
-                gateway.set_slots(slots)
+                self._add_links(tasks, gateway, slot_map)
+                gateway.set_slots(slot_map)
                 self._drop_links(gateway)
-                if slots.version >= self._version_wanted:
+                if slot_map.version >= self._versions_wanted[server] or (pause_s == RETRY_S and not asked):
                     return
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_S)
 
-    def _add_links(self, tasks: asyncio.TaskGroup, gateway: Gateway, slots: SlotMap) -> None:
+    def _add_links(self, tasks: asyncio.TaskGroup, gateway: Gateway, slots: SlotMap | RoutingTable) -> None:
         config = self._config
         for shard in range(len(self._shards), slots.shards):
             on_records, on_reset = partial(gateway.from_shard, shard), partial(gateway.shard_reset, shard)

@@ -5,7 +5,8 @@ States of an actor here
     member    it was ready once, or the engine began with it: replaced when it hangs, created anew when Ray has given it up
     leaving   it is about to end for good: neither replaced nor created anew
     guest     a member whose node is lost, and for which no other one has a place: it was created anew on a node that offers none, so that
-              its users do not wait for a machine. It stays there until it ends; a successor of it needs no place either
+              its users do not wait for a machine. It stays until a node has a place free (`engine.actors.replacements`); a successor of
+              it needs no place either. Its process says that it has none, so a controller that starts learns it
 
 A member's process may be told to end, so that Ray starts the next one: the member serves again when that one is ready.
 """
@@ -13,18 +14,29 @@ A member's process may be told to end, so that Ray starts the next one: the memb
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from engine.actors.ray_actors import RayActors
+from ray.exceptions import RayError
+
+from engine.actors.ray_actors import RayActors, place_of
 from engine.config import Config
 from engine.core.controller.health import HealthWatch
 from engine.store.sealed_config import SealedConfig
 
+log = logging.getLogger(__name__)
+
 ActorKey = tuple[str, int]
 """(role, index)."""
 
-ROLES: Final = ("shard", "scheduler", "edge")
+ROLES: Final = ("shard", "scheduler", "edge", "archivist")
+
+_PLACES_S: Final = 0.5
+"""For Ray's control service to say what is free; while it is away that is not known."""
+
+_SILENT_MS: Final = 5000
+"""An actor that has not answered for so long may wait for a place: a process that Ray starts takes less."""
 
 
 class Fleet:
@@ -46,6 +58,8 @@ class Fleet:
         self.leaving: set[ActorKey] = set()
         self.draining_nodes: Mapping[str, int] = {}  # ids of nodes that are to go, and their deadlines
         self.guests: set[ActorKey] = set()
+        self.places: Mapping[str, tuple[int, int]] = {}  # by role, as Ray said last: offered, and of these free
+        self._asking: asyncio.Future[dict[str, tuple[int, int]]] | None = None
         self._away: dict[ActorKey, float] = {}  # members that do not answer: since when
         self._drained: dict[ActorKey, int] = {}  # the process that was last told to end
 
@@ -68,8 +82,13 @@ class Fleet:
         self.handles[key] = self._actors.create(self._given, *key, guest=key in self.guests)
 
     def replace(self, key: ActorKey) -> None:
-        """End its process; Ray starts the next one."""
-        self._actors.kill(self.handles[key], restart=True)
+        """End its process; Ray starts the next one, that of a guest where there is a place."""
+        if key in self.guests:
+            self.guests.discard(key)
+            self._actors.kill(self.handles[key], restart=False)
+            self.create(key)
+        else:
+            self._actors.kill(self.handles[key], restart=True)
 
     def end(self, key: ActorKey) -> None:
         """End it for good."""
@@ -88,12 +107,41 @@ class Fleet:
     def without_place(self) -> list[ActorKey]:
         """Shards and schedulers that have not answered for `takeover_ms`; see `take_over`."""
         since_ms = self._clock() - self._config.takeover_ms
-        members = (key for key, away_ms in self._away.items() if away_ms <= since_ms and key[0] != "edge")
+        members = (key for key, away_ms in self._away.items() if away_ms <= since_ms and key[0] in ("shard", "scheduler"))
         return [key for key in members if not (key in self.guests or key in self.joining or key in self.leaving)]
 
-    async def has_room(self, role: str) -> bool:
-        """Whether a node has a place free for an actor of this role."""
-        return await asyncio.to_thread(self._actors.has_room, role)
+    async def look_for_places(self) -> bool:
+        """Bring `places` up to date; returns whether Ray has said it. Nobody waits long for a control service that is away."""
+        if self._asking is None:
+            self._asking = asyncio.ensure_future(self._actors.places())
+        done, _ = await asyncio.wait({self._asking}, timeout=_PLACES_S)
+        if not done:
+            return False
+        asked, self._asking = self._asking, None
+        try:
+            self.places = asked.result()
+        except RayError as error:
+            log.info("free places are not known: %s", error)
+            return False
+        return True
+
+    def free_places(self, role: str) -> int:
+        """For actors of this role, as Ray said last."""
+        return self.places.get(role, (0, 0))[1]
+
+    def may_wait(self) -> list[ActorKey]:
+        """Actors that have had no process that answers for some seconds, whatever they wait for."""
+        unborn = {key: at_ms for key, at_ms in self.joining.items() if not self.watches[key].stats}
+        since_ms = self._clock() - _SILENT_MS
+        return sorted(key for key, at_ms in (self._away | unborn).items() if at_ms <= since_ms and key not in self.leaving)
+
+    def waiting(self) -> list[dict[str, Any]]:
+        """For the status: actors that wait for a node with a place, and how many such places there are."""
+        return [
+            {"actor": f"{role}-{index}", "resource": place_of(role), "offered": self.places[role][0]}
+            for role, index in self.may_wait()
+            if role in self.places and not self.free_places(role)
+        ]
 
     def take_over(self, key: ActorKey) -> None:
         """Let it start as a guest. Its epoch fences the process on the lost node, if that still runs."""
@@ -108,7 +156,12 @@ class Fleet:
     def answered(self, key: ActorKey) -> None:
         """It has just answered; once it is ready it is a member. It may have been ended meanwhile."""
         self._away.pop(key, None)
-        if key in self.watches and self.watches[key].row()["ready"]:
+        if key not in self.watches:
+            return
+        row = self.watches[key].row()
+        if not row.get("has_place", True):
+            self.guests.add(key)
+        if row["ready"]:
             self.joining.pop(key, None)
 
     def row(self, key: ActorKey) -> dict[str, Any]:
@@ -137,6 +190,10 @@ class Fleet:
     def on_draining_node(self, key: ActorKey) -> bool:
         """Whether the process that answered last is on a node that is to go."""
         return self.watches[key].stats.get("node_id") in self.draining_nodes
+
+    def node_deadline_ms(self, key: ActorKey) -> int:
+        """When that node goes, wall clock; 0 when it does not, or has no deadline."""
+        return self.draining_nodes.get(str(self.watches[key].stats.get("node_id")), 0)
 
     def excuse(self) -> None:
         """Storage did not answer this process, which may be cut off itself: nobody's silence counts until now."""

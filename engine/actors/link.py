@@ -243,9 +243,16 @@ class LinkCaller:
                 async with asyncio.timeout(self._peer.retry_s):
                     await self._ended.wait()
             except TimeoutError:
-                if await self._peer.improved():
+                if await self._improved():
                     log.info("link %s: ends for a better carrier than %s", caller.session, self._peer.carrier)
                     self._end(caller)
+
+    async def _improved(self) -> bool:
+        try:
+            async with asyncio.timeout(self._open_s):
+                return await self._peer.improved()
+        except TimeoutError:
+            return False
 
     def _end(self, caller: Caller) -> None:
         caller.over = True

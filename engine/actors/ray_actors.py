@@ -1,21 +1,39 @@
 """The actors in Ray: how they are created, found by their names, and ended.
 
 Ray stores a class of actors once, and each process of an actor loads it from there. What is stored of ours is the name of a module and
-of a class: so a process that Ray starts later runs the code that is on its node then, and has the methods of that version.
+of a class: so a process that Ray starts later runs the code that is on its node then, and has the methods of that version. A spare process
+(`engine.actors.spares`) has loaded it before, and ends when it gets an actor after that was replaced.
+
+The module of a role is imported when its class is asked for: users wait for a shard that is replaced, and loading what an edge needs as
+well took two fifths of its start.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from importlib import import_module
 from typing import Any, Final
 
 import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from engine.actors import edge, scheduler, shard
+from engine.actors import loaded_code
+from engine.actors.ray_figures import RayFigures
 from engine.config import Config
 from engine.store.sealed_config import SealedConfig
+
+
+def place_of(role: str) -> str:
+    """The resource of which an actor of this role takes one."""
+    return f"engine_{role}"
+
+
+log = logging.getLogger(__name__)
 
 
 def actor_options(config: Config, name: str, resources: dict[str, float]) -> dict[str, Any]:
@@ -44,7 +62,13 @@ def ray_side(actor: type, module: str) -> type:
     """
 
     def construct(self: Any, *arguments: Any, **named: Any) -> None:
+        if loaded_code.changed():
+            log.warning("this process loaded its code before that was replaced: it ends, and %s starts in another one", actor.__name__)
+            os._exit(1)
         self.actor = actor(*arguments, **named)
+        if "stats" in methods:
+            # The first call starts it (`engine.actors.actor_process`), and nobody may call an edge for `health_ms`.
+            ray.get_runtime_context().current_actor.stats.remote()
 
     methods = {name: _forwarded(name) for name, _ in inspect.getmembers(actor, inspect.iscoroutinefunction) if not name.startswith("_")}
     # With `__ray_actor_class__` it looks as if Ray had added what it adds.
@@ -59,11 +83,32 @@ def _forwarded(name: str) -> Callable[..., Awaitable[Any]]:
     return forward
 
 
-Shard: Final = ray_side(shard.Shard, __name__)
-Scheduler: Final = ray_side(scheduler.Scheduler, __name__)
-Edge: Final = ray_side(edge.Edge, __name__)
+_MODULES: Final = {
+    "Shard": "engine.actors.shard",
+    "Scheduler": "engine.actors.scheduler",
+    "Edge": "engine.actors.edge",
+    "Placeholder": "engine.actors.spares",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The classes of the actors as Ray has them, such as `Shard`; each process loads its own by this name."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    made = globals()[name] = ray_side(getattr(import_module(_MODULES[name]), name), __name__)
+    return made
+
 
 _GCS_TIMEOUT_S: Final = 1.0
+
+_SPARE_S: Final = 0.2
+"""Until a placeholder is ended. Its process takes longer to start; when it is up by then it was an idle one, and the next one is not."""
+
+
+def _class_of(name: str) -> type:
+    """The class of this name, the same one whenever it is asked for."""
+    found: type = globals().get(name) or __getattr__(name)
+    return found
 
 
 def remote_class(in_ray: type) -> Any:
@@ -72,34 +117,82 @@ def remote_class(in_ray: type) -> Any:
 
 
 class RayActors:
-    """What the controller asks of Ray's control service. The simulator has one of its own."""
+    """What the controller asks of Ray, and shows there. The simulator has one of its own."""
+
+    def __init__(self) -> None:
+        self._figures: RayFigures | None = None
+        self._untold = False  # a warning was logged
+
+    def show(self, namespace: str, rows: Iterable[Mapping[str, Any]], now_ms: float) -> None:
+        """Have the figures of an engine's processes among Ray's metrics, every few seconds."""
+        if self._figures is None:
+            self._figures = RayFigures(namespace)
+        self._figures.report(rows, now_ms)
 
     def names(self, namespace: str) -> set[str]:
         """Of the actors that exist, also those that Ray is about to start again."""
         return {entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True) if entry["namespace"] == namespace}
 
-    def has_room(self, role: str) -> bool:
-        """Whether a node has a place free for an actor of this role. Asks Ray's control service, and waits for it."""
-        return float(ray.available_resources().get(f"engine_{role}", 0)) >= 1  # type: ignore[no-untyped-call]
+    async def places(self) -> dict[str, tuple[int, int]]:
+        """By role, how many places for its actors the nodes offer, and how many of these are free.
+
+        Asked in a thread: Ray's client blocks, and waits for a control service that is away. Raises RayError.
+        """
+        offered, free = await asyncio.to_thread(lambda: (ray.cluster_resources(), ray.available_resources()))  # type: ignore[no-untyped-call]
+        named = {role: place_of(role) for role in ("shard", "scheduler", "edge")}
+        return {role: (int(offered.get(name, 0)), int(free.get(name, 0))) for role, name in named.items()}
 
     def create(self, given: Config | SealedConfig, role: str, index: int, *, guest: bool = False) -> Any:
         """The handle of the actor of this name, created when there is none. A guest starts on any node, whatever places that offers."""
         config = given.public if isinstance(given, SealedConfig) else given
-        options = actor_options(config, f"{role}-{index}", {} if guest else {f"engine_{role}": 1})
+        anywhere = guest or role == "archivist"  # it may be on any node: it has nothing but a connection to its database
+        options = actor_options(config, f"{role}-{index}", {} if anywhere else {place_of(role): 1})
         if role == "shard":
-            return remote_class(Shard).options(**options).remote(given, index)
+            return remote_class(_class_of("Shard")).options(**options).remote(given, index)
         if role == "scheduler":
-            return remote_class(Scheduler).options(**options).remote(given, index)
-        return remote_class(Edge).options(**options).remote(given, index, config.port)
+            return remote_class(_class_of("Scheduler")).options(**options).remote(given, index)
+        if role == "archivist":
+            from engine.actors.ray_archivist import Archivist  # half a second, and 40 MB, that an engine without a history does not need
+
+            return remote_class(Archivist).options(**options).remote(given, index)
+        return remote_class(_class_of("Edge")).options(**options).remote(given, index, config.port)
 
     async def draining_nodes(self) -> dict[str, int]:
         """Ids of the nodes that are to go, and by when, in milliseconds since the epoch; 0: no deadline.
 
-        Asked in a thread: Ray's client blocks. Ray places no actor on such a node. Raises RayError.
+        Asked in a thread: Ray's client blocks. Ray places no actor on such a node. The call is no public one: a Ray that lacks it tells of
+        no node, and those on it start elsewhere when it has gone. Raises RayError.
         """
-        gcs = ray._private.worker.global_worker.gcs_client  # type: ignore[attr-defined]
-        found: dict[str, int] = await asyncio.to_thread(gcs.get_draining_nodes, timeout=_GCS_TIMEOUT_S)
+        try:
+            ask = ray._private.worker.global_worker.gcs_client.get_draining_nodes  # type: ignore[attr-defined]
+        except AttributeError as error:
+            if not self._untold:
+                log.warning("this Ray does not tell which nodes are to go: %s", error)
+                self._untold = True
+            return {}
+        found: dict[str, int] = await asyncio.to_thread(ask, timeout=_GCS_TIMEOUT_S)
         return found
+
+    async def start_spare(self, node_id: str) -> bool:
+        """Have Ray start a process on this node that no actor has (`engine.actors.spares`); False when Ray cannot."""
+        options = {
+            "num_cpus": 0,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False),
+            "enable_task_events": False,
+        }
+        for _ in range(2):
+            placeholder = remote_class(_class_of("Placeholder")).options(**options).remote()
+            try:
+                async with asyncio.timeout(_SPARE_S):
+                    await placeholder.up.remote()
+            except TimeoutError:  # it is being started
+                break
+            except RayError as error:
+                log.info("no spare process on node %s: %s", node_id, error)
+                return False
+            finally:
+                ray.kill(placeholder)
+        return True
 
     def kill(self, handle: Any, *, restart: bool) -> None:
         """End the actor's process; with `restart` Ray starts the next one."""

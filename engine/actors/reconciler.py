@@ -1,6 +1,6 @@
 """Brings the engine to the numbers of actors that are wanted, and replaces processes that are to go, while it serves.
 
-Four tasks, one per role, each of which looks at what is wanted, at the slot map and at the actors, takes the next step, and looks again.
+Five tasks, one per role, each of which looks at what is wanted, at the slot map and at the actors, takes the next step, and looks again.
 There is no other plan, so nothing is to be undone or resumed.
 
     who owns what
@@ -8,6 +8,10 @@ There is no other plan, so nothing is to be undone or resumed.
     slot map: numbers       the controller, by compare-and-set
     slot map: owners        the shard that hands slots over, by compare-and-set, once their pages are written
     slots                   the shard that the map names, fenced by the slots' epochs
+
+Each Redis server has a map of its own (`engine.core.model.routing`), and slots move between shards of one server. A step looks at all maps.
+A number is changed in one after the other; where a controller died in between, the next one first gives all the larger number: the actors
+beyond the smaller one exist, and own nothing in that map.
 
     shards, growing         create -> ready -> number in the map -> sets of slots move to them
     shards, shrinking       sets of slots move away -> number in the map -> everybody has read it -> drain -> end
@@ -21,12 +25,13 @@ An actor whose process is to be replaced (`engine.actors.replacements`) stays in
     shard                   sets of slots move away -> everybody has read the map -> drain -> end the process -> its share moves to the next
     scheduler               drain -> end the process. Its timers wait for the next one, and edges keep their requests
     edge                    the clients are handed over, to edges that serve; it ends its process
+    archivist               drain -> end the process. What is recorded waits in its stream
     controller              ends its process, when all others are replaced
 
-Where nobody else could take slots or clients, one actor more is created until it is done.
+Where nobody else could take slots or clients, one actor more is created until it is done (one shard for each Redis server).
 
 Crash points. The controller dies:
-    before the wanted numbers are stored    nobody was promised anything
+    before the wanted numbers are stored    nobody was promised anything. Where storage took them and its answer was lost, it goes by them
     after a create                          the successor finds the actor by its name
     in the middle of a set of slots         the source goes on, or takes them back by itself; the map says how it ended
     between two sets                        the next plan is what is left of this one (`engine.core.controller.slot_moves`)
@@ -36,7 +41,8 @@ A shard, source or target, dies: Ray starts it again, it reads the map, and its 
 numbers change in the middle: the next step goes by the new ones. Two controllers, one of which was cut off: moving is the shards' own
 compare-and-set, so slots may move once more than needed, and the one that writes the wanted numbers or checks its epoch ends itself.
 
-New shards that wait for a machine hold nobody up: after `_JOIN_MS` those that are ready begin.
+New shards that wait for a machine hold nobody up: after `_JOIN_MS` those that are ready begin. A map has shards 0 to n, and Ray fills
+places in any order: one that got a place before a lower one is ended, so that the lower one gets it, and created again later.
 """
 
 from __future__ import annotations
@@ -57,10 +63,12 @@ from engine.actors.replacements import Replacements, name_of
 from engine.config import Config
 from engine.core.controller.slot_moves import Move, away_moves, even_moves, load_moves, next_sets, slots_in
 from engine.core.controller.wanted import WantedNumbers
-from engine.core.model.routing import SLOTS, SlotMap
+from engine.core.model.formats import FORMATS, ID_BUCKETS, UPGRADES
+from engine.core.model.routing import SLOTS, RoutingTable, server_of
 from engine.errors import StorageUnavailable
-from engine.store.slot_map import require_slot_map, swap_slot_map
-from engine.store.wanted_numbers import write_wanted
+from engine.store.accepted_ids import open_buckets
+from engine.store.slot_map import read_routing_table, swap_slot_map
+from engine.store.wanted_numbers import read_wanted, write_wanted
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +108,7 @@ class Reconciler:
     """See the module's docstring.
 
     Args:
+        clients: of the Redis servers, the first one first.
         replacements: the processes that are to go.
         prove: the proof for a call of this method.
         wanted: what was wanted last.
@@ -109,7 +118,7 @@ class Reconciler:
     def __init__(
         self,
         config: Config,
-        client: Redis,
+        clients: Sequence[Redis],
         fleet: Fleet,
         replacements: Replacements,
         context: ProcessContext,
@@ -119,29 +128,44 @@ class Reconciler:
     ) -> None:
         self.wanted = wanted
         self._config = config
-        self._client = client
+        self._clients = clients
         self._fleet = fleet
         self._replacements = replacements
         self._end_process = context.end_process
+        self._wall_ns = context.wall_ns
         self._now_ms = context.monotonic_ms
         self._prove = prove
         self._epoch = epoch
         self._wanted_ms = self._now_ms()
-        self._slots: SlotMap | None = None
+        self._slots: RoutingTable | None = None
         self._left = 0  # slots that are still to be moved
         self._moved = 0
         self._under_way: dict[int, Move] = {}  # by source
         self._set_size = _SET_FIRST
+        self._gap_until_ms = 0.0  # until then no shard is created above the lowest one that waits
         self._by_load: list[Move] | None = None  # of the rebalancing that is under way
+        self._progress: tuple[int, ...] = ()  # of an upgrade
+        self._progress_ms = 0.0
         self._wake = {role: asyncio.Event() for role in (*ROLES, "controller")}
         self._writing = asyncio.Lock()
+        self._asked_ms = 0  # of the last request, which storage may not have taken
+        self._buckets_open = False
+        self._storing = asyncio.Lock()  # of the slot maps' numbers, so that nobody sees them differ between two servers
 
-    async def want(self, **changes: Any) -> None:
-        """Store and bring about other numbers. Raises StorageUnavailable: they may have been stored, and nothing was begun."""
+    async def want(self, *, at_ms: int, **changes: Any) -> None:
+        """Store and bring about other numbers. Raises StorageUnavailable: they may have been stored, and are brought about if they were."""
         async with self._writing:
-            wanted = msgspec.structs.replace(self.wanted, **changes)
-            await write_wanted(self._client, wanted, self._epoch)
-            self.wanted = wanted
+            self._asked_ms = max(at_ms, self._asked_ms + 1, self.wanted.at_ms + 1)
+            wanted = msgspec.structs.replace(self.wanted, at_ms=self._asked_ms, **changes)
+            try:
+                await write_wanted(self._clients[0], wanted, self._epoch)
+            except StorageUnavailable:
+                self._fleet.excuse()
+                raise
+            self._take(wanted)
+
+    def _take(self, wanted: WantedNumbers) -> None:
+        self.wanted = wanted
         self._wanted_ms = self._now_ms()
         self._by_load = None
         for event in self._wake.values():
@@ -150,16 +174,29 @@ class Reconciler:
     @property
     def settled(self) -> bool:
         """Whether the engine is as it is wanted: no actor is to come or to leave, and no slot is to move."""
-        slots, wanted, fleet = self._slots, self.wanted, self._fleet
+        return self.steady and not self._fleet.joining
+
+    @property
+    def steady(self) -> bool:
+        """Whether nothing is under way: the engine is as it is wanted, or lacks only actors that have been waiting for long."""
+        slots, wanted, fleet, waiting = self._slots, self.wanted, self._fleet, self.waiting()
         return (
             slots is not None
-            and (slots.shards, slots.schedulers) == (wanted.shards, wanted.schedulers)
+            and slots.shards + waiting["shards"] == wanted.shards
+            and (slots.schedulers == wanted.schedulers or bool(waiting["schedulers"]))
+            and len(fleet.joining) == sum(waiting.values())
             and set(range(slots.shards)) <= set(slots.owners)
-            and not (wanted.sharing or self._left or self._under_way or fleet.leaving or fleet.joining)
+            and not ((wanted.sharing and not waiting["shards"]) or self._left or self._under_way or fleet.leaving)
             and all(len(fleet.keys(role)) == getattr(wanted, f"{role}s") for role in ("shard", "scheduler", "edge"))
             and not (wanted.replacing or self._replacements.on_draining_nodes())
             and self._replacements.waiting_ms() is None
         )
+
+    def waiting(self) -> dict[str, int]:
+        """How many new actors of each role have been waiting for a machine for so long that they hold nobody up."""
+        long_ago_ms = self._now_ms() - _CLOSE_ROUNDS_MS
+        waiting = [role for (role, _), since_ms in self._fleet.joining.items() if since_ms <= long_ago_ms]
+        return {f"{role}s": waiting.count(role) for role in ROLES}
 
     @property
     def in_a_hurry(self) -> bool:
@@ -180,7 +217,7 @@ class Reconciler:
             "wanted_at_ms": wanted.at_ms,
             "have": {**have, "edges": sum(fleet.serves(key) for key in fleet.keys("edge"))},
             "sharing": wanted.sharing,
-            "slots_version": slots.version if slots is not None else 0,
+            "slots_version": sum(slot_map.version for slot_map in slots.maps) if slots is not None else 0,
             "slots_left": self._left,
             "slots_moved": self._moved,
             "moves": [
@@ -190,6 +227,8 @@ class Reconciler:
             "joining": [f"{role}-{index}" for role, index in sorted(fleet.joining)],
             "leaving": [f"{role}-{index}" for role, index in sorted(fleet.leaving)],
             "upgrading": self._replacements.left(wanted),
+            "stopped": wanted.stopped,
+            "formats": UPGRADES if slots is None else slots.formats,
             "draining": [name_of(key) for key in self._replacements.on_draining_nodes()],
         }
 
@@ -200,6 +239,7 @@ class Reconciler:
                 ("shard", self._step_shards),
                 ("scheduler", self._step_schedulers),
                 ("edge", self._step_edges),
+                ("archivist", self._step_archivists),
                 ("controller", self._step_controller),
             ):
                 tasks.create_task(self._repeat(step, self._wake[role]))
@@ -223,23 +263,31 @@ class Reconciler:
     async def _step_shards(self) -> float:
         slots, wanted = await self._read(), self.wanted
         going = self._replacements.turn("shard", wanted)
-        count = self._count(wanted.shards, going)
-        self._add("shard", slots.shards, count)
+        wall_ms = self._wall_ns() // 1_000_000
+        if late := [key for key in going if self._replacements.is_late(key, wall_ms) and self._fleet.serves(key)]:
+            log.warning("the nodes of %s go before their slots have moved", [name_of(key) for key in late])
+            await self._start_anew(late)
+            return _BUSY_S
+        count = self._count(wanted.shards, going, len(slots.maps))
+        gap = self._ready_after(slots.shards, count, 0)
+        self._add("shard", slots.shards, gap + 1 if self._now_ms() < self._gap_until_ms and gap < count else count)
         if count > slots.shards:
-            joined = self._ready_after(slots.shards, count)
+            joined = self._ready_after(slots.shards, count, _JOIN_MS)
             if joined > slots.shards:
                 log.info("%d shards are ready", joined - slots.shards)
                 await self._swap(slots, shards=joined)
                 return 0
+            self._give_place_to_lower(gap)
         kept = min(slots.shards, count)
         moves = self._moves_away(slots, kept, going) if going else await self._moves(slots, kept)
         self._left = slots_in(moves)
         if moves:
             return 0 if await self._move(moves) else _BUSY_S
-        if empty := [key for key in going if key[1] not in set(slots.owners)]:
+        held = set(slots.owners)
+        if empty := [key for key in going if key[1] not in held or self._alone(key)]:
             if self.wanted.sharing != "even":
                 await self._reached(self.wanted, sharing="even")  # so that they get their share again
-            await self._replace(empty, slots.version)
+            await self._replace(empty, slots)
             return _BUSY_S
         if slots.shards > kept > max(slots.owners):
             log.info("the slots of %d shards have moved away", slots.shards - kept)
@@ -249,32 +297,50 @@ class Reconciler:
         await self._end_surplus("shard", slots, max(slots.shards, count))
         return _POLL_S if self.settled else _BUSY_S
 
-    def _ready_after(self, count: int, wanted: int) -> int:
-        """How many shards there are with those new ones that can begin."""
+    def _ready_after(self, count: int, wanted: int, join_ms: float) -> int:
+        """How many shards there are with those new ones that can begin; none before all can, for so long."""
         ready = count
         while ready < wanted and self._fleet.serves(("shard", ready)):
             ready += 1
-        return ready if ready == wanted or self._now_ms() - self._wanted_ms > _JOIN_MS else count
+        return ready if ready == wanted or self._now_ms() - self._wanted_ms > join_ms else count
 
-    def _moves_away(self, slots: SlotMap, kept: int, going: Sequence[ActorKey]) -> Sequence[Move]:
+    def _give_place_to_lower(self, gap: int) -> None:
+        """End the last new shard that serves while a lower one waits for a place. It is created again once that one serves, or did not
+        get the place within `_JOIN_MS`."""
+        fleet = self._fleet
+        if not any(entry["actor"] == name_of(("shard", gap)) for entry in fleet.waiting()):
+            return
+        if passed := [key for key in fleet.keys("shard") if key[1] > gap and fleet.serves(key)]:
+            log.info("shard %d gives its place to shard %d", passed[-1][1], gap)
+            fleet.end(passed[-1])
+            self._gap_until_ms = self._now_ms() + _JOIN_MS
+
+    def _moves_away(self, slots: RoutingTable, kept: int, going: Sequence[ActorKey]) -> Sequence[Move]:
         """What is still to be moved from shards that are to go; into all others that serve, of these the emptiest first."""
         sources = {shard for _, shard in going} | set(range(kept, slots.shards))
         homes = [shard for shard in range(kept) if shard not in sources and self._fleet.serves(("shard", shard))]
-        return away_moves(slots, sorted(sources), homes)
+        return [move for slot_map in slots.maps for move in away_moves(slot_map, sorted(sources), homes)]
 
-    async def _moves(self, slots: SlotMap, kept: int) -> Sequence[Move]:
+    async def _moves(self, slots: RoutingTable, kept: int) -> Sequence[Move]:
         """What is still to be moved."""
         if self.wanted.sharing == "load" and kept == slots.shards == self.wanted.shards:
             if self._by_load is None:
-                self._by_load = load_moves(slots, await self._loads(), _REBALANCED_MAX)
+                loads, each = await self._loads(), _REBALANCED_MAX // len(slots.maps)
+                self._by_load = [move for slot_map in slots.maps for move in load_moves(slot_map, loads, each)]
             still = ((move, tuple(slot for slot in move.slots if slots.owners[slot] == move.source)) for move in self._by_load)
             return [Move(move.source, move.target, left) for move, left in still if left]
         held = set(slots.owners)
         leaving, empty = any(shard in held for shard in range(kept, slots.shards)), any(shard not in held for shard in range(kept))
         even = empty or (self.wanted.sharing == "even" and kept == self.wanted.shards)
         if leaving or (even and not self._upgrading_shards()):
-            return even_moves(slots, kept)
+            return [move for slot_map in slots.maps for move in even_moves(slot_map, kept)]
         return []
+
+    def _alone(self, key: ActorKey) -> bool:
+        """Whether this is a guest that moves to a place, and no other shard can have its slots meanwhile: its users wait for its start."""
+        fleet, servers = self._fleet, len(self._clients)
+        others = (other for other in fleet.keys("shard") if other != key and server_of(other[1], servers) == server_of(key[1], servers))
+        return key in fleet.guests and not any(map(fleet.serves, others))
 
     def _upgrading_shards(self) -> bool:
         """Whether shards are still to be replaced: then those that were wait for the slots of the next ones."""
@@ -326,7 +392,7 @@ class Reconciler:
         async with self._writing:
             if self.wanted is wanted:
                 reached = msgspec.structs.replace(wanted, **changes)
-                await write_wanted(self._client, reached, self._epoch)
+                await write_wanted(self._clients[0], reached, self._epoch)
                 self.wanted = reached
 
     # -- schedulers ---------------------------------------------------------------------------------------------------
@@ -338,17 +404,18 @@ class Reconciler:
         serve = all(self._fleet.serves(("scheduler", index)) for index in range(before, wanted))
         if before != wanted and serve:
             slots = await self._swap(slots, schedulers=wanted)
-            await self._follow(max(before, wanted), slots.version)
+            await self._follow(max(before, wanted), slots)
         await self._end_surplus("scheduler", slots, slots.schedulers)
-        await self._replace(self._replacements.turn("scheduler", self.wanted), slots.version)
+        await self._replace(self._replacements.turn("scheduler", self.wanted), slots)
         return _POLL_S if self.settled else _BUSY_S
 
-    async def _follow(self, count: int, version: int) -> None:
-        """Let the schedulers work by the new map. One that does not answer reads it by itself, or when it starts."""
-        handles = [self._fleet.handles["scheduler", index] for index in range(count)]
+    async def _follow(self, count: int, slots: RoutingTable) -> None:
+        """Let the schedulers work by the new maps. One that does not answer reads its map by itself, or when it starts."""
+        handles = [(self._fleet.handles["scheduler", index], slots.version(index)) for index in range(count)]
+        calls = (handle.follow.remote(version, self._prove("follow")) for handle, version in handles)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FOLLOW_S):
-                await asyncio.gather(*(handle.follow.remote(version, self._prove("follow")) for handle in handles), return_exceptions=True)
+                await asyncio.gather(*calls, return_exceptions=True)
 
     # -- edges --------------------------------------------------------------------------------------------------------
 
@@ -381,6 +448,13 @@ class Reconciler:
         log.info("edge %d has left", key[1])
         self._fleet.end(key)
 
+    # -- the archivist ------------------------------------------------------------------------------------------------
+
+    async def _step_archivists(self) -> float:
+        if going := self._replacements.turn("archivist", self.wanted):
+            await self._replace(going, await self._read())
+        return _POLL_S if self.settled else _BUSY_S
+
     # -- the controller -----------------------------------------------------------------------------------------------
 
     async def _step_controller(self) -> float:
@@ -390,20 +464,57 @@ class Reconciler:
             self._end_process()
         elif wanted.replacing and not self._replacements.left(wanted) and self._fleet.ready():
             await self._reached(wanted, replacing={})
+        elif wanted.replacing and (why := self._stuck(wanted)):
+            log.error("the upgrade ends before every process is another: %s", why)
+            await self._reached(wanted, replacing={}, stopped=why)
+        await self._raise_formats()
         return _POLL_S
+
+    async def _raise_formats(self) -> None:
+        """Let everybody write the newest formats that every process reads (`engine.core.model.formats`)."""
+        slots, fleet = self._slots, self._fleet
+        if slots is not None and slots.formats >= ID_BUCKETS and not self._buckets_open:
+            for client in self._clients:
+                await open_buckets(client, self._wall_ns() // 1_000_000)
+            self._buckets_open = True
+        if slots is None or slots.formats >= FORMATS or not fleet.ready() or fleet.joining or fleet.leaving:
+            return
+        read_by_all = min((watch.stats.get("formats", UPGRADES) for watch in fleet.watches.values()), default=FORMATS)
+        formats = min(read_by_all, FORMATS)
+        if formats > slots.formats:
+            log.info("every process reads formats %d: they are written from now on", formats)
+            await self._swap(await self._read(), formats=formats)
+
+    def _stuck(self, wanted: WantedNumbers) -> str:
+        """What an upgrade that made no progress for `upgrade_step_ms` waits for; "" while it does not."""
+        left, now_ms = self._replacements.left(wanted), self._now_ms()
+        progress = wanted.at_ms, len(left), self._left, self._moved
+        if progress != self._progress:
+            self._progress, self._progress_ms = progress, now_ms
+        if now_ms - self._progress_ms <= self._config.upgrade_step_ms:
+            return ""
+        fleet, seconds = self._fleet, self._config.upgrade_step_ms // 1000
+        absent = [name_of(key) for role in ROLES for key in fleet.keys(role) if not (fleet.serves(key) or key in fleet.leaving)]
+        what = f"{', '.join(absent)} not ready" if absent else f"{left[0]} not emptied"
+        return f"{what}, and no progress for {seconds} s"
 
     # -- of every role ------------------------------------------------------------------------------------------------
 
-    def _count(self, wanted: int, going: Sequence[ActorKey]) -> int:
-        """How many actors of a role there are to be now: one more while all that are wanted are to go."""
-        return wanted + (sum(index < wanted for _, index in going) == wanted)
+    def _count(self, wanted: int, going: Sequence[ActorKey], servers: int = 1) -> int:
+        """How many actors of a role there are to be now: one more for each server while all of one that are wanted are to go; not for the
+        place of a guest."""
+        indices = {key[1] for key in going if key not in self._fleet.guests}
+        return wanted + servers * any(indices.issuperset(range(server, wanted, servers)) for server in range(servers))
 
-    async def _replace(self, going: Sequence[ActorKey], version: int) -> None:
-        """End the processes of these actors, which are empty by this slot map. Ray starts the next ones."""
+    async def _replace(self, going: Sequence[ActorKey], slots: RoutingTable) -> None:
+        """End the processes of these actors, which are empty by these slot maps. Ray starts the next ones."""
         going = [key for key in going if self._fleet.serves(key)]
-        if not going:
-            return
-        await self._followed(version)
+        if going:
+            await self._followed(slots)
+            await self._start_anew(going)
+
+    async def _start_anew(self, going: Sequence[ActorKey]) -> None:
+        """End the processes of these actors, once they have written what they have."""
         await asyncio.gather(*map(self._drain, going))
         for key in going:
             log.info("%s %d ends, and starts anew", *key)
@@ -415,15 +526,15 @@ class Reconciler:
         for index in range(max(have, wanted)):
             self._fleet.add((role, index), joining=index >= have)
 
-    async def _end_surplus(self, role: str, slots: SlotMap, have: int) -> None:
-        """End the actors of this role that the slot map has no more, and nobody wants."""
+    async def _end_surplus(self, role: str, slots: RoutingTable, have: int) -> None:
+        """End the actors of this role that the slot maps have no more, and nobody wants."""
         fleet = self._fleet
         wanted = self.wanted.shards if role == "shard" else self.wanted.schedulers
         surplus = [key for key in fleet.keys(role) if key[1] >= max(have, wanted)]
         if not surplus:
             return
         fleet.leaving.update(surplus)
-        await self._followed(slots.version)
+        await self._followed(slots)
         await asyncio.gather(*map(self._drain, surplus))
         for key in surplus:
             log.info("%s %d has left", *key)
@@ -434,14 +545,14 @@ class Reconciler:
             async with asyncio.timeout(self._config.stop_timeout_ms / 1000):
                 await self._fleet.handles[key].drain.remote(self._prove("drain"))
 
-    async def _followed(self, version: int) -> None:
-        """Returns when everybody who answers goes by this map or a newer one; after `_FOLLOW_S` in any case."""
+    async def _followed(self, slots: RoutingTable) -> None:
+        """Returns when everybody who answers goes by these maps or newer ones; after `_FOLLOW_S` in any case."""
         lagging: list[ActorKey] = []
         try:
             async with asyncio.timeout(_FOLLOW_S):
                 while True:
                     others = [key for key in self._fleet.watches if key not in self._fleet.leaving]
-                    follow = await asyncio.gather(*(self._follows(key, version) for key in others))
+                    follow = await asyncio.gather(*(self._follows(key, slots) for key in others))
                     lagging = [key for key, follows in zip(others, follow, strict=True) if not follows]
                     if not lagging:
                         return
@@ -449,9 +560,10 @@ class Reconciler:
         except TimeoutError:
             log.warning("not by the new slot map yet: %s", lagging)
 
-    async def _follows(self, key: ActorKey, version: int) -> bool:
+    async def _follows(self, key: ActorKey, slots: RoutingTable) -> bool:
         if key in self._fleet.joining:
             return True  # it begins with the newest map
+        role, index = key
         try:
             async with asyncio.timeout(_ANSWER_S):
                 stats = await self._fleet.handles[key].stats.remote()
@@ -459,16 +571,41 @@ class Reconciler:
             return True  # so does its successor
         except TimeoutError:
             return False
-        return int(stats.get("slots_version", version)) >= version
+        if role == "edge":
+            goes_by = stats.get("slots_versions", ())
+            return all(version >= slot_map.version for version, slot_map in zip(goes_by, slots.maps, strict=False))
+        return int(stats.get("slots_version", slots.version(index))) >= slots.version(index)
 
-    async def _read(self) -> SlotMap:
-        self._slots = slots = await require_slot_map(self._client)
+    async def _read(self) -> RoutingTable:
+        async with self._storing:
+            slots = await read_routing_table(self._clients)
+            self._slots = slots = await self._store(slots, shards=slots.shards, schedulers=slots.schedulers)
+        await self._read_wanted()
         return slots
 
-    async def _swap(self, slots: SlotMap, **numbers: int) -> SlotMap:
-        """Store other numbers; returns the map that is stored then. Raises StorageUnavailable: another changed it meanwhile."""
-        changed = msgspec.structs.replace(slots, version=slots.version + 1, **numbers)
-        if not await swap_slot_map(self._client, changed):
-            raise StorageUnavailable("the slot map has changed meanwhile")
-        self._slots = changed
-        return changed
+    async def _read_wanted(self) -> None:
+        """Storage may have what it did not answer for, and take it as late as it likes; or have lost what it had. The newest counts."""
+        async with self._writing:
+            stored = await read_wanted(self._clients[0])
+            if stored is None or stored.at_ms < self.wanted.at_ms:
+                await write_wanted(self._clients[0], self.wanted, self._epoch)
+            elif stored != self.wanted:
+                log.info("wanted numbers are stored whose request was refused: %s", stored)
+                self._take(stored)
+
+    async def _swap(self, slots: RoutingTable, **numbers: int) -> RoutingTable:
+        """Store other numbers; returns the maps that are stored then. Raises StorageUnavailable: another changed one meanwhile."""
+        async with self._storing:
+            self._slots = slots = await self._store(slots, **numbers)
+        return slots
+
+    async def _store(self, slots: RoutingTable, **numbers: int) -> RoutingTable:
+        """Store these numbers in every map that has others."""
+        for client, slot_map in zip(self._clients, slots.maps, strict=True):
+            changed = msgspec.structs.replace(slot_map, **numbers)
+            if changed != slot_map:
+                changed = msgspec.structs.replace(changed, version=slot_map.version + 1)
+                if not await swap_slot_map(client, changed):
+                    raise StorageUnavailable("a slot map has changed meanwhile")
+                slots = slots.with_map(changed)
+        return slots

@@ -78,7 +78,7 @@ class Recovery:
             unseen = keys_of(records) - core.mailboxes.keys()
             if unseen:
                 await self.read_pages(list(unseen))
-            core.mailbox_store.replay(records, self._now_ms())
+            core.replay(records, self._now_ms())
             entries += len(records)
             groups += 1
         core.replayed()

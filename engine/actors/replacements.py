@@ -1,16 +1,24 @@
 """Which actors are to be replaced by the next process of their name, and whose turn it is.
 
-A process is replaced for one of two reasons:
+A process is replaced for one of three reasons:
 
     upgrade    it is named in `WantedNumbers.replacing`: every process that ran when the upgrade was wanted. The next one runs the code
                that is on its node then. One after another, by role: shards, schedulers, edges, then the controller itself
     its node   the node is to go: a spot notice, `ray drain-node`, an autoscaler that takes it away. All of the node at once, and before
                an upgrade goes on, since nodes have deadlines; Ray starts the next process on another node. The controller goes last
+    its place  it is a guest: it lost its node, and started on one that offers it no place (`engine.actors.fleet`). Once a node has one
+               free, it moves there, one actor of a role after another
 
 States of an actor here
     to go      its present process is one of these; when it is its turn, it is emptied of slots, clients and what is not written yet
-    told       it is empty and was told to end (`Fleet.told_to_end`). Ray starts the next process, or waits for a node with room
+    told       it is empty, or its node goes in a moment, and it was told to end (`Fleet.told_to_end`). Ray starts the next process, or
+               waits for a node with room
     replaced   another process answers. The next turn begins when everybody is ready
+
+A guest asks for no place, so it is no demand for Ray's autoscaler; for the time before, `takeover_ms`, the actor was.
+
+An upgrade that makes no progress for `upgrade_step_ms` ends: what has been replaced stays, nothing else is, and the status says what it
+waited for. Ray goes on starting a process that does not become ready. Another upgrade begins anew.
 
 Nothing of this is stored but `replacing`: the successor of a controller asks the actors, and goes on with those that are left. What had
 been emptied already is empty, and a process that was told to end and has not is told again.
@@ -39,12 +47,14 @@ class Replacements:
     Args:
         own: the controller's view of itself.
         clock: monotonic milliseconds.
+        reserve_ms: see `is_late`.
     """
 
-    def __init__(self, fleet: Fleet, own: HealthWatch, clock: Callable[[], float]) -> None:
+    def __init__(self, fleet: Fleet, own: HealthWatch, clock: Callable[[], float], reserve_ms: int) -> None:
         self._fleet = fleet
         self._own = own
         self._clock = clock
+        self._reserve_ms = reserve_ms
         self._turn: ActorKey | None = None  # of an upgrade
         self._told: dict[ActorKey, float] = {}  # when they were told to end
 
@@ -64,11 +74,19 @@ class Replacements:
         fleet = self._fleet
         return [key for role in ROLES for key in fleet.keys(role) if key not in fleet.leaving and fleet.on_draining_node(key)]
 
+    def is_late(self, key: ActorKey, wall_ms: int) -> bool:
+        """Whether the deadline of its node is so near that the actor starts elsewhere with what storage has, emptied or not."""
+        deadline_ms = self._fleet.node_deadline_ms(key)
+        return 0 < deadline_ms <= wall_ms + self._reserve_ms
+
     def turn(self, role: str, wanted: WantedNumbers) -> list[ActorKey]:
         """The actors of this role that are to be emptied and told to end now, or were told and have no successor yet."""
         leaving_nodes = self.on_draining_nodes()
         if leaving_nodes:
             return [key for key in leaving_nodes if key[0] == role]
+        guests = sorted(key for key in self._fleet.guests if key[0] == role and key not in self._fleet.leaving)
+        if guests and self._fleet.free_places(role) and self._fleet.ready():
+            return guests[:1]
         turn = self._turn
         if turn is None or turn not in self._outdated(turn[0], wanted):
             self._turn = turn = self._next(wanted) if self._fleet.ready() else None

@@ -73,9 +73,12 @@ from engine.core.scheduler.scheduler_events import (
 )
 from engine.core.wire import records as wire
 from engine.errors import CorruptRecord, DataLost, Fenced, StorageUnavailable
+from engine.store.redis_servers import own_and_first
 from engine.store.sealed_config import SealedConfig
 from engine.store.slot_map import require_slot_map
 from engine.store.timer_store import TimerStore
+from engine.store.traces.scheduler_spans import SchedulerSpans
+from engine.store.traces.spans import Spans, spans_of
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +108,7 @@ class Term:
         slots: the slot map that gives it the partitions of `store`.
         now_ms: the wall clock.
         look: called when the slot map may have changed.
+        spans: of the process; None: it makes none.
     """
 
     def __init__(
@@ -116,7 +120,9 @@ class Term:
         context: ProcessContext,
         now_ms: Callable[[], int],
         look: Callable[[], None],
+        spans: SchedulerSpans | None = None,
     ) -> None:
+        self._spans = spans
         self._name = f"scheduler {index}"
         self._context = context
         self._now_ms = now_ms
@@ -134,7 +140,7 @@ class Term:
             wire.to_scheduler,
             config,
             on_open=self._on_open,
-            on_records=lambda session, records: self.handle(Received(session, records)),
+            on_records=self._on_records,
             on_close=lambda session: self.handle(Closed(session)),
             pacing_ms=config.link_timer_pacing_ms,
             context=context,
@@ -169,6 +175,11 @@ class Term:
         self.handle(Opened(session))
         self._look()
 
+    def _on_records(self, session: str, records: list[Any]) -> None:
+        if self._spans is not None:
+            self._spans.received(session, records)
+        self.handle(Received(session, records))
+
     def handle(self, event: Event) -> None:
         """Pass an event to the core, execute its effects, set the timer. An exception ends the term; afterwards it has no effect."""
         if self._over:
@@ -201,6 +212,8 @@ class Term:
                 case Quarantined(sids):
                     self.quarantined += len(sids)
                     log.error("%s: stored timers that cannot be decoded were quarantined: %s", self._name, ", ".join(sids))
+        if self._spans is not None:
+            self._spans.sent(sends)
         self.links.send_all(sends)
 
     def _arm(self) -> None:
@@ -242,7 +255,10 @@ class Scheduler(Server):
         super().__init__(config, index, context)
         self._slots_wanted = asyncio.Event()
         self._followed = asyncio.Condition()  # notified when it serves by another slot map
-        self._client: redis.Redis
+        self._client: redis.Redis  # of the server that has the timers
+        self._first: redis.Redis  # of the first server, which has what all share
+        self._process_spans: Spans | None = None
+        self._spans: SchedulerSpans | None = None  # None: it makes none
         self._incarnation: Incarnation
         self._term: Term
 
@@ -263,6 +279,7 @@ class Scheduler(Server):
             "lag_ms": term.core.lag_ms(self._now_ms()),
             "quarantined": term.quarantined,
             **term.core.stats(),
+            **({} if self._process_spans is None else self._process_spans.stats()),
         }
 
     async def follow(self, version: int, proof: bytes = b"") -> None:
@@ -285,11 +302,16 @@ class Scheduler(Server):
                     await self._term.settled.wait()
             except TimeoutError:
                 log.warning("scheduler %d drains while storage is away", self._index)
+        if self._process_spans is not None:
+            await self._process_spans.flush()
 
     # -- Taking over. --------------------------------------------------------------------------------------------------
     async def _recover(self) -> str:
         """Become the newest process of this name, and take over the partitions that the slot map gives it."""
-        self._client = self._context.connect(self._config)
+        self._process_spans = spans_of(self._config, self._credentials.name)
+        if self._process_spans is not None:
+            self._spans = SchedulerSpans(self._process_spans)
+        self._client, self._first = own_and_first(self._context.connect, self._config, self._index)
         self._incarnation = Incarnation(self._credentials.name, self._client)
         await self._retry_storage(self._incarnation.begin)
         return await self._begin_term()
@@ -324,8 +346,8 @@ class Scheduler(Server):
             _MapChanged, StorageUnavailable: begin again.
         """
         slots = await require_slot_map(self._client)
-        partitions = partitions_of(self._index, slots.schedulers)
-        store = TimerStore(self._client, self._config, partitions, self._credentials.name)
+        partitions = partitions_of(self._index, slots.schedulers, slots.servers)
+        store = TimerStore(self._client, self._config, partitions, self._credentials.name, self._first)
         while self._context.monotonic_ms() < deadline_ms and await store.is_held_by_others():
             await asyncio.sleep(_RELEASE_LOOK_S)
 
@@ -333,12 +355,12 @@ class Scheduler(Server):
             nonlocal slots
             await self._incarnation.confirm()
             slots = await require_slot_map(self._client)
-            if partitions_of(self._index, slots.schedulers) != partitions:
+            if partitions_of(self._index, slots.schedulers, slots.servers) != partitions:
                 raise _MapChanged
 
         await store.take_over(confirm)
         await store.count()
-        return Term(self._config, self._index, slots, store, self._context, self._now_ms, self._slots_wanted.set)
+        return Term(self._config, self._index, slots, store, self._context, self._now_ms, self._slots_wanted.set, self._spans)
 
     # -- Serving. ------------------------------------------------------------------------------------------------------
     def _tasks(self) -> Iterable[Coroutine[Any, Any, None]]:
@@ -404,7 +426,7 @@ class Scheduler(Server):
                 log.warning("scheduler %d keeps slot map %d: %s", self._index, term.core.slots_version, error)
                 continue
             if slots.version > term.core.slots_version:
-                if partitions_of(self._index, slots.schedulers) != term.core.partitions:
+                if partitions_of(self._index, slots.schedulers, slots.servers) != term.core.partitions:
                     return
                 term.handle(SlotsRead(slots))
                 await self._notify()

@@ -31,6 +31,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
+import msgspec
 import redis.asyncio as redis
 
 from engine.actors.broadcast_follower import BroadcastFollower
@@ -103,7 +104,7 @@ class SlotMover:
 
     # -- What other actors ask for. ------------------------------------------------------------------------------------
     async def hand_over(self, slots: Sequence[int], to: int) -> int:
-        """Hand these slots over, as far as they are this shard's. Returns the version of the map that says so."""
+        """Hand these slots over, as far as they are this shard's and the other one is in the map. Returns the version of the map then."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._requests.append((slots, to, future))
         self._wanted.set()
@@ -128,11 +129,8 @@ class SlotMover:
             await self._adopt_new()
             while self._requests:
                 slots, to, future = self._requests.pop(0)
-                if to < self.stored.shards:
-                    await self._hand_over(slots, to)
-                    _resolve(future, self.stored.version)
-                elif not future.done():
-                    future.set_exception(ValueError(f"shard {to}: there are {self.stored.shards}"))
+                await self._hand_over(slots, to)
+                _resolve(future, self.stored.version)
             self._followers = [(version, future) for version, future in self._followers if not self._reached(version, future)]
             if self._followers:
                 await asyncio.sleep(_FOLLOW_S)
@@ -164,17 +162,16 @@ class SlotMover:
         owners = tuple(
             NOBODY if owner == index and (slot not in served or slot in leaving) else owner for slot, owner in enumerate(self.stored.owners)
         )
-        return SlotMap(self.stored.version + bool(leaving), owners, self.stored.shards, self.stored.schedulers)
+        return msgspec.structs.replace(self.stored, version=self.stored.version + bool(leaving), owners=owners)
 
     # -- Handing over. -------------------------------------------------------------------------------------------------
     async def _hand_over(self, slots: Sequence[int], to: int) -> None:
         core, release = self._core, self._core.slot_release
         slots = [slot for slot in slots if slot in self._served]
-        if not slots or to == core.index:
+        if not slots or to == core.index or to not in self.stored.local(self.stored.shards):
             return
         log.info("shard %d hands %d slots over to shard %d", core.index, len(slots), to)
-        leaving = frozenset(slots)
-        await self._checkpoint(lambda: core.mailbox_store.take_whole(core.mailbox_store.keys_in(leaving)))
+        await self._checkpoint(lambda: core.mailbox_store.take_whole(core.mailbox_store.keys_in(slots)))
         core.release(slots)
         self._flush()
         while release.waits():
@@ -195,6 +192,8 @@ class SlotMover:
             await self._refresh()
             if any(self.stored.owners[slot] != self._core.index for slot in slots):
                 return  # an attempt whose answer was lost
+            if to not in self.stored.local(self.stored.shards):
+                return  # it has left meanwhile: this shard adopts them again
             after = self.stored.with_owner(slots, to)
             if await self._retry(lambda after=after: hand_over_slots(self._client, self._core.index, self._journal.epoch, after)):  # type: ignore[misc]
                 self.stored = after
@@ -213,7 +212,7 @@ class SlotMover:
         floors = await self._retry(lambda: self._pages.floors(slots))
         online = await self._retry(lambda: read_online(self._client, slots))
         self._served.update(slots)
-        self._core.adopt(self._masked(), floors, online, self._now_ms())
+        self._core.adopt(self._masked(), epoch, floors, online, self._now_ms())
         self._flush()
         await self._retry(lambda: self._recovery.open_windows(slots))
         self._flush()

@@ -1,4 +1,4 @@
-"""Parses the bodies of `PATCH /v1/scheduled/{scheduled_id}` and `POST /v1/ack`."""
+"""Parses the bodies of `PATCH /v1/scheduled/{scheduled_id}` and `POST /v1/ack`, and what other small bodies have in common with them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def parse_patch(body: bytes, config: Config, now_ms: int) -> int:
     Raises:
         Problem: 400, 413 or 422.
     """
-    patch = _decode(_PATCH, body, config)
+    patch = decode_small(_PATCH, body, config)
     try:
         due_ms, _ = due_of(patch.delay, patch.at, config, now_ms)
     except Invalid as error:
@@ -51,13 +51,13 @@ def parse_patch(body: bytes, config: Config, now_ms: int) -> int:
     return max(due_ms, now_ms)
 
 
-def parse_ack(body: bytes, config: Config) -> tuple[int, list[str]]:
-    """The sequence number, -1 when there is none, and the ids of `{"seq"}`, `{"ids"}` or both.
+def parse_ack(body: bytes, config: Config) -> tuple[int, list[str], int]:
+    """The sequence number, -1 when there is none, and the ids of `{"seq"}`, `{"ids"}` or both; and `ts`, 0 when there is none.
 
     Raises:
         Problem: 400, 413 or 422.
     """
-    ack = _decode(_ACKNOWLEDGEMENT, body, config)
+    ack = decode_small(_ACKNOWLEDGEMENT, body, config)
     seq = -1 if ack.seq is UNSET else ack.seq
     ids = [] if ack.ids is UNSET else ack.ids
     try:
@@ -67,18 +67,27 @@ def parse_ack(body: bytes, config: Config) -> tuple[int, list[str]]:
             raise Invalid(f"milliseconds since the epoch, 0 to {TS_MS_MAX}", "$.ts")
         if ack.seq is UNSET and not ids:
             raise Invalid("seq or at least one of ids is needed")
-        if len(ids) > config.items_max:
-            raise Invalid(f"at most {config.items_max} ids", "$.ids")
-        for index, id_ in enumerate(ids):
-            if not is_id(id_, config.id_chars_max):
-                raise Invalid(f"printable text of 1 to {config.id_chars_max} characters", f"$.ids[{index}]")
+        check_ids(ids, config)
     except Invalid as error:
         raise media_types.unacceptable(error) from None
-    return seq, ids
+    return seq, ids, 0 if ack.ts is UNSET else ack.ts
 
 
-def _decode(decoder: msgspec.json.Decoder[T], body: bytes, config: Config) -> T:
-    """A small JSON object, or the problem with it."""
+def check_ids(ids: list[str], config: Config) -> None:
+    """Check ids of messages. Raises Invalid when there are too many, or one is none."""
+    if len(ids) > config.items_max:
+        raise Invalid(f"at most {config.items_max} ids", "$.ids")
+    for index, id_ in enumerate(ids):
+        if not is_id(id_, config.id_chars_max):
+            raise Invalid(f"printable text of 1 to {config.id_chars_max} characters", f"$.ids[{index}]")
+
+
+def decode_small(decoder: msgspec.json.Decoder[T], body: bytes, config: Config) -> T:
+    """A small JSON object.
+
+    Raises:
+        Problem: 400, 413 or 422.
+    """
     if len(body) > config.body_bytes_max:
         raise too_large(config)
     try:

@@ -37,6 +37,7 @@ from engine.core.model.constants import PRIORITIES
 from engine.core.model.envelope import Envelope
 from engine.core.model.names import is_tenant, is_user
 from engine.core.model.routing import mailbox_key
+from engine.core.model.trace_context import trace_in, traced_body
 from engine.errors import Invalid, StorageUnavailable
 from engine.gateway.gateway import Gateway
 from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, forbidden, not_found, too_large, unavailable
@@ -129,14 +130,14 @@ class DeadLetters:
         except StorageUnavailable as error:
             raise unavailable(str(error), RETRY_AFTER_S) from None
         following = {"after": page.after} if page.after else {}
-        return {"tenant": tenant, "total": page.total, "dead_letters": [_summary(letter) for letter in page.letters], **following}
+        return {"tenant": tenant, "total": page.total, "dead_letters": [summary(letter) for letter in page.letters], **following}
 
     async def look(self, tenant: str, letter: str) -> dict[str, Any]:
         """One dead letter with its message. Raises Problem: 404 or 503."""
         (found,) = await self._read(tenant, [letter])
         if found is None:
             raise not_found("there is no such dead letter: it was redriven, dropped, or trimmed by newer ones")
-        return {**_summary(found), "notification": _members(found)}
+        return {**summary(found), "notification": _members(found)}
 
     async def redrive(self, tenant: str, body: bytes) -> dict[str, Any]:
         """Publish the messages of these dead letters again, oldest first, and remove the letters that were accepted.
@@ -232,12 +233,16 @@ def _draft(tenant: str, letter: StoredLetter, now_ms: int, ttl_ms: int) -> Draft
     """The message of a dead letter, to be published again; None when it cannot be read."""
     members = _members(letter)
     members.pop("id", None)
+    traced = members.pop("traceparent", None)  # it stays the first member
     if "type" not in members or not letter.user:
         return None
     payload = b"".join(b",%b:%b" % (msgspec.json.encode(name), bytes(value)) for name, value in members.items())
     id = redriven_id(letter)
     digest = hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest()
-    envelope = Envelope(id, digest, letter.priority, True, b'"id":%b%b' % (msgspec.json.encode(id), payload))
+    body = b'"id":%b%b' % (msgspec.json.encode(id), payload)
+    if traced is not None and (context := trace_in(letter.body)) is not None:
+        body = traced_body(context, body)
+    envelope = Envelope(id, digest, letter.priority, True, body)
     draft = Draft(mailbox_key(tenant, letter.user), letter.user, envelope, True, now_ms + ttl_ms, ttl_ms, 0)
     if letter.action:
         draft.due_ms, draft.action = now_ms, Action(letter.action, letter.key)
@@ -252,7 +257,8 @@ def _members(letter: StoredLetter) -> dict[str, Raw]:
         return {}
 
 
-def _summary(letter: StoredLetter) -> dict[str, Any]:
+def summary(letter: StoredLetter) -> dict[str, Any]:
+    """A dead letter without its message, as lists have it."""
     try:
         type_ = _TYPED.decode(letter.body).type
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -9,7 +9,7 @@ Everything is validated before anything is changed, so an event that is refused 
 published, so an event that ends one thing and begins another does both. All of it is repeatable: cancelling twice is cancelling once,
 and the ids of notifications come from the event. So a publisher that got no answer, or a 503, sends the event again.
 
-A rule may depend on the user (`$level`, last activity): only then the user's shard is asked, before the rules are applied.
+A rule may depend on the user (`$level`, language, last activity): only then the user's shard is asked, before the rules are applied.
 
 The id of an event is the publisher's `id`; without one, the whole event when it has a `ts`, else `type`, `user`, `actor` and `target`
 within `EVENT_DUPLICATE_MS`.
@@ -29,24 +29,41 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from engine.api import profiles
+from engine.api.event_sample import EventSample
 from engine.api.inactivity import Followers, Happening, InactivityTimers, split
+from engine.api.message_links import MessageLinks
 from engine.api.rule_book import RuleBook
 from engine.auth.tokens import Principal
 from engine.config import Config
+from engine.core.mailbox.broadcast_log import EVERYONE
 from engine.core.model.action import action_of
 from engine.core.model.constants import TS_MS_MAX
 from engine.core.model.names import is_event_type, is_id, is_user
-from engine.core.model.routing import mailbox_key
-from engine.core.rules.rules import Notification, Rules, RulesOutcome, delivery_id
-from engine.core.wire.records import OK
+from engine.core.model.routing import audience_key, mailbox_key
+from engine.core.policy.profile import NO_PROFILE
+from engine.core.rules.rules import (
+    ALREADY,
+    NO_RECIPIENT,
+    NOT_A_TOPIC,
+    NOT_A_USER,
+    NOT_ROLLED_OUT,
+    OWN_ACTION,
+    Notification,
+    delivery_id,
+)
+from engine.core.rules.staging import AppliedRules
+from engine.core.wire.records import OK, ProfileIs
 from engine.errors import Invalid
+from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.shard_client import ShardClient
 from engine.http.problems import RETRY_AFTER_S, bad_request, too_large, unavailable
 from engine.publish import media_types
 from engine.publish.drafts import Draft, Drafter
-from engine.publish.items import Item
+from engine.publish.items import Collapse, Item
 from engine.publish.media_types import Form, ParsedBody
+from engine.publish.request_trace import RequestTrace
 from engine.publish.results import ItemResult
+from engine.publish.type_retention import keep_by_type
 
 
 class _Event(Struct, forbid_unknown_fields=True):
@@ -67,6 +84,16 @@ EVENT_DUPLICATE_MS: Final = 600_000
 
 _EVENT: Final = msgspec.json.Decoder(_Event)
 
+_SKIPPED: Final = {
+    NO_RECIPIENT: "no_recipient",
+    OWN_ACTION: "own_action",
+    ALREADY: "already_notified",
+    NOT_A_USER: "not_a_user",
+    NOT_A_TOPIC: "not_a_topic",
+    NOT_ROLLED_OUT: "not_rolled_out",
+}
+"""Why a rule makes nothing for a user, as metrics name it; any other reason is what is wrong with the notification."""
+
 
 class EventEndpoint:
     """Takes events on an edge.
@@ -75,18 +102,33 @@ class EventEndpoint:
         config: the engine's settings.
         shard_client: carries out what the rules make of an event.
         rule_book: the rules in force.
+        sample: events are recorded and counted there.
         wall_ms: milliseconds since the epoch.
+        metrics: counted into.
+        message_links: unsubscribe links of messages.
     """
 
-    def __init__(self, config: Config, shard_client: ShardClient, rule_book: RuleBook, wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        shard_client: ShardClient,
+        rule_book: RuleBook,
+        sample: EventSample,
+        wall_ms: Callable[[], int],
+        metrics: EdgeMetrics,
+        message_links: MessageLinks,
+    ) -> None:
+        self._message_links = message_links
+        self._metrics = metrics
         self._config = config
         self._shard_client = shard_client
         self._rule_book = rule_book
+        self._sample = sample
         self._wall_ms = wall_ms
         self._inactivity_timers = InactivityTimers(shard_client, wall_ms)
 
-    async def take(self, body: bytes, principal: Principal) -> dict[str, Any]:
-        """Apply the rules to one event.
+    async def take(self, body: bytes, principal: Principal, trace: RequestTrace | None = None) -> dict[str, Any]:
+        """Apply the rules to one event. What they make of it has the contexts of `trace`.
 
         Returns `{"matched": [rule], "results": [...], "scheduled": [scheduled id], "cancelled": n}`.
 
@@ -98,56 +140,69 @@ class EventEndpoint:
         tenant = principal.tenant
         now_ms = self._wall_ms()
         delivery = _delivery(event, payload, now_ms, EVENT_DUPLICATE_MS)
-        rules = self._rule_book.rules()
+        rules = self._rule_book.in_force()
         apply = partial(rules.apply, event.type, payload, delivery, tenant=tenant, now_ms=now_ms)
-        outcome = await self._with_user_states(apply, tenant)  # before the event itself counts as activity
-        drafts = self._drafts(outcome.notifications, tenant, now_ms, rules)
+        applied = await with_user_states(self._shard_client, apply, tenant)  # before the event itself counts as activity
+        notifications = [made for part in applied for made in part.outcome.notifications]
+        drafts = self._drafts(applied, tenant, now_ms, trace)
+        if linked := frozenset[str]().union(*(part.rules.linked for part in applied)):
+            await self._message_links.add(drafts, linked)
         happening = Happening(event.type, event.user, now_ms, delivery)
         if event.ts is not UNSET:
             happening = Happening(event.type, event.user, min(event.ts, now_ms))
-        followers = await self._inactivity_timers.happened(rules, happening, outcome.notifications, tenant)
-        cancelled = await self._cancel(outcome, tenant)
-        results = await self._send(outcome.notifications, drafts, followers)
+        followers = await self._inactivity_timers.happened(rules, happening, notifications, tenant)
+        cancelled = await self._cancel(applied, tenant)
+        results = await self._send(notifications, drafts, followers)
+        self._sample.add(tenant, delivery, now_ms, body)
+        self._sample.count(applied)
+        self._record(event, delivery, applied, results, tenant)
+        if trace is not None and results:
+            trace.answered(results)
         scheduled = [result.scheduled_id for result in results if result.scheduled_id]
-        return {"matched": outcome.matched, "results": msgspec.to_builtins(results), "scheduled": scheduled, "cancelled": cancelled}
+        matched = list(dict.fromkeys(name for part in applied for name in part.outcome.matched))
+        return {"matched": matched, "results": msgspec.to_builtins(results), "scheduled": scheduled, "cancelled": cancelled}
 
-    async def _with_user_states(self, apply: Callable[..., RulesOutcome], tenant: str) -> RulesOutcome:
-        """What the rules make of an event. Where one depends on a user, that user's shard is asked, and the rules are applied again."""
-        wanted: dict[str, Mapping[str, Any]] = {}
-        outcome = apply(user_facts=lambda user: wanted.setdefault(user, {}))
-        if not wanted:
-            return outcome
-        answers = await asyncio.gather(*(profiles.get(self._shard_client, mailbox_key(tenant, user)) for user in wanted))
-        for user, answer in zip(wanted, answers, strict=True):
-            wanted[user] = {"level": answer.profile.level if answer.profile is not None else "", "active_ms": answer.active_ms}
-        return apply(user_facts=wanted.__getitem__)
+    def _record(self, event: _Event, delivery: str, applied: Sequence[AppliedRules], results: Sequence[ItemResult], tenant: str) -> None:
+        """Count and record what each rule made of the event. A rule whose notification is a repeat of an earlier one was triggered then."""
+        record = self._shard_client.record
+        record(mailbox_key(tenant, event.user), "event", delivery, kind=event.type)
+        for made, result in zip((made for part in applied for made in part.outcome.notifications), results, strict=True):
+            if result.status != "duplicate":
+                reason = f"action: {made.do}" if made.do else f"variant: {made.variant}" if made.variant else ""
+                key = _recipient_key(tenant, made.user, made.topic)
+                self._metrics.rule_triggered(made.rule)
+                record(key, "triggered", made.id, kind=made.type, rule=made.rule, timer=result.scheduled_id, reason=reason)
+        for skipped in (skipped for part in applied for skipped in part.outcome.skipped):
+            self._metrics.rule_skipped(skipped.rule, _SKIPPED.get(skipped.reason, "invalid"))
+            record(mailbox_key(tenant, skipped.user), "skipped", rule=skipped.rule, reason=skipped.reason)
 
-    def _drafts(self, notifications: Sequence[Notification], tenant: str, now_ms: int, rules: Rules) -> list[Draft]:
+    def _drafts(self, applied: Sequence[AppliedRules], tenant: str, now_ms: int, trace: RequestTrace | None) -> list[Draft]:
         """One draft for each notification.
 
         Raises:
             Problem: 413 or 422, at least one is not valid.
         """
-        drafter = Drafter(tenant, self._config, now_ms, self._shard_client.new_id, rules.categories, compact=False)
-        drafts = drafter.drafts_of(ParsedBody([_item(notification) for notification in notifications], [], Form.JSON, array=True))
+        drafts: list[Draft] = []
+        for part in applied:
+            notifications = part.outcome.notifications
+            drafter = Drafter(tenant, self._config, now_ms, self._shard_client.new_id, part.rules.categories, compact=False, trace=trace)
+            made = drafter.drafts_of(ParsedBody([_item(notification) for notification in notifications], [], Form.JSON, array=True))
+            for draft, notification in zip(made, notifications, strict=True):
+                draft.item += len(drafts)
+                _complete(draft, notification, now_ms)
+            if part.rules.kept:
+                keep_by_type(made, part.rules.kept)
+            drafts += made
+        if len(drafts) > self._config.items_max:
+            raise media_types.too_many(self._config)
         if sum(len(draft.envelope.body) for draft in drafts) > self._config.body_bytes_max:
             raise too_large(self._config)
-        for draft, notification in zip(drafts, notifications, strict=True):
-            draft.envelope = msgspec.structs.replace(draft.envelope, collapse=notification.collapse)
-            if notification.delay_ms:
-                draft.due_ms = now_ms + notification.delay_ms
-                draft.expires_ms = draft.due_ms + draft.ttl_ms
-            draft.conditions = notification.conditions
-            if draft.conditions is not None and not draft.due_ms:
-                draft.due_ms = now_ms  # conditions are decided when a timer fires
-            if notification.do:
-                draft.due_ms = draft.due_ms or now_ms  # likewise what is called in place of a message
-                draft.action = action_of(notification.do, draft.key, draft.envelope.id)
         return drafts
 
-    async def _cancel(self, outcome: RulesOutcome, tenant: str) -> int:
+    async def _cancel(self, applied: Sequence[AppliedRules], tenant: str) -> int:
         """Cancel what the event ends; returns how many notifications those were."""
-        keys = dict.fromkeys((mailbox_key(tenant, cancellation.user), cancellation.collapse) for cancellation in outcome.cancellations)
+        ended = [cancellation for part in applied for cancellation in part.outcome.cancellations]
+        keys = dict.fromkeys((_recipient_key(tenant, one.user, one.topic), one.collapse) for one in ended)
         answers = await asyncio.gather(*(self._shard_client.cancel_all(*key) for key in keys))
         failed = next((answer for answer in answers if answer.status != OK), None)
         if failed is not None:
@@ -164,14 +219,58 @@ class EventEndpoint:
         return [results[place] for place in range(len(drafts))]
 
 
+async def with_user_states(shard_client: ShardClient, apply: Callable[..., list[AppliedRules]], tenant: str) -> list[AppliedRules]:
+    """What the rules make of an event. Where one depends on a user, that user's shard is asked, and the rules are applied again."""
+    wanted: dict[str, Mapping[str, Any]] = {}
+    applied = apply(user_facts=lambda user: wanted.setdefault(user, {}))
+    if not wanted:
+        return applied
+    answers = await asyncio.gather(*(profiles.get(shard_client, mailbox_key(tenant, user)) for user in wanted))
+    for user, answer in zip(wanted, answers, strict=True):
+        wanted[user] = user_facts_of(answer)
+    return apply(user_facts=wanted.__getitem__)
+
+
+def user_facts_of(answer: ProfileIs) -> Mapping[str, Any]:
+    """What rules may depend on, of the answer of a user's shard."""
+    profile = answer.profile or NO_PROFILE
+    return {"level": profile.level, "locale": profile.locale, "active_ms": answer.active_ms}
+
+
+def _complete(draft: Draft, notification: Notification, now_ms: int) -> None:
+    """Give a draft what no publisher can ask for: conditions, an action, a delay that its digest does not depend on."""
+    if draft.topic is None or notification.delay_ms:  # a broadcast that is not delayed cannot be cancelled
+        draft.envelope = msgspec.structs.replace(draft.envelope, collapse=notification.collapse)
+    if notification.delay_ms:
+        draft.due_ms = now_ms + notification.delay_ms
+        draft.expires_ms = draft.due_ms + draft.ttl_ms
+    draft.conditions = notification.conditions
+    if draft.conditions is not None and not draft.due_ms:
+        draft.due_ms = now_ms  # conditions are decided when a timer fires
+    if notification.do:
+        draft.due_ms = draft.due_ms or now_ms  # likewise what is called in place of a message
+        draft.action = action_of(notification.do, draft.key, draft.envelope.id)
+
+
+def _recipient_key(tenant: str, user: str, topic: str | None) -> str:
+    return mailbox_key(tenant, user) if topic is None else audience_key(tenant, topic)
+
+
 def _item(notification: Notification) -> Item:
     """A notification as an item of `POST /v1/notifications`.
 
     `delay` is 0, whatever the rule says: the digest must not depend on it, because a repeat of the event may find the user more active.
+    A collapse key without a window is not part of it either: the item of a publisher would be merged by it.
     """
+    topic, merge = notification.topic, notification.merge
+    collapse: Collapse | UnsetType = UNSET
+    if merge is not None:
+        collapse = Collapse(notification.collapse, merge.window_ms / 1000, merge.leading, merge.text or UNSET)
     return Item(
         type=notification.type,
-        user=notification.user,
+        user=notification.user if topic is None else UNSET,
+        topic=topic or UNSET,
+        broadcast=topic == EVERYONE,
         id=notification.id,
         priority=notification.priority,
         actor=_raw(notification.actor),
@@ -180,6 +279,8 @@ def _item(notification: Notification) -> Item:
         data=_raw(notification.data),
         ts=UNSET if notification.ts is None else notification.ts,
         delay=0,
+        ttl=notification.ttl_ms / 1000 if notification.ttl_ms else UNSET,
+        collapse=collapse,
         category=notification.category or UNSET,
     )
 

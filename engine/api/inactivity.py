@@ -23,7 +23,8 @@ import msgspec
 from msgspec import Struct
 
 from engine.core.model.routing import mailbox_key, timer_id
-from engine.core.rules.rules import Notification, Rules
+from engine.core.rules.rules import Notification
+from engine.core.rules.staging import RulesInForce
 from engine.core.wire.records import GONE, OK, OVERLOADED, SCHEDULED, USERS_FULL, USERS_FULL_RETRY_MS
 from engine.gateway.shard_client import ShardClient
 from engine.http.problems import RETRY_AFTER_S, Problem, over_quota, too_many_requests, unavailable, whole_seconds
@@ -61,7 +62,7 @@ class InactivityTimers:
         self._shard_client = shard_client
         self._wall_ms = wall_ms
 
-    async def happened(self, rules: Rules, event: Happening, notifications: Sequence[Notification], tenant: str) -> Followers:
+    async def happened(self, rules: RulesInForce, event: Happening, notifications: Sequence[Notification], tenant: str) -> Followers:
         """Record at the shards what some rule will refer to. Returns the timers that follow users.
 
         Raises:

@@ -1,19 +1,38 @@
-"""`/v1/users/{user}/profile`: parse a profile, store it at the shard that owns the user, read it.
+"""`/v1/users/{user}/profile` and `/v1/preferences`: parse a profile or a change of one, store it at the shard that owns the user, read it.
 
-Tokens with scope `publish` or `admin` may write every profile; a user may read its own.
+Tokens with scope `publish` or `admin` may write every profile; a user may read its own, and change the part of it that is theirs, the
+preferences (`engine.core.policy.preferences`).
+
+A `PUT` of a profile replaces all of it but the choices for categories, unless it names these: an application that does not know of them
+would subscribe its users anew to what they have unsubscribed from.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from engine.api import time_zones
+from engine.api.rule_book import RuleBook
 from engine.config import Config
+from engine.core.model.category import ANY_CHOICE, INBOX
+from engine.core.model.routing import split_key
+from engine.core.policy import preferences
+from engine.core.policy.preferences import NOTHING, PreferencesPatch, preferences_of
 from engine.core.policy.profile import NO_PROFILE, Profile, ProfileLimits, parse_profile, shown
-from engine.core.wire.records import OK, ProfileIs
+from engine.core.wire.records import OK, OVERLOADED, ProfileIs
 from engine.errors import Invalid, Unavailable
 from engine.gateway.shard_client import ShardClient
 from engine.publish import media_types
+
+
+class _Named(Struct):
+    categories: Raw | UnsetType = UNSET
+
+
+_named: Final = msgspec.json.Decoder(_Named)
 
 
 def read(body: bytes, config: Config) -> Profile:
@@ -23,9 +42,18 @@ def read(body: bytes, config: Config) -> Profile:
         Problem: 422, with the path of what is wrong.
     """
     try:
-        return parse_profile(body, time_zones.zone, ProfileLimits(config.profile_entries_max, config.id_chars_max))
+        return parse_profile(body, time_zones.zone, _limits(config))
     except Invalid as error:
         raise media_types.unacceptable(error) from None
+
+
+def names_categories(body: bytes) -> bool:
+    """Whether the profile that `read` returns for this body has choices for categories, if only none."""
+    return _named.decode(body).categories is not UNSET
+
+
+def _limits(config: Config) -> ProfileLimits:
+    return ProfileLimits(config.profile_entries_max, config.id_chars_max, inbox=config.inbox_max > 0)
 
 
 async def get(shard_client: ShardClient, key: str) -> ProfileIs:
@@ -37,9 +65,64 @@ async def get(shard_client: ShardClient, key: str) -> ProfileIs:
     return _good(await shard_client.get_profile(key))
 
 
-async def put(shard_client: ShardClient, key: str, profile: Profile | None) -> ProfileIs:
-    """Store a profile, None to remove it; durable on return. Raises as `get`."""
-    return _good(await shard_client.set_profile(key, profile))
+async def put(shard_client: ShardClient, key: str, profile: Profile | None, *, keep_categories: bool = False) -> ProfileIs:
+    """Store a profile, None to remove it; durable on return. `keep_categories`: the choices for categories stay. Raises as `get`."""
+    return _good(await shard_client.set_profile(key, profile, keep_categories=keep_categories))
+
+
+class Preferences:
+    """The endpoints of preferences.
+
+    Args:
+        rule_book: the rules, for the categories they define.
+    """
+
+    def __init__(self, config: Config, shard_client: ShardClient, rule_book: RuleBook) -> None:
+        self._config = config
+        self._shard_client = shard_client
+        self._rule_book = rule_book
+
+    async def get(self, key: str) -> dict[str, Any]:
+        """The answer to `GET /v1/preferences`. Raises Unavailable: the shard or its storage did not answer."""
+        return self._shown(key, await get(self._shard_client, key))
+
+    async def change(self, key: str, body: bytes) -> dict[str, Any]:
+        """The answer to `PATCH /v1/preferences`; durable on return.
+
+        Raises:
+            Problem: 422, with the path of what is wrong, or not left to users.
+            Unavailable: the shard or its storage did not answer, or the rules cannot be read.
+        """
+        patch = self._patch(body)
+        if patch == NOTHING:
+            return await self.get(key)
+        return self._shown(key, await self.apply(key, patch))
+
+    async def apply(self, key: str, patch: PreferencesPatch) -> ProfileIs:
+        """Apply a patch; durable on return. Raises as `change`."""
+        answer = await self._shard_client.change_profile(key, patch)
+        if answer.status == OVERLOADED:
+            entries_max = self._config.profile_entries_max
+            raise media_types.unacceptable(Invalid(f"at most {entries_max} choices of a kind: remove some with null", "$"))
+        return _good(answer)
+
+    def _patch(self, body: bytes) -> PreferencesPatch:
+        try:
+            return preferences.parse_patch(body, self._rule_book.categories(), time_zones.zone, _limits(self._config))
+        except Invalid as error:
+            if self._rule_book.unread:
+                raise Unavailable("the rules file, which defines categories, cannot be used") from error
+            raise media_types.unacceptable(error) from None
+
+    def _offered(self) -> int:
+        return ANY_CHOICE if self._config.inbox_max and self._shard_client.offers_inbox else ANY_CHOICE & ~(1 << INBOX)
+
+    def _shown(self, key: str, answer: ProfileIs) -> dict[str, Any]:
+        rules = self._rule_book
+        return {
+            "user": split_key(key)[1],
+            **preferences_of(answer.profile or NO_PROFILE, rules.categories(), rules.titles(), self._offered()),
+        }
 
 
 def as_json(answer: ProfileIs) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from engine.config import Config, redis_urls
 from engine.core.model.routing import SLOTS, TIMER_PARTITIONS
 from engine.errors import Invalid
 from engine.http.problems import bad_request
@@ -25,7 +26,7 @@ class _Request(Struct, forbid_unknown_fields=True):
 _REQUEST: Final = msgspec.json.Decoder(_Request)
 
 
-def numbers_of(body: bytes) -> dict[str, int]:
+def numbers_of(body: bytes, config: Config) -> dict[str, int]:
     """The numbers that a request asks for, by `shards`, `schedulers` and `edges`.
 
     Raises:
@@ -42,7 +43,9 @@ def numbers_of(body: bytes) -> dict[str, int]:
     wanted = {name: number for name, number in msgspec.structs.asdict(request).items() if number is not UNSET}
     if not wanted:
         raise media_types.unacceptable(Invalid("at least one of shards, schedulers and edges is needed"))
+    servers = len(redis_urls(config.redis_url))
     for name, number in wanted.items():
-        if number != int(number) or not 1 <= number <= COUNT_MAX[name]:
-            raise media_types.unacceptable(Invalid(f"a whole number from 1 to {COUNT_MAX[name]}", f"$.{name}"))
+        least, most = 1 if name == "edges" else servers, COUNT_MAX[name]  # of the others one for each server
+        if number != int(number) or not least <= number <= most:
+            raise media_types.unacceptable(Invalid(f"a whole number from {least} to {most}", f"$.{name}"))
     return {name: int(number) for name, number in wanted.items()}

@@ -42,8 +42,11 @@ from engine.http.problems import RETRY_AFTER_S, forbidden, unauthorized, unavail
 
 COOKIE: Final = b"notify_token"
 SUBPROTOCOL_PREFIX: Final = "bearer."
+ADMIN: Final = "admin"
+EVENTS: Final = "events"
+METRICS: Final = "metrics"
 OPERATOR: Final = "operator"
-SCOPES: Final = ("connect", "publish", "admin", OPERATOR)
+SCOPES: Final = ("connect", "publish", EVENTS, ADMIN, METRICS, OPERATOR)
 SECRET_FILE: Final = "jwt-secret"
 TOKEN_USER_CHARS_MAX: Final = 1024  # of minted tokens; the engine that reads one may allow fewer
 RawHeaders = Sequence[tuple[bytes, bytes]]
@@ -70,6 +73,19 @@ class Principal(Struct, frozen=True, gc=False):
     token_id: str = ""  # of the token: a digest of what was signed
     jti: str = ""  # the claim, if the token has it
     issued_ms: int = 0  # ms since the epoch; 0 when the token does not have it: it counts as issued before everything
+
+
+class BearerToken(Struct, frozen=True, gc=False):
+    """A token as it was presented, "" for none, and its SHA-256, by which a verified one is known."""
+
+    text: str
+    digest: bytes
+
+    @classmethod
+    def of(cls, text: str) -> BearerToken:
+        """That of a request."""
+        # One that is too long is refused by its length: what of it is hashed does not matter.
+        return cls(text, sha256(text[: TOKEN_CHARS_MAX + 1].encode("utf-8", "surrogatepass")).digest())
 
 
 class _Claims(Struct, gc=False):
@@ -135,32 +151,34 @@ class Authenticator:
         Raises:
             Problem: 401, no valid token; 503, published keys are needed and have not been fetched, or what is revoked is not known.
         """
-        token = find_token(headers, query_string, subprotocols)
-        if not token:
-            raise unauthorized("a bearer token is needed", presented=False)
-        return self.token_principal(token, now_s)
+        return self.token_principal(find_token(headers, query_string, subprotocols), now_s)
 
     def token_principal(self, token: str, now_s: float) -> Principal:
-        """The principal of a token. Raises as `authenticate` does."""
+        """The principal of a token, "" for none. Raises as `authenticate` does."""
+        return self.bearer(BearerToken.of(token), now_s)
+
+    def bearer(self, token: BearerToken, now_s: float) -> Principal:
+        """As `token_principal`, of a token whose digest is known."""
         if self._version != self._keyring.version:
             self._version = self._keyring.version
             self._verified.clear()
-        if len(token) > TOKEN_CHARS_MAX:
-            raise unauthorized(f"a token has at most {TOKEN_CHARS_MAX} characters")
-        digest = sha256(token.encode("utf-8", "surrogatepass")).digest()
-        principal = self._verified.get(digest) or self._granted.get(digest)
+        principal = self._verified.get(token.digest) or self._granted.get(token.digest)
         if principal is None:
+            if not token.text:
+                raise unauthorized("a bearer token is needed", presented=False)
+            if len(token.text) > TOKEN_CHARS_MAX:
+                raise unauthorized(f"a token has at most {TOKEN_CHARS_MAX} characters")
             if self._revoked.unknown:
                 raise unavailable("which tokens are revoked is not known now", RETRY_AFTER_S)
-            principal = self.verify(token, now_s)
+            principal = self.verify(token.text, now_s)
             if len(self._verified) >= self._config.verified_tokens_max:
                 del self._verified[next(iter(self._verified))]
-            self._verified[digest] = principal
+            self._verified[token.digest] = principal
         if now_s >= principal.expires_s:
-            self._verified.pop(digest, None)
+            self._verified.pop(token.digest, None)
             raise unauthorized("the token has expired")
         if self._revoked.covers(principal):
-            self._verified.pop(digest, None)
+            self._verified.pop(token.digest, None)
             raise unauthorized("the token was revoked")
         return principal
 
@@ -168,7 +186,7 @@ class Authenticator:
     def granted(self, principal: Principal) -> Iterator[str]:
         """A token that this process alone accepts, while the block runs: for a request whose principal is known otherwise."""
         token = secrets.token_urlsafe(_GRANT_BYTES)
-        digest = sha256(token.encode()).digest()
+        digest = BearerToken.of(token).digest
         self._granted[digest] = principal
         try:
             yield token

@@ -1,5 +1,5 @@
-"""The commands of a publisher and of a receiver: `engine token`, `revoke`, `publish`, `erase`, `listen`, `replay`, `rules`
-and `dead-letters`.
+"""The commands of a publisher and of a receiver: `engine token`, `revoke`, `publish`, `erase`, `listen`, `digest`, `replay`, `inbox`,
+`rules` and `dead-letters`.
 
 They need no Ray and keep no state: the address of the running engine comes from its data directory, tokens are signed with its secret.
 Errors are `EngineError`s, which `engine.cli.app` prints in one line. A command imports what it needs when it runs: the JWT and WebSocket
@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from engine.cli.dead_letter_commands import app as dead_letters
+from engine.cli.inbox_commands import app as inbox
 from engine.cli.operator_commands import GivenToken, setting_option
+from engine.cli.preferences_command import preferences
 from engine.cli.rules_commands import app as rules
 from engine.errors import EngineError
 
@@ -40,12 +42,16 @@ def register(app: typer.Typer) -> None:
     app.command()(publish)
     app.command()(erase)
     app.command()(listen)
+    app.command()(digest)
     app.command()(replay)
+    app.add_typer(inbox, name="inbox")
+    app.command()(preferences)
     app.add_typer(rules, name="rules")
     app.add_typer(dead_letters, name="dead-letters")
 
 
-def _duration_s(text: str, option: str) -> float:
+def duration_s(text: str, option: str) -> float:
+    """The seconds of a duration such as 2h that an option was given. Raises EngineError: it is none."""
     from engine.core.model.duration import parse_duration_ms
     from engine.errors import Invalid
 
@@ -63,7 +69,8 @@ def _local(at_ms: int) -> str:
 def token(
     user: Annotated[str, typer.Argument(help="Subject of the token: the user to receive for, or a name for a publisher.")],
     scope: Annotated[
-        list[str] | None, typer.Option("--scope", help="connect, publish, admin or operator; may be repeated (default connect).")
+        list[str] | None,
+        typer.Option("--scope", help="connect, publish, events, admin, metrics or operator; may be repeated (default connect)."),
     ] = None,
     ttl: Annotated[str, typer.Option("--ttl", help="Lifetime: 90s, 15m, 12h, 30d.")] = "1h",
     tenant: Tenant = "default",
@@ -77,7 +84,7 @@ def token(
     """
     from engine.cli.local_engine import config_of, mint_token
 
-    made = mint_token(config_of(data_dir), user, scope or ["connect"], _duration_s(ttl, "--ttl"), tenant)
+    made = mint_token(config_of(data_dir), user, scope or ["connect"], duration_s(ttl, "--ttl"), tenant)
     sys.stdout.write(made + "\n")
 
 
@@ -154,7 +161,7 @@ def publish(
         except msgspec.DecodeError as error:
             raise EngineError(f'--data: not JSON: {error}; quote it for the shell, as in --data \'{{"by": "bob"}}\'') from error
     if delay is not None:
-        fields["delay"] = _duration_s(delay, "--delay")
+        fields["delay"] = duration_s(delay, "--delay")
     target = find_engine(data_dir, url, token, "engine-publish", ["publish"], tenant)
 
     async def run() -> Result:
@@ -236,6 +243,42 @@ def listen(
         raise target.explained(error) from error
     except ValueError as error:
         raise EngineError(f"--last-event-id: {error}") from error
+
+
+# -- digest ------------------------------------------------------------------------------------------------------------
+def digest(
+    user: Annotated[str, typer.Argument(help="User whose missed notifications to tell.")],
+    lines: Annotated[int, typer.Option("--lines", min=1, help="Lines at most.")] = 20,
+    json: Annotated[bool, typer.Option("--json", help="The digest as JSON, with the messages of each line.")] = False,
+    tenant: Tenant = "default",
+    url: Url = None,
+    token: GivenToken = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Tell what a user has missed, in a few lines. Acknowledges nothing.
+
+    [dim]engine digest alice
+    engine digest alice --json | jq '.lines[].messages'[/dim]
+    """
+    import msgspec
+
+    from engine.cli.local_engine import find_engine, printable
+    from engine.client.client import Client
+
+    target = find_engine(data_dir, url, token, user, ["connect"], tenant)
+    try:
+        found = asyncio.run(Client(target.url, target.token).digest(limit=lines))
+    except EngineError as error:
+        raise target.explained(error) from error
+    if json:
+        sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
+        return
+    for line in found.lines:
+        mark = "! " if line.priority == "high" else ""
+        sys.stdout.write(f"{_local(line.to)}  {mark}{printable(line.text)}  (#{', #'.join(str(one.seq) for one in line.messages)})\n")
+    skipped = ", ".join(f"{count} {reason}" for reason, count in found.skipped.items())
+    older = "; there are older ones" if found.older else ""
+    sys.stdout.write(f"{found.messages} missed{f'; left out: {skipped}' if skipped else ''}{older}\n")
 
 
 # -- replay ------------------------------------------------------------------------------------------------------------

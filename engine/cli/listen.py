@@ -77,9 +77,9 @@ def _print_event(event: Event, err: Console) -> None:
     match event:
         case Connected():
             waiting = max(0, event.seq - event.from_seq + 1) if event.from_seq else 0
-            err.print(
-                f"[dim]connected as {escape(printable(event.user))}{f', up to {waiting} waiting' if waiting else ''}[/]", soft_wrap=True
-            )
+            who = f" as {escape(printable(event.user))}" if event.user else ""
+            how = "" if event.transport == "websocket" else f" by {event.transport}"
+            err.print(f"[dim]connected{who}{how}{f', up to {waiting} waiting' if waiting else ''}[/]", soft_wrap=True)
         case Disconnected():
             err.print(
                 f"[yellow]disconnected ({event.code or 'no answer'}): {escape(printable(event.reason))}; connecting again[/]",

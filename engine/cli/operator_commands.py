@@ -184,13 +184,15 @@ def rebalance(data_dir: DataDir = None) -> None:
 def upgrade(data_dir: DataDir = None) -> None:
     """Replace every process by one that runs the code that is on its node by now, while the engine serves; shows the progress.
 
-    Install the new version on all nodes first. Ctrl-C ends the display only.
+    Install the new version on all nodes first. Ctrl-C ends the display only. Until it is done, the version before can be installed again
+    and upgraded to; afterwards the new version writes what the old one may not read.
 
     [dim]pip install --upgrade ray-notification-engine && engine upgrade[/dim]
     """
-    from engine.cli.scaling_progress import follow_upgrade, request
+    from engine.cli.scaling_progress import check_formats, follow_upgrade, request
 
     config = load({"data_dir": data_dir})
+    check_formats(config)
     follow_upgrade(config, request(data_dir, "/v1/upgrade", None), Console())
 
 

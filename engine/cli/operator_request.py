@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -23,8 +24,15 @@ class _Problem(msgspec.Struct):
     detail: str = ""
 
 
-def ask(target: Target, method: str, path: str, body: Any = None) -> dict[str, Any]:
+def ask(
+    target: Target, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, *, text: bool = False
+) -> dict[str, Any]:
     """The engine's answer, a JSON object.
+
+    Args:
+        body: sent as JSON; bytes are sent as TOML.
+        headers: further ones.
+        text: the answer is no JSON: it is returned as the member `text`.
 
     Raises:
         Refused: the engine refuses the request; the message has its reason.
@@ -32,17 +40,19 @@ def ask(target: Target, method: str, path: str, body: Any = None) -> dict[str, A
     """
     address = parse_url(target.url)
     token = target.token if isinstance(target.token, str) else target.token()
-    content = None if body is None else msgspec.json.encode(body)
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    toml = isinstance(body, bytes)
+    content = body if toml or body is None else msgspec.json.encode(body)
+    content_type = "application/toml" if toml else "application/json"
+    sent = {"Authorization": f"Bearer {token}", "Content-Type": content_type, **(headers or {})}
     made = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
     with contextlib.closing(made(address.host, address.port, timeout=_TIMEOUT_S)) as connection:
-        connection.request(method, address.prefix + path, content, headers)
+        connection.request(method, address.prefix + path, content, sent)
         answer = connection.getresponse()
-        text = answer.read()
+        found = answer.read()
         if answer.status in (HTTPStatus.OK, HTTPStatus.ACCEPTED):
-            return msgspec.json.decode(text, type=dict[str, Any])
+            return {"text": found.decode()} if text else msgspec.json.decode(found, type=dict[str, Any])
         if HTTPStatus.BAD_REQUEST <= answer.status < HTTPStatus.INTERNAL_SERVER_ERROR:
-            detail = printable(msgspec.json.decode(text, type=_Problem).detail)
+            detail = printable(msgspec.json.decode(found, type=_Problem).detail)
             raise Unauthorized(detail, answer.status) if answer.status == HTTPStatus.UNAUTHORIZED else Refused(detail, answer.status)
         raise http.client.HTTPException(f"{answer.status} {answer.reason}")
 

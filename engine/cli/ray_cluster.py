@@ -38,6 +38,7 @@ LOCAL_SETTINGS: Final = {
     "RAY_event_stats": "0",
     "RAY_task_events_report_interval_ms": "0",
     "RAY_enable_worker_prestart": "0",  # nobody submits tasks here; the first few are still started ahead, for the actors
+    "RAY_preload_python_modules": "engine.actors.spare_process",  # what a process that waits for an actor imports
     "RAY_memory_monitor_refresh_ms": "1000",
     "RAY_raylet_report_resources_period_milliseconds": "1000",
     "RAY_raylet_check_gc_period_milliseconds": "5000",
@@ -226,10 +227,13 @@ class RayCluster:
         """The processes of a local Ray that died, as an error message; None when all run, or when the cluster was joined."""
         if not self._local:
             return None
-        from ray._private import worker
+        try:
+            from ray._private import worker
 
-        node: Any = worker._global_node
-        dead = [name for name, _ in node.dead_processes()] if node is not None else ["everything"]
+            node: Any = worker._global_node
+            dead = [name for name, _ in node.dead_processes()] if node is not None else ["everything"]
+        except (ImportError, AttributeError):  # this Ray has others; actors that do not answer tell the same, later
+            return None
         return f"Ray's {', '.join(dead)} died; logs: {self.logs}" if dead else None
 
     def stop(self) -> None:
@@ -263,14 +267,25 @@ class RayCluster:
 
 @contextlib.contextmanager
 def _without_secrets_in_entrypoint(config: Config) -> Iterator[None]:
-    """While the block runs, Ray takes this process's command line without secrets: it shows it to everyone, as the job's entrypoint."""
-    from ray._private import utils
+    """While the block runs, Ray takes this process's command line without secrets: it shows it to everyone, as the job's entrypoint.
 
-    original: Any = utils.get_entrypoint_name
+    Raises:
+        ClusterError: a secret is on the command line, and this Ray lacks the function, which is no public one.
+    """
+    secrets = [value for name in SECRETS if (value := str(getattr(config, name)))]
+    try:
+        from ray._private import utils
+
+        original: Any = utils.get_entrypoint_name
+    except (ImportError, AttributeError):
+        if any(value in argument for value in secrets for argument in sys.argv):
+            raise ClusterError("a secret is on the command line, which this Ray shows to everyone: give it by the environment") from None
+        yield
+        return
 
     def redacted() -> str:
         text = str(original())
-        for value in filter(None, (str(getattr(config, name)) for name in SECRETS)):
+        for value in secrets:
             text = text.replace(value, "***")
         return text
 
@@ -289,18 +304,21 @@ def _without_unused_parts() -> Iterator[None]:
     260 MB, 1.2 % of a core, and some seconds of the start. The listener prints a page of text for every process that ends; the engine
     prints a line. Ray 2.60 has no public setting for these; when a later Ray lacks one of the names, that part runs.
     """
-    from ray._private import worker
-    from ray._private.node import Node
 
     def no_api_server(node: Any, **_options: Any) -> None:
         node._webui_url = ""
 
-    replacements: tuple[tuple[Any, str, Any], ...] = (
-        (Node, "start_log_monitor", lambda _node: None),
-        (Node, "start_monitor", lambda _node: None),
-        (Node, "start_api_server", no_api_server),
-        (worker, "listen_error_messages", lambda *_arguments: None),
-    )
+    replacements: tuple[tuple[Any, str, Any], ...] = ()
+    with contextlib.suppress(ImportError):
+        from ray._private import worker
+        from ray._private.node import Node
+
+        replacements = (
+            (Node, "start_log_monitor", lambda _node: None),
+            (Node, "start_monitor", lambda _node: None),
+            (Node, "start_api_server", no_api_server),
+            (worker, "listen_error_messages", lambda *_arguments: None),
+        )
     originals = [(where, name, getattr(where, name)) for where, name, _ in replacements if hasattr(where, name)]
     try:
         for where, name, nothing in replacements:

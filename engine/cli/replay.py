@@ -190,7 +190,8 @@ class Replay:
                 continue
             report.notified[notification.rule] += 1
             item = notification.item()
-            item["user"] = f"{self._user_prefix}{item['user']}"
+            if notification.topic is None:
+                item["user"] = f"{self._user_prefix}{item['user']}"
             item["id"] = self._id(item["id"])
             await publisher.post(**item)
 

@@ -1,4 +1,7 @@
-"""`engine rules check | explain | test`: check a rules file before it is used. They need no running engine."""
+"""`engine rules check | explain | test`: check a rules file before it is used. They need no running engine.
+
+The commands for the versions of a running one are in `engine.cli.rules_versions`.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,18 @@ import msgspec
 import typer
 
 from engine.api.rule_book import read_rules
+from engine.cli import rules_versions
 from engine.core.policy.contact_policy import limits_in_words
-from engine.core.rules.cases import Case, differences, members, outcome_of, parse_cases
+from engine.core.rules.cases import Case, differences, members, outcome_of, parse_cases, recipient
 from engine.core.rules.rules import Rules, delivery_id
 from engine.errors import RulesError
 
-app = typer.Typer(no_args_is_help=True, help="Check, explain and test a rules file.", rich_markup_mode="rich")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Check, explain and test a rules file; store, try, stage and roll back the versions of a running engine.",
+    rich_markup_mode="rich",
+)
+rules_versions.register(app)
 
 RulesFile = Annotated[Path, typer.Argument(help="Rules in TOML.")]
 
@@ -34,6 +43,7 @@ def explain(
     payload: Annotated[str, typer.Argument(help="Its JSON object; @FILE reads it from a file.")] = "{}",
     tenant: Annotated[str, typer.Option("--tenant", help="Tenant of the user.")] = "default",
     level: Annotated[str, typer.Option("--level", help="Level in the user's profile.")] = "",
+    locale: Annotated[str, typer.Option("--locale", help="Language in the user's profile, such as de-AT.")] = "",
     active: Annotated[str, typer.Option("--active", help="Time since the user was last active: 3h, 2d; never, when left out.")] = "",
 ) -> None:
     """Print what each rule would do with an event, and why. Sends nothing.
@@ -41,7 +51,7 @@ def explain(
     [dim]engine rules explain examples/touch/rules.toml cart.abandoned '{"user": "ann"}' --level vip --active 3h[/dim]
     """
     parsed = _rules(rules)
-    case = Case("explain", event, _payload(payload), tenant, {"level": level, **({"active": active} if active else {})})
+    case = Case("explain", event, _payload(payload), tenant, {"level": level, "locale": locale, **({"active": active} if active else {})})
     outcome = outcome_of(parsed, case)
     lines = {notification.rule: [] for notification in outcome.notifications}  # type: dict[str, list[str]]
     for notification in outcome.notifications:
@@ -59,7 +69,9 @@ def explain(
                 sys.stdout.write(f"  leaves out {skipped.user or 'everyone'}: {skipped.reason}\n")
         for cancellation in outcome.cancellations:
             if cancellation.rule == rule.name:
-                sys.stdout.write(f"  cancels what waits for {cancellation.user} under {cancellation.collapse!r}\n")
+                sys.stdout.write(
+                    f"  cancels what waits for {recipient(msgspec.to_builtins(cancellation))} under {cancellation.collapse!r}\n"
+                )
 
 
 @app.command()

@@ -12,6 +12,7 @@ from engine.cli.operator_request import NoAnswer, ask, reason_of
 from engine.cli.progress import progress_bar
 from engine.cli.status_report import ask_status, state_of
 from engine.config import Config
+from engine.core.model.formats import FORMATS, UPGRADES
 from engine.errors import EngineError, Refused
 
 _POLL_S: Final = 0.5
@@ -50,8 +51,18 @@ def follow(config: Config, begun: dict[str, Any], console: Console) -> None:
     console.print(f"{have}; {done} slots moved in {time.monotonic() - began:.1f} s", highlight=False)
 
 
+def check_formats(config: Config) -> None:
+    """Raises EngineError when the installed version is too old for the data: its processes would not start, and the upgrade would stop."""
+    written = _status(config).get("formats", UPGRADES)
+    if written > FORMATS:
+        raise EngineError(
+            f"the engine writes formats {written} since its last upgrade, and the installed version reads {FORMATS}: install the version "
+            "that runs, or a newer one"
+        )
+
+
 def follow_upgrade(config: Config, begun: dict[str, Any], console: Console) -> None:
-    """Show which processes are replaced, until all are. Raises EngineError when the engine is away.
+    """Show which processes are replaced, until all are. Raises EngineError when the engine is away, or the upgrade has stopped.
 
     Args:
         begun: what `request` returned.
@@ -62,7 +73,12 @@ def follow_upgrade(config: Config, begun: dict[str, Any], console: Console) -> N
         while not (scaling["settled"] and scaling["wanted_at_ms"] >= begun["wanted_at_ms"]):
             bar.update(task, description=state_of(scaling), completed=total - len(scaling["upgrading"]))
             time.sleep(_POLL_S)
-            scaling = _status(config)
+            left, scaling = len(scaling["upgrading"]), _status(config)
+            if scaling.get("stopped"):
+                raise EngineError(
+                    f"the upgrade has stopped: {scaling['stopped']}; {total - left} of {total} processes are replaced, and both versions "
+                    "go on. The log of those that are not ready says why; then `engine upgrade` again"
+                )
     console.print(f"{total} processes replaced in {time.monotonic() - began:.1f} s", highlight=False)
 
 

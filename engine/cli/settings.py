@@ -30,6 +30,7 @@ from msgspec import Struct, inspect
 
 from engine.config import FIELDS, SECRETS, Config, check
 from engine.errors import ConfigError
+from engine.store.traces.spans import require_exporter
 
 TOML_PATH: Final = "engine.toml"
 DEFAULT: Final = "default"
@@ -82,7 +83,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
     "redis": Section(
         "durable storage",
         {
-            "redis_url": "URL of a Redis, 6.2 or newer: redis://, rediss://, unix://, redis+sentinel://HOST,HOST/NAME; empty starts one",
+            "redis_url": "URL of a Redis from 6.2: redis://, rediss://, unix://, redis+sentinel://HOST,HOST/NAME, or several; empty: own",
             "redis_fsync": "of the engine's own Redis; `everysec` may lose the last second in a power cut",
             "redis_memory_bytes_max": "memory of the engine's own Redis; at nine tenths of it 429; 0: a third of the machine's",
             "redis_durability": "of your Redis: `required` refuses one that fsyncs too late, `reported` says so on /readyz and in 202s",
@@ -109,6 +110,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "ttl_s_default": "lifetime of a message published without `ttl`",
             "retry_tries": "sends of one message on one connection; then it waits for the next connection",
             "digest_ms": "time a user's digest gathers before it is sent",
+            "digest_model": "groups missed texts for /v1/digest: serve://APP, an application of Ray Serve; empty: the engine's own model",
         },
     ),
     "limits": Section(
@@ -120,6 +122,8 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "connections_per_address_max": "connections of one client address per edge, loopback aside; raise it for a proxy",
             "offline_max": "messages kept per user; older ones are trimmed and announced as a gap",
             "offline_bytes_max": "and their bytes in storage, approximately",
+            "inbox_max": "messages that a user's inbox keeps, also when they are acknowledged; 0: no inbox",
+            "inbox_ttl_s": "how long it keeps them; a category may say otherwise",
             "user_forget_s": "after this long without activity a user without profile and subscriptions is forgotten",
             "data_bytes_max": "`data` of one message, as JSON",
             "shard_memory_bytes_max": "messages and mailboxes in one shard's memory; beyond it 429",
@@ -150,6 +154,20 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "tenant_stored_bytes_max": "mailboxes and pending messages of one tenant in storage, approximately",
             "tenant_topics_max": "different topics that users of one tenant are subscribed to",
             "tenant_signal_names_max": "names of counter signals of one tenant",
+        },
+    ),
+    "history": Section(
+        "what has become of every message, in a relational database (docs/HISTORY.md); none by default",
+        {
+            "history_url": "sqlite:///FILE, on one machine, or postgresql://USER:PASSWORD@HOST/DATABASE; empty for no history",
+            "history_ttl_s": "rows older than this are deleted",
+        },
+    ),
+    "traces": Section(
+        "OpenTelemetry spans of a message's way (docs/TRACES.md); none by default",
+        {
+            "trace_url": "http:// or https:// URL of a collector that takes OTLP over HTTP, such as http://collector:4318; empty for none",
+            "trace_ratio": "share of messages that are traced when their publisher gives no `traceparent`, 0 to 1",
         },
     ),
     "actions": Section(
@@ -217,6 +235,8 @@ def _complete(values: dict[str, Any]) -> Config:
             values[name] = os.path.abspath(values[name])  # the actors' processes have another working directory
     config = Config(**values)
     check(config)
+    if config.trace_url:
+        require_exporter()  # here, where somebody reads it, and not in every actor
     return config
 
 

@@ -58,7 +58,7 @@ def shown(name: str, value: Any) -> Any:
         return "(set)" if value else ""
     if name == "jwt_public_key" and "\n" in value:
         return "(PEM text)"
-    return display_url(value) if name in ("redis_url", "jwt_jwks_url") else value
+    return display_url(value) if name in ("redis_url", "jwt_jwks_url", "history_url") else value
 
 
 def settings_table(rows: Iterable[SettingReport]) -> Table:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 from rich.console import Console
@@ -61,6 +63,10 @@ def print_status(found: dict[str, Any], console: Console) -> None:
         console.print(f"{snapshots['count']} snapshots, {last}", highlight=False)
         if snapshots["error"]:
             console.print(f"[yellow]snapshots:[/] {escape(printable(snapshots['error']))}", soft_wrap=True, highlight=False)
+    for row in found.get("archivists", ()):
+        if row.get("database", "ok") != "ok":
+            fault = escape(printable(row["database"]))
+            console.print(f"[yellow]history:[/] {row['waiting']} outcomes wait: {fault}", soft_wrap=True, highlight=False)
     for row in found["edges"]:
         for part, reason in (row.get("degraded") or {}).items():
             console.print(f"[yellow]edge-{row['index']}: {escape(part)}:[/] {escape(printable(reason))}", soft_wrap=True, highlight=False)
@@ -72,6 +78,11 @@ def scaling_lines(scaling: dict[str, Any]) -> list[str]:
     if scaling and not scaling.get("settled", True):
         wanted = ", ".join(f"{number} {role}" for role, number in scaling["wanted"].items())
         lines.append(f"[yellow]changing to {wanted}[/], wanted by {escape(scaling['by'] or 'the settings')}: {escape(state_of(scaling))}")
+    for resource, waiting in groupby(scaling.get("waiting") or (), key=itemgetter("resource")):
+        found = list(waiting)
+        names = ", ".join(entry["actor"] for entry in found)
+        verb = "waits" if len(found) == 1 else "wait"
+        lines.append(f"[yellow]{names} {verb} for a node with a free `{resource}`[/]; the nodes offer {found[0]['offered']}, all taken")
     if scaling.get("autoscale", "off") != "off":
         lines.append(f"autoscaler: {scaling['autoscale']}")
     for decision in (scaling.get("decisions") or [])[:_DECISIONS_SHOWN]:
@@ -90,9 +101,12 @@ def state_of(scaling: dict[str, Any]) -> str:
         routes = sorted({f"{move['from']} to {move['to']}" for move in moves})
         parts.append(f"{left} slots to move" + (f", {routes[0]}" if len(routes) == 1 else ""))
     if waiting:
-        parts.append(f"waiting for {', '.join(waiting)}")
+        taken = sorted({f"`{entry['resource']}`" for entry in scaling.get("waiting") or ()})
+        parts.append(f"waiting for {', '.join(waiting)}" + (f" (no node has a free {' or '.join(taken)})" if taken else ""))
     if upgrading := scaling.get("upgrading"):
         parts.append(f"upgrading {upgrading[0]}, {len(upgrading)} to go")
+    if stopped := scaling.get("stopped"):
+        parts.append(f"the last upgrade has stopped: {stopped}")
     if draining := scaling.get("draining"):
         parts.append(f"emptying the node of {', '.join(draining)}")
     if leaving:
@@ -107,7 +121,7 @@ def parts_table(found: dict[str, Any]) -> Table:
         table.add_column(title, no_wrap=True)
     for title in ("cpu %", "MB", "restarts", "conns", "pending"):
         table.add_column(title, no_wrap=True, justify="right")
-    rows = [row for kind in ("edges", "shards", "schedulers") for row in found[kind]]
+    rows = [row for kind in ("edges", "shards", "schedulers", "archivists") for row in found.get(kind, ())]
     for row in [*rows, found["controller"]]:
         name = row["role"] if row["role"] == "controller" else f"{row['role']}-{row['index']}"
         waiting = "leaving" if row.get("leaving") else "draining" if row.get("draining") else "starting"
@@ -124,9 +138,11 @@ def parts_table(found: dict[str, Any]) -> Table:
         )
         table.add_row(name, str(row["pid"] or ""), str(row["node"] or ""), state, *numbers)
     redis = found["redis"]
-    state = "[green]ready[/]" if redis["alive"] else "[red]silent[/]"
-    memory = f"{redis.get('used_memory_bytes', 0) / 1e6:.0f}"
-    table.add_row("redis", str(redis.get("pid", "")), "", state, "", memory, str(redis["restarts"]), "", "")
+    servers = {f"redis-{number}": server for number, server in enumerate(redis.get("servers", ()))} or {"redis": redis}
+    for name, server in servers.items():
+        state = "[green]ready[/]" if server["alive"] else "[red]silent[/]"
+        memory = f"{server.get('used_memory_bytes', 0) / 1e6:.0f}"
+        table.add_row(name, str(server.get("pid", "")), "", state, "", memory, str(server["restarts"]), "", "")
     return table
 
 

@@ -36,12 +36,13 @@ from engine.auth.tokens import load_or_create_secret, mint
 from engine.cli.ray_cluster import ClusterError, RayCluster
 from engine.cli.settings import variable
 from engine.cli.state_file import EngineState, read_state, remove_state, write_state
-from engine.config import SECRETS, Config
+from engine.config import SECRETS, Config, redis_urls
 from engine.core.model.routing import shards_for
 from engine.errors import ConfigError, EngineError, NotProven
 from engine.store.embedded_redis import DataDirLock, EmbeddedRedis
 from engine.store.link_key import claim_link_key
 from engine.store.redis_client import connect, display_url, durability_warnings, wait_ready
+from engine.store.redis_servers import each_server
 from engine.store.sealed_config import engine_key, proof, seal
 from engine.store.slot_map import read_slot_map
 
@@ -76,7 +77,7 @@ def up(config: Config, console: Console) -> int:
                 f"[yellow]warning:[/] {escape(weakness)}; on another host than loopback the engine refuses to start", soft_wrap=True
             )
         if config.rules_path:
-            read_rules(Path(config.rules_path))
+            read_rules(Path(config.rules_path), config)
         with reserved_port(config) as port:
             return asyncio.run(_Run(msgspec.structs.replace(config, port=port), console).run())
     finally:
@@ -241,7 +242,7 @@ class _Run:
 
     async def _start_redis(self) -> None:
         config = self._config
-        if config.address and (not config.redis_url or config.redis_url.startswith("unix:")):
+        if config.address and (not config.redis_url or any(url.startswith("unix:") for url in redis_urls(config.redis_url))):
             raise ConfigError("redis_url: with --address every node must reach Redis; give --redis redis://HOST:6379/0")
         if not config.redis_url:
             self._redis = EmbeddedRedis(config)
@@ -256,13 +257,14 @@ class _Run:
             data_dir = str(self._redis.data_dir)  # absolute: the controller, which takes snapshots, has another working directory
             self._config = msgspec.structs.replace(config, redis_url=self._redis.url, redis_durability="reported", data_dir=data_dir)
             return
-        client = connect(config)
-        try:
-            await wait_ready(client, config, config.redis_timeout_ms / 1000)
-            for warning in await durability_warnings(client, config.redis_replicas_min):
-                self._console.print(f"[yellow]warning:[/] {warning}")
-        finally:
-            await client.aclose()
+        for server in each_server(config):
+            client = connect(server)
+            try:
+                await wait_ready(client, server, config.redis_timeout_ms / 1000)
+                for warning in await durability_warnings(client, config.redis_replicas_min):
+                    self._console.print(f"[yellow]warning:[/] {warning}")
+            finally:
+                await client.aclose()
 
     async def _choose_shards(self) -> None:
         """Where no number of shards is given: that of the stored data, which must not change by itself, or for new data by the cores."""
@@ -274,7 +276,7 @@ class _Run:
         finally:
             await client.aclose()
         cores, (room, _) = self._cluster.cores(), self._cluster.places()["engine_shard"]
-        shards = stored.shards if stored else shards_for(cores, room)
+        shards = stored.shards if stored else shards_for(cores, room, len(redis_urls(self._config.redis_url)))
         reason = "as the stored data has" if stored else f"for {cores:g} cores"
         self._console.print(f"{shards} {'shard' if shards == 1 else 'shards'}, {reason}; --shards sets another number", highlight=False)
         self._config = msgspec.structs.replace(self._config, shards=shards)

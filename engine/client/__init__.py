@@ -1,8 +1,8 @@
 """The Python clients of an engine: receive with `Client`, publish with `Publisher`.
 
-`protocol.py` is the receiving side (cursor, duplicates, acknowledgements, reconnecting) without I/O; `client.py` is the asyncio shell
-around it, on the websockets library. `publisher.py` publishes through `retried_requests.py` over `http_connection.py`. `sync.py` runs
-both in a thread, for programs without an event loop.
+`protocol.py` is the receiving side (cursor, duplicates, acknowledgements, reconnecting) without I/O; `receiver.py` keeps it connected,
+over the transports in `links`; `client.py` is what an application sees of it. `publisher.py` publishes through `retried_requests.py` over
+`http_connection.py`. `sync.py` runs both in a thread, for programs without an event loop.
 """
 
 from __future__ import annotations
@@ -12,44 +12,73 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engine.client.client import Client
-    from engine.client.frames import Message
+    from engine.client.digest import Digest, DigestLine, DigestMessage
+    from engine.client.event_requests import EventOutcome, ScheduledMessage
+    from engine.client.frames import Counts, Message
     from engine.client.protocol import Connected, Disconnected, Draining, Gap, Revoked, ServerError
     from engine.client.publish_results import ItemError, PublishError, Result
     from engine.client.publisher import Publisher
+    from engine.client.signal_requests import CountedSignals
     from engine.client.sync import SyncClient, SyncPublisher
+    from engine.client.user_inbox import InboxMessage, InboxPage, Marked
+    from engine.client.user_preferences import CategoryPreference, UserPreferences
 
 _HOME = {
+    "CategoryPreference": "user_preferences",
     "Client": "client",
     "Connected": "protocol",
+    "CountedSignals": "signal_requests",
+    "Counts": "frames",
+    "Digest": "digest",
+    "DigestLine": "digest",
+    "DigestMessage": "digest",
     "Disconnected": "protocol",
     "Draining": "protocol",
+    "EventOutcome": "event_requests",
     "Gap": "protocol",
+    "InboxMessage": "user_inbox",
+    "InboxPage": "user_inbox",
     "ItemError": "publish_results",
+    "Marked": "user_inbox",
     "Message": "frames",
     "PublishError": "publish_results",
     "Publisher": "publisher",
     "Result": "publish_results",
     "Revoked": "protocol",
+    "ScheduledMessage": "event_requests",
     "ServerError": "protocol",
     "SyncClient": "sync",
     "SyncPublisher": "sync",
+    "UserPreferences": "user_preferences",
 }
 
 __all__ = [
+    "CategoryPreference",
     "Client",
     "Connected",
+    "CountedSignals",
+    "Counts",
+    "Digest",
+    "DigestLine",
+    "DigestMessage",
     "Disconnected",
     "Draining",
+    "EventOutcome",
     "Gap",
+    "InboxMessage",
+    "InboxPage",
     "ItemError",
+    "Marked",
     "Message",
     "PublishError",
     "Publisher",
     "Result",
     "Revoked",
+    "ScheduledMessage",
     "ServerError",
     "SyncClient",
     "SyncPublisher",
+    "UserPreferences",
 ]
 
 

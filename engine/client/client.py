@@ -1,35 +1,32 @@
-"""Receives a user's notifications: the asyncio shell around `engine.client.protocol`, on the websockets library.
+"""Receives a user's notifications: what an application sees of the session, which `engine.client.receiver` keeps connected.
 
-One task per client keeps it connected: connect, then a loop that waits for the next frame or the session's deadline, feeds the session
-and reports its events. A second task writes, so that acknowledging never waits for reading. All decisions are in the session.
+Here messages are handed out and settled, the cursor is reported, and requests beside the connection are made.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
-import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from ssl import SSLContext
 from types import TracebackType
-from typing import Final, Self
-from urllib.parse import urlencode
-
-import msgspec
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
-from websockets.http11 import Response
-from websockets.typing import Subprotocol
+from typing import Any, Final, Self, TypeVar
 
 from engine.client.credentials import Credentials, Token, parse_url
+from engine.client.digest import Digest, fetch_digest
+from engine.client.event_requests import change_topics
 from engine.client.frames import Message
-from engine.client.protocol import Connected, Disconnected, Event, Session
-from engine.client.retried_requests import retry_after_s
+from engine.client.http_connection import HttpConnection
+from engine.client.links.transport_ladder import TransportLadder
+from engine.client.links.transport_link import LinkOptions
+from engine.client.protocol import TRANSPORTS, Event, Session, Transport
+from engine.client.receiver import Receiver
+from engine.client.retried_requests import RetriedRequests
+from engine.client.user_inbox import InboxPage, Mark, Marked, fetch_inbox, mark_inbox
+from engine.client.user_preferences import UserPreferences, change_preferences, fetch_preferences
 from engine.errors import Unreachable
 
-SUBPROTOCOL: Final = Subprotocol("notify.v1.json")
-FRAME_BYTES_MAX: Final = 8 << 20  # an engine sends at most 256 KiB
-CLOSE_TIMEOUT_S: Final = 2.0
+T = TypeVar("T")
+
 YIELD_EVERY: Final = 32  # messages returned without yielding to the loop, which writes the acknowledgements
 
 
@@ -43,6 +40,10 @@ class Client:
     At least once: a message is acknowledged when the next one is requested, or the context is left without an exception, so a message
     whose handler failed or whose process died is delivered again. Repeats of settled messages are dropped by id. A lost connection
     is made again after 1, 2, 5, 10 s with jitter, or after the delay a server gives, and resumes at the cursor.
+
+    Where no WebSocket gets through, messages come over SSE, and where streams are held back too, by polling; the client goes back to a
+    better transport as soon as one works. Nothing is lost or repeated by that. Only a WebSocket takes a `nack`: on the others it raises
+    `NackNeedsWebSocket`.
 
     With `auto_ack=False` settle each message with `await message.ack()` or `await message.nack("why")`, in any order and from any task;
     the engine stops sending at about 256 unsettled messages.
@@ -59,9 +60,13 @@ class Client:
         last_event_id: the cursor to resume from; None delivers everything pending.
         auto_ack: acknowledge each message when the next one is requested.
         on_cursor: called with the new cursor when messages were settled, at most once per turn of the loop.
-        on_event: called with `Connected`, `Disconnected`, `Gap`, `Revoked`, `Draining` and `ServerError` in order; with a `Gap`
-            before the messages after it are delivered.
-        open_timeout_s: how long entering the context waits for the first connection, over all attempts.
+        on_event: called with `Connected`, `Disconnected`, `Gap`, `Revoked`, `Draining`, `ServerError`, `Digest` and `Counts` in order;
+            with a `Gap` before the messages after it are delivered.
+        digest: after an absence `on_event` also gets a `Digest` of what was missed, beside the messages themselves.
+        counts: `on_event` also gets `Counts` of the inbox, when connected and whenever they change.
+        open_timeout_s: how long entering the context waits for the first connection, over all attempts and transports.
+        transports: those that may be used, best first.
+        upgrade_after_s: on a lesser transport, when a better one is tried again; doubles up to ten minutes.
         ssl: for `https` and `wss`, instead of the system's default.
 
     Raises (from entering the context, and from the iteration):
@@ -69,7 +74,7 @@ class Client:
         Unauthorized: the token was rejected, and so was a fresh one where `token` is a function.
         Forbidden: the token lacks the scope.
         TooManyConnections: newer connections of this user replaced this one.
-        Refused: any other answer that retrying does not change.
+        Refused: any other answer that retrying does not change, on every transport.
     """
 
     def __init__(
@@ -82,52 +87,53 @@ class Client:
         auto_ack: bool = True,
         on_cursor: Callable[[str], object] | None = None,
         on_event: Callable[[Event], object] | None = None,
+        digest: bool = False,
+        counts: bool = False,
         open_timeout_s: float = 10.0,
+        transports: Sequence[Transport] = TRANSPORTS,
+        upgrade_after_s: float = 60.0,
         ssl: SSLContext | None = None,
     ) -> None:
         self._address = parse_url(url)
         self._credentials = Credentials(token)
-        self._device = device
         self._auto_ack = auto_ack
         self._on_cursor = on_cursor
-        self._on_event = on_event
         self._open_timeout_s = open_timeout_s
         self._ssl = ssl
         self._session = Session(last_event_id, renewable=self._credentials.renewable)
+        options = LinkOptions(
+            self._address, self._credentials, lambda: self._session.cursor, device, digest, counts, ssl, timeout_s=open_timeout_s
+        )
+        self._receiver = Receiver(self._session, options, TransportLadder(transports, upgrade_after_s), on_event, self._changed)
+        self._entered = False
         self._cursor_reported = last_event_id
         self._report_scheduled = False
         self._handling: Message | None = None
         self._returned_in_a_row = 0
-        self._failure: BaseException | None = None
-        self._last_reason = "no answer"
-        self._runner: asyncio.Task[None] | None = None
-        self._opened = asyncio.Event()
         self._readable = asyncio.Event()
-        self._writable = asyncio.Event()
-        # Monotonic, so that a corrected clock times nothing out; anchored to the wall, because ACKs carry a timestamp.
-        self._clock_offset_s = time.time() - time.monotonic()
 
     @property
     def cursor(self) -> str | None:
         """`event_id` up to which everything is settled; pass it as `last_event_id` to resume."""
         return self._session.cursor
 
+    @property
+    def transport(self) -> Transport | None:
+        """The one in use; None while there is no connection."""
+        return self._session.transport
+
     async def __aenter__(self) -> Self:
-        if self._runner is not None:
+        if self._entered:
             raise RuntimeError("a Client can be entered once; create another one")
-        self._runner = asyncio.create_task(self._run(), name="engine-client")
-        opened = asyncio.create_task(self._opened.wait())
+        self._entered = True
+        self._receiver.start()
         try:
-            await asyncio.wait({opened, self._runner}, timeout=self._open_timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if self._failure is not None:
-                raise self._failure
-            if not self._opened.is_set():
-                raise Unreachable(f"no engine answered at {self._address.http} within {self._open_timeout_s:g} s: {self._last_reason}")
+            if not await self._receiver.until_opened(self._open_timeout_s):
+                reason = self._receiver.reason
+                raise Unreachable(f"no engine answered at {self._address.http} within {self._open_timeout_s:g} s: {reason}")
         except BaseException:
             await self.close()
             raise
-        finally:
-            opened.cancel()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -137,9 +143,7 @@ class Client:
 
     async def close(self) -> None:
         """Send what is settled, close the connection and stop. Idempotent."""
-        if self._runner is not None and not self._runner.done():
-            self._runner.cancel()
-            await asyncio.wait({self._runner})
+        await self._receiver.close()
         self._report_cursor()
 
     def __aiter__(self) -> Self:
@@ -152,9 +156,9 @@ class Client:
             self._returned_in_a_row = 0
             await asyncio.sleep(0)
         while (message := self._session.next_message()) is None:
-            if self._failure is not None:
-                raise self._failure
-            if self._runner is None or self._runner.done():
+            if self._receiver.failure is not None:
+                raise self._receiver.failure
+            if not self._receiver.running:
                 raise StopAsyncIteration
             self._returned_in_a_row = 0
             self._readable.clear()
@@ -166,14 +170,100 @@ class Client:
         return message
 
     def settle(self, message: Message, reason: str | None) -> None:
-        """Acknowledge a message, or reject it with a reason; `message.ack()` and `message.nack()` call it."""
-        self._session.settle(message, reason, self._now_ms())
-        self._writable.set()
+        """Acknowledge a message, or reject it with a reason; `message.ack()` and `message.nack()` call it, and raise what it raises."""
+        self._session.settle(message, reason, self._receiver.now_ms())
+        self._receiver.send_soon()
         self._schedule_report()
 
+    async def digest(self, *, since: int = 0, limit: int = 20) -> Digest:
+        """What the user has missed, in at most so many lines: what is pending; with `since`, ms since the epoch, of what came from then on
+        also what other devices have acknowledged and nobody has read.
+
+        Raises:
+            Refused: `since` or `limit` is not valid; Unauthorized, Forbidden: the token.
+            Unreachable: no engine answered within `open_timeout_s`.
+        """
+        return await self._ask(lambda requests: fetch_digest(requests, since, limit))
+
+    async def inbox(
+        self,
+        *,
+        before: int | None = None,
+        limit: int | None = None,
+        unread: bool = False,
+        archived: bool = False,
+        type: str | None = None,
+        text: str | None = None,
+    ) -> InboxPage:
+        """A page of the user's inbox, the newest first; acknowledges nothing. The client need not be entered.
+
+        Args:
+            before: of the page before, for the next one.
+            limit: 50 by default, 100 at most.
+            unread: those only. archived: those, which are not among the others.
+            type: a type, or `post.*`. text: occurs in a value of the message, in any case.
+
+        Raises:
+            Refused: an argument is not valid, or the engine keeps no inboxes; Unauthorized, Forbidden: the token.
+            Unreachable: no engine answered within `open_timeout_s`.
+        """
+        query = {"before": before, "limit": limit, "unread": unread, "archived": archived, "type": type, "q": text}
+        return await self._ask(lambda requests: fetch_inbox(requests, **query))
+
+    async def mark(self, mark: Mark, *, ids: Sequence[str] | None = None, upto: int | None = None, all: bool = False) -> Marked:
+        """Mark messages of the inbox, by exactly one of their `ids`, `upto` a number, and `all`; durable on return. Idempotent.
+
+        `read` and `archive` acknowledge what is pending, on all devices of the user; what is read is seen.
+
+        Raises: as `inbox`.
+        """
+        return await self._ask(lambda requests: mark_inbox(requests, mark, ids, upto, all))
+
+    async def subscribe(self, *topics: str) -> list[str]:
+        """Become a subscriber of topics, until `unsubscribe`. Returns all topics of the user; without arguments it only tells them.
+
+        Raises: as `inbox`; `Refused` also when a topic is not allowed, or there are too many.
+        """
+        return await self._ask(lambda requests: change_topics(requests, "PUT", topics))
+
+    async def unsubscribe(self, *topics: str) -> list[str]:
+        """Be no subscriber any more. Returns the topics that are left. Raises as `subscribe`."""
+        return await self._ask(lambda requests: change_topics(requests, "DELETE", topics))
+
+    async def preferences(self) -> UserPreferences:
+        """What the user has chosen, and may choose. The client need not be entered.
+
+        Raises:
+            Unauthorized, Forbidden: the token.
+            Unreachable: no engine answered within `open_timeout_s`.
+        """
+        return await self._ask(fetch_preferences)
+
+    async def set_preferences(self, **changes: Any) -> UserPreferences:
+        """Change what is named, and leave the rest: `categories={"news": "off"}, types={"post.*": None}, zone="Asia/Tokyo"`.
+
+        None removes a choice, or a whole member. Changes of several devices at once are all applied. Durable on return.
+
+        Raises:
+            Refused: a change is not valid, or the application does not leave it to users; the others as `preferences`.
+        """
+        return await self._ask(lambda requests: change_preferences(requests, changes))
+
     # -- inside --------------------------------------------------------------------------------------------------------
-    def _now_ms(self) -> int:
-        return int((time.monotonic() + self._clock_offset_s) * 1000)
+    async def _ask(self, question: Callable[[RetriedRequests], Awaitable[T]]) -> T:
+        """The answer to a request beside the connection."""
+        carrier = HttpConnection(self._address, connections_max=1, ssl=self._ssl)
+        requests = RetriedRequests(carrier, self._credentials, timeout_s=self._open_timeout_s, retry_for_s=self._open_timeout_s)
+        try:
+            return await question(requests)
+        finally:
+            requests.close()
+
+    def _changed(self) -> None:
+        """Messages may have arrived, or the cursor moved: a nack was confirmed, or another device settled what held it."""
+        self._readable.set()
+        if self._session.cursor != self._cursor_reported:
+            self._schedule_report()
 
     def _settle_handled(self) -> None:
         if self._handling is not None:
@@ -197,128 +287,4 @@ class Client:
         try:
             self._report_cursor()
         except Exception as error:
-            self._failure = error
-            if self._runner is not None:
-                self._runner.cancel()
-
-    def _report_events(self) -> None:
-        for event in self._session.events():
-            if isinstance(event, Connected):
-                self._opened.set()
-            elif isinstance(event, Disconnected):
-                self._last_reason = event.reason
-            if self._on_event is not None:
-                self._on_event(event)
-
-    async def _run(self) -> None:
-        try:
-            while True:
-                await self._connect()
-                self._report_events()
-                if self._session.failure is not None:
-                    raise self._session.failure
-                await asyncio.sleep(self._session.retry_in_ms(random.random(), self._now_ms()) / 1000)
-        except Exception as error:
-            self._failure = error
-        finally:
-            self._readable.set()
-
-    async def _connect(self) -> None:
-        """One connection, from handshake to close."""
-        try:
-            token = await self._credentials.get(fresh=self._session.token_rejected)
-        except Exception as error:
-            if not self._opened.is_set():
-                raise
-            self._session.unreachable(f"no fresh token: {error!r}")  # the issuer of tokens may be back soon
-            return
-        query = {key: value for key, value in (("last_event_id", self._session.present()), ("device", self._device)) if value}
-        try:
-            socket = await connect(
-                f"{self._address.websocket}/v1/ws" + (f"?{urlencode(query)}" if query else ""),
-                additional_headers={"Authorization": f"Bearer {token}"},
-                subprotocols=[SUBPROTOCOL],
-                compression=None,  # frames are small: deflate costs more memory and time than it saves
-                proxy=None,
-                ping_interval=None,  # the session sends heartbeats itself
-                open_timeout=self._open_timeout_s,
-                close_timeout=CLOSE_TIMEOUT_S,
-                max_size=FRAME_BYTES_MAX,
-                ssl=(self._ssl or True) if self._address.secure else None,
-            )
-        except InvalidStatus as error:
-            self._session.refused(
-                error.response.status_code, detail_of(error.response), retry_after_s(error.response.headers.get("Retry-After"))
-            )
-        except (OSError, InvalidHandshake) as error:  # TimeoutError is an OSError
-            self._session.unreachable(str(error) or type(error).__name__)
-        else:
-            await self._serve(socket)
-
-    async def _serve(self, socket: ClientConnection) -> None:
-        session = self._session
-        session.opened(self._now_ms())
-        writer = asyncio.create_task(self._write(socket), name="engine-client-writer")
-        renewer = asyncio.create_task(self._renew(), name="engine-client-renewer")
-        try:
-            while session.closing is None:
-                try:
-                    async with asyncio.timeout((session.deadline_ms - self._now_ms()) / 1000):
-                        frame = await socket.recv(decode=False)
-                except TimeoutError:
-                    session.tick(self._now_ms())
-                except ConnectionClosed:
-                    break
-                else:
-                    session.receive(frame, self._now_ms())
-                    self._readable.set()
-                    if session.cursor != self._cursor_reported:
-                        self._schedule_report()  # a nack was confirmed, or another device settled what held the cursor
-                self._report_events()
-                self._writable.set()
-        finally:
-            for task in (writer, renewer):
-                task.cancel()
-            await asyncio.wait({writer, renewer})
-            await self._leave(socket)
-        session.closed(
-            1006 if session.closing else int(socket.close_code or 1006), socket.close_reason or "connection lost", self._now_ms()
-        )
-
-    async def _leave(self, socket: ClientConnection) -> None:
-        """Send what is pending and close; the connection is aborted after `CLOSE_TIMEOUT_S`."""
-        try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                for frame in self._session.data_to_send(self._now_ms()):
-                    await socket.send(frame, text=True)
-                await socket.close()
-        except (ConnectionClosed, TimeoutError):
-            socket.transport.abort()  # what was not sent is sent on the next connection
-
-    async def _write(self, socket: ClientConnection) -> None:
-        while True:
-            await self._writable.wait()
-            self._writable.clear()
-            try:
-                for frame in self._session.data_to_send(self._now_ms()):
-                    await socket.send(frame, text=True)
-            except ConnectionClosed:
-                return  # the reader reports the reason
-
-    async def _renew(self) -> None:
-        """Send a fresh token before the old one expires, so that the connection stays open."""
-        while (due_s := self._credentials.renew_in_s()) is not None:
-            await asyncio.sleep(max(1.0, due_s))
-            try:
-                self._session.authenticate(await self._credentials.get(fresh=True))
-            except Exception as error:
-                self._session.note("token", f"no fresh token: {error!r}")  # retried in a second; the old one is still valid
-            self._writable.set()
-
-
-def detail_of(response: Response) -> str:
-    """The `detail` of a problem+json answer, else the reason phrase."""
-    try:
-        return str(msgspec.json.decode(response.body or b"")["detail"])
-    except (msgspec.DecodeError, KeyError, TypeError):
-        return response.reason_phrase
+            self._receiver.fail(error)

@@ -11,6 +11,8 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 from msgspec import Struct
 
+from engine.client.digest import Digest
+
 
 class Done:
     """An awaitable that is done: `message.ack()` and `await message.ack()` both work."""
@@ -45,6 +47,8 @@ class Message(Struct, kw_only=True, dict=True):
         count: how many events were merged into this one; None for a message that is not merged.
         actors: the first few actors of the merged events; `first_ts` and `last_ts` are their times, `text` the publisher's summary.
         replaces: id of an earlier message that this one replaces: display it instead, and acknowledge both.
+        traceparent: the trace it belongs to (W3C Trace Context); None without one.
+        unsubscribe: path of the link that turns its category off for this user, where the category has one.
         data: the publisher's payload.
     """
 
@@ -65,6 +69,8 @@ class Message(Struct, kw_only=True, dict=True):
     last_ts: int | None = None
     text: str | None = None
     replaces: str | None = None
+    traceparent: str | None = None
+    unsubscribe: str | None = None
     data: Any = None
 
     def ack(self) -> Awaitable[None]:
@@ -78,6 +84,10 @@ class Message(Struct, kw_only=True, dict=True):
         """Reject this message: it goes to the dead-letter stream with `reason` and is not retried.
 
         The client repeats it until the engine confirms it, also on later connections; the cursor waits for that.
+
+        Raises:
+            NackNeedsWebSocket: the client has fallen back to SSE or polling. The message is not settled: acknowledge it, or leave it
+                pending, in which case it comes again to the next client.
         """
         return self._settle(reason or "refused")
 
@@ -108,7 +118,7 @@ class WelcomeFrame(Struct, tag="welcome"):
     from_: int = msgspec.field(name="from", default=0)
     heartbeat_ms: int = 30_000
     timeout_ms: int = 60_000
-    reconnect: Reconnect = Reconnect()
+    reconnect: Reconnect | None = None
 
 
 class MessagesFrame(Struct, tag="messages"):
@@ -128,6 +138,14 @@ class GapFrame(Struct, tag="gap"):
 
     from_: int = msgspec.field(name="from")
     to: int
+
+
+class Counts(Struct, tag="counts"):
+    """How many messages of the user's inbox are unread, and unseen. Keep those with the highest `revision`."""
+
+    unread: int
+    unseen: int
+    revision: int
 
 
 class NackedFrame(Struct, tag="nacked"):
@@ -153,14 +171,14 @@ class ErrorFrame(Struct, tag="error"):
     detail: str = ""
 
 
-Frame = WelcomeFrame | MessagesFrame | RevokeFrame | GapFrame | NackedFrame | PongFrame | DrainFrame | ErrorFrame
+Frame = WelcomeFrame | MessagesFrame | RevokeFrame | GapFrame | NackedFrame | PongFrame | DrainFrame | ErrorFrame | Digest | Counts
 
 
 class _Typed(Struct):
     type: str
 
 
-_KNOWN: Final = frozenset({"welcome", "messages", "revoke", "gap", "nacked", "pong", "drain", "error"})
+_KNOWN: Final = frozenset({"welcome", "messages", "revoke", "gap", "nacked", "pong", "drain", "error", "digest", "counts"})
 _frames: Final = msgspec.json.Decoder(Frame)
 _typed: Final = msgspec.json.Decoder(_Typed)
 

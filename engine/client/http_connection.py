@@ -30,6 +30,15 @@ class Response(Struct, frozen=True):
     body: bytes
 
 
+def request_head(address: EngineUrl, method: str, path: str, headers: Mapping[str, str], body_bytes: int = 0) -> bytes:
+    """The head of a request (RFC 9112, section 3), to the empty line. Raises ValueError for a line break in a part of it."""
+    head = f"{method} {address.prefix}{path} HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Length: {body_bytes}\r\n"
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    if "\n" in head.replace("\r\n", "") or any("\r" in value or "\n" in value for value in headers.values()):
+        raise ValueError("a line break in a request's head")
+    return f"{head}{lines}\r\n".encode("latin-1")
+
+
 class _Exchange(asyncio.Protocol):
     """One connection: one request at a time."""
 
@@ -144,13 +153,10 @@ class HttpConnection:
             OSError: no connection, or it broke (`ConnectionError`); the request may have taken effect.
             TimeoutError: no answer within `timeout_s` (an OSError too).
         """
-        head = f"{method} {self._address.prefix}{path} HTTP/1.1\r\nHost: {self._address.netloc}\r\nContent-Length: {len(body)}\r\n"
-        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        if "\n" in head.replace("\r\n", "") or any("\r" in value or "\n" in value for value in headers.values()):
-            raise ValueError("a line break in a request's head")
+        head = request_head(self._address, method, path, headers, len(body))
         async with self._slots:
             connection = await self._connection(timeout_s)
-            answer = await connection.send(f"{head}{lines}\r\n".encode("latin-1") + body, timeout_s)
+            answer = await connection.send(head + body, timeout_s)
             if connection.open:
                 self._idle.append(connection)
             return answer

@@ -2,11 +2,16 @@
 
 One `Session` lasts as long as the client, over any number of connections:
 
-    present() -> opened(now) -> receive(frame, now) ... tick(now) ... -> closed(code, reason, now) | refused(...) | unreachable(...)
-    then wait retry_in_ms(random) and begin again, until `failure` is set.
+    opened(now, cursor, transport) -> receive(frame, now) ... tick(now) ... -> closed(code, reason, now)
+    or refused(...) | unreachable(...); then wait retry_in_ms(random) and begin again, until `failure` is set.
 
 After each call the shell takes `events()` and `data_to_send()`, closes the connection if `closing` is set, and calls `tick` at
 `deadline_ms` at the latest. The application takes messages with `next_message` and settles each with `settle`.
+
+Transports. On a WebSocket the session writes frames. SSE and polling only receive: `acks_to_send` has what is acknowledged by requests
+there, and a nack is an error: kept for a WebSocket that may never come, it would hold the cursor and its place in the window for good.
+Only a nack that a WebSocket took, or that was made between two of them, waits for the next one. `opened` while a connection is open
+replaces that one: a better transport was found, and what was acknowledged over the former may be acknowledged again.
 
 Cursor. `_open` holds the sequence numbers received and not settled, `_order` a heap of all numbers received above the cursor. The
 cursor is the highest number without an open one below it, so presenting it, which acknowledges everything up to it, never acknowledges
@@ -25,12 +30,14 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Literal, get_args
 
 import msgspec
 from msgspec import Struct
 
+from engine.client.digest import Digest
 from engine.client.frames import (
+    Counts,
     DrainFrame,
     ErrorFrame,
     GapFrame,
@@ -42,7 +49,7 @@ from engine.client.frames import (
     WelcomeFrame,
     parse,
 )
-from engine.errors import ClientError, Forbidden, Refused, TooManyConnections, Unauthorized
+from engine.errors import ClientError, Forbidden, NackNeedsWebSocket, Refused, TooManyConnections, Unauthorized
 
 WELCOME_TIMEOUT_MS: Final = 10_000  # from the upgrade to the first frame
 IDS_PER_FRAME: Final = 100  # ids have 128 characters at most, a frame 64 KiB
@@ -51,12 +58,21 @@ SETTLED_IDS_MAX: Final = 4096  # sixteen in-flight windows of 256
 SETTLED_IDS_MS: Final = 24 * 3600 * 1000  # as long as an engine keeps idempotency keys
 UNSETTLED_MAX: Final = 4096  # sixteen in-flight windows: a server that exceeds it is disconnected
 
+Transport = Literal["websocket", "sse", "poll"]
+TRANSPORTS: Final[tuple[Transport, ...]] = get_args(Transport)
+"""Best first."""
+
+CLOSE_LOST: Final = 1006  # RFC 6455, section 7.4.1: no close frame was received
 CLOSE_TOKEN: Final = 4401
-_FATAL: Final[dict[int, type[Refused]]] = {4403: Forbidden, 4409: TooManyConnections}
+CLOSE_TOO_MANY: Final = 4409
+_FATAL: Final[dict[int, type[Refused]]] = {4403: Forbidden, CLOSE_TOO_MANY: TooManyConnections}
 
 
 class Connected(Struct, frozen=True):
-    """Connected. `resumed`: `new`, `ok`, or `gap` when the cursor was unknown and delivery starts at `from_seq`."""
+    """Connected. `resumed`: `new`, `ok`, or `gap` when the cursor was unknown and delivery starts at `from_seq`.
+
+    Without a `Disconnected` before it: the client has changed to a better `transport`. By polling, `connection` and `user` are empty.
+    """
 
     connection: str
     user: str
@@ -64,6 +80,7 @@ class Connected(Struct, frozen=True):
     seq: int
     resumed: str
     from_seq: int
+    transport: Transport = "websocket"
 
 
 class Disconnected(Struct, frozen=True):
@@ -99,7 +116,7 @@ class ServerError(Struct, frozen=True):
     detail: str
 
 
-Event = Connected | Disconnected | Gap | Revoked | Draining | ServerError
+Event = Connected | Disconnected | Gap | Revoked | Draining | ServerError | Digest | Counts
 
 
 def split_cursor(event_id: str) -> tuple[str, int]:
@@ -136,7 +153,8 @@ class Session:
         self.failure: ClientError | None = None
         self.token_rejected = False
         self._epoch, self._seq = split_cursor(cursor) if cursor else ("", 0)
-        self._presented = cursor
+        self._presented: str | None = None
+        self._transport: Transport = "websocket"
         self._acked = 0
         self._queue: deque[Message] = deque()
         self._unsettled: dict[str, Message] = {}
@@ -150,6 +168,7 @@ class Session:
         self._events: list[Event] = []
         self._reconnect = Reconnect()
         self._attempt = 0
+        self._renew_at_once = False  # the token was rejected, and no attempt was made since
         self._retry_after_ms: int | None = None
         self._drain_at: int | None = None
         self._connected = False
@@ -160,42 +179,62 @@ class Session:
         self._timeout_ms = WELCOME_TIMEOUT_MS
 
     # -- connections -------------------------------------------------------------------------------------------------
-    def present(self) -> str | None:
-        """The cursor for the next handshake. Messages settled after this call are acknowledged by frames."""
-        self._presented = self.cursor
-        return self.cursor
+    def opened(
+        self, now_ms: int, presented: str | None = None, transport: Transport = "websocket", timeout_ms: int = WELCOME_TIMEOUT_MS
+    ) -> None:
+        """A connection is open; `welcome` is its next frame.
 
-    def opened(self, now_ms: int) -> None:
-        """A connection was upgraded; `welcome` is the next frame."""
+        Args:
+            presented: the cursor of its handshake. Messages settled since are acknowledged on the connection.
+            timeout_ms: within which the `welcome` has to come.
+        """
         self._connected = True
+        self._presented = presented
+        self._transport = transport
         self.closing = None
         self._heard_ms = now_ms
-        self._timeout_ms = WELCOME_TIMEOUT_MS
+        self._timeout_ms = timeout_ms
         self._welcomed_ms = self._ping_at = self._drain_at = self._retry_after_ms = None
         self._frames.clear()
 
-    def closed(self, code: int, reason: str, now_ms: int) -> None:
+    @property
+    def transport(self) -> Transport | None:
+        """Of the open connection, once it has been welcomed."""
+        return self._transport if self.welcomed else None
+
+    @property
+    def welcomed(self) -> bool:
+        """The open connection has been welcomed."""
+        return self._welcomed_ms is not None
+
+    def closed(self, code: int, reason: str, now_ms: int, retry_after_s: float | None = None) -> None:
         """The connection ended; `code` is the WebSocket close code, 1006 when there was none."""
-        stable_ms = self._reconnect.delays_ms[-1]
-        if self._welcomed_ms is not None and now_ms - self._welcomed_ms >= stable_ms:
-            self._attempt = 0  # only after a stable connection, else a server that drops clients at once would get them every second
-        self._connected = False
+        self._end(now_ms)
+        self._retry_after_ms = None if retry_after_s is None else round(retry_after_s * 1000)
         self._events.append(Disconnected(code, self.closing or reason))
         if code == CLOSE_TOKEN:
             self._reject_token(reason or "the token expired", code)
         elif code in _FATAL:
             self.failure = _FATAL[code](reason or "the engine closed the connection", code)
 
-    def refused(self, status: int, detail: str, retry_after_s: float | None = None) -> None:
-        """The handshake was answered with this HTTP status instead of an upgrade."""
+    def _end(self, now_ms: int) -> None:
+        stable_ms = self._reconnect.delays_ms[-1]
+        if self._welcomed_ms is not None and now_ms - self._welcomed_ms >= stable_ms:
+            self._attempt = 0  # only after a stable connection, else a server that drops clients at once would get them every second
+        self._connected = False
+        self._welcomed_ms = None
+
+    def refused(self, status: int, detail: str, retry_after_s: float | None = None, *, elsewhere: bool = False) -> None:
+        """A handshake or poll was answered with this HTTP status. `elsewhere`: another transport is left, which may not be refused."""
+        self._end(self._heard_ms)
         self._events.append(Disconnected(status, detail))
         if status == 401:
             self._reject_token(detail or "the token is missing or not valid", status)
-        elif status == 403:
+        elif status == 403 and not elsewhere:
             self.failure = Forbidden(detail or "the token does not allow to connect", status)
         elif status in (408, 425, 429) or status >= 500:
             self._retry_after_ms = None if retry_after_s is None else round(retry_after_s * 1000)
-        else:
+        elif not elsewhere:
             self.failure = Refused(detail or "the engine refused the connection", status)
 
     def unreachable(self, reason: str) -> None:
@@ -209,10 +248,12 @@ class Session:
     def _reject_token(self, detail: str, status: int) -> None:
         if self.token_rejected or not self._renewable:  # the fresh one was rejected too
             self.failure = Unauthorized(detail, status)
-        self.token_rejected = True
+        self.token_rejected = self._renew_at_once = True
 
     def retry_in_ms(self, random: float, now_ms: int) -> int:
         """Delay before the next attempt, ms: as the server asked, else the next of `Reconnect.delays_ms` with jitter.
+
+        None after a token was rejected, once: the issuer of tokens may be away for as long as an engine.
 
         Args:
             random: uniformly distributed in [0, 1).
@@ -220,7 +261,8 @@ class Session:
         if self._drain_at is not None:
             due, self._drain_at = self._drain_at, None
             return max(0, due - now_ms)
-        if self.token_rejected:
+        if self._renew_at_once:
+            self._renew_at_once = False
             return 0
         delays = self._reconnect.delays_ms
         delay = delays[min(self._attempt, len(delays) - 1)]
@@ -240,6 +282,10 @@ class Session:
         if self._drain_at is not None:
             due = min(due, self._drain_at)
         return due
+
+    def heard(self, now_ms: int) -> None:
+        """The server has shown that it is there, without a frame."""
+        self._heard_ms = now_ms
 
     def tick(self, now_ms: int) -> None:
         """Send a due heartbeat; set `closing` when the server is silent or draining."""
@@ -268,6 +314,8 @@ class Session:
                     self._take(message, now_ms)
             case WelcomeFrame():
                 self._welcome(frame, now_ms)
+            case Digest() | Counts():
+                self._events.append(frame)
             case RevokeFrame():
                 self._revoke(frame.ids, now_ms)
             case GapFrame():
@@ -285,8 +333,8 @@ class Session:
         self._welcomed_ms = now_ms
         self._timeout_ms = max(1, frame.timeout_ms)
         self._heartbeat_ms = max(1, frame.heartbeat_ms)
-        self._ping_at = now_ms + self._heartbeat_ms
-        if frame.reconnect.delays_ms:
+        self._ping_at = now_ms + self._heartbeat_ms if self._transport == "websocket" else None
+        if frame.reconnect is not None and frame.reconnect.delays_ms:
             self._reconnect = frame.reconnect
         if frame.epoch != self._epoch:
             # Storage lost data and sequence numbers start again: unsettled messages can only be acknowledged by id.
@@ -297,7 +345,7 @@ class Session:
         epoch, seq = split_cursor(self._presented) if self._presented else ("", 0)
         self._acked = seq if epoch == frame.epoch and frame.resumed != "gap" else 0
         self._nacks = dict.fromkeys(self._refused)
-        self._events.append(Connected(frame.connection, frame.user, frame.epoch, frame.seq, frame.resumed, frame.from_))
+        self._events.append(Connected(frame.connection, frame.user, frame.epoch, frame.seq, frame.resumed, frame.from_, self._transport))
 
     def _take(self, message: Message, now_ms: int) -> None:
         if self.closing is not None:
@@ -323,6 +371,8 @@ class Session:
             self._queue.append(message)
 
     def _revoke(self, ids: list[str], now_ms: int) -> None:
+        # What this client has acknowledged by a request is revoked on its own stream: the engine does not know which stream that was.
+        news = [id_ for id_ in ids if id_ in self._unsettled or id_ not in self._settled]
         for id_ in ids:
             self._refused.pop(id_, None)
             message = self._unsettled.get(id_)
@@ -330,7 +380,8 @@ class Session:
                 self._close_out(message, now_ms, None)
         revoked = set(ids)
         self._queue = deque(message for message in self._queue if message.id not in revoked)
-        self._events.append(Revoked(ids))
+        if news:
+            self._events.append(Revoked(news))
 
     def _confirm(self, ids: list[str], now_ms: int) -> None:
         """The nacks of these ids are durable, or the messages were settled before."""
@@ -346,10 +397,16 @@ class Session:
         return self._queue.popleft() if self._queue else None
 
     def settle(self, message: Message, reason: str | None, now_ms: int) -> None:
-        """Acknowledge a message, or reject it with `reason`. Idempotent; a revoked message is ignored."""
+        """Acknowledge a message, or reject it with `reason`. Idempotent; a revoked message is ignored.
+
+        Raises:
+            NackNeedsWebSocket: there is a reason, and the connection, or the last one, is not a WebSocket.
+        """
         if self._unsettled.get(message.id) is not message or message.id in self._refused:
             return
         if reason is not None:
+            if self._transport != "websocket":
+                raise NackNeedsWebSocket(f"{message.id} cannot be rejected over {self._transport}, only over a WebSocket: it stays pending")
             self._refuse(message.id, reason[:REASON_CHARS_MAX])
             return
         self._close_out(message, now_ms, None)
@@ -375,8 +432,8 @@ class Session:
 
     # -- for the shell -----------------------------------------------------------------------------------------------
     def authenticate(self, token: str) -> None:
-        """Send a fresh token on the open connection."""
-        if self._connected:
+        """Send a fresh token on the open connection, if it takes frames."""
+        if self._connected and self._transport == "websocket":
             self._frames.append(msgspec.json.encode({"type": "auth", "token": token}))
 
     def data_to_send(self, now_ms: int) -> list[bytes]:
@@ -394,12 +451,18 @@ class Session:
         self._nacks.clear()
         for reason, ids in by_reason.items():
             frames += [msgspec.json.encode({"type": "nack", "ids": some, "reason": reason}) for some in _chunks(ids)]
-        frames += [msgspec.json.encode({"type": "ack", "ids": some, "ts": now_ms}) for some in _chunks(self._ack_ids)]
+        return frames + [b'{"type":"ack",%b' % body[1:] for body in self.acks_to_send(now_ms)]
+
+    def acks_to_send(self, now_ms: int) -> list[bytes]:
+        """What is to be acknowledged now, as bodies of `POST /v1/ack`; takes it from the session. Empty before `welcome`."""
+        if not self._connected or self._welcomed_ms is None:
+            return []
+        bodies = [msgspec.json.encode({"ids": some, "ts": now_ms}) for some in _chunks(self._ack_ids)]
         self._ack_ids.clear()
         if self._seq > self._acked:
             self._acked = self._seq
-            frames.append(b'{"type":"ack","seq":%d}' % self._seq)
-        return frames
+            bodies.append(b'{"seq":%d,"ts":%d}' % (self._seq, now_ms))
+        return bodies
 
     def events(self) -> list[Event]:
         """Events since the last call, oldest first."""

@@ -118,6 +118,13 @@ def rejection_of(answer: Response) -> Refused:
     return _REJECTIONS.get(answer.status, Refused)(problem_of(answer).detail or NO_REASON, answer.status)
 
 
+def body_of(answer: Response, *good: int) -> bytes:
+    """The body of an answer with one of these statuses, 200 by default. Raises what `rejection_of` makes of any other."""
+    if answer.status not in (good or (200,)):
+        raise rejection_of(answer)
+    return answer.body
+
+
 def raise_rejection(ids: Sequence[str], answer: Response) -> NoReturn:
     """Raise the error for an answer that rejects the items with these ids, in the order of the request.
 

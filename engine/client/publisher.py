@@ -22,9 +22,21 @@ import msgspec
 from msgspec import Struct
 
 from engine.client.credentials import Credentials, Token, parse_url
+from engine.client.event_requests import (
+    EventOutcome,
+    ScheduledMessage,
+    cancel_all_scheduled,
+    cancel_scheduled,
+    fetch_all_scheduled,
+    fetch_scheduled,
+    move_scheduled,
+    send_event,
+)
 from engine.client.http_connection import HttpConnection, Response
 from engine.client.publish_results import ItemError, PublishError, Result, problem_of, raise_rejection, results_of
 from engine.client.retried_requests import Carrier, RetriedRequests
+from engine.client.signal_requests import CountedSignals, count_signals, fetch_sums
+from engine.client.user_preferences import UserPreferences
 from engine.client.user_settings import UserSettings
 from engine.publish.message_ids import MessageIds
 
@@ -49,7 +61,8 @@ class Publisher:
                 await publisher.post(user=follower, type="post.created", target="post/9")  # sent in batches
 
     Items are the fields of `POST /v1/notifications`: one of `user`, `users`, `topic`, `broadcast=True`; `type`; and `data`, `id`,
-    `priority`, `actor`, `target`, `context`, `url`, `ts`, `delay`, `at`, `ttl`, `collapse`, `retain`, `category`, `unless_active`.
+    `priority`, `actor`, `target`, `context`, `url`, `ts`, `delay`, `at`, `ttl`, `collapse`, `retain`, `category`, `unless_active`,
+    `traceparent`.
 
     Args:
         url: the engine's address, `http://host:port` or `https://...`.
@@ -160,6 +173,51 @@ class Publisher:
                 waiting.popleft()
         return results
 
+    # -- events and timers ---------------------------------------------------------------------------------------------
+    async def event(self, *, type: str, user: str, **fields: Any) -> EventOutcome:
+        """Hand an event to the rules: `actor`, `target`, `context`, `data`, `ts`; a repeat under its `id` (one is made) changes nothing.
+
+        Raises:
+            Refused: a field is not valid. Unreachable, Unauthorized, Forbidden: as `publish`. Likewise below.
+        """
+        return await send_event(self._requests, {"id": self._new_id(), **fields, "type": type, "user": user})
+
+    async def scheduled(self, scheduled_id: str) -> ScheduledMessage | None:
+        """What is scheduled under this id of a `Result`; None when it is unknown, was cancelled or has fired."""
+        return await fetch_scheduled(self._requests, scheduled_id)
+
+    async def reschedule(self, scheduled_id: str, *, at: str | int | None = None, delay: float | None = None) -> bool:
+        """Move it: `at` a time (RFC 3339, or ms since the epoch), or `delay` seconds from now. False: too late, or unknown."""
+        return await move_scheduled(self._requests, scheduled_id, {"at": at} if delay is None else {"delay": delay})
+
+    async def cancel(self, scheduled_id: str) -> bool:
+        """Cancel it. False when it is too late, or nothing has this id."""
+        return await cancel_scheduled(self._requests, scheduled_id)
+
+    async def scheduled_for(self, user: str, *, collapse: str | None = None) -> list[ScheduledMessage]:
+        """All that is scheduled for a user; with `collapse`, of that key."""
+        return await fetch_all_scheduled(self._requests, user, collapse)
+
+    async def cancel_for(self, user: str, *, collapse: str | None = None) -> int:
+        """Cancel all of it that has not fired. Returns how many; a repeat after a lost answer counts only its own."""
+        return await cancel_all_scheduled(self._requests, user, collapse)
+
+    # -- signals -------------------------------------------------------------------------------------------------------
+    async def count_signals(self, amounts: Mapping[str, int]) -> CountedSignals:
+        """Add to the sums of these names: `{"post/9:views": 1}`. Visible about a second later.
+
+        Not repeated once it may have been counted: a broken connection can lose it, and never counts it twice.
+
+        Raises:
+            Refused: a name or an amount is not valid, none was counted.
+            Unreachable: not counted, or the connection broke before the answer. Unauthorized, Forbidden: as `publish`.
+        """
+        return await count_signals(self._requests, amounts)
+
+    async def signal_sums(self, *names: str) -> dict[str, int]:
+        """The sums of these names, for all users of the tenant; 0 for one that was never counted. Raises as `count_signals`."""
+        return await fetch_sums(self._requests, names)
+
     # -- users and messages --------------------------------------------------------------------------------------------------------
     async def explain(self, *, type: str, **fields: Any) -> list[dict[str, Any]]:
         """What the engine would do with an item now, and why: `[{"user", "decision", "reasons", ...}]`. Changes nothing.
@@ -176,6 +234,22 @@ class Publisher:
     async def set_profile(self, user: str, profile: Mapping[str, Any] | None) -> dict[str, Any]:
         """Store a user's profile, delete it with None. Returns it as stored, when it is on durable storage."""
         return await self._settings.set_profile(user, profile)
+
+    async def preferences(self, user: str) -> UserPreferences:
+        """What a user has chosen, and may choose."""
+        return await self._settings.preferences(user)
+
+    async def set_preferences(self, user: str, **changes: Any) -> UserPreferences:
+        """Change what a user has chosen, as `Client.set_preferences`, within what users may choose. `set_profile` sets anything."""
+        return await self._settings.set_preferences(user, changes)
+
+    async def unsubscribe_links(self, category: str, users: Iterable[str]) -> dict[str, str]:
+        """For each user the path of a link that turns a category off without login, up to 1 000 users. Put the engine's address before it.
+
+        In a mail: `List-Unsubscribe: <https://notify.example.com/v1/unsubscribe?token=...>` and
+        `List-Unsubscribe-Post: List-Unsubscribe=One-Click` (RFC 8058).
+        """
+        return await self._settings.unsubscribe_links(category, list(users))
 
     async def erase_user(self, user: str) -> None:
         """Erase a user everywhere; returns when nothing is left. Needs a token with the scope `admin`."""

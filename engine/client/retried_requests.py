@@ -1,7 +1,8 @@
-"""Idempotent HTTP requests, repeated until an engine answers for good: one retry policy for publishing and for user settings.
+"""HTTP requests, repeated until an engine answers for good: one retry policy for publishing and for user settings.
 
 A request is repeated after a lost connection, a timeout and the statuses in `RETRIED`, with exponential backoff and jitter, never before
-`Retry-After`, for `retry_for_s` at most. A 401 is repeated once at once with a fresh token, where the credentials can renew it.
+`Retry-After`, for `retry_for_s` at most. One that is not idempotent is only repeated after the statuses in `NOT_TAKEN`. A 401 is repeated
+once at once with a fresh token, where the credentials can renew it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ RETRY_FIRST_S: Final = 0.1
 RETRY_CAP_S: Final = 5.0
 RETRY_JITTER: Final = 0.3
 RETRIED: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+NOT_TAKEN: Final = frozenset({429, 503})
+"""After these an engine has done nothing of the request."""
 
 
 class Carrier(Protocol):
@@ -55,17 +58,25 @@ class RetriedRequests:
         self._retry_for_s = retry_for_s
 
     async def send(
-        self, method: str, path: str, body: bytes, failed: str = "did not answer", on_retry: Callable[[Response], None] | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        failed: str = "did not answer",
+        on_retry: Callable[[Response], None] | None = None,
+        *,
+        repeatable: bool = True,
     ) -> Response:
-        """The first answer whose status is not in `RETRIED`. The request must be idempotent.
+        """The first answer whose status is not in `RETRIED`.
 
         Args:
             body: JSON, b"" for none.
             failed: predicate of the error message, after the engine's address.
             on_retry: called with each answer that is retried.
+            repeatable: the request is idempotent.
 
         Raises:
-            Unreachable: there was none within `retry_for_s`; the request may have taken effect.
+            Unreachable: there was none within `retry_for_s`, or the request may not be repeated; it may have taken effect.
             Exception: whatever the source of tokens raises.
         """
         give_up = time.monotonic() + self._retry_for_s
@@ -78,6 +89,7 @@ class RetriedRequests:
                 answer = await self._carrier.request(method, path, headers, body, timeout_s=self._timeout_s)
             except OSError as error:  # ConnectionError and TimeoutError are OSErrors
                 reason = str(error) or f"no answer within {self._timeout_s:g} s"
+                again = repeatable or isinstance(error, ConnectionRefusedError)
             else:
                 if answer.status == 401 and self._credentials.renewable and not renewed:
                     renewed = True
@@ -87,9 +99,12 @@ class RetriedRequests:
                 if on_retry is not None:
                     on_retry(answer)
                 reason = f"{answer.status} {problem_of(answer).detail}"
+                again = repeatable or answer.status in NOT_TAKEN
                 wait_s = retry_after_s(answer.headers.get("retry-after"))
             delay_s = retry_delay_s(attempt, wait_s, random.random())
             attempt += 1
+            if not again:
+                raise Unreachable(f"{self._carrier.engine} {failed}, or did without an answer: {reason}")
             if time.monotonic() + delay_s > give_up:
                 raise Unreachable(f"{self._carrier.engine} {failed} within {self._retry_for_s:g} s: {reason}")
             await asyncio.sleep(delay_s)

@@ -13,9 +13,15 @@ from typing import Any, Self, TypeVar
 
 from engine.client.client import Client
 from engine.client.credentials import Token
+from engine.client.digest import Digest
+from engine.client.event_requests import EventOutcome, ScheduledMessage
 from engine.client.frames import Message
+from engine.client.protocol import Transport
 from engine.client.publish_results import Result
 from engine.client.publisher import Publisher
+from engine.client.signal_requests import CountedSignals
+from engine.client.user_inbox import InboxPage, Mark, Marked
+from engine.client.user_preferences import UserPreferences
 
 T = TypeVar("T")
 
@@ -45,7 +51,19 @@ class _Loop:
             raise
 
     def call(self, function: Any, *args: Any) -> None:
+        """Call it in the loop's thread, some time later."""
         self._loop.call_soon_threadsafe(function, *args)
+
+    def call_and_wait(self, function: Any, *args: Any) -> None:
+        """Call it in the loop's thread, and raise what it raises."""
+        if threading.current_thread() is self._thread:
+            function(*args)
+            return
+
+        async def calling() -> None:
+            function(*args)
+
+        self.run(calling())
 
     @property
     def closed(self) -> bool:
@@ -78,6 +96,11 @@ class SyncClient:
     def cursor(self) -> str | None:
         """`event_id` up to which everything is settled."""
         return self._client.cursor if self._client is not None else self._options.get("last_event_id")
+
+    @property
+    def transport(self) -> Transport | None:
+        """The one in use, see `Client.transport`."""
+        return self._client.transport if self._client is not None else None
 
     def __enter__(self) -> Self:
         if self._client is not None:
@@ -118,10 +141,48 @@ class SyncClient:
         message.__dict__["owner"] = self
         return message
 
-    def settle(self, message: Message, reason: str | None) -> None:
-        """Acknowledge a message, or reject it with a reason; `message.ack()` and `message.nack()` call it."""
+    def digest(self, *, since: int = 0, limit: int = 20) -> Digest:
+        """What the user has missed, see `Client.digest`."""
         loop, client = self._entered()
-        loop.call(client.settle, message, reason)
+        return loop.run(client.digest(since=since, limit=limit))
+
+    def inbox(self, **query: Any) -> InboxPage:
+        """A page of the user's inbox, see `Client.inbox`."""
+        loop, client = self._entered()
+        return loop.run(client.inbox(**query))
+
+    def mark(self, mark: Mark, **chosen: Any) -> Marked:
+        """Mark messages of the inbox, see `Client.mark`."""
+        loop, client = self._entered()
+        return loop.run(client.mark(mark, **chosen))
+
+    def preferences(self) -> UserPreferences:
+        """What the user has chosen, see `Client.preferences`."""
+        loop, client = self._entered()
+        return loop.run(client.preferences())
+
+    def set_preferences(self, **changes: Any) -> UserPreferences:
+        """Change what is named, see `Client.set_preferences`."""
+        loop, client = self._entered()
+        return loop.run(client.set_preferences(**changes))
+
+    def subscribe(self, *topics: str) -> list[str]:
+        """Become a subscriber of topics, see `Client.subscribe`."""
+        loop, client = self._entered()
+        return loop.run(client.subscribe(*topics))
+
+    def unsubscribe(self, *topics: str) -> list[str]:
+        """Be no subscriber any more, see `Client.unsubscribe`."""
+        loop, client = self._entered()
+        return loop.run(client.unsubscribe(*topics))
+
+    def settle(self, message: Message, reason: str | None) -> None:
+        """Acknowledge a message, or reject it with a reason; `message.ack()` and `message.nack()` call it, and raise what it raises."""
+        loop, client = self._entered()
+        if reason is None:
+            loop.call(client.settle, message, None)
+        else:
+            loop.call_and_wait(client.settle, message, reason)
 
     def _entered(self) -> tuple[_Loop, Client]:
         if self._loop is None or self._client is None:
@@ -163,6 +224,38 @@ class SyncPublisher:
         """As `Publisher.post`."""
         return self._loop.run(self._publisher.post(type=type, user=user, data=data, **fields))
 
+    def event(self, *, type: str, user: str, **fields: Any) -> EventOutcome:
+        """As `Publisher.event`."""
+        return self._loop.run(self._publisher.event(type=type, user=user, **fields))
+
+    def scheduled(self, scheduled_id: str) -> ScheduledMessage | None:
+        """As `Publisher.scheduled`."""
+        return self._loop.run(self._publisher.scheduled(scheduled_id))
+
+    def reschedule(self, scheduled_id: str, *, at: str | int | None = None, delay: float | None = None) -> bool:
+        """As `Publisher.reschedule`."""
+        return self._loop.run(self._publisher.reschedule(scheduled_id, at=at, delay=delay))
+
+    def cancel(self, scheduled_id: str) -> bool:
+        """As `Publisher.cancel`."""
+        return self._loop.run(self._publisher.cancel(scheduled_id))
+
+    def scheduled_for(self, user: str, *, collapse: str | None = None) -> list[ScheduledMessage]:
+        """As `Publisher.scheduled_for`."""
+        return self._loop.run(self._publisher.scheduled_for(user, collapse=collapse))
+
+    def cancel_for(self, user: str, *, collapse: str | None = None) -> int:
+        """As `Publisher.cancel_for`."""
+        return self._loop.run(self._publisher.cancel_for(user, collapse=collapse))
+
+    def count_signals(self, amounts: Mapping[str, int]) -> CountedSignals:
+        """As `Publisher.count_signals`."""
+        return self._loop.run(self._publisher.count_signals(amounts))
+
+    def signal_sums(self, *names: str) -> dict[str, int]:
+        """As `Publisher.signal_sums`."""
+        return self._loop.run(self._publisher.signal_sums(*names))
+
     def explain(self, *, type: str, **fields: Any) -> list[dict[str, Any]]:
         """As `Publisher.explain`."""
         return self._loop.run(self._publisher.explain(type=type, **fields))
@@ -174,6 +267,18 @@ class SyncPublisher:
     def set_profile(self, user: str, profile: Mapping[str, Any] | None) -> dict[str, Any]:
         """As `Publisher.set_profile`."""
         return self._loop.run(self._publisher.set_profile(user, profile))
+
+    def preferences(self, user: str) -> UserPreferences:
+        """As `Publisher.preferences`."""
+        return self._loop.run(self._publisher.preferences(user))
+
+    def set_preferences(self, user: str, **changes: Any) -> UserPreferences:
+        """As `Publisher.set_preferences`."""
+        return self._loop.run(self._publisher.set_preferences(user, **changes))
+
+    def unsubscribe_links(self, category: str, users: Iterable[str]) -> dict[str, str]:
+        """As `Publisher.unsubscribe_links`."""
+        return self._loop.run(self._publisher.unsubscribe_links(category, users))
 
     def erase_user(self, user: str) -> None:
         """As `Publisher.erase_user`."""

@@ -1,4 +1,4 @@
-"""Profiles, erasure, explanations and timelines: what a user wants, what would happen to a notification, and what happened to one."""
+"""Profiles, preferences, erasure, explanations, timelines: what a user wants, and what would happen or happened to a notification."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from engine.client.publish_results import rejection_of
+from engine.client.publish_results import body_of
 from engine.client.retried_requests import RetriedRequests
+from engine.client.user_preferences import UserPreferences, change_preferences, fetch_preferences, make_unsubscribe_links
 from engine.errors import Refused
 
 
@@ -37,6 +38,18 @@ class UserSettings:
             return await self._request("GET", path)
         return await self._request("PUT", path, profile)
 
+    async def preferences(self, user: str) -> UserPreferences:
+        """What a user has chosen, and may choose."""
+        return await fetch_preferences(self._requests, user)
+
+    async def set_preferences(self, user: str, changes: Mapping[str, Any]) -> UserPreferences:
+        """Change what is named; durable on return."""
+        return await change_preferences(self._requests, changes, user)
+
+    async def unsubscribe_links(self, category: str, users: list[str]) -> dict[str, str]:
+        """For each user the path of a link that turns the category off, without login."""
+        return await make_unsubscribe_links(self._requests, category, users)
+
     async def erase(self, user: str) -> None:
         """Erase a user; returns when nothing is left. Needs the scope `admin`."""
         await self._request("DELETE", f"/v1/users/{_part(user)}")
@@ -58,9 +71,8 @@ class UserSettings:
             Unreachable: no engine answered within `retry_for_s`.
         """
         answer = await self._requests.send(method, path, b"" if body is None else msgspec.json.encode(body))
-        if answer.status not in (200, 204):
-            raise rejection_of(answer)
-        return msgspec.json.decode(answer.body, type=dict[str, Any]) if answer.body else {}
+        found = body_of(answer, 200, 204)
+        return msgspec.json.decode(found, type=dict[str, Any]) if found else {}
 
 
 def _part(name: str) -> str:

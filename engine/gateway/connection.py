@@ -50,6 +50,11 @@ def parse_cursor(text: str) -> Cursor:
     return Cursor(epoch, int(number))
 
 
+def wants_counts(query_string: bytes) -> bool:
+    """Whether the client asks for the counts of the inbox, by `?counts=true`."""
+    return b"counts=true" in query_string.split(b"&")
+
+
 class PendingNacks(Struct):
     """The nacks of a client that its shard has not confirmed: the end of the link session may have lost them.
 
@@ -100,6 +105,8 @@ class Connection:
         "pending_nacks",
         "sent",
         "shard",
+        "wants_counts",
+        "wants_digest",
         "welcomed",
     )
 
@@ -112,6 +119,7 @@ class Connection:
         self.cursor = cursor
         self.device = device
         self.expires_ms = int(owner.expires_s * 1000)
+        self.wants_counts = False  # of the user's inbox, see `wants_counts`
         self.id = 0  # given by the gateway
         self.shard = -1  # the one it is attached to
         self.epoch = ""
@@ -119,6 +127,7 @@ class Connection:
         self.sent = 0  # highest sequence number written
         self.pending_nacks: PendingNacks | None = None  # while the shard has not confirmed all of them
         self.welcomed = False
+        self.wants_digest = False  # its client asked for a digest of what it missed
         self.ended = False
 
     @property
@@ -147,9 +156,15 @@ class Connection:
         """These messages were acknowledged on another device."""
         raise NotImplementedError
 
+    def on_counts(self, record: wire.Counts) -> None:
+        """These are the counts of the user's inbox now. Only for transports that can send them."""
+
     def on_gap(self, first: int, last: int) -> None:
         """Numbers `first` to `last` are gone; called before anything after them is sent."""
         raise NotImplementedError
+
+    def on_digest(self, frame: bytes) -> None:
+        """The digest of what was missed, as JSON. Only for transports that write frames or events."""
 
     def on_fault(self, code: str, detail: str) -> None:
         """The shard rejected a frame of the client. Only for transports that receive frames."""

@@ -31,18 +31,19 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Final
 
 from engine.auth.revoked_tokens import RevokedTokens
+from engine.auth.tokens import Principal
 from engine.config import Config
 from engine.core.edge.circuit_breaker import BreakerLimits
 from engine.core.edge.connection_admission import AdmissionLimits, ConnectionAdmission, NotAdmitted
 from engine.core.edge.heartbeat import HeartbeatLimits
 from engine.core.mailbox.broadcast_log import BodyCache
-from engine.core.model.routing import SlotMap
+from engine.core.model.routing import RoutingTable, SlotMap, server_of
 from engine.core.wire import records as wire
 from engine.errors import CorruptRecord, Unavailable
 from engine.gateway.connection import Connection, PendingNacks
@@ -53,11 +54,12 @@ from engine.gateway.ports import EdgeContext, PeerLinks
 from engine.gateway.record_router import RecordRouter
 from engine.gateway.shard_client import ShardClient
 from engine.gateway.tenant_quotas import TenantQuotas
-from engine.http.problems import Problem, too_many_requests, whole_seconds
+from engine.http.problems import RETRY_AFTER_S, Problem, too_many_requests, unavailable, whole_seconds
 from engine.publish.broadcasts import BroadcastPublisher, BroadcastSink
 from engine.publish.request_queue import RequestQueue
 from engine.store.durability import REASONS
 from engine.store.storage_state import StorageState
+from engine.store.traces.edge_spans import EdgeSpans
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +81,12 @@ _ANSWERS: Final = frozenset(
         wire.ProfileIs,
         wire.Explained,
         wire.Traced,
+        wire.BacklogIs,
         wire.Followed,
         wire.ErasureDone,
+        wire.InboxIs,
+        wire.InboxMarked,
+        wire.UserIs,
         wire.Rejected,
     )
 )
@@ -102,6 +108,15 @@ def _admission_limits(config: Config) -> AdmissionLimits:
 def _not_admitted(refused: NotAdmitted) -> Problem:
     what = "this user begins connections too often" if refused.by_user else "more connections begin than this edge admits"
     return too_many_requests(f"{what}: come back after the time that Retry-After gives", whole_seconds(refused.retry_ms))
+
+
+def _no_digest(_connection: Connection) -> None:
+    """Of a gateway whose edge makes no digests."""
+
+
+def _no_event(_owner: Principal, _event: bytes, on_result: Callable[[int, dict[str, Any]], None]) -> None:
+    """Of a gateway whose edge takes no events."""
+    on_result(503, {"problem": unavailable("this edge takes no events", RETRY_AFTER_S).body()})
 
 
 class Gateway:
@@ -129,9 +144,9 @@ class Gateway:
         "_next_id",
         "_releasing",
         "_router",
-        "_slots_wanted",
         "_ticks",
         "backlog",
+        "begin_event",
         "clock",
         "closings",
         "config",
@@ -144,8 +159,10 @@ class Gateway:
         "metrics",
         "pending_calls",
         "request_queue",
+        "returned",
         "revoked",
         "shard_client",
+        "spans",
         "storage",
         "tenant_quotas",
         "wall_ms",
@@ -154,7 +171,7 @@ class Gateway:
     def __init__(
         self,
         config: Config,
-        slots: SlotMap,
+        slots: RoutingTable,
         context: EdgeContext,
         links: PeerLinks,
         broadcast_log: BroadcastSink,
@@ -184,11 +201,14 @@ class Gateway:
         self.pending_calls.add_routes(range(slots.shards))
         self.request_queue = RequestQueue(config, clock, self.pending_calls.shards_ms, metrics.shed)
         broadcast_publisher = BroadcastPublisher(config, broadcast_log, wall_ms, clock)
-        self.shard_client = ShardClient(config, context, self.pending_calls, broadcast_publisher, metrics)
+        self.shard_client = ShardClient(config, context, self.pending_calls, broadcast_publisher, metrics, lambda: router.slots.formats)
 
         self.tenant_quotas = TenantQuotas(config, clock)
         self.storage = StorageState()
-        metrics.degraded["storage"] = lambda: REASONS.get(self.storage.durability, "")
+        metrics.degraded["storage"] = lambda: self.storage.away or REASONS.get(self.storage.durability, "")
+        self.begin_event: Callable[[Principal, bytes, Callable[[int, dict[str, Any]], None]], None] = _no_event  # `engine.api.event_frames`
+        self.returned: Callable[[Connection], None] = _no_digest  # called for a client that wants a digest, see `engine.api.digests`
+        self.spans: EdgeSpans | None = None  # None: it makes none
         self.revoked = RevokedTokens()  # kept by `engine.api.token_revocation`
         self.connections: dict[int, Connection] = {}
         self.connections_of: Counter[str] = Counter()  # by tenant; those without one are left out
@@ -198,7 +218,6 @@ class Gateway:
         self._next_id = 1
         self._buckets: dict[int, list[int]] = {}
         self._ticks = clock() // TICK_MS
-        self._slots_wanted = 0
         self._moved_connections: dict[int, None] = {}  # connections without an owner until a newer slot map is read
         self._body_caches: dict[int, BodyCache] = {}  # by shard: bodies of broadcasts
         self._held_broadcasts: dict[int, tuple[int, Messages]] = {}  # by connection: its shard, and broadcasts that are not written yet
@@ -211,15 +230,15 @@ class Gateway:
 
     # -- Routing. ----------------------------------------------------------------------------------------------------------
     @property
-    def slots(self) -> SlotMap:
-        """The newest slot map that was read."""
+    def slots(self) -> RoutingTable:
+        """Who owns what, by the newest slot maps that were read."""
         return self._router.slots
 
-    def set_slots(self, slots: SlotMap) -> None:
+    def set_slots(self, slot_map: SlotMap) -> None:
         """Take a slot map that was read. A newer one re-routes connections and calls that waited for it; an older one is ignored."""
-        if slots.version <= self.slots.version:
+        if slot_map.version <= self.slots.maps[slot_map.server].version:
             return
-        self._router.slots = slots
+        self._router.slots = slots = self.slots.with_map(slot_map)
         self.pending_calls.add_routes(range(slots.shards))
         for connection in list(self.connections.values()):
             if connection.shard != slots.owner(connection.key):
@@ -299,6 +318,8 @@ class Gateway:
         if connection.ended:
             return
         connection.ended = True
+        if self.spans is not None:
+            self.spans.ended(connection.id)
         self.backlog.discard(connection)
         self._held_broadcasts.pop(connection.id, None)
         self._held_retries.pop(connection.id, None)
@@ -328,6 +349,7 @@ class Gateway:
             again,
             connection.sent,
             connection.memberships,
+            connection.wants_counts,
         )
         self._links.send_shard(connection.shard, record, True)
         pending_nacks = connection.pending_nacks
@@ -349,21 +371,25 @@ class Gateway:
         """An SSE stream has written everything up to `seq`, and takes more."""
         self._links.send_shard(connection.shard, wire.Written(connection.id, seq), False)
 
-    def ack(self, connection: Connection, seq: int) -> None:
-        """The client has handled everything up to `seq`. The link sends the latest number of each connection."""
+    def ack(self, connection: Connection, seq: int, client_ms: int = 0) -> None:
+        """The client has handled everything up to `seq`, at this time of its clock. The link sends the latest one of each connection."""
         self.metrics.acks += 1
+        if self.spans is not None:
+            self.spans.acknowledged(connection.id, seq)
         if seq > connection.acked:
             if seq <= connection.sent:
                 if connection.pending_nacks is None:
                     connection.acked = seq
                 else:
                     connection.pending_nacks.acked = max(connection.pending_nacks.acked, seq)
-            self._links.send_shard(connection.shard, wire.Ack(connection.id, seq), False)
+            self._links.send_shard(connection.shard, wire.Ack(connection.id, seq, client_ms), False)
 
-    def ack_ids(self, connection: Connection, ids: list[str]) -> None:
-        """The client has handled these messages."""
+    def ack_ids(self, connection: Connection, ids: list[str], client_ms: int = 0) -> None:
+        """The client has handled these messages; `client_ms` as in `ack`."""
         self.metrics.acks += 1
-        self._links.send_shard(connection.shard, wire.AckIds(connection.id, ids), True)
+        if self.spans is not None:
+            self.spans.settled(connection.id, ids)
+        self._links.send_shard(connection.shard, wire.AckIds(connection.id, ids, client_ms), True)
 
     def nack(self, connection: Connection, ids: list[str], reason: str) -> None:
         """The client cannot handle these messages. Repeated to the shard's next session until it confirms; at most a window of them."""
@@ -371,6 +397,8 @@ class Gateway:
         if pending_nacks is None:
             pending_nacks = connection.pending_nacks = PendingNacks({}, connection.acked)
         pending_nacks.add(ids, reason, self.config.window)
+        if self.spans is not None:
+            self.spans.settled(connection.id, ids, reason or "refused")
         self._links.send_shard(connection.shard, wire.Nack(connection.id, ids, reason), True)
 
     # -- Records from links. -----------------------------------------------------------------------------------------------
@@ -468,7 +496,10 @@ class Gateway:
     def _write(self, connection: Connection, messages: Messages) -> None:
         self.metrics.frames_sent += 1
         self.metrics.messages_sent += len(messages)
-        connection.on_messages(messages)
+        if self.spans is None:
+            connection.on_messages(messages)
+        else:
+            self.spans.send(connection.id, connection.kind, messages, connection.on_messages)
 
     def _hold_retries(self, index: int, number: int, messages: Messages) -> None:
         """Hold them for two turns of the event loop: between these it reads from every client that has sent something."""
@@ -505,6 +536,8 @@ class Gateway:
             return
         elif kind is wire.Revoke:
             connection.on_revoke(record.ids)
+        elif kind is wire.Counts:
+            connection.on_counts(record)
         elif kind is wire.NacksStored:
             connection.confirm_nacks(record.ids)
         elif kind is wire.GapRange:
@@ -520,13 +553,15 @@ class Gateway:
             connection.acked = connection.sent = max(record.from_seq - 1, 0)
             self._just_welcomed.append(connection)
             connection.on_welcome(record)
+            if connection.wants_digest and record.from_seq <= record.head:
+                self.returned(connection)
         elif record.epoch != connection.epoch:
             # Storage has lost data, and sequence numbers begin anew. The client reconnects with its old cursor and is sent `gap`.
             connection.close(GOING_AWAY, "the epoch has changed")
 
     def _moved(self, route: int, record: wire.Moved) -> None:
-        self._slots_wanted = max(self._slots_wanted, record.version)
-        known = self.slots.version >= record.version
+        server = server_of(route if route >= 0 else ~route, len(self.slots.maps))
+        known = self.slots.maps[server].version >= record.version
         if record.ref != -1:
             self.pending_calls.moved(record.ref, route, known=known)
         else:
@@ -537,7 +572,7 @@ class Gateway:
                 else:
                     self._moved_connections[record.conn] = None
         if not known:
-            self._links.need_slots(record.version)
+            self._links.need_slots(server, record.version)
 
     def from_scheduler(self, index: int, records: Sequence[wire.TimerAnswer | wire.Moved]) -> None:
         """Handle a batch of a scheduler's answers."""
@@ -600,21 +635,22 @@ class Gateway:
             connection.check_backlog(now_ms)
         self.pending_calls.expire(now_ms)
         self.metrics.breakers = self.pending_calls.breaker_states
-        if self._slots_wanted > self.slots.version:
-            self._links.need_slots(self._slots_wanted)
         self._route_again()
 
     def stats(self) -> dict[str, Any]:
         """Plain numbers: connections by transport now, requests awaiting an answer now, and counts since the start."""
         return {
             "connections": {transport: self.metrics.connections[transport] for transport in dict.fromkeys(wire.TRANSPORTS)},
-            "published": self.metrics.published.total(),
+            "published": self.metrics.published_count,
             "refused": self.metrics.refused.total(),
+            "queued": self.request_queue.waiting,
             "awaiting": len(self.pending_calls),
             "delay_ms": round(self.request_queue.queued_ms + self.pending_calls.backlog_ms, 1),
             "shed": dict(self.metrics.shed_requests),
             "backlog": len(self.backlog),
             "degraded": self.metrics.reasons(),
+            "figures": self.metrics.figures(),
+            **self.metrics.latencies(),
         }
 
     async def hand_over(self) -> None:

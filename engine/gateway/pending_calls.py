@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, get_args
 
 from msgspec import Struct
@@ -105,12 +105,12 @@ class PendingCall:
         self.repeated = False  # sent more than once: the first sending may have taken effect
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.unanswered = len(records)
-        self.ended(0)
+        if not records:
+            self.ended()
 
-    def ended(self, count: int) -> None:
-        """So many more of its records await no answer any more."""
-        self.unanswered -= count
-        if not self.unanswered and not self.done.done():
+    def ended(self) -> None:
+        """Its last record awaits no answer any more."""
+        if not self.done.done():  # whoever awaited it may have left
             self.done.set_result(None)
 
 
@@ -171,7 +171,7 @@ class PendingCalls:
 
     def shards_ms(self, tenant: str) -> float:
         """How long a record of this tenant sent to the least busy shard would wait, ms."""
-        return min((lanes.delay_ms(tenant) for route, lanes in self._lanes.items() if route >= 0), default=0.0)
+        return min([lanes.delay_ms(tenant) for route, lanes in self._lanes.items() if route >= 0], default=0.0)
 
     def add_routes(self, routes: Iterable[int]) -> None:
         """Make the lanes of routes that are new."""
@@ -210,35 +210,42 @@ class PendingCalls:
         if own_bytes and own_bytes * len(self._bytes_of) >= self._limits.bytes:
             allowed = self._limits.bytes // len(self._bytes_of)
             raise self._full(f"{own_bytes} bytes of this tenant await their answers here, {allowed} are its part now")
-        routes = [self._route(record) for record in records]
-        self.add_routes(asked := set(routes))
-        closed = {route for route in asked if not self._admits(route)}
-        if closed and closed == asked:
+        routes: list[int] = []
+        by_route: dict[int, list[Item]] = {}
+        size = 0
+        for ref, record, priority in zip(range(base, base + count), records, priorities or (HIGH,) * count, strict=True):
+            route = self._route(record)
+            item = ref, record, priority, record_bytes(record)
+            size += item[3]
+            routes.append(route)
+            if route in by_route:
+                by_route[route].append(item)
+            else:
+                by_route[route] = [item]
+        closed = {route for route in by_route if not self._admits(route)}
+        if closed and len(closed) == len(by_route):
             raise Unavailable(*self._avoided(closed))
         if priorities:
             wanted = set(zip(routes, priorities, strict=True))
-            refuse_closed(((self._lanes[route], priority) for route, priority in wanted if route not in closed), tenant)
-        else:
-            priorities = (HIGH,) * count
+            refuse_closed([(self._lanes[route], priority) for route, priority in wanted if route not in closed], tenant)
         self._next += count
-        sizes = [record_bytes(record) for record in records]
-        call = PendingCall(tenant, base, records, sum(sizes), routes, self._clock() + self._limits.timeout_ms)
-        if sizes:
-            self._bytes_of[tenant] = own_bytes + call.size
+        call = PendingCall(tenant, base, records, size, routes, self._clock() + self._limits.timeout_ms)
+        if records:
+            self._bytes_of[tenant] = own_bytes + size
         self._deadlines.append(call)
-        by_route: dict[int, list[Item]] = {route: [] for route in asked}
-        for route, item in zip(routes, zip(range(base, self._next), records, priorities, sizes, strict=True), strict=True):
-            by_route[route].append(item)
         if closed:
             self._refuse(call, [item for route in closed for item in by_route.pop(route)], *self._avoided(closed))
         for route, items in by_route.items():
-            self._calls.update(dict.fromkeys([ref for ref, _, _, _ in items], call))
+            for item in items:
+                self._calls[item[0]] = call
             self._lanes[route].send(items, tenant)
         return call
 
     def _admits(self, route: int) -> bool:
+        """Whether the breaker of a route lets a record through; makes the lanes of a new route."""
+        lanes = self._lanes_of(route)
         breaker = self._breakers.get(route)
-        return breaker is None or breaker.admits(self._lanes[route].flow.waiting)
+        return breaker is None or breaker.admits(lanes.flow.waiting)
 
     def _avoided(self, shards: Iterable[int]) -> tuple[str, int]:
         """Why records for these shards are refused, and when to send them again."""
@@ -251,7 +258,7 @@ class PendingCalls:
         """Answer records of a new call that are not sent."""
         for ref, record, _, _ in items:
             call.answers[ref - call.base] = _refusal(ref, record, UNAVAILABLE, detail, retry_ms)
-        call.ended(len(items))
+        call.unanswered -= len(items)
 
     def _full(self, detail: str) -> Overloaded:
         return Overloaded(detail, max((lanes.flow.delay_ms for lanes in self._lanes.values()), default=0.0))
@@ -262,32 +269,34 @@ class PendingCalls:
 
     def _store(self, answers: Iterable[Any], *, answered: bool) -> None:
         calls = self._calls
-        ended: dict[PendingCall, list[int]] = {}
+        over: dict[tuple[int, str], list[int]] = {}
+        complete: list[PendingCall] = []
         for answer in answers:
             ref = answer.ref
             call = calls.pop(ref, None)
             if call is None:
                 continue
-            call.answers[ref - call.base] = answer
-            refs = ended.get(call)
+            index = ref - call.base
+            call.answers[index] = answer
+            call.unanswered -= 1
+            if not call.unanswered:
+                complete.append(call)
+            of_route = call.routes[index], call.tenant
+            refs = over.get(of_route)
             if refs is None:
-                ended[call] = [ref]
+                over[of_route] = [ref]
             else:
                 refs.append(ref)
-        for call, refs in ended.items():
-            self._end(call, refs, answered=answered)
+        self._end(over, complete, answered=answered)
 
-    def _end(self, call: PendingCall, refs: Sequence[int], *, answered: bool) -> None:
-        """These records of a call, taken out of `_calls`, await no answer any more. With the last one, its bytes are free."""
-        by_route: dict[int, list[int]] = {}
-        for ref in refs:
-            by_route.setdefault(call.routes[ref - call.base], []).append(ref)
-        for route, of_route in by_route.items():
-            self._lanes[route].over(of_route, call.tenant, answered=answered)
+    def _end(self, over: Mapping[tuple[int, str], Sequence[int]], complete: Iterable[PendingCall], *, answered: bool) -> None:
+        """Records await no answer any more: `over` by route and tenant. With the last one of a call, its bytes are free."""
+        for (route, tenant), refs in over.items():
+            self._lanes[route].over(refs, tenant, answered=answered)
             if answered and route >= 0:
-                self._breakers[route].succeeded(len(of_route))
-        call.ended(len(refs))
-        if not call.unanswered:
+                self._breakers[route].succeeded(len(refs))
+        for call in complete:
+            call.ended()
             if (left := self._bytes_of[call.tenant] - call.size) > 0:
                 self._bytes_of[call.tenant] = left
             else:
@@ -363,10 +372,13 @@ class PendingCalls:
     def _expire(self, call: PendingCall) -> None:
         """End what is left of a call."""
         began_ms = call.deadline_ms - self._limits.timeout_ms
-        refs = [ref for ref in range(call.base, call.base + len(call.records)) if self._calls.pop(ref, None) is not None]
-        for ref in refs:
-            route = call.routes[ref - call.base]
+        over: dict[tuple[int, str], list[int]] = {}
+        for ref, route in enumerate(call.routes, call.base):
+            if self._calls.pop(ref, None) is None:
+                continue
             if route >= 0 and not self._lanes[route].has(ref):
                 self._breakers[route].failed(began_ms)
-        if refs:
-            self._end(call, refs, answered=False)
+            over.setdefault((route, call.tenant), []).append(ref)
+        if over:
+            call.unanswered = 0
+            self._end(over, [call], answered=False)

@@ -39,5 +39,7 @@ class PeerLinks(Protocol):
     def ask_scheduler(self, index: int, records: Sequence[Struct], /) -> None:
         """Send requests to scheduler `index`."""
 
-    def need_slots(self, version: int, /) -> None:
-        """A shard speaks of this version of the slot map: read it and call `Gateway.set_slots`. Called repeatedly until then."""
+    def need_slots(self, server: int, version: int, /) -> None:
+        """A peer speaks of this version of its server's slot map, which it may be about to store: read it and call `Gateway.set_slots`.
+
+        Called again for as long as something waits for it: what was refused is sent again, and refused again."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from engine.config import Config
-from engine.core.model.routing import SlotMap, partition_of, partition_of_timer, scheduler_of
+from engine.core.model.routing import RoutingTable, partition_of, partition_of_timer
 from engine.core.wire import records as wire
 from engine.gateway.ports import EdgeContext, PeerLinks
 from engine.publish.priority_lanes import PriorityLanes
@@ -24,11 +24,16 @@ _TO_THE_OWNER_OF_THE_SLOT: Final = frozenset(
         wire.Probe,
         wire.Subscribe,
         wire.SetProfile,
+        wire.ChangeProfile,
         wire.GetProfile,
         wire.Explain,
         wire.Trace,
+        wire.ReadBacklog,
         wire.Happened,
         wire.Erase,
+        wire.ReadInbox,
+        wire.MarkInbox,
+        wire.ReadUser,
     )
 )
 
@@ -38,12 +43,12 @@ class RecordRouter:
 
     Args:
         config: the engine's settings.
-        slots: the slot map; `Gateway.set_slots` replaces it.
+        slots: who owns what; `Gateway.set_slots` replaces it.
         context: the edge's clock.
         links: carry the records.
     """
 
-    def __init__(self, config: Config, slots: SlotMap, context: EdgeContext, links: PeerLinks) -> None:
+    def __init__(self, config: Config, slots: RoutingTable, context: EdgeContext, links: PeerLinks) -> None:
         self.slots = slots
         self._config = config
         self._clock = context.clock
@@ -60,7 +65,7 @@ class RecordRouter:
             partition = partition_of(record.key)
         else:
             partition = partition_of_timer(record.sid) or 0  # `ShardClient` has checked the id
-        return ~scheduler_of(partition, self.slots.schedulers)
+        return ~self.slots.scheduler(partition)
 
     def send(self, route: int, records: Sequence[Struct]) -> None:
         """Send requests on a route, at once."""

@@ -14,17 +14,22 @@ from typing import Any
 from msgspec import Struct
 
 from engine.config import Config
-from engine.core.model.constants import HIGH, NORMAL
-from engine.core.model.routing import partition_of_timer
+from engine.core.model.category import INBOX
+from engine.core.model.constants import HIGH, LOW, NORMAL
+from engine.core.model.formats import ID_BUCKETS
+from engine.core.model.routing import partition_of_timer, split_key
+from engine.core.model.trace_context import sampled_trace_id
+from engine.core.policy.preferences import PreferencesPatch
 from engine.core.policy.profile import Profile
 from engine.core.wire import records as wire
+from engine.core.wire.outcomes import Outcome, OutcomeLog
 from engine.errors import Overloaded, Unavailable
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.pending_calls import PendingCall, PendingCalls
 from engine.gateway.ports import EdgeContext
 from engine.http.problems import over_quota, whole_seconds
 from engine.publish.broadcasts import BroadcastPublisher
-from engine.publish.drafts import Draft
+from engine.publish.drafts import Draft, leave_out_inbox
 from engine.publish.results import (
     PUT_OFF,
     ItemResult,
@@ -45,6 +50,7 @@ class ShardClient:
         pending_calls: records await their answers there.
         broadcast_publisher: appends broadcasts to their log.
         metrics: counted into.
+        formats: the newest that may be written (`engine.core.model.formats`).
     """
 
     def __init__(
@@ -54,6 +60,7 @@ class ShardClient:
         pending_calls: PendingCalls,
         broadcast_publisher: BroadcastPublisher,
         metrics: EdgeMetrics,
+        formats: Callable[[], int],
     ) -> None:
         self._config = config
         self._wall_ms = context.wall_ms
@@ -62,6 +69,8 @@ class ShardClient:
         self._calls = pending_calls
         self._broadcast_publisher = broadcast_publisher
         self._metrics = metrics
+        self._formats = formats
+        self.outcomes = OutcomeLog() if config.history_url else None  # for the history; None: there is none
 
     async def post(self, drafts: Sequence[Draft]) -> list[ItemResult]:
         """Publish: immediate drafts to their shards or the broadcast log, delayed ones to their scheduler. One future for all of them.
@@ -73,6 +82,8 @@ class ShardClient:
             Problem: at least one draft was not accepted, or not in time (see `engine.publish.results`).
         """
         started_ms = self._clock()
+        if not self.offers_inbox:
+            leave_out_inbox(drafts)
         to_log = [place for place, draft in enumerate(drafts) if draft.topic is not None and not draft.due_ms]
         if not to_log:  # nearly always
             call = self._begin_post(drafts)
@@ -86,10 +97,30 @@ class ShardClient:
             by_place = dict(zip(to_log, map(broadcast_result, broadcasts, appended), strict=True))
             by_place.update(zip(to_peers, await self._await_post(others, call), strict=True))
             results = [by_place[place] for place in range(len(drafts))]
-        self._metrics.publish_took(self._clock() - started_ms)
-        self._metrics.published.update([result.status for result in results])
+        if drafts:
+            envelope = drafts[0].envelope
+            self._metrics.publish_took(self._clock() - started_ms, envelope.id, self._wall_ms(), sampled_trace_id(envelope.body))
+            self._metrics.published(split_key(drafts[0].key)[0], [result.status for result in results])
+        if self.outcomes is not None:
+            self._record(drafts, results)
         raise_unless_taken(results, drafts, call.answers)
         return results
+
+    def _record(self, drafts: Sequence[Draft], results: Sequence[ItemResult]) -> None:
+        """Record what was scheduled, and broadcasts; shards record the rest."""
+        for draft, result in zip(drafts, results, strict=True):
+            envelope = draft.envelope
+            if result.status == "scheduled":
+                self.record(
+                    draft.key, "scheduled", envelope.id, reason=result.reason, until_ms=result.scheduled_at, timer=result.scheduled_id
+                )
+            elif draft.topic is not None and result.status == "accepted":
+                self.record(draft.key, "broadcast", envelope.id)
+
+    def record(self, key: str, event: str, id: str = "", **members: Any) -> None:
+        """Record an outcome of a user, see `engine.core.wire.outcomes.Outcome`; no effect without a history."""
+        if self.outcomes is not None:
+            self.outcomes.add(Outcome(key, self._wall_ms(), event, id, **members))
 
     def _begin_post(self, drafts: Sequence[Draft]) -> PendingCall:
         return self._calls.begin(
@@ -128,10 +159,10 @@ class ShardClient:
                 result.reason = results[place].reason
             results[place], call.answers[place] = result, scheduling.answers[index]
 
-    async def settle(self, key: str, seq: int, ids: list[str]) -> str:
+    async def settle(self, key: str, seq: int, ids: list[str], client_ms: int = 0) -> str:
         """Acknowledge without a connection; `seq` -1 when only ids are given. Returns "" or why nothing was acknowledged."""
         self._metrics.acks += 1
-        answer, _ = await self._ask(lambda ref: wire.Settle(ref, key, seq, ids), HIGH)
+        answer, _ = await self._ask(lambda ref: wire.Settle(ref, key, seq, ids, client_ms), HIGH)
         return str(answer.error)
 
     async def probe(self, key: str, client: str, seq: int) -> wire.Probed:
@@ -144,10 +175,27 @@ class ShardClient:
         answer, _ = await self._ask(lambda ref: wire.Subscribe(ref, key, list(add), list(remove)))
         return answer  # type: ignore[no-any-return]  # a Subscribe is answered by a Subscribed
 
-    async def set_profile(self, key: str, profile: Profile | None) -> wire.ProfileIs:
-        """Store a user's profile, None to remove it; durable with the answer."""
-        answer, _ = await self._ask(lambda ref: wire.SetProfile(ref, key, profile))
+    async def set_profile(self, key: str, profile: Profile | None, *, keep_categories: bool = False) -> wire.ProfileIs:
+        """Store a user's profile, None to remove it; durable with the answer. `keep_categories` as in `SetProfile`."""
+        if profile is not None and (profile.categories or profile.on_types or profile.inbox_types):
+            self._require(wire.ChangeProfile)  # a shard of an earlier version would store it without these
+            if profile.inbox_types or INBOX in profile.categories.values():
+                self._require_formats(ID_BUCKETS)
+        answer, _ = await self._ask(lambda ref: wire.SetProfile(ref, key, profile, keep_categories))
         return answer  # type: ignore[no-any-return]  # a SetProfile is answered by a ProfileIs
+
+    async def change_profile(self, key: str, patch: PreferencesPatch) -> wire.ProfileIs:
+        """Change what a user has chosen; durable with the answer, which is OVERLOADED when it would be too much."""
+        self._require(wire.ChangeProfile)
+        if INBOX in patch.categories.values() or INBOX in patch.types.values():
+            self._require_formats(ID_BUCKETS)
+        answer, _ = await self._ask(lambda ref: wire.ChangeProfile(ref, key, patch, self._config.profile_entries_max))
+        return answer  # type: ignore[no-any-return]  # a ChangeProfile is answered by a ProfileIs
+
+    @property
+    def offers_inbox(self) -> bool:
+        """Whether every process knows the choice `inbox`."""
+        return self._formats() >= ID_BUCKETS
 
     async def get_profile(self, key: str) -> wire.ProfileIs:
         """A user's profile, and when they were last active."""
@@ -159,8 +207,22 @@ class ShardClient:
         answer, _ = await self._ask(lambda ref: wire.Trace(ref, key, id))
         return answer  # type: ignore[no-any-return]  # likewise
 
+    async def read_user(self, key: str) -> wire.UserIs:
+        """What an operator may see of a user: connections, counts, decisions."""
+        self._require(wire.ReadUser)
+        answer, _ = await self._ask(lambda ref: wire.ReadUser(ref, key), LOW)
+        return answer  # type: ignore[no-any-return]  # a ReadUser is answered by a UserIs
+
+    async def read_backlog(self, key: str, limit: int, bytes_max: int, *, unread: bool = False) -> wire.BacklogIs:
+        """The newest pending messages of a user, at most `limit`, of about `bytes_max` bytes; `unread`: and unread ones of the inbox."""
+        self._require(wire.ReadBacklog)
+        answer, _ = await self._ask(lambda ref: wire.ReadBacklog(ref, key, limit, bytes_max, unread), LOW)
+        return answer  # type: ignore[no-any-return]  # a ReadBacklog is answered by a BacklogIs
+
     async def explain(self, drafts: Sequence[Draft]) -> list[wire.Explained]:
         """Return what the shards would decide about these drafts for users, in their order; nothing is stored."""
+        if not self.offers_inbox:
+            leave_out_inbox(drafts)
         call = self._calls.begin(len(drafts), lambda base: explain_records(drafts, base), (NORMAL,) * len(drafts))
         await call.done
         for answer in call.answers:
@@ -179,9 +241,25 @@ class ShardClient:
         answer, _ = await self._ask(lambda ref: wire.Erase(ref, key), HIGH)
         return answer  # type: ignore[no-any-return]  # an Erase is answered by an ErasureDone
 
+    async def read_inbox(self, key: str, before: int, limit: int, view: int) -> wire.InboxIs:
+        """Messages of a user's inbox, the newest first, see `ReadInbox`."""
+        self._require(wire.ReadInbox)
+        answer, _ = await self._ask(lambda ref: wire.ReadInbox(ref, key, before, limit, view))
+        return answer  # type: ignore[no-any-return]  # a ReadInbox is answered by an InboxIs
+
+    async def mark_inbox(self, key: str, mark: int, on: bool, seqs: list[int], ids: list[str], upto: int) -> wire.InboxMarked:
+        """Mark messages of a user's inbox, see `MarkInbox`; durable with the answer."""
+        self._require(wire.MarkInbox)
+        answer, _ = await self._ask(lambda ref: wire.MarkInbox(ref, key, mark, on, seqs, ids, upto))
+        return answer  # type: ignore[no-any-return]  # a MarkInbox is answered by an InboxMarked
+
     async def schedule(self, timer: wire.Timer) -> wire.TimerAnswer:
         """Arm a timer under its scheduled id, if there never was one."""
+        if not self.offers_inbox:
+            leave_out_inbox([timer])
         answer, _ = await self._ask(lambda ref: wire.Schedule(ref, False, timer))
+        if answer.status == wire.SCHEDULED and not answer.timers:
+            self.record(timer.key, "scheduled", timer.envelope.id, until_ms=timer.due_ms, timer=timer.sid)
         return answer  # type: ignore[no-any-return]  # a timer request is answered by a TimerAnswer
 
     def send_request(self, build: Callable[[int], Struct], answered: Callable[[Any], None]) -> None:
@@ -195,30 +273,47 @@ class ShardClient:
 
     async def reschedule(self, tenant: str, sid: str, due_ms: int) -> wire.TimerAnswer:
         """Move one timer."""
-        return await self._ask_timer(sid, lambda ref: wire.Reschedule(ref, tenant, sid, due_ms))
+        answer = await self._ask_timer(sid, lambda ref: wire.Reschedule(ref, tenant, sid, due_ms))
+        for timer in answer.timers if answer.status == wire.OK else ():
+            self.record(timer.key, "rescheduled", timer.envelope.id, until_ms=timer.due_ms, timer=timer.sid)
+        return answer
 
     async def cancel(self, tenant: str, sid: str) -> wire.TimerAnswer:
-        """Cancel one timer."""
-        return await self._ask_timer(sid, lambda ref: wire.Cancel(ref, tenant, sid))
+        """Cancel one timer. One that has been cancelled is cancelled: the publisher may not have had the answer."""
+        known = await self.inspect(tenant, sid) if self.outcomes is not None else None  # whose it is, while it is there
+        answer = await self._ask_timer(sid, lambda ref: wire.Cancel(ref, tenant, sid))
+        if answer.status == wire.OK:
+            self._metrics.cancelled(tenant)
+        for timer in known.timers if known is not None and answer.status == wire.OK else ():
+            self.record(timer.key, "cancelled", timer.envelope.id, until_ms=timer.due_ms, timer=sid)
+        return answer
 
-    async def list_timers(self, key: str, collapse: str = "") -> wire.TimerAnswer:
-        """The armed timers of one user, soonest first; those of one collapse key, or all."""
-        answer, _ = await self._ask(lambda ref: wire.ListTimers(ref, key, self._config.list_timers_max, collapse))
+    async def list_timers(self, key: str, collapse: str = "", limit: int = 0) -> wire.TimerAnswer:
+        """The armed timers of one user, soonest first; those of one collapse key, or all; `limit` 0: as many as one answer may have."""
+        answer, _ = await self._ask(lambda ref: wire.ListTimers(ref, key, limit or self._config.list_timers_max, collapse))
         return answer  # type: ignore[no-any-return]  # a timer request is answered by a TimerAnswer
 
     async def cancel_all(self, key: str, collapse: str = "") -> wire.TimerAnswer:
         """Cancel the timers of one user that have not fired: those of one collapse key, or all. `count` is their number."""
         answer, _ = await self._ask(lambda ref: wire.CancelAll(ref, key, collapse), HIGH)
+        if answer.status == wire.OK and answer.count:
+            self._metrics.cancelled(split_key(key)[0], answer.count)
+            self.record(key, "cancelled", reason=f"{answer.count} of {collapse}" if collapse else f"all {answer.count}")
         return answer  # type: ignore[no-any-return]  # likewise
 
     async def _ask_timer(self, sid: str, build: Callable[[int], Struct]) -> wire.TimerAnswer:
         if partition_of_timer(sid) is None:
             return wire.TimerAnswer(-1, wire.NOT_FOUND)
-        answer, call = await self._ask(build, HIGH)
-        if answer.status == wire.NOT_FOUND and call.repeated and type(call.records[0]) is wire.Cancel:
-            # The first sending may have cancelled it: there is no such timer now, which is what was asked for.
-            answer = wire.TimerAnswer(answer.ref, wire.OK)
-        return answer  # type: ignore[no-any-return]
+        answer, _ = await self._ask(build, HIGH)
+        return answer  # type: ignore[no-any-return]  # a timer request is answered by a TimerAnswer
+
+    def _require(self, kind: type[Struct]) -> None:
+        """Raises Unavailable while shards of an earlier version may run, which do not read this request."""
+        self._require_formats(wire.NEWER[kind])
+
+    def _require_formats(self, formats: int) -> None:
+        if formats > self._formats():
+            raise Unavailable(wire.UPGRADING, wire.UPGRADING_RETRY_MS)
 
     async def _ask(self, build: Callable[[int], Struct], priority: int = NORMAL) -> tuple[Any, PendingCall]:
         call = self._calls.begin(1, lambda ref: [build(ref)], (priority,))

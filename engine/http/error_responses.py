@@ -43,12 +43,13 @@ def handlers(refused: Counter[int]) -> Mapping[Any, Any]:
 
 def refusal(error: Exception, refused: Counter[int]) -> Response:
     """The response to a request that raised `error`, counted in `refused` by its status."""
-    problem = _problem(error)
+    problem = problem_of(error)
     refused[problem.status] += 1
     return problem_response(problem)
 
 
-def _problem(error: Exception) -> Problem:
+def problem_of(error: Exception) -> Problem:
+    """The problem that an exception of an endpoint is; 500 for one that is a bug."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, Overloaded):

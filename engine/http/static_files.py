@@ -1,4 +1,4 @@
-"""Serves the demo page and the browser client from memory; the files are read once."""
+"""Serves the demo page, the admin page and the browser client from memory; the files are read once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 _PACKAGE: Final = "engine.http"
 _FOLDER: Final = "static"
-_INDEX: Final = "index.html"
+_PAGES: Final = {"/index.html": "/", "/admin.html": "/admin"}
 
 _TYPES: Final = {".js": "text/javascript", ".mjs": "text/javascript", ".html": "text/html", ".css": "text/css", ".svg": "image/svg+xml"}
 """Browsers require these types; the host's table of types may have others."""
@@ -34,7 +34,7 @@ _SCRIPT_HEADERS: Final = {"Access-Control-Allow-Origin": "*", "Cross-Origin-Reso
 
 
 def routes() -> list[Route]:
-    """One route per file under `engine/http/static`; `index.html` is `/`."""
+    """One route per file under `engine/http/static`; `index.html` is `/`, and `admin.html` is `/admin`."""
     folder = resources.files(_PACKAGE).joinpath(_FOLDER)
     return [_route(path, file) for path, file in sorted(_files(folder, ""))]
 
@@ -66,4 +66,4 @@ def _route(path: str, file: Traversable) -> Route:
             return Response(status_code=304, headers=headers)
         return Response(body, 200, headers, media_type)
 
-    return Route("/" if path == f"/{_INDEX}" else path, serve, methods=["GET"])
+    return Route(_PAGES.get(path, path), serve, methods=["GET"])

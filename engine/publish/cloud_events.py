@@ -19,6 +19,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from engine.core.model.names import is_user
+from engine.core.model.trace_context import parse_traceparent
 from engine.errors import Invalid
 from engine.publish.items import Item, rfc3339_ms
 
@@ -56,6 +57,7 @@ class CloudEvent(Struct, gc=False):
     retain: bool | UnsetType = UNSET
     url: str | UnsetType = UNSET
     category: str | UnsetType = UNSET
+    traceparent: str | UnsetType = UNSET  # of the extension "distributed tracing"; ignored when it is not valid
 
     def item(self, id_chars_max: int) -> Item:
         """The same as an item; `id_chars_max` bounds `id` and `source`.
@@ -82,6 +84,7 @@ class CloudEvent(Struct, gc=False):
             ttl=self.ttl,
             retain=self.retain,
             category=self.category,
+            traceparent=UNSET if self.traceparent is UNSET or parse_traceparent(self.traceparent) is None else self.traceparent,
         )
 
 

@@ -47,6 +47,7 @@ class Item(Struct, forbid_unknown_fields=True, gc=False):
     collapse: Collapse | UnsetType = UNSET
     category: str | UnsetType = UNSET
     unless_active: bool = False
+    traceparent: str | UnsetType = UNSET
 
 
 def rfc3339_ms(text: str, path: str) -> int:

@@ -54,19 +54,23 @@ class Content(NamedTuple):
 
     content_type: str | None = None  # the first one, as Starlette has it
     attributes: cloud_events.Headers = ()  # headers `ce-*`
+    traceparent: str = ""
 
     @classmethod
     def of(cls, headers: RawHeaders) -> Content:
         """That of a request with these headers; their names are in lower case."""
         content_type: str | None = None
         attributes: list[tuple[bytes, bytes]] = []
+        traceparent = ""
         for header in headers:
             name, value = header
             if name == b"content-type":
                 content_type = content_type if content_type is not None else value.decode("latin-1")
             elif name.startswith(b"ce-"):
                 attributes.append(header)
-        return cls(content_type, attributes)
+            elif name == b"traceparent":
+                traceparent = value.decode("latin-1")
+        return cls(content_type, attributes, traceparent)
 
     @property
     def binary(self) -> bool:

@@ -87,10 +87,8 @@ class PriorityLanes:
 
     def delay_ms(self, tenant: str) -> float:
         """How long a new record of this tenant would wait: for the whole backlog, or for its own part of it in turns with the others'."""
-        whole_ms = self.flow.delay_ms
-        own = self._of_tenant.get(tenant, 0)
-        sharing = len(self._of_tenant) + (not own)
-        return min(whole_ms, own * sharing / self.flow.rate_per_ms)
+        own = self._of_tenant.get(tenant)
+        return min(self.flow.waiting, own * len(self._of_tenant)) / self.flow.rate_per_ms if own else 0.0
 
     def closed_ms(self, priority: int, tenant: str) -> float:
         """0 when the route takes records of this priority and tenant, else how long its backlog takes, or its oldest has waited."""
@@ -233,6 +231,10 @@ def refuse_closed(wanted: Iterable[tuple[PriorityLanes, int]], tenant: str) -> N
     Raises:
         Overloaded: at least one of them is closed to one of its priorities.
     """
-    closed_ms, name = max(((lanes.closed_ms(priority, tenant), PRIORITIES[priority]) for lanes, priority in wanted), default=(0.0, ""))
-    if closed_ms:
-        raise Overloaded(f"the backlog of this tenant takes {closed_ms:.0f} ms, too long for {name} priority", closed_ms)
+    longest_ms, name = 0.0, ""
+    for lanes, priority in wanted:
+        closed_ms = lanes.closed_ms(priority, tenant)
+        if closed_ms > longest_ms:
+            longest_ms, name = closed_ms, PRIORITIES[priority]
+    if longest_ms:
+        raise Overloaded(f"the backlog of this tenant takes {longest_ms:.0f} ms, too long for {name} priority", longest_ms)

@@ -1,8 +1,9 @@
-"""Publish requests wait here for their turn to be parsed: by priority, one per turn of the event loop, and none that would wait too long.
+"""Publish requests wait here for their turn to be parsed: by priority, few per turn of the event loop, and none that would wait too long.
 
-Parsing is most of what an edge does for a publisher, and it blocks the event loop. So requests take turns: between two of them the loop
-serves every socket, and a request of high priority that arrives meanwhile is parsed at once. The others wait as unparsed bytes, in one
-lane per priority. A request has the priority of its least important item, so that one high item gives no advantage to a thousand low ones.
+Parsing is most of what an edge does for a publisher, and it blocks the event loop. So requests take turns: one of them, or as many small
+ones as cost no more, and then the loop serves every socket; a request of high priority that arrives meanwhile is parsed at once. The others
+wait as unparsed bytes, in one lane per priority. A request has the priority of its least important item, so that one high item gives no
+advantage to a thousand low ones.
 
 Refusing must be cheaper than accepting. Whether a request would wait too long follows from three delays, none of which needs it parsed:
 of the requests before it here, of the event loop itself, and of the shards (`engine.publish.priority_lanes`); its priority is found by a
@@ -31,6 +32,12 @@ from engine.publish.priority_lanes import SHARES
 
 _ITEM_BYTES: Final = 1000
 """Of `publish_rate_initial_per_s`, until the rate is measured."""
+
+_TURN_BYTES: Final = 32 << 10
+"""Of the requests that one turn of the event loop parses, about a millisecond; a larger one has a turn to itself."""
+
+_REQUEST_BYTES: Final = 1024
+"""What a request counts as at least: parsing one of a single item costs as much as some more of a longer one."""
 
 _LAG_FADES: Final = 0.5
 
@@ -61,7 +68,8 @@ class RequestQueue:
         self._flow = Backlog(config.publish_rate_initial_per_s * _ITEM_BYTES / 1000, clock())
         self._lanes: tuple[FairLane[asyncio.Future[None], _Request], ...] = tuple(FairLane() for _ in PRIORITIES)
         self._bytes_of: dict[str, int] = {}  # by tenant, of the requests that wait
-        self._turn_taken = False
+        self._turn_left = _TURN_BYTES  # that may still be parsed in this turn of the loop
+        self._turn_ends = False  # it will be noticed
         self._late_ms = 0
         self._lag_ms = 0.0
 
@@ -72,10 +80,11 @@ class RequestQueue:
 
     def delay_ms(self, tenant: str) -> float:
         """How long a request of this tenant that arrives now would wait, in addition to its own handling."""
-        own = self._bytes_of.get(tenant, 0)
-        sharing = len(self._bytes_of) + (not own)
-        queued_ms = min(self._flow.delay_ms, own * sharing / self._flow.rate_per_ms)
-        return queued_ms + self._lag_ms + self._shards_ms(tenant)
+        delay_ms = self._lag_ms + self._shards_ms(tenant)
+        own = self._bytes_of.get(tenant)
+        if own:
+            delay_ms += min(self._flow.waiting, own * len(self._bytes_of)) / self._flow.rate_per_ms
+        return delay_ms
 
     @property
     def waiting(self) -> int:
@@ -83,44 +92,52 @@ class RequestQueue:
         return sum(map(len, self._lanes))
 
     def check_unread(self, tenant: str) -> None:
-        """Raise Overloaded when a request of this tenant would be refused at any priority."""
-        self._check(HIGH, tenant)
+        """Refuse a request of this tenant that would be refused at any priority: raises Overloaded, and counts it."""
+        self._check(HIGH, tenant, self.delay_ms(tenant))
 
-    async def enter(self, body: bytes, content: Content, tenant: str) -> None:
-        """Return when it is this request's turn to be parsed; what follows must not await before it is.
+    def takes_unread(self, tenant: str) -> bool:
+        """Would `check_unread` not refuse it now? Counts nothing."""
+        return self._too_late_ms(HIGH, tenant, self.delay_ms(tenant)) is None
+
+    def enter(self, body: bytes, content: Content, tenant: str) -> asyncio.Future[None] | None:
+        """None when it is this request's turn to be parsed, else what is done when it is; what follows must not await before it is.
 
         Raises:
-            Overloaded: it would wait too long.
+            Overloaded: it would wait too long; the future has this exception when it has waited too long.
         """
-        size = max(len(body), 1)
-        if self._turn_taken or self.delay_ms(tenant) >= SHARES[LOW] * self._target_ms:
-            priority = media_types.least_priority(body, content)
-            self._check(priority, tenant)
-            if priority != HIGH and self._turn_taken:
-                await self._wait(self._lanes[priority], _Request(tenant, size, self._clock()))
-                return
-        self._flow.enter(size)
-        self._flow.leave(size)
-        self._take_turn()
-
-    def _check(self, priority: int, tenant: str) -> None:
         delay_ms = self.delay_ms(tenant)
+        if self._turn_left <= 0 or delay_ms >= SHARES[LOW] * self._target_ms:
+            self._check(HIGH, tenant, delay_ms)  # without a look into the body
+            priority = media_types.least_priority(body, content)
+            self._check(priority, tenant, delay_ms)
+            if priority != HIGH and self._turn_left <= 0:
+                return self._wait(self._lanes[priority], _Request(tenant, max(len(body), 1), self._clock()))
+        self._flow.served(max(len(body), 1))
+        self._take_turn(len(body))
+        return None
+
+    def _check(self, priority: int, tenant: str, delay_ms: float) -> None:
+        late_ms = self._too_late_ms(priority, tenant, delay_ms)
+        if late_ms is not None:
+            raise self._refusal(priority, late_ms)
+
+    def _too_late_ms(self, priority: int, tenant: str, delay_ms: float) -> float | None:
+        """How long a request would wait, if that is too long."""
         oldest = self._lanes[priority].first_of(tenant)
         if oldest is not None:
             delay_ms = max(delay_ms, self._clock() - oldest.since_ms)
-        if delay_ms >= SHARES[priority] * self._target_ms:
-            raise self._refusal(priority, delay_ms)
+        return delay_ms if delay_ms >= SHARES[priority] * self._target_ms else None
 
     def _refusal(self, priority: int, delay_ms: float) -> Overloaded:
         self._refused(PRIORITIES[priority])
         return Overloaded(f"the backlog of this tenant takes {delay_ms:.0f} ms, too long for {PRIORITIES[priority]} priority", delay_ms)
 
-    async def _wait(self, lane: FairLane[asyncio.Future[None], _Request], request: _Request) -> None:
+    def _wait(self, lane: FairLane[asyncio.Future[None], _Request], request: _Request) -> asyncio.Future[None]:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         lane.append(request.tenant, turn, request, request.size)
         self._bytes_of[request.tenant] = self._bytes_of.get(request.tenant, 0) + request.size
         self._flow.enter(request.size)
-        await turn
+        return turn
 
     def _left(self, request: _Request) -> None:
         """A request does not wait any more."""
@@ -130,16 +147,18 @@ class RequestQueue:
         else:
             del self._bytes_of[request.tenant]
 
-    def _take_turn(self) -> None:
-        if not self._turn_taken:
-            self._turn_taken = True
+    def _take_turn(self, size: int) -> None:
+        self._turn_left -= max(size, _REQUEST_BYTES)
+        if not self._turn_ends:
+            self._turn_ends = True
             asyncio.get_running_loop().call_soon(self._next_turn)
 
     def _next_turn(self) -> None:
-        """A turn of the loop has passed: let the next request be parsed."""
-        self._turn_taken = False
+        """A turn of the loop has passed: let the next requests be parsed."""
+        self._turn_ends = False
+        self._turn_left = _TURN_BYTES
         for lane in self._lanes:
-            while lane:
+            while lane and self._turn_left > 0:
                 turn, request = lane.pop_next()
                 self._left(request)
                 if turn.done():  # its client has left
@@ -147,8 +166,7 @@ class RequestQueue:
                     continue
                 self._flow.leave(request.size)
                 turn.set_result(None)
-                self._take_turn()
-                return
+                self._take_turn(request.size)
 
     def tick(self, now_ms: int, late_ms: int) -> None:
         """Measure, and refuse what has waited too long. `late_ms`: how late this call is, a measure of the loop's lag.

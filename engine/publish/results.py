@@ -119,7 +119,7 @@ def results_of(drafts: Sequence[Draft], call: Answered) -> list[ItemResult]:
     made: list[ItemResult] = []
     for draft, record, answer in zip(drafts, call.records, call.answers, strict=True):
         if type(record) is Post and answer is not None and answer.status == ACCEPTED:  # nearly always
-            made.append(ItemResult(draft.envelope.id, draft.user, "accepted", answer.seq))
+            made.append(ItemResult(draft.envelope.id, draft.user, "accepted", answer.seq, reason=answer.detail))
         else:
             made.append(_result(draft, record, answer, repeated=call.repeated))
     return made

@@ -10,7 +10,8 @@
 
 There is no URL and no token: the engine is found by its namespace, and its settings `ray_publish` and `ray_listen` say for which tenants
 jobs may act. `edge_calls.py` finds edges and calls them, `task_ids.py` makes ids that a retried task makes again, `task_publisher.py` is
-`engine.client`'s publisher over both, `notification_sink.py` publishes datasets, `listening.py` receives. docs/RAY.md has examples.
+`engine.client`'s publisher over both, `notification_sink.py` publishes datasets, `listening.py` receives, `group_events.py`
+reads what happens to users. docs/RAY.md has examples.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engine.client.publish_results import ItemError, PublishError, Result
+    from engine.ray.group_events import TenantEvent, event_batches, events
     from engine.ray.listening import ReceivedNotification, listen
     from engine.ray.notification_sink import NotificationSink, RowOutcome
     from engine.ray.task_publisher import AsyncPublisher, Publisher
@@ -33,6 +35,9 @@ _HOME = {
     "Publisher": "engine.ray.task_publisher",
     "Result": "engine.client.publish_results",
     "RowOutcome": "engine.ray.notification_sink",
+    "TenantEvent": "engine.ray.group_events",
+    "event_batches": "engine.ray.group_events",
+    "events": "engine.ray.group_events",
     "listen": "engine.ray.listening",
 }
 
@@ -45,6 +50,9 @@ __all__ = [
     "ReceivedNotification",
     "Result",
     "RowOutcome",
+    "TenantEvent",
+    "event_batches",
+    "events",
     "listen",
 ]
 

@@ -68,9 +68,9 @@ def current_attempt() -> tuple[str, int] | None:
 
     The attempt is in no public part of Ray 2.60.
     """
-    from ray._private import worker
-
     try:
+        from ray._private import worker
+
         process: Any = worker.global_worker
         if process.mode != worker.WORKER_MODE:
             return None
@@ -79,7 +79,7 @@ def current_attempt() -> tuple[str, int] | None:
             return None
         task = context.get_task_id()
         return None if task is None else (task, int(process.core_worker.get_current_task_attempt_number()))
-    except AttributeError:
+    except (ImportError, AttributeError):
         return None
 
 

@@ -20,13 +20,13 @@ from msgspec import Struct
 from redis.exceptions import RedisError, ResponseError
 
 from engine.config import Config, message_bytes_max
-from engine.core.commit.group import idempotency_value
+from engine.core.commit.first_result import idempotency_value
 from engine.core.model.constants import NORMAL, PRIORITIES
 from engine.core.model.message import timer_effect_id
 from engine.core.model.routing import split_key
 from engine.core.wire.records import Timer
 from engine.errors import StorageUnavailable
-from engine.store.dead_letter_stream import trim_dead_letters
+from engine.store.external_streams import trim_external
 from engine.store.keys import action_stream_key, action_targets_key, dead_letter_key, idempotency_key
 from engine.store.lua import Replicas, Script
 
@@ -170,11 +170,12 @@ class ActionStreams:
             "attempts": tries, "body": action.body, "action": action.target, "key": action.key,
         }  # fmt: skip
         await self._settle(action, _flat(letter))
-        await trim_dead_letters(self._client, {action.tenant: 1}, self._config.dead_letters_bytes_max, message_bytes_max(self._config))
+        limits, stream = self._config, dead_letter_key(action.tenant)
+        await trim_external(self._client, stream, limits.dead_letters_max, 1, limits.dead_letters_bytes_max, message_bytes_max(limits))
 
     async def _settle(self, action: QueuedAction, letter: list[Any]) -> None:
         keys = [action_stream_key(action.target), dead_letter_key(action.tenant)]
-        await _SETTLE.run(self._client, keys, [GROUP, action.entry, self._config.dead_letters_max, *letter])
+        await _SETTLE.run(self._client, keys, [GROUP, action.entry, *letter])
 
 
 def _flat(fields: Mapping[str, Any]) -> list[Any]:

@@ -21,7 +21,7 @@ from msgspec import Struct
 from redis.exceptions import RedisError
 
 from engine.config import Config
-from engine.core.commit.group import parse_idempotency_value
+from engine.core.commit.first_result import parse_idempotency_value
 from engine.core.journal.stored_formats import read_entry
 from engine.core.mailbox.broadcast_log import Broadcast, BroadcastEntry, encode_entry
 from engine.core.model.routing import audience_key

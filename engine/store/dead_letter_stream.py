@@ -21,10 +21,8 @@ from engine.core.model.constants import NORMAL, PRIORITIES
 from engine.core.model.routing import split_key
 from engine.core.shard.mailbox_store import DeadLetter
 from engine.errors import StorageUnavailable
+from engine.store.external_streams import trim_external
 from engine.store.keys import dead_letter_key
-from engine.store.lua import Script
-
-_TRIM = Script("stream_trim")
 
 _PAGE: Final = 50
 """Entries read at once, up to 70 KB each: some 3 MB."""
@@ -40,7 +38,7 @@ class StoredLetter(Struct, frozen=True):
         id: the id of the message.
         priority: HIGH, NORMAL or LOW.
         reason: why it was refused.
-        attempts: how often it had been sent on connections that have ended or stalled.
+        attempts: how often it had been sent on connections that have ended, or on which its tries were used up.
         body: the message, a JSON object.
         action: what was to be called in its place (`engine.core.model.action`), "" for none.
         key: of that action.
@@ -94,21 +92,12 @@ async def write_dead_letters(
                 "attempts": message.attempts,
                 "body": b"{%b}" % message.envelope.body,
             }
-            pipeline.xadd(dead_letter_key(tenant), fields, maxlen=length_max, approximate=True)  # type: ignore[arg-type]
+            pipeline.xadd(dead_letter_key(tenant), fields)  # type: ignore[arg-type]
         await pipeline.execute()
     except (RedisError, OSError) as error:
         raise StorageUnavailable(f"dead letters: {error}") from error
-    if bytes_max:
-        await trim_dead_letters(client, Counter(split_key(letter.key)[0] for letter in letters), bytes_max, letter_bytes_max)
-
-
-async def trim_dead_letters(client: redis.Redis, added: Mapping[str, int], bytes_max: int, letter_bytes_max: int) -> None:
-    """Trim the dead letters of tenants to about `bytes_max` bytes. `added`: by tenant, how many were just appended.
-
-    Raises StorageUnavailable.
-    """
-    keys = [dead_letter_key(tenant) for tenant in added]
-    await _TRIM.run(client, keys, [bytes_max, bytes_max // letter_bytes_max, *added.values()])
+    for tenant, added in Counter(split_key(letter.key)[0] for letter in letters).items():
+        await trim_external(client, dead_letter_key(tenant), length_max, added, bytes_max, letter_bytes_max)
 
 
 class DeadLetterStream:
@@ -144,7 +133,7 @@ class DeadLetterStream:
                 for letter, fields in entries:
                     after, looked = letter.decode(), looked + 1
                     if not user or fields.get(b"user") == user.encode():
-                        found.append(_stored(after, fields))
+                        found.append(stored_letter(after, fields))
                         if len(found) == count:
                             return LetterPage(found, after, total)
                 if len(entries) < wanted:
@@ -163,7 +152,7 @@ class DeadLetterStream:
             found: list[Any] = await pipeline.execute()
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"dead letters: {error}") from error
-        return [_stored(letter, entries[0][1]) if entries else None for letter, entries in zip(letters, found, strict=True)]
+        return [stored_letter(letter, entries[0][1]) if entries else None for letter, entries in zip(letters, found, strict=True)]
 
     async def remove(self, tenant: str, letters: Sequence[str]) -> int:
         """Delete dead letters; returns how many there were. Idempotent. Raises StorageUnavailable: some may be deleted."""
@@ -175,7 +164,9 @@ class DeadLetterStream:
             raise StorageUnavailable(f"dead letters: {error}") from error
 
 
-def _stored(letter: str, fields: Mapping[bytes, bytes]) -> StoredLetter:
+def stored_letter(letter: str, fields: Mapping[bytes, bytes]) -> StoredLetter:
+    """A dead letter from the id and the fields of its entry."""
+
     def text(name: bytes) -> str:
         return fields.get(name, b"").decode()
 

@@ -313,6 +313,7 @@ class EmbeddedRedis:
             "--save", "",  # the append-only file suffices; snapshots would cost forks
             "--maxmemory", str(self._config.redis_memory_bytes_max or max(memory_bytes() // 3, REDIS_MEMORY_BYTES_MIN)),
             "--maxmemory-policy", "noeviction",  # reject a write rather than evict an accepted message
+            "--stream-node-max-bytes", "512",  # a stream begins with a node of this size, 4 KiB if not told: most users have one message
             "--timeout", "0",
             "--always-show-logo", "no",
         ]  # fmt: skip

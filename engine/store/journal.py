@@ -18,9 +18,9 @@ from engine.core.commit.group import Group
 from engine.core.model.message import timer_effect_id
 from engine.core.shard.fired_timers import FiredTimers
 from engine.errors import StorageUnavailable
+from engine.store.accepted_ids import LIBRARY, AcceptedIds, known_of, packed_text
 from engine.store.epoch import take_epoch
 from engine.store.keys import (
-    idempotency_key,
     journal_head_key,
     journal_key,
     journal_mark_key,
@@ -35,8 +35,8 @@ from engine.store.lua import NO_REPLICAS, Replicas, Script
 RECORD_ORIGIN: Final = "record "
 """Origin of a quarantine entry of a record that ended its shard; the record's fingerprint follows."""
 
-_APPEND = Script("fenced/journal_append")
-_ROLLBACK = Script("fenced/journal_rollback")
+_APPEND = Script("fenced/journal_append", LIBRARY)
+_ROLLBACK = Script("fenced/journal_rollback", LIBRARY)
 _COVER = Script("fenced/journal_cover")
 _OPEN = Script("journal_open")
 _FENCE = Script("fence")
@@ -62,6 +62,7 @@ class Journal:
         self._shard = shard
         self._idempotency_ms = idempotency_ms
         self._replicas = replicas
+        self._ids = AcceptedIds(client, idempotency_ms)
         self._legacy_ids = LegacyIds(client, idempotency_ms)
         self._keys = [shard_epoch_key(shard), journal_head_key(shard), journal_key(shard)]
         self._checkpoints = 0  # attempted
@@ -115,7 +116,7 @@ class Journal:
 
         Returns:
             Empty when the group is durable. Otherwise nothing was written, because ids of the group are stored already:
-            {index into `group.ids`: stored value}.
+            {index into `group.ids`: stored value, packed}.
 
         Raises:
             Fenced: this incarnation has been replaced.
@@ -123,19 +124,23 @@ class Journal:
             StorageUnavailable: no reply; it may have been written: repeat it, or roll it back.
         """
         if group.ids and self._legacy_ids.may_exist and (known := await self._legacy_ids.look_up(group.ids)):
-            return known
-        keys = [*self._keys, *(idempotency_key(key, id) for key, id in group.ids)]
-        args = [self.epoch, group.number, group.payload, self._idempotency_ms, self.loss_detector.head, *group.values]
+            return {index: packed_text(value) for index, value in known.items()}
+        if group.ids:
+            await self._ids.look()
+        keys = [*self._keys, *self._ids.keys(group.ids)]
+        args = [self.epoch, group.number, group.payload, self._idempotency_ms, self.loss_detector.head]
+        args += self._ids.words(group.ids, group.values)
         reply = await _APPEND.run(self._client, keys, args, self._replicas)
         if reply[0] == b"KNOWN":
-            return dict(zip(reply[1::2], reply[2::2], strict=True))
+            return known_of(reply[1:])
         self.loss_detector.head = f"{self.epoch}-{group.number}"
         return {}
 
     async def rollback(self, group: Group) -> None:
         """Remove the group from the journal, and keep a delayed copy of its append from applying. Idempotent. Raises like `append`."""
-        keys = [*self._keys, *(idempotency_key(key, id) for key, id in group.ids)]
-        await _ROLLBACK.run(self._client, keys, [self.epoch, group.number, self.loss_detector.head], self._replicas)
+        keys = [*self._keys, *self._ids.keys(group.ids)]
+        args = [self.epoch, group.number, self.loss_detector.head, self._idempotency_ms, *self._ids.words(group.ids)]
+        await _ROLLBACK.run(self._client, keys, args, self._replicas)
         self.loss_detector.head = f"{self.epoch}-{group.number}u"
 
     async def covered(self, through: int | None, written: Mapping[str, tuple[int, int]] = _NOTHING) -> None:
@@ -183,14 +188,11 @@ class Journal:
         ids = [(doubt.timer.key, timer_effect_id(doubt.timer.sid)) for doubt in doubts]
         try:
             legacy = await self._legacy_ids.look_up(ids) if self._legacy_ids.may_exist else {}
-            pipeline = self._client.pipeline(transaction=False)
-            for pair in ids:
-                pipeline.get(idempotency_key(*pair))
-            values = await pipeline.execute()
-        except (RedisError, OSError, StorageUnavailable) as error:
+            known = await self._ids.look_up(ids)
+        except StorageUnavailable:
             fired.failed([doubt.timer.sid for doubt in doubts])
-            raise StorageUnavailable(f"ids: {error}") from error
-        fired.looked_up(doubts, [value is not None or index in legacy for index, value in enumerate(values)])
+            raise
+        fired.looked_up(doubts, [index in known or index in legacy for index in range(len(ids))])
 
     async def quarantine(self, where: str, blob: bytes, length_max: int) -> None:
         """Keep a record that could not be decoded, with its origin, for inspection; the newest `length_max` are kept.

@@ -59,6 +59,26 @@ def link_key_key() -> str:
     return "engine:link-key"
 
 
+def load_history_key() -> str:
+    """Stream: the load of the last hour, a point each few seconds (`engine.store.load_history`)."""
+    return "engine:load"
+
+
+def unsubscribe_key_key() -> str:
+    """String: 32 secret bytes, the key that unsubscribe links are signed with (`engine.auth.unsubscribe_links`)."""
+    return "engine:unsubscribe-key"
+
+
+def trimmed_mark_key(stream: str) -> str:
+    """String: the id of the first entry that the last trimming of a stream left."""
+    return f"{{{stream}}}trimmed"
+
+
+def event_groups_key(tenant: str) -> str:
+    """Hash: how far each group of consumers has read the tenant's events, and which consumer reads (`engine.store.event_streams`)."""
+    return f"events:{tenant}"
+
+
 # -- of a slot ---------------------------------------------------------------------------------------------------------
 def slot_epoch_key(slot: int) -> str:
     """String: epoch of the shard that owns the slot; writes with an older one are rejected."""
@@ -115,8 +135,19 @@ def offline_key(key: str) -> str:
     return offline_prefix(slot_of(key)) + key
 
 
+def ids_state_key() -> str:
+    """Hash: how many buckets of ids there are, and since when (`engine.store.accepted_ids`)."""
+    return "{ids}state"
+
+
+def ids_prefix() -> str:
+    """Prefix; with the number of a bucket appended, a hash: hash of an id -> the first result under it."""
+    return "{ids}"
+
+
 def idempotency_key(key: str, id: str) -> str:
-    """String: the first result under an id given by the caller; `key` is a mailbox key or an audience key.
+    """String: the first result under the id of a broadcast or an action; of messages for users, where these were stored before there
+    were buckets (`engine.store.accepted_ids`). `key` is a mailbox key or an audience key.
 
     The value is `<16 hex digits of the digest>|<seq>|<scheduled id or empty>`; immediate and delayed publishing share the
     keys, so an id means the same message whichever way it is published.
@@ -275,6 +306,22 @@ def revocation_useless_key() -> str:
     return "{revoked}useless"
 
 
+# -- of rules ----------------------------------------------------------------------------------------------------------
+def rules_state_key() -> str:
+    """Hash: `state`, which versions of the rules there are and which are in force; `stamp`, another one after each change."""
+    return "{rules}state"
+
+
+def rules_texts_key() -> str:
+    """Hash: number of a version -> its text."""
+    return "{rules}texts"
+
+
+def recorded_events_key() -> str:
+    """Stream: a sample of recent events, for dry runs; it expires (`engine.store.recorded_events`)."""
+    return "{rules}events"
+
+
 # -- of counter signals ------------------------------------------------------------------------------------------------
 def signals_key(tenant: str) -> str:
     """Hash: name of a signal -> its sum."""
@@ -308,9 +355,21 @@ def action_stream_key(target: str) -> str:
     return f"actions:to:{target}"
 
 
+# -- history -----------------------------------------------------------------------------------------------------------
+def outcome_stream_key() -> str:
+    """Stream: batches of outcomes, see `engine.store.outcome_stream`."""
+    return "{outcomes}stream"
+
+
+def outcome_state_key() -> str:
+    """Hash: `bytes` of the batches and `waiting` outcomes that are not in the database yet, how many were `dropped`, and what is kept for
+    consumers of events, see `engine/store/scripts/outcomes_settle.lua`."""
+    return "{outcomes}state"
+
+
 # -- read by other systems -----------------------------------------------------------------------------------------
 def session_stream_key() -> str:
-    """Stream: connects and disconnects of all tenants, read with consumer groups."""
+    """Stream: connects, disconnects and presence of all tenants."""
     return "session:stream"
 
 

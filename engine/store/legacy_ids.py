@@ -24,24 +24,25 @@ from redis.exceptions import RedisError
 from engine.core.model.message import is_timer_effect_id
 from engine.core.model.routing import slot_of
 from engine.errors import StorageUnavailable
-from engine.store.keys import EPOCH_FIELD, IDS_SINCE_FIELD, meta_key
+from engine.store.keys import IDS_SINCE_FIELD, meta_key, slots_key
 
 _NO_IDS: Final[Mapping[int, bytes]] = {}
 
 
-def _wall_ms() -> int:
+def wall_ms() -> int:
+    """The wall clock, milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 async def mark_upgrade(client: redis.Redis, now_ms: int) -> None:
     """Store since when this data has the new keys: `now_ms` when an older version has used it before, else 0. Idempotent.
 
-    Call it before the data epoch is claimed: data without one is new.
+    Call it before the slot map is claimed: data without one is new. The data epoch is removed from a backup that is restored.
 
     Raises:
         RedisError: no answer, or an error reply.
     """
-    used = await client.hexists(meta_key(), EPOCH_FIELD)
+    used = await client.get(slots_key()) is not None
     await client.hsetnx(meta_key(), IDS_SINCE_FIELD, str(now_ms if used else 0))
 
 
@@ -65,7 +66,7 @@ class LegacyIds:
         clock_ms: wall clock, milliseconds since the epoch.
     """
 
-    def __init__(self, client: redis.Redis, remembered_ms: int, clock_ms: Callable[[], int] = _wall_ms) -> None:
+    def __init__(self, client: redis.Redis, remembered_ms: int, clock_ms: Callable[[], int] = wall_ms) -> None:
         self._client = client
         self._remembered_ms = remembered_ms
         self._clock_ms = clock_ms

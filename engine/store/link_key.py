@@ -11,15 +11,11 @@ the next to ask makes another; running links are not concerned, and an actor who
 
 from __future__ import annotations
 
-import secrets
-from typing import Any
-
 import redis.asyncio as redis
-from redis.exceptions import RedisError
 
 from engine.core.wire.link_handshake import KEY_BYTES
-from engine.errors import StorageUnavailable
 from engine.store.keys import link_key_key
+from engine.store.stored_secret import claim_secret
 
 
 async def claim_link_key(client: redis.Redis) -> bytes:
@@ -28,13 +24,4 @@ async def claim_link_key(client: redis.Redis) -> bytes:
     Raises:
         StorageUnavailable: no reply, or what is stored is no key.
     """
-    try:
-        key: Any = await client.get(link_key_key())
-        if key is None:  # only then: a Redis that is full has a key
-            await client.set(link_key_key(), secrets.token_bytes(KEY_BYTES), nx=True)
-            key = await client.get(link_key_key())
-    except (RedisError, OSError) as error:
-        raise StorageUnavailable(f"link key: {error}") from error
-    if key is None or len(key) != KEY_BYTES:
-        raise StorageUnavailable(f"link key: {link_key_key()} in Redis has not {KEY_BYTES} bytes; delete it, and another one is made")
-    return bytes(key)
+    return await claim_secret(client, link_key_key(), KEY_BYTES, "link key")

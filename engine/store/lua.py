@@ -70,13 +70,16 @@ async def _execute(client: redis.Redis, *command: Any) -> Any:
 
 
 class Script:
-    """One script of the `scripts` folder, called by its SHA-1 once the server has loaded it."""
+    """One script of the `scripts` folder, called by its SHA-1 once the server has loaded it.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        library: another one whose text is put before it, behind that of the folder.
+    """
+
+    def __init__(self, name: str, library: str = "") -> None:
         self.name = name
         folder = name.rpartition("/")[0]
-        prologue = (_FOLDER / f"{folder}.lua").read_bytes() if folder else b""
-        self._text = prologue + (_FOLDER / f"{name}.lua").read_bytes()
+        self._text = b"".join((_FOLDER / f"{part}.lua").read_bytes() for part in (folder, library, name) if part)
         self._sha = sha1(self._text, usedforsecurity=False).hexdigest()
 
     async def run(self, client: redis.Redis, keys: Sequence[str], args: Sequence[Any], replicas: Replicas = NO_REPLICAS) -> list[Any]:

@@ -13,9 +13,10 @@ import redis.asyncio as redis
 from msgspec import Struct
 from redis.exceptions import RedisError
 
-from engine.core.journal.journal_records import MailboxPage, StoredMessage
+from engine.core.inbox.inbox import InboxLimits
+from engine.core.journal.journal_records import MailboxPage, StoredMessage, looks_at
 from engine.core.journal.stored_formats import decode_page, decode_stored
-from engine.core.shard.mailbox_store import StreamRead
+from engine.core.shard.mailbox_store import NONE_OVERDUE, Overdue, StreamRead
 from engine.core.wire.records import UNREADABLE
 from engine.errors import StorageUnavailable
 from engine.store.keys import LOOKS_COMPLETE, looks_key, offline_key, page_key
@@ -41,6 +42,7 @@ class Swept(Struct):
     page: MailboxPage
     expires: bool
     oldest_expires_ms: int
+    overdue: Overdue = NONE_OVERDUE
 
 
 class OfflineStreams:
@@ -51,8 +53,9 @@ class OfflineStreams:
         ranges_max: how many to read at once, by what the last read brought: a range may be of 256 messages of any size.
     """
 
-    def __init__(self, client: redis.Redis, loss_detector: LossDetector) -> None:
+    def __init__(self, client: redis.Redis, loss_detector: LossDetector, inbox_limits: InboxLimits | None = None) -> None:
         self._client = client
+        self._inbox_limits = inbox_limits
         self._loss_detector = loss_detector
         self.corrupt: list[tuple[str, bytes]] = []
         self.ranges_max = _RANGES_FIRST
@@ -110,11 +113,13 @@ class OfflineStreams:
                         page = None  # reported and quarantined when the mailbox is loaded
                     if page is None:
                         await self._client.zrem(looks_key(slot), field)
-                    elif page.oldest_expires_ms > now_ms:  # written by a version that counted otherwise
-                        await self._client.zadd(looks_key(slot), {field: page.oldest_expires_ms})
+                    elif looks_at(page) > now_ms:  # written by a version that counted otherwise
+                        await self._client.zadd(looks_key(slot), {field: looks_at(page)})
+                    elif page.inbox is not None and self._inbox_limits is not None and looks_at(page):
+                        swept.append(await self._look_at_inbox(field.decode(), page, self._inbox_limits, now_ms))
                     else:
                         key = field.decode()
-                        expires = bool(page.oldest_expires_ms)
+                        expires = bool(looks_at(page))
                         swept.append(Swept(key, page, expires, await self._sweep_stream(key, now_ms) if expires else 0))
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"sweep: {error}") from error
@@ -167,6 +172,33 @@ class OfflineStreams:
                 await self._client.zadd(looks_key(slot), looks, nx=True)
             if not cursor:
                 return
+
+    async def _look_at_inbox(self, key: str, page: MailboxPage, limits: InboxLimits, now_ms: int) -> Swept:
+        """Find the entries of a stream that are over. The shard decides, since it knows what is pending and pinned now."""
+        overdue, oldest, due_ms = Overdue(), 0, 0
+        acked, start = frozenset(page.acked), b"-"
+        while True:
+            entries: Any = await self._client.xrange(offline_key(key), min=start, count=_SWEEP_ENTRIES)
+            for entry_id, fields in entries:
+                seq = int(entry_id.partition(b"-")[0])
+                stored = self._decode(key, fields.get(b"m", b""))
+                expires_ms = aged_ms = 0
+                if stored is not None:
+                    expires_ms = aged_ms = stored.expires_ms
+                    if not stored.pos:
+                        aged_ms = stored.accepted_ms + limits.keep_of(stored.envelope.policy_terms)
+                if seq > page.floor and seq not in acked:
+                    if expires_ms <= now_ms:
+                        overdue.expired.append(seq)
+                    else:
+                        oldest = min(oldest or expires_ms, expires_ms)
+                if aged_ms <= now_ms:
+                    overdue.aged.append(seq)
+                else:
+                    due_ms = min(due_ms or aged_ms, aged_ms)
+            if len(entries) < _SWEEP_ENTRIES:
+                return Swept(key, page, True, oldest, Overdue(overdue.expired, overdue.aged, due_ms))
+            start = b"(" + entries[-1][0]
 
     async def _sweep_stream(self, key: str, now_ms: int) -> int:
         """Delete the expired entries of one stream; returns when the first of the others expires, ms, 0 when there is none."""

@@ -230,7 +230,7 @@ class Pages:
                 keys, args = run
                 keys.append(offline_key(spill.key))
                 args += [spill.key, spill.page, spill.trim_below, spill.closes_ms, spill.expires_ms]
-                args += [spill.look_ms, spill.removed_at, spill.topics, len(spill.entries)]
+                args += [spill.look_ms, spill.removed_at, spill.topics, " ".join(map(str, spill.deleted)), len(spill.entries)]
                 for seq, blob in spill.entries:
                     args += (seq, blob)
                 messages += len(spill.entries)

@@ -20,7 +20,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, ConnectionError, TimeoutError
 
-from engine.config import Config
+from engine.config import Config, redis_urls
 from engine.errors import ConfigError, StorageUnavailable
 from engine.store.connection_pool import CancellableConnection, ConnectionPool
 from engine.store.durability import REASONS, VerifiedConnection, WeakDurability, read_durability
@@ -42,7 +42,7 @@ _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def connect(config: Config) -> redis.Redis:
-    """A client with its own pool for `config.redis_url`. Connections are opened on first use.
+    """A client with its own pool for `config.redis_url`, for its first server when it has several. Connections are opened on first use.
 
     The URL is `unix://`, `redis://`, `rediss://`, or one of `engine.store.sentinel`. Replies are bytes. The caller closes the
     client with `aclose()`.
@@ -61,10 +61,11 @@ def connect(config: Config) -> redis.Redis:
         "client_name": "engine",
     }
     try:
-        if config.redis_url.partition("://")[0] in SCHEMES:
-            pool: ConnectionPool = SentinelPool(config.redis_url, _SENTINEL_TIMEOUT_S, **options)
+        url = redis_urls(config.redis_url)[0]
+        if url.partition("://")[0] in SCHEMES:
+            pool: ConnectionPool = SentinelPool(url, _SENTINEL_TIMEOUT_S, **options)
         else:
-            pool = ConnectionPool.from_url(config.redis_url, **options)
+            pool = ConnectionPool.from_url(url, **options)
     except ValueError as error:
         if "Port" in str(error):  # it quotes what it took for the port, which is a part of the password when that has such a character
             raise ConfigError(
@@ -77,8 +78,8 @@ def connect(config: Config) -> redis.Redis:
 
 
 def display_url(url: str) -> str:
-    """The URL without its passwords, for output and logs; where it is not clear what they are, without too much."""
-    return str(_LOGIN_PASSWORD.sub(r"\1***", _PASSWORD_OPTION.sub(r"\1***", url)))
+    """The URL, or URLs, without passwords, for output and logs; where it is not clear what they are, without too much."""
+    return " ".join(str(_LOGIN_PASSWORD.sub(r"\1***", _PASSWORD_OPTION.sub(r"\1***", one))) for one in redis_urls(url))
 
 
 async def wait_ready(client: redis.Redis, config: Config, timeout_s: float) -> str:

@@ -3,7 +3,7 @@
 The steps in this order, each idempotent, and each a consistent state to crash in:
 
     epoch       the fence may be lost as well. Taking a new epoch also detects a newer incarnation
-    slot map    unless it is there, or a newer one
+    slot map    unless it is there, or a newer one; and that ids are in buckets
     data epoch  replaced before any other write: sequence numbers that clients have seen may be assigned again, and a cursor of the
                 old epoch must not match the new one
     journal     the mailboxes in memory, appended to what is left of it (`engine.core.journal.rebuild`)
@@ -17,8 +17,10 @@ import redis.asyncio as redis
 
 from engine.core.commit.group import Group
 from engine.core.journal.rebuild import payloads
+from engine.core.model.formats import ID_BUCKETS
 from engine.core.model.routing import SlotMap
 from engine.core.shard.shard import ShardCore
+from engine.store.accepted_ids import open_buckets
 from engine.store.journal import Journal
 from engine.store.redis_client import replace_data_epoch
 from engine.store.slot_map import restore_slot_map
@@ -41,6 +43,8 @@ async def restore_storage(
     """
     await journal.take_over(core.slot_map.slots_of(core.index))
     await restore_slot_map(client, slot_map)
+    if slot_map.formats >= ID_BUCKETS:
+        await open_buckets(client, now_s * 1000)
     await replace_data_epoch(client, core.data_epoch, now_s)
-    for number, payload in enumerate(payloads(core.mailboxes.values(), entry_bytes_max), 1):
+    for number, payload in enumerate(payloads(core.mailboxes.values(), entry_bytes_max, slot_map.formats), 1):
         await journal.append(Group(number, payload, [], [], [], [], [], []))

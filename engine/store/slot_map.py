@@ -1,11 +1,14 @@
 """The slot map in Redis: which shard owns which slot, and so which users, and how many shards and schedulers there are.
 
 It is written when the data is first used, and changed by compare-and-set (`swap_slot_map`): by the controller, which adds and removes
-shards and schedulers, and by a shard that hands slots over.
+shards and schedulers, and by a shard that hands slots over. Each Redis server has the map of its own slots (`engine.core.model.routing`),
+beside the epochs and journals of the shards that own them: so a hand-over is one step on one server, and a fail-over that loses a map has
+lost the writes of its new owners too, who detect it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +16,9 @@ import msgspec
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
-from engine.core.model.routing import SlotMap, spread
-from engine.errors import StorageUnavailable
+from engine.core.model.formats import FORMATS
+from engine.core.model.routing import RoutingTable, SlotMap, spread
+from engine.errors import ConfigError, FormatsTooNew, StorageUnavailable
 from engine.store.keys import shard_epoch_key, slots_key
 from engine.store.lua import Script
 
@@ -40,11 +44,25 @@ async def _read(client: redis.Redis) -> bytes:
 
 
 async def require_slot_map(client: redis.Redis) -> SlotMap:
-    """The slot map of an engine that is starting or running. Raises StorageUnavailable, also when there is none yet."""
+    """The slot map of an engine that is starting or running.
+
+    Raises:
+        FormatsTooNew: this process must not serve the data.
+        StorageUnavailable: also when there is none yet.
+    """
     slot_map = await read_slot_map(client)
     if slot_map is None:
         raise StorageUnavailable("the slot map is not written yet")
+    if slot_map.formats > FORMATS:
+        raise FormatsTooNew(_too_new(slot_map))
     return slot_map
+
+
+def _too_new(slot_map: SlotMap) -> str:
+    return (
+        f"the data are written in formats {slot_map.formats} since the last upgrade, and this version of the engine reads {FORMATS}: "
+        "install the version that wrote them, or a newer one, on this node"
+    )
 
 
 async def swap_slot_map(client: redis.Redis, slot_map: SlotMap) -> bool:
@@ -76,20 +94,37 @@ async def hand_over_slots(client: redis.Redis, shard: int, epoch: int, slot_map:
     return await _follow(client, slot_map, _HAND_OVER, [shard_epoch_key(shard)], [epoch])
 
 
-async def claim_slot_map(client: redis.Redis, shards: int, schedulers: int) -> SlotMap:
+async def read_routing_table(clients: Sequence[redis.Redis]) -> RoutingTable:
+    """The slot maps of all servers, which are given in their order. Raises StorageUnavailable, also when there is one without a map."""
+    return RoutingTable(await asyncio.gather(*map(require_slot_map, clients)))
+
+
+async def claim_slot_map(client: redis.Redis, shards: int, schedulers: int, server: int = 0, servers: int = 1) -> SlotMap:
     """The stored slot map, or an even one for so many shards where there is none. Call it before any actor runs.
 
     The stored one keeps its number of shards, since its slots can only move while both ends serve. Schedulers keep nothing, so their number
-    is the given one.
+    is the given one. Nobody runs an older version, so the formats are this one's.
 
-    Raises StorageUnavailable.
+    Args:
+        server, servers: which of how many servers it is.
+
+    Raises:
+        ConfigError: it is another one, so that users would look for their messages where they are not; or a newer version wrote the data.
+        StorageUnavailable: no reply.
     """
     while True:
         found = await read_slot_map(client)
         if found is None:
-            slot_map = spread(shards, 1, schedulers)
-        elif found.schedulers != schedulers:
-            slot_map = msgspec.structs.replace(found, version=found.version + 1, schedulers=schedulers)
+            slot_map = spread(shards, 1, schedulers, server, servers)
+        elif (found.server, found.servers) != (server, servers):
+            raise ConfigError(
+                f"redis_url: server {server + 1} of {servers} has the data of server {found.server + 1} of {found.servers}; "
+                "give all servers of the data, in the order in which they were first given"
+            )
+        elif found.formats > FORMATS:
+            raise ConfigError(_too_new(found))
+        elif (found.schedulers, found.formats) != (schedulers, FORMATS):
+            slot_map = msgspec.structs.replace(found, version=found.version + 1, schedulers=schedulers, formats=FORMATS)
         else:
             return found
         if await swap_slot_map(client, slot_map):

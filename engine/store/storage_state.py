@@ -44,6 +44,7 @@ class StorageState:
         limit_bytes: the server's `maxmemory`; 0 when it has none, or does not tell.
         durability: a word of `engine.store.durability`.
         full: nothing more is accepted.
+        away: that some of several servers do not answer, "" when all do.
     """
 
     def __init__(self) -> None:
@@ -51,6 +52,7 @@ class StorageState:
         self.limit_bytes = 0
         self.durability = AS_PROMISED
         self.full = False
+        self.away = ""
 
     def measured(self, used_bytes: int, limit_bytes: int) -> None:
         """Take a measurement."""
@@ -67,21 +69,33 @@ class StorageState:
                 _RETRY_MS,
             )
 
-    async def read(self, client: redis.Redis) -> None:
-        """Ask the server. While it does not answer, the last state holds."""
-        try:
-            info: dict[str, Any] = await client.info("memory")
-            self.durability = await read_durability(client)
-        except (RedisError, OSError) as error:
-            log.info("the state of storage is not known: %s", error)
+    async def read(self, *clients: redis.Redis) -> None:
+        """Ask the servers: the fullest and the weakest of them counts. While none answers, the last state holds."""
+        answers = await asyncio.gather(*map(_read, clients))
+        found = [answer for answer in answers if answer is not None]
+        if not found:
             return
-        # Redis does not count the buffers of replicas and of the append-only file either when it compares with `maxmemory`.
-        used = int(info.get("used_memory", 0)) - int(info.get("mem_not_counted_for_evict", 0))
-        self.measured(used, int(info.get("maxmemory", 0)))
+        away = len(clients) - len(found)
+        self.away = f"{away} of {len(clients)} Redis servers do not answer" if away else ""
+        self.durability = next((word for *_, word in found if word != AS_PROMISED), AS_PROMISED)
+        used, limit, _ = max(found, key=lambda answer: answer[0] / answer[1] if answer[1] else 0.0)
+        self.measured(used, limit)
 
-    async def follow(self, client: redis.Redis) -> None:
+    async def follow(self, *clients: redis.Redis) -> None:
         """Read it for ever."""
         while True:
-            await self.read(client)
+            await self.read(*clients)
             near = self.limit_bytes > 0 and self.limit_bytes - self.used_bytes < NEAR * self.limit_bytes
             await asyncio.sleep(_READ_NEAR_S if near else _READ_S)
+
+
+async def _read(client: redis.Redis) -> tuple[int, int, str] | None:
+    """What a server uses, its limit, and a word of `engine.store.durability`; None when it does not answer."""
+    try:
+        info: dict[str, Any] = await client.info("memory")
+        durability = await read_durability(client)
+    except (RedisError, OSError) as error:
+        log.info("the state of storage is not known: %s", error)
+        return None
+    # Redis does not count the buffers of replicas and of the append-only file either when it compares with `maxmemory`.
+    return int(info.get("used_memory", 0)) - int(info.get("mem_not_counted_for_evict", 0)), int(info.get("maxmemory", 0)), durability

@@ -6,7 +6,7 @@ are, and no process has to agree with another about the sum.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import redis.asyncio as redis
@@ -29,40 +29,83 @@ _PAGES: Final = 2000
 """Pages counted in one round trip, about: some 10 ms of Redis. A slot is counted in one step."""
 
 
-class TenantUsage:
-    """The figures of all tenants."""
+def _total(figure: Figure, counts: Sequence[int]) -> int:
+    """What all servers together have. Of topics the most that one of them has: most topics have users on each."""
+    return max(counts) if figure == "topics" else sum(counts)
 
-    def __init__(self, client: redis.Redis) -> None:
+
+class TenantUsage:
+    """The figures of all tenants.
+
+    Args:
+        client: of the server whose slots `count_slots` counts.
+        others: of the other servers of the data, when figures are to be read.
+    """
+
+    def __init__(self, client: redis.Redis, *others: redis.Redis) -> None:
         self._client = client
+        self._clients = (client, *others)
 
     async def of(self, tenant: str) -> dict[Figure, int]:
         """Every figure of a tenant. Raises StorageUnavailable."""
+        scores = [await self._scores(client, FIGURES, tenant) for client in self._clients]
+        return {figure: _total(figure, column) for figure, *column in zip(FIGURES, *scores, strict=True)}
+
+    async def largest(self, count: int) -> dict[str, dict[Figure, int]]:
+        """Every figure of the tenants that have the most bytes or the most users, at most `count` of them, the most bytes first.
+
+        Of several servers each names its largest. Raises StorageUnavailable.
+        """
+        names: set[str] = set()
         try:
-            pipeline = self._client.pipeline(transaction=False)
-            for figure in FIGURES:
+            for client in self._clients:
+                pipeline = client.pipeline(transaction=False)
+                for figure in ("stored_bytes", "users"):
+                    pipeline.zrevrangebyscore(tenants_key(figure), "+inf", "(0", start=0, num=count)
+                for reply in await pipeline.execute():
+                    names.update(tenant.decode() for tenant in reply)
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"figures of tenants: {error}") from error
+        found = {tenant: await self.of(tenant) for tenant in sorted(names)}
+        return dict(sorted(found.items(), key=lambda item: (-item[1]["stored_bytes"], -item[1]["users"]))[:count])
+
+    async def _scores(self, client: redis.Redis, figures: Iterable[Figure], tenant: str) -> list[int]:
+        try:
+            pipeline = client.pipeline(transaction=False)
+            for figure in figures:
                 pipeline.zscore(tenants_key(figure), tenant)
-            return {figure: int(score or 0) for figure, score in zip(FIGURES, await pipeline.execute(), strict=True)}
+            return [int(score or 0) for score in await pipeline.execute()]
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"figures of a tenant: {error}") from error
 
     async def full(self, limits: Mapping[Figure, int]) -> dict[Figure, frozenset[str]]:
         """The tenants that have at least so much of each of these figures. Raises StorageUnavailable."""
-        try:
-            pipeline = self._client.pipeline(transaction=False)
-            for figure, limit in limits.items():
-                pipeline.zrangebyscore(tenants_key(figure), limit, "+inf")
-            replies = await pipeline.execute()
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"tenants over a quota: {error}") from error
-        return {figure: frozenset(tenant.decode() for tenant in reply) for figure, reply in zip(limits, replies, strict=True)}
+        near: dict[Figure, set[str]] = {figure: set() for figure in limits}
+        for client in self._clients:  # who has the limit in all has its part of it on one of them
+            try:
+                pipeline = client.pipeline(transaction=False)
+                for figure, limit in limits.items():
+                    pipeline.zrangebyscore(tenants_key(figure), -(-limit // len(self._clients)), "+inf")
+                replies = await pipeline.execute()
+            except (RedisError, OSError) as error:
+                raise StorageUnavailable(f"tenants over a quota: {error}") from error
+            for tenants, reply in zip(near.values(), replies, strict=True):
+                tenants.update(tenant.decode() for tenant in reply)
+        if len(self._clients) == 1:
+            return {figure: frozenset(tenants) for figure, tenants in near.items()}
+        totals = {tenant: await self.of(tenant) for tenant in set().union(*near.values())}
+        return {figure: frozenset(tenant for tenant in near[figure] if totals[tenant][figure] >= limits[figure]) for figure in limits}
 
     async def known_topics(self, tenant: str, topics: Sequence[str]) -> set[str]:
         """Those of these topics that a user of the tenant is subscribed to. Raises StorageUnavailable."""
-        try:
-            counts: list[Any] = await self._client.hmget(subscribers_prefix() + tenant, list(topics))
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"topics of a tenant: {error}") from error
-        return {topic for topic, count in zip(topics, counts, strict=True) if count is not None}
+        known: set[str] = set()
+        for client in self._clients:
+            try:
+                counts: list[Any] = await client.hmget(subscribers_prefix() + tenant, list(topics))
+            except (RedisError, OSError) as error:
+                raise StorageUnavailable(f"topics of a tenant: {error}") from error
+            known.update(topic for topic, count in zip(topics, counts, strict=True) if count is not None)
+        return known
 
     async def count_slots(self, slots: Sequence[int]) -> None:
         """Count users and bytes of the slots that no version before has counted. Idempotent. Raises StorageUnavailable."""

@@ -9,10 +9,10 @@ moving a timer does not rewrite its record.
 A turn is one script run per partition, all partitions in one round trip. A turn may be repeated: a scheduled id is stored once, a
 cancelled one stays cancelled, removing an absent timer changes nothing.
 
-Ids given by callers share their keys with immediate publishing. The key is in the slot of the user, not in the timer partition, so no
-script may access both on a Redis Cluster. Therefore two steps: store the id, with the scheduled id in its value; then store the timer.
-A crash in between leaves an id whose timer does not exist: neither armed, nor fired, nor cancelled. A repeat of that publish detects
-this and stores the timer under the scheduled id in the key, so a publish that is repeated until it is answered is stored exactly once.
+Ids given by callers are those of immediate publishing (`engine.store.accepted_ids`); those of broadcasts are where the broadcast log is,
+which may be another server. Therefore two steps: store the id, with the scheduled id in its value; then store the timer. A crash in
+between leaves an id whose timer does not exist: neither armed, nor fired, nor cancelled. A repeat of that publish detects this and stores
+the timer under the scheduled id that is stored with the id, so a publish that is repeated until it is answered is stored exactly once.
 For this the tombstones must outlive the ids (checked in `engine.config`).
 
 Timers count for their tenants (`engine.store.tenant_usage`) from the turn that stores them to the turn that removes them: cancelled, fired
@@ -24,6 +24,7 @@ Timers in quarantine count on: they are still stored, and whose they are may not
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
@@ -34,7 +35,7 @@ import redis.asyncio as redis
 from redis.exceptions import RedisError, ResponseError
 
 from engine.config import Config
-from engine.core.commit.group import NEVER, idempotency_value
+from engine.core.commit.first_result import NEVER, idempotency_value, packed_result, unpacked_result
 from engine.core.journal.stored_formats import decode_timer, encode_timer
 from engine.core.model.constants import AT_MAX_MS
 from engine.core.model.routing import slot_of, split_key, topic_of
@@ -63,6 +64,7 @@ from engine.core.wire.records import (
     TimerAnswer,
 )
 from engine.errors import CorruptRecord, StorageUnavailable
+from engine.store.accepted_ids import AcceptedIds, packed_text
 from engine.store.epoch import take_epoch
 from engine.store.keys import (
     idempotency_key,
@@ -88,13 +90,14 @@ from engine.store.lua import NO_REPLICAS, Replicas, Script
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
+log = logging.getLogger(__name__)
+
 _TAKE_OVER = Script("timers_take_over")
 _TURN = Script("fenced/timers_turn")
 _QUARANTINE = Script("fenced/timers_quarantine")
 _RELEASE = Script("fenced/timers_release")
-_RELEASE_ID = Script("idempotency_release")
-
 _COUNT = Script("fenced/timers_count")
+_RELEASE_ID = Script("idempotency_release")
 
 _TENANTS_KEYS: Final = (tenants_key("users"), tenants_key("stored_bytes"))
 _ONE_TIMER: Final = {Inspect: "I", Reschedule: "M", Cancel: "C"}
@@ -124,11 +127,10 @@ _COUNTED_TIMERS: Final = 200
 class _TurnEntry:
     """One request during a turn."""
 
-    __slots__ = ("answer", "repeat", "request", "spared", "taken", "timer")
+    __slots__ = ("answer", "request", "spared", "taken", "timer")
 
     def __init__(self, item: StoreRequest) -> None:
         self.request = item.request
-        self.repeat = item.repeat
         self.spared = item.spared
         self.timer = item.request.timer if isinstance(item.request, Schedule) else None  # to be stored
         self.taken = b""  # the value that this request stored its id with
@@ -138,19 +140,26 @@ class _TurnEntry:
         self.answer = TimerAnswer(self.request.ref, status, list(timers), detail, count, retry_ms)
 
 
+_Scheduling = tuple[_TurnEntry, Timer]
+"""A request to schedule, and the timer to be stored."""
+
+
 class TimerStore:
-    """Writes and reads the timers of some partitions under one epoch. Call `take_over` first.
+    """Writes and reads the timers of some partitions, all on one server, under one epoch. Call `take_over` first.
 
     Args:
         name: of the scheduler, the same in every incarnation.
+        first: of the server with the broadcast log, which has the ids of broadcasts; `client` when left out.
     """
 
-    def __init__(self, client: redis.Redis, config: Config, partitions: Sequence[int], name: str) -> None:
+    def __init__(self, client: redis.Redis, config: Config, partitions: Sequence[int], name: str, first: redis.Redis | None = None) -> None:
         self._name = name
         self._client = client
+        self._first = first or client
         self._config = config
         self._replicas = Replicas.wanted(config)
         self._partitions = partitions
+        self._ids = AcceptedIds(client, config.idempotency_caller_s * 1000)
         self._legacy_ids = LegacyIds(client, config.idempotency_caller_s * 1000)
         self.epoch = 0
         self.claimed: dict[int, int] = {}
@@ -266,14 +275,44 @@ class TimerStore:
             if isinstance(entry.request, Schedule) and entry.request.idempotent and entry.timer is not None
         ]
         if scheduling and self._legacy_ids.may_exist:
-            known = await self._legacy_ids.look_up([(timer.key, timer.envelope.id) for _, timer in scheduling])
+            known = await self._legacy_ids.look_up(_pairs(scheduling))
             for index, value in known.items():
-                _redirect(*scheduling[index], value)
+                _redirect(*scheduling[index], packed_text(value))
             scheduling = [pair for index, pair in enumerate(scheduling) if index not in known]
+        of_users, of_audiences = _by_kind(scheduling)
+        await self._take_ids_of_users(of_users)
+        try:
+            await self._take_ids_of_audiences(of_audiences)
+        except StorageUnavailable as error:
+            if self._first is self._client:
+                raise
+            for entry, _ in of_audiences:  # the timers of users go on. A repeat under an id that was stored stores the timer that it names
+                entry.settle(UNAVAILABLE, detail=str(error))
+
+    async def _take_ids_of_users(self, scheduling: list[_Scheduling]) -> None:
+        if not scheduling:
+            return
+        values = [_value(timer) for _, timer in scheduling]
+        try:
+            known = await self._ids.take(_pairs(scheduling), values)
+        except StorageUnavailable as error:
+            if not isinstance(error.__cause__, ResponseError):
+                raise
+            for entry, _ in scheduling:
+                entry.settle(UNAVAILABLE, detail=f"storage refuses: {error.__cause__}")
+            return
+        for index, (entry, timer) in enumerate(scheduling):
+            if index in known:
+                _redirect(entry, timer, known[index])
+            else:
+                entry.taken = values[index]
+
+    async def _take_ids_of_audiences(self, scheduling: list[_Scheduling]) -> None:
+        """Ids of broadcasts are where the broadcast log is, and in keys of their own."""
         if not scheduling:
             return
         with _storage("ids"):
-            pipeline = self._client.pipeline(transaction=False)
+            pipeline = self._first.pipeline(transaction=False)
             for _, timer in scheduling:
                 key = idempotency_key(timer.key, timer.envelope.id)
                 value = idempotency_value(timer.envelope.digest, 0, timer.sid)
@@ -286,18 +325,30 @@ class TimerStore:
             elif isinstance(taken, Exception) or isinstance(value, Exception):
                 raise StorageUnavailable(f"ids: {taken}")
             elif taken:
-                entry.taken = idempotency_value(timer.envelope.digest, 0, timer.sid)
+                entry.taken = _value(timer)
             elif value is not None:  # None: it expired between the two commands; the timer is stored under its own id
-                _redirect(entry, timer, value)
+                _redirect(entry, timer, packed_text(value))
 
     async def _release_ids(self, entries: Sequence[_TurnEntry]) -> None:
         """Delete the ids of timers that were then rejected, so that they can be used again."""
-        calls = [
-            ([idempotency_key(entry.timer.key, entry.timer.envelope.id)], [entry.taken])
+        refused = [
+            (entry, entry.timer)
             for entry in entries
             if entry.taken and entry.timer is not None and entry.answer is not None and entry.answer.status in (OVERLOADED, UNAVAILABLE)
         ]
-        await _RELEASE_ID.run_many(self._client, calls)
+        of_users, of_audiences = _by_kind(refused)
+        if of_users:
+            await self._ids.release(_pairs(of_users), [entry.taken for entry, _ in of_users])
+        calls = [
+            ([idempotency_key(timer.key, timer.envelope.id)], [idempotency_value(*unpacked_result(entry.taken))])
+            for entry, timer in of_audiences
+        ]
+        try:
+            await _RELEASE_ID.run_many(self._first, calls)
+        except StorageUnavailable as error:
+            if self._first is self._client:
+                raise
+            log.warning("ids of refused broadcasts stay taken: %s", error)
 
     # -- The script. ---------------------------------------------------------------------------------------------------
     def _call(self, part: StoreWork, entries: Sequence[_TurnEntry], now_ms: int) -> tuple[list[str], list[Any]]:
@@ -358,21 +409,40 @@ def _keys_of(partition: int) -> list[str]:
     ]
 
 
+def _pairs(scheduling: Sequence[_Scheduling]) -> list[tuple[str, str]]:
+    return [(timer.key, timer.envelope.id) for _, timer in scheduling]
+
+
+def _by_kind(scheduling: Sequence[_Scheduling]) -> tuple[list[_Scheduling], list[_Scheduling]]:
+    """Those for users, and those for everybody or a topic."""
+    parts: tuple[list[_Scheduling], list[_Scheduling]] = ([], [])
+    for entry, timer in scheduling:
+        parts[topic_of(timer.key) is not None].append((entry, timer))
+    return parts
+
+
+def _value(timer: Timer) -> bytes:
+    """What is stored with the id of a timer."""
+    return packed_result(timer.envelope.digest, 0, timer.sid)
+
+
 def _redirect(entry: _TurnEntry, timer: Timer, value: bytes) -> None:
     """Handle a stored id: a conflict, the result of an immediate publish, or the scheduled id to store the timer under."""
-    parts = value.split(b"|", 2)
-    if len(parts) != 3:
+    try:
+        digest, seq, detail = unpacked_result(value)
+    except ValueError:
         entry.settle(CONFLICT, detail="the id is taken by a record that cannot be decoded")
-    elif parts[0] != timer.envelope.digest.hex().encode():
+        return
+    if digest != timer.envelope.digest:
         entry.settle(CONFLICT)
-    elif parts[1] == b"%d" % NEVER:
-        entry.settle(SUPPRESSED, detail=parts[2].decode(errors="replace"))
-    elif not parts[2]:
-        entry.settle(DUPLICATE, detail=f"seq={parts[1].decode()}")
-    elif parts[2] == timer.sid.encode():
+    elif seq == NEVER:
+        entry.settle(SUPPRESSED, detail=detail)
+    elif not detail:
+        entry.settle(DUPLICATE, detail=f"seq={seq}")
+    elif detail == timer.sid:
         entry.taken = value  # by an earlier attempt of this request
     else:
-        entry.timer = msgspec.structs.replace(timer, sid=parts[2].decode())
+        entry.timer = msgspec.structs.replace(timer, sid=detail)
 
 
 def _request_args(entry: _TurnEntry, config: Config) -> tuple[Any, ...]:
@@ -427,8 +497,8 @@ def _settle_one(entry: _TurnEntry, reply: list[Any], quarantined: list[str]) -> 
     sid = entry.request.sid
     if word == b"fired":
         entry.settle(ALREADY_FIRED)
-    elif word == b"cancelled" and entry.repeat and isinstance(entry.request, Cancel):
-        entry.settle(OK)  # by the first attempt, whose answer was lost
+    elif word == b"cancelled" and isinstance(entry.request, Cancel):
+        entry.settle(OK)  # perhaps by an attempt whose answer was lost
     elif word == b"done":
         timers = _read_all([sid.encode(), *reply[1:]], quarantined)
         if timers or isinstance(entry.request, Cancel):

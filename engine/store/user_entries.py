@@ -22,8 +22,11 @@ _ENTRIES: Final = 500
 """Looked at in one script run."""
 
 
-async def drop_user_entries(client: redis.Redis, key: str) -> None:
+async def drop_user_entries(client: redis.Redis, key: str, *, own: redis.Redis | None = None) -> None:
     """Delete every entry of the user with this mailbox key. Idempotent; entries added meanwhile may stay.
+
+    Args:
+        own: of the server that has the user; `client` when left out.
 
     Raises StorageUnavailable; some may be deleted.
     """
@@ -42,6 +45,6 @@ async def drop_user_entries(client: redis.Redis, key: str) -> None:
             _, following = await _DROP.run(client, [stream], [start, _ENTRIES, *fields])
             start = following.decode()
     try:
-        await client.srem(online_key(slot_of(key)), key)
+        await (own or client).srem(online_key(slot_of(key)), key)
     except (RedisError, OSError) as error:
         raise StorageUnavailable(f"users online: {error}") from error

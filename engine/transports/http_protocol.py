@@ -4,9 +4,10 @@ What is being read is one state, `Reading`:
 
     HEAD     a request is due, or its head is incomplete; at most `request_head_bytes_max` of it. The first state of a connection.
     UPGRADE  the head is complete and asks for another protocol; left before the parser takes another byte.
-    PUBLISH  the body of a request that may take the fast path of `engine.api.publish_endpoint`; left at the end of the read.
+    PUBLISH  the body of a request that may take the fast path of `engine.api.publish_endpoint`; one of more than `_AWAITED_BYTES_MAX` has
+             to be here with the end of the head.
     BODY     the body of a request that an `AsgiExchange` answers, until its last byte, also when it is answered before.
-    IDLE     between requests.
+    IDLE     between requests. A request that came before needs no parsing: see `kept_heads`.
     ENDED    nothing more is read: the connection is lost, refused, handed to another protocol, or about to be closed.
 
     from     on                                                       to       and
@@ -18,10 +19,13 @@ What is being read is one state, `Reading`:
     UPGRADE  a WebSocket at `/v1/ws`, nothing unanswered              ENDED    DirectWebSocket, or else HandshakeProtocol, has the transport
              any other upgrade                                        HEAD     the same head without the upgrade: served as HTTP/1.1
     PUBLISH  body complete                                            IDLE     PublishEndpoint answers, without ASGI
-             read ends                                                BODY     an AsgiExchange begins: the application waits for the rest
+             read ends, body larger than `_AWAITED_BYTES_MAX`, or     BODY     an AsgiExchange begins: the application waits for the rest
+             the request is refused whatever its body is
+             more than the body of a request with a kept head         HEAD     the parser gets all of it
     BODY     body complete                                            IDLE
              malformed, or more framing than body                     ENDED    as in HEAD; the request that it belongs to is not answered
-    IDLE     a request begins                                         HEAD
+    IDLE     a request with a kept head, nothing unanswered           PUBLISH  held until its body is complete; the parser is not told
+             a request begins                                         HEAD
     any      the client's time is up                                  ENDED    as malformed; without a word where no request has begun
              connection lost                                          ENDED
 
@@ -59,6 +63,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from engine.api import publish_endpoint
+from engine.api.publish_endpoint import PublishHead
 from engine.auth.tokens import Principal, RawHeaders
 from engine.config import Config
 from engine.errors import Overloaded, Unavailable
@@ -67,12 +72,16 @@ from engine.http import error_responses
 from engine.http.problems import Problem, bad_request
 from engine.transports import http_framing, websocket_handshake
 from engine.transports.asgi import STATUS_LINES, TRANSPORT, AsgiExchange
+from engine.transports.kept_heads import KeptHeads
 from engine.transports.open_sockets import OpenSockets
 from engine.transports.unread_refusals import UnreadRefusals
 from engine.transports.websocket_transport import DirectWebSocket, HandshakeProtocol
 
 _BODY_BYTES_MAX: Final = 64 << 10
 """Bytes of a body that the application has not consumed; beyond it the client waits."""
+
+_AWAITED_BYTES_MAX: Final = 8 << 10
+"""Of the body of a publish request that comes behind its head, as many clients send it, and is waited for without an `AsgiExchange`."""
 
 _OPENINGS: Final = (b"GET /v1/ws", b"GET /v1/sse")
 """How the requests of clients begin that come back after an outage. Publishers and probes do not wait behind them."""
@@ -96,6 +105,8 @@ class FastPaths(NamedTuple):
 
     open_socket: websocket_handshake.OpenSocket
     publisher: publish_endpoint.PublishEndpoint
+    heads: KeptHeads
+    """Of the requests that `publisher` answers."""
     unread: UnreadRefusals
     refused: Counter[int]
     """By status; refusals are counted here."""
@@ -128,13 +139,17 @@ class HttpProtocol(asyncio.Protocol):
 
     __slots__ = (
         "__weakref__",
+        "_alone",
         "_answering",
         "_app_state",
+        "_awaiting",
+        "_body_bytes",
         "_config",
         "_connections",
         "_fast_paths",
         "_head_bytes",
         "_headers",
+        "_held",
         "_loop",
         "_open_sockets",
         "_openings",
@@ -193,6 +208,10 @@ class HttpProtocol(asyncio.Protocol):
         self._version = ""
         self._headers: list[tuple[bytes, bytes]] = []
         self._parts: list[bytes] = []  # PUBLISH: the body, as far as it is here
+        self._body_bytes = 0  # PUBLISH: of all of it
+        self._awaiting = False  # PUBLISH: it was decided that the rest of the body is waited for here
+        self._held = b""  # PUBLISH: the request, as far as it is here, while its head is kept and nothing of it parsed
+        self._alone = b""  # what the parser was given of a request, if that began a read
         self._receiving: AsgiExchange | None = None  # BODY: whose body it is
         self._unused_left = 0  # BODY: bytes that may come and be of no use
         self._unparsed: memoryview | None = None  # of the last read, while reading is paused
@@ -252,7 +271,7 @@ class HttpProtocol(asyncio.Protocol):
     @property
     def busy(self) -> bool:
         """Is a request unanswered?"""
-        return self._publishing or self._answering is not None
+        return self._publishing or self._answering is not None or self._reading is Reading.PUBLISH
 
     @property
     def stopping(self) -> bool:
@@ -322,8 +341,11 @@ class HttpProtocol(asyncio.Protocol):
     # -- Reading. ----------------------------------------------------------------------------------------------------------
     def data_received(self, data: bytes) -> None:
         """Bytes of the client. The first of a socket, when they ask for a connection, wait for their turn if thousands have asked."""
-        if self._reading is Reading.ENDED:
+        if self._held:
+            data, self._reading = self._held + data, Reading.IDLE
+        if self._reading is Reading.ENDED or (self._reading is Reading.IDLE and self._taken_unparsed(data)):
             return
+        self._held = b""
         openings, self._openings = self._openings, None
         if openings is None or not data.startswith(_OPENINGS):
             self._read(data)
@@ -350,6 +372,10 @@ class HttpProtocol(asyncio.Protocol):
     def _read(self, data: bytes | memoryview) -> None:
         """Parse what was received as far as it may be, and keep the rest."""
         start, end = 0, len(data)
+        if self._reading is not Reading.PUBLISH:
+            self._alone = data if self._reading is Reading.IDLE and isinstance(data, bytes) else b""
+        elif self._alone:
+            self._alone += data
         if end > _PIECE:
             data = memoryview(data)
         while start < end and not self._reading_paused and self._reading is not Reading.ENDED:
@@ -357,8 +383,12 @@ class HttpProtocol(asyncio.Protocol):
             start += _PIECE
         if start < end and self._reading is not Reading.ENDED:
             self._unparsed = memoryview(data)[start:]
-        elif self._reading is Reading.PUBLISH:
-            self._leave_fast_path()
+        elif self._reading is Reading.PUBLISH and not self._awaiting:
+            self._awaiting = self._awaits(PublishHead.of(self._headers, b""), self._body_bytes)
+            if not self._awaiting:
+                self._leave_fast_path()
+        if self._reading is not Reading.PUBLISH:
+            self._alone = b""
         self._begin_turn()
 
     def _parse(self, data: bytes | memoryview, start: int, stop: int) -> None:
@@ -424,7 +454,9 @@ class HttpProtocol(asyncio.Protocol):
         self._turn_began_s = 0.0
         if self._may_publish():
             self._reading = Reading.PUBLISH
+            self._awaiting = False
             self._parts = []
+            self._body_bytes = next((int(value) for name, value in self._headers if name == b"content-length"), 0)
         else:
             self._reading = Reading.BODY
             self._begin_exchange()
@@ -450,7 +482,7 @@ class HttpProtocol(asyncio.Protocol):
         self._turn_began_s = 0.0
         if self._reading is Reading.PUBLISH:
             self._reading = Reading.IDLE
-            self._publish()
+            self._publish_parsed()
         elif self._reading is Reading.BODY:
             self._reading = Reading.IDLE
             if self._receiving is not None:
@@ -476,6 +508,7 @@ class HttpProtocol(asyncio.Protocol):
         self._reading = Reading.ENDED
         self._receiving = None
         self._unparsed = None
+        self._held = self._alone = b""
         self._end_turn()
 
     def _end_reading(self) -> None:
@@ -601,20 +634,55 @@ class HttpProtocol(asyncio.Protocol):
         for part in parts:
             self.on_body(part)
 
-    def _publish(self) -> None:
-        paths, headers = cast("FastPaths", self._fast_paths), self._headers
+    def _taken_unparsed(self, data: bytes) -> bool:
+        """Publish what `data` is, if that is one request whose head is kept, or hold it until its body is complete.
+
+        The parser is between requests, and stays there.
+        """
+        if self._fast_paths is None or self.busy or self._reading_paused or self._writable is not None:
+            return False
+        found = self._fast_paths.heads.find(data)
+        if found is None:
+            return False
+        head, body, missing = found
+        if missing:
+            if not self._held:
+                if not self._awaits(head, len(body) + missing):
+                    return False
+                self._turn_began_s = 0.0
+            self._held, self._reading = data, Reading.PUBLISH
+            self._begin_turn()
+        else:
+            self._held, self._turn_began_s = b"", 0.0
+            self._publish(head, body)
+        return True
+
+    def _awaits(self, head: PublishHead, body_bytes: int) -> bool:
+        """Is the rest of the body waited for here? Not of a request that is refused without it: the application answers that at once."""
+        return body_bytes <= _AWAITED_BYTES_MAX and cast("FastPaths", self._fast_paths).publisher.takes_unread(head)
+
+    def _publish_parsed(self) -> None:
+        paths = cast("FastPaths", self._fast_paths)
         body, self._parts = b"".join(self._parts), []
+        head = PublishHead.of(self._headers, b"")
+        if self._publish(head, body):
+            paths.heads.keep(self._alone, len(body), head)
+
+    def _publish(self, head: PublishHead, body: bytes) -> bool:
+        """Begin to answer a publish request; whether it is admitted."""
+        paths = cast("FastPaths", self._fast_paths)
         self._publishing = True
         try:
-            principal = paths.publisher.admit(headers, b"")
+            principal = paths.publisher.admit(head)
         except Exception as error:
             self._loop.call_soon(self._refuse, error, paths)  # what follows in the same read waits for its turn, as behind any request
-        else:
-            self._run(self._answer_publish(body, headers, principal, paths))
+            return False
+        self._run(self._answer_publish(body, head, principal, paths))
+        return True
 
-    async def _answer_publish(self, body: bytes, headers: RawHeaders, principal: Principal, paths: FastPaths) -> None:
+    async def _answer_publish(self, body: bytes, head: PublishHead, principal: Principal, paths: FastPaths) -> None:
         try:
-            answer = await paths.publisher.publish(body, headers, principal)
+            answer = await paths.publisher.publish(body, head, principal)
         except Exception as error:
             self._refuse(error, paths)
         else:

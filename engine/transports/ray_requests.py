@@ -7,7 +7,8 @@ Nothing behind the routes can tell the two apart: validation, quotas, admission,
 who may. Ray does not tell who calls, so every job of the cluster may do what the lists of tenants allow, and no more:
 
     ray_publish    publish for the tenant: what a token with the scope `publish` may
-    ray_listen     be any user of the tenant: what a token of this user with the scope `connect` may
+    ray_listen     be any user of the tenant: what a token of this user with the scope `connect` may; and read the tenant's events in
+                   groups: what a token with the scope `events` may
 
 The request is let in under a principal that exists for as long as it is answered. It has no token, so no revocation concerns it. A response
 that is a stream is refused: a Ray call has one answer.
@@ -24,7 +25,7 @@ from urllib.parse import unquote
 
 from starlette.applications import Starlette
 
-from engine.auth.tokens import Authenticator, Principal
+from engine.auth.tokens import EVENTS, Authenticator, Principal
 from engine.config import Config
 from engine.core.model.names import is_user
 from engine.gateway.gateway import Gateway
@@ -40,6 +41,7 @@ _LIFETIME_S: Final = 600
 """Of a principal: beyond what any request takes."""
 
 _METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_EVENTS: Final = "/v1/event-groups"
 _STREAMS: Final = ("/v1/sse", "/v1/ws")
 
 RayAnswer = tuple[int, dict[str, str], bytes]
@@ -78,7 +80,7 @@ class RayRequests:
         self._under_way += 1
         try:
             self._check(user, method, target, body)
-            with self._authenticator.granted(self._principal(tenant, user)) as token:
+            with self._authenticator.granted(self._principal(tenant, user, target)) as token:
                 return await self._ask(token, method, target, bytes(body))
         except Problem as problem:
             return self._refused(problem)
@@ -102,9 +104,11 @@ class RayRequests:
         if not (isinstance(user, str) and (not user or is_user(user, self._config.id_chars_max))):
             raise bad_request(f"the user: text of 1 to {self._config.id_chars_max} characters without control characters")
 
-    def _principal(self, tenant: Any, user: str) -> Principal:
+    def _principal(self, tenant: Any, user: str, target: str) -> Principal:
         """Raises Problem: 403, no job may do this for the tenant."""
         setting, scope = ("ray_listen", "connect") if user else ("ray_publish", "publish")
+        if not user and target.startswith(_EVENTS):
+            setting, scope = "ray_listen", EVENTS
         if tenant not in getattr(self._config, setting):
             raise forbidden(f"Ray jobs may not do this for this tenant; the engine's setting {setting} lists those for which they may")
         now_ms = self._gateway.wall_ms()

@@ -135,9 +135,17 @@ class EventStream(Connection):
         """Send a `revoke` event: another connection of the user acknowledged these."""
         self._push(event("revoke", client_frames.revoke(ids)))
 
+    def on_counts(self, record: wire.Counts) -> None:
+        """Send a `counts` event."""
+        self._push(event("counts", client_frames.counts(record.unread, record.unseen, record.revision)))
+
     def on_gap(self, first: int, last: int) -> None:
         """Send a `gap` event: these sequence numbers will not come."""
         self._push(event("gap", client_frames.gap(first, last)))
+
+    def on_digest(self, frame: bytes) -> None:
+        """Send a `digest` event: what was missed, in a few lines."""
+        self._push(event("digest", frame))
 
     def drain(self, after_ms: int) -> None:
         """Send when to reconnect, as `retry:` for browsers and as a `drain` event, and end the response."""

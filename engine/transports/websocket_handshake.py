@@ -25,7 +25,7 @@ from engine.auth import tokens
 from engine.auth.tokens import Authenticator, Principal, RawHeaders
 from engine.config import Config
 from engine.core.model.routing import mailbox_key
-from engine.gateway.connection import Cursor, parse_cursor
+from engine.gateway.connection import Cursor, parse_cursor, wants_counts
 from engine.gateway.gateway import Gateway
 from engine.http.cors import origin_allowed
 from engine.http.problems import bad_request, forbidden
@@ -45,6 +45,11 @@ _PATH: Final = PATH.encode()
 _CONNECTION: Final = frozenset((b"upgrade", b"keep-alive, upgrade"))  # Firefox sends the latter
 _KEY: Final = re.compile(rb"[A-Za-z0-9+/]{22}==")  # 16 bytes in base64
 _TOKENS: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:, ?[!#$%&'*+.^_`|~0-9A-Za-z-]+)*")  # RFC 9110, section 5.6.2
+
+
+def wants_digest(query_string: bytes) -> bool:
+    """Whether the client asks for a digest of what it missed."""
+    return b"digest=1" in query_string.split(b"&")
 
 
 class Opening(NamedTuple):
@@ -125,7 +130,10 @@ class Sockets:
 
     def open(self, headers: RawHeaders, query_string: bytes, subprotocols: Sequence[str]) -> DirectWebSocket:
         """An `OpenSocket`."""
-        return DirectWebSocket(*self.arguments(headers, query_string, subprotocols))
+        connection = DirectWebSocket(*self.arguments(headers, query_string, subprotocols))
+        connection.wants_digest = wants_digest(query_string)
+        connection.wants_counts = wants_counts(query_string)
+        return connection
 
     def _verify(self, token: str) -> Principal:
         """The principal of a fresh token. Raises Problem as `arguments` does."""

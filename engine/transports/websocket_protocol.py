@@ -6,8 +6,8 @@
 Budget. A cumulative ACK replaces the one before it on its way to the shard, so any number of them is taken. Every other frame costs an
 answer, a record for the shard, the check of a signature or an object of the library: it takes a token of the connection's bucket, a large
 one takes one per `_TOKEN_BYTES`. The bucket gains `client_frames_per_s`, and `client_frames_per_message` for each message delivered: a
-client may acknowledge one by one at any rate. One that has used it up is closed with 4429. Requests (`subscribe`) are bounded by number
-too, per connection and for all, so users cannot fill the table of unanswered calls that publishers need.
+client may acknowledge one by one at any rate. One that has used it up is closed with 4429. Requests (`subscribe`, `event`) are bounded by
+number too, per connection and for all, so users cannot fill the table of unanswered calls that publishers need.
 
 `engine.transports.websocket_transport.DirectWebSocket` implements `write`, `ping` and `close` on a transport; the simulator has an
 implementation of its own.
@@ -16,7 +16,7 @@ implementation of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from engine.api import subscriptions
 from engine.auth.tokens import Principal
@@ -29,7 +29,7 @@ from engine.core.wire import records as wire
 from engine.errors import Invalid
 from engine.gateway.connection import Connection, Cursor
 from engine.gateway.gateway import GOING_AWAY, TOKEN_REFUSED, Gateway
-from engine.http.problems import Problem
+from engine.http.problems import RETRY_AFTER_S, Problem, too_many_requests
 
 INVALID_DATA: Final = 1007
 POLICY_VIOLATION: Final = 1008
@@ -99,8 +99,14 @@ class WebSocketSession(Connection):
     def on_revoke(self, ids: Sequence[str]) -> None:
         self.write(client_frames.revoke(ids))
 
+    def on_counts(self, record: wire.Counts) -> None:
+        self.write(client_frames.counts(record.unread, record.unseen, record.revision))
+
     def on_gap(self, first: int, last: int) -> None:
         self.write(client_frames.gap(first, last))
+
+    def on_digest(self, frame: bytes) -> None:
+        self.write(frame)
 
     def on_nacks_stored(self, ids: Sequence[str]) -> None:
         self.write(client_frames.nacked(ids))
@@ -134,9 +140,9 @@ class WebSocketSession(Connection):
             return
         self.heard = True
         self.gateway.metrics.frames_received += 1
-        seq = client_frames.parse_ack(data)
+        seq, client_ms = client_frames.parse_ack(data)
         if seq >= 0:
-            self.gateway.ack(self, seq)
+            self.gateway.ack(self, seq, client_ms)
             return
         if not self.spend(1 + len(data) // _TOKEN_BYTES):
             return
@@ -175,9 +181,9 @@ class WebSocketSession(Connection):
     def _handle(self, frame: client_frames.ClientFrame) -> None:
         if type(frame) is client_frames.ClientAck:
             if frame.seq is not None:
-                self.gateway.ack(self, frame.seq)
+                self.gateway.ack(self, frame.seq, client_frames.time_of(frame.ts))
             if frame.ids:
-                self.gateway.ack_ids(self, frame.ids)
+                self.gateway.ack_ids(self, frame.ids, client_frames.time_of(frame.ts))
         elif type(frame) is client_frames.ClientNack:
             if frame.ids:
                 self.gateway.nack(self, frame.ids, frame.reason)
@@ -189,6 +195,28 @@ class WebSocketSession(Connection):
             self._subscribe(frame.topics, ())
         elif type(frame) is client_frames.ClientUnsubscribe:
             self._subscribe((), frame.topics)
+        elif type(frame) is client_frames.ClientEvent:
+            self._event(frame)
+
+    def _event(self, frame: client_frames.ClientEvent) -> None:
+        ref = frame.ref
+        if self._requests_full():
+            problem = too_many_requests("too many requests of this connection are unanswered; nothing was accepted", RETRY_AFTER_S)
+            self.write(client_frames.event_result(ref, 429, {"problem": problem.body(), "retry_after": RETRY_AFTER_S}))
+            return
+
+        def answered(status: int, members: dict[str, Any]) -> None:
+            self._requests -= 1
+            self.gateway.frame_requests -= 1
+            self.write(client_frames.event_result(ref, status, members))
+
+        self._requests += 1
+        self.gateway.frame_requests += 1
+        self.gateway.begin_event(self.owner, bytes(frame.event), answered)
+
+    def _requests_full(self) -> bool:
+        config = self.gateway.config
+        return self._requests >= config.frame_requests_per_connection_max or self.gateway.frame_requests >= config.frame_requests_max
 
     def _subscribe(self, add: Sequence[str], remove: Sequence[str]) -> None:
         config = self.gateway.config
@@ -200,7 +228,7 @@ class WebSocketSession(Connection):
         forbidden = [topic for topic in add if not permits(self.owner, topic)]
         if forbidden:
             self.write(client_frames.error("forbidden", f"the token does not allow the topic {forbidden[0]}"))
-        elif self._requests >= config.frame_requests_per_connection_max or self.gateway.frame_requests >= config.frame_requests_max:
+        elif self._requests_full():
             self.write(client_frames.error("overloaded", "too many requests are unanswered; the subscriptions are unchanged"))
         else:
             self._requests += 1

@@ -15,7 +15,7 @@ from engine.actions.webhooks import Webhooks
 from engine.actors.edge import clock, wall_ms
 from engine.config import Config
 from engine.core.edge.circuit_breaker import BreakerState
-from engine.core.model.action import Action, ActorTarget, WebhookTarget
+from engine.core.model.action import Action, ActorTarget, Target, WebhookTarget
 from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
 from engine.core.wire.records import Timer
@@ -41,7 +41,7 @@ class Targets:
         self.answers: list[ActionFailed] = []
         self.silent: set[str] = set()  # actors that never answer
 
-    async def call(self, target: ActorTarget | WebhookTarget, action: QueuedAction) -> None:
+    async def call(self, target: Target, action: QueuedAction) -> None:
         assert isinstance(target, ActorTarget)
         self.calls.append((target.actor, action.key))
         while target.actor in self.silent:
@@ -102,6 +102,19 @@ async def test_a_failure_that_may_pass_is_tried_again_under_the_same_key(redis_c
         await until(lambda: is_empty(redis_client))
     assert targets.keys() == ["k1"] * 4
     assert await letters(redis_client) == []
+
+
+async def test_what_became_of_actions_is_counted_by_target(redis_client: Redis) -> None:
+    targets = Targets()
+    targets.answers = [ActionFailed("busy"), ActionFailed("answered 410", final=True)]
+    await act(redis_client, 1)
+    async with dispatching(redis_client, targets) as dispatcher:
+        await until(lambda: is_empty(redis_client))
+        await act(redis_client, 2)
+        await until(lambda: dispatcher.figures()[TARGET].outcomes["done"])
+        figures = dispatcher.figures()[TARGET]
+    assert figures.outcomes == {"failed": 2, "given_up": 1, "done": 1}
+    assert (figures.held, figures.breaker) == (0, BreakerState.CLOSED)
 
 
 async def test_what_is_refused_for_good_is_a_dead_letter_with_the_reason(redis_client: Redis) -> None:

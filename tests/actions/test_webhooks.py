@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.actions.address_guard import AddressGuard
@@ -54,6 +55,17 @@ async def test_an_action_is_posted_and_signed_with_every_secret() -> None:
         assert [received.verified(secret) for secret in (SECRET, OLDER_SECRET)] == [True, True]
         await webhooks().call(target(server.url()), ACTION)
         assert [server.received[1].verified(secret) for secret in (SECRET, OLDER_SECRET)] == [True, False]
+        assert "traceparent" not in received.headers
+
+
+async def test_the_trace_of_a_message_is_handed_on_in_the_header_and_in_the_body() -> None:
+    traceparent = f"00-{'a' * 32}-{'b' * 16}-01"
+    traced = msgspec.structs.replace(ACTION, body=b'{"traceparent":"%b",%b' % (traceparent.encode(), ACTION.body[1:]))
+    async with webhook_server() as server:
+        await webhooks().call(target(server.url()), traced)
+        (received,) = server.received
+    assert received.headers["traceparent"] == received.event["traceparent"] == traceparent
+    assert received.verified(SECRET)
 
 
 @pytest.mark.parametrize(

@@ -153,11 +153,17 @@ async def test_the_only_edge_that_serves_is_not_drained(two_edges: RunningEngine
 
 async def test_readiness_and_metrics_tell_of_every_part(two_edges: RunningEngine) -> None:
     await until_edges(two_edges, lambda rows: all(row["ready"] for row in rows))
-    async with httpx.AsyncClient(base_url=two_edges.url, timeout=30, trust_env=False, verify=False) as client:
+    headers = {"Authorization": f"Bearer {two_edges.token('prometheus', 'metrics')}"}
+    async with httpx.AsyncClient(base_url=two_edges.url, headers=headers, timeout=30, trust_env=False, verify=False) as client:
         assert (await client.get("/readyz")).status_code == 200
-        text = (await client.get("/metrics")).text
-    assert 'engine_up{index="1",role="edge"} 1.0' in text
-    assert 'engine_storage_up{index="0",role="shard"} 1.0' in text
+
+        async def text() -> str:
+            return (await client.get("/metrics")).text
+
+        wanted = ('engine_edge_frames_sent_total{edge="edge-0"}', 'engine_edge_frames_sent_total{edge="edge-1"}')
+        wanted = (*wanted, 'engine_up{index="1",role="edge"} 1.0', 'engine_storage_up{index="0",role="shard"} 1.0')
+        # Whichever edge is asked. A part that was late to answer is missing for a moment.
+        await until(text, holds=lambda found: all(line in found for line in wanted), look_s=0.2)
 
 
 async def test_a_user_whose_connection_is_lost_is_suspect_and_one_who_leaves_is_offline(two_edges: RunningEngine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -12,14 +13,17 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
+from engine.actors import spares
 from engine.actors.actor_process import ProcessContext
 from engine.actors.controller import Controller
 from engine.config import Config
-from engine.core.model.routing import SLOTS, SlotMap
-from engine.errors import StorageUnavailable
-from engine.store.keys import CONTROLLER_FIELD, meta_key
+from engine.core.controller.wanted import WantedNumbers
+from engine.core.model.formats import FORMATS, UPGRADES
+from engine.core.model.routing import NOBODY, SLOTS, SlotMap
+from engine.errors import ConfigError, StorageUnavailable
+from engine.store.keys import CONTROLLER_FIELD, WANTED_FIELD, meta_key
 from engine.store.slot_map import require_slot_map, swap_slot_map
-from engine.store.wanted_numbers import read_wanted
+from engine.store.wanted_numbers import read_wanted, write_wanted
 from tests.support.chaos.traffic import Traffic
 from tests.support.fake_actors import FakeActors
 from tests.support.running_engine import RunningEngine
@@ -31,9 +35,9 @@ CONFIG = Config(shards=2, schedulers=1, edges=1, health_ms=20, stop_timeout_ms=2
 class World:
     """A controller that can be started again, and its actors."""
 
-    def __init__(self, redis_client: Redis, url: str) -> None:
+    def __init__(self, redis_client: Redis, url: str, *others: Redis) -> None:
         self.redis = redis_client
-        self.actors = FakeActors(redis_client)
+        self.actors = FakeActors(redis_client, *others)
         self.ended = 0
         self._url = url
         self.controller: Controller
@@ -58,8 +62,8 @@ class World:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self.controller._client is not None:
-            await self.controller._client.aclose()
+        for client in self.controller._clients:
+            await client.aclose()
 
     async def slots(self) -> SlotMap:
         return await require_slot_map(self.redis)
@@ -84,6 +88,17 @@ async def world(redis_client: Redis, redis_server_url: str) -> AsyncIterator[Wor
     await made.crash()
 
 
+@pytest.fixture
+async def two_servers(redis_client: Redis, redis_server_url: str) -> AsyncIterator[World]:
+    """Its data is on two servers: two databases of one."""
+    second_url = f"{redis_server_url}?db=1"
+    async with Redis.from_url(second_url) as second:
+        await second.flushdb()
+        made = World(redis_client, f"{redis_server_url} {second_url}", second)
+        yield made
+        await made.crash()
+
+
 async def test_shards_that_are_added_get_their_share_of_the_slots_and_no_slot_moves_twice(world: World) -> None:
     controller = await world.start()
     await controller.scale(shards=4, by="somebody")
@@ -94,6 +109,18 @@ async def test_shards_that_are_added_get_their_share_of_the_slots_and_no_slot_mo
     assert len(world.actors.moved) == len({slot for slot, _, _ in world.actors.moved}) == SLOTS // 2
     assert {target for _, _, target in world.actors.moved} == {2, 3}
     assert (status["wanted"]["shards"], status["by"], status["slots_left"], status["slots_moved"]) == (4, "somebody", 0, SLOTS // 2)
+
+
+async def test_an_actor_that_is_ended_while_a_round_of_questions_begins_is_not_asked(world: World) -> None:
+    controller = await world.start()
+    await world.settled()
+    ended = world.actors.actors["shard", 1]
+    asked = asyncio.ensure_future(controller._ask_all())
+    await asyncio.sleep(0)  # the questions are about to be asked
+    before = len(ended.calls)
+    controller._fleet.end(("shard", 1))
+    await asked
+    assert len(ended.calls) == before
 
 
 async def test_shards_that_are_removed_leave_when_their_slots_have_moved_and_everybody_knows(world: World) -> None:
@@ -268,6 +295,24 @@ async def test_wanted_numbers_that_storage_did_not_take_are_refused(world: World
     assert (await world.settled())["wanted"]["shards"] == 2
 
 
+async def test_wanted_numbers_that_storage_took_without_an_answer_are_brought_about(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = await world.start()
+    await world.settled()
+
+    async def answer_lost(*arguments: Any) -> None:
+        await write_wanted(*arguments)
+        raise StorageUnavailable("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("engine.actors.reconciler.write_wanted", answer_lost)
+        with pytest.raises(StorageUnavailable):
+            await controller.scale(shards=3)
+    await world.when(lambda scaling: scaling["wanted"]["shards"] == 3 and scaling["settled"])
+    assert (await world.slots()).shards == 3
+    await world.redis.hset(meta_key(), WANTED_FIELD, msgspec.json.encode(WantedNumbers(1, 1, 1)))  # type: ignore[misc]
+    await until(lambda: read_wanted(world.redis), holds=lambda stored: stored is not None and stored.shards == 3)
+
+
 async def test_a_controller_that_was_replaced_wants_nothing_any_more(world: World) -> None:
     controller = await world.start()
     await world.settled()
@@ -327,6 +372,86 @@ async def test_a_shard_that_lost_its_node_is_a_guest_elsewhere_only_where_there_
             await asyncio.sleep(0.01)
     assert world.actors.guests == [("shard", 1)]
     assert world.actors.actors["shard", 1] is not lost
+
+
+async def test_a_new_shard_that_got_a_place_before_a_lower_one_gives_it_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.actors.fleet._SILENT_MS", 50)
+    monkeypatch.setattr("engine.actors.reconciler._JOIN_MS", 100)
+    controller = await world.start()
+    await world.settled()
+    world.actors.placed, world.actors.room = (3,), False
+    await controller.scale(shards=4)
+    await until(lambda: world.actors.of("shard"), holds=lambda found: 3 in found)
+    world.actors.placed = ()
+    await until(lambda: world.actors.ended, holds=lambda ended: ("shard", 3) in ended)
+    world.actors.actors["shard", 2].lost = False
+    status = await world.when(lambda scaling: scaling["have"]["shards"] == 3 and bool(scaling["waiting"]))
+    assert [entry["actor"] for entry in status["waiting"]] == ["shard-3"]
+    assert set((await world.slots()).owners) == {0, 1, 2}
+
+
+async def lost_and_taken_in(world: World, shard: int = 1) -> None:
+    """The node of this shard is lost, no other one has a place, and it serves as a guest."""
+    world.actors.room = False
+    world.actors.actors["shard", shard].lost = True
+    await until(lambda: world.actors.guests, holds=bool)
+    await until(world.controller.status, holds=lambda status: status["shards"][shard]["ready"])
+
+
+async def test_a_guest_moves_to_a_place_once_a_node_has_one_and_the_other_shard_has_its_slots_meanwhile(world: World) -> None:
+    await world.start(takeover_ms=100)
+    await world.settled()
+    await lost_and_taken_in(world)
+    guest = world.actors.actors["shard", 1]
+    assert not world.actors.moved
+    world.actors.room = True
+    await until(lambda: world.actors.actors["shard", 1], holds=lambda actor: actor is not guest and actor.has_place)
+    assert [call[0] for call in guest.calls if call[0] in ("hand_over", "drain")][-1] == "drain", "it was emptied first"
+    await world.settled()
+    assert Counter((await world.slots()).owners) == {0: SLOTS // 2, 1: SLOTS // 2}
+    assert world.actors.guests == [("shard", 1)], "its successor is none"
+
+
+async def test_the_only_shard_moves_to_a_place_without_one_more_that_would_take_it(world: World) -> None:
+    await world.start(takeover_ms=100, shards=1)
+    await world.settled()
+    await lost_and_taken_in(world, 0)
+    guest = world.actors.actors["shard", 0]
+    world.actors.room = True
+    await until(lambda: world.actors.actors["shard", 0], holds=lambda actor: actor is not guest and actor.has_place)
+    await world.settled()
+    assert (world.actors.of("shard"), world.actors.moved) == ([0], [])
+
+
+async def test_the_successor_of_a_controller_knows_who_is_a_guest(world: World) -> None:
+    await world.start(takeover_ms=100)
+    await world.settled()
+    await lost_and_taken_in(world)
+    await world.crash()
+    guest, world.actors.room = world.actors.actors["shard", 1], True
+    await world.start(takeover_ms=100)
+    await until(lambda: world.actors.actors["shard", 1], holds=lambda actor: actor is not guest and actor.has_place)
+
+
+async def test_the_status_says_who_waits_for_a_place_and_the_policy_goes_on_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.actors.fleet._SILENT_MS", 50)
+    monkeypatch.setattr("engine.actors.reconciler._CLOSE_ROUNDS_MS", 200)
+    await world.start(autoscale_shards="1-3", autoscale_up_ms=1, autoscale_down_ms=100)
+    await world.settled()
+    world.actors.room, world.actors.placed = False, ()
+    shards = [world.actors.actors["shard", index] for index in range(2)]
+    for shard in shards:
+        shard.busy = True
+    status = await world.when(lambda scaling: bool(scaling["waiting"]))
+    assert status["waiting"] == [{"actor": "shard-2", "resource": "engine_shard", "offered": 4}]
+    assert (status["wanted"]["shards"], status["settled"]) == (3, False)
+    await world.when(lambda scaling: scaling["decisions"][0]["reason"].endswith("but 1 more wait for a machine already"))
+    for shard in shards:
+        shard.busy = False
+    status = await world.when(lambda scaling: scaling["wanted"]["shards"] < 3)
+    assert status["by"] == "autoscaler"
 
 
 @pytest.mark.slow
@@ -393,6 +518,44 @@ async def test_an_upgrade_replaces_every_process_and_no_shard_ends_before_its_sl
     assert max(counts.values()) - min(counts.values()) <= 1
     assert len(world.actors.moved) < 1.7 * SLOTS, "a shard that is emptied fills the one that was"
     assert [role for role, _ in world.actors.replaced] == ["shard"] * 3 + ["scheduler"] * 2 + ["edge"] * 2
+
+
+async def test_newer_formats_are_written_once_every_process_reads_them_and_not_while_one_is_away(world: World) -> None:
+    controller = await world.start(shards=2)
+    await all_ready(world)
+    slots = await world.slots()
+    world.actors.formats = UPGRADES
+    for actor in world.actors.actors.values():
+        actor.formats = UPGRADES
+    assert await swap_slot_map(world.redis, msgspec.structs.replace(slots, version=slots.version + 1, formats=UPGRADES))
+    await world.when(lambda scaling: scaling["formats"] == UPGRADES)
+    last, *others = world.actors.actors.values()
+    for actor in others:
+        actor.formats = FORMATS
+    await controller.scale(edges=2)
+    await world.settled()
+    assert (await world.slots()).formats == UPGRADES, "one of them reads no more"
+    last.ready, last.formats, world.actors.actors["edge", 1].formats = False, FORMATS, FORMATS
+    await world.when(lambda _: not controller._fleet.ready())
+    await controller.scale(schedulers=2)
+    assert (await world.slots()).formats == UPGRADES, "one of them may be about to be replaced by an older one"
+    last.ready, world.actors.formats = True, FORMATS
+    for actor in world.actors.actors.values():
+        actor.formats = FORMATS
+    await world.when(lambda scaling: scaling["formats"] == FORMATS)
+    assert (await world.slots()).formats == FORMATS
+
+
+async def test_formats_that_only_one_server_has_when_the_controller_dies_are_given_to_all(two_servers: World) -> None:
+    await two_servers.start(shards=2, schedulers=2)
+    await all_ready(two_servers)
+    for client in two_servers.actors.clients[1:]:
+        slots = await require_slot_map(client)
+        assert await swap_slot_map(client, msgspec.structs.replace(slots, version=slots.version + 1, formats=UPGRADES))
+    await two_servers.when(lambda scaling: scaling["formats"] == UPGRADES)
+    await two_servers.crash()
+    await two_servers.start(shards=2, schedulers=2)
+    await two_servers.when(lambda scaling: scaling["formats"] == FORMATS)
 
 
 async def test_an_upgrade_of_one_actor_of_each_role_has_a_second_shard_and_edge_meanwhile(world: World) -> None:
@@ -470,6 +633,34 @@ async def test_a_shard_without_another_node_to_start_on_has_left_its_slots_to_th
     assert Counter((await world.slots()).owners) == dict.fromkeys(range(2), SLOTS // 2)
 
 
+async def test_a_shard_whose_node_goes_before_its_slots_have_moved_starts_elsewhere_with_them(world: World) -> None:
+    await world.start(shards=2, drain_reserve_ms=30_000)
+    await all_ready(world)
+    shard = world.actors.actors["shard", 1]
+    shard.node = "spot"
+    world.actors.draining = {"spot": time.time_ns() // 1_000_000 + 20_000}
+    await world.when(lambda _: ("shard", 1) in world.actors.replaced)
+    assert [name for name, *_ in shard.calls].count("drain") == 1
+    await world.settled()
+    assert (shard.node, world.actors.moved) == ("here", [])
+
+
+async def test_an_upgrade_without_progress_ends_and_says_what_it_waited_for(world: World) -> None:
+    controller = await world.start(shards=3, upgrade_step_ms=500)
+    await all_ready(world)
+    world.actors.born_ready = False
+    await controller.upgrade()
+    status = await world.when(lambda scaling: bool(scaling["stopped"]))
+    assert status["stopped"] == "shard-0 not ready, and no progress for 0 s"
+    assert status["upgrading"] == []
+    assert len(world.actors.replaced) == 1
+    world.actors.born_ready = world.actors.actors["shard", 0].ready = True
+    await world.settled()
+    assert max(Counter((await world.slots()).owners).values()) == SLOTS // 3 + 1
+    assert (await read_wanted(world.redis)).stopped  # type: ignore[union-attr]
+    assert not (await controller.upgrade())["stopped"]
+
+
 async def test_the_numbers_may_change_during_an_upgrade(world: World) -> None:
     controller = await world.start(shards=3, edges=2)
     await all_ready(world)
@@ -481,3 +672,114 @@ async def test_the_numbers_may_change_during_an_upgrade(world: World) -> None:
     after = processes(world)
     assert after.keys() == before.keys() - {("shard", 2), ("edge", 1)}
     assert all(after[key] != before[key] for key in after)
+
+
+async def maps_of(world: World) -> list[SlotMap]:
+    return [await require_slot_map(client) for client in world.actors.clients]
+
+
+async def test_with_two_servers_slots_move_between_shards_of_one_only(two_servers: World) -> None:
+    world = two_servers
+    controller = await world.start(schedulers=2)
+    for shards, schedulers in ((5, 3), (4, 4), (2, 2)):
+        await controller.scale(shards=shards, schedulers=schedulers)
+        await world.settled()
+        for slot_map in await maps_of(world):
+            assert (slot_map.shards, slot_map.schedulers) == (shards, schedulers)
+            held = Counter(owner for owner in slot_map.owners if owner != NOBODY)
+            assert sorted(held) == list(slot_map.local(shards))
+            assert sum(held.values()) == SLOTS // 2
+            assert max(held.values()) - min(held.values()) <= 1
+        assert all(slot % 2 == source % 2 == target % 2 for slot, source, target in world.actors.moved)
+        assert (world.actors.of("shard"), world.actors.of("scheduler")) == (list(range(shards)), list(range(schedulers)))
+    assert len({slot for slot, _, _ in world.actors.moved}) > SLOTS // 2
+
+
+async def test_with_two_servers_the_only_shard_of_one_has_another_while_it_is_upgraded(two_servers: World) -> None:
+    world = two_servers
+    controller = await world.start(schedulers=2)
+    await all_ready(world)
+    before = processes(world)
+    await controller.upgrade()
+    await upgraded(world)
+    after = processes(world)
+    assert after.keys() == before.keys()
+    assert all(after[key] != before[key] for key in before)
+    assert {(source, target) for _, source, target in world.actors.moved} == {(0, 2), (2, 0), (1, 3), (3, 1)}
+    assert {role for role, _ in world.actors.replaced} == {"shard", "scheduler", "edge"}
+
+
+@pytest.mark.parametrize("reached", [0, 1])
+async def test_a_number_that_only_one_server_has_when_the_controller_dies_is_given_to_all(two_servers: World, reached: int) -> None:
+    world = two_servers
+    await world.start(schedulers=2)
+    await world.settled()
+    await world.crash()
+    found = (await maps_of(world))[reached]
+    changed = msgspec.structs.replace(found, version=found.version + 1, shards=4)
+    assert await swap_slot_map(world.actors.clients[reached], changed)
+    controller = await world.start(schedulers=2)
+    for wanted in (2, 4):
+        await controller.scale(shards=wanted)
+        await world.settled()
+        assert [slot_map.shards for slot_map in await maps_of(world)] == [wanted, wanted]
+        assert world.actors.of("shard") == list(range(wanted))
+
+
+async def test_servers_in_another_order_or_another_number_of_them_are_refused(two_servers: World) -> None:
+    world = two_servers
+    await world.start(schedulers=2)
+    await world.settled()
+    await world.crash()
+    first, second = world._url.split()
+    world.actors.actors.clear()
+    for urls, schedulers, reason in (
+        ((second, first), 2, "server 1 of 2 has the data of server 2 of 2"),
+        ((second,), 1, "server 1 of 1 has the data of server 2 of 2"),
+        ((first,), 1, "server 1 of 1 has the data of server 1 of 2"),
+    ):
+        world._url = " ".join(urls)
+        with pytest.raises(ConfigError, match=f"redis_url: {reason}; give all servers of the data, in the order"):
+            await world.start(schedulers=schedulers)
+        await world.crash()
+    world._url = f"{first} {second}"
+    await world.start(schedulers=2)
+    await world.settled()
+
+
+async def test_a_node_that_serves_has_a_spare_process_and_gets_another_when_one_was_started(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spares, "EVERY_MS", 0)
+    await world.start()
+    await until(lambda: world.actors.spares == ["here"])
+    world.actors.restart(world.actors.actors["shard", 0])
+    await until(lambda: world.actors.spares == ["here", "here"])
+
+
+async def test_no_spare_process_is_started_while_a_part_does_not_serve(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spares, "EVERY_MS", 0)
+    world.actors.born_ready = False
+    await world.start()
+    late, *others = world.actors.actors.values()
+    for actor in others:
+        actor.ready = True
+    await until(lambda: all(len(actor.calls) > 2 for actor in world.actors.actors.values()))
+    assert world.actors.spares == []
+    late.ready = True
+    await until(lambda: world.actors.spares == ["here"])
+
+
+async def test_a_controller_goes_on_without_spare_processes_that_cannot_be_started(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(node_id: str) -> bool:
+        world.actors.spares.append(node_id)
+        if len(world.actors.spares) == 1:
+            raise ValueError("not with this Ray")
+        return len(world.actors.spares) > 2
+
+    monkeypatch.setattr(spares, "EVERY_MS", 0)
+    monkeypatch.setattr(world.actors, "start_spare", refused)
+    await world.start()
+    await until(lambda: world.actors.spares == ["here", "here", "here"])
+    await world.settled()
+    assert (world.ended, world.actors.spares) == (0, ["here", "here", "here"])

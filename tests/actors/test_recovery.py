@@ -192,7 +192,7 @@ async def test_a_page_that_cannot_be_read_costs_no_number_and_no_message(start: 
     await redis_client.delete(journal_key(0))
     page = await redis_client.hget(page_key(slot_of(ANN)), ANN)
     assert page is not None
-    await redis_client.hset(page_key(slot_of(ANN)), ANN, page[:5] if known else b"\xffgarbage")
+    await redis_client.hset(page_key(slot_of(ANN)), ANN, page[:7] if known else b"\xffgarbage")
     second = start()
     after = await second.attach(1, ANN, before.epoch, 0)
     await second.heard(lambda record: isinstance(record, Deliver))

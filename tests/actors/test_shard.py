@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from engine.actors import shard
+from engine.actors.shard_tasks import shared_streams, storage_sweep
 from engine.config import Config
 from engine.core.commit.group import Pending
 from engine.core.model.envelope import Envelope
@@ -86,7 +86,7 @@ async def test_users_who_come_back_together_get_what_waited_no_faster_than_their
     # 480 MB for 500 users were read in one go and overflowed the link's queue; its session was reset, and all of it read and sent again.
     monkeypatch.setattr("engine.actors.link._QUEUE_BYTES_MAX", 8 << 20)
     monkeypatch.setattr("engine.actors.link._BATCH_BYTES_MAX", 1 << 20)
-    monkeypatch.setattr("engine.actors.shard._SEND_BACKLOG_BYTES", 1 << 20)
+    monkeypatch.setattr("engine.actors.shard_tasks.storage_reads._SEND_BACKLOG_BYTES", 1 << 20)
     users = [f"t:u{n}" for n in range(60)]
     async with shard_process(config) as running:
         body = b'"x":"%b"' % (b"y" * 400_000)
@@ -189,7 +189,7 @@ async def test_a_record_that_ends_the_shard_twice_is_refused_and_nothing_else_is
 async def test_an_exception_of_a_scheduler_link_ends_the_shard(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     async with shard_process(config) as dying:
         monkeypatch.setattr(dying.shard._core.delivery, "due", lambda *_: 1 / 0)
-        dying.shard._on_scheduler_records([wire.Due([ANN])])
+        dying.shard._schedulers.receive([wire.Due([ANN])])
         async with asyncio.timeout(10):
             await dying.ended.wait()
 
@@ -197,11 +197,11 @@ async def test_an_exception_of_a_scheduler_link_ends_the_shard(config: Config, m
 async def test_a_page_is_read_while_the_session_log_cannot_be_written(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     writing = asyncio.Event()
 
-    async def stuck(*_: Any) -> None:
+    async def stuck(*_: Any, **__: Any) -> None:
         writing.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(shard, "write_session_events", stuck)
+    monkeypatch.setattr(shared_streams, "write_session_events", stuck)
     async with shard_process(config) as running:
         await running.attach(1, ANN)
         await writing.wait()
@@ -278,7 +278,7 @@ async def _counts(client: Redis, tenant: str, figure: Figure, wanted: int) -> bo
 async def test_a_tenant_with_as_many_users_as_it_may_gets_no_new_one_and_keeps_those_it_has(
     config: Config, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard, "_TENANTS_S", 0.02)
+    monkeypatch.setattr(storage_sweep, "_TENANTS_S", 0.02)
     async with shard_process(msgspec.structs.replace(config, tenant_users_max=1)) as running:
         assert (await running.post(ANN, "one")).status == ACCEPTED
         await until(lambda: running.shard._core.full_tenants)

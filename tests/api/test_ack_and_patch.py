@@ -55,14 +55,14 @@ def test_a_patch_that_says_anything_else_is_a_problem(body: bytes, status: int) 
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        (b'{"seq":0}', (0, [])),
-        (b'{"seq":%d}' % SEQ_MAX, (SEQ_MAX, [])),
-        (b'{"ids":["a","b"],"ts":1}', (-1, ["a", "b"])),
-        (b'{"ids":[],"seq":3}', (3, [])),
-        (b'{"ids":["a"],"seq":3}', (3, ["a"])),
+        (b'{"seq":0}', (0, [], 0)),
+        (b'{"seq":%d}' % SEQ_MAX, (SEQ_MAX, [], 0)),
+        (b'{"ids":["a","b"],"ts":1}', (-1, ["a", "b"], 1)),
+        (b'{"ids":[],"seq":3}', (3, [], 0)),
+        (b'{"ids":["a"],"seq":3}', (3, ["a"], 0)),
     ],
 )
-def test_an_acknowledgement_has_a_sequence_number_or_ids(body: bytes, expected: tuple[int, list[str]]) -> None:
+def test_an_acknowledgement_has_a_sequence_number_or_ids(body: bytes, expected: tuple[int, list[str], int]) -> None:
     assert parse_ack(body, CONFIG) == expected
 
 

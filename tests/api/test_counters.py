@@ -11,6 +11,7 @@ from engine.core.edge.counter_merge import CounterBatch
 from engine.store.counter_sums import CounterSums
 from engine.store.keys import signals_key
 from tests.support.edge_world import EdgeWorld, edge_world
+from tests.support.scrapes import rendered
 from tests.support.waiting import until
 
 
@@ -54,7 +55,7 @@ async def test_without_storage_what_has_a_place_still_counts_and_the_rest_is_dro
         told = {"counted": 3, "dropped": 1, "quota": "signals_names_max"}
         assert await count(world, [{"name": "a"}, {"name": "b"}, {"name": "c"}, {"name": "a"}]) == told
         await sums(world, "a", status=503)
-        assert b'engine_edge_signals_dropped_total{edge="edge-0"} 1.0' in world.gateway.metrics.render(None)[0]
+        assert b'engine_edge_signals_dropped_total{edge="edge-0"} 1.0' in rendered(world.gateway.metrics, None)
         world.sums.failures = 0
         await until(lambda: world.sums.sums == {"default:first": 1, "default:a": 2, "default:b": 1})
 

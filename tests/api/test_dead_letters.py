@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from engine.core.model.constants import HIGH, NORMAL
+from engine.core.model.trace_context import trace_in
 from engine.core.wire import records as wire
 from engine.store.dead_letter_stream import StoredLetter
 from tests.support.edge_world import EdgeWorld, FakeLetters, edge_world
@@ -120,6 +121,17 @@ async def test_a_redriven_message_has_its_members_under_an_id_of_its_own_and_its
         assert post.envelope.id.startswith("redrive:")
         assert b'"n":1e2' in post.envelope.body, "numbers keep their spelling"
         assert store.letters == [letter(2, "bob", priority=NORMAL)]
+
+
+async def test_a_redriven_message_stays_in_its_trace() -> None:
+    traceparent = f"00-{'a' * 32}-{'b' * 16}-01"
+    traced = letter(1, body=b'{"traceparent":"%b",%b' % (traceparent.encode(), BODY[1:]))
+    async with edge_world() as world, world.http(scopes="admin") as client:
+        letters_of(world, traced)
+        await redrive(client, traced)
+        (post,) = world.shard.of(wire.Post)
+        assert str(trace_in(post.envelope.body)) == traceparent
+        assert published(world) == [json.loads(BODY) | {"id": post.envelope.id, "traceparent": traceparent}]
 
 
 async def test_letters_are_redriven_oldest_first_whatever_their_order_in_the_request() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from engine.auth.tokens import Principal
 from engine.core.model.category import Category, PolicyTerms
+from engine.core.model.envelope import Merge
 from engine.core.policy.contact_policy import TOUCH
 from engine.core.policy.profile import Profile
 from engine.core.wire import records as wire
@@ -56,6 +57,15 @@ async def test_an_event_is_published_scheduled_and_cancelled_by_the_rules(rules:
         paid = await client.post("/v1/events", json={"type": "order.paid", "user": "u1"})
         assert paid.json() == {"matched": [], "results": [], "scheduled": [], "cancelled": 1}
         assert list(world.scheduler.timers) == other
+
+
+async def test_what_a_rule_made_of_events_is_counted_a_repeat_once(rules: Path) -> None:
+    async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
+        liked = {"type": "post.liked", "user": "u1", "actor": "bob", "id": "e1"}
+        for event in (liked, liked, {**liked, "id": "e2"}, {**liked, "id": "e3", "actor": "u1"}, {"type": "unknown", "user": "u1"}):
+            assert (await client.post("/v1/events", json=event)).status_code == 202
+        figures = world.gateway.metrics.figures()
+        assert (figures["rules_triggered"], figures["rules_skipped"]) == ([("like", 2)], [("like", "own_action", 1)])
 
 
 async def test_a_notification_of_an_event_is_the_message_that_publishing_it_would_make(rules: Path) -> None:
@@ -289,7 +299,10 @@ do = "ray://shop/likes.count"
 """
     )
     rules.write_text(text)
-    async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
+    async with (
+        edge_world(rules_path=str(rules), webhook_hosts=("hooks.example.com",), webhook_secret="w" * 32) as world,
+        world.http("shop") as client,
+    ):
         event = {"type": "cart.abandoned", "user": "u1", "data": {"item": "a lamp"}, "id": "e1"}
         for _ in range(2):  # its publisher got no answer
             told = (await client.post("/v1/events", json=event)).json()
@@ -306,3 +319,69 @@ do = "ray://shop/likes.count"
         liked = (await client.post("/v1/events", json={"type": "post.liked", "user": "u1", "actor": "bob", "id": "e2"})).json()
         assert [result["status"] for result in liked["results"]] == ["accepted", "scheduled"], "a message, and a timer that is due now"
         assert len(world.shard.of(wire.Post)) == 1
+
+
+# -- Windows, topics, languages and variants. --------------------------------------------------------------------------
+COMPLETE = """
+[[rule]]
+name = "like"
+event = "post.liked"
+recipients = ["user"]
+type = "forum.like"
+window = "5m"
+collapse = "like/{target}"
+ttl = "1h"
+title = "liked"
+summary = "{count} people like your post"
+locales.de = { title = "gemocht", summary = "{count} Personen" }
+
+[[rule]]
+name = "thread"
+event = "thread.created"
+topic = "section/{context}"
+type = "forum.thread"
+
+[[rule]]
+name = "announcement"
+event = "announcement.made"
+broadcast = true
+type = "forum.announcement"
+delay = "1h"
+cancel_on = "announcement.withdrawn"
+"""
+
+
+async def test_likes_go_into_the_window_of_their_post_in_the_language_of_the_user(rules: Path) -> None:
+    rules.write_text(COMPLETE)
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        world.shard.profiles["default:u2"] = Profile(locale="de-AT")
+        for number, (user, actor) in enumerate((("u1", "bob"), ("u1", "cem"), ("u2", "bob"))):
+            event = {"type": "post.liked", "user": user, "actor": actor, "target": "p3", "id": f"e{number}"}
+            assert (await client.post("/v1/events", json=event)).status_code == 202
+        first, second, german = (post.envelope for post in world.shard.of(wire.Post))
+        assert first.merge == second.merge == Merge(300_000, False, "{count} people like your post")
+        assert {first.collapse, second.collapse, german.collapse} == {"like/p3"}
+        assert (german.merge.text, b'"title":"gemocht"' in german.body) == ("{count} Personen", True)
+        posts = world.shard.of(wire.Post)
+        assert 3_590_000 < posts[0].expires_ms - world.gateway.wall_ms() <= 3_600_000
+
+
+async def test_a_windowed_message_that_is_too_large_for_one_is_refused_like_a_published_one(rules: Path) -> None:
+    rules.write_text(COMPLETE.replace('title = "liked"', 'title = "{data}"').replace("locales", "# locales"))
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        event = {"type": "post.liked", "user": "u1", "target": "p3", "data": "x" * (9 << 10)}
+        refused = await client.post("/v1/events", json=event)
+        assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "$[0].data")
+
+
+async def test_a_topic_is_told_once_and_a_delayed_broadcast_can_be_cancelled(rules: Path) -> None:
+    rules.write_text(COMPLETE)
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        told = (await client.post("/v1/events", json={"type": "thread.created", "user": "u1", "context": "lamps", "id": "e1"})).json()
+        assert [(result["topic"], result["status"]) for result in told["results"]] == [("section/lamps", "accepted")]
+        made = (await client.post("/v1/events", json={"type": "announcement.made", "user": "u1", "id": "e2"})).json()
+        assert [(result["broadcast"], result["status"]) for result in made["results"]] == [(True, "scheduled")]
+        (timer,) = world.scheduler.timers.values()
+        assert (timer.key, timer.envelope.collapse) == ("default:\n", "announcement")
+        withdrawn = (await client.post("/v1/events", json={"type": "announcement.withdrawn", "user": "u1"})).json()
+        assert (withdrawn["cancelled"], world.scheduler.timers) == (1, {})

@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
+from engine.api import explanations
+from engine.api.history import History
+from engine.config import Config
 from engine.core.model.category import PolicyTerms
 from engine.core.policy.contact_policy import TOUCH
 from engine.core.wire import records as wire
+from engine.errors import Unavailable
 from tests.support.edge_world import EdgeWorld, edge_world
 from tests.support.waiting import until
 
@@ -227,3 +231,38 @@ async def test_of_what_nobody_knows_nothing_is_told_and_users_see_only_their_own
     await timeline(world, "x", by="u2", scopes="connect", status=403)
     world.scheduler.status = wire.UNAVAILABLE
     await timeline(world, "x", status=503)
+
+
+class AskedShard:
+    """What a shard and a scheduler know of a message."""
+
+    def __init__(self, traced: wire.Traced) -> None:
+        self.traced = traced
+
+    async def trace(self, _key: str, _id: str) -> wire.Traced:
+        return self.traced
+
+    async def list_timers(self, _key: str) -> wire.TimerAnswer:
+        return wire.TimerAnswer(1, wire.OK)
+
+
+def history_with(*rows: dict[str, Any]) -> History:
+    async def query(_wanted: Any, _limit: int, _oldest_first: bool) -> list[dict[str, Any]]:
+        if not rows:
+            raise Unavailable("away")
+        return list(rows)
+
+    return History(Config(), query)
+
+
+async def test_a_timeline_has_the_steps_of_the_history_and_those_that_it_does_not_have_yet() -> None:
+    traced = wire.Traced(1, "acknowledged", 7, [wire.Step(5, "accepted"), wire.Step(0, "acknowledged")])
+    archived = ({"at_ms": 5, "event": "accepted"}, {"at_ms": 6, "event": "sent", "device": "phone"})
+    found = await explanations.timeline(AskedShard(traced), history_with(*archived), "t:u", "m")  # type: ignore[arg-type]
+    steps = [{"at": 5, "event": "accepted"}, {"at": 6, "event": "sent", "device": "phone"}, {"event": "acknowledged"}]
+    assert found == {"id": "m", "state": "acknowledged", "timeline": steps, "seq": 7}
+    away = await explanations.timeline(AskedShard(traced), history_with(), "t:u", "m")  # type: ignore[arg-type]
+    assert (away["history"], [step["event"] for step in away["timeline"]]) == ("unavailable", ["accepted", "acknowledged"])
+    forgotten = wire.Traced(1, "", 0, [])
+    known = await explanations.timeline(AskedShard(forgotten), history_with(*archived), "t:u", "m")  # type: ignore[arg-type]
+    assert (known["state"], len(known["timeline"])) == ("sent", 2), "long after its mailbox has forgotten it"

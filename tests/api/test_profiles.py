@@ -1,13 +1,19 @@
-"""Profiles over HTTP: who may, what is refused and why, what the shard is asked."""
+"""Profiles and preferences over HTTP: who may, what is refused and why, what the shard is asked."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
+from engine.core.model.category import OFF
+from engine.core.model.formats import INBOXES, UPGRADES
+from engine.core.model.routing import spread
 from engine.core.policy.profile import Profile
 from engine.core.policy.quiet_hours import QuietHours
 from engine.core.wire import records as wire
@@ -92,3 +98,150 @@ async def test_without_storage_a_profile_is_not_said_to_be_kept(world: EdgeWorld
     world.shard.profile_status = wire.UNAVAILABLE
     assert (await call(world, "PUT", json=NIGHT)).status_code == 503
     assert (await call(world, "DELETE")).status_code == 503
+
+
+# -- preferences -------------------------------------------------------------------------------------------------------
+RULES = """
+[category.news]
+title = "Weekly news"
+default = "off"
+[category.billing]
+user_may = ["on", "digest"]
+"""
+EVERYTHING = ["on", "inbox", "digest", "off"]
+AVAILABLE = {
+    "billing": {"may": ["on", "digest"], "default": "on", "choice": "on"},
+    "news": {"title": "Weekly news", "may": EVERYTHING, "default": "off", "choice": "off"},
+    "touch": {"may": EVERYTHING, "default": "on", "choice": "on"},
+}
+
+
+@pytest.fixture
+async def chosen(tmp_path: Path) -> AsyncIterator[EdgeWorld]:
+    """An edge with categories."""
+    (tmp_path / "rules.toml").write_text(RULES)
+    async with edge_world(rules_path=str(tmp_path / "rules.toml"), profile_entries_max=2) as world:
+        yield world
+
+
+async def ask(world: EdgeWorld, method: str, query: str = "", *, by: str = "u1", scopes: str = "connect", **options: Any) -> httpx.Response:
+    async with world.http(by, scopes=scopes) as client:
+        return await client.request(method, f"/v1/preferences{query}", **options)
+
+
+async def test_users_see_and_change_what_the_application_leaves_to_them(chosen: EdgeWorld) -> None:
+    first = (await ask(chosen, "GET")).json()
+    nothing = {"user": "u1", "zone": "UTC", "locale": "", "quiet": [], "categories": {}, "types": {}, "targets": {}}
+    assert first == {**nothing, "available": AVAILABLE}
+    patch = {"zone": "Asia/Tokyo", "categories": {"news": "digest"}, "types": {"post.*": "off"}, "targets": {"thread:9": "off"}}
+    answer = await ask(chosen, "PATCH", json=patch, headers={"Content-Type": "application/merge-patch+json"})
+    assert answer.status_code == 200
+    assert answer.headers["cache-control"] == "no-store"
+    after = {**nothing, **patch, "available": {**AVAILABLE, "news": {**AVAILABLE["news"], "choice": "digest"}}}
+    assert answer.json() == after == (await ask(chosen, "GET")).json()
+    removed = await ask(chosen, "PATCH", json={"categories": None, "types": {"post.*": None}, "zone": None})
+    assert removed.json() == {**nothing, "targets": {"thread:9": "off"}, "available": AVAILABLE}
+    asked = len(chosen.shard.of(wire.ChangeProfile))
+    assert (await ask(chosen, "PATCH", json={})).json() == removed.json()
+    assert len(chosen.shard.of(wire.ChangeProfile)) == asked, "nothing is written for an empty patch"
+
+
+async def test_without_an_inbox_nobody_is_offered_it(tmp_path: Path) -> None:
+    (tmp_path / "rules.toml").write_text(RULES)
+    async with edge_world(rules_path=str(tmp_path / "rules.toml"), inbox_max=0) as world:
+        assert (await ask(world, "GET")).json()["available"]["news"]["may"] == ["on", "digest", "off"]
+        for kind, name in (("categories", "news"), ("types", "post.*")):
+            answer = await ask(world, "PATCH", json={kind: {name: "inbox"}})
+            assert answer.status_code == 422
+            assert answer.json()["errors"][0] == {"detail": "this engine keeps no inbox", "path": f"$.{kind}.{name}"}
+        assert (await call(world, "PUT", json={"inbox": {"types": ["post.*"]}})).status_code == 422
+        answer = await call(world, "PUT", json={"categories": {"news": "inbox"}})
+        assert answer.status_code == 422
+        assert answer.json()["errors"][0] == {"detail": "this engine keeps no inbox", "path": "$.categories.news"}
+
+
+async def test_changes_of_two_devices_at_once_are_both_there(chosen: EdgeWorld) -> None:
+    bodies = ({"categories": {"news": "on"}}, {"categories": {"billing": "digest"}}, {"locale": "de"})
+    answers = await asyncio.gather(*(ask(chosen, "PATCH", json=body) for body in bodies))
+    assert {answer.status_code for answer in answers} == {200}
+    found = (await ask(chosen, "GET")).json()
+    assert (found["categories"], found["locale"]) == ({"news": "on", "billing": "digest"}, "de")
+
+
+async def test_others_preferences_are_for_applications(chosen: EdgeWorld) -> None:
+    assert (await ask(chosen, "GET", "?user=u2")).status_code == 403
+    assert (await ask(chosen, "PATCH", "?user=u2", json={})).status_code == 403
+    for scopes in ("publish", "admin"):
+        answer = await ask(chosen, "PATCH", "?user=u2", by="app", scopes=scopes, json={"categories": {"news": "on"}})
+        assert (answer.status_code, answer.json()["user"]) == (200, "u2")
+    assert set(chosen.shard.profiles) == {"default:u2"}
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "words"),
+    [
+        ({"level": "vip"}, "$.level", "only the application"),
+        ({"categories": {"billing": "off"}}, "$.categories.billing", "the category billing cannot be off: users may choose on, digest"),
+        ({"categories": {"touch": "off", "nope": "off"}}, "$.categories.nope", "no category has this name"),
+        ({"types": {"a": "off", "b": "off", "c": "off"}}, "$.types", "at most 2"),
+    ],
+)
+async def test_what_is_not_left_to_users_is_told_with_its_place(chosen: EdgeWorld, body: Any, path: str, words: str) -> None:
+    answer = await ask(chosen, "PATCH", json=body)
+    assert answer.status_code == 422
+    (error,) = answer.json()["errors"]
+    assert error["path"] == path
+    assert words in error["detail"]
+    assert chosen.shard.received == []
+
+
+async def test_choices_do_not_grow_without_end(chosen: EdgeWorld) -> None:
+    for number in range(2):
+        assert (await ask(chosen, "PATCH", json={"types": {f"t{number}": "off"}})).status_code == 200
+    answer = await ask(chosen, "PATCH", json={"types": {"t2": "off"}})
+    assert (answer.status_code, "at most 2" in answer.text) == (422, True)
+    assert (await ask(chosen, "PATCH", json={"types": {"t2": "off", "t0": None}})).status_code == 200
+
+
+async def test_without_storage_or_rules_preferences_are_not_said_to_be_changed(chosen: EdgeWorld, tmp_path: Path) -> None:
+    chosen.shard.profile_status = wire.UNAVAILABLE
+    answer = await ask(chosen, "PATCH", json={"zone": "UTC"})
+    assert (answer.status_code, "retry-after" in answer.headers) == (503, True)
+    async with edge_world(rules_path=str(tmp_path / "missing.toml")) as world:
+        assert (await ask(world, "PATCH", json={"categories": {"news": "on"}})).status_code == 503
+        assert (await ask(world, "PATCH", json={"zone": "UTC"})).status_code == 200
+
+
+async def test_an_application_that_knows_no_choices_leaves_them_when_it_sets_a_profile(chosen: EdgeWorld) -> None:
+    await ask(chosen, "PATCH", json={"categories": {"news": "on"}, "types": {"a": "off"}})
+    answer = await call(chosen, "PUT", json={"level": "vip"})
+    assert answer.json() == {**NOTHING, "level": "vip", "categories": {"news": "on"}}
+    answer = await call(chosen, "PUT", json={"categories": {"touch": "off"}, "on": {"types": ["a"]}})
+    assert answer.json() == {**NOTHING, "categories": {"touch": "off"}, "on": {"types": ["a"]}}
+    assert chosen.shard.profiles["default:u1"] == Profile(categories={"touch": OFF}, on_types=("a",))
+    assert (await call(chosen, "PUT", json={"categories": {}})).json() == NOTHING
+
+
+async def test_while_versions_without_the_choice_of_the_inbox_may_run_it_is_not_offered(chosen: EdgeWorld) -> None:
+    chosen.gateway.set_slots(msgspec.structs.replace(spread(1, version=2), formats=INBOXES))
+    for answer in (
+        await ask(chosen, "PATCH", json={"categories": {"news": "inbox"}}),
+        await ask(chosen, "PATCH", json={"types": {"a.*": "inbox"}}),
+        await call(chosen, "PUT", json={"categories": {"news": "inbox"}}),
+        await call(chosen, "PUT", json={"inbox": {"types": ["a"]}}),
+    ):
+        assert (answer.status_code, "an upgrade is under way" in answer.text) == (503, True)
+    assert (await ask(chosen, "GET")).json()["available"]["news"]["may"] == ["on", "digest", "off"]
+    assert (await ask(chosen, "PATCH", json={"categories": {"news": "off"}})).status_code == 200
+
+
+async def test_while_shards_of_the_version_before_may_run_choices_are_put_off_and_profiles_are_not(chosen: EdgeWorld) -> None:
+    chosen.gateway.set_slots(msgspec.structs.replace(spread(1, version=2), formats=UPGRADES))
+    for answer in (
+        await ask(chosen, "PATCH", json={"zone": "UTC"}),
+        await call(chosen, "PUT", json={"categories": {"news": "on"}}),
+        await call(chosen, "PUT", json={"on": {"types": ["a"]}}),
+    ):
+        assert (answer.status_code, "an upgrade is under way" in answer.text) == (503, True)
+    assert (await ask(chosen, "GET")).status_code == 200
+    assert (await call(chosen, "PUT", json={"level": "vip"})).status_code == 200

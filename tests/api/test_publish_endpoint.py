@@ -19,63 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.api import publish_endpoint
+from engine.core.model.revocation import USER, Revocation
 from engine.core.wire import records as wire
 from tests.support.edge_world import EdgeWorld, edge_world, until
-
-ITEM = {"id": "m1", "user": "u1", "type": "test.event", "data": {"n": 1}}
-ONE = json.dumps(ITEM).encode()
-
-
-def asked(
-    token: str,
-    body: bytes = ONE,
-    target: str = publish_endpoint.PATH,
-    line: str = "",
-    method: str = "POST",
-    version: str = "1.1",
-    **fields: str | None,
-) -> bytes:
-    """A publish request: the plain one with fields changed, left out (None) or a line added."""
-    plain = {"Host": "127.0.0.1", "Authorization": f"Bearer {token}", "Content-Type": "application/json", "Content-Length": str(len(body))}
-    changed = plain | {name.replace("_", "-"): value for name, value in fields.items()}
-    lines = [f"{name}: {value}" for name, value in changed.items() if value is not None]
-    return "\r\n".join([f"{method} {target} HTTP/{version}", *lines, *filter(None, [line]), "", ""]).encode("latin-1") + body
-
-
-def scheduled(text: bytes) -> bytes:
-    """Without what is new each time."""
-    return re.sub(rb'(?im)^date: .*?\r\n|"scheduled_(id|at)":[^,}]*', b"", text)
-
-
-class Connection:
-    """A keep-alive connection that reads whole answers."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    async def answer(self) -> bytes:
-        """The next answer, without what is new each time; `<end>` after it, or instead of it, when the server has closed."""
-        try:
-            async with asyncio.timeout(10):
-                head = await self.reader.readuntil(b"\r\n\r\n")
-                length = re.search(rb"(?i)content-length: (\d+)", head)
-                body = await self.reader.readexactly(int(length[1]) if length else 0)
-                end = b"<end>" if b"connection: close" in head.lower() and await self.reader.read() == b"" else b""
-        except (asyncio.IncompleteReadError, ConnectionResetError):
-            return b"<end>"
-        first, *lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
-        return scheduled(b"\r\n".join([first, *sorted(lines), b"", b""]) + body + end)
-
-
-@contextlib.asynccontextmanager
-async def connected(world: EdgeWorld) -> AsyncIterator[Connection]:
-    """A connection that ends with the block."""
-    connection = Connection(*await asyncio.open_connection("127.0.0.1", world.port))
-    try:
-        yield connection
-    finally:
-        connection.writer.close()
+from tests.support.publish_requests import ITEM, ONE, asked, connected, connections, counting
 
 
 async def told(world: EdgeWorld, *requests: bytes) -> list[bytes]:
@@ -93,19 +40,6 @@ async def both_ways(**settings: Any) -> AsyncIterator[tuple[EdgeWorld, EdgeWorld
     """An edge that goes the short way where it can, and one that never does."""
     async with edge_world(**settings) as short, edge_world(short=False, **settings) as long:
         yield short, long
-
-
-def counting(seen: list[str]) -> Any:
-    """Something around the application that notes the paths it is asked for."""
-
-    def watched(application: Any) -> Any:
-        async def watch(scope: Any, receive: Any, send: Any) -> None:
-            seen.append(scope["path"])
-            await application(scope, receive, send)
-
-        return watch
-
-    return watched
 
 
 # -- What both ways answer. ------------------------------------------------------------------------------------------------
@@ -160,7 +94,7 @@ async def test_a_request_is_answered_as_the_long_way_answers_it() -> None:
             assert answers[0] == answers[1], options
             unreadable[400] += answers[0][0].startswith(b"HTTP/1.1 400 ") and b"connection: close" in answers[0][0]
         assert short.gateway.metrics.refused == long.gateway.metrics.refused + unreadable
-        assert short.gateway.metrics.published == long.gateway.metrics.published
+        assert short.gateway.metrics.figures()["published"] == long.gateway.metrics.figures()["published"]
         assert [type(record) for record in short.shard.received] == [type(record) for record in long.shard.received]
 
 
@@ -179,6 +113,38 @@ async def test_an_overloaded_edge_refuses_either_way_and_counts_it() -> None:
         assert answers[0] == answers[1]
         assert answers[0].startswith(b"HTTP/1.1 429 ")
         assert dict(short.gateway.metrics.refused) == dict(long.gateway.metrics.refused) == {429: 1}
+
+
+async def test_a_refused_request_whose_body_is_not_here_is_counted_once() -> None:
+    async with edge_world() as world, connected(world) as connection:
+        request = asked(world.token())
+        for _ in range(2):  # then its head is kept
+            connection.writer.write(request)
+            assert b" 202 " in await connection.answer()
+        world.gateway.request_queue._shards_ms = lambda tenant: 1e6
+        connection.writer.write(request[:-1])
+        assert b" 429 " in await connection.answer()
+        assert world.gateway.metrics.shed_requests == {"high": 1}
+    async with edge_world() as world, connected(world) as connection:
+        world.gateway.request_queue._shards_ms = lambda tenant: 1e6
+        connection.writer.write(request[:-1])
+        assert b" 429 " in await connection.answer()
+        assert world.gateway.metrics.shed_requests == {"high": 1}
+
+
+async def test_what_was_decided_about_a_request_is_not_decided_again_for_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with edge_world() as world, connected(world) as connection:
+        asked_for: list[str] = []
+        takes = world.gateway.request_queue.takes_unread
+        monkeypatch.setattr(world.gateway.request_queue, "takes_unread", lambda tenant: asked_for.append(tenant) or takes(tenant))
+        request = asked(world.token())
+        head = request.index(b"\r\n\r\n") + 4
+        (protocol,) = connections(world)
+        for end in range(head, len(request)):
+            protocol.data_received(request[:head] if end == head else request[end - 1 : end])
+        connection.writer.write(request[-1:])
+        assert b" 202 " in await connection.answer()
+        assert asked_for == ["default"]
 
 
 async def test_a_shard_that_does_not_answer_is_a_503_either_way() -> None:
@@ -203,24 +169,50 @@ async def test_a_plain_request_does_not_reach_the_application() -> None:
 async def test_a_body_that_comes_in_pieces_is_waited_for() -> None:
     seen: list[str] = []
     async with edge_world(wrap=counting(seen)) as world, connected(world) as connection:
-        request = asked(world.token())
-        for end in (len(request) - len(ONE), len(request) - 10):  # after the head; within the body
-            connection.writer.write(request[:end])
-            await until(lambda: len(seen) == 1)  # uvicorn waits for the rest
-            connection.writer.write(request[end:])
-            assert b" 202 " in await connection.answer()
-            seen.clear()
-        connection.writer.write(request[:50])
+        small = asked(world.token())
+        large = asked(world.token(), json.dumps({**ITEM, "id": "large", "data": "x" * 9000}).encode())
+        for request, ways in (small, 0), (large, 1), (small, 0), (large, 1):
+            (protocol,) = connections(world)
+            for end in request.index(b"\r\n\r\n") + 4, len(request) - 10:  # after the head; within the body
+                connection.writer.write(request[:end])
+                await until(lambda protocol=protocol: protocol.busy)
+                assert len(seen) == ways, "the application waits for the rest of what is not small"
+                connection.writer.write(request[end:])
+                assert b" 202 " in await connection.answer()
+                seen.clear()
+        connection.writer.write(small[:50])
         await asyncio.sleep(0.01)
-        connection.writer.write(request[50:])  # the head in pieces, the body with the last
+        connection.writer.write(small[50:])  # the head in pieces, the body with the last
         assert b" 202 " in await connection.answer()
         assert seen == []
 
 
+async def test_who_may_not_publish_is_told_before_the_body_is_here() -> None:
+    async with edge_world() as world:
+        for token, status in ("nonsense", b" 401 "), (world.token(scopes="connect"), b" 403 "):
+            async with connected(world) as connection:
+                connection.writer.write(asked(token)[:-1])
+                assert status in await connection.answer()
+        async with connected(world) as connection:
+            token = world.token("revoked")
+            for _ in range(2):  # then its head is kept
+                connection.writer.write(asked(token))
+                assert b" 202 " in await connection.answer()
+            now_ms = world.gateway.wall_ms()
+            world.gateway.revoked.add([Revocation(USER, "default", "revoked", now_ms + 600_000, now_ms + 1000)])
+            connection.writer.write(asked(token)[:-1])
+            assert b" 401 " in await connection.answer()
+
+
 async def test_a_body_that_never_comes_is_given_up() -> None:
-    async with edge_world(request_timeout_s=0.1) as world, connected(world) as connection:
-        connection.writer.write(asked(world.token())[:-1])
-        assert b" 408 " in await connection.answer()
+    async with edge_world(request_timeout_s=0.1) as world:
+        for before in range(3):  # of the last one the head is kept
+            async with connected(world) as connection:
+                for _ in range(before):
+                    connection.writer.write(asked(world.token("publisher")))
+                    assert b" 202 " in await connection.answer()
+                connection.writer.write(asked(world.token("publisher"))[:-1])
+                assert b" 408 " in await connection.answer()
 
 
 # -- One connection. -------------------------------------------------------------------------------------------------------
@@ -298,12 +290,7 @@ async def test_a_request_under_way_is_answered_before_the_server_ends() -> None:
 
 def answered(world: EdgeWorld, protocol: Any, items: int) -> bool:
     """Have so many items been published, and their publishers told?"""
-    return world.gateway.metrics.published.total() == items and not protocol.busy
-
-
-def connections(world: EdgeWorld) -> list[Any]:
-    """The server's HTTP connections."""
-    return list(world.server.server_state.connections)
+    return world.gateway.metrics.published_count == items and not protocol.busy
 
 
 async def test_answers_do_not_pile_up_for_a_client_that_does_not_read_them() -> None:
@@ -318,7 +305,7 @@ async def test_answers_do_not_pile_up_for_a_client_that_does_not_read_them() -> 
             await until(partial(answered, world, protocol, 250 * sent))
         piled_up = protocol.transport.get_write_buffer_size()
         connection.writer.write(request)
-        await until(lambda: world.gateway.metrics.published.total() == 250 * (sent + 1))
+        await until(lambda: world.gateway.metrics.published_count == 250 * (sent + 1))
         await asyncio.sleep(0.05)
         assert protocol.transport.get_write_buffer_size() == piled_up
         connection.writer.transport.resume_reading()  # type: ignore[attr-defined]  # likewise

@@ -68,28 +68,28 @@ async def test_rules_are_taken_when_their_file_changes_and_a_bad_one_leaves_the_
 
     with caplog.at_level(logging.ERROR):
         write('[[rule]]\nname = "like"\nevent = "e"\n')
-        await until(lambda: f"{rules}:1: rule 'like': " in book.refused)
+        await until(lambda: f"{rules}:1: rule 'like': " in book.file_refused)
         assert names(book) == ["like", "cart"]
         clock.now_ms += 1000
         book.rules()
     assert len(caplog.records) == 1, "said once per change"
     write(RULES.replace('"like"', '"liked"'))
     await until(lambda: names(book) == ["liked", "cart"])
-    assert book.refused == ""
+    assert book.file_refused == ""
     text = rules.read_text()
     rules.unlink()
     clock.now_ms += 1000
     assert names(book) == ["liked", "cart"]
-    assert str(rules) in book.refused
+    assert str(rules) in book.file_refused
     rules.write_text(text)
     clock.now_ms += 1000
     book.rules()
-    await until(lambda: book.refused == "")
+    await until(lambda: book.file_refused == "")
 
 
 def test_without_a_file_there_are_no_rules_and_no_refusal() -> None:
     book = RuleBook(Config(), Clock())
-    assert (book.rules().rules, book.refused) == ((), "")
+    assert (book.rules().rules, book.file_refused) == ((), "")
 
 
 def test_rules_that_ask_for_more_than_shards_keep_are_refused(rules: Path) -> None:

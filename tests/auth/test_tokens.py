@@ -119,7 +119,7 @@ def test_no_token_is_minted_that_would_be_refused(arguments: tuple[Any, ...]) ->
 
 
 def test_an_unknown_scope_is_named() -> None:
-    with pytest.raises(Invalid, match="'foo'; allowed are connect, publish, admin, operator"):
+    with pytest.raises(Invalid, match="'foo'; allowed are connect, publish, events, admin, metrics, operator"):
         mint(SECRET, "a", ("connect", "foo"), 5, now_s=NOW_S)
 
 

@@ -2,58 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
 import pytest
 from playwright.async_api import Page
 
+from tests.support.client_page import events, shown, start, wait
 from tests.support.scripted_engine import BEGIN_S, ScriptedEngine, token
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-START = """async (options) => {
-  const { NotifyClient } = await import("/client.js");
-  const client = new NotifyClient({ ...options, ...(window.more?.() ?? {}) });
-  window.client = client;
-  window.events = [];
-  for (const type of ["message", "duplicate", "state", "welcome", "revoke", "gap", "error"])
-    client.addEventListener(type, (event) => { events.push([type, event.detail]); window.hold?.(type, event); });
-}"""
-
-
-async def start(page: Page, engine: ScriptedEngine, **options: Any) -> None:
-    """Open a blank page with a client on it, `window.client`, which records its events."""
-    if page.url == "about:blank":
-        await page.goto(f"{engine.url}/blank")
-    if "getToken" not in options:
-        options.setdefault("token", token())
-    await page.evaluate(START, options)
-
-
-async def events(page: Page, kind: str) -> list[Any]:
-    found: list[Any] = await page.evaluate("(kind) => events.filter(([type]) => type === kind).map(([, detail]) => detail)", kind)
-    return found
-
-
-async def shown(page: Page) -> list[int]:
-    """Sequence numbers the application was shown, in order."""
-    return [message["seq"] for message in await events(page, "message")]
-
-
-async def wait(page: Page, condition: str) -> None:
-    """Wait until a JavaScript expression about `client` and `events` is true."""
-    try:
-        await page.wait_for_function(f"() => {condition}")
-    except Exception as error:
-        raise AssertionError(f"{condition}: {json.dumps(await page.evaluate('() => events'))}") from error
-
 
 async def run(page: Page, engine: ScriptedEngine, script: str) -> Any:
-    """Run a function body that may use everything client.js exports."""
+    """Run a function body that may use the parts of the client."""
     await page.goto(f"{engine.url}/blank")
-    return await page.evaluate(f"async () => {{ const client = await import('/client.js'); {script} }}")
+    parts = ", ".join(f"...await import('/client/{name}.js')" for name in ("backoff", "cursor_store", "event_stream", "ledger"))
+    return await page.evaluate(f"async () => {{ const client = {{ {parts} }}; {script} }}")
 
 
 # -- the pure parts ----------------------------------------------------------------------------------------------------
@@ -94,12 +59,25 @@ async def test_ids_are_remembered_up_to_a_limit(page: Page, scripted: ScriptedEn
     verdicts = await run(
         page,
         scripted,
-        """const ledger = new client.Ledger(null, 2);
+        """const ledger = new client.Ledger(null, { settledMax: 2 });
         const receive = (seq) => ledger.receive({ id: `m${seq}`, seq, event_id: `7-${seq}` });
         for (const seq of [1, 2, 3]) { receive(seq); ledger.settle(`m${seq}`); }
         return [receive(3), receive(2), receive(1), ledger.floor];""",
     )
     assert verdicts == ["settled", "settled", "new", 3]
+
+
+async def test_an_id_that_comes_under_another_number_is_a_new_message(page: Page, scripted: ScriptedEngine) -> None:
+    verdicts = await run(
+        page,
+        scripted,
+        """const first = new client.Ledger();
+        const receive = (ledger, seq) => ledger.receive({ id: "order-17", seq, event_id: `7-${seq}` });
+        const before = [receive(first, 1), (first.settle("order-17"), receive(first, 1))];
+        const nextPage = new client.Ledger(first.kept.cursor, first.kept);
+        return [...before, receive(nextPage, 1), receive(nextPage, 9), receive(first, 9)];""",
+    )
+    assert verdicts == ["new", "settled", "settled", "new", "new"]
 
 
 async def test_a_new_epoch_starts_the_cursor_anew_and_still_drops_known_ids(page: Page, scripted: ScriptedEngine) -> None:
@@ -281,7 +259,7 @@ async def test_a_cut_connection_comes_back_with_its_cursor_and_misses_nothing(pa
     scripted.publish()
     await scripted.until(lambda: not scripted.pending)
     scripted.cut()
-    await scripted.until(lambda: not scripted.queues)
+    await scripted.until(lambda: scripted.ended == 1)
     scripted.publish()
     scripted.publish()
     await scripted.until(lambda: not scripted.pending)
@@ -459,7 +437,7 @@ async def test_a_stream_that_ends_is_resumed_with_the_cursor(page: Page, scripte
     scripted.publish()
     await scripted.until(lambda: not scripted.pending)
     scripted.cut()
-    await scripted.until(lambda: not scripted.queues)
+    await scripted.until(lambda: scripted.ended == 1)
     scripted.publish()
     await scripted.until(lambda: not scripted.pending)
     assert await shown(page) == [1, 2]
@@ -532,6 +510,40 @@ async def test_a_websocket_takes_over_from_a_stream_when_it_gets_through_again(p
     assert "reconnecting" not in states[states.index("open") :]
 
 
+@pytest.mark.parametrize("succeeds", [True, False])
+async def test_a_stream_that_the_engine_closed_to_make_room_for_the_websocket_ends_the_client_only_if_that_fails(
+    page: Page, scripted: ScriptedEngine, succeeds: bool
+) -> None:
+    scripted.refuse["websocket"] = 403
+    await start(page, scripted, websocketAttempts=1, upgradeAfterMs=300)
+    await wait(page, "client.transport === 'sse'")
+    scripted.full = True
+    if succeeds:
+        del scripted.refuse["websocket"]
+        await wait(page, "client.transport === 'websocket'")
+        scripted.publish()
+        await scripted.until(lambda: not scripted.pending)
+        assert await shown(page) == [1]
+    else:
+        await wait(page, "client.state === 'closed'")
+        assert (await events(page, "state"))[-1]["code"] == 4409
+
+
+async def test_a_stream_takes_over_from_polling_where_websockets_stay_blocked(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.refuse |= {"websocket": 403, "sse": 502}
+    await start(page, scripted, websocketAttempts=1, upgradeAfterMs=300)
+    await wait(page, "client.transport === 'poll'")
+    scripted.publish()
+    await scripted.until(lambda: not scripted.pending)
+    del scripted.refuse["sse"]
+    await wait(page, "client.transport === 'sse'")
+    scripted.publish()
+    await scripted.until(lambda: not scripted.pending)
+    del scripted.refuse["websocket"]
+    await wait(page, "client.transport === 'websocket'")
+    assert await shown(page) == [1, 2]
+
+
 async def test_a_client_that_is_not_admitted_comes_back_when_the_server_says(page: Page, scripted: ScriptedEngine) -> None:
     scripted.refuse["sse"] = 429
     scripted.retry_after = "2"
@@ -564,3 +576,12 @@ async def test_closing_acknowledges_first_and_stays_closed(page: Page, scripted:
     await page.evaluate("fetch('/blank').then((response) => response.text())")  # a new connection would have arrived before this
     assert len(scripted.connects) == 1
     assert await page.evaluate("client.state") == "closed"
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+async def test_topics_are_subscribed_to_and_left_and_a_refusal_says_why(page: Page, scripted: ScriptedEngine) -> None:
+    await start(page, scripted)
+    assert await page.evaluate("client.subscribe('news', 'team a/b')") == ["news", "team a/b"]
+    assert await page.evaluate("client.unsubscribe('news')") == ["team a/b"]
+    refused = await page.evaluate("client.subscribe('secret').catch(({ name, status, message }) => [name, status, message])")
+    assert refused == ["Refused", 403, "the token does not allow it"]

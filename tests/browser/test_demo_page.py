@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -111,49 +112,91 @@ async def test_data_of_any_shape_can_be_shown(page: Page, scripted: ScriptedEngi
     await expect(page.locator(".message").nth(1)).to_contain_text('{"deep":{"er":true}}')
 
 
-async def test_marking_as_read_is_the_acknowledgement_when_so_chosen(page: Page, scripted: ScriptedEngine) -> None:
+async def test_nothing_is_acknowledged_before_the_user_says_so_when_so_chosen(page: Page, scripted: ScriptedEngine) -> None:
     await open_demo(page, scripted.url, token())
-    await page.get_by_text("when I mark as read").click()
+    await page.get_by_text("when I say so").click()
     scripted.publish("first")
     scripted.publish("second")
-    await expect(page.locator("#badge")).to_have_text("2")
+    await expect(page.locator(".message")).to_have_count(2)
     scripted.again(2)
     await expect(page.locator(".message").first).to_contain_text("attempt 2")
     assert sorted(scripted.pending) == [1, 2]
-    await page.get_by_role("button", name="Mark as read: second").click()
+    await page.get_by_role("button", name="Acknowledge: second").click()
     await scripted.until(lambda: sorted(scripted.pending) == [1])
-    await page.get_by_role("button", name="Mark all as read").click()
+    await page.get_by_role("button", name="Acknowledge all").click()
     await scripted.until(lambda: not scripted.pending)
-    await expect(page.locator("#badge")).to_be_hidden()
+    await expect(page.get_by_role("button", name="Acknowledge all")).to_be_disabled()
     await expect(page.locator("#fact-cursor")).to_have_text("7-2")
 
 
-async def test_a_summary_takes_the_place_of_the_unread_message_it_replaces(page: Page, scripted: ScriptedEngine) -> None:
+async def test_a_summary_takes_the_place_of_the_pending_message_it_replaces(page: Page, scripted: ScriptedEngine) -> None:
     await open_demo(page, scripted.url, token())
-    await page.get_by_text("when I mark as read").click()
+    await page.get_by_text("when I say so").click()
     scripted.publish("bob likes your post")
     scripted.publish("another")
-    await expect(page.locator("#badge")).to_have_text("2")
-    scripted.publish(text="3 people like your post", count=3, replaces="m1")
     cards = page.locator(".message")
+    await expect(cards).to_have_count(2)
+    scripted.publish(text="3 people like your post", count=3, replaces="m1")
     await expect(cards.nth(1)).to_contain_text("3 in one")
     await expect(cards.nth(1).locator(".message-body")).to_have_text("3 people like your post")
     await expect(cards).to_have_count(2)
     await scripted.until(lambda: sorted(scripted.pending) == [2, 3])
-    await page.get_by_role("button", name="Mark all as read").click()
+    await page.get_by_role("button", name="Acknowledge all").click()
     await scripted.until(lambda: not scripted.pending)
     scripted.publish("once more", count=4, replaces="m3")
-    await expect(cards).to_have_count(3)  # what was read stays
+    await expect(cards).to_have_count(3)  # what was acknowledged stays
 
 
-async def test_what_another_device_handled_is_shown_as_read(page: Page, scripted: ScriptedEngine) -> None:
+async def test_what_was_acknowledged_elsewhere_is_shown_as_that(page: Page, scripted: ScriptedEngine) -> None:
     await open_demo(page, scripted.url, token())
-    await page.get_by_text("when I mark as read").click()
+    await page.get_by_text("when I say so").click()
     scripted.publish("elsewhere")
-    await expect(page.locator("#badge")).to_have_text("1")
+    await expect(page.locator(".message")).to_contain_text("not acknowledged yet")
     scripted.say({"type": "revoke", "ids": ["m1"]})
-    await expect(page.locator(".message")).to_contain_text("handled on another device")
-    await expect(page.locator("#badge")).to_be_hidden()
+    await expect(page.locator(".message")).to_contain_text("acknowledged in the inbox, or on another device")
+
+
+async def test_the_bell_has_the_inbox_that_the_engine_keeps_in_the_colours_of_the_page(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.keeps_inbox = True
+    scripted.publish("before the page")
+    scripted.pending.clear()
+    await open_demo(page, scripted.url, token())
+    badge = page.locator("#bell .badge")
+    await expect(badge).to_have_text("1")
+    await expect(page).to_have_title("(1) Engine")
+    accent = "getComputedStyle(document.documentElement).getPropertyValue('--accent').trim()"
+    assert await page.evaluate("getComputedStyle(document.querySelector('#bell')).getPropertyValue('--own-accent').trim()") == (
+        await page.evaluate(accent)
+    )
+    await page.get_by_role("button", name="Notifications, 1 unread").click()
+    await page.get_by_role("button", name="Mark as read: before the page").click()
+    await expect(badge).to_be_hidden()
+    await expect(page).to_have_title("Engine")
+    await expect(page.locator(".message")).to_have_count(0)
+
+
+async def test_what_is_delayed_is_on_its_way_and_what_is_cut_comes_back(page: Page, scripted: ScriptedEngine) -> None:
+    await open_demo(page, scripted.url, token())
+    on_the_way = page.locator("#fact-on-the-way")
+    await page.get_by_text("3 s", exact=True).click()
+    began_s = monotonic()
+    await publish(page, title="slowly")
+    await expect(page.locator(".message")).to_have_count(1)
+    assert monotonic() - began_s >= 3
+    await expect(on_the_way).to_have_text("0")
+    await page.locator("#delay-ms").get_by_text("not at all").click()
+    await page.get_by_text("nothing", exact=True).click()
+    await expect(page.locator("#pill")).to_have_attribute("data-state", "reconnecting")
+    await publish(page, title="into the void")
+    await expect(on_the_way).to_have_text("1")
+    await page.get_by_text("everything", exact=True).click()
+    await expect(page.locator(".message").first).to_contain_text("into the void")
+    await expect(on_the_way).to_have_text("0")
+    ended = scripted.ended
+    await page.get_by_role("button", name="Cut the connection").click()
+    await scripted.until(lambda: scripted.ended > ended)
+    await expect(page.locator("#pill")).to_have_attribute("data-state", "open")
+    await expect(page.locator(".message")).to_have_count(2)
 
 
 async def test_counters_say_so_when_the_token_may_not_see_them(page: Page, scripted: ScriptedEngine) -> None:
@@ -229,7 +272,7 @@ async def test_every_text_has_contrast_enough_to_be_read(page: Page, scripted: S
 
 
 @pytest.mark.parametrize("size", [{"width": 1280, "height": 900}, PHONE], ids=["desktop", "phone"])
-async def test_with_a_full_inbox_nothing_follows_the_footer(page: Page, scripted: ScriptedEngine, size: Any) -> None:
+async def test_with_many_messages_nothing_follows_the_footer(page: Page, scripted: ScriptedEngine, size: Any) -> None:
     await page.set_viewport_size(size)
     await open_demo(page, scripted.url, token())
     for number in range(50):
@@ -281,7 +324,7 @@ async def test_axe_finds_nothing_wrong(page: Page, scripted: ScriptedEngine, siz
     scripted.letters = [dead(1)]
     signed_out = await Axe().run(page)
     await open_demo(page, scripted.url, token())
-    await page.get_by_text("when I mark as read").click()
+    await page.get_by_text("when I say so").click()
     await expect(page.locator(".dead")).to_have_count(1)
     scripted.publish("a message", priority="high", attempt=2, actor="ada")
     await publish(page, delay="50")
@@ -325,9 +368,12 @@ async def test_what_is_published_in_the_form_arrives_and_the_counters_move(conte
     await expect(page.locator(".result")).to_contain_text("accepted")
     await expect(page.locator(".message")).to_contain_text("Hello from the form")
     await expect(page.locator(".message")).to_contain_text("acknowledged")
-    await expect(page.locator("#badge")).to_have_text("1")
+    await expect(page.locator("#bell .badge")).to_have_text("1")
+    await page.get_by_role("button", name="Notifications, 1 unread").click()
+    await keep(page, "bell")
     await page.get_by_role("button", name="Mark as read: Hello from the form").click()
-    await expect(page.locator("#badge")).to_be_hidden()
+    await expect(page.locator("#bell .badge")).to_be_hidden()
+    await page.keyboard.press("Escape")
     counted = "([p, a]) => Number(document.querySelector('#stat-published').textContent.replace(/,/g, '')) >= p && "
     counted += "Number(document.querySelector('#stat-acknowledged').textContent.replace(/,/g, '')) >= a"
     await page.wait_for_function(counted, arg=[published + 1, acknowledged + 1])
@@ -355,36 +401,72 @@ async def test_a_delayed_notification_can_be_cancelled_and_another_arrives_late(
     await expect(page.locator(".message")).to_have_count(1)
 
 
-async def test_a_broken_connection_resumes_with_everything_missed(context: BrowserContext, engine: Any, demo_token: str) -> None:
+async def test_who_was_away_gets_a_digest_and_everything_missed_in_order(context: BrowserContext, engine: Any, demo_token: str) -> None:
     page = await context.new_page()
     await open_demo(page, engine.url, demo_token)
     await page.get_by_role("button", name="Send me three notifications").click()
     await expect(page.locator(".message")).to_have_count(3)
-    await page.get_by_role("button", name="Break the connection").click()
+    await page.get_by_role("button", name="Leave for five seconds").click()
     await expect(page.locator("#pill")).to_have_attribute("data-state", "reconnecting")
+    await page.get_by_text("no WebSocket").click()
+    await expect(page.locator("#digest-count")).to_have_text("8 notifications, 4 lines")
+    await expect(page.locator("#digest-lines li").first).to_contain_text("high")
+    await expect(page.locator("#digest-lines")).to_contain_text("3 people liked “Ten rules for charts”")
     await expect(page.locator("#pill")).to_have_attribute("data-state", "open")
-    await expect(page.locator(".message")).to_have_count(6)
-    await expect(page.locator(".message", has_text="caught up")).to_have_count(3)
-    await expect(page.locator("#log")).to_contain_text("caught up with 3 missed")
+    await expect(page.locator("#fact-transport")).to_have_text("Server-sent events")  # and holds on return
+    await expect(page.locator(".message")).to_have_count(11)
+    await expect(page.locator(".message", has_text="caught up")).to_have_count(8)
+    await expect(page.locator("#log")).to_contain_text("caught up with 8 missed")
+    away = re.search(r"Away for ([\d.]+) s", await page.locator("#log").inner_text())
+    assert away is not None
+    assert float(away[1]) > 4.5, "what was chosen while away did not bring the user back"
+    await expect(page.locator("#fact-on-the-way")).to_have_text("0")
+    await keep(page, "digest")
     order = await page.locator(".message").evaluate_all("(items) => items.map((item) => Number(/#(\\d+)/.exec(item.textContent)[1]))")
     assert order == sorted(order, reverse=True)
-    await expect(page.locator("#fact-reconnects")).to_have_text("1")
     await expect(page.locator("#log")).to_contain_text("Resumed from the cursor: ok")
+    await page.get_by_role("button", name="Close").click()
+    await expect(page.locator("#digest")).to_be_hidden()
 
 
-@pytest.mark.parametrize(("choice", "name"), [("sse", "Server-sent events"), ("poll", "Long polling")])
-async def test_the_same_cursor_goes_on_over_a_lesser_transport(
+async def test_what_the_user_does_not_want_is_not_delivered_and_the_page_says_why(
+    context: BrowserContext, engine: Any, demo_token: str
+) -> None:
+    page = await context.new_page()
+    wrong = complaints(page)
+    await open_demo(page, engine.url, demo_token)
+    await page.get_by_label("post.liked").select_option("off")
+    await publish(page, kind="post.liked", title="unwanted")
+    await expect(page.locator(".result").first).to_contain_text("suppressed")
+    await page.reload()
+    await expect(page.get_by_label("post.liked")).to_have_value("off")
+    await page.get_by_label("post.liked").select_option("on")
+    await page.get_by_role("button", name="Set quiet hours").click()
+    await expect(page.locator("#quiet-now")).to_contain_text("Quiet from 22:00 to 07:30")
+    await page.get_by_label("Quiet from").fill("07:30")
+    await page.get_by_role("button", name="Set quiet hours").click()
+    await expect(page.locator("#preferences-note")).to_contain_text("Not possible")
+    await page.get_by_role("button", name="None", exact=True).click()
+    await expect(page.locator("#quiet-now")).to_have_text("No quiet hours.")
+    await publish(page, kind="post.liked", title="wanted again")
+    await expect(page.locator(".message")).to_contain_text("wanted again")
+    await keep(page, "preferences")
+    assert [one for one in wrong if "422" not in one] == []
+
+
+@pytest.mark.parametrize(("choice", "name"), [("no WebSocket", "Server-sent events"), ("no stream", "Long polling")])
+async def test_the_same_cursor_goes_on_over_what_the_network_lets_through(
     context: BrowserContext, engine: Any, demo_token: str, choice: str, name: str
 ) -> None:
     page = await context.new_page()
     await open_demo(page, engine.url, demo_token)
     await publish(page, title="over WebSocket")
     await expect(page.locator(".message")).to_have_count(1)
-    await page.get_by_label("Carry it by").select_option(choice)
+    await page.get_by_text(choice).click()
     await expect(page.locator("#fact-transport")).to_have_text(name)
-    await publish(page, title=f"over {choice}")
-    await expect(page.locator(".message").first).to_contain_text(f"over {choice}")
-    await page.get_by_label("Carry it by").select_option("")
+    await publish(page, title=f"with {choice}")
+    await expect(page.locator(".message").first).to_contain_text(f"with {choice}")
+    await page.get_by_text("everything", exact=True).click()
     await expect(page.locator("#fact-transport")).to_have_text("WebSocket")
     await publish(page, title="and back")
     await expect(page.locator(".message").first).to_contain_text("and back")
@@ -417,3 +499,29 @@ async def test_the_page_fits_a_phone(context: BrowserContext, engine: Any, demo_
     await keep(page, "phone")
     assert await overflow(page) == 0
     assert wrong == []
+
+
+async def test_the_inbox_of_a_real_engine_is_shown_by_the_bell_and_outlives_the_page(page: Page, engine: Any) -> None:
+    user, tenant = next(USERS), "bell"  # where no other test has broadcast anything
+    place = """async (token) => {
+      const { NotifyClient } = await import("/client.js");
+      await import("/client/elements/index.js");
+      document.body.innerHTML = "<main><notification-bell></notification-bell></main>";
+      document.querySelector("notification-bell").client = new NotifyClient({ token, counts: true });
+    }"""
+    await engine.publish({"user": user, "type": "post.liked", "data": {"title": "first"}}, tenant=tenant)
+    await page.goto(engine.url)
+    await page.evaluate(place, engine.token(user, tenant=tenant))  # the counts precede the message, which must not be counted twice
+    await engine.publish({"user": user, "type": "post.liked", "data": {"title": "second"}}, tenant=tenant)
+    await expect(page.locator(".badge")).to_have_text("2")
+    await page.get_by_role("button", name="Notifications, 2 unread").click()
+    await page.get_by_role("button", name="Mark as read: first").click()
+    await expect(page.locator(".badge")).to_have_text("1")
+    await page.goto(f"{engine.url}/openapi.json")  # another page: nothing is left of this one
+    await page.goto(engine.url)
+    await page.evaluate(place, engine.token(user, tenant=tenant))
+    await page.get_by_role("button", name="Notifications, 1 unread").click()
+    await expect(page.get_by_role("listitem")).to_have_count(2)
+    await page.get_by_role("button", name="Archive: second").click()
+    await expect(page.get_by_role("listitem")).to_have_count(1)
+    await expect(page.get_by_role("button", name="Notifications, none unread")).to_be_visible()

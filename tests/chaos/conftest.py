@@ -63,5 +63,6 @@ def victim(redis_server: RedisServer, clock: MovableClock, tmp_path_factory: pyt
     """An engine whose parts may be killed. It must be whole again when a test ends."""
     rules = tmp_path_factory.mktemp("rules") / "rules.toml"
     rules.write_text(RULES)
-    with running_engine(env={"ENGINE_RULES_PATH": str(rules), **clock.environment()}) as running:
+    env = {"ENGINE_RULES_PATH": str(rules), "ENGINE_RAY_PUBLISH": "default", "ENGINE_RAY_LISTEN": "default"}
+    with running_engine(env={**env, **clock.environment()}) as running:
         yield running

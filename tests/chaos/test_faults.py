@@ -19,8 +19,9 @@ from tests.support.chaos.breakable_engine import LATE_S, SMALL, assert_whole, st
 from tests.support.chaos.scenarios import PLACES, SCENARIOS, NotHere, Place, strike
 from tests.support.chaos.traffic import Traffic
 from tests.support.missing_programs import missing
+from tests.support.process_tree import spare_processes
 from tests.support.running_engine import RunningEngine
-from tests.support.waiting import until_done
+from tests.support.waiting import until, until_done
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
@@ -49,7 +50,7 @@ async def test_clients_and_publishers_that_misbehave_all_at_once_cost_the_others
         assert_whole(books)
 
 
-@pytest.mark.parametrize("name", ["disk-full", "sentinel"])
+@pytest.mark.parametrize("name", ["disk-full", "sentinel", "sentinel-second"])
 async def test_a_fault_of_a_place_of_its_own_loses_nothing_and_service_comes_back(name: str) -> None:
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == name)
     with tempfile.TemporaryDirectory(prefix="engine-chaos-", ignore_cleanup_errors=True) as folder:
@@ -69,6 +70,18 @@ async def test_a_killed_actor_is_replaced_by_another_process(victim: RunningEngi
     after = {role: set(broken.pids(role)) for role in before}
     assert {role: len(pids) for role, pids in after.items()} == {role: len(pids) for role, pids in before.items()}
     assert not killed & set().union(*after.values())
+
+
+async def test_a_killed_shard_starts_in_the_process_that_its_node_keeps_ready(victim: RunningEngine) -> None:
+    broken = victim_of(victim)
+    await status_when(victim, lambda status: status["ready"])
+    spare = await until(lambda: spare_processes(broken.pid), within_s=LATE_S)
+    before = set(broken.pids("shard"))
+    broken.kill("shard")
+    (started,) = await until(lambda: set(broken.pids("shard")) - before, within_s=LATE_S)
+    assert started in spare
+    await status_when(victim, lambda status: status["ready"])
+    assert await until(lambda: spare_processes(broken.pid), within_s=LATE_S) != spare, "the node has another one"
 
 
 async def test_a_stopped_redis_answers_publishers_503_and_nothing_they_were_refused_appears(victim: RunningEngine) -> None:

@@ -84,3 +84,19 @@ async def test_caps_hold_when_the_shard_dies_between_the_third_and_the_fourth(vi
         told = await ask(victim, "GET", f"/v1/users/{user}/messages/{user}-3")
         assert (told["state"], told["timeline"][-1]["event"]) == ("suppressed", "suppressed")
         assert (await ask(victim, "GET", f"/v1/users/{user}/messages/{user}-2"))["state"] == "pending"
+
+
+async def test_choices_that_were_answered_hold_when_the_shard_dies(victim: RunningEngine) -> None:
+    users = [f"chooser-{n}" for n in range(10)]
+    patches: list[dict[str, Any]] = [{"categories": {"touch": "off"}}, {"types": {"chosen.on": "on"}}, {"zone": "Asia/Tokyo"}]
+    await asyncio.gather(*(ask(victim, "PATCH", f"/v1/preferences?user={user}", patch) for user in users for patch in patches))
+    victim_of(victim).kill("shard")
+    for user in users:
+        found = await ask(victim, "GET", f"/v1/preferences?user={user}")
+        assert (found["categories"], found["types"], found["zone"]) == ({"touch": "off"}, {"chosen.on": "on"}, "Asia/Tokyo")
+    items = [{"user": user, "type": "chosen.on", "category": "touch"} for user in users]
+    results = (await ask(victim, "POST", "/v1/notifications", items))["results"]
+    assert {(result["status"], result["reason"].partition(":")[0]) for result in results} == {("suppressed", "muted_category")}
+    (link,) = (await ask(victim, "POST", "/v1/unsubscribe-links", {"user": users[0], "category": "touch"}))["links"]
+    assert link["path"].startswith("/v1/unsubscribe?token=")
+    await status_when(victim, lambda status: status["ready"])

@@ -40,8 +40,8 @@ def test_an_event_is_explained_rule_by_rule(tmp_path: Path) -> None:
     told = run("explain", str(TOUCH / "rules.toml"), "cart.abandoned", f"@{payload}", "--level", "vip", "--active", "3h")
     assert "download: no, it is about file.downloaded" in told
     assert "cart: matches\n  would send " in told
-    assert '"delay_ms":2160000' in told
-    assert "category touch: 3 in 1 d, the same type once in 3 d, waits for quiet hours to end\n" in told
+    assert '"delay":2160000' in told
+    assert "category touch: 3 in 1 d, the same type once in 3 d, 10 of all categories in 7 d, waits for quiet hours to end\n" in told
     assert "cancels what waits for ann under 'cart/ann'" in run("explain", str(TOUCH / "rules.toml"), "order.paid", '{"user": "ann"}')
     with pytest.raises(RulesError, match="no JSON object"):
         run("explain", str(TOUCH / "rules.toml"), "e", "[]")

@@ -66,11 +66,24 @@ def test_an_engine_that_is_away_for_a_moment_is_asked_again_and_one_that_stays_a
         scaling_progress.follow(Config(), scaling(), Console(record=True))
 
 
+def test_an_upgrade_that_has_stopped_is_an_error_that_says_why_and_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [scaling(upgrading=["shard-1", "controller"]), scaling(upgrading=[], stopped="shard-0 not ready, and no progress for 300 s")]
+    monkeypatch.setattr(scaling_progress, "ask_status", lambda _config: {"scaling": answers.pop(0)})
+    monkeypatch.setattr(scaling_progress, "_POLL_S", 0.0)
+    begun = scaling(upgrading=["shard-0", "shard-1", "controller"])
+    with pytest.raises(EngineError, match=r"shard-0 not ready, and no progress for 300 s; 1 of 3 processes are replaced"):
+        scaling_progress.follow_upgrade(Config(), begun, Console(record=True))
+
+
 @pytest.mark.parametrize(
     ("found", "text"),
     [
         (scaling(slots_left=3, moves=[{"from": "shard-0", "to": "shard-2", "slots": 1}]), "3 slots to move, shard-0 to shard-2"),
         (scaling(joining=["shard-2", "shard-3"]), "waiting for shard-2, shard-3"),
+        (
+            scaling(joining=["shard-2"], waiting=[{"actor": "shard-2", "resource": "engine_shard", "offered": 2}]),
+            "waiting for shard-2 (no node has a free `engine_shard`)",
+        ),
         (scaling(leaving=["edge-1"]), "edge-1 leaves"),
         (scaling(), "changing the slot map"),
         (scaling(settled=True), "settled"),
@@ -87,6 +100,15 @@ def test_the_status_shows_decisions_of_the_autoscaler_with_their_reasons() -> No
     assert lines[1] == "autoscaler: dry run"
     assert lines[2].endswith("2 to 4 shards: CPU 90% for 10 s, above 70%")
     assert scaling_lines(scaling(settled=True, autoscale="off", decisions=[])) == []
+
+
+def test_the_status_says_which_actors_wait_for_a_node_and_what_it_has_to_offer() -> None:
+    waiting = [{"actor": name, "resource": "engine_shard", "offered": 4} for name in ("shard-4", "shard-5")]
+    waiting += [{"actor": "edge-1", "resource": "engine_edge", "offered": 1}]
+    assert scaling_lines(scaling(settled=True, waiting=waiting)) == [
+        "[yellow]shard-4, shard-5 wait for a node with a free `engine_shard`[/]; the nodes offer 4, all taken",
+        "[yellow]edge-1 waits for a node with a free `engine_edge`[/]; the nodes offer 1, all taken",
+    ]
 
 
 def test_scaling_to_nothing_is_refused() -> None:

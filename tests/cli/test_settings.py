@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,10 @@ def test_variables_of_the_clients_are_left_alone(tmp_path: Path) -> None:
         ("[limit]\noffline_max = 1\n", ["unknown section 'limit'", "[limits]"]),
         (
             "[zzzzzz]\n",
-            ["unknown section 'zzzzzz'", "engine, edge, redis, auth, delivery, limits, links, autoscale, tenants, actions, internal"],
+            [
+                "unknown section 'zzzzzz'",
+                "engine, edge, redis, auth, delivery, limits, links, autoscale, tenants, history, traces, actions, internal",
+            ],
         ),
         ("edge = 1\n", ["edge is a section", "[edge]"]),
         ("[[edge]]\nport = 1\n", ["edge is a section"]),
@@ -179,3 +183,17 @@ def test_a_configuration_that_a_program_made_is_checked_as_others_are(tmp_path: 
     for wrong in ({"port": 70_000}, {"edges": "two"}, {"ray_publish": ("no:tenant",)}, {"ttl_s_default": 1 << 40}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             checked(Config(**wrong))  # type: ignore[arg-type]
+
+
+def test_traces_without_the_exporter_are_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "engine.store.traces.otlp", raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    with pytest.raises(ConfigError, match=r"trace_url: .*pip install 'ray-notification-engine\[traces\]'"):
+        load({}, {"ENGINE_TRACE_URL": "http://collector:4318"})
+
+
+@pytest.mark.parametrize("url", ["collector:4318", "grpc://collector:4317", "http://user@collector:4318", "http://"])
+def test_a_collector_is_an_http_url_without_a_user(url: str) -> None:
+    with pytest.raises(ConfigError, match="trace_url"):
+        load({}, {"ENGINE_TRACE_URL": url})
+    assert load({}, {"ENGINE_TRACE_URL": "http://collector:4318", "ENGINE_TRACE_RATIO": "0.5"}).trace_ratio == 0.5

@@ -74,6 +74,7 @@ def test_no_secret_is_printed() -> None:
         "ENGINE_JWT_JWKS_URL": "https://user:hush@issuer/jwks",
         "ENGINE_JWT_PUBLIC_KEY": key,
         "ENGINE_WEBHOOK_SECRET": "whsec_" + "hush" * 8,
+        "ENGINE_HISTORY_URL": "postgresql://engine:hush@h/history",
     }
     for told in (config(**env), config("--json", "--internal", **env)):
         assert "hush" not in told
@@ -82,6 +83,7 @@ def test_no_secret_is_printed() -> None:
         assert "(PEM text)" in told
     assert rows(**env)["redis_url"]["value"] == "redis://user:***@h:1/0"
     assert rows(**env)["webhook_secret"]["value"] == "(set)"
+    assert rows(**env)["history_url"]["value"] == "postgresql://engine:***@h/history"
     assert rows()["jwt_secret"]["value"] == rows()["webhook_secret"]["value"] == ""
 
 

@@ -210,7 +210,9 @@ async def test_a_refused_handshake_raises_what_the_engine_said(status: int, kind
         with pytest.raises(kind, match="the signature does not match"):
             async with Client(server.url, "tok"):
                 pass
-        assert server.attempts == 1
+        assert server.attempts == (
+            1 if status == 401 else 3
+        )  # the token is the same on every transport; the others may be refused by a proxy
 
 
 async def test_a_token_source_is_asked_once_more_after_a_401_and_then_believed() -> None:

@@ -14,6 +14,7 @@ from engine.client.frames import Message
 from engine.client.protocol import (
     IDS_PER_FRAME,
     SETTLED_IDS_MS,
+    TRANSPORTS,
     UNSETTLED_MAX,
     WELCOME_TIMEOUT_MS,
     Connected,
@@ -23,9 +24,10 @@ from engine.client.protocol import (
     Revoked,
     ServerError,
     Session,
+    Transport,
     split_cursor,
 )
-from engine.errors import Forbidden, Refused, TooManyConnections, Unauthorized
+from engine.errors import Forbidden, NackNeedsWebSocket, Refused, TooManyConnections, Unauthorized
 
 NOW = 1_700_000_000_000
 
@@ -46,8 +48,7 @@ def messages(*seqs: int, epoch: str = "7") -> str:
 
 def open_session(cursor: str | None = None, **frame: Any) -> Session:
     session = Session(cursor)
-    session.present()
-    session.opened(NOW)
+    session.opened(NOW, session.cursor)
     session.receive(welcome(**frame), NOW)
     session.events()
     return session
@@ -69,7 +70,7 @@ def test_messages_handled_in_order_are_acknowledged_by_one_number() -> None:
     session.receive(messages(1, 2, 3), NOW)
     for one in handed(session):
         session.settle(one, None, NOW)
-    assert sent(session) == [{"type": "ack", "seq": 3}]
+    assert sent(session) == [{"type": "ack", "seq": 3, "ts": NOW}]
     assert session.cursor == "7-3"
     assert sent(session) == []
 
@@ -84,7 +85,7 @@ def test_the_cursor_never_passes_a_message_that_is_still_being_handled() -> None
     assert sent(session) == [{"type": "ack", "ids": ["m3", "m2"], "ts": NOW}]
     session.settle(first, None, NOW)
     assert session.cursor == "7-3"
-    assert sent(session) == [{"type": "ack", "seq": 3}]
+    assert sent(session) == [{"type": "ack", "seq": 3, "ts": NOW}]
 
 
 def test_numbers_that_never_arrive_are_not_waited_for() -> None:
@@ -92,7 +93,7 @@ def test_numbers_that_never_arrive_are_not_waited_for() -> None:
     session.receive(messages(5, 9), NOW)
     for one in handed(session):
         session.settle(one, None, NOW)
-    assert sent(session) == [{"type": "ack", "seq": 9}]
+    assert sent(session) == [{"type": "ack", "seq": 9, "ts": NOW}]
 
 
 def test_a_repeat_of_what_is_being_handled_is_ignored() -> None:
@@ -143,7 +144,7 @@ def test_a_refused_message_holds_the_cursor_until_the_refusal_is_confirmed() -> 
     assert session.cursor is None
     session.receive(nacked("m1", "of somebody else"), NOW)
     assert session.cursor == "7-2"
-    assert sent(session) == [{"type": "ack", "seq": 2}]
+    assert sent(session) == [{"type": "ack", "seq": 2, "ts": NOW}]
 
 
 @pytest.mark.parametrize("confirmed", [False, True])
@@ -169,15 +170,15 @@ def test_a_refusal_that_its_connection_may_have_lost_is_said_again_on_the_next_o
     sent(session)
     session.closed(1006, "", NOW)
     session.settle(third, None, NOW)
-    assert session.present() == "7-1"
-    session.opened(NOW)
+    assert session.cursor == "7-1"
+    session.opened(NOW, session.cursor)
     session.receive(welcome(resumed="ok", seq=3, from_=2), NOW)
     assert sent(session) == [{"type": "nack", "ids": ["m2"], "reason": "cannot"}, {"type": "ack", "ids": ["m3"], "ts": NOW}]
     session.receive(nacked("m2"), NOW)
-    assert sent(session) == [{"type": "ack", "seq": 3}]
+    assert sent(session) == [{"type": "ack", "seq": 3, "ts": NOW}]
     session.closed(1006, "", NOW)
-    assert session.present() == "7-3"
-    session.opened(NOW)
+    assert session.cursor == "7-3"
+    session.opened(NOW, session.cursor)
     session.receive(welcome(resumed="ok", seq=3, from_=4), NOW)
     assert sent(session) == []
 
@@ -200,7 +201,7 @@ def test_what_was_refused_here_and_handled_on_another_device_is_refused_no_more(
     session.receive(messages(1), NOW)
     session.settle(handed(session)[0], "cannot", NOW)
     session.receive(json.dumps({"type": "revoke", "ids": ["m1"]}), NOW)
-    assert sent(session) == [{"type": "ack", "seq": 1}]
+    assert sent(session) == [{"type": "ack", "seq": 1, "ts": NOW}]
 
 
 def test_an_acknowledgement_behind_a_refusal_changes_nothing() -> None:
@@ -221,8 +222,7 @@ def test_what_is_settled_while_disconnected_is_said_by_the_cursor_and_by_id_afte
     session.settle(third, None, NOW)
     assert sent(session) == []
     assert session.cursor == "7-1"
-    session.present()
-    session.opened(NOW)
+    session.opened(NOW, session.cursor)
     assert sent(session) == []
     session.receive(welcome(resumed="ok", from_=2), NOW)
     assert sent(session) == [{"type": "ack", "ids": ["m3"], "ts": NOW}]
@@ -236,11 +236,11 @@ def test_what_is_settled_during_the_handshake_is_acknowledged_after_it() -> None
     first, second = handed(session)
     session.settle(first, None, NOW)
     session.closed(1006, "", NOW)
-    assert session.present() == "7-1"
+    presented = session.cursor
     session.settle(second, None, NOW)
-    session.opened(NOW)
+    session.opened(NOW, presented)
     session.receive(welcome(resumed="ok", from_=2), NOW)
-    assert sent(session) == [{"type": "ack", "seq": 2}]
+    assert sent(session) == [{"type": "ack", "seq": 2, "ts": NOW}]
 
 
 def test_long_lists_of_ids_are_split_so_that_no_frame_is_too_large() -> None:
@@ -262,7 +262,21 @@ def test_a_revoked_message_is_not_delivered_and_does_not_hold_the_cursor() -> No
     assert [one.seq for one in handed(session)] == [3]
     assert session.cursor == "7-2"
     session.settle(first, None, NOW)
-    assert sent(session) == [{"type": "ack", "seq": 2}]
+    assert sent(session) == [{"type": "ack", "seq": 2, "ts": NOW}]
+
+
+def test_what_this_client_has_settled_itself_is_not_told_when_it_is_revoked() -> None:
+    session = open_session()
+    session.receive(messages(1, 2, 3), NOW)
+    first, second, _ = handed(session)
+    session.settle(first, None, NOW)
+    session.settle(second, None, NOW)
+    session.receive(json.dumps({"type": "revoke", "ids": ["m1"]}), NOW)
+    assert session.events() == []
+    session.receive(json.dumps({"type": "revoke", "ids": ["m2", "m3", "m4"]}), NOW)
+    session.receive(json.dumps({"type": "revoke", "ids": ["m3"]}), NOW)
+    assert session.events() == [Revoked(["m3", "m4"])]
+    assert session.cursor == "7-3"
 
 
 def test_gaps_drains_and_errors_are_told_in_order() -> None:
@@ -288,7 +302,7 @@ def test_after_a_gap_smaller_numbers_are_new_messages() -> None:
     session.receive(messages(1), NOW)
     session.settle(handed(session)[0], None, NOW)
     assert session.cursor == "7-1"
-    assert sent(session) == [{"type": "ack", "seq": 1}]
+    assert sent(session) == [{"type": "ack", "seq": 1, "ts": NOW}]
 
 
 def test_in_another_epoch_old_messages_are_acknowledged_by_id_only() -> None:
@@ -305,7 +319,7 @@ def test_in_another_epoch_old_messages_are_acknowledged_by_id_only() -> None:
     assert session.cursor is None
     session.settle(handed(session)[0], None, NOW)
     assert session.cursor == "8-41"
-    assert sent(session) == [{"type": "ack", "seq": 41}]
+    assert sent(session) == [{"type": "ack", "seq": 41, "ts": NOW}]
 
 
 def test_numbers_up_to_the_cursor_are_dropped_and_acknowledged() -> None:
@@ -439,6 +453,17 @@ def test_a_rejected_token_is_replaced_once_before_giving_up() -> None:
     assert isinstance(session.failure, Unauthorized)
 
 
+def test_a_token_that_was_rejected_and_cannot_be_replaced_is_asked_for_at_once_and_then_with_delays() -> None:
+    session = Session(renewable=True)
+    session.refused(401, "expired")
+    delays = []
+    for _ in range(4):
+        delays.append(session.retry_in_ms(0.5, NOW))
+        session.unreachable("no fresh token")
+    assert delays == [0, 1000, 2000, 5000]
+    assert session.token_rejected
+
+
 def test_an_expired_token_is_replaced_every_time_it_expires() -> None:
     session = Session(renewable=True)
     for _ in range(3):
@@ -453,6 +478,81 @@ def test_a_fixed_token_is_given_up_at_once() -> None:
     session = open_session()
     session.closed(4401, "expired", NOW)
     assert isinstance(session.failure, Unauthorized)
+
+
+def test_a_link_that_only_receives_is_acknowledged_by_requests_and_neither_pinged_nor_sent_tokens() -> None:
+    session = Session()
+    session.opened(NOW, None, "sse")
+    session.receive(welcome(heartbeat_ms=1000, timeout_ms=3000), NOW)
+    session.receive(messages(1, 2, 3), NOW)
+    first, second, third = handed(session)
+    session.settle(third, None, NOW)
+    session.authenticate("abc")
+    assert session.deadline_ms == NOW + 3000
+    session.heard(NOW + 2000)
+    assert session.deadline_ms == NOW + 5000
+    assert [json.loads(body) for body in session.acks_to_send(NOW)] == [{"ids": ["m3"], "ts": NOW}]
+    session.settle(first, None, NOW)
+    session.settle(second, None, NOW)
+    assert [json.loads(body) for body in session.acks_to_send(NOW)] == [{"seq": 3, "ts": NOW}]
+
+
+@pytest.mark.parametrize("transport", ["sse", "poll"])
+def test_a_refusal_that_only_a_websocket_could_take_is_an_error_and_the_message_stays_to_be_acknowledged(transport: Transport) -> None:
+    session = Session()
+    session.opened(NOW, None, transport)
+    session.receive(welcome(), NOW)
+    session.receive(messages(1), NOW)
+    (one,) = handed(session)
+    with pytest.raises(NackNeedsWebSocket, match=f"m1 cannot be rejected over {transport}"):
+        session.settle(one, "no", NOW)
+    session.closed(1006, "", NOW)
+    with pytest.raises(NackNeedsWebSocket):
+        session.settle(one, "no", NOW)
+    session.settle(one, None, NOW)
+    assert session.cursor == "7-1"
+    session.settle(one, "no", NOW)  # it is settled already
+
+
+@pytest.mark.parametrize("connected", [False, True])
+def test_a_refusal_of_a_websocket_waits_for_the_next_one_and_no_cursor_passes_it_until_then(connected: bool) -> None:
+    session = open_session()
+    session.receive(messages(1, 2), NOW)
+    first, second = handed(session)
+    if not connected:
+        session.closed(1006, "", NOW)
+    session.settle(first, "no", NOW)
+    session.opened(NOW, session.cursor, "sse")
+    session.receive(welcome(), NOW)
+    session.settle(second, None, NOW)
+    assert session.cursor is None
+    session.opened(NOW, session.cursor, "websocket")
+    session.receive(welcome(), NOW)
+    assert sent(session)[0] == {"type": "nack", "ids": ["m1"], "reason": "no"}
+
+
+@pytest.mark.parametrize("transport", ["sse", "poll"])
+def test_what_a_replaced_connection_may_not_have_sent_is_acknowledged_on_the_next_one(transport: Transport) -> None:
+    session = Session()
+    session.opened(NOW, None, transport)
+    session.receive(welcome(), NOW)
+    session.receive(messages(1, 2), NOW)
+    presented = session.cursor
+    for one in handed(session):
+        session.settle(one, None, NOW)
+    assert session.acks_to_send(NOW)
+    session.opened(NOW, presented, "websocket")
+    session.receive(welcome(), NOW)
+    assert sent(session) == [{"type": "ack", "seq": 2, "ts": NOW}]
+    assert [type(event) for event in session.events()] == [Connected, Connected]
+
+
+def test_a_status_that_ends_the_client_does_not_while_another_transport_is_left() -> None:
+    session = Session()
+    session.refused(404, "no such path", elsewhere=True)
+    assert session.failure is None
+    session.refused(404, "no such path")
+    assert isinstance(session.failure, Refused)
 
 
 def test_a_fresh_token_goes_over_the_standing_connection() -> None:
@@ -480,7 +580,10 @@ def test_every_event_id_splits_into_what_it_was_made_of(epoch: str, seq: int) ->
 
 
 class AgainstAServer(RuleBasedStateMachine):
-    """A server with the rules of PROTOCOL.md, a network that loses what is under way, an application that settles in any order."""
+    """A server with the rules of PROTOCOL.md, a network that loses what is under way, an application that settles in any order.
+
+    Connections are of any transport, and one may replace another that is open.
+    """
 
     @initialize()
     def begin(self) -> None:
@@ -495,28 +598,35 @@ class AgainstAServer(RuleBasedStateMachine):
         self.dead: set[str] = set()
         self.to_confirm: list[str] = []  # refusals heard on this connection
         self.connected = False
+        self.transport: Transport = "websocket"
         self.presented: list[str | None] = []
 
-    @precondition(lambda self: not self.connected and not self.presented)
+    @precondition(lambda self: not self.presented)
     @rule()
     def begin_a_handshake(self) -> None:
         self._present()
 
     def _present(self) -> None:
-        self.presented.append(self.session.present())
+        self.presented.append(self.session.cursor)
 
-    @rule()
-    def connect(self) -> None:
-        self._connect()
+    @rule(transport=st.sampled_from(TRANSPORTS))
+    def connect(self, transport: Transport) -> None:
+        if not self.connected:
+            self._connect(transport)
 
-    def _connect(self) -> None:
-        if self.connected:
-            return
+    @precondition(lambda self: self.connected and self.presented)
+    @rule(transport=st.sampled_from(TRANSPORTS))
+    def replace_the_connection(self, transport: Transport) -> None:
+        self.to_confirm.clear()
+        self._connect(transport)
+
+    def _connect(self, transport: Transport = "websocket") -> None:
         if not self.presented:
             self._present()
         cursor = self.presented.pop()
+        self.transport = transport
         self._acknowledge_up_to(split_cursor(cursor)[1] if cursor else 0)
-        self.session.opened(self.now)
+        self.session.opened(self.now, cursor, transport)
         self.session.receive(welcome(resumed="ok" if cursor else "new", seq=self.published, from_=min(self.pending, default=1)), self.now)
         self.connected = True
         self._send(sorted(self.pending))
@@ -552,15 +662,23 @@ class AgainstAServer(RuleBasedStateMachine):
         if self.holding:
             one = self.holding.pop(data.draw(st.integers(0, len(self.holding) - 1)))
             reason = data.draw(st.sampled_from([None, None, "no"]))
+            try:
+                self.session.settle(one, reason, self.now)
+            except NackNeedsWebSocket:
+                assert self.transport != "websocket"
+                reason = None
+                self.session.settle(one, None, self.now)
             (self.settled if reason is None else self.refused).add(one.id)
-            self.session.settle(one, reason, self.now)
 
     @rule(lost=st.booleans())
     def transmit(self, lost: bool) -> None:
         self._transmit(lost)
 
     def _transmit(self, lost: bool) -> None:
-        frames = sent(self.session, self.now)
+        if self.transport == "websocket":
+            frames = sent(self.session, self.now)
+        else:
+            frames = [{"type": "ack", **json.loads(body)} for body in self.session.acks_to_send(self.now)]
         if not self.connected:
             assert not frames
         if lost and self.connected:

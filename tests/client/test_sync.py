@@ -10,9 +10,11 @@ import pytest
 
 from engine import SyncClient, SyncPublisher
 from engine.client import PublishError
-from engine.errors import Forbidden, Unreachable
+from engine.errors import Forbidden, NackNeedsWebSocket, Unreachable
+from tests.support.background_loop import in_background
 from tests.support.misbehaving_server import Peer, misbehaving, stay
 from tests.support.publish_server import accepts, rejects, running
+from tests.support.scripted_engine import ScriptedEngine, serving, token
 from tests.support.waiting import until
 
 
@@ -37,6 +39,35 @@ async def test_the_synchronous_client_receives_acknowledges_and_times_out() -> N
         await until(lambda: not thread.is_alive())
         assert outcome == [[1, 2], "7-2"]
         await until(lambda: {"type": "ack", "seq": 2} in server.peers[0].frames)
+
+
+def test_the_synchronous_client_falls_back_and_goes_back_alike() -> None:
+    with in_background(serving(ScriptedEngine())) as server:
+        server.refuse = {"websocket": 404}
+        with SyncClient(server.url, token(), upgrade_after_s=0.05) as client:
+            assert client.transport == "sse"
+            server.publish()
+            assert client.receive(20).seq == 1
+            server.refuse = {}
+            while client.transport != "websocket":
+                time.sleep(0.001)
+            server.publish()
+            assert client.receive(20).seq == 2
+    assert not server.pending
+
+
+async def test_a_refusal_that_only_a_websocket_could_take_is_raised_in_the_callers_thread() -> None:
+    def program(url: str) -> None:
+        with SyncClient(url, token(), auto_ack=False, transports=("sse",)) as client:
+            message = client.receive(5)
+            with pytest.raises(NackNeedsWebSocket):
+                message.nack("no")
+            message.ack()
+
+    async with serving(ScriptedEngine()) as server:
+        server.publish()
+        await asyncio.to_thread(program, server.url)
+        await until(lambda: not server.pending)
 
 
 async def test_the_synchronous_client_settles_from_the_callers_thread() -> None:

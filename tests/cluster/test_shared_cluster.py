@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
 
+import httpx
 import psutil
 import pytest
 from redis import Redis
@@ -15,8 +18,10 @@ from redis import Redis
 from engine.store.keys import link_key_key
 from engine.store.sealed_config import engine_key
 from tests.support.hosts import CHECKOUT
+from tests.support.missing_programs import missing
 from tests.support.running_engine import RunningEngine
 from tests.support.shared_cluster import SharedCluster
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
@@ -56,7 +61,7 @@ def test_a_job_of_somebody_else_gets_to_see_no_secret(cluster: SharedCluster, on
     assert "Ray jobs may not do this for this tenant" in text
     assert {
         "controller.stop", "controller.status", "controller.drain_edge", "controller.connections_of", "controller.unlock",
-        "controller.scale", "controller.rebalance", "controller.upgrade",
+        "controller.scale", "controller.rebalance", "controller.upgrade", "controller.slow_clients", "shard-0.slow_clients",
         "edge-0.drain", "edge-0.hand_over", "edge-0.connections_of", "shard-0.exchange", "shard-0.drain", "scheduler-0.exchange",
         "shard-0.hand_over", "shard-0.adopt", "shard-0.slot_loads", "scheduler-0.follow", "scheduler-0.drain",
     } <= found["refused"].keys()  # fmt: skip
@@ -93,6 +98,23 @@ def test_what_is_kept_for_actors_that_start_again_is_for_the_engine_s_user_alone
     for path in kept:
         assert path.stat().st_mode & 0o077 == 0
         assert path.parent.stat().st_mode & 0o077 == 0
+
+
+async def test_rays_own_metrics_have_the_engines_totals(cluster: SharedCluster, one: RunningEngine) -> None:
+    if importlib.util.find_spec("grpc_reflection") is None:
+        missing("Ray's metrics: install ray[default]")
+    await one.publish({"user": "metrics", "type": "test.message"})
+    async with httpx.AsyncClient(trust_env=False, verify=False, timeout=10) as http:
+
+        async def shown() -> bool:
+            texts = []
+            for port in cluster.metrics_ports:  # the controller is on one of the nodes
+                with contextlib.suppress(httpx.HTTPError):
+                    texts.append((await http.get(f"http://127.0.0.1:{port}/metrics")).text)
+            lines = [line for text in texts for line in text.splitlines() if line.startswith("ray_engine_published_total{")]
+            return any('engine="one"' in line and float(line.rpartition(" ")[2]) >= 1 for line in lines)
+
+        await until(shown, 60, look_s=1)
 
 
 async def test_two_engines_share_the_cluster_and_one_goes_on_when_the_other_stops(cluster: SharedCluster, one: RunningEngine) -> None:

@@ -11,12 +11,13 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.gateway.metrics import EdgeMetrics
+from tests.support.scrapes import rendered
 
 PATH = Path(__file__).parents[2] / "deploy" / "alerts.yaml"
 RULES: list[dict[str, Any]] = [rule for group in yaml.safe_load(PATH.read_text())["groups"] for rule in group["rules"]]
 
 ROW = {"index": 0, "alive": True, "ready": True, "restarts": 0, "storage": "ok", "lag_ms": 1, "quarantined": 0, "degraded": 0}
-FIGURES = ("pressure", "stalled", "delivered", "dead_lettered", "trimmed", "refused_high")
+FIGURES = ("pressure", "exhausted", "delivered", "dead_lettered", "trimmed", "refused_high")
 STATUS: dict[str, Any] = {
     "shards": [{**ROW, **dict.fromkeys(FIGURES, 0)}],
     "schedulers": [ROW],
@@ -29,7 +30,7 @@ STATUS: dict[str, Any] = {
 def told() -> dict[str, dict[str, set[str]]]:
     """Names of samples, with the values of each label."""
     found: dict[str, dict[str, set[str]]] = {}
-    for family in text_string_to_metric_families(EdgeMetrics("edge-0").render(STATUS)[0].decode()):
+    for family in text_string_to_metric_families(rendered(EdgeMetrics("edge-0"), STATUS).decode()):
         for sample in family.samples:
             labels = found.setdefault(sample.name, {})
             for name, value in sample.labels.items():

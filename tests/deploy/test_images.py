@@ -11,8 +11,10 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from engine.auth.tokens import mint
 from engine.cli.settings import load
 from engine.config import Config
+from engine.core.model.duration import parse_duration_ms
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: Final[dict[str, Any]] = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
@@ -80,7 +82,9 @@ def test_files_secrets_and_volumes_of_a_service_are_there(service: dict[str, Any
         source = volume.split(":")[0]
         assert (ROOT / "deploy" / source).exists() if source.startswith(".") else source in COMPOSE["volumes"]
     assert set(service["secrets"]) <= COMPOSE["secrets"].keys()
-    words = " ".join([*service["command"], json.dumps(service.get("healthcheck", ""))])
+    mounted = [ROOT / "deploy" / volume.split(":")[0] for volume in service.get("volumes", ()) if volume.startswith("./")]
+    files = [path.read_text() for path in mounted if path.is_file()]
+    words = " ".join([*service.get("command", ()), json.dumps([service.get("healthcheck"), service.get("environment")]), *files])
     assert set(re.findall(r"/run/secrets/([\w-]+)", words)) == set(service["secrets"])
     assert service["restart"] == "unless-stopped"
 
@@ -91,6 +95,22 @@ def test_its_engine_has_settings_that_exist_and_waits_for_redis() -> None:
     assert load(env=engine["environment"], toml_path="none").shards
     assert set(re.findall(r"(ENGINE_\w+)=", engine["command"][-1])) == {"ENGINE_REDIS_URL", "ENGINE_JWT_SECRET"}
     assert engine["depends_on"] == {"redis": {"condition": "service_healthy"}}
+
+
+def test_what_only_watches_the_engine_is_started_when_asked_for_and_reached_from_this_machine_only() -> None:
+    watching = {name for name, service in COMPOSE["services"].items() if service.get("profiles") == ["monitoring"]}
+    assert watching == {"prometheus", "grafana"}
+    for service in COMPOSE["services"].values():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+
+
+def test_the_commands_at_its_head_make_tokens_that_the_engine_makes() -> None:
+    text = (ROOT / "deploy" / "compose.yaml").read_text()
+    calls = re.findall(r"^#   token (\S+) --scope (\S+)(?: --ttl (\S+))?", text, re.MULTILINE)
+    assert {scope for _, scope, _ in calls} == {"publish", "metrics"}
+    for user, scope, ttl in calls:
+        lifetime_s = parse_duration_ms(ttl or "1h") / 1000
+        assert mint("x" * 32, user, [scope], lifetime_s, now_s=0, lifetime_s_max=Config().token_lifetime_s_max)
 
 
 def test_every_secret_of_it_is_made_by_the_commands_at_its_head_and_kept_out_of_git() -> None:

@@ -13,7 +13,10 @@ import pytest
 from engine.cli.ray_cluster import HEAD_SETTINGS, LOCAL_SETTINGS, NODE_SETTINGS
 
 NODE = Path(__file__).parents[2] / "deploy" / "node"
-ROLE = ("RAY_AUTH_MODE", "RAY_worker_niceness", "RAY_enable_worker_prestart", "RAY_kill_worker_timeout_milliseconds")
+ROLE = (
+    "RAY_AUTH_MODE", "RAY_worker_niceness", "RAY_enable_worker_prestart",
+    "RAY_preload_python_modules", "RAY_kill_worker_timeout_milliseconds",
+)  # fmt: skip
 
 
 def run(home: Path, *words: str, **options: object) -> subprocess.CompletedProcess[str]:
@@ -57,15 +60,24 @@ def test_the_engine_gets_its_settings_as_they_are_written(home: Path) -> None:
 
 def test_a_head_reaches_its_redis_and_its_workers_inherit_no_secret(home: Path) -> None:
     found = environment(home, "ray", "start", "--head", "--port=1")
-    assert found["words"] == "start --head --port=1 --redis-username=ray --redis-password=c d"
+    assert found["words"].endswith(" --head --port=1 --redis-username=ray --redis-password=c d")
     assert found["RAY_REDIS_ADDRESS"] == "host:6379"
     assert not {"ENGINE_REDIS_URL", "RAY_REDIS_PASSWORD"} & found.keys()
 
 
 def test_a_worker_knows_nothing_of_redis(home: Path) -> None:
     found = environment(home, "ray", "start", "--address=head:1")
-    assert found["words"] == "start --address=head:1"
+    assert found["words"].endswith(" --address=head:1")
     assert not [name for name in found if "REDIS" in name]
+
+
+def test_no_port_of_a_node_that_its_start_waits_for_is_picked_by_ray_and_one_that_is_given_wins(home: Path) -> None:
+    words = environment(home, "ray", "start", "--address=head:1", "--runtime-env-agent-port=1")["words"].split()
+    ports = [word.partition("=") for word in words if "-port=" in word]
+    picked = ("--dashboard-agent-grpc-port", "--metrics-export-port", "--runtime-env-agent-port")
+    assert all(int(number) > 0 for _, _, number in ports)
+    assert {option for option, _, _ in ports} >= set(picked)
+    assert words[-1] == "--runtime-env-agent-port=1"
 
 
 def test_without_a_token_ray_does_not_start(tmp_path: Path) -> None:

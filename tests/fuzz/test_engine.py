@@ -45,7 +45,7 @@ def pids(status: dict[str, Any]) -> dict[str, int]:
 
 async def send_http(engine: RunningEngine, rng: random.Random) -> None:
     headers = {"Authorization": f"Bearer {engine.token('f1', 'connect publish admin')}"}
-    async with httpx.AsyncClient(base_url=engine.url, headers=headers, timeout=20, trust_env=False, verify=False) as client:
+    async with httpx.AsyncClient(base_url=engine.url, headers=headers, timeout=60, trust_env=False, verify=False) as client:
         for _ in range(REQUESTS):
             method = rng.choice(("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
             kind = rng.choice(("application/json", "application/x-ndjson", "application/cloudevents+json", "text/plain", ""))
@@ -67,7 +67,7 @@ async def send_sockets(engine: RunningEngine, rng: random.Random) -> None:
         else:
             writer.write(rng.choice(HEADS))
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await writer.drain()
                 writer.write_eof()
                 while await reader.read(1 << 16):
@@ -88,7 +88,7 @@ async def test_garbage_from_every_side_ends_nothing_and_delays_nobody_for_ever(e
         (result,) = await engine.publish({"user": "fuzz-witness", "type": "still.here"})
         frame = await engine.receive(witness, "messages")
         assert frame["messages"][0]["seq"] == result["seq"]
-    async with httpx.AsyncClient(base_url=engine.url, timeout=20, trust_env=False, verify=False) as client:
+    async with httpx.AsyncClient(base_url=engine.url, timeout=60, trust_env=False, verify=False) as client:
         assert (await client.get("/readyz")).status_code == 200
     assert pids(engine.status()) == before
 
@@ -97,7 +97,7 @@ async def test_timers_and_events_of_a_real_engine_are_cancelled_together(engine:
     headers = {"Authorization": f"Bearer {engine.token('app', 'publish')}"}
     results = await engine.publish(*({"user": "fuzz-later", "type": "a", "delay": delay} for delay in (0.4, 0.5, 3600)))
     assert {result["status"] for result in results} == {"scheduled"}
-    async with httpx.AsyncClient(base_url=engine.url, headers=headers, timeout=20, trust_env=False, verify=False) as client:
+    async with httpx.AsyncClient(base_url=engine.url, headers=headers, timeout=60, trust_env=False, verify=False) as client:
         answer = await client.delete("/v1/scheduled", params={"user": "fuzz-later"})
         assert answer.json() == {"cancelled": 3}, answer.text
         assert (await client.get("/v1/scheduled", params={"user": "fuzz-later"})).json() == {"scheduled": []}

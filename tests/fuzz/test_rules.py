@@ -10,7 +10,7 @@ import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
-from engine.core.model.names import is_event_type, is_id, is_user
+from engine.core.model.names import is_event_type, is_id, is_topic, is_user
 from engine.core.rules.cases import parse_cases
 from engine.core.rules.toml_loader import parse_rules
 from engine.core.wire import records as wire
@@ -27,6 +27,8 @@ LINES = (
     b'delay = "1h"', b"delay = 5", b'delay = "9999999999999d"', b"delay = { by = 1 }", b'collapse = "{a.b[]|c:9}"', b'cancel_on = ["x", 1]',
     b'delay = { by = "a", x = "1h", others = "1h", factor = nan }', b"rollout = { share = inf }", b"rollout = { share = nan }", b"fire = 1",
     b'template = { a = "{{ x }}" }', b'template = { a = "{% for x in y %}" }', b"inactive = true", b"when = [{ path = 'a', in = 5 }]",
+    b'window = "5m"', b'window = "9999999999d"', b'ttl = "0s"', b'topic = "a/{b}"', b"broadcast = true", b'leading = 1', b'summary = "{"',
+    b'locales = { de = { title = "x" } }', b'locales = { "" = {} }', b'variants = [{ name = "a", weight = inf }]', b"[total]\ncap = 3",
     b'recipients = ["$user"]', b'id = "{"', b"data = { a = 1979-05-27 }", b"x = " + b"[" * 3000 + b"]" * 3000, b"n = " + b"9" * 5000,
 )  # fmt: skip
 lines = st.sampled_from(LINES)
@@ -60,21 +62,24 @@ payloads = st.dictionaries(st.sampled_from(["type", "user", "actor", "target", "
 @settings(max_examples=400, deadline=None)
 @given(
     st.sampled_from(
-        ["reply.created", "message.sent", "post.liked", "notice.published", "notice.withdrawn", "order.paid", "cart.abandoned"]
+        [
+            "reply.created", "message.sent", "post.liked", "notice.published", "notice.withdrawn", "order.paid", "cart.abandoned",
+            "thread.created", "announcement.made", "announcement.withdrawn", "member.joined",
+        ]
     ),
     payloads,
-)
+)  # fmt: skip
 def test_any_event_makes_lawful_notifications_or_none(name: str, payload: dict[str, Any]) -> None:
     for rules in (FORUM, TOUCH):
         outcome = rules.apply(name, payload, "d", now_ms=1_900_000_000_000)
         for told in outcome.notifications:
-            assert is_user(told.user, 128)
+            assert is_user(told.user, 128) if told.topic is None else told.topic == "" or is_topic(told.topic, 128)
             assert is_id(told.id, 128)
             assert is_event_type(told.type, 128)
             assert told.delay_ms >= 0
             assert not told.collapse or is_id(told.collapse, 128)
         for cancelled in outcome.cancellations:
-            assert is_user(cancelled.user, 128)
+            assert is_user(cancelled.user, 128) if cancelled.topic is None else cancelled.topic == "" or is_topic(cancelled.topic, 128)
             assert is_id(cancelled.collapse, 128)
 
 
@@ -85,7 +90,19 @@ def edge() -> Iterator[EdgeInProcess]:
     running.close()
 
 
-kinds = st.sampled_from([b'"reply.created"', b'"notice.published"', b'"notice.withdrawn"', b'"post.audited"', b'"a b"', b"1"])
+kinds = st.sampled_from(
+    [
+        b'"reply.created"',
+        b'"post.liked"',
+        b'"thread.created"',
+        b'"announcement.made"',
+        b'"notice.published"',
+        b'"notice.withdrawn"',
+        b'"post.audited"',
+        b'"a b"',
+        b"1",
+    ]
+)
 stamps = st.sampled_from([b"0", b"-1", b"1e400", b"1900000000000", b'"x"'])
 members = st.lists(texts, max_size=3).map(lambda users: encoded({"members": users, "text": "@ann", "title": "t"}))
 events = objects(
@@ -97,7 +114,7 @@ events = objects(
 )  # fmt: skip
 good_events = st.builds(
     lambda kind, data: encoded({"type": kind, "user": "u1", "actor": "bob", "data": data}),
-    st.sampled_from(["reply.created", "notice.published", "post.liked", "post.audited"]),
+    st.sampled_from(["reply.created", "notice.published", "post.liked", "post.audited", "thread.created", "announcement.made"]),
     st.one_of(values, st.fixed_dictionaries({"members": st.lists(texts, max_size=3), "text": texts, "title": values})),
 )
 

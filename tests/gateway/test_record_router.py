@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.config import Config
-from engine.core.model.routing import partition_of, scheduler_of, slot_of, spread, timer_id
+from engine.core.model.routing import RoutingTable, partition_of, scheduler_of, slot_of, spread, timer_id
 from engine.core.wire import records as wire
 from engine.gateway.ports import EdgeContext
 from engine.gateway.record_router import RecordRouter
@@ -30,11 +30,11 @@ class Links:
     def ask_scheduler(self, index: int, records: Sequence[Any]) -> None:
         self.sent.extend(("scheduler", index, record) for record in records)
 
-    def need_slots(self, version: int) -> None: ...
+    def need_slots(self, server: int, version: int) -> None: ...
 
 
 def router(links: Links) -> RecordRouter:
-    return RecordRouter(CONFIG, spread(4, schedulers=3), EdgeContext("e0", lambda: 0, lambda: 0, str), links)
+    return RecordRouter(CONFIG, RoutingTable([spread(4, schedulers=3)]), EdgeContext("e0", lambda: 0, lambda: 0, str), links)
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -44,7 +44,7 @@ def test_what_concerns_a_user_goes_to_the_owner_of_the_slot_by_the_newest_map(ke
     record = wire.Probe(1, key, "c", 0)
     routes.send(routes.route(record), [record])
     assert links.sent == [("shard", spread(4).owners[slot_of(key)], record)]
-    routes.slots = spread(1, version=2)
+    routes.slots = RoutingTable([spread(1, version=2)])
     assert routes.route(record) == 0
 
 

@@ -20,9 +20,9 @@ async def get(route: Route, **headers: str) -> Response:
     return await route.endpoint(Request({"type": "http", "method": "GET", "headers": raw}))  # type: ignore[no-any-return]
 
 
-async def test_every_file_is_served_byte_for_byte_at_its_path_and_the_index_at_the_root() -> None:
+async def test_every_file_is_served_byte_for_byte_at_its_path_and_the_pages_at_their_names() -> None:
     files = {f"/{file.relative_to(FOLDER).as_posix()}": file.read_bytes() for file in FOLDER.rglob("*") if file.is_file()}
-    files["/"] = files.pop("/index.html")
+    files |= {"/": files.pop("/index.html"), "/admin": files.pop("/admin.html")}
     assert {path: (await get(route)).body for path, route in ROUTES.items()} == files
 
 
@@ -34,8 +34,9 @@ async def test_no_file_is_guessed_at_framed_or_kept_beyond_an_upgrade(path: str)
     assert headers["cache-control"] == "no-cache"
 
 
-async def test_a_page_runs_only_what_the_engine_serves_and_nobody_frames_it() -> None:
-    page = await get(ROUTES["/"])
+@pytest.mark.parametrize("path", ["/", "/admin"])
+async def test_a_page_runs_only_what_the_engine_serves_and_nobody_frames_it(path: str) -> None:
+    page = await get(ROUTES[path])
     policy = page.headers["content-security-policy"].split("; ")
     assert page.headers["content-type"].startswith("text/html")
     assert {"default-src 'none'", "script-src 'self'", "frame-ancestors 'none'"} <= set(policy)

@@ -21,6 +21,7 @@ from engine.auth.tokens import Principal
 from engine.config import Config
 from engine.core.model.constants import HIGH, LOW, NORMAL
 from engine.core.model.names import is_id
+from engine.core.model.trace_context import trace_in
 from engine.http.problems import Problem
 from engine.publish.cloud_events import message_id
 from engine.publish.drafts import Draft, parse_drafts
@@ -111,6 +112,16 @@ def test_the_same_event_in_either_mode_is_one_message(texts: dict[str, str]) -> 
     in_binary = publish(sent.headers, sent.body)
     in_json = publish({"content-type": EVENT}, structured(attributes, time="2026-01-02T00:00:00Z", data={"a": [1]}))
     assert (in_binary.user, in_binary.envelope) == (in_json.user, in_json.envelope)
+
+
+def test_the_extension_for_distributed_tracing_is_the_traceparent_of_the_message() -> None:
+    traceparent = f"00-{'a' * 32}-{'b' * 16}-01"
+    for draft in (
+        publish({**BINARY, "ce-traceparent": traceparent}),
+        publish({"content-type": EVENT}, structured(BINARY, traceparent=traceparent)),
+    ):
+        assert str(trace_in(draft.envelope.body)) == traceparent
+    assert trace_in(publish({**BINARY, "ce-traceparent": "nonsense"}).envelope.body) is None
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from engine.publish.drafts import Draft, parse_drafts
 from engine.publish.items import Item
 from engine.publish.media_types import Content
 from engine.publish.message_ids import MessageIds
+from engine.publish.request_trace import RequestTrace
 from engine.publish.results import records_of
 from tests.support.json_values import json_values
 
@@ -664,3 +665,28 @@ def test_the_body_holds_exactly_what_was_published(
     expected = {"id": id_ or "made-1", "ts": NOW_MS, "type": "a.b", "priority": priority, "data": data, **around}
     assert json.loads(b"{%b}" % draft.envelope.body) == expected
     assert b"\n" not in draft.envelope.body
+
+
+# -- Trace context. ----------------------------------------------------------------------------------------------------
+TRACEPARENT = f"00-{'a' * 32}-{'b' * 16}-01"
+
+
+def test_a_traceparent_is_the_first_member_of_the_message_and_no_part_of_what_makes_a_repeat_another_message() -> None:
+    (traced,) = publish(item(id="m", traceparent=TRACEPARENT, data=1))
+    (plain,) = publish(item(id="m", data=1))
+    assert traced.envelope.body == b'"traceparent":"%b",%b' % (TRACEPARENT.encode(), plain.envelope.body)
+    assert traced.envelope.digest == plain.envelope.digest
+
+
+def test_the_traceparent_of_the_request_is_that_of_its_items_that_have_none() -> None:
+    own = TRACEPARENT.replace("a", "c")
+    trace = RequestTrace(TRACEPARENT, None, "acme")
+    body = json.dumps([item(), item(traceparent=own)]).encode()
+    drafts = parse_drafts(body, Content(JSON), PUBLISHER, CONFIG, NOW_MS, counter(), trace=trace)
+    assert [member(draft, "traceparent") for draft in drafts] == [TRACEPARENT, own]
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", TRACEPARENT.upper(), TRACEPARENT + '","x":"'])
+def test_a_traceparent_that_is_none_is_refused_in_an_item(text: str) -> None:
+    problem = refused([item(), item(traceparent=text)])
+    assert (problem.status, paths(problem)) == (422, [(1, "$[1].traceparent")])

@@ -18,6 +18,8 @@ from tests.support.waiting import until
 HIGH = b'[{"user":"u","type":"t","priority":"high"}]'
 NORMAL = b'[{"user":"u","type":"t"}]'
 LOW = b'[{"user":"u","type":"t","priority":"low"}]'
+MUCH = b" " * 40_000
+"""Makes any body one that fills a turn of the loop."""
 
 
 class Shards:
@@ -36,9 +38,15 @@ class Case:
         self.refused: Counter[str] = Counter()
         self.request_queue = RequestQueue(Config(), lambda: self.now_ms, self.shards, lambda name: self.refused.update([name]))
 
+    async def enter(self, body: bytes, tenant: str = "t") -> None:
+        """Returns when it is the request's turn."""
+        turn = self.request_queue.enter(body, Content(), tenant)
+        if turn is not None:
+            await turn
+
     async def outcome(self, body: bytes, tenant: str = "t") -> str:
         try:
-            await self.request_queue.enter(body, Content(), tenant)
+            await self.enter(body, tenant)
         except Overloaded:
             return "refused"
         return "taken"
@@ -49,7 +57,7 @@ async def test_requests_of_one_moment_take_turns_of_the_loop_and_high_does_not_w
     order: list[str] = []
 
     async def request(name: str, body: bytes) -> None:
-        await case.request_queue.enter(body, Content(), "t")
+        await case.enter(body + MUCH)
         order.append(name)
 
     tasks = [asyncio.ensure_future(request(f"low{n}", LOW)) for n in range(3)]
@@ -75,13 +83,22 @@ async def test_between_two_turns_other_work_is_done() -> None:
         asyncio.get_running_loop().call_soon(other)
 
     async def request() -> None:
-        await case.request_queue.enter(NORMAL, Content(), "t")
+        await case.enter(NORMAL + MUCH)
         seen.append(others)
 
     other()
     await asyncio.gather(*(request() for _ in range(5)))
     others = -(10**9)
     assert len(set(seen)) == 5
+
+
+async def test_small_requests_share_a_turn_and_the_rest_waits_for_the_next() -> None:
+    case = Case()
+    requests = [asyncio.ensure_future(case.outcome(NORMAL)) for _ in range(100)]
+    await asyncio.sleep(0)
+    first = 100 - case.request_queue.waiting
+    assert 10 < first < 50, "as many as a request of the size of a turn costs"
+    await asyncio.gather(*requests)
 
 
 async def test_each_priority_is_refused_at_its_share_of_the_target() -> None:
@@ -93,9 +110,12 @@ async def test_each_priority_is_refused_at_its_share_of_the_target() -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     assert told == [["taken"] * 3, ["refused", "taken", "taken"], ["refused", "refused", "taken"], ["refused"] * 3]
-    assert case.refused == {"low": 3, "normal": 2, "high": 1}
+    assert case.refused == {"low": 2, "normal": 1, "high": 3}, "what would be refused at any priority is, whatever it has"
+    assert not case.request_queue.takes_unread("t")
+    assert case.refused["high"] == 3
     with pytest.raises(Overloaded):
         case.request_queue.check_unread("t")
+    assert case.refused["high"] == 4
 
 
 async def test_a_request_is_as_important_as_its_least_important_item() -> None:
@@ -133,8 +153,8 @@ async def test_bytes_that_wait_for_their_turn_are_a_delay() -> None:
 
 async def test_a_lane_that_is_passed_all_the_time_closes_and_who_has_waited_for_the_target_is_refused() -> None:
     case = Case()
-    low = [asyncio.ensure_future(case.outcome(LOW)) for _ in range(2)]
-    normal = [asyncio.ensure_future(case.outcome(NORMAL)) for _ in range(200)]
+    low = [asyncio.ensure_future(case.outcome(LOW + MUCH)) for _ in range(2)]
+    normal = [asyncio.ensure_future(case.outcome(NORMAL + MUCH)) for _ in range(100)]
     await asyncio.sleep(0)
     case.now_ms = 260
     assert await case.outcome(LOW) == "refused"
@@ -165,7 +185,7 @@ async def test_a_tenant_with_many_requests_waits_for_them_and_is_refused_while_a
 
 async def test_a_client_that_leaves_gives_its_turn_away() -> None:
     case = Case()
-    tasks = [asyncio.ensure_future(case.outcome(NORMAL)) for _ in range(4)]
+    tasks = [asyncio.ensure_future(case.outcome(NORMAL + MUCH)) for _ in range(4)]
     await asyncio.sleep(0)
     tasks[1].cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)

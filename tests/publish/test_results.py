@@ -42,6 +42,7 @@ def timer(sid: str, due_ms: int) -> wire.Timer:
     ("answer", "idempotent", "told"),
     [
         (wire.Posted(7, wire.ACCEPTED, 5), True, ("accepted", 5, "", "")),
+        (wire.Posted(7, wire.ACCEPTED, 5, "inbox: why"), True, ("accepted", 5, "", "inbox: why")),
         (wire.Posted(7, wire.DUPLICATE, 5), True, ("duplicate", 5, "", "")),
         (wire.Posted(7, wire.DUPLICATE, 5, "3-x"), True, ("duplicate", 5, "3-x", "")),
         (wire.Posted(7, wire.DUPLICATE, 5), False, ("accepted", 5, "", "")),

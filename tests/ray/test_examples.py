@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from engine.core.wire.outcomes import AcceptedOutcome, AcknowledgedOutcome, AnyOutcome, Outcome, SentOutcome
 from engine.store.embedded_redis import dying_with_parent
+from engine.store.history.history_database import HistoryDatabase
+from engine.store.history.outcome_rows import rows_of
 from tests.support.hosts import CHECKOUT
 from tests.support.missing_programs import missing
 from tests.support.running_engine import START_TIMEOUT_S, RunningEngine
@@ -46,6 +49,45 @@ def test_a_dataset_is_published_row_by_row(engine: RunningEngine) -> None:
     lines = output_of(engine, "ray_data.py")
     assert "written: {'accepted': 1000}" in lines
     assert "reports/2 user-2 duplicate" in lines
+
+
+def test_events_of_users_become_a_dataset(engine: RunningEngine) -> None:
+    if importlib.util.find_spec("pyarrow") is None or importlib.util.find_spec("pandas") is None:
+        missing("Ray Data: install ray[data]")
+    counted = [line.split(" times ") for line in output_of(engine, "ray_events.py")]
+    assert sum(int(count) for count, event in counted if event == "connect") >= 3
+
+
+def test_the_funnel_of_each_rule_is_read_from_the_history(engine: RunningEngine, tmp_path: Path) -> None:
+    if importlib.util.find_spec("pyarrow") is None or importlib.util.find_spec("pandas") is None:
+        missing("Ray Data: install ray[data]")
+    database = HistoryDatabase("sqlite:///history.db", str(tmp_path))
+    database.migrate()
+    batch: list[AnyOutcome] = []
+    for number in range(6):
+        key, id = f"default:user-{number}", f"m{number}"
+        batch.append(Outcome(key, 1000, "triggered", id, kind="touch.cart", rule="cart" if number < 5 else "other"))
+        if number < 2:
+            batch.append(Outcome(key, 1001, "suppressed", id, reason="cap: 3 of 3 were delivered"))
+            continue
+        batch.append(AcceptedOutcome(key, 1001, id, 1, "touch.cart"))
+        batch.append(SentOutcome(key, 1002, id, 1, 1, "s", "", 0, "edge-0"))
+        if number < 4:
+            batch.append(AcknowledgedOutcome(key, 1005, id, 1, 1002))
+        batch.append(Outcome(key, 999 if number == 2 else 2000, "event", f"e{number}", kind="order.paid"))
+    database.store(list(rows_of(batch, "test", 0)))
+    database.close()
+    done = subprocess.run(
+        [sys.executable, CHECKOUT / "examples" / "history" / "funnel.py", f"sqlite:///{tmp_path}/history.db", "--acted", "order.paid"],
+        env=os.environ | {"RAY_AUTH_MODE": "token", "PYTHONPATH": os.fspath(CHECKOUT), "RAY_ADDRESS": engine.state["ray_address"]},
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    names, *lines = [line.split() for line in done.stdout.splitlines() if line.strip()]
+    found = {row[0]: dict(zip(names, row, strict=False)) for row in lines}
+    wanted = {"triggered": "5", "suppressed": "2", "accepted": "3", "sent": "3", "acknowledged": "2", "acted": "2", "why": "cap"}
+    assert {name: found["cart"][name] for name in wanted} == wanted
+    assert (found["other"]["triggered"], found["other"]["sent"], found["other"]["acted"]) == ("1", "1", "1")
 
 
 def test_a_deployment_of_serve_tells_its_user_the_progress_and_the_end(engine: RunningEngine) -> None:

@@ -11,6 +11,7 @@ import pytest
 from engine.errors import Forbidden
 from engine.ray import AsyncPublisher, ReceivedNotification, listen, listening
 from tests.support.running_engine import RunningEngine
+from tests.support.taking import take
 
 pytestmark = pytest.mark.slow
 
@@ -19,13 +20,7 @@ TENANT = "jobs"
 
 async def first(user: str, count: int, **options: Any) -> list[ReceivedNotification]:
     """So many; the last of them is not acknowledged."""
-    found: list[ReceivedNotification] = []
-    async with asyncio.timeout(30), aclosing(listen(user, tenant=TENANT, **options)) as notifications:
-        async for notification in notifications:
-            found.append(notification)
-            if len(found) == count:
-                break
-    return found
+    return await take(listen(user, tenant=TENANT, **options), count)
 
 
 async def test_what_waits_comes_first_and_then_what_is_published_meanwhile(job: Any, engine: RunningEngine) -> None:

@@ -17,10 +17,11 @@ Checked (numbers of ARCHITECTURE.md's invariants in brackets):
     [5] numbers only grow; one id has one number
     [6] a timer's effect: not before its time, once, not after a confirmed cancel, and in the end it happens
     [8] queues stay within their limits
-    windows, broadcasts, limits and quiet hours: `tests.sim.windowbook`, `broadcastbook`, `limitbook`, `wishbook`
+    windows, broadcasts, limits, quiet hours, inboxes, choices: `tests.sim.windowbook`, `broadcastbook`, `limitbook`, `wishbook`,
+        `inboxbook`, `choicebook`
     owners, controllers and links: `tests.sim.ownership`
     overload: what was refused is not there; a message that another stands for was counted in it, and only that one may be missing
-    PROTOCOL: order, gaps, attempts, window, stall, revocation, cursors; nothing acknowledged comes again; a refusal is confirmed when the
+    PROTOCOL: order, gaps, attempts, tries, window, revocation, cursors; nothing acknowledged comes again; a refusal is confirmed when the
         dead letters have it
 """
 
@@ -40,6 +41,7 @@ from engine.core.journal.journal_records import (
     Decided,
     Handled,
     MailboxPage,
+    Marked,
     Profiled,
     Record,
     Released,
@@ -52,6 +54,7 @@ from engine.core.mailbox.aggregation_window import Counted, Ended
 from engine.core.model.routing import SlotMap, slot_of
 from engine.store.keys import CONTROLLER_FIELD, meta_key, offline_key, page_key, slots_key
 from tests.sim.broadcastbook import LOG_KEY, BroadcastBook
+from tests.sim.choicebook import CHOSEN
 from tests.sim.cluster import DATA_EPOCH, MADE_PREFIX
 from tests.sim.known import Message, Receiving, Timer, User, Violation
 from tests.sim.limitbook import CATEGORIES
@@ -105,9 +108,9 @@ class Books:
         message = user.messages.get(seq)
         if message is None:
             return False
-        if message.replaced or self.broadcasts.is_gone(message.pos):
+        if message.replaced or message.inbox_only or self.broadcasts.is_gone(message.pos):
             return True
-        return not message.retain or message.expires_ms <= self._now() or seq <= user.head - self._config.offline_max
+        return not message.retain or message.expires_ms <= self._now() or user.is_crowded_out(seq, self._config.offline_max)
 
     def is_owed(self, timer: Timer) -> bool:
         """Must it have taken effect by now? By the wall clock: one that was set back by an hour makes it an hour later, or quiet again."""
@@ -208,7 +211,8 @@ class Books:
                     continue
                 for key in keys_of([record]):
                     self._check_owner(key)
-                self._added(record, following, epoch)
+                if not isinstance(record, Marked):  # its answer counts
+                    self._added(record, following, epoch)
         elif how == "xdel":
             for record in reversed(records):
                 self._removed(record)
@@ -229,6 +233,7 @@ class Books:
         elif isinstance(record, Handled):
             self._handled(user, record.floor, record.acked, epoch)
         elif isinstance(record, Decided):
+            self._blaming(user, user.choices.decided, record)
             self.seen[record.entry.event] += 1
         elif isinstance(record, Topics):
             user.taken.subscribe(record.topics)
@@ -330,9 +335,12 @@ class Books:
             raise Violation(f"[5] {record.envelope.id} of {user.key} has the numbers {other} and {record.seq}", user.key)
         message = user.messages[record.seq] = Message(record)
         user.seq_of[record.envelope.id] = user.head = record.seq
+        if not record.inbox_only:
+            user.to_send.append(record.seq)
         self._now()
         self.seen["limited"] += self._blaming(user, user.limits.count, record, self.set_back_ms)
         self.seen["not in quiet hours"] += self._blaming(user, user.wishes.check, record)
+        self.seen["of a chosen category"] += self._blaming(user, user.choices.numbered, record)
         if record.supersedes:
             self._stands_for(user, message)
         if record.timer:
@@ -373,6 +381,8 @@ class Books:
         if seq in user.shown:
             raise Violation(f"[2] {message.id} of {user.key} was shown and is rolled back", user.key)
         del user.messages[seq], user.seq_of[message.id]
+        if not message.inbox_only:
+            user.to_send.remove(seq)
         user.limits.rolled_back(seq)
         user.accounted_floor = min(user.accounted_floor, seq - 1)  # one that is not kept was accounted for at once
         user.head = max(user.messages, default=user.accounted_floor)
@@ -409,9 +419,12 @@ class Books:
             raise Violation(f"[3] {seq} of {key} left the offline stream, and nobody has handled it", key)
 
     # -- Publishers. --------------------------------------------------------------------------------------------------
-    def asked(self, key: str, id: str) -> None:
+    def asked(self, key: str, id: str, category: str, *, retain: bool) -> None:
         """A publish is on its way."""
-        self.user(key).open_attempts[id] += 1
+        user = self.user(key)
+        user.open_attempts[id] += 1
+        if category in CHOSEN:
+            user.choices.publishing(id, category, retain=retain)
 
     def answered(self, key: str, id: str, status: str, seq: int) -> None:
         """Its answer: accepted or duplicate, with a number."""
@@ -450,7 +463,11 @@ class Books:
         self.seen["answered merged"] += 1
 
     def answered_suppressed(self, key: str, id: str, category: str, reason: str) -> None:
-        """202, and it is not delivered: its category is used up."""
+        """202, and it is not delivered: its category is used up, or its user does not want it."""
+        if category in CHOSEN:
+            self._blaming(self.user(key), self.user(key).choices.told_suppressed, id)
+            self.seen["answered suppressed"] += 1
+            return
         cap = CATEGORIES[category].cap or 1 if category else 0
         if not cap or reason.partition(":")[0] != ("cap" if category == "few" else "same_type"):
             raise Violation(f"{id} of {key} is suppressed: {reason}", key)
@@ -521,7 +538,7 @@ class Books:
             message = user.messages.get(seq)
             if message is None or message.replaced or self.broadcasts.is_gone(message.pos):
                 continue
-            if message.retain and message.expires_ms > self._now() and seq > user.head - self._config.offline_max:
+            if message.retain and message.expires_ms > self._now() and not user.is_crowded_out(seq, self._config.offline_max):
                 raise Violation(f"{to.name} is told that {id} ({seq}) is refused, and no dead letter has it", user.key)
 
     def welcomed(self, to: Receiving, head: int, first: int, resumed: str, cursor: tuple[str, int]) -> None:
@@ -581,7 +598,7 @@ class Books:
         if user.has_handled(seq) or any(first <= seq <= last for first, last in to.gaps):
             return True
         message = user.messages.get(seq)
-        return message is not None and message.id in to.revoked
+        return message is not None and (message.inbox_only or message.id in to.revoked)
 
     def poll_begins(self, to: Receiving, first: int) -> None:
         """A poll is answered from this number on: nothing before it is pending."""
@@ -609,6 +626,20 @@ class Books:
                 raise Violation(f"order: {to.name} at {to.high} is told of a gap from {first}, and nobody said why not {skipped}", user.key)
         to.high = max(to.high, last)
         self.seen["gaps"] += 1
+
+    def marked(self, key: str, seq: int) -> None:
+        """Everything up to this number is marked as seen, an answer said."""
+        inbox = self.user(key).inbox
+        inbox.seen_through = max(inbox.seen_through, seq)
+        self.seen["marked"] += 1
+
+    def counted(self, to: Receiving, unread: int, unseen: int, revision: int) -> None:
+        """A client is told the counts of its user's inbox."""
+        try:
+            to.user.inbox.counted(unread, unseen, revision)
+        except Broken as broken:
+            raise Violation(f"{to.name}: {broken}", to.user.key) from None
+        self.seen["counts"] += 1
 
     def revoked(self, to: Receiving, ids: Iterable[str]) -> None:
         for id in ids:

@@ -108,6 +108,7 @@ class Socket(WebSocketSession):
     def __init__(self, gateway: Any, owner: Principal, cursor: Cursor, link: Link) -> None:
         super().__init__(gateway, owner, cursor, link.device.name, lambda _token: owner)
         self.link = link
+        self.wants_counts = True
 
     def write(self, text: bytes) -> None:
         if not self.ended:
@@ -172,6 +173,7 @@ class Link:
         else:
             self.leave = loop.create_future()
             stream = EventStream(gateway, owner, cursor, device.name, explicit=self.kind == SSE_EXPLICIT)
+            stream.wants_counts = True
             loop.create_task(self._stream(stream))
 
     async def _receive(self) -> dict[str, Any]:
@@ -253,6 +255,8 @@ class Link:
             self.device.passed(self, frame["to"])
         elif kind == "revoke":
             books.revoked(self.receiving, frame["ids"])
+        elif kind == "counts":
+            books.counted(self.receiving, frame["unread"], frame["unseen"], frame["revision"])
         elif kind == "nacked":
             books.nacked(self.receiving, frame["ids"])
         elif kind == "close":

@@ -32,14 +32,15 @@ from engine.actors.shard import Shard
 from engine.actors.socket_carrier import Address, CallerConnection, ServedBy
 from engine.actors.tcp_carrier import LinkCredentials
 from engine.config import Config
-from engine.core.model.routing import SlotMap, slot_of
+from engine.core.model.formats import FORMATS
+from engine.core.model.routing import NOBODY, SLOTS, SlotMap, slot_of
 from engine.errors import ClockSetBack, Fenced
 from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.ports import EdgeContext
 from engine.store.broadcast_stream import BroadcastLog
-from engine.store.keys import EPOCH_FIELD, IDS_SINCE_FIELD, meta_key, slots_key
-from engine.store.slot_map import require_slot_map
+from engine.store.keys import EPOCH_FIELD, IDS_SINCE_FIELD, ids_state_key, meta_key, slots_key
+from engine.store.slot_map import read_routing_table
 from tests.sim.control_service import ControlService
 from tests.sim.cuts import CONTROLLER, RAY, REDIS, Cuts, Place
 from tests.sim.faults import Faults
@@ -50,8 +51,9 @@ from tests.sim.sockets import Sockets
 from tests.sim.storage import Client, Storage
 
 DATA_EPOCH = "e1"
-NOBODY = 99
-"""Owner of the slots in which no simulated user lives: fencing a thousand unused slots at every start shows nothing."""
+SPARE_SLOTS: Final = 4
+"""Without users, in worlds where shards come and go, so that each of them has a share. All other slots without users are nobody's:
+fencing a thousand of them at every start shows nothing."""
 
 MADE_PREFIX = "made-"
 """Of ids that edges make for messages whose publisher gave none."""
@@ -123,19 +125,24 @@ class Actors(RayActors):
         """The world began with most of them."""
         name = f"{role}-{index}"
         if name not in self._cluster.names:
-            assert role == "scheduler"
-            self._cluster.control.request(self._process, self._cluster.add_scheduler, name)
+            self._cluster.control.request(self._process, self._cluster.add_actor, name)
         return self._cluster.network.handle(name)
+
+    async def places(self) -> dict[str, tuple[int, int]]:
+        return dict.fromkeys(("shard", "scheduler", "edge"), (1, 1))
 
     async def draining_nodes(self) -> dict[str, int]:
         return {}
+
+    def show(self, namespace: str, rows: list[Any], now_ms: float) -> None:
+        """There is no dashboard."""
 
     def kill(self, handle: Handle, *, restart: bool) -> None:
         if restart:
             self._cluster.on_kill(self._process, handle.name)
             self._cluster.control.kill(self._process, handle.name)
         else:
-            self._cluster.control.request(self._process, self._cluster.remove_scheduler, handle.name)
+            self._cluster.control.request(self._process, self._cluster.remove_actor, handle.name)
 
 
 class EdgeActor(ActorProcess):
@@ -149,16 +156,17 @@ class EdgeActor(ActorProcess):
         self._new_id = new_id
         self.gateway: Gateway | None = None
         self.links: dict[str, LinkCaller] = {}
+        self._leaving: asyncio.Task[None] | None = None
 
     async def _run(self) -> None:
         client = self._context.connect(self._config)
         incarnation = Incarnation(self._credentials.name, client)
         await self._retry_storage(incarnation.begin)
-        links = EdgeLinks(self._config, self._credentials, client, self._context)
+        links = EdgeLinks(self._config, self._credentials, [client], self._context)
         context = self._context
         self.gateway = Gateway(
             self._config,
-            await self._retry_storage(lambda: require_slot_map(client)),
+            await self._retry_storage(lambda: read_routing_table([client])),
             EdgeContext(
                 self._incarnation,
                 wall_ms=lambda: context.wall_ns() // 1_000_000,
@@ -175,16 +183,38 @@ class EdgeActor(ActorProcess):
             self.links = links.links
             self._ready.set()
 
+    async def hand_over(self, _proof: bytes = b"") -> int:
+        """Leave the clients to other edges, then end."""
+        if self._leaving is None and self._ready.is_set():
+            self._leaving = asyncio.ensure_future(self._hand_over())
+        return 0
+
+    async def _hand_over(self) -> None:
+        assert self.gateway is not None
+        await self.gateway.hand_over()
+        self._context.end_process()
+
     async def stats(self) -> dict[str, Any]:
         """As far as the controller looks at it."""
-        return self._vitals()
+        return (
+            self._vitals()
+            if self.gateway is None
+            else {**self._vitals(), "slots_versions": [slot_map.version for slot_map in self.gateway.slots.maps]}
+        )
 
 
 class Cluster:
     """Every process of the engine, and its Redis."""
 
     def __init__(
-        self, loop: SimLoop, faults: Faults, config: Config, users: list[str], layout: Layout, tell: Callable[[str], None]
+        self,
+        loop: SimLoop,
+        faults: Faults,
+        config: Config,
+        users: list[str],
+        layout: Layout,
+        spare_slots: int,
+        tell: Callable[[str], None],
     ) -> None:
         self.loop = loop
         self.layout = layout
@@ -203,17 +233,23 @@ class Cluster:
         self.on_failure: Callable[[str], None] = lambda _why: None
         self.on_fenced: Callable[[str], None] = lambda _why: None
         self.on_end: Callable[[Process], None] = lambda _process: None
+        self.on_change: Callable[[str], None] = lambda _what: None
         self.on_kill: Callable[[Process, str], None] = lambda _controller, _name: None
         self.on_start: Callable[[str, str], Any] = self.start
         self._tell = tell
         self._incarnations: dict[str, int] = {}
         self._sessions = 0
         self._ids = 0
-        owners = [NOBODY] * 1024
-        for number, user in enumerate(users):
-            owners[slot_of(user)] = number % config.shards
-        self.server.execute("SET", slots_key(), msgspec.msgpack.encode(SlotMap(1, tuple(owners), config.shards, config.schedulers)))
+        owners = [NOBODY] * SLOTS
+        used = [slot_of(user) for user in users]
+        used += [slot for slot in range(SLOTS) if slot not in used][:spare_slots]
+        for number, slot in enumerate(used):
+            owners[slot] = number % config.shards
+        slot_map = SlotMap(1, tuple(owners), config.shards, config.schedulers, formats=FORMATS)
+        self.server.execute("SET", slots_key(), msgspec.msgpack.encode(slot_map))
         self.server.execute("HSET", meta_key(), EPOCH_FIELD, DATA_EPOCH, IDS_SINCE_FIELD, 0)
+        if not layout.has_controller:  # a controller changes from keys for each id to buckets, as in an upgrade
+            self.server.execute("HSET", ids_state_key(), "buckets", 1, "since_ms", 0)
         self.names = [
             *(f"shard-{index}" for index in range(config.shards)),
             *(f"scheduler-{index}" for index in range(config.schedulers)),
@@ -289,19 +325,20 @@ class Cluster:
         self._ids += 1
         return f"{MADE_PREFIX}{self._ids}"
 
-    def add_scheduler(self, name: str) -> None:
+    def add_actor(self, name: str) -> None:
         """It exists from now on, whether the slot map has it yet or not."""
         if name not in self.names:
             self.names.append(name)
             self.network.removed.discard(name)
             self._hosts[name] = self._places.choice(self.layout.hosts)
+            self.on_change(f"{name.partition('-')[0]}s added")
             self.start(name)
 
-    def remove_scheduler(self, name: str) -> None:
+    def remove_actor(self, name: str) -> None:
         """The controller ends it, and it stays ended."""
         if name in self.names:
-            assert name.startswith("scheduler")
             self.names.remove(name)
+            self.on_change(f"{name.partition('-')[0]}s removed")
             self.network.removed.add(name)
             self.kill(self.newest(name))
 
@@ -326,14 +363,21 @@ class Cluster:
     def ended(self, process: Process) -> None:
         """The process ends itself."""
         assert PROCESS.get() is process
-        causes = _leaves(sys.exc_info()[1] or _failure(self.actors[process]))
+        actor = self.actors[process]
+        causes = _leaves(sys.exc_info()[1] or (_failure(actor) if process.name == CONTROLLER else None))
         self._tell(f"{process} ends itself: {causes!r}")
-        if all(isinstance(cause, Fenced | ClockSetBack) for cause in causes):
+        if causes == [None]:
+            self.on_change(f"{process.name.partition('-')[0]} ended for the next one")
+        elif all(isinstance(cause, Fenced | ClockSetBack) for cause in causes):
             self.on_fenced(type(causes[0]).__name__)
         else:
             self.on_failure(f"{process} ends itself: {causes!r}")
         # Not from within one of its own callbacks: they are what ends.
         self.loop.call_soon(self.kill, process, context=self.loop.outside)
+
+    def names_of(self, role: str) -> list[str]:
+        """The actors of this role that exist."""
+        return [name for name in self.names if name.startswith(role)]
 
     def newest(self, name: str) -> Process:
         return self.network.routes[name][0]
@@ -347,7 +391,7 @@ class Cluster:
 
     def edges(self) -> list[tuple[Process, EdgeActor]]:
         """The edges a client can reach now."""
-        routes = (self.network.routes[f"edge-{index}"] for index in range(self.config.edges))
+        routes = (self.network.routes[name] for name in self.names_of("edge") if name in self.network.routes)
         return [(process, edge) for process, edge in routes if process.alive and edge.gateway is not None]
 
     def is_split(self) -> bool:

@@ -36,6 +36,8 @@ CLASSES: Final = {
     "client-slow": "a client acknowledges late, or not at all",
     "client-cursor": "a client resumes with an old, future or foreign cursor",
     "clock-step": "the wall clock is set forward or back",
+    "scale-shards": "the number of shards changes",
+    "upgrade": "every process that runs is replaced by the next one, after its slots, partitions or clients have moved",
     "scale-schedulers": "the number of schedulers changes, and the controller may die meanwhile",
 }
 

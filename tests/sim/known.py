@@ -6,6 +6,8 @@ from collections import Counter
 
 from engine.core.journal.journal_records import StoredMessage
 from tests.sim.broadcastbook import Taken
+from tests.sim.choicebook import Choices
+from tests.sim.inboxbook import InboxBook
 from tests.sim.limitbook import Limits
 from tests.sim.windowbook import Windows
 from tests.sim.wishbook import Wishes
@@ -22,7 +24,7 @@ class Violation(AssertionError):
 class Message:
     """One number of a user, as the journal has it."""
 
-    __slots__ = ("body", "collapse", "count", "expires_ms", "id", "pos", "replaced", "retain", "seq", "supersedes", "timer")
+    __slots__ = ("body", "collapse", "count", "expires_ms", "id", "inbox_only", "pos", "replaced", "retain", "seq", "supersedes", "timer")
 
     def __init__(self, stored: StoredMessage) -> None:
         self.collapse = stored.envelope.collapse
@@ -36,6 +38,7 @@ class Message:
         self.expires_ms = stored.expires_ms
         self.retain = stored.envelope.retain
         self.timer = stored.timer
+        self.inbox_only = stored.inbox_only
 
 
 class User:
@@ -45,6 +48,7 @@ class User:
         self.key = key
         self.messages: dict[int, Message] = {}  # journalled and not rolled back
         self.seq_of: dict[str, int] = {}
+        self.to_send: list[int] = []  # of `messages`, ascending, those that are not for the inbox only
         self.head = 0
         self.shown: dict[int, str] = {}  # number -> id
         self.told = 0  # highest number a publisher or client has been told of
@@ -63,11 +67,17 @@ class User:
         self.windows = Windows()
         self.limits = Limits()
         self.wishes = Wishes()
+        self.choices = Choices()
+        self.inbox = InboxBook()
         self.taken = Taken()
 
     def has_handled(self, seq: int) -> bool:
         """Did a client acknowledge or refuse it?"""
         return seq <= self.acked_through or seq in self.acked or seq in self.refused
+
+    def is_crowded_out(self, seq: int, offline_max: int) -> bool:
+        """May it be trimmed: can so many others have been pending above it? What is for the inbox only is never pending."""
+        return len(self.to_send) >= offline_max and self.to_send[-offline_max] > seq
 
     def acknowledgements_rolled_back(self) -> None:
         """The last group that carried some is no more: if the shard dies before the next one, they never were."""

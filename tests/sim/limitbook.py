@@ -29,7 +29,7 @@ class Limits:
         `set_back_ms`: from there the wall clock was last set back, 0 for never.
         """
         policy_terms = record.envelope.policy_terms
-        if policy_terms is None or record.envelope.priority == HIGH:
+        if policy_terms is None or record.envelope.priority == HIGH or not policy_terms.limits.counts:
             return False
         name, limits = policy_terms.category, policy_terms.limits
         span_ms = limits.cap_ms if limits.cap else limits.same_type_ms

@@ -19,7 +19,7 @@ SIGHTS = (
     "429", "counted", "merged", "answered merged", "windows closed", "conflated", "pressure 1", "pressure 2", "pressure 3", "spilled low",
     "limited", "suppressed", "answered suppressed", "broadcasts", "announced", "adopted", "subscribed", "broadcasts dropped",
     "acked by ids", "acked twice", "vanished", "recoveries", "fenced", "clock set back", "zombies woken", "groups trimmed", "pages",
-    "followed",
+    "followed", "shards added", "shards removed", "edge ended for the next one", "controller ended for the next one",
 )  # fmt: skip
 """What a set of runs must really have met: a promise that was never put to the test is not kept."""
 

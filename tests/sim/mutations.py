@@ -10,31 +10,40 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from hashlib import sha1
 from itertools import count
+from types import SimpleNamespace
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from engine.actors import controller
+from engine.actors import controller, reconciler
 from engine.actors.carrier import ActorPeer
+from engine.actors.controller import Controller
+from engine.actors.fleet import Fleet
 from engine.actors.incarnation import Incarnation
 from engine.actors.link import LinkCaller
+from engine.actors.reconciler import Reconciler
 from engine.actors.scheduler import Scheduler, Term
 from engine.actors.shard import Shard
+from engine.actors.slot_mover import SlotMover
 from engine.core.commit import group as commit
+from engine.core.commit import user_step
 from engine.core.commit.broadcast_step import BroadcastStep
 from engine.core.commit.group import Pending
 from engine.core.controller.health import HealthWatch
+from engine.core.inbox.inbox import Inbox
 from engine.core.journal import journal_records
-from engine.core.journal.journal_records import Handled, Profiled, Spill
+from engine.core.journal.journal_records import Handled, Marked, Profiled, Spill, StoredMessage
 from engine.core.mailbox import aggregation_window, conflation
 from engine.core.mailbox import send as mailbox_send
 from engine.core.mailbox.aggregation_window import WindowItem, Windows
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.conflation import Conflation
 from engine.core.mailbox.mailbox import Mailbox
-from engine.core.model.message import timer_effect_id
-from engine.core.model.routing import timer_id
+from engine.core.model.message import SharedBody, timer_effect_id
+from engine.core.model.routing import SlotMap, timer_id
+from engine.core.policy import preferences
+from engine.core.policy.profile import NO_PROFILE
 from engine.core.scheduler.claim_horizon import ClaimHorizon
 from engine.core.scheduler.firing import Firing
 from engine.core.scheduler.scheduler import SchedulerCore
@@ -54,6 +63,7 @@ from engine.gateway.gateway import Gateway
 from engine.gateway.shard_client import ShardClient
 from engine.publish import results
 from engine.store import journal, pages, timer_store
+from engine.store.broadcast_stream import BroadcastLog
 from engine.store.journal import Journal
 from engine.store.loss_detector import LossDetector
 from engine.store.lua import Script
@@ -258,8 +268,8 @@ def streams_are_trimmed_above_what_is_handled() -> Any:
 
 @mutation
 def a_number_is_given_again_after_a_restart() -> Any:
-    def restore(key: str, page: Any, now_ms: int) -> Mailbox:
-        mailbox = journal_records.restore(key, page, now_ms)
+    def restore(key: str, page: Any, now_ms: int, *limits: Any) -> Mailbox:
+        mailbox = journal_records.restore(key, page, now_ms, *limits)
         if page is not None and mailbox.head and mailbox.cold is None:
             mailbox.head = mailbox.spilled = max(mailbox.head - 1, mailbox.floor - 1, 0)
             mailbox.floor = min(mailbox.floor, mailbox.head)
@@ -293,7 +303,7 @@ def replay_forgets_ids() -> Any:
 
     return both(
         patched(Mailbox, "remember", remember),
-        rewritten(journal._APPEND, (b"known[#known + 1] = i - 4", b"local _ = i - 4"), (b"if #known > 0", b"if false")),
+        rewritten(journal._APPEND, (b"if #stamped > 0 or #own > 0 then", b"if false then")),
     )
 
 
@@ -466,7 +476,7 @@ def a_retry_counts_again_in_its_window() -> Any:
     return both(
         patched(WindowItem, "mark", property(lambda self: b"%d" % id(self))),
         patched(Mailbox, "remember", forget),
-        rewritten(journal._APPEND, (b"known[#known + 1] = i - 4", b"local _ = i - 4"), (b"if #known > 0", b"if false")),
+        rewritten(journal._APPEND, (b"if #stamped > 0 or #own > 0 then", b"if false then")),
     )
 
 
@@ -506,8 +516,8 @@ def a_page_forgets_the_windows() -> Any:
 
 # -- Broadcasts. -------------------------------------------------------------------------------------------------------
 def restored_without(**members: Any) -> Any:
-    def restore(key: str, page: Any, now_ms: int) -> Mailbox:
-        mailbox = journal_records.restore(key, page, now_ms)
+    def restore(key: str, page: Any, now_ms: int, *limits: Any) -> Mailbox:
+        mailbox = journal_records.restore(key, page, now_ms, *limits)
         for name, value in members.items():
             setattr(mailbox, name, None if value is None else type(value)(value))
         return mailbox
@@ -614,6 +624,33 @@ def what_is_put_off_is_not_scheduled() -> Any:
 @mutation
 def a_profile_is_not_replayed() -> Any:
     return replaying_all_but(Profiled)
+
+
+@mutation
+def a_change_of_preferences_forgets_those_before() -> Any:
+    return patched(user_step, "patched", lambda _profile, patch: preferences.patched(NO_PROFILE, patch))
+
+
+@mutation
+def what_is_turned_off_is_delivered_after_a_restart() -> Any:
+    original = user_step.apply_note
+
+    def apply_note(mailbox: Mailbox, record: Any, decisions_max: int) -> None:
+        if isinstance(record, Profiled) and record.profile is not None:
+            record.profile = replace(record.profile, categories={})
+        original(mailbox, record, decisions_max)
+
+    return patched(mailbox_store, "apply_note", apply_note)
+
+
+@mutation
+def what_is_for_the_inbox_only_is_sent_after_a_restart() -> Any:
+    original = mailbox_store.apply_stored
+
+    def apply_stored(mailbox: Mailbox, stored: StoredMessage, *limits: Any) -> Any:
+        return original(mailbox, replace(stored, inbox_only=False), *limits)
+
+    return patched(mailbox_store, "apply_stored", apply_stored)
 
 
 @mutation
@@ -752,3 +789,105 @@ def edges_do_not_hear_that_a_slot_goes() -> Any:
         del self._output.to_edges[before:]
 
     return patched(Connections, "release", release)
+
+
+# -- Shards that come and go. ------------------------------------------------------------------------------------------
+@mutation
+def a_shard_leaves_before_its_slots_have() -> Any:
+    return patched(reconciler, "even_moves", lambda slots, shards: [])
+
+
+@mutation
+def who_gets_slots_serves_them_under_their_last_epoch() -> Any:
+    original = Journal.adopt
+
+    async def adopt(self: Journal, slots: Any) -> int:
+        return await original(self, [])
+
+    return patched(Journal, "adopt", adopt)
+
+
+def followers_read_late() -> Any:
+    """Shards learn of broadcasts as late as over a slow connection of the follower's. That breaks nothing by itself."""
+    original = BroadcastLog.read
+
+    async def read(self: BroadcastLog, after: int, *, wait: bool) -> Any:
+        if wait:
+            await asyncio.sleep(0.3)
+        return await original(self, after, wait=wait)
+
+    return patched(BroadcastLog, "read", read)
+
+
+@mutation
+def who_gets_slots_has_not_read_the_broadcast_log_to_its_end() -> Any:
+    original = SlotMover._adopt_new
+
+    async def adopt_new(self: SlotMover) -> None:
+        async def nothing() -> None:
+            pass
+
+        with patched(self, "_follower", SimpleNamespace(catch_up=nothing)):
+            await original(self)
+
+    return both(followers_read_late(), patched(SlotMover, "_adopt_new", adopt_new))
+
+
+@mutation
+def what_was_wanted_without_an_answer_is_forgotten() -> Any:
+    async def read(self: Reconciler) -> None:
+        pass
+
+    return patched(Reconciler, "_read_wanted", read)
+
+
+@mutation
+def a_shard_that_is_to_leave_is_kept_for_ever() -> Any:
+    async def end_surplus(self: Reconciler, role: str, slots: SlotMap, have: int) -> None:
+        pass
+
+    return patched(Reconciler, "_end_surplus", end_surplus)
+
+
+# -- Inboxes. ----------------------------------------------------------------------------------------------------------
+@mutation
+def what_is_acknowledged_before_a_checkpoint_does_not_stay() -> Any:
+    return patched(Inbox, "keep", lambda self, message: 0)
+
+
+@mutation
+def a_mark_is_not_replayed() -> Any:
+    return replaying_all_but(Marked)
+
+
+@mutation
+def counts_of_broadcasts_are_not_sent() -> Any:
+    original = MailboxStore.counts_changed
+
+    def counts_changed(self: MailboxStore, mailbox: Mailbox) -> None:
+        if mailbox.head not in mailbox.hot or not isinstance(mailbox.hot[mailbox.head].envelope.body, SharedBody):
+            original(self, mailbox)
+
+    return patched(MailboxStore, "counts_changed", counts_changed)
+
+
+# -- Upgrades. ---------------------------------------------------------------------------------------------------------
+@mutation
+def the_successor_of_a_controller_forgets_an_upgrade() -> Any:
+    original = Controller._numbers
+
+    async def numbers(self: Controller) -> Any:
+        slots, wanted = await original(self)
+        return slots, replace(wanted, replacing={}, at_ms=wanted.at_ms + 1)
+
+    return patched(Controller, "_numbers", numbers)
+
+
+@mutation
+def a_process_is_told_to_end_again_and_again() -> Any:
+    return patched(Fleet, "told_to_end", lambda self, key: False)
+
+
+@mutation
+def a_shard_is_never_emptied_for_its_successor() -> Any:
+    return patched(Reconciler, "_moves_away", lambda self, slots, kept, going: [])

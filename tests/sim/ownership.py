@@ -35,6 +35,7 @@ class ProcessBook:
         lease_s = (cluster.config.link_timeout_ms + cluster.config.link_park_ms) / 1000
         self._link_s = 3 * lease_s + _OPENING_S  # a session that ends, an opening that fails, a call that hangs
         self._open_at: dict[tuple[Process, str], tuple[float, float]] = {}  # when a link was last seen open, and by a socket
+        self._begun_at: dict[tuple[Process, str], float] = {}  # since when there is to be a link
         self._ready_at: dict[Process, float] = {}
         self._taken_at: dict[str, float] = {}  # by name: when the newest took its epoch
         self._owners: dict[str, Process] = {}
@@ -77,7 +78,9 @@ class ProcessBook:
                 self._ready_at.setdefault(process, now_s)
                 if not process.name.startswith("scheduler"):  # one without timers does not look
                     self._look_at_owner(process, now_s)
-        for caller, name, link in self._links():
+        links = list(self._links())
+        self._begun_at = {(caller, name): self._begun_at.get((caller, name), now_s) for caller, name, _ in links}
+        for caller, name, link in links:
             self._look_at_link(caller, name, link, now_s)
 
     def _reached_storage_at(self, process: Process) -> float:
@@ -110,7 +113,7 @@ class ProcessBook:
                     for name, link in actor.links.items():
                         yield caller, name, link
                 elif caller.name.startswith("shard"):
-                    for scheduler, (link, _) in enumerate(actor._callers):
+                    for scheduler, (link, _) in actor._schedulers._callers.items():
                         yield caller, f"scheduler-{scheduler}", link
 
     def _look_at_link(self, caller: Process, name: str, link: LinkCaller, now_s: float) -> None:
@@ -118,7 +121,7 @@ class ProcessBook:
         callee = cluster.newest(name)
         if callee.state is not RUNNING or callee not in self._ready_at:
             return
-        ready_at = max(self._ready_at[caller], self._ready_at[callee], caller.thawed_at, callee.thawed_at)
+        ready_at = max(self._begun_at[caller, name], self._ready_at[caller], self._ready_at[callee], caller.thawed_at, callee.thawed_at)
         control, route_at = cluster.control.place, cluster.network.kept_until(caller.name, name)
         open_at, connected_at = self._open_at.get((caller, name), (0.0, 0.0))
         if link.open:

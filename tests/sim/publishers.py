@@ -15,7 +15,10 @@ import msgspec
 from msgspec import Struct
 
 from engine.auth.tokens import Principal
+from engine.core.inbox.inbox import SEEN
+from engine.core.model.category import CHOICES
 from engine.core.policy.conditions import Conditions
+from engine.core.policy.preferences import PreferencesPatch
 from engine.core.policy.profile import Profile
 from engine.core.wire.records import ALREADY_FIRED, NOT_FOUND, OK, OVERLOADED, UNAVAILABLE
 from engine.errors import EngineError, Unavailable
@@ -24,6 +27,7 @@ from engine.publish.drafts import Draft, parse_drafts
 from engine.publish.media_types import Content
 from engine.publish.results import ItemResult
 from tests.sim.books import Books
+from tests.sim.choicebook import CHOSEN, WISHES
 from tests.sim.cluster import Cluster
 from tests.sim.cuts import OUTSIDE, Place
 from tests.sim.limitbook import CATEGORIES
@@ -32,6 +36,8 @@ from tests.sim.wishbook import COLLECTOR, SLEEPER
 
 TOPIC: Final = "news"
 _WIRE_S: Final = 0.001
+_MARKS_S: Final = 0.5
+_CHANGES_S: Final = 0.15
 _APP: Final = Principal("t", "app", frozenset(("publish",)), 4_000_000_000)
 
 
@@ -45,6 +51,7 @@ class Manners(Struct, frozen=True):
     broadcasts: bool
     categories: bool
     wishes: bool = False  # users with a profile; what quiet hours hold back is a delayed message from then on
+    choices: bool = False  # users change their preferences all the time
 
 
 class Item:
@@ -94,6 +101,12 @@ class Publisher:
         self._past: list[Item] = []
         self.open: dict[Item, None] = {}  # in order: a set's depends on addresses
         self._later(self._rng.random() * manners.interval_s, self._act)
+        self._marker = Random(f"{seed}:marks of {number}")
+        self._later(self._marker.random() * _MARKS_S, self._mark)
+        self._chooser = Random(f"{seed}:choices of {number}")
+        self._changing: set[tuple[str, str]] = set()  # a change of this category of this user is under way
+        if manners.choices and number == 0:
+            self._later(self._chooser.random() * _CHANGES_S, self._choose)
         if manners.wishes and number == 0:
             for key in keys:
                 wishes = COLLECTOR if Random(f"{seed}:wishes of {key}").random() < 0.4 else SLEEPER
@@ -151,6 +164,8 @@ class Publisher:
         at_once = topic is None and "delay" not in fields and "window" not in fields.get("collapse", {})
         if self._manners.categories and at_once and rng.random() < 0.5:
             fields["category"] = rng.choice(("few", "few", "once"))
+        elif self._manners.choices and at_once:
+            fields["category"] = self._chooser.choice(("red", "blue"))
         item = Item(key, f"{self.name}-{self._count}" if named else "", named, fields, topic, deferrable=self._manners.wishes)
         self.open[item] = None
         if named and topic is None:
@@ -286,6 +301,41 @@ class Publisher:
             if answer.status == OK:
                 self._loop.call_soon(self._books.profiled, key, context=self._loop.outside)
 
+    # -- Preferences. -------------------------------------------------------------------------------------------------
+    def _choose(self) -> None:
+        """A device changes what its user has chosen, for one category; for others at the same time, perhaps."""
+        if self._stopped:
+            return
+        rng = self._chooser
+        self._later(rng.expovariate(1 / _CHANGES_S), self._choose)
+        key, category, choice, edges = rng.choice(self._keys), rng.choice(list(CHOSEN)), rng.choice(WISHES), self._cluster.edges()
+        if edges and (key, category) not in self._changing:
+            self._changing.add((key, category))
+            self._books.user(key).choices.changing(category, choice)
+            process, edge = rng.choice(edges)
+            change = Change(self, key, category, choice)
+            self._loop.call_later(_WIRE_S, self._begin, change.run, edge.gateway, context=process.context)
+            self._later(self._cluster.config.publish_timeout_ms / 1000 + 0.3, change.give_up)
+
+    # -- Inboxes. -----------------------------------------------------------------------------------------------------
+    def _mark(self) -> None:
+        """A user has seen what came so far."""
+        if self._stopped:
+            return
+        self._later(self._marker.expovariate(1 / _MARKS_S), self._mark)
+        edges, key = self._cluster.edges(), self._marker.choice(self._keys)
+        if edges:
+            process, edge = self._marker.choice(edges)
+            seq = self._books.user(key).told
+            self._loop.call_later(_WIRE_S, self._begin, self._mark_seen, key, edge.gateway, seq, context=process.context)
+
+    async def _mark_seen(self, key: str, gateway: Any, seq: int) -> None:
+        with contextlib.suppress(EngineError):
+            answer = await gateway.shard_client.mark_inbox(key, SEEN, True, [], [], seq)
+            self._tell(key, f"{self.name} is told {answer.status} about marking up to {seq}")
+            if answer.status == OK:
+                self._loop.call_soon(self._books.marked, key, seq, context=self._loop.outside)
+
     # -- Subscriptions. -----------------------------------------------------------------------------------------------
     def _subscribe(self, key: str) -> None:
         """Somebody looks after a user's subscriptions."""
@@ -327,6 +377,43 @@ _CALM: Final = Conditions(0, inactive_ms=15, delay_ms=5)
 """Not before the user has been still for a moment: until then the timer is moved, and moved again."""
 
 
+class Change:
+    """One change of a user's preferences, and what its device is told of it."""
+
+    def __init__(self, publisher: Publisher, key: str, category: str, choice: str) -> None:
+        self._publisher = publisher
+        self._key = key
+        self._category = category
+        self._choice = choice
+        self._over = False
+
+    async def run(self, gateway: Any) -> None:
+        publisher = self._publisher
+        publisher._tell(self._key, f"{self._category} is to be {self._choice}")
+        with contextlib.suppress(EngineError):
+            answer = await gateway.shard_client.change_profile(
+                self._key, PreferencesPatch(categories={self._category: CHOICES.index(self._choice)})
+            )
+            if answer.status == OK:
+                publisher._loop.call_soon(self._end, True, context=publisher._loop.outside)
+
+    def give_up(self) -> None:
+        """There was no answer in time."""
+        self._end(False)
+
+    def _end(self, answered: bool) -> None:
+        if self._over:
+            return
+        self._over = True
+        publisher, choices = self._publisher, self._publisher._books.user(self._key).choices
+        publisher._changing.discard((self._key, self._category))
+        publisher._tell(
+            self._key, f"{self._category} is {self._choice}" if answered else f"nobody knows whether {self._category} is {self._choice}"
+        )
+        publisher._books.seen["choices"] += answered
+        (choices.changed if answered else choices.unknown)(self._category, self._choice)
+
+
 class Attempt:
     """One HTTP request."""
 
@@ -352,7 +439,7 @@ class Attempt:
         if drafts[0].due_ms and drafts[0].topic is None and crc32(drafts[0].envelope.id.encode()) % 3 == 0:
             drafts[0].conditions = _CALM  # the same each time it is sent
         self._asked = drafts[0].envelope.id
-        publisher._books.asked(item.key, drafts[0].envelope.id)
+        publisher._books.asked(item.key, drafts[0].envelope.id, item.category, retain=drafts[0].envelope.retain)
         publisher._tell(
             item.key, f"{publisher.name} publishes {drafts[0].envelope.id}{' delayed' if drafts[0].due_ms else ''} at {self._process}"
         )
@@ -391,4 +478,4 @@ class Attempt:
 
 
 def _drafts(cluster: Cluster, body: bytes, new_id: Callable[[], str] = lambda: "") -> list[Draft]:
-    return parse_drafts(body, Content("application/json"), _APP, cluster.config, cluster.wall_ms(), new_id, CATEGORIES)
+    return parse_drafts(body, Content("application/json"), _APP, cluster.config, cluster.wall_ms(), new_id, CATEGORIES | CHOSEN)

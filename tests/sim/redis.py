@@ -275,6 +275,9 @@ class MiniRedis:
     def cmd_hkeys(self, key: bytes) -> list[bytes]:
         return list(self._get(key, dict) or ())
 
+    def cmd_hgetall(self, key: bytes) -> list[bytes]:
+        return [part for pair in (self._get(key, dict) or {}).items() for part in pair]
+
     def cmd_hlen(self, key: bytes) -> int:
         return len(self._get(key, dict) or ())
 

@@ -183,9 +183,6 @@ class Client:
     async def hsetnx(self, key: str, field: str, value: Any) -> Any:
         return await self.execute_command("HSETNX", key, field, value)
 
-    async def hexists(self, key: str, field: str) -> Any:
-        return await self.execute_command("HEXISTS", key, field)
-
     async def info(self) -> dict[str, Any]:
         """What the controller shows of it."""
         await self.execute_command("TIME")
@@ -263,7 +260,7 @@ class Pipeline:
     def xrange(self, key: str, min: Any = "-", max: Any = "+", count: int | None = None) -> None:
         self._commands.append(_xrange(key, min, max, count))
 
-    def xadd(self, key: str, fields: dict[Any, Any], *, maxlen: int, approximate: bool) -> None:
+    def xadd(self, key: str, fields: dict[Any, Any], *, maxlen: int | None = None, approximate: bool = True) -> None:
         self._commands.append(_xadd(key, fields, maxlen, approximate))
 
     def zrange(self, key: str, start: int, end: int) -> None:

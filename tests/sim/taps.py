@@ -38,7 +38,7 @@ class Flight:
         self.kind = kind
         self.attached = False
         self.attempts: dict[int, int] = {}  # number -> attempt of its last sending
-        self.sends: dict[int, int] = {}  # since anything was acknowledged
+        self.sends: dict[int, int] = {}
 
 
 class ShardTap:
@@ -99,7 +99,6 @@ class ShardTap:
             self._acked.setdefault(flight.user.key, set()).update(seqs)
             for other in self._flights.values():
                 if other.user is flight.user:
-                    other.sends.clear()
                     for seq in seqs:
                         other.attempts.pop(seq, None)
 
@@ -145,6 +144,8 @@ class ShardTap:
         for seq, attempt, _ in record.messages:
             if seq not in user.messages:
                 raise Violation(f"[2] {seq} of {user.key} goes out on {name} before it is in the journal", user.key)
+            if user.messages[seq].inbox_only:
+                raise Violation(f"{seq} of {user.key} is for the inbox only, and goes out on {name}", user.key)
             if seq in acked:
                 raise Violation(f"{seq} of {user.key} was acknowledged, and goes out on {name} again", user.key)
             if user.durably_acked.get(seq, self._epoch) < self._epoch:
@@ -154,16 +155,7 @@ class ShardTap:
             flight.attempts[seq] = attempt
             flight.sends[seq] = flight.sends.get(seq, 0) + 1
             if flight.sends[seq] > self._config.retry_tries:
-                self._check_stall(flight, seq, name)
+                raise Violation(f"tries: {seq} goes out on {name} too often", user.key)
         pending = [seq for seq in flight.attempts if not self._books.is_accounted(user, seq)]
         if len(pending) > self._config.window and flight.kind != SSE:
             raise Violation(f"window: {len(pending)} messages are in flight on {name}: {pending}", user.key)
-
-    def _check_stall(self, flight: Flight, seq: int, name: str) -> None:
-        """A stall also ends when what caused it is settled elsewhere, or has expired; then delivery begins anew."""
-        over = [other for other in flight.sends if self._books.is_accounted(flight.user, other)]
-        if not over:
-            raise Violation(f"stall: {seq} goes out on {name} too often, and nothing was acknowledged", flight.user.key)
-        flight.sends = {seq: 1}
-        for other in over:
-            flight.attempts.pop(other, None)

@@ -6,8 +6,9 @@ import faulthandler
 
 import pytest
 
-from tests.sim.detection import SEEN_AT, failure_at, first_failure
-from tests.sim.mutations import MUTATIONS
+from tests.sim.detection import ALONE, SEEN_AT, failure_at, first_failure
+from tests.sim.mutations import MUTATIONS, followers_read_late
+from tests.sim.world import Options, World
 
 pytestmark = [pytest.mark.usefixtures("lua"), pytest.mark.slow]
 
@@ -24,3 +25,10 @@ def test_a_mutation_is_found_within_a_thousand_seeds(name: str) -> None:
     # A mutation that no longer fits the code it patches breaks something else than a promise.
     assert "TypeError" not in failure
     assert "AttributeError" not in failure
+
+
+def test_followers_that_read_late_break_nothing_by_themselves() -> None:
+    """The mutation that has them is found for what else it does."""
+    name = "who_gets_slots_has_not_read_the_broadcast_log_to_its_end"
+    with followers_read_late():
+        assert not World(Options(SEEN_AT[name], enabled=ALONE[name])).run().failure

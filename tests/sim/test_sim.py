@@ -82,6 +82,17 @@ def test_while_nothing_fails_the_number_of_schedulers_changes_without_a_refusal(
     assert followed
 
 
+def test_while_nothing_fails_the_number_of_shards_changes_without_a_refusal() -> None:
+    added = removed = 0
+    for seed in (6, 18, 20, 25, 27, 31):
+        outcome = World(Options(seed, enabled=frozenset({"scale-shards"}))).run()
+        assert not outcome.failure
+        assert outcome.seen["503"] == outcome.seen["fenced"] == 0
+        added, removed = added + outcome.seen["shards added"], removed + outcome.seen["shards removed"]
+    assert added
+    assert removed
+
+
 def test_a_seed_replays_exactly_also_in_another_process() -> None:
     here = trace(11)
     assert here == trace(11)

@@ -18,25 +18,30 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from engine.config import Config
+from engine.core.controller.wanted import WantedNumbers
 from engine.core.mailbox.mailbox import Mailbox
-from engine.core.model.routing import partitions_of, slot_of
+from engine.core.model.routing import NOBODY, partitions_of, slot_of, topic_of
 from engine.core.wire.records import POLL, SSE, SSE_EXPLICIT, WEBSOCKET
 from engine.errors import Fenced, StorageUnavailable
+from engine.store.keys import WANTED_FIELD, meta_key
 from tests.sim.books import Books
 from tests.sim.clients import Device
-from tests.sim.cluster import Cluster, layout_of
+from tests.sim.cluster import SPARE_SLOTS, Cluster, layout_of
 from tests.sim.cuts import CALLS, CONTROLLER, OUTSIDE, RAY, REDIS, TCP
 from tests.sim.faults import CLASSES, Faults
+from tests.sim.inboxbook import check_inbox
 from tests.sim.known import Violation
 from tests.sim.loop import Process, SimLoop
 from tests.sim.ownership import ProcessBook
 from tests.sim.publishers import Manners, Publisher
 from tests.sim.taps import ShardTap
 from tests.sim.tenantbook import check_tenants
+from tests.sim.windowbook import Broken
 
 EPISODES: Final = {
     "crash-shard": 0.5,
@@ -64,6 +69,16 @@ SCALINGS_PER_S: Final = (0.0, 0.6, 2.4)
 """How often the number of schedulers changes."""
 
 SCHEDULERS_MAX: Final = 3
+
+SHARD_SCALINGS_PER_S: Final = (0.0, 0.0, 1.0, 3.0)
+"""How often the number of shards changes, in worlds with a controller."""
+
+SHARDS_MAX: Final = 4
+
+UPGRADES_PER_S: Final = (0.0, 0.0, 0.0, 0.0, 1.0)
+"""How often every process is to be replaced, in worlds with a controller. It takes some seconds, so faults strike there for longer."""
+
+_UPGRADE_STEPS: Final = 3
 
 HOST_EPISODES: Final = {"partition": 1.0, "cut-host": 0.4, "crash-controller": 0.2}
 """Of worlds with several hosts, in place of the above."""
@@ -114,6 +129,7 @@ def sizes(rng: Random) -> Config:
         edges=rng.choice((1, 2)),
         window=rng.choice((2, 4, 16)),
         offline_max=rng.choice((12, 60, 1000)),
+        inbox_max=5,
         recent_ids=256,
         hot_messages_max=rng.choice((4, 16, 64)),
         connections_per_user_max=rng.choice((2, 8)),
@@ -188,9 +204,15 @@ class World:
         if layout.has_controller:
             self._pace |= {name: rate * later.choice((0.0, 1.0, 1.0, 3.0)) for name, rate in HOST_EPISODES.items()}
             config = replace(config, link_timeout_ms=300, health_ms=250, health_timeout_ms=later.choice((500, 800)))
+            self._pace["scale-shards"] = Random(f"{options.seed}:scaling-shards").choice(SHARD_SCALINGS_PER_S)
+            self._pace["upgrade"] = Random(f"{options.seed}:upgrades").choice(UPGRADES_PER_S)
+            config = replace(config, drain_spread_ms=300) if self._pace["upgrade"] else config
         self._has_hosts = layout.has_controller
+        self._to_go: dict[str, int] = {}  # of the last upgrade: when the processes started that are to be replaced
         self._doomed: Counter[str] = Counter()  # by name: how many of its next incarnations die young
-        self.cluster = Cluster(self.loop, self.faults, config, users, layout, lambda what: self.tell("", what))
+        self._settles = bool(self._pace.get("scale-shards") or self._pace.get("upgrade"))
+        spare_slots = SPARE_SLOTS if self._settles else 0
+        self.cluster = Cluster(self.loop, self.faults, config, users, layout, spare_slots, lambda what: self.tell("", what))
         self.books = Books(config, self.cluster.server, lambda: self.cluster.storage.writer, self.cluster.wall_ms)
         self.books.is_split = self.cluster.is_split
         self.process_book = ProcessBook(self.cluster)
@@ -200,6 +222,7 @@ class World:
         self.cluster.on_recovered = self._recovered
         self.cluster.on_end = self._ended
         self.cluster.on_start = self._start
+        self.cluster.on_change = lambda what: self.books.seen.update((what,))
         self.cluster.on_fenced = lambda why: self.books.seen.update(("fenced" if why == "Fenced" else "clock set back",))
         self.cluster.on_failure = lambda why: self.fail(Violation(why))
         self.cluster.storage.on_broken = self._broken
@@ -224,6 +247,9 @@ class World:
         if not (manners.windows or manners.broadcasts or manners.categories) and sleep.random() < 0.5:
             manners = replace(manners, wishes=True)
             self.cluster.clock_offset_ms = -sleep.choice((400, 1000, 1800))
+        free = not (manners.windows or manners.categories or manners.wishes)
+        if free and Random(f"{options.seed}:choices").random() < 0.3:
+            manners = replace(manners, choices=True)
         self.publishers = [Publisher(self.cluster, self.books, users, number, options.seed, manners, self.tell) for number in range(2)]
         self._healed = False
 
@@ -248,6 +274,9 @@ class World:
     def _kill_asked(self, controller: Process, name: str) -> None:
         self.tell("", f"{controller} asks for the end of {name}")
         self.books.seen["replaced"] += 1
+        role, _, index = name.partition("-")
+        if self.cluster.actors[controller]._fleet.told_to_end((role, int(index))):
+            return  # by an upgrade: it was asked to drain
         try:
             self.process_book.kills(controller, name)
         except Violation as violation:
@@ -345,7 +374,7 @@ class World:
             return
         actor = self.cluster.actors[process]
         slots = rng.sample(self._slots, rng.randint(1, len(self._slots)))
-        to = rng.randrange(self._config.shards)
+        to = rng.randrange(self.cluster.slot_map.shards)
         told = rng.random() < 0.7
         self.faults.happens("move", f"{process} is to hand {slots} over to shard {to}")
 
@@ -482,24 +511,45 @@ class World:
         count = rng.choice([number for number in range(1, SCHEDULERS_MAX + 1) if number != self.cluster.slot_map.schedulers])
         self.faults.happens("scale-schedulers", f"there are to be {count} schedulers")
         if self._has_hosts:
-            process, controller = self.cluster.network.routes[CONTROLLER]
-            if process.state == "running":
-                scaling = process.context.run(self.loop.create_task, controller.scale(schedulers=count))
-                scaling.add_done_callback(self._scaling_begun, context=self.loop.outside)
+            self._ask_controller("scale-schedulers", schedulers=count)
             return
         self._add_schedulers(count)
         self._later(rng.choice((0.0, 0.02, 0.3)) * rng.random(), self._set_schedulers, rng, count)
 
-    def _scaling_begun(self, scaling: asyncio.Task[Any]) -> None:
+    def _do_scale_shards(self, rng: Random) -> None:
+        count = rng.choice([number for number in range(1, SHARDS_MAX + 1) if number != self.cluster.slot_map.shards])
+        self.faults.happens("scale-shards", f"there are to be {count} shards")
+        self._ask_controller("scale-shards", shards=count)
+
+    def _do_upgrade(self, _rng: Random) -> None:
+        self.faults.happens("upgrade", "every process is to be replaced")
+        process, controller = self.cluster.network.routes[CONTROLLER]
+        if process.state == "running":
+            upgrading = process.context.run(self.loop.create_task, controller.upgrade())
+            upgrading.add_done_callback(partial(self._upgrade_begun, controller), context=self.loop.outside)
+
+    def _upgrade_begun(self, controller: Any, upgrading: asyncio.Task[Any]) -> None:
+        self._scaling_begun("upgrade", upgrading)
+        if not upgrading.cancelled() and upgrading.exception() is None:
+            self._to_go = dict(controller._reconciler.wanted.replacing)
+
+    def _ask_controller(self, fault: str, **numbers: int) -> None:
+        """Ask the controller for other numbers. It may die before it has them in storage."""
+        process, controller = self.cluster.network.routes[CONTROLLER]
+        if process.state == "running":
+            scaling = process.context.run(self.loop.create_task, controller.scale(**numbers))
+            scaling.add_done_callback(partial(self._scaling_begun, fault), context=self.loop.outside)
+
+    def _scaling_begun(self, fault: str, scaling: asyncio.Task[Any]) -> None:
         if scaling.cancelled() or isinstance(scaling.exception(), StorageUnavailable | Fenced):
             return
         scaling.result()
         self.books.seen["scaled"] += 1
-        self._cancel_some("scale-schedulers")
+        self._cancel_some(fault)
 
     def _add_schedulers(self, count: int) -> None:
         for index in range(count):
-            self.cluster.add_scheduler(f"scheduler-{index}")
+            self.cluster.add_actor(f"scheduler-{index}")
 
     def _set_schedulers(self, rng: Random, count: int) -> None:
         self._add_schedulers(count)  # one may have been ended meanwhile
@@ -508,7 +558,7 @@ class World:
         self._cancel_some("scale-schedulers")
         if rng.random() < 0.3:
             return
-        for name in [name for name in self.cluster.names if name.startswith("scheduler")]:
+        for name in self.cluster.names_of("scheduler"):
             if rng.random() < 0.9:
                 self._later(0.02 * rng.random(), self._follow, name, version)
         if rng.random() < 0.7:
@@ -532,7 +582,7 @@ class World:
         """Those that the slot map has no more, unless there is a newer one."""
         slot_map = self.cluster.slot_map
         for index in range(slot_map.schedulers if slot_map.version == version else SCHEDULERS_MAX, SCHEDULERS_MAX):
-            self.cluster.remove_scheduler(f"scheduler-{index}")
+            self.cluster.remove_actor(f"scheduler-{index}")
 
     def _idle_schedulers(self) -> list[str]:
         """Those that do not serve what the slot map gives them, yet."""
@@ -542,6 +592,28 @@ class World:
     def _serves(self, name: str, index: int, schedulers: int) -> bool:
         actor = self.cluster.actor(name)
         return actor._ready.is_set() and tuple(actor._term.core.partitions) == tuple(partitions_of(index, schedulers))
+
+    def _unsettled(self) -> str:
+        """What is not as it is wanted, in worlds where shards come and go; "" when nothing is left to do."""
+        if not self._settles:
+            return ""
+        stored, slot_map, names = self.cluster.server.execute("HGET", meta_key(), WANTED_FIELD), self.cluster.slot_map, self.cluster.names
+        if stored is None:
+            return "nothing is wanted yet"
+        wanted = msgspec.json.decode(stored, type=WantedNumbers)
+        there = [len(self.cluster.names_of(role)) for role in ("shard", "scheduler")]
+        if not [wanted.shards, wanted.schedulers] == [slot_map.shards, slot_map.schedulers] == there:
+            return f"{wanted} is wanted, the slot map has {slot_map.shards} shards and {slot_map.schedulers} schedulers; there are {names}"
+        left = [name for name in names if self.cluster.actor(name)._started_ms == self._to_go.get(name)]
+        if left:
+            return f"{left} were to be replaced, and were not"
+        if wanted.replacing or len(self.cluster.names_of("edge")) != wanted.edges:
+            return f"{wanted} is wanted, and there are {names}"
+        slots = Counter(owner for owner in slot_map.owners if owner != NOBODY)
+        uneven = max(slots.values()) - min(slots.values()) > 1 and not self._pace["move"]
+        if wanted.sharing or uneven or set(slots) != set(range(slot_map.shards)):
+            return f"{wanted} is wanted, and the shards have {slots} slots"
+        return ""
 
     # -- Running. -----------------------------------------------------------------------------------------------------
     def run(self) -> Outcome:
@@ -555,7 +627,8 @@ class World:
         if self._has_hosts:
             self._later(0.001, self._set_up_firewall, self.faults.rng("partition").choice(_FIREWALL_S))
         try:
-            loop.run(lambda: self.violation is None and loop.steps < self.options.steps, self._after_step)
+            steps = self.options.steps * (_UPGRADE_STEPS if self._pace.get("upgrade") else 1)
+            loop.run(lambda: self.violation is None and loop.steps < steps, self._after_step)
             if self.violation is None and loop.steps < self.options.stop_after:
                 self._heal()
                 deadline = loop.time() + QUIET_S
@@ -601,10 +674,12 @@ class World:
             self.process_book.look()
         except Violation as violation:
             self.fail(violation)
-        for index in range(config.shards):
-            core = getattr(self.cluster.actor(f"shard-{index}"), "_core", None)
+        for name in self.cluster.names_of("shard"):
+            _, actor = self.cluster.network.routes.get(name, (None, None))
+            core = getattr(actor, "_core", None)
             if core is None:
                 continue
+            index = core.index
             if len(core.post_queue) > config.posts_pending_max + config.timer_claims_max * SCHEDULERS_MAX:
                 self.fail(Violation(f"[8] {len(core.post_queue)} posts wait in shard {index}"))
             held = sum(len(mailbox.hot) for mailbox in core.mailboxes.values())
@@ -642,7 +717,9 @@ class World:
             return False
         if any(True for _ in self.books.unfinished()):
             return False
-        return not any(self.books.is_owed(timer) for timer in self.books.timers.values()) and not self._idle_schedulers()
+        if any(self.books.is_owed(timer) for timer in self.books.timers.values()):
+            return False
+        return not self._idle_schedulers() and not self._unsettled()
 
     def _check_quiet(self) -> None:
         for publisher in self.publishers:
@@ -651,7 +728,26 @@ class World:
         self.books.check_end()
         if idle := self._idle_schedulers():
             raise Violation(f"{idle} do not serve their partitions")
+        if unsettled := self._unsettled():
+            raise Violation(unsettled)
         check_tenants(self.cluster.server, self.books.users, counted=True)
+        self._check_inboxes()
+
+    def _check_inboxes(self) -> None:
+        slots = self.cluster.slot_map
+        for user in self.books.users.values():
+            if topic_of(user.key) is not None:
+                continue
+            shard: Any = self.cluster.actor(f"shard-{slots.owner(user.key)}")
+            if shard is None or not shard._ready.is_set() or shard._core.slot_map.owner(user.key) != shard._core.index:
+                continue  # it starts, or the slot is on its way
+            core = shard._core
+            config, now_ms = self._config, self.books.latest_ms
+            try:
+                held = check_inbox(self.books, user, core, self.cluster.server, config.inbox_max, config.offline_max, now_ms)
+            except Broken as broken:
+                raise Violation(f"the inbox of {user.key}: {broken}", user.key) from None
+            self.books.seen["in inboxes"] += held
 
 
 def _stateless(mailbox: Mailbox) -> list[int]:

@@ -14,11 +14,10 @@ from engine.core.model.constants import HIGH
 from engine.core.model.envelope import Envelope
 from engine.core.wire.records import Timer
 from engine.errors import StorageUnavailable
-from engine.store.action_stream import ActionStreams, QueuedAction, append_actions
+from engine.store.action_stream import GROUP, ActionStreams, QueuedAction, append_actions
 from engine.store.dead_letter_stream import DeadLetterStream
 from engine.store.keys import action_stream_key, action_targets_key
 from engine.store.user_entries import drop_user_entries
-from tests.support.waiting import until
 
 TARGET = "ray://shop/carts.touch"
 CONFIG = Config(actions_waiting_max=5, action_claim_ms=50)
@@ -67,15 +66,14 @@ async def test_edges_share_a_stream_and_each_action_goes_to_one(redis_client: Re
 
 
 async def test_what_an_edge_holds_is_not_claimed_and_what_a_dead_one_held_is(redis_client: Redis) -> None:
-    await append_actions(redis_client, Config(), [timer(1), timer(2)])
-    first, second = edge(redis_client), edge(redis_client, "edge-1")
+    limits = replace(CONFIG, action_claim_ms=60_000)
+    await append_actions(redis_client, limits, [timer(1), timer(2)])
+    first, second = (ActionStreams(redis_client, limits, name) for name in ("edge-0", "edge-1"))
     held, lost = await first.read(TARGET, 2)
-
-    async def claimed() -> list[str]:
-        assert await first.hold(TARGET, [held.entry]) == {held.entry}
-        return await ids(second.claim(TARGET, 9))
-
-    assert await until(claimed) == ["m2"]
+    for entry in (held.entry, lost.entry):  # nobody has touched them for longer than that
+        await redis_client.xclaim(action_stream_key(TARGET), GROUP, "edge-0", 0, [entry], idle=limits.action_claim_ms + 1)
+    assert await first.hold(TARGET, [held.entry]) == {held.entry}
+    assert await ids(second.claim(TARGET, 9)) == ["m2"]
     assert await first.hold(TARGET, [held.entry, lost.entry]) == {held.entry}, "it is another edge's now"
     assert await second.hold(TARGET, [lost.entry]) == {lost.entry}
 

@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.config import Config
-from engine.core.commit.group import idempotency_value
+from engine.core.commit.first_result import idempotency_value
 from engine.core.mailbox.broadcast_log import BroadcastEntry, encode_entry
 from engine.core.model.constants import LOW
 from engine.core.model.envelope import Envelope

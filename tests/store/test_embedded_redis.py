@@ -150,6 +150,12 @@ async def test_its_memory_is_limited_and_nothing_is_evicted(config: Config, serv
             assert await command(redis, limited, "CONFIG", "GET", "maxmemory-policy") == {b"maxmemory-policy": b"noeviction"}
 
 
+async def test_a_user_with_one_message_costs_less_than_a_kilobyte(config: Config) -> None:
+    async with running(config) as redis:
+        await command(redis, config, "XADD", "offline", "1-0", "m", "x" * 200)
+        assert await command(redis, config, "MEMORY", "USAGE", "offline") < 1000
+
+
 def test_the_memory_of_a_container_is_what_its_control_group_allows(tmp_path: Path) -> None:
     machine = memory_bytes(tmp_path)
     assert machine == psutil.virtual_memory().total

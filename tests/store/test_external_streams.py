@@ -9,8 +9,8 @@ from engine.core.model.routing import SLOTS, slot_of
 from engine.core.shard.output import SessionEvent
 from engine.core.wire.records import SSE, WEBSOCKET
 from engine.errors import StorageUnavailable
-from engine.store.external_streams import read_online, write_session_events
-from engine.store.keys import session_stream_key
+from engine.store.external_streams import read_online, trim_session_events, write_session_events
+from engine.store.keys import session_stream_key, trimmed_mark_key
 
 
 def event(key: str, transport: int = WEBSOCKET, *, name: str = "disconnect", online: bool | None = None) -> SessionEvent:
@@ -18,7 +18,7 @@ def event(key: str, transport: int = WEBSOCKET, *, name: str = "disconnect", onl
 
 
 async def test_a_session_event_has_every_field(redis_client: Redis) -> None:
-    await write_session_events(redis_client, [event("acme:ann"), event("acme:ann", SSE)], 100)
+    await write_session_events(redis_client, [event("acme:ann"), event("acme:ann", SSE)])
     (_, first), (_, second) = await redis_client.xrange(session_stream_key())
     assert first == {
         b"event": b"disconnect",
@@ -36,21 +36,22 @@ async def test_a_session_event_has_every_field(redis_client: Redis) -> None:
 
 async def test_who_is_online_is_kept_for_the_successor_of_a_shard(redis_client: Redis) -> None:
     came = [event(key, name="connect", online=True) for key in ("acme:ann", "acme:bob", "acme:cyd")]
-    await write_session_events(
-        redis_client, [*came, event("acme:ann", name="suspect"), event("acme:bob", name="offline", online=False)], 100
-    )
+    await write_session_events(redis_client, [*came, event("acme:ann", name="suspect"), event("acme:bob", name="offline", online=False)])
     assert sorted(await read_online(redis_client, range(SLOTS))) == ["acme:ann", "acme:cyd"]
     assert await read_online(redis_client, [slot_of("acme:cyd")]) == ["acme:cyd"]
 
 
 async def test_the_stream_is_trimmed_to_about_its_limit(redis_client: Redis) -> None:
-    await write_session_events(redis_client, [event("acme:u")] * 400, 50)
+    await write_session_events(redis_client, [event("acme:u")] * 400)
+    await trim_session_events(redis_client, 50, 400)
     assert 50 <= await redis_client.xlen(session_stream_key()) <= 150, "whole nodes of 100 entries are dropped"
+    (first, _), *_ = await redis_client.xrange(session_stream_key(), count=1)
+    assert await redis_client.get(trimmed_mark_key(session_stream_key())) == first
 
 
 async def test_a_silent_redis_is_unavailable() -> None:
     client = Redis.from_url("unix:///nonexistent/redis.sock")
-    for call in (write_session_events(client, [event("t:u")], 9), read_online(client, [1])):
+    for call in (write_session_events(client, [event("t:u")]), read_online(client, [1])):
         with pytest.raises(StorageUnavailable):
             await call
     await client.aclose()

@@ -88,6 +88,8 @@ def all_keys() -> list[str]:
         keys.broadcast_positions_key("t"),
         keys.session_stream_key(),
         keys.subscribers_prefix(),
+        keys.ids_state_key(),
+        keys.ids_prefix(),
         keys.lease_key(),
         keys.link_key_key(),
         keys.revocation_log_key(),
@@ -97,6 +99,13 @@ def all_keys() -> list[str]:
         keys.revocation_tenants_key(),
         keys.action_targets_key(),
         keys.revocation_useless_key(),
+        keys.outcome_stream_key(),
+        keys.outcome_state_key(),
+        keys.load_history_key(),
+        keys.unsubscribe_key_key(),
+        keys.rules_state_key(),
+        keys.rules_texts_key(),
+        keys.recorded_events_key(),
     ]
     by_number = (
         *(keys.slot_epoch_key, keys.slot_mark_key, keys.page_key, keys.windows_key, keys.online_key, keys.looks_key, keys.floor_key),
@@ -115,6 +124,7 @@ def all_keys() -> list[str]:
     )
     found += [key_of(number) for key_of in by_number for number in (1, 11)]
     by_name = (keys.offline_key, keys.signals_key, keys.signals_writer_key, keys.dead_letter_key, keys.tenants_key, keys.action_stream_key)
+    by_name = (*by_name, keys.trimmed_mark_key, keys.event_groups_key)
     found += [key_of(name) for key_of in by_name for name in ("t", "t:u")]
     return [*found, keys.idempotency_key("t:u", "1")]
 
@@ -126,7 +136,7 @@ def test_no_two_kinds_of_keys_are_the_same() -> None:
 
 def test_every_public_function_of_the_module_is_among_them() -> None:
     named = {name for name in vars(keys) if name.endswith(("_key", "_prefix"))}
-    assert len(named) == 55, "a new one: add it to `all_keys` and count again"
+    assert len(named) == 66, "a new one: add it to `all_keys` and count again"
 
 
 def test_what_one_script_touches_together_shares_a_hash_tag() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from engine.config import Config
-from engine.core.commit.group import idempotency_value
+from engine.core.commit.first_result import idempotency_value, packed_result
 from engine.core.mailbox.broadcast_log import BroadcastEntry
 from engine.core.model.constants import LOW
 from engine.core.model.envelope import Envelope
@@ -25,9 +25,9 @@ from engine.core.shard.output import ShardOutput
 from engine.core.wire.records import ACCEPTED, CONFLICT, DUPLICATE, FireDone, Schedule, Timer
 from engine.errors import StorageUnavailable
 from engine.store.broadcast_stream import BroadcastLog
-from engine.store.keys import EPOCH_FIELD, IDS_SINCE_FIELD, meta_key
+from engine.store.keys import IDS_SINCE_FIELD, meta_key
 from engine.store.legacy_ids import LegacyIds, legacy_key, mark_upgrade
-from engine.store.redis_client import claim_data_epoch
+from engine.store.slot_map import claim_slot_map
 from engine.store.timer_store import TimerStore
 from tests.support.journal_writer import USER, Writer
 from tests.support.key_strategies import AUDIENCES, IDS, MAILBOXES, colliding_users
@@ -109,7 +109,7 @@ def test_a_key_that_is_looked_at_belongs_to_no_other_pair(key: str, id: str, dat
 
 # -- When they are looked at. ------------------------------------------------------------------------------------------
 async def test_data_that_an_older_version_used_is_marked_once_with_the_time_of_the_upgrade(redis_client: Redis) -> None:
-    await redis_client.hset(meta_key(), EPOCH_FIELD, "tovxxb")  # type: ignore[misc]
+    await claim_slot_map(redis_client, 2, 1)  # and no data epoch: a backup was restored
     await mark_upgrade(redis_client, 1_700_000_000_000)
     await mark_upgrade(redis_client, 1_800_000_000_000)
     assert await redis_client.hget(meta_key(), IDS_SINCE_FIELD) == b"1700000000000"  # type: ignore[misc]
@@ -117,7 +117,7 @@ async def test_data_that_an_older_version_used_is_marked_once_with_the_time_of_t
 
 async def test_new_data_is_marked_as_free_of_legacy_keys(redis_client: Redis) -> None:
     await mark_upgrade(redis_client, 1_700_000_000_000)
-    await claim_data_epoch(redis_client, 1_700_000_000)
+    await claim_slot_map(redis_client, 2, 1)
     await mark_upgrade(redis_client, 1_800_000_000_000)
     assert await redis_client.hget(meta_key(), IDS_SINCE_FIELD) == b"0"  # type: ignore[misc]
 
@@ -160,12 +160,11 @@ async def test_a_silent_redis_is_unavailable() -> None:
 # -- Who looks at them. ------------------------------------------------------------------------------------------------
 async def test_an_id_in_the_journals_group_that_the_old_version_stored_is_known_and_nothing_is_written(redis_client: Redis) -> None:
     await mark(redis_client, HOUR_MS)
-    value = idempotency_value(b"digest..", 7, "")
-    await redis_client.set(old_key(USER, "b"), value)
+    await redis_client.set(old_key(USER, "b"), idempotency_value(b"digest..", 7, ""))
     writer = Writer(redis_client)
     writer.journal._idempotency_ms = writer.journal._legacy_ids._remembered_ms = DAY_MS
     await writer.journal.take_over([1])
-    assert await writer.write("a", "b") == {1: value}
+    assert await writer.write("a", "b") == {1: packed_result(b"digest..", 7, "")}
     assert await writer.stored() == []
     assert await writer.write("a") == {}
     assert await writer.stored() == ["a"]

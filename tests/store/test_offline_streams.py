@@ -8,7 +8,12 @@ from collections.abc import Sequence
 import pytest
 from redis.asyncio import Redis
 
-from engine.core.journal.journal_records import spill_of
+from engine.core.commit.user_step import apply_mark
+from engine.core.inbox.inbox import PINNED, InboxLimits
+from engine.core.journal.journal_records import Marked, restore, spill_of
+from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.envelope import Envelope
+from engine.core.model.message import Message
 from engine.core.model.routing import SLOTS, slot_of
 from engine.core.shard.mailbox_store import StreamRead
 from engine.errors import StorageUnavailable
@@ -18,6 +23,7 @@ from engine.store.loss_detector import LossDetector
 from engine.store.offline_streams import OfflineStreams
 from engine.store.pages import Pages
 from tests.support.mailboxes import KEY, mailbox
+from tests.support.shard_world import RETRY
 
 NOW_MS = int(time.time() * 1000)
 LONG_MS = 600_000
@@ -94,6 +100,31 @@ async def test_the_sweep_touches_no_stream_whose_page_has_nothing_expired_or_can
     assert await sweep(offline, NOW_MS) == []
     assert await redis_client.zrange(looks_key(slot_of(KEY)), 0, -1) == [KEY.encode()]
     assert len(await ids_in(redis_client)) == 3
+
+
+async def test_of_an_inbox_the_sweep_only_says_what_is_over_and_the_next_checkpoint_deletes_that(redis_client: Redis) -> None:
+    keeps = InboxLimits(messages_max=10, keep_ms=LONG_MS, pinned_max=2, numbers_max=100)
+    pages, _ = await stores_of(redis_client)
+    offline = OfflineStreams(redis_client, pages._loss_detector, keeps)
+    box = Mailbox(KEY, NOW_MS)
+    box.inbox_limits = keeps
+    for seq, accepted_ms in ((1, NOW_MS), (2, NOW_MS), (3, NOW_MS + 5)):
+        envelope = Envelope(f"m{seq}", b"d" * 8, 1, True, b'"id":"m%d"' % seq)
+        box.append(Message(seq, envelope, NOW_MS + 10 * LONG_MS, accepted_ms), b"", 10)
+    box.settle_through(3, None, NOW_MS, RETRY)
+    apply_mark(box, Marked(KEY, PINNED, True, [2]))
+    await pages.write([spill_of(box)], NOW_MS)
+    assert await ids_in(redis_client) == [b"1-0", b"2-0", b"3-0"]
+    assert await offline.sweep(range(SLOTS), NOW_MS + LONG_MS - 1, 10) == []
+    (swept,) = await offline.sweep(range(SLOTS), NOW_MS + LONG_MS, 10)
+    assert (swept.overdue.expired, swept.overdue.aged, swept.overdue.due_ms) == ([], [1, 2], NOW_MS + LONG_MS + 5)
+    assert len(await ids_in(redis_client)) == 3
+    restored = restore(KEY, swept.page, NOW_MS, keeps)
+    restored.outdated(swept.overdue.expired, swept.overdue.aged, swept.overdue.due_ms)
+    await pages.write([spill_of(restored)], NOW_MS)
+    assert await ids_in(redis_client) == [b"2-0", b"3-0"]
+    assert restored.inbox is not None
+    assert restored.inbox.upto(9) == [2, 3]
 
 
 async def test_a_silent_redis_is_unavailable() -> None:

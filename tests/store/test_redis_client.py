@@ -26,6 +26,7 @@ def test_a_password_is_never_displayed() -> None:
     assert display_url("unix://user:secret@/run/redis.sock?db=1&password=a@b") == "unix://user:***@/run/redis.sock?db=1&password=***"
     assert display_url("unix:///run/redis.sock") == "unix:///run/redis.sock"
     assert display_url("redis://[::1]:6379/0") == "redis://[::1]:6379/0"
+    assert display_url("redis://u:one@a redis://u:two three@b") == "redis://u:***@a redis://u:***@b"
 
 
 def test_an_url_of_something_else_is_refused_by_the_name_of_the_setting() -> None:

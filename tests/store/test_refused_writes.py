@@ -17,16 +17,19 @@ from engine.core.journal.journal_records import spill_of
 from engine.core.model.action import Action
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import slot_of, split_key
+from engine.core.rules.versions import VersionInfo, VersionState
 from engine.core.scheduler.scheduler_events import StoreRequest, StoreWork
 from engine.core.wire.records import OK, Cancel, Schedule, Timer
 from engine.errors import StorageUnavailable
+from engine.store.accepted_ids import begin_with_buckets
 from engine.store.action_stream import ActionStreams, append_actions
 from engine.store.dead_letter_stream import DeadLetterStream
 from engine.store.journal import Journal
 from engine.store.pages import Pages
 from engine.store.redis_client import claim_data_epoch, replace_data_epoch
+from engine.store.rules_store import RulesStore, StoredState
 from engine.store.timer_store import TimerStore
-from tests.support.journal_writer import Writer
+from tests.support.journal_writer import USER, Writer
 from tests.support.mailboxes import KEY, mailbox
 from tests.support.redis_rewind import Moment
 from tests.support.redis_server import RedisServer
@@ -159,6 +162,21 @@ async def test_an_action_is_neither_lost_nor_doubled_by_a_refused_write(client: 
     assert [one.id for one in await streams.read("https://h/", 9)] == ["m1"]
 
 
+@pytest.mark.parametrize("trouble", TROUBLES)
+async def test_a_version_of_the_rules_is_stored_whole_or_not_at_all(client: Redis, trouble: Trouble) -> None:
+    store = RulesStore(client, Config())
+    first = await store.change(StoredState(), VersionState().stored(VersionInfo(1, 0, "ann", 1, 1, "d"), 9).activated(1, "ann", 0), "one")
+    assert first is not None
+    before = await everything(client)
+    second = first.state.stored(VersionInfo(2, 0, "ann", 1, 1, "e"), 9)
+    async with trouble(client):
+        with pytest.raises(StorageUnavailable):
+            await store.change(first, second, "two")
+    assert await everything(client) == before
+    assert await store.change(first, second, "two") is not None
+    assert await store.texts([1, 2]) == {1: "one", 2: "two"}
+
+
 @pytest.mark.parametrize("written", [True, False])
 async def test_a_rollback_needs_no_memory(client: Redis, written: bool) -> None:
     """Publishers were told 503; the shard must not wait for memory to make that true, and to say so to the next ones at once."""
@@ -172,6 +190,22 @@ async def test_a_rollback_needs_no_memory(client: Redis, written: bool) -> None:
     writer.intake.refused()
     assert await writer.stored() == []
     assert await writer.write("a") == {}
+
+
+@pytest.mark.parametrize("buckets", [True, False])
+async def test_a_repeat_is_recognized_without_memory(client: Redis, buckets: bool) -> None:
+    if buckets:
+        await begin_with_buckets(client)
+    writer = Writer(client)
+    await writer.journal.take_over([1])
+    await writer.write("a", "b")
+    writer.mailboxes[USER].recent.clear()  # only storage remembers them
+    before = await everything(client)
+    async with out_of_memory(client):
+        assert set(await writer.write("new", "a")) == {1}
+        with pytest.raises(StorageUnavailable):
+            await writer.write("new")
+    assert await everything(client) == before
 
 
 async def test_without_memory_nothing_more_is_claimed_and_requests_go_on(client: Redis) -> None:

@@ -17,6 +17,7 @@ MARKERS = {
     "jwt_secret": "marker-two",
     "jwt_jwks_url": "https://u:marker-three@idp/keys",
     "webhook_secret": "marker-four",
+    "history_url": "postgresql://engine:marker@db/history",
 }
 CONFIG = Config(**MARKERS, shards=7)
 
@@ -43,6 +44,13 @@ def test_a_configuration_neither_shows_its_secrets_nor_is_pickled_with_them() ->
     with pytest.raises(TypeError, match="not pickled"):
         pickle.dumps(CONFIG)
     assert pickle.loads(pickle.dumps(without_secrets(CONFIG))) == Config(shards=7)
+
+
+def test_a_configuration_that_another_version_pickled_is_read_as_far_as_it_is_known() -> None:
+    """Ray constructs an actor's next process, which an upgrade starts, with what the version before has given it."""
+    read, (values,) = Config(shards=7).__reduce__()
+    del values["edges"]  # as of a version that has no such setting
+    assert read(values | {"of_the_next_version": 1}) == Config(shards=7)
 
 
 @pytest.mark.parametrize("key", [engine_key(bytes(32)), b"", bytes(31)])

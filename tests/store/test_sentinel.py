@@ -145,7 +145,7 @@ async def test_a_timer_is_scheduled_when_the_replicas_have_it(group: SentinelGro
 
     def work(sid: str) -> list[StoreWork]:
         timer = Timer(sid, "default:ann", now_ms + 60_000, now_ms, 60_000, Envelope(sid, b"digest..", 1, True, b'"id":"x"'))
-        return [StoreWork(3, now_ms, {}, [StoreRequest(Schedule(1, False, timer), False)], None)]
+        return [StoreWork(3, now_ms, {}, [StoreRequest(Schedule(1, False, timer))], None)]
 
     (done,) = await store.apply(work("3-a"), now_ms)
     assert done.answers[0].status == SCHEDULED

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from engine.core.model.routing import SLOTS, spread
-from engine.errors import StorageUnavailable
-from engine.store.slot_map import claim_slot_map, read_slot_map
+from engine.core.model.formats import FORMATS, UPGRADES
+from engine.core.model.routing import SLOTS, SlotMap, spread
+from engine.errors import ConfigError, FormatsTooNew, StorageUnavailable
+from engine.store.keys import slots_key
+from engine.store.slot_map import claim_slot_map, read_slot_map, require_slot_map, swap_slot_map
 
 
 async def test_the_first_use_spreads_all_slots_evenly(redis_client: Redis) -> None:
@@ -48,3 +51,32 @@ async def test_storage_that_is_away_is_an_error_that_passes() -> None:
     with pytest.raises(StorageUnavailable):
         await claim_slot_map(client, 2, 1)
     await client.aclose()
+
+
+async def store(client: Redis, slot_map: SlotMap) -> None:
+    await client.set(slots_key(), msgspec.msgpack.encode(slot_map))
+
+
+async def test_new_data_and_data_whose_engine_starts_as_a_whole_are_written_in_the_formats_of_this_version(redis_client: Redis) -> None:
+    assert (await claim_slot_map(redis_client, 2, 1)).formats == FORMATS
+    before = msgspec.structs.asdict(spread(2)) | {"version": 7}
+    del before["formats"]
+    await redis_client.set(slots_key(), msgspec.msgpack.encode(before))  # as a version without upgrades of formats stores it
+    assert (await require_slot_map(redis_client)).formats == UPGRADES
+    claimed = await claim_slot_map(redis_client, 2, 1)
+    assert (claimed.formats, claimed.version) == (FORMATS, 8)
+
+
+async def test_a_version_that_does_not_read_the_formats_of_the_data_serves_nothing_of_them(redis_client: Redis) -> None:
+    await store(redis_client, msgspec.structs.replace(spread(2), formats=FORMATS + 1))
+    with pytest.raises(FormatsTooNew, match="install"):
+        await require_slot_map(redis_client)
+    with pytest.raises(ConfigError, match="install"):
+        await claim_slot_map(redis_client, 2, 1)
+
+
+async def test_whoever_changes_the_owners_keeps_the_formats(redis_client: Redis) -> None:
+    before = msgspec.structs.replace(spread(2), formats=UPGRADES)
+    await store(redis_client, before)
+    assert await swap_slot_map(redis_client, before.with_owner([0], 1))
+    assert (await require_slot_map(redis_client)).formats == UPGRADES

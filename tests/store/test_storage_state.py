@@ -73,3 +73,14 @@ async def test_the_state_is_followed_and_holds_while_the_server_does_not_answer(
     server.start()
     await until(lambda: not state.full and state.durability == AS_PROMISED)
     following.cancel()
+
+
+async def test_of_several_servers_the_fullest_and_the_weakest_count(client: Redis, redis_client: Redis) -> None:
+    await client.config_set("maxmemory", int((await client.info("memory"))["used_memory"]) + 1000)
+    await client.config_set("appendfsync", "everysec")
+    for clients in ((client, redis_client), (redis_client, client)):
+        state = StorageState()
+        await state.read(*clients)
+        assert state.full
+        assert state.durability == EVERYSEC
+    await client.config_set("maxmemory", 0)

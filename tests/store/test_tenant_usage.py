@@ -20,6 +20,7 @@ from engine.store.journal import Journal
 from engine.store.keys import (
     held_key,
     offline_key,
+    subscribers_prefix,
     tenants_key,
     timer_counted_key,
     timer_due_key,
@@ -35,6 +36,7 @@ from engine.store.tenant_usage import TenantUsage
 from engine.store.timer_store import TIMER_BYTES, TimerStore
 from tests.support.mailboxes import mailbox
 from tests.support.recorded_runs import recorded_runs
+from tests.support.redis_server import RedisServer
 from tests.support.tenant_recount import counted, recount
 
 NOW_MS = int(time.time() * 1000)
@@ -170,9 +172,9 @@ def timer(key: str, unique: str, size: int = 10) -> Timer:
     )
 
 
-async def turn(store: TimerStore, key: str, *requests: object, fired: dict[str, str] | None = None, repeat: bool = False) -> list[int]:
+async def turn(store: TimerStore, key: str, *requests: object, fired: dict[str, str] | None = None) -> list[int]:
     """The statuses of a turn of this key's partition."""
-    work = StoreWork(partition_of(key), 0, fired or {}, [StoreRequest(request, repeat) for request in requests])  # type: ignore[arg-type]
+    work = StoreWork(partition_of(key), 0, fired or {}, [StoreRequest(request) for request in requests])  # type: ignore[arg-type]
     return [answer.status for answer in (await store.apply([work], NOW_MS))[0].answers]
 
 
@@ -188,7 +190,7 @@ async def test_a_delayed_message_counts_from_its_acceptance_until_it_is_moved_no
     await turn(store, "t:ann", Reschedule(1, "t", one.sid, NOW_MS + 90_000))
     assert await counted(redis_client, "t") == figures
     for _ in range(2):
-        await turn(store, "t:ann", Cancel(1, "t", one.sid), repeat=True)
+        await turn(store, "t:ann", Cancel(1, "t", one.sid))
         assert await counted(redis_client, "t") == await recount(redis_client, "t")
     assert (await counted(redis_client, "t"))["users"] == 1
     await turn(store, "t:ann", CancelAll(1, "t:ann"))
@@ -343,3 +345,32 @@ async def test_a_silent_redis_is_unavailable() -> None:
         with pytest.raises(StorageUnavailable):
             await call
     await client.aclose()
+
+
+async def test_with_several_servers_a_tenant_has_what_all_of_them_have(redis_client: Redis, redis_server: RedisServer) -> None:
+    second = Redis.from_url(f"{redis_server.url}?db=1", socket_timeout=5)
+    usage = TenantUsage(redis_client, second)
+    for client, users, topics in ((redis_client, {"a": 6, "b": 9, "c": 1}, {"a": 3}), (second, {"a": 4, "b": 0, "d": 5}, {"a": 5})):
+        await client.zadd(tenants_key("users"), {tenant: count for tenant, count in users.items() if count})
+        await client.zadd(tenants_key("topics"), topics)
+        await client.hset(subscribers_prefix() + "a", f"topic-{len(users)}-{users['a']}", "1")
+    assert await usage.of("a") == {"users": 10, "stored_bytes": 0, "topics": 5, "signal_names": 0}
+    assert await usage.full({"users": 10, "topics": 5}) == {"users": {"a"}, "topics": {"a"}}
+    assert await usage.full({"users": 9, "topics": 6}) == {"users": {"a", "b"}, "topics": frozenset()}
+    assert await usage.known_topics("a", ["topic-3-6", "topic-3-4", "none"]) == {"topic-3-6", "topic-3-4"}
+    await second.aclose()
+
+
+async def test_the_largest_tenants_are_named_with_all_their_figures(redis_client: Redis) -> None:
+    await redis_client.zadd(tenants_key("stored_bytes"), {"big": 900, "small": 5, "gone": 0})
+    await redis_client.zadd(tenants_key("users"), {"big": 1, "small": 2, "many": 70})
+    await redis_client.zadd(tenants_key("topics"), {"big": 3})
+    usage = TenantUsage(redis_client)
+    figures = {"users": 0, "stored_bytes": 0, "topics": 0, "signal_names": 0}
+    assert await usage.largest(2) == {
+        "big": {**figures, "users": 1, "stored_bytes": 900, "topics": 3},
+        "small": {**figures, "users": 2, "stored_bytes": 5},
+    }
+    assert list(await usage.largest(10)) == ["big", "small", "many"]
+    with pytest.raises(StorageUnavailable):
+        await TenantUsage(Redis(host="127.0.0.1", port=1)).largest(2)

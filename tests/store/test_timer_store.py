@@ -10,9 +10,9 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.config import Config
-from engine.core.commit.group import NEVER, idempotency_value
+from engine.core.commit.first_result import NEVER, idempotency_value
 from engine.core.model.envelope import Envelope
-from engine.core.model.routing import TIMER_PARTITIONS, partition_of, timer_id
+from engine.core.model.routing import TIMER_PARTITIONS, audience_key, partition_of, timer_id
 from engine.core.scheduler.scheduler_events import BEGINNING, ReadTimers, StoreDone, StoreRequest, StoreWork, TimersRead
 from engine.core.wire.records import (
     ALREADY_FIRED,
@@ -36,7 +36,7 @@ from engine.core.wire.records import (
 from engine.errors import Fenced, StorageUnavailable
 from engine.store.keys import idempotency_key, timer_due_key, timer_fired_key, timer_key, timer_quarantine_key, timer_user_prefix
 from engine.store.timer_store import TimerStore
-from tests.support.redis_server import start_redis
+from tests.support.redis_server import RedisServer, start_redis
 
 NOW = 1_790_000_000_000
 KEY = "default:ann"
@@ -64,8 +64,8 @@ class Hold:
         self.store = TimerStore(client, config, range(TIMER_PARTITIONS), "scheduler-0")
         self.claimed_ms = NOW - 1
 
-    async def ask(self, *requests: Any, repeat: bool = False, now_ms: int = NOW) -> list[TimerAnswer]:
-        work = StoreWork(PARTITION, self.claimed_ms, {}, [StoreRequest(request, repeat) for request in requests])
+    async def ask(self, *requests: Any, now_ms: int = NOW) -> list[TimerAnswer]:
+        work = StoreWork(PARTITION, self.claimed_ms, {}, [StoreRequest(request) for request in requests])
         return (await self.store.apply([work], now_ms))[0].answers
 
     async def schedule(self, *timers: Timer, idempotent: bool = False) -> list[TimerAnswer]:
@@ -184,15 +184,17 @@ async def test_a_cancelled_timer_leaves_nothing_but_a_tombstone(hold: Hold, redi
     await hold.schedule(timer("a"))
     assert await hold.one(Cancel(1, "default", sid)) == (OK, [sid])
     assert await _keys(redis_client) == {f"{{t{PARTITION}}}cancelled"}
-    assert await hold.one(Cancel(1, "default", sid)) == (NOT_FOUND, [])
     assert await hold.one(Inspect(1, "default", sid)) == (NOT_FOUND, [])
+    assert await hold.one(Reschedule(1, "default", sid, NOW + 900)) == (NOT_FOUND, [])
 
 
-async def test_a_repeated_cancel_whose_answer_was_lost_is_ok(hold: Hold) -> None:
+async def test_cancelling_again_is_answered_as_the_first_time_and_a_stranger_finds_nothing(hold: Hold) -> None:
+    sid = timer("a").sid
     await hold.schedule(timer("a"))
-    await hold.ask(Cancel(1, "default", timer("a").sid))
-    assert (await hold.ask(Cancel(1, "default", timer("a").sid), repeat=True))[0].status == OK
-    assert (await hold.ask(Cancel(1, "default", timer("never").sid), repeat=True))[0].status == NOT_FOUND
+    await hold.ask(Cancel(1, "default", sid))
+    assert await hold.one(Cancel(1, "default", sid)) == (OK, [])
+    assert await hold.one(Cancel(1, "other", sid)) == (NOT_FOUND, [])
+    assert await hold.one(Cancel(1, "default", timer("never").sid)) == (NOT_FOUND, [])
 
 
 async def test_a_repeated_schedule_does_not_bring_a_cancelled_or_fired_timer_back(hold: Hold, redis_client: Redis) -> None:
@@ -300,7 +302,7 @@ async def test_all_timers_of_a_user_are_cancelled_at_once(hold: Hold, redis_clie
     assert (answer.status, answer.count) == (OK, 2)
     assert [found.sid for found in (await hold.ask(ListTimers(2, other_key, 10)))[0].timers] == [timer_id(other_key, "c")]
     assert (await hold.ask(Inspect(3, "default", timer("a").sid)))[0].status == NOT_FOUND
-    (again,) = await hold.ask(CancelAll(4, KEY), repeat=True)
+    (again,) = await hold.ask(CancelAll(4, KEY))
     assert (again.status, again.count) == (OK, 0)
     await hold.ask(CancelAll(5, other_key))
     assert await keys_left(redis_client) == set()
@@ -384,8 +386,8 @@ async def test_an_id_taken_by_a_crashed_publish_still_leads_to_one_timer(hold: H
 async def test_an_id_is_given_back_when_the_timer_is_refused(redis_client: Redis) -> None:
     hold = await _hold(redis_client, timers_per_user_max=1)
     await hold.schedule(timer("a"))
-    for repeat in (False, True):
-        (answer,) = await hold.ask(Schedule(1, True, timer("b", id="mine")), repeat=repeat)
+    for _ in range(2):
+        (answer,) = await hold.ask(Schedule(1, True, timer("b", id="mine")))
         assert answer.status == OVERLOADED
         assert await redis_client.exists(idempotency_key(KEY, "mine")) == 0
 
@@ -435,10 +437,10 @@ async def test_what_is_to_come_again_has_its_new_time_everywhere_before_requests
     moved = {timer("a").sid: (NOW + 700, KEY), timer("gone").sid: (NOW + 700, KEY)}
     requests = [StoreRequest(ListTimers(1, KEY, 10)), StoreRequest(Cancel(2, "default", timer("a").sid))]
     work = StoreWork(PARTITION, NOW - 1, {}, requests, ReadTimers(BEGINNING, NOW + 90_000, 10, 1 << 20), moved)
-    for n, fate in enumerate([OK, NOT_FOUND]):
+    for n in range(2):
         (done,) = await hold.store.apply([work], NOW)
         assert done.moved == {timer("a").sid: n == 0, timer("gone").sid: False}
-        assert done.answers[1].status == fate, "a timer that was claimed can be cancelled once it has another time"
+        assert done.answers[1].status == OK, "a timer that was claimed can be cancelled once it has another time"
         if n == 0:
             assert [(found.sid, found.due_ms) for found in done.answers[0].timers] == [
                 (timer("c").sid, NOW + 500),
@@ -565,3 +567,31 @@ async def test_scripts_unknown_to_the_server_are_sent_again(hold: Hold, redis_cl
     await hold.schedule(timer("a"))
     await redis_client.script_flush()
     assert await hold.one(Cancel(1, "default", timer("a").sid)) == (OK, [timer("a").sid])
+
+
+async def test_ids_of_broadcasts_are_where_the_broadcast_log_is(redis_client: Redis, redis_server: RedisServer) -> None:
+    """An id means the same message whether it is published at once, through the log on the first server, or with a delay."""
+    own = Redis.from_url(f"{redis_server.url}?db=1", socket_timeout=5)
+    audience = audience_key("default", "")
+    store = TimerStore(own, Config(), range(TIMER_PARTITIONS), "scheduler-0", redis_client)
+    await store.take_over()
+    timers = [timer("one", id="of-user"), timer("two", key=audience, id="of-everyone")]
+    work = [StoreWork(partition_of(item.key), NOW - 1, {}, [StoreRequest(Schedule(0, True, item), False)]) for item in timers]
+    assert [done.answers[0].status for done in await store.apply(work, NOW)] == [SCHEDULED, SCHEDULED]
+    for client, stored in ((own, [1, 0]), (redis_client, [0, 1])):
+        assert [await client.exists(idempotency_key(item.key, item.envelope.id)) for item in timers] == stored
+        assert await client.exists(timer_due_key(PARTITION)) == stored[0]
+    await own.aclose()
+
+
+async def test_while_the_first_server_is_away_only_delayed_broadcasts_are_refused(redis_client: Redis, tmp_path: Path) -> None:
+    """A repeat of what was refused is scheduled, once, also when its id was stored before."""
+    away = Redis(unix_socket_path=str(tmp_path / "nobody"))
+    audience = audience_key("default", "")
+    store = TimerStore(redis_client, Config(), range(TIMER_PARTITIONS), "scheduler-0", away)
+    await store.take_over()
+    timers = [timer("one", id="of-user"), timer("two", key=audience, id="of-everyone")]
+    work = [StoreWork(partition_of(item.key), NOW - 1, {}, [StoreRequest(Schedule(0, True, item), False)]) for item in timers]
+    assert [done.answers[0].status for done in await store.apply(work, NOW)] == [SCHEDULED, UNAVAILABLE]
+    assert not await redis_client.exists(timer_key(partition_of(audience)))
+    await away.aclose()

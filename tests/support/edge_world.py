@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import socket
 import struct
 import time
@@ -21,17 +22,25 @@ from websockets.exceptions import ConnectionClosed
 from engine.actors.edge import clock, wall_ms
 from engine.api.counters import CounterSignals, SumStore
 from engine.api.dead_letters import LetterStore
+from engine.api.inspection import Inspection
+from engine.api.rules_endpoint import RulesEndpoint
 from engine.api.token_revocation import TokenRevocations
 from engine.auth.tokens import Authenticator, mint
 from engine.config import Config
+from engine.core.commit.user_step import UserChange, settle_profiles
 from engine.core.edge.counter_merge import CounterBatch
+from engine.core.inbox.inbox import ARCHIVED, IN_ARCHIVE, READ, SEEN, UNREAD
+from engine.core.journal.journal_records import Profiled, StoredMessage
 from engine.core.mailbox.broadcast_log import BroadcastEntry
+from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.formats import FORMATS
 from engine.core.model.revocation import Revocation
-from engine.core.model.routing import SlotMap, spread
+from engine.core.model.routing import RoutingTable, SlotMap, spread
 from engine.core.policy.profile import Profile
 from engine.core.policy.user_state import UserState
+from engine.core.shard.user_overview import SlowConnection
 from engine.core.wire import records as wire
-from engine.errors import Overloaded, StorageUnavailable
+from engine.errors import Invalid, Overloaded, StorageUnavailable, Unavailable
 from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.ports import EdgeContext
@@ -41,9 +50,12 @@ from engine.routes import EdgeServices, Ready, Status, app
 from engine.store.broadcast_stream import Appended
 from engine.store.counter_sums import CounterSums
 from engine.store.dead_letter_stream import DeadLetterStream, LetterPage, StoredLetter
+from engine.store.event_streams import EventGroup, EventStreams, GroupEvent, Look, Position
+from engine.store.quarantine import QuarantinedRecord
 from engine.store.revocation_log import RevocationsRead
 from engine.store.tenant_usage import FIGURES, Figure, TenantUsage
 from engine.transports import http_server
+from tests.support.rules_storage import FakeRulesStore, FakeSampleStore
 from tests.support.waiting import until
 
 SECRET = "a secret of the tests, long enough to be one"
@@ -88,10 +100,16 @@ class FakeShard:
         self.topics: dict[str, set[str]] = {}
         self.subscribe_status = wire.OK
         self.profiles: dict[str, Profile | None] = {}
+        self.inboxes: dict[str, dict[int, wire.InboxRow]] = {}
+        self.inbox_status = wire.OK
+        self.revision = 0
+        self.forgotten_ids: set[str] = set()  # of messages that are in an inbox, and that the shard does not know by their ids any more
         self.user_states: dict[str, UserState] = {}
         self.profile_status = wire.OK
         self.erase_status = wire.OK
         self.active_ms = 0
+        self.cold: list[tuple[int, int]] = []
+        self.archived: list[int] = []  # acknowledged messages of the inbox, in storage only
         self._outgoing: list[Any] = []
 
     def take(self, record: Any) -> None:
@@ -140,6 +158,8 @@ class FakeShard:
         seq = self.heads[post.key] = self.heads.get(post.key, 0) + 1
         self.ids[post.key, post.envelope.id] = (seq, post.envelope.digest)
         self.mailboxes.setdefault(post.key, {})[seq] = post.envelope.body
+        self.inboxes.setdefault(post.key, {})[seq] = wire.InboxRow(seq, 0, False, wall_ms(), post.envelope.body)
+        self._count(post.key)
         self.say(wire.Posted(post.ref, wire.ACCEPTED, seq))
         for conn, attach in self.attached.items():
             if attach.key == post.key:
@@ -162,6 +182,8 @@ class FakeShard:
                 self._acked(attach.key, attach.cursor_seq)
             sent = self.acked.get(attach.key, 0)
             self.say(wire.Welcome(attach.conn, head, self.resumed or resumed, sent + 1, EPOCH))
+            if attach.counts:
+                self.say(wire.Counts(attach.conn, *self._counts(attach.key)))
         pending = [(seq, 1, body) for seq, body in sorted(self.mailboxes.get(attach.key, {}).items()) if seq > sent]
         if pending:
             self.say(wire.Deliver(attach.conn, pending))
@@ -205,9 +227,43 @@ class FakeShard:
         self.say(wire.Subscribed(subscribe.ref, self.subscribe_status, sorted(topics)))
 
     def setprofile(self, record: wire.SetProfile) -> None:
+        self._profiled(record, Profiled(record.key, record.profile))
+
+    def changeprofile(self, record: wire.ChangeProfile) -> None:
+        self._profiled(record, Profiled(record.key, None))
+
+    def _profiled(self, record: wire.SetProfile | wire.ChangeProfile, profiled: Profiled) -> None:
+        """As a shard does in a group of its own."""
+        mailbox = Mailbox(record.key, 0)
+        mailbox.user_state = UserState(self.profiles.get(record.key))
+        done = wire.ProfileIs(record.ref, self.profile_status, profiled.profile)
         if self.profile_status == wire.OK:
-            self.profiles[record.key] = record.profile
-        self.say(wire.ProfileIs(record.ref, self.profile_status, record.profile))
+            depends = record if isinstance(record, wire.ChangeProfile) or record.keep_categories else None
+            change = UserChange(mailbox, "", profiled, done, done, depends)
+            settle_profiles([change])
+            assert isinstance(change.record, Profiled)
+            self.profiles[record.key] = change.record.profile
+        self.say(done)
+
+    def readbacklog(self, record: wire.ReadBacklog) -> None:
+        pending = sorted(self.mailboxes.get(record.key, {}).items(), reverse=True)[: record.limit]
+        rows = [wire.BacklogRow(seq, 0, "", body) for seq, body in pending]
+        older = len(self.mailboxes.get(record.key, {})) > record.limit
+        acked = self.archived if record.unread else []
+        cold = [*self.cold, *((seq, seq) for seq in acked)]
+        self.say(wire.BacklogIs(record.ref, EPOCH, rows, cold, older, self.profiles.get(record.key), [], acked))
+
+    def readuser(self, record: wire.ReadUser) -> None:
+        head, pending = self.heads.get(record.key, 0), len(self.mailboxes.get(record.key, {}))
+        connections = [
+            wire.ConnectionState("e0", one.session, one.device, wire.TRANSPORTS[one.kind], wall_ms(), head, 0, 0, 0, False)
+            for one in self.attached.values()
+            if one.key == record.key
+        ]
+        topics, profile = sorted(self.topics.get(record.key, ())), self.profiles.get(record.key)
+        presence = "connected" if connections else "offline"
+        rest = ([wire.OpenWindow("likes", 3, 7_000)], profile, [("m1", wire.Step(5, "suppressed", "cap: enough"))], {"cart.left": 6})
+        self.say(wire.UserIs(record.ref, presence, head, head - pending, pending, pending, self.active_ms, connections, topics, *rest))
 
     def erase(self, record: wire.Erase) -> None:
         self.say(wire.ErasureDone(record.ref, self.erase_status))
@@ -220,6 +276,40 @@ class FakeShard:
         if self.profile_status == wire.OK:
             user_state.follow(record.follow, record.ended)
         self.say(wire.Followed(record.ref, self.profile_status, {rule: user_state.follows[rule] for rule in record.follow}))
+
+    def readinbox(self, record: wire.ReadInbox) -> None:
+        rows = [row for seq, row in sorted(self.inboxes.get(record.key, {}).items(), reverse=True) if seq < (record.before or seq + 1)]
+        rows = [row for row in rows if bool(row.flags & ARCHIVED) == bool(record.view & IN_ARCHIVE)]
+        rows = [row for row in rows if not record.view & UNREAD or not row.flags & READ]
+        before = rows[record.limit - 1].seq if len(rows) > record.limit else 0
+        self.say(wire.InboxIs(record.ref, self.inbox_status, rows[: record.limit], before, *self._counts(record.key), EPOCH))
+
+    def markinbox(self, record: wire.MarkInbox) -> None:
+        rows = self.inboxes.get(record.key, {})
+        known = {id: seq for (key, id), (seq, _) in self.ids.items() if key == record.key and id not in self.forgotten_ids}
+        for seq in {
+            *record.seqs,
+            *(known.get(id, 0) for id in record.ids),
+            *(seq for seq in rows if record.upto < 0 or seq <= record.upto),
+        }:
+            if seq in rows:
+                rows[seq].flags = rows[seq].flags | record.mark if record.on else rows[seq].flags & ~record.mark
+                if record.on and record.mark == READ:
+                    rows[seq].flags |= SEEN
+        unknown = [id for id in record.ids if id not in known]
+        self._count(record.key)
+        self.say(wire.InboxMarked(record.ref, self.inbox_status, *self._counts(record.key), unknown))
+
+    def _counts(self, key: str) -> tuple[int, int, int]:
+        listed = [row.flags for row in self.inboxes.get(key, {}).values() if not row.flags & ARCHIVED]
+        return sum(not flags & READ for flags in listed), sum(not flags & SEEN for flags in listed), self.revision
+
+    def _count(self, key: str) -> None:
+        """The inbox has changed: whoever wants its counts gets them."""
+        self.revision += 1
+        for attach in self.attached.values():
+            if attach.key == key and attach.counts:
+                self.say(wire.Counts(attach.conn, *self._counts(key)))
 
     def explain(self, record: wire.Explain) -> None:
         self.say(wire.Explained(record.ref, *self.explained))
@@ -325,6 +415,35 @@ class FakeLog:
         return Appended(wire.ACCEPTED, len(self.entries))
 
 
+class FakeBodies:
+    """Bodies in offline streams, as a dict by number; `away`: storage does not answer."""
+
+    def __init__(self) -> None:
+        self.stored: dict[int, StoredMessage] = {}
+        self.away = False
+
+    async def read(self, key: str, ranges: Sequence[tuple[int, int]], bytes_max: int) -> list[StoredMessage]:
+        if self.away:
+            raise StorageUnavailable("no answer")
+        numbers = [seq for first, last in ranges for seq in range(last, first - 1, -1)]
+        return [self.stored[seq] for seq in numbers if seq in self.stored]
+
+
+class FakeModel:
+    """Groups texts by their first word, or answers what a test says; counts the questions."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[list[str]]] = []
+        self.answer: list[list[int]] | None = None
+        self.silent = False
+
+    async def group(self, windows: Sequence[Sequence[str]]) -> list[list[int]] | None:
+        self.asked.append([list(window) for window in windows])
+        if self.silent or self.answer is not None:
+            return self.answer
+        return [[hash(text.split()[0]) for text in window] for window in windows]
+
+
 class FakeSums:
     """The sums of signals as a dict; `failures` batches fail first, applied or not."""
 
@@ -350,6 +469,49 @@ class FakeSums:
         if self.failures > 0:
             raise StorageUnavailable("no answer")
         return [self.sums.get(f"{tenant}:{name}", 0) for name in names]
+
+
+class FakeFigures:
+    """What operators look at beside the status, as a test sets it; each of its methods is that of another store."""
+
+    def __init__(self) -> None:
+        self.points: list[bytes] = []
+        self.tenants: dict[str, dict[Figure, int]] = {}
+        self.topics: dict[str, dict[str, int]] = {}  # by tenant, with their subscribers
+        self.records: list[QuarantinedRecord] = []
+        self.slow: list[SlowConnection] = []
+        self.away = False
+
+    async def read(self) -> list[bytes]:
+        self._look()
+        return self.points
+
+    async def largest(self, count: int) -> dict[str, dict[Figure, int]]:
+        self._look()
+        return dict(list(self.tenants.items())[:count])
+
+    async def page(self, tenant: str, after: str, count: int) -> tuple[dict[str, int], str, int]:
+        self._look()
+        topics = self.topics.get(tenant, {})
+        begin = re.fullmatch("[0-9]{1,2}-([0-9]{1,20})", after or "0-0")
+        if begin is None:
+            raise Invalid("what the page before answered as `after`", "after")
+        end = int(begin[1]) + count
+        page = sorted(topics)[int(begin[1]) : end]
+        return {topic: topics[topic] for topic in page}, f"0-{end}" if end < len(topics) else "", len(topics)
+
+    async def newest(self, count: int) -> tuple[list[QuarantinedRecord], int]:
+        self._look()
+        return self.records[:count], len(self.records)
+
+    async def slow_clients(self, count: int) -> list[SlowConnection]:
+        if self.away:
+            raise Unavailable("the controller does not answer")
+        return self.slow[:count]
+
+    def _look(self) -> None:
+        if self.away:
+            raise StorageUnavailable("storage is away")
 
 
 class FakeUsage:
@@ -380,7 +542,7 @@ class NoLinks:
 
     def ask_scheduler(self, index: int, records: Sequence[Any]) -> None: ...
 
-    def need_slots(self, version: int) -> None: ...
+    def need_slots(self, server: int, version: int) -> None: ...
 
 
 class NoLog:
@@ -453,6 +615,54 @@ class FakeLetters:
             raise StorageUnavailable("dead letters: away")
 
 
+class FakeGroups:
+    """Groups of consumers whose events are in a list; a group is held until its consumer leaves."""
+
+    def __init__(self) -> None:
+        self.events: list[GroupEvent] = []
+        self.known: dict[tuple[str, str], tuple[str, Position]] = {}
+        self.away = False
+
+    async def take(
+        self,
+        tenant: str,
+        group: str,
+        consumer: str,
+        reached: Position | None = None,
+        *,
+        oldest: bool = False,
+        leave: bool = False,
+        outcomes: bool = False,
+    ) -> tuple[str, Position] | None:
+        self._check()
+        if (tenant, group) not in self.known and len(self.known) >= 16:
+            return None
+        holder, position = self.known.get((tenant, group), ("", Position(("0-0", "0-0"))))
+        position = reached or position
+        if holder in ("", consumer):
+            holder = "" if leave else consumer
+        self.known[tenant, group] = (holder, position)
+        return holder, position
+
+    async def look(self, tenant: str, position: Position, count: int) -> Look:
+        self._check()
+        places = [place for place, event in enumerate(self.events) if event.position == position]
+        found = self.events[places[0] + 1 if places else 0 :][:count]
+        return Look(found, found[-1].position if found else position, False)
+
+    async def groups(self, tenant: str) -> list[EventGroup]:
+        self._check()
+        return [EventGroup(name, position, holder, {}) for (of, name), (holder, position) in self.known.items() if of == tenant]
+
+    async def drop(self, tenant: str, group: str) -> bool:
+        self._check()
+        return self.known.pop((tenant, group), None) is not None
+
+    def _check(self) -> None:
+        if self.away:
+            raise StorageUnavailable("groups of consumers: away")
+
+
 class EdgeWorld:
     """One edge and its peers. `config` settings as given, with small times where tests wait for them."""
 
@@ -468,7 +678,7 @@ class EdgeWorld:
         self.upgrades: list[str] = []  # who wanted them
         self.status: dict[str, Any] = {"version": "test", "edges": [{"index": index} for index in range(config.edges)]}
         self.gateway = Gateway(
-            config, spread(1), EdgeContext("e0-test", wall_ms, clock, MessageIds()), self, self.log, EdgeMetrics("edge-0")
+            config, RoutingTable([spread(1)]), EdgeContext("e0-test", wall_ms, clock, MessageIds()), self, self.log, EdgeMetrics("edge-0")
         )
         self.sums = FakeSums()
         self.usage: UsageStore = FakeUsage() if storage is None else TenantUsage(storage)
@@ -479,8 +689,21 @@ class EdgeWorld:
         self.revocation_log = FakeRevocationLog()
         self.revocations = TokenRevocations(config, self.revocation_log, self.authenticator, self.gateway)
         self.dead_letters: LetterStore = FakeLetters() if storage is None else DeadLetterStream(storage, config)
+        self.event_groups: Any = FakeGroups() if storage is None else EventStreams(storage, config, wall_ms)
+        self.bodies = FakeBodies()
+        self.model = FakeModel()
+        self.figures = FakeFigures()
+        self.rules_store = FakeRulesStore()
+        self.sample_store = FakeSampleStore()
+        self.rules = RulesEndpoint(config, self.gateway, self.rules_store, self.sample_store)
+        self.link_key_away = False
         self.port = 0
         self.server: http_server.EdgeServer
+
+    async def link_key(self) -> bytes:
+        if self.link_key_away:
+            raise StorageUnavailable("unsubscribe key: away")
+        return b"k" * 32
 
     async def connections_of(self, tenant: str) -> int:
         return self.gateway.connections_of[tenant]
@@ -516,6 +739,12 @@ class EdgeWorld:
             self.scale,
             self.rebalance,
             self.upgrade,
+            self.event_groups,
+            self.bodies,
+            self.model,
+            Inspection(self.config, *(self.figures,) * 4, self.figures.slow_clients),
+            self.rules,
+            self.link_key,
         )
 
     def send_shard(self, index: int, record: Any, _eager: bool) -> None:
@@ -529,7 +758,7 @@ class EdgeWorld:
         for record in records:
             self.scheduler.take(record)
 
-    def need_slots(self, version: int) -> None:
+    def need_slots(self, _server: int, version: int) -> None:
         self.slots_wanted.append(version)
 
     @property
@@ -538,10 +767,10 @@ class EdgeWorld:
 
     def move_all_to(self, shard: int, version: int) -> None:
         """A newer slot map arrives: every slot belongs to `shard`."""
-        self.gateway.set_slots(SlotMap(version, (shard,) * 1024))
+        self.gateway.set_slots(SlotMap(version, (shard,) * 1024, formats=FORMATS))
 
     # -- clients -----------------------------------------------------------------------------------------------------------
-    def token(self, user: str = "u1", scopes: str = "connect publish admin", ttl_s: float = 600, **claims: Any) -> str:
+    def token(self, user: str = "u1", scopes: str = "connect publish admin metrics", ttl_s: float = 600, **claims: Any) -> str:
         return mint(SECRET, user, scopes.split(), ttl_s, now_s=time.time(), **claims)
 
     def url(self, path: str = "", scheme: str = "http") -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 
 from engine.actors.fleet import ActorKey
 from engine.actors.ray_actors import RayActors
+from engine.core.model.formats import FORMATS
 from engine.store.slot_map import require_slot_map, swap_slot_map
 
 
@@ -23,17 +24,18 @@ class FakeActor:
         silent: no call returns.
         lost: every call fails, as one whose node is gone.
         busy: its process takes a whole core.
-        ready: what `stats` says.
+        ready, formats: what `stats` says.
         calls: names of the methods that were called, with their arguments, the proof left out.
     """
 
     def __init__(self, cloud: FakeActors, key: ActorKey) -> None:
         self.key = key
-        self.silent = self.lost = False
-        self.ready = True
+        self.silent, self.lost = False, cloud.placed is not None and key[1] not in cloud.placed
+        self.ready = self.has_place = True
         self.calls: list[tuple[Any, ...]] = []
         self.loads: dict[int, float] = {}
         self.busy = False
+        self.formats = cloud.formats
         self.before_hand_over: Callable[[], None] = lambda: None
         self._cloud = cloud
         self.begin()
@@ -50,6 +52,11 @@ class FakeActor:
             raise AttributeError(name)
         return _Method(self, name)
 
+    @property
+    def _client(self) -> Redis:
+        """Of the server that it uses."""
+        return self._cloud.clients[self.key[1] % len(self._cloud.clients)]
+
     async def answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
         """The answer of a method."""
         if self.lost:
@@ -62,9 +69,10 @@ class FakeActor:
     async def _stats(self) -> dict[str, Any]:
         role, index = self.key
         vitals = {"role": role, "index": index, "pid": self.pid, "started_ms": self.pid, "rss_bytes": 1, "node_id": self.node}
-        vitals["cpu_s"] = time.monotonic() if self.busy else 0.0
-        version = (await require_slot_map(self._cloud.client)).version
-        return {**vitals, "ready": self.ready, "slots_version": version}
+        vitals |= {"cpu_s": time.monotonic() if self.busy else 0.0, "has_place": self.has_place}
+        versions = [(await require_slot_map(client)).version for client in self._cloud.clients]
+        vitals |= {"formats": self.formats}
+        return {**vitals, "ready": self.ready, "slots_version": versions[index % len(versions)], "slots_versions": versions}
 
     async def _hand_over(self, *arguments: Any) -> int:
         if self.key[0] == "edge":
@@ -73,17 +81,17 @@ class FakeActor:
         slots, to, _ = arguments
         self.before_hand_over()
         while True:
-            found = await require_slot_map(self._cloud.client)
+            found = await require_slot_map(self._client)
             own = [slot for slot in slots if found.owners[slot] == self.key[1]]
             if not own:
                 return found.version
             changed = found.with_owner(own, to)
-            if await swap_slot_map(self._cloud.client, changed):
+            if await swap_slot_map(self._client, changed):
                 self._cloud.moved.extend((slot, self.key[1], to) for slot in own)
                 return changed.version
 
     async def _adopt(self, version: int, _proof: bytes) -> None:
-        assert version <= (await require_slot_map(self._cloud.client)).version
+        assert version <= (await require_slot_map(self._client)).version
 
     async def _follow(self, version: int, _proof: bytes) -> None:
         await self._adopt(version, _proof)
@@ -92,8 +100,9 @@ class FakeActor:
         return self.loads
 
     async def _drain(self, _proof: bytes) -> None:
-        slots = await require_slot_map(self._cloud.client)
-        assert self.key[1] not in slots.owners or self.key[0] != "shard", "it is drained when it has no slots any more"
+        slots = await require_slot_map(self._client)
+        alone = (not self.has_place and len(self._cloud.of("shard")) == 1) or self._cloud.draining.get(self.node)
+        assert self.key[1] not in slots.owners or self.key[0] != "shard" or alone, "it is drained when it has no slots any more"
 
 
 class _Method(msgspec.Struct):
@@ -110,26 +119,31 @@ class FakeActors(RayActors):
     Attributes:
         actors: those there are.
         moved: (slot, from, to), in order.
-        born_ready: what new actors say.
+        born_ready, formats: what new actors say.
+        placed: the only new actors that get a process, by their indexes.
         draining: nodes that are to go, and their deadlines. Processes start on node `here`, once it is to go on `there`.
         replaced: actors whose process ended and was to start anew, in order.
         full: no node has room for a process.
         room: whether a node has a place free.
         guests: those that were created without one.
+        spares: nodes on which a process without an actor was started, in order.
     """
 
-    def __init__(self, client: Redis) -> None:
-        self.client = client
+    def __init__(self, *clients: Redis) -> None:
+        self.clients = clients
         self.actors: dict[ActorKey, FakeActor] = {}
         self.ended: list[ActorKey] = []
         self.moved: list[tuple[int, int, int]] = []
         self.born_ready = True
+        self.formats = FORMATS
+        self.placed: Collection[int] | None = None
         self.draining: dict[str, int] = {}
         self.replaced: list[ActorKey] = []
         self.full = False
         self.room = True
         self.asked = 0  # about room
         self.guests: list[ActorKey] = []
+        self.spares: list[str] = []
         self._pids = 0
 
     def next_pid(self) -> int:
@@ -139,17 +153,27 @@ class FakeActors(RayActors):
     def names(self, _namespace: str) -> set[str]:
         return {f"{role}-{index}" for role, index in self.actors}
 
-    def has_room(self, _role: str) -> bool:
+    async def places(self) -> dict[str, tuple[int, int]]:
         self.asked += 1
-        return self.room
+        return dict.fromkeys(("shard", "scheduler", "edge"), (4, 1 if self.room else 0))
 
     def create(self, _given: Any, role: str, index: int, *, guest: bool = False) -> FakeActor:
         if guest:
             self.guests.append((role, index))
-        return self.actors.setdefault((role, index), FakeActor(self, (role, index)))
+        if (role, index) not in self.actors:
+            self.actors[role, index] = actor = FakeActor(self, (role, index))
+            actor.has_place = not guest
+        return self.actors[role, index]
 
     async def draining_nodes(self) -> dict[str, int]:
         return self.draining
+
+    async def start_spare(self, node_id: str) -> bool:
+        self.spares.append(node_id)
+        return True
+
+    def show(self, namespace: str, rows: list[Any], now_ms: float) -> None:
+        self.shown = rows
 
     def kill(self, handle: FakeActor, *, restart: bool) -> None:
         if restart:

@@ -219,9 +219,10 @@ class Host:
         return ["nsenter", f"--target={self._pid()}", *kinds, "--", "env", f"--chdir={self.home}", *words]
 
     def environment(self) -> dict[str, str]:
-        """Of processes on it: this interpreter's programs, this checkout, and a home of its own."""
+        """Of processes on it: this interpreter's programs, this checkout, Ray as on a node, and a home of its own."""
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        return os.environ | {"HOME": str(self.home), "TMPDIR": str(self.home), "PATH": path, "PYTHONPATH": str(CHECKOUT)}
+        modules = f"{CHECKOUT / 'tests' / 'support' / 'ray_without_extras'}{os.pathsep}{CHECKOUT}"
+        return os.environ | {"HOME": str(self.home), "TMPDIR": str(self.home), "PATH": path, "PYTHONPATH": modules}
 
     def start(self, command: str, **environment: str) -> subprocess.Popen[bytes]:
         """Start a shell command on it; its output is appended to `output.txt` in its home directory."""

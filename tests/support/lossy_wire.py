@@ -17,11 +17,22 @@ class Wire:
     def __init__(self, port: int) -> None:
         self.port = port
         self.deaf = False
+        self.refuses: tuple[str, ...] = ()  # paths that a proxy would not pass
         self.swallowed = 0
         self.writers: list[asyncio.StreamWriter] = []
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+            return
+        if head.split(b" ", 2)[1].decode().partition("?")[0] in self.refuses:
+            writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            writer.close()
+            return
         server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self.port)
+        server_writer.write(head)
         self.writers += [writer, server_writer]
         with suppress(ConnectionError):
             await asyncio.gather(self._pipe(reader, server_writer, upstream=True), self._pipe(server_reader, writer, upstream=False))

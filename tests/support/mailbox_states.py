@@ -31,7 +31,7 @@ def connect(mailbox: Mailbox, number: int) -> None:
     _send(mailbox)
 
 
-def _stall(mailbox: Mailbox) -> None:
+def _exhaust(mailbox: Mailbox) -> None:
     for tries in range(1, POLICY.tries + 2):
         first_connection(mailbox).overdue(mailbox.hot, 20_000 * tries, POLICY)
 
@@ -63,7 +63,7 @@ _EVENTS: dict[str, Callable[[Mailbox], object]] = {
     "acknowledged by id": lambda mailbox: mailbox.settle([2], first_connection(mailbox), 30, POLICY),
     "refused": lambda mailbox: mailbox.refuse([3]),
     "superseded": lambda mailbox: mailbox.supersede(2),
-    "stalled": lambda mailbox: [
+    "exhausted": lambda mailbox: [
         first_connection(mailbox).overdue(mailbox.hot, 20_000 * tries, POLICY) for tries in range(1, POLICY.tries + 2)
     ],
     "ended and cooled": _cool,
@@ -89,8 +89,8 @@ def mailboxes_after_two_events() -> Iterator[Mailbox]:
 
 
 def state_of(of: Any) -> dict[str, object]:
-    """Everything in a slotted object, and in the connections of a mailbox."""
-    state = {name: deepcopy(getattr(of, name)) for name in type(of).__slots__ if name not in ("memory", "connections", "path")}
+    """Everything in a slotted object, and in the connections of a mailbox; not what is counted of its tenant."""
+    state = {name: deepcopy(getattr(of, name)) for name in type(of).__slots__ if name not in ("memory", "tally", "connections", "path")}
     if isinstance(of, Mailbox):
         state["memory"] = (of.memory.messages, of.memory.bytes, of.memory.freed_bytes)
         state["connections"] = {conn: state_of(connection) for conn, connection in of.connections.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ _ROLES = {
     "ray::Shard": "shard",
     "ray::Scheduler": "scheduler",
     "ray::Controller": "controller",
+    "ray::Archivist": "archivist",
     "redis-server": "redis",
     "valkey-server": "redis",
     "raylet": "raylet",
@@ -46,6 +48,17 @@ def role_of(pid: int) -> str:
         return "others"
     name = name.split(" ", 1)[0].rsplit("/", 1)[-1].split(".", 1)[0]
     return _ROLES.get(name, "others")
+
+
+def spare_processes(engine: int) -> set[int]:
+    """Processes of Ray without an actor that have loaded the modules of a shard, of which Ray itself does not need msgspec."""
+    found = set()
+    for pid in tree(engine):
+        with contextlib.suppress(OSError):
+            name, mapped = (Path(f"/proc/{pid}/{what}").read_bytes() for what in ("cmdline", "maps"))
+            if name.startswith(b"ray::IDLE") and b"/msgspec/" in mapped:
+                found.add(pid)
+    return found
 
 
 def end_ray_node(node: subprocess.Popen[bytes], patience_s: float) -> None:

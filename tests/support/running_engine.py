@@ -103,7 +103,7 @@ class RunningEngine:
     async def publish(self, *items: dict[str, Any], tenant: str = "default") -> list[dict[str, Any]]:
         """Publish; returns the results. Fails unless all are taken."""
         # verify=False: reading the certificates of TLS, which nobody uses here, would cost 20 ms of every publish.
-        async with httpx.AsyncClient(timeout=20, trust_env=False, verify=False) as http:
+        async with httpx.AsyncClient(timeout=60, trust_env=False, verify=False) as http:
             answer = await http.post(
                 f"{self.url}/v1/notifications",
                 json=list(items),
@@ -133,7 +133,7 @@ class RunningEngine:
     def status(self) -> dict[str, Any]:
         """`GET /v1/status`."""
         headers = {"Authorization": f"Bearer {self.token('ops', 'operator')}"}
-        answer = httpx.get(f"{self.url}/v1/status", headers=headers, timeout=20, trust_env=False, verify=False)
+        answer = httpx.get(f"{self.url}/v1/status", headers=headers, timeout=60, trust_env=False, verify=False)
         assert answer.status_code == 200, answer.text
         body: dict[str, Any] = answer.json()
         return body

@@ -19,7 +19,7 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -44,6 +44,8 @@ class ScriptedEngine:
         self.pending: dict[int, dict[str, Any]] = {}
         self.gaps: list[dict[str, int]] = []  # to be told to a polling client
         self.queues: list[asyncio.Queue[dict[str, Any]]] = []  # one per open connection
+        self.ended = 0  # connections
+        self.cuts = 0
         # What the client said.
         self.connects: list[tuple[str, str | None]] = []  # (transport, cursor)
         self.frames: list[dict[str, Any]] = []  # over WebSocket
@@ -56,7 +58,12 @@ class ScriptedEngine:
         self.token: str | None = None  # the only good one; None takes any
         self.confirms = True  # refusals
         self.mute = False  # nothing is said any more, the socket stays open
+        self.full = False  # a WebSocket takes the place of what is connected: the user has no more connections
         self.status_code = 200
+        self.topics: set[str] = set()
+        self.keeps_inbox = False
+        self.inbox: list[dict[str, Any]] = []  # newest first, with their marks
+        self.revision = 0  # of the inbox
         self.letters: list[dict[str, Any]] = []  # dead ones, newest first
         # How it is tuned.
         self.welcome: dict[str, Any] = {"heartbeat_ms": 30_000, "timeout_ms": 60_000, "reconnect": {"delays_ms": [30, 60], "jitter": 0.3}}
@@ -71,8 +78,27 @@ class ScriptedEngine:
             "ts": int(time.time() * 1000), "attempt": 1, "data": {"title": title}, **fields,
         }  # fmt: skip
         self.pending[self.head] = message
+        self.inbox.insert(0, message | {"read": False, "archived": False})
+        self.revision += 1
         self.say({"type": "messages", "messages": [message]})
+        self.say_counts()
         return message
+
+    def counts(self) -> dict[str, int]:
+        unread = sum(not (one["read"] or one["archived"]) for one in self.inbox)
+        return {"unread": unread, "unseen": unread, "revision": self.revision}
+
+    def say_counts(self) -> None:
+        if self.keeps_inbox:
+            self.say({"type": "counts", **self.counts()})
+
+    def mark(self, mark: str, **which: Any) -> None:
+        """On any device."""
+        for one in self.inbox:
+            if which.get("all") or one["id"] in which.get("ids", ()):
+                one["archived" if mark == "archive" else "read"] = True
+        self.revision += 1
+        self.say_counts()
 
     def say(self, frame: dict[str, Any]) -> None:
         """Send a frame on every open connection."""
@@ -102,9 +128,21 @@ class ScriptedEngine:
         self.acknowledge({"seq": int(seq), "cursor": True})
         return "ok"
 
+    def gap(self, first: int, last: int) -> None:
+        """Announce that these are gone; a polling client gets it with its next answer."""
+        self.head = max(self.head, last)
+        self.say({"type": "gap", "from": first, "to": last})
+        if not self.queues:
+            self.gaps.append({"from": first, "to": last})
+
     def cut(self, code: int = 1012, reason: str = "") -> None:
-        """End every connection, after what has been said."""
+        """End every connection, after what has been said; a poll that waits is answered."""
+        self.cuts += 1
         self.say({"type": "cut", "code": code, "reason": reason})
+
+    def _gone(self, queue: asyncio.Queue[dict[str, Any]]) -> None:
+        self.queues.remove(queue)
+        self.ended += 1
 
     async def until(self, condition: Any, within_s: float = 30) -> None:
         """Wait until `condition()` holds; fails with the state otherwise."""
@@ -130,12 +168,16 @@ class ScriptedEngine:
         start = pending[0]["seq"] if pending else self.head + 1
         about = {"connection": f"c{len(self.connects)}", "user": "demo", "epoch": self.epoch, "seq": self.head, "resumed": resumed}
         welcome = {"type": "welcome", **about, "from": start, "window": 256, **self.welcome}
-        return [welcome, {"type": "messages", "messages": pending}] if pending else [welcome]
+        counts = [{"type": "counts", **self.counts()}] if self.keeps_inbox else []
+        return [welcome, *counts, {"type": "messages", "messages": pending}] if pending else [welcome, *counts]
 
     async def websocket(self, ws: WebSocket) -> None:
         protocols = ws.scope["subprotocols"]
         given = next((name.removeprefix("bearer.") for name in protocols if name.startswith("bearer.")), "")
         self.urls.append(str(ws.url))
+        if self.full:
+            self.cut(4409, "too many")
+            await self.until(lambda: not self.queues)
         refusal = self._refusal("websocket", given)
         if refusal is not None:
             await ws.send_denial_response(refusal)
@@ -154,7 +196,7 @@ class ScriptedEngine:
             pass  # the client has gone, or `cut` ended it
         finally:
             writer.cancel()
-            self.queues.remove(queue)
+            self._gone(queue)
 
     async def _write(self, ws: WebSocket, queue: asyncio.Queue[dict[str, Any]]) -> None:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
@@ -198,7 +240,7 @@ class ScriptedEngine:
                     if frame["type"] != "messages":
                         yield f"event: {frame['type']}\ndata: {json.dumps(frame)}\n\n"
             finally:
-                self.queues.remove(queue)
+                self._gone(queue)
 
         return StreamingResponse(body(), media_type="text/event-stream")
 
@@ -207,13 +249,37 @@ class ScriptedEngine:
         if refusal is not None:
             return refusal
         resumed = self.resume("poll", request.query_params.get("last_event_id"))
-        deadline = time.monotonic() + float(request.query_params["wait"])
-        while not (self.pending or self.gaps) and time.monotonic() < deadline and not await request.is_disconnected():
+        deadline, cuts = time.monotonic() + float(request.query_params["wait"]), self.cuts
+        while not (self.pending or self.gaps or self.cuts > cuts or await request.is_disconnected()) and time.monotonic() < deadline:
             await asyncio.sleep(TICK_S)
         messages = [dict(self.pending[seq]) for seq in sorted(self.pending)]
         answer = {"messages": messages, "last_event_id": f"{self.epoch}-{self.head}", "resumed": resumed}
         gaps, self.gaps = self.gaps, []
         return JSONResponse(answer | ({"gaps": gaps} if gaps else {}))
+
+    async def subscription(self, request: Request) -> Response:
+        topic = request.path_params["topic"]
+        if topic == "secret":
+            return JSONResponse({"title": "Forbidden", "detail": "the token does not allow it", "status": 403}, 403)
+        (self.topics.add if request.method == "PUT" else self.topics.discard)(topic)
+        return JSONResponse({"user": "demo", "topics": sorted(self.topics)})
+
+    async def read_inbox(self, request: Request) -> Response:
+        if not self.keeps_inbox:
+            return JSONResponse({"title": "Not Found", "status": 404}, 404)
+        before, limit = int(request.query_params.get("before", self.head + 1)), int(request.query_params["limit"])
+        found = [one for one in self.inbox if one["seq"] < before and not one["archived"]]
+        more = {"before": found[limit - 1]["seq"]} if len(found) > limit else {}
+        return JSONResponse({"messages": found[:limit], **self.counts(), **more})
+
+    async def mark_inbox(self, request: Request) -> Response:
+        self.mark(request.path_params["mark"], **await request.json())
+        return JSONResponse(self.counts())
+
+    async def preferences(self, request: Request) -> Response:
+        about = {"user": "demo", "zone": "UTC", "locale": "", "quiet": [], "categories": {}, "types": {}, "targets": {}}
+        news = {"title": "News", "may": ["on", "digest"], "default": "on", "choice": "digest"}
+        return JSONResponse({**about, "available": {"news": news}})
 
     async def ack(self, request: Request) -> Response:
         self.acknowledge(await request.json() | {"post": True})
@@ -267,7 +333,11 @@ class ScriptedEngine:
                 WebSocketRoute("/v1/ws", self.websocket),
                 Route("/v1/sse", self.sse),
                 Route("/v1/poll", self.poll),
+                Route("/v1/preferences", self.preferences),
                 Route("/v1/ack", self.ack, methods=["POST"]),
+                Route("/v1/subscriptions/{topic:path}", self.subscription, methods=["PUT", "DELETE"]),
+                Route("/v1/inbox", self.read_inbox),
+                Route("/v1/inbox/{mark}", self.mark_inbox, methods=["POST"]),
                 Route("/v1/notifications", self.post, methods=["POST"]),
                 Route("/v1/scheduled/{sid}", self.scheduled, methods=["DELETE"]),
                 Route("/v1/status", self.status),
@@ -275,6 +345,7 @@ class ScriptedEngine:
                 Route("/v1/dead-letters/{action:str}", self.settle_letters, methods=["POST"]),
                 Route("/v1/dead-letters/{letter:str}", self.dead_letter),
                 Route("/blank", lambda request: HTMLResponse("<!doctype html><link rel=icon href=data:,><title>blank</title>")),
+                Route("/admin", lambda request: FileResponse(STATIC / "admin.html")),
                 Mount("/", StaticFiles(directory=STATIC, html=True)),
             ]
         )

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine.api.time_zones import zone
-from engine.core.commit.group import Group, idempotency_value
+from engine.core.commit.first_result import DIGEST_BYTES, packed_result
+from engine.core.commit.group import Group
 from engine.core.journal.journal_records import MailboxPage, keys_of
 from engine.core.journal.stored_formats import decode_journal, decode_page, decode_stored, read_entry
 from engine.core.mailbox.broadcast_log import BodyCache, BroadcastEntry, encode_entry
@@ -81,10 +82,13 @@ class World:
         self.log_ids: set[str] = set()
         self.now_ms = 1_000_000
         self.refs = 0
+        self.epoch = 0
         self._new_core()
 
     def _new_core(self) -> None:
         self.core = ShardCore(0, self.limits, spread(1), "e1", zone)
+        self.epoch += 1
+        self.core.inbox_requests.epoch = self.epoch
         self.core.opened(EDGE)
         self.bodies = BodyCache(self.limits.shared_bytes_max)  # the edge's
 
@@ -103,7 +107,7 @@ class World:
                 digest,
                 fields.pop("priority", NORMAL),
                 fields.pop("retain", True),
-                b'"id":"%b"' % id.encode() + fields.pop("more", b""),
+                fields.pop("body", b'"id":"%b"' % id.encode()) + fields.pop("more", b""),
                 fields.pop("collapse", ""),
                 fields.pop("merge", None),
                 fields.pop("policy_terms", None),
@@ -217,13 +221,16 @@ class World:
         if acting := core.fired_timers.take_acting():
             fresh = [timer for timer in acting if (timer.key, timer_effect_id(timer.sid)) not in self.ids]
             self.actions += [timer.action.target for timer in fresh if timer.action is not None]
-            self.ids.update({(timer.key, timer_effect_id(timer.sid)): idempotency_value(b"", 0, timer.sid) for timer in fresh})
+            self.ids.update({(timer.key, timer_effect_id(timer.sid)): packed_result(bytes(DIGEST_BYTES), 0, timer.sid) for timer in fresh})
             core.fired_timers.done([timer.sid for timer in acting])
         if letters := core.mailbox_store.take_dead_letters():
             self.dead.extend(letters)
             core.dead_lettered(letters, self.now_ms)
+        if pages := core.inbox_requests.take_reads(1000):
+            streams = [self.streams.get(page.range.key, {}) for page in pages]
+            core.inbox_read(pages, [[decode_stored(stream[seq]) for seq in sorted(stream)] for stream in streams])
         self.log_sessions()
-        return bool(keys or reads or letters or doubts or acting)
+        return bool(keys or reads or letters or doubts or acting or pages)
 
     def log_sessions(self) -> None:
         events = self.core.output.take_session_events(1000)
@@ -279,7 +286,7 @@ class World:
             self.looks[spill.key] = spill.look_ms
             stream = self.streams.setdefault(spill.key, {})
             stream.update(spill.entries)
-            for seq in [seq for seq in stream if seq < spill.trim_below]:
+            for seq in [seq for seq in stream if seq < spill.trim_below or seq in spill.deleted]:
                 del stream[seq]
             self.pages[spill.key] = spill.page
             if spill.closes_ms > 0:
@@ -302,7 +309,7 @@ class World:
             records = decode_journal(payload)
             unseen = keys_of(records) - self.core.mailboxes.keys()
             self.core.pages_loaded({key: self.page(key) for key in unseen}, self.now_ms)
-            self.core.mailbox_store.replay(records, self.now_ms)
+            self.core.replay(records, self.now_ms)
         self.core.replayed()
         self.core.pages_loaded({key: self.page(key) for key in self.windows}, self.now_ms)
         self.core.connections.presence.assume(sorted(self.online), self.now_ms, told=True)

@@ -35,6 +35,7 @@ class SharedCluster:
         self.folder = folder
         self.environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
         self.address = f"127.0.0.1:{free_port()}"
+        self.metrics_ports = [free_port(), free_port()]  # of the nodes; there are none where Ray is installed without [default]
         self.redis = Server(folder, "redis", {"appendonly": "yes", "appendfsync": "always", "save": '""', "requirepass": PASSWORD})
         self._nodes: list[subprocess.Popen[bytes]] = []
 
@@ -56,9 +57,10 @@ class SharedCluster:
         (strangers / "engine").mkdir(parents=True)
         (strangers / "engine" / "__init__.py").write_text(STRANGERS_PACKAGE)
         port = self.address.rpartition(":")[2]
-        head = ("--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={self.folder}/ray")
+        metrics = [f"--metrics-export-port={port}" for port in self.metrics_ports]
+        head = ("--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={self.folder}/ray", metrics[0])
         self._start(os.environ.get("PYTHONPATH", ""), {"engine_scheduler": _ROOM, "engine_edge": _ROOM}, *head)
-        self._start(os.fspath(strangers), {"engine_shard": _ROOM}, f"--address={self.address}")
+        self._start(os.fspath(strangers), {"engine_shard": _ROOM}, f"--address={self.address}", metrics[1])
 
     def _start(self, python_path: str, resources: dict[str, int], *options: str) -> None:
         """Start a node. Ray gives it 30 s, which a busy machine exceeds: then it is tried again."""

@@ -95,7 +95,7 @@ class TimerStorage:
         if timer is None:
             if request.sid in self.fired:
                 return TimerAnswer(request.ref, ALREADY_FIRED)
-            again = isinstance(request, Cancel) and item.repeat and request.sid in self.cancelled
+            again = isinstance(request, Cancel) and request.sid in self.cancelled
             return TimerAnswer(request.ref, OK if again else NOT_FOUND)
         if split_key(timer.key)[0] != request.tenant:
             return TimerAnswer(request.ref, NOT_FOUND)

@@ -343,7 +343,7 @@ async def test_few_of_the_requests_that_are_sent_at_once_wait_and_all_are_answer
     class Watched(Echo):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             if not waiting:
-                waiting.append(sum(isinstance(thing, AsgiExchange) for thing in gc.get_objects()))
+                waiting.append(sum(type(thing) is AsgiExchange for thing in gc.get_objects()))
             await super().__call__(scope, receive, send)
 
     waiting: list[int] = []

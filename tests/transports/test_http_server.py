@@ -56,22 +56,32 @@ def alive() -> Counter[str]:
     return Counter(type(thing).__qualname__ for thing in gc.get_objects())
 
 
+async def left_by(world: EdgeWorld, act: Callable[[EdgeWorld], Awaitable[None]]) -> Counter[str]:
+    """What `ROUNDS` of it leave to the collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        before = alive()
+        for _ in range(ROUNDS):
+            await act(world)
+        await until(lambda: len(world.server.server_state.connections) == 0)
+        return alive() - before
+    finally:
+        gc.enable()
+
+
 async def test_connections_and_requests_leave_nothing_to_the_collector() -> None:
     """Edges collect rarely; a cycle per connection would be a leak for minutes."""
     async with edge_world() as world:
         for act in (websocket, odd_websocket, request("/healthz"), request("/v1/poll?wait=0")):
             await act(world)
-            gc.collect()
-            gc.disable()
-            try:
-                before = alive()
-                for _ in range(ROUNDS):
-                    await act(world)
-                await until(lambda: len(world.server.server_state.connections) == 0)
-                left = alive() - before
-            finally:
-                gc.enable()
-            assert all(count < ROUNDS for count in left.values()), left.most_common(10)
+            left: Counter[str] = Counter()
+            for _ in range(3):  # a thread that earlier tests left running, such as Ray's, may leave something of its own once
+                left = await left_by(world, act)
+                if max(left.values(), default=0) < ROUNDS:
+                    break
+            else:
+                pytest.fail(str(left.most_common(10)))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux drops requests for connections by a filter")

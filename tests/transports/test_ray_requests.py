@@ -93,6 +93,15 @@ async def test_a_listener_gets_the_messages_of_its_user_and_acknowledges_them() 
         assert any(settle.seq == 2 for settle in world.shard.of(wire.Settle))
 
 
+async def test_a_job_reads_the_events_of_a_tenant_that_may_listen_and_nothing_else_of_it() -> None:
+    async with ray_world() as (_, requests):
+        for tenant, status in (("default", 200), ("other", 403)):
+            assert (await requests.answer(tenant, "", "GET", "/v1/event-groups/g/events?consumer=a&wait=0", b""))[0] == status
+        for target in ("/v1/event-groups/../dead-letters", "/v1/event-groups%2f..%2fdead-letters", "/v1/event-groupsx"):
+            assert (await requests.answer("default", "", "GET", target, b""))[0] == 404
+        assert (await requests.answer("default", "u1", "GET", "/v1/event-groups", b""))[0] == 403
+
+
 @pytest.mark.parametrize(
     ("user", "method", "target", "body", "status"),
     [

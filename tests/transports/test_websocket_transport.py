@@ -17,7 +17,7 @@ from websockets.server import ServerProtocol
 
 from engine.auth.tokens import Principal
 from engine.config import Config
-from engine.core.model.routing import spread
+from engine.core.model.routing import RoutingTable, spread
 from engine.gateway.connection import NO_CURSOR
 from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
@@ -49,7 +49,7 @@ class Recorder(DirectWebSocket):
 
 def by_edge(pieces: Sequence[bytes]) -> tuple[list[tuple[str, bytes]], bytes, bool]:
     context = EdgeContext("e", lambda: 0, lambda: 0, lambda: "id")
-    gateway = Gateway(CONFIG, spread(1), context, NoLinks(), NoLog(), EdgeMetrics("e"))
+    gateway = Gateway(CONFIG, RoutingTable([spread(1)]), context, NoLinks(), NoLog(), EdgeMetrics("e"))
     recorder = Recorder(gateway, Principal("t", "u", frozenset(), 1 << 30), NO_CURSOR, "", lambda _: None)  # type: ignore[arg-type,return-value]
     recorder.events = []
     transport = Transport()

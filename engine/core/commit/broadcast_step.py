@@ -16,8 +16,9 @@ States of a mailbox here
     even     connected, and everything up to the log's head was adopted or did not concern it; its cursor is not updated, it
              counts as the head
 
-A type or target that the user has muted does not concern the mailbox. Caps and the digest are for messages to users: a broadcast counts
-against none, and comes by itself (`engine.core.policy.contact_policy`).
+A type or target that the user has muted does not concern the mailbox. What the user wants in the inbox only is adopted, and settled at
+once. Caps and the digest are for messages to users: a broadcast counts against none, and comes by itself
+(`engine.core.policy.contact_policy`).
 
 An entry that is adopted is a message like any other: journalled, as its position and the numbers it got in up to `adopt_max`
 mailboxes (`checkpoint.Adopted`), then delivered, repeated, acknowledged, spilled. Its body is the log's own object.
@@ -39,7 +40,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from engine.core.commit.policy_step import ZoneOf, facts_of, utc
+from engine.core.commit.policy_step import ZoneOf, facts_of, profile_of, utc
 from engine.core.journal.journal_records import Adopted
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.broadcast_log import EVERYONE, Broadcast, BroadcastMirror
@@ -47,7 +48,7 @@ from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.message import Message
 from engine.core.model.routing import split_key
-from engine.core.policy.contact_policy import muted
+from engine.core.policy.contact_policy import Decision, Facts, muted, wished
 from engine.core.policy.profile import Profile
 from engine.core.policy.quiet_hours import quiet_until
 
@@ -67,6 +68,7 @@ class Adoption(Struct):
     cursor: int  # of the mailbox once the group is committed
     first: int = 0
     adopted_ms: int = 0
+    inbox_only: frozenset[int] = frozenset()  # positions of those that the user wants in the inbox only
 
 
 class BroadcastStep:
@@ -98,7 +100,7 @@ class BroadcastStep:
         self._asleep: dict[str, tuple[int, Mailbox]] = {}  # until when
         self._wakes: list[tuple[int, str]] = []  # a heap of (when, key); an entry of a mailbox that was woken before is outdated
         self._taking: set[str] = set()
-        self.expired = 0  # pending messages found to have expired
+        self.expired: list[tuple[Mailbox, list[Message]]] = []  # pending messages found to have expired
 
     def wants_commit(self, *, low: bool, high: bool) -> bool:
         """Whether a mailbox is behind: with `low` any, with `high` one that an entry of more than low priority concerns."""
@@ -243,7 +245,7 @@ class BroadcastStep:
         due: list[Broadcast] = []
         profile = None if mailbox.user_state is None else mailbox.user_state.profile
         for broadcast in found:
-            if profile is not None and _is_muted(broadcast, profile):
+            if profile is not None and _is_muted(broadcast, mailbox, profile):
                 continue
             if _is_live(broadcast, mailbox, now_ms):
                 due.append(broadcast)
@@ -306,7 +308,8 @@ class BroadcastStep:
 
     def _make_room(self, mailbox: Mailbox, now_ms: int) -> int:
         """Drop expired messages of a full mailbox; returns how many broadcasts it may adopt now."""
-        self.expired += mailbox.expire(mailbox.oldest_pending(), now_ms)
+        if expired := mailbox.expire(mailbox.oldest_pending(), now_ms):
+            self.expired.append((mailbox, expired))
         return self._pending_max - mailbox.pending_count()
 
     def committed(self, adoptions: Iterable[Adoption]) -> int:
@@ -316,7 +319,8 @@ class BroadcastStep:
         for adoption in adoptions:
             mailbox = adoption.mailbox
             for seq, broadcast in enumerate(adoption.broadcasts, adoption.first):
-                adopt(mailbox, broadcast, seq, adoption.adopted_ms, self._recent_max)
+                inbox_only = broadcast.pos in adoption.inbox_only
+                adopt(mailbox, broadcast, seq, adoption.adopted_ms, self._recent_max, inbox_only=inbox_only)
             mailbox.log_pos = adoption.cursor
             count += len(adoption.broadcasts)
         return count
@@ -341,10 +345,30 @@ def _through_high(broadcasts: Sequence[Broadcast]) -> list[Broadcast]:
     return list(broadcasts[:upto])
 
 
-def _is_muted(broadcast: Broadcast, profile: Profile) -> bool:
+def _facts(broadcast: Broadcast) -> Facts:
     if broadcast.facts is None:
         broadcast.facts = facts_of(broadcast.envelope)
-    return muted(broadcast.facts, profile) is not None
+    return broadcast.facts
+
+
+def _is_muted(broadcast: Broadcast, mailbox: Mailbox, profile: Profile) -> bool:
+    facts = _facts(broadcast)
+    if not profile.inbox_types:
+        return muted(facts, profile) is not None
+    verdict = wished(facts, profile, mailbox.seen_ms, digest=False, inbox=mailbox.inbox_limits is not None)
+    return verdict is not None and verdict.decision is Decision.SUPPRESS
+
+
+def _inbox_only(adoption: Adoption) -> frozenset[int]:
+    """The positions of those that the user wants in the inbox only."""
+    mailbox, profile = adoption.mailbox, profile_of(adoption.mailbox)
+    if not profile.inbox_types:  # nearly always; categories are not for broadcasts
+        return frozenset()
+    inbox = mailbox.inbox_limits is not None
+    verdicts = (
+        (broadcast.pos, wished(_facts(broadcast), profile, mailbox.seen_ms, digest=False, inbox=inbox)) for broadcast in adoption.broadcasts
+    )
+    return frozenset(pos for pos, verdict in verdicts if verdict is not None and verdict.decision is Decision.INBOX)
 
 
 def number(adoptions: Sequence[Adoption], heads: dict[str, int], now_ms: int) -> list[Adopted]:
@@ -358,24 +382,29 @@ def number(adoptions: Sequence[Adoption], heads: dict[str, int], now_ms: int) ->
         key = adoption.mailbox.key
         seq = adoption.first = heads.get(key, adoption.mailbox.head) + 1
         adoption.adopted_ms = now_ms
+        adoption.inbox_only = _inbox_only(adoption)
         for broadcast in adoption.broadcasts:
             pos = broadcast.pos
             record = records.get(pos)
             if record is None:
                 record = records[pos] = Adopted(pos, now_ms, [])
             record.numbers.append((key, seq))
+            if pos in adoption.inbox_only:
+                record.inbox_only.append(key)
             seq += 1
     # Replay applies record after record, and the numbers of a mailbox grow with the positions.
     return [records[pos] for pos in sorted(records)]
 
 
-def adopt(mailbox: Mailbox, broadcast: Broadcast, seq: int, now_ms: int, recent_max: int) -> None:
-    """Add the broadcast to the mailbox under this number."""
+def adopt(mailbox: Mailbox, broadcast: Broadcast, seq: int, now_ms: int, recent_max: int, *, inbox_only: bool) -> None:
+    """Add the broadcast to the mailbox under this number. `inbox_only`: it is settled at once."""
     message = Message(seq, broadcast.envelope, broadcast.expires_ms, now_ms)
     mailbox.append(message, b"", recent_max)
+    if inbox_only:
+        mailbox.settle_unsent(seq)
 
 
-def replay(mailbox: Mailbox, record: Adopted, seq: int, log: BroadcastMirror, recent_max: int) -> bool:
+def replay(mailbox: Mailbox, record: Adopted, seq: int, log: BroadcastMirror, recent_max: int, *, inbox_only: bool) -> bool:
     """Apply one number of a journalled adoption, after a restart. Returns False when it leaves nothing pending: the mailbox has reached
     the number, or the log has dropped the broadcast, which leaves a gap at the number."""
     mailbox.log_pos = max(mailbox.log_pos, record.pos)
@@ -385,7 +414,7 @@ def replay(mailbox: Mailbox, record: Adopted, seq: int, log: BroadcastMirror, re
     mailbox.reach(seq if broadcast is None else seq - 1, ())
     if broadcast is None:
         return False
-    adopt(mailbox, broadcast, seq, record.accepted_ms, recent_max)
+    adopt(mailbox, broadcast, seq, record.accepted_ms, recent_max, inbox_only=inbox_only)
     return True
 
 

@@ -22,13 +22,13 @@ import msgspec
 from msgspec import Struct
 
 from engine.core.commit.broadcast_step import Adoption, number
+from engine.core.commit.first_result import NEVER, packed_result, unpacked_result
 from engine.core.commit.policy_step import (
     DEFAULT_POLICY_LIMITS,
     PolicyLimits,
     PolicyStep,
     ZoneOf,
     count,
-    decided,
     facts_of,
     reason_text,
     utc,
@@ -81,7 +81,7 @@ class Group(Struct):
     number: int
     payload: bytes
     ids: list[tuple[str, str]]  # (mailbox key, id) that storage keeps for 24 h
-    values: list[bytes]  # stored with each id
+    values: list[bytes]  # stored with each id, `first_result.packed_result`
     records: Events
     answers: list[Answer]  # to give once the group is committed
     handled: list[Handled]
@@ -93,24 +93,14 @@ class Group(Struct):
     released: Released | None = None  # slots that are handed over
     posts: list[Pending] = []  # that the records are the effect of
     conflated: int = 0  # messages that supersede older ones
+    decisions: Mapping[tuple[str, str, str], int] = {}  # of the contact policy, see `PolicyStep.decisions`
 
 
-NEVER: Final = -1
-"""In place of a sequence number: the message was suppressed, and so is every repeat of it."""
+NOBODY_CONNECTED: Final = "nobody is connected and retain is false"
+"""Why a post is suppressed that the policy does not decide about, and of which nothing is stored."""
 
 Outcome = tuple[int, bytes] | tuple[int, bytes, str]
 """The outcome of a post in its group: the sequence number, the digest of its payload and, with `NEVER`, the reason."""
-
-
-def idempotency_value(digest: bytes, seq: int, timer: str) -> bytes:
-    """What storage keeps with an id: `<digest in hex>|<seq>|<scheduled id>`; with `NEVER` as `seq`, the reason in place of the last."""
-    return f"{digest.hex()}|{seq}|{timer}".encode()
-
-
-def parse_idempotency_value(value: bytes) -> tuple[bytes, int, str]:
-    """The inverse of `idempotency_value`. Raises ValueError when malformed."""
-    digest, seq, timer = value.split(b"|", 2)
-    return bytes.fromhex(digest.decode()), int(seq), timer.decode()
 
 
 class GroupRules(Struct, frozen=True):
@@ -174,14 +164,17 @@ class GroupBuilder:
                 answers.append(repeated(pending, *outcome))
                 continue
             if not envelope.retain and not mailbox.connections:
-                self.immediate.append(Answer(pending, SUPPRESSED, 0, "nobody is connected and retain is false"))
+                self.immediate.append(Answer(pending, SUPPRESSED, 0, NOBODY_CONNECTED))
                 continue
             if envelope.merge is None and envelope.policy_terms is None and mailbox.user_state is None and pending.unmet is None:
                 # The common path: nothing decides about the post but its own fields.
                 seq = heads[key] = heads.get(key, mailbox.head) + 1
             else:
-                seq = self._decide(pending, identity, mailbox)
+                seq, inboxed = self._decide(pending, identity, mailbox)
                 if not seq:
+                    continue
+                if inboxed is not None:
+                    self._put_into_inbox(pending, identity, seq, inboxed)
                     continue
             self._take_effect(pending, identity, seq)
             stored = StoredMessage(key, seq, envelope, post.expires_ms, now_ms, 0, timer)
@@ -193,6 +186,7 @@ class GroupBuilder:
     def finish(self) -> bool:
         """Number the adopted broadcasts and encode the payload. False when there is nothing to write."""
         group = self._group
+        group.decisions = self._policy.decisions
         if not (group.records or group.handled or group.adoptions or group.changes or group.notes or group.released):
             return False
         adopted = number(group.adoptions, self._heads, self._now_ms)
@@ -209,47 +203,58 @@ class GroupBuilder:
         self._outcomes[identity] = (seq, digest, reason) if reason else (seq, digest)
         if post.idempotent or pending.timer:
             group.ids.append(identity)
-            group.values.append(idempotency_value(digest, seq, reason or pending.timer))
+            group.values.append(packed_result(digest, seq, reason or pending.timer))
             group.owners.append(len(group.posts))
         group.posts.append(pending)
 
-    def _decide(self, pending: Pending, identity: tuple[str, str], mailbox: Mailbox) -> int:
+    def _decide(self, pending: Pending, identity: tuple[str, str], mailbox: Mailbox) -> tuple[int, Verdict | None]:
         """Decide about a post with conditions, with policy terms, for a user with state, or with a window.
 
-        Returns the number under which it is delivered; 0 when it is not, and then its answer and records are collected.
+        Returns the number that it gets, and the verdict by which it goes into the inbox only, None to deliver it; the number is 0 when it
+        gets none, and then its answer and records are collected.
         """
         post = pending.post
-        envelope, facts, digested = post.envelope, None, None
+        envelope, facts, digested, inboxed = post.envelope, None, None, None
         if pending.unmet is not None:
             self._reject(pending, identity, Verdict(Decision.SUPPRESS, (Reason(pending.unmet.reason, pending.unmet.detail),)))
-            return 0
+            return 0, None
         if envelope.policy_terms is not None or mailbox.user_state is not None:
             facts = facts_of(envelope)
             verdict = self._policy.message(mailbox, facts, held=self._windows.holds(mailbox, envelope))
             if verdict is not None and verdict.decision is Decision.DIGEST:
                 digested, envelope = verdict, in_digest(envelope, self._digest_ms)
+            elif verdict is not None and verdict.decision is Decision.INBOX:
+                inboxed = verdict
             elif verdict is not None and verdict.decision is not Decision.DELIVER:
                 self._reject(pending, identity, verdict)
-                return 0
+                return 0, None
         merged = ALONE if envelope.merge is None else self._windows.offer(mailbox, envelope, post.expires_ms, pending.timer)
         if merged.status == DUPLICATE:
             self.immediate.append(Answer(pending, DUPLICATE, merged.seq))
-            return 0
+            return 0, None
         if merged.status == MERGED:
             self._take_effect(pending, identity, 0)
             if digested is not None:
-                self._group.records.append(decided(post.key, envelope.id, digested, self._now_ms, merged.until_ms))
+                self._group.records.append(self._policy.decided(post.key, post.envelope, digested, merged.until_ms))
             self._group.answers.append(Answer(pending, MERGED, 0, f"window until {merged.until_ms}"))
-            return 0
-        if facts is not None:
+            return 0, None
+        if facts is not None and inboxed is None:
             self._policy.delivered(mailbox, facts)
         seq = self._heads[post.key] = self._heads.get(post.key, mailbox.head) + 1
-        return seq
+        return seq, inboxed
+
+    def _put_into_inbox(self, pending: Pending, identity: tuple[str, str], seq: int, verdict: Verdict) -> None:
+        """Number a message that goes into the inbox only. It supersedes none of its collapse key: those were to be sent."""
+        post = pending.post
+        self._take_effect(pending, identity, seq)
+        stored = StoredMessage(post.key, seq, post.envelope, post.expires_ms, self._now_ms, 0, pending.timer, inbox_only=True)
+        self._group.records += [self._policy.decided(post.key, post.envelope, verdict), stored]
+        self._group.answers.append(Answer(pending, ACCEPTED, seq, reason_text(verdict)))
 
     def _reject(self, pending: Pending, identity: tuple[str, str], verdict: Verdict) -> None:
         """Suppress or defer a post: the verdict is journalled with the group, and answered once that is committed."""
         post, reason, answers = pending.post, reason_text(verdict), self._group.answers
-        self._group.records.append(decided(post.key, post.envelope.id, verdict, self._now_ms))
+        self._group.records.append(self._policy.decided(post.key, post.envelope, verdict))
         if verdict.decision is Decision.DEFER:
             answers.append(Answer(pending, DEFERRED, 0, reason, until_ms=verdict.until_ms))
             return
@@ -370,7 +375,7 @@ class PostQueue:
                 left.append(pending)
                 continue
             try:
-                digest, seq, timer = parse_idempotency_value(value)
+                digest, seq, timer = unpacked_result(value)
             except ValueError:
                 # The first payload is unknown. CONFLICT is the only answer that cannot deliver the message twice.
                 answers.append(Answer(pending, CONFLICT, 0, "what is remembered of this id cannot be read"))
@@ -446,6 +451,8 @@ def apply_stored(
         mailbox.lose(first, mailbox.head)
     envelope = stored.envelope
     mailbox.append(message_of(stored), envelope.digest, recent_max)
+    if stored.inbox_only:
+        mailbox.settle_unsent(stored.seq)
     if stored.timer:
         mailbox.remember(timer_effect_id(stored.timer), stored.seq, envelope.digest, recent_max)
         if mailbox.user_state is not None:

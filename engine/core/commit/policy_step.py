@@ -5,6 +5,7 @@
                                                --DEFER-----> answered with a time: the edge schedules a publisher's message, the
                                                              scheduler moves its timer. The policy is applied again when it fires
                                                --DIGEST----> counted in the user's digest, a window of its own
+                                               --INBOX-----> numbered, and settled at once: it is in the inbox, and sent to nobody
 
 A message that waits in a window (`engine.core.mailbox.aggregation_window`) has not been delivered. When it arrives only the user's profile
 is applied; quiet hours and limits are applied to what the window sends when it closes. Quiet hours then keep the window open until they
@@ -17,6 +18,7 @@ twice.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, tzinfo
 from typing import Any, Final
@@ -40,7 +42,7 @@ ZoneOf = Callable[[str], tzinfo]
 
 NO_TERMS: Final = PolicyTerms()
 
-_EVENTS: Final = {Decision.SUPPRESS: "suppressed", Decision.DEFER: "deferred", Decision.DIGEST: "digested"}
+_EVENTS: Final = {Decision.SUPPRESS: "suppressed", Decision.DEFER: "deferred", Decision.DIGEST: "digested", Decision.INBOX: "inboxed"}
 
 
 class PolicyLimits(Struct, frozen=True):
@@ -81,6 +83,7 @@ def facts_of(envelope: Envelope) -> Facts:
         priority=envelope.priority,
         targets=target_names(named.target),
         unless_active_since_ms=terms.unless_active_since_ms,
+        retain=envelope.retain,
     )
 
 
@@ -90,35 +93,48 @@ class PolicyStep:
     Args:
         counted_max: categories, and types, that are counted per user.
         now_ms: when the group is built.
+
+    Attributes:
+        decisions: what was decided about how many messages, by (event of the timeline or `delivered`, code of the reason, category).
     """
 
     def __init__(self, zone_of: ZoneOf, counted_max: int, now_ms: int) -> None:
+        self.decisions: Counter[tuple[str, str, str]] = Counter()
         self._zone_of = zone_of
         self._counted_max = counted_max
         self._now_ms = now_ms
         self._counters: dict[str, Counters] = {}  # as they are once the group is committed
 
     def message(self, mailbox: Mailbox, facts: Facts, *, held: bool = False) -> Verdict | None:
-        """The verdict on a message; None: deliver. `held`: it would wait in a window, so only the user's profile is applied."""
-        profile = _profile_of(mailbox)
+        """The verdict on a message; None: deliver. `held`: it would wait in a window, so only the user's profile is applied; what
+        is wanted in the inbox only waits too."""
+        profile, inbox = profile_of(mailbox), mailbox.inbox_limits is not None
         if held:
-            return wished(facts, profile, mailbox.seen_ms)
-        return evaluate(facts, profile, self._zone(profile), self._known(mailbox), self._now_ms, mailbox.seen_ms)
+            verdict = wished(facts, profile, mailbox.seen_ms, inbox=inbox)
+            return None if verdict is not None and verdict.decision is Decision.INBOX else verdict
+        return evaluate(facts, profile, self._zone(profile), self._known(mailbox), self._now_ms, mailbox.seen_ms, inbox=inbox)
 
     def summary(self, mailbox: Mailbox, facts: Facts) -> Verdict:
         """The verdict on what a window sends. It has waited already, so it is not added to the digest."""
-        profile = _profile_of(mailbox)
-        verdict = wished(facts, profile, mailbox.seen_ms, digest=False)
+        profile = profile_of(mailbox)
+        verdict = wished(facts, profile, mailbox.seen_ms, digest=False, inbox=mailbox.inbox_limits is not None)
         return verdict or limited(facts, profile, self._zone(profile), self._known(mailbox), self._now_ms)
 
     def delivered(self, mailbox: Mailbox, facts: Facts) -> None:
         """Count a message that the group delivers."""
-        if not counts(facts.limits.cap or facts.limits.same_type_ms, facts.priority):
+        self.decisions["delivered", "", facts.category] += 1
+        if not counts(facts.limits.counts, facts.priority):
             return
         counters = self._counters.get(mailbox.key)
         if counters is None:
             counters = self._counters[mailbox.key] = self._known(mailbox).copy()
         record(counters, facts, self._now_ms, self._counted_max)
+
+    def decided(self, key: str, envelope: Envelope, verdict: Verdict, until_ms: int = 0) -> Decided:
+        """The record of a verdict other than DELIVER."""
+        event, terms = _EVENTS[verdict.decision], envelope.policy_terms or NO_TERMS
+        self.decisions[event, verdict.reasons[-1].code, terms.category] += 1
+        return Decided(key, TimelineEntry(envelope.id, self._now_ms, event, reason_text(verdict), until_ms or verdict.until_ms))
 
     def _known(self, mailbox: Mailbox) -> Counters:
         counters = self._counters.get(mailbox.key)
@@ -131,14 +147,9 @@ class PolicyStep:
         return self._zone_of(profile.zone) if profile.quiet else UTC
 
 
-def counts(limit: int, priority: int) -> bool:
-    """Whether a message with this limit, 0 for none, is counted."""
-    return limit > 0 and priority != HIGH
-
-
-def decided(key: str, id: str, verdict: Verdict, at_ms: int, until_ms: int = 0) -> Decided:
-    """The record of a verdict other than DELIVER."""
-    return Decided(key, TimelineEntry(id, at_ms, _EVENTS[verdict.decision], reason_text(verdict), until_ms or verdict.until_ms))
+def counts(limited: bool, priority: int) -> bool:
+    """Whether a message is counted; `limited`: a limit of its category depends on that."""
+    return limited and priority != HIGH
 
 
 def reason_text(verdict: Verdict) -> str:
@@ -151,13 +162,14 @@ def count(mailbox: Mailbox, stored: StoredMessage, counted_max: int) -> None:
     """Count a journalled message that was added to its mailbox, as the group counted it."""
     terms = stored.envelope.policy_terms
     assert terms is not None, "the message has no policy terms"
-    if counts(terms.limits.cap or terms.limits.same_type_ms, stored.envelope.priority):
+    if counts(terms.limits.counts, stored.envelope.priority) and not stored.inbox_only:
         user_state = user_state_of(mailbox)
         if user_state.counters is None:
             user_state.counters = Counters()
         record(user_state.counters, facts_of(stored.envelope), stored.accepted_ms, counted_max)
 
 
-def _profile_of(mailbox: Mailbox) -> Profile:
+def profile_of(mailbox: Mailbox) -> Profile:
+    """The user's profile; NO_PROFILE for a user without one."""
     user_state = mailbox.user_state
     return NO_PROFILE if user_state is None or user_state.profile is None else user_state.profile

@@ -2,22 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import msgspec
 from msgspec import Struct
 
-from engine.core.journal.journal_records import Decided, Erased, Noticed, Profiled, Remembered
+from engine.core.inbox.inbox import inbox_of
+from engine.core.journal.journal_records import Decided, Erased, Inboxed, Marked, Noticed, Profiled, Remembered
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.policy.preferences import outgrown, patched
+from engine.core.policy.profile import NO_PROFILE, Profile
 from engine.core.policy.user_state import UserState
+from engine.core.wire.records import OK, OVERLOADED, ChangeProfile, ProfileIs, SetProfile
 
 
 class UserChange(Struct):
     """A record for the next group (`engine.core.shard.user_requests`), the link session that asked for it, and the answer for either
-    outcome: `done` once the record is durable, `failed` when storage is unavailable."""
+    outcome: `done` once the record is durable, `failed` when storage is unavailable. `change`: what makes the profile of the record, from
+    the one that the user has when the group is built."""
 
     mailbox: Mailbox
     session: str
-    record: Profiled | Noticed | Erased
+    record: Profiled | Noticed | Erased | Marked
     done: Struct
     failed: Struct
+    change: ChangeProfile | SetProfile | None = None
+
+
+def settle_profiles(changes: Iterable[UserChange]) -> None:
+    """Make the profiles of the changes of a group, in their order: each follows from the one before it."""
+    profiles: dict[str, Profile | None] = {}
+    for change in changes:
+        record, asked, done = change.record, change.change, change.done
+        if isinstance(record, Erased):
+            profiles[record.key] = None
+        elif isinstance(record, Profiled) and isinstance(done, ProfileIs):
+            key = record.key
+            if isinstance(asked, ChangeProfile | SetProfile):
+                user_state = change.mailbox.user_state
+                before = profiles.get(key, None if user_state is None else user_state.profile)
+                after, done.status = _changed(before, asked)
+                done.profile = after
+                change.record = Profiled(key, after)
+                profiles[key] = after
+            else:
+                profiles[key] = record.profile
+
+
+def _changed(before: Profile | None, asked: ChangeProfile | SetProfile) -> tuple[Profile | None, int]:
+    """The profile after a change, and the status of the answer."""
+    if isinstance(asked, SetProfile):
+        if asked.profile is None or before is None:
+            return asked.profile, OK
+        return msgspec.structs.replace(asked.profile, categories=before.categories), OK
+    after = patched(before or NO_PROFILE, asked.patch)
+    if outgrown(before or NO_PROFILE, after, asked.entries_max):
+        return before, OVERLOADED
+    return after, OK
 
 
 def user_state_of(mailbox: Mailbox) -> UserState:
@@ -47,3 +88,18 @@ def apply_note(mailbox: Mailbox, record: Profiled | Noticed | Erased | Decided |
         user_state_of(mailbox).profile = record.profile
     elif mailbox.user_state is not None:
         mailbox.user_state.profile = None
+
+
+def apply_mark(mailbox: Mailbox, record: Marked | Inboxed) -> None:
+    """Apply a journalled record to the user's inbox."""
+    limits = mailbox.inbox_limits
+    if limits is None:
+        return
+    if isinstance(record, Marked):
+        if mailbox.inbox is not None:
+            mailbox.inbox.mark(record.mark, record.seqs, limits, on=record.on)
+        return
+    unwritten = {} if mailbox.inbox is None else mailbox.inbox.unwritten
+    mailbox.inbox = inbox_of(record.inbox)
+    for message in unwritten.values():
+        mailbox.inbox.keep(message)

@@ -20,7 +20,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from engine.core.commit.policy_step import PolicyStep, decided, facts_of
+from engine.core.commit.policy_step import PolicyStep, facts_of
 from engine.core.journal.journal_records import Decided, Kept, StoredMessage
 from engine.core.mailbox.aggregation_window import DIGEST, Counted, Ended, Extended, WindowItem, WindowOutcome, Windows, merge_of
 from engine.core.mailbox.mailbox import Mailbox
@@ -143,6 +143,7 @@ class WindowStep:
 
     def _close(self, mailbox: Mailbox, windows: Windows, collapse: str) -> None:
         sent, ended = windows.close(mailbox.key, collapse)
+        inbox_only = False
         if sent is not None and (sent.expires_ms <= self._now_ms or not (sent.envelope.retain or mailbox.connections)):
             sent = None
         if sent is not None and (sent.envelope.policy_terms is not None or mailbox.user_state is not None):
@@ -151,17 +152,19 @@ class WindowStep:
             if verdict.decision is Decision.DEFER:
                 extended = windows.extend(mailbox.key, collapse, verdict.until_ms)
                 windows.apply(extended)
-                self._records += [extended, decided(mailbox.key, sent.envelope.id, verdict, self._now_ms)]
+                self._records += [extended, self._policy_step.decided(mailbox.key, sent.envelope, verdict)]
                 return
             if verdict.decision is Decision.DELIVER:
                 self._policy_step.delivered(mailbox, facts)
             else:
-                self._records.append(decided(mailbox.key, sent.envelope.id, verdict, self._now_ms))
-                sent = None
+                self._records.append(self._policy_step.decided(mailbox.key, sent.envelope, verdict))
+                inbox_only = verdict.decision is Decision.INBOX
+                sent = sent if inbox_only else None
         windows.apply(ended)
         self._records.append(ended)
         if sent is not None:
-            self._records.append(StoredMessage(mailbox.key, self._number(mailbox), sent.envelope, sent.expires_ms, self._now_ms))
+            number, key = self._number(mailbox), mailbox.key
+            self._records.append(StoredMessage(key, number, sent.envelope, sent.expires_ms, self._now_ms, inbox_only=inbox_only))
 
     def _number(self, mailbox: Mailbox) -> int:
         seq = self._heads[mailbox.key] = self._heads.get(mailbox.key, mailbox.head) + 1

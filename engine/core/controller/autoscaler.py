@@ -1,31 +1,30 @@
 """How many shards and edges the load needs. A pure policy: measurements and the time go in, decisions with their reasons come out.
 
-The load of an actor is one number, a share of what it can do: the greatest of how busy its thread is, how full its memory, its queue and
-its table of connections are, and how late it is. Lateness counts only where the thread is busy as well, else what it waits for is slow,
-storage or a shard, and more actors of its role would not help. The load of a role is the mean over its actors.
+The load of an actor is one number, a share of what it can do: the greatest of how busy its process is, how full its memory, its queue and
+its table of connections are, and how late it is. Lateness counts only where the actor works, or would if its machine had a core for it.
+The load of a role is the mean over its actors.
 
-    mean at UP_SHARE or more, for `up_ms`         as many more as bring it to TARGET_SHARE, at most twice as many
-    mean at DOWN_SHARE or less, for `down_ms`     as many fewer as bring the highest load of that time to TARGET_SHARE, at least half
-    one shard at UP_SHARE, far above the mean     its slots are moved to the others (`engine.core.controller.slot_moves`); every `down_ms`
-                                                  at most, since one slot that is as hot as a shard cannot be divided
+    mean at `up_share` or more, for `up_ms`        as many more as bring it to `target_share`, at most twice as many
+    mean at `down_share` or less, for `down_ms`    as many fewer as bring the highest load of that time to `target_share`, at least half
+    one shard at `up_share`, far above the mean    its slots are moved to the others (`engine.core.controller.slot_moves`), unless there are
+                                                   to be more; every `down_ms` at most: one slot as hot as a shard cannot be divided
+    late for `up_ms`, and not busy                 nothing, with a reason: what they wait for is slow, storage or a shard, and more of them
+                                                   would wait for it too. Nothing is removed meanwhile
 
-TARGET_SHARE lies between both thresholds, so that a change is not undone by its own effect. While slots move, or actors start and leave,
-measurements say little about the numbers that are wanted: nothing is decided, and both times begin anew afterwards.
+`target_share` lies between both thresholds, so that a change is not undone by its own effect. While slots move, or actors start and leave,
+measurements say little about the numbers that are wanted: nothing is decided, and all times begin anew afterwards. Actors that wait for a
+machine for long are no such change: what serves is measured, and when that has become little, they are no longer wanted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any, Final, Literal
 
 from msgspec import Struct
 
 from engine.config import Config, count_range
-
-UP_SHARE: Final = 0.7
-DOWN_SHARE: Final = 0.3
-TARGET_SHARE: Final = 0.5
 
 _UNEVEN: Final = 1.3
 """Times the mean load that one shard has to have before its slots are moved."""
@@ -36,18 +35,22 @@ Action = Literal["scale", "rebalance", "none"]
 
 
 class ScalingLimits(Struct, frozen=True):
-    """Of one role. No fewer actors than `count_min`, no more than `count_max`."""
+    """Of one role. No fewer actors than `count_min`, no more than `count_max`; the shares are of what an actor can do."""
 
     count_min: int
     count_max: int
     up_ms: int
     down_ms: int
+    up_share: float
+    down_share: float
+    target_share: float
 
 
 class ActorLoad(Struct, frozen=True):
     """One actor's measurements, each as a share of its limit; more than 1 is beyond it."""
 
     busy: float  # seconds of CPU per second
+    queued: float = 0.0  # seconds per second in which it was ready to run and had no core
     lag: float = 0.0  # age of what waits longest for its commit
     memory: float = 0.0
     backlog: float = 0.0  # time that what waits will take
@@ -74,70 +77,91 @@ class Autoscaler:
         self._hot_ms: int | None = None  # since when it is
         self._cool_ms: int | None = None
         self._cool_peak = 0.0
+        self._late_ms: int | None = None
         self._uneven_ms: int | None = None
         self._rebalanced_ms: int | None = None
 
-    def observe(self, loads: Sequence[ActorLoad], now_ms: int, settled: bool) -> ScalingDecision | None:
+    def observe(self, loads: Sequence[ActorLoad], now_ms: int, settled: bool, waiting: int = 0) -> ScalingDecision | None:
         """The decision that these measurements lead to, if any.
 
         Args:
-            loads: of each actor of the role.
+            loads: of each actor of the role that serves.
             now_ms: milliseconds that never step.
             settled: neither does a slot move nor an actor start or leave.
+            waiting: further actors that are wanted and wait for a machine.
         """
         if not settled or not loads:
             self._begin()
             return None
-        have, (mean, what) = len(loads), _mean(loads)
-        limits = self._limits
-        if not limits.count_min <= have <= limits.count_max:
+        have, limits = len(loads), self._limits
+        if not limits.count_min <= have + waiting <= limits.count_max:
             self._begin()
             wanted = max(limits.count_min, min(have, limits.count_max))
             return ScalingDecision(now_ms, self._role, "scale", have, wanted, f"{limits.count_min} to {limits.count_max} are allowed")
-        self._hot_ms = _since(self._hot_ms, mean >= UP_SHARE, now_ms)
-        self._cool_ms = _since(self._cool_ms, mean <= DOWN_SHARE, now_ms)
-        self._cool_peak = 0.0 if self._cool_ms is None else max(self._cool_peak, mean)
-        if self._hot_ms is not None and now_ms - self._hot_ms >= limits.up_ms:
-            return self._up(have, mean, what, now_ms)
-        if self._cool_ms is not None and now_ms - self._cool_ms >= limits.down_ms:
-            return self._down(have, now_ms)
-        return self._even(loads, mean, now_ms)
+        mean = _mean(loads)
+        load, what = _strain(mean, limits)
+        late, late_what = max((mean.lag, "lag"), (mean.backlog, "backlog"))
+        is_late = late >= limits.up_share and not _works(mean, limits)
+        self._hot_ms = _since(self._hot_ms, load >= limits.up_share, now_ms)
+        self._late_ms = _since(self._late_ms, is_late, now_ms)
+        self._cool_ms = _since(self._cool_ms, load <= limits.down_share and not is_late, now_ms)
+        self._cool_peak = 0.0 if self._cool_ms is None else max(self._cool_peak, load)
+        if _lasts(self._hot_ms, limits.up_ms, now_ms):
+            decision = self._up(have, waiting, load, what, now_ms)
+            if decision.action == "scale":
+                return decision
+            return self._even(loads, load, now_ms) or decision
+        if _lasts(self._cool_ms, limits.down_ms, now_ms):
+            return self._down(have, waiting, now_ms)
+        if even := self._even(loads, load, now_ms):
+            return even
+        if not _lasts(self._late_ms, limits.up_ms, now_ms):
+            return None
+        self._late_ms = now_ms
+        reason = (
+            f"{late_what} {_percent(late)} for {_seconds(limits.up_ms)}, but CPU {_percent(mean.busy)}: it waits for something slow, "
+            f"and more {self._role} would wait for it too"
+        )
+        return ScalingDecision(now_ms, self._role, "none", have, have, reason)
 
     def _begin(self) -> None:
-        self._hot_ms = self._cool_ms = self._uneven_ms = None
+        self._hot_ms = self._cool_ms = self._late_ms = self._uneven_ms = None
         self._cool_peak = 0.0
 
-    def _up(self, have: int, mean: float, what: str, now_ms: int) -> ScalingDecision:
+    def _up(self, have: int, waiting: int, load: float, what: str, now_ms: int) -> ScalingDecision:
         limits = self._limits
-        self._begin()
-        wanted = min(max(have + 1, ceil(have * mean / TARGET_SHARE)), 2 * have, limits.count_max)
-        reason = f"{what} {mean:.0%} for {_seconds(limits.up_ms)}, above {UP_SHARE:.0%}"
-        if wanted == have:
-            return ScalingDecision(now_ms, self._role, "none", have, have, f"{reason}, but {limits.count_max} is the maximum")
-        return ScalingDecision(now_ms, self._role, "scale", have, wanted, reason)
+        wanted = min(max(have + 1, ceil(have * load / limits.target_share)), 2 * have, limits.count_max)
+        reason = f"{what} {_percent(load)} for {_seconds(limits.up_ms)}, above {_percent(limits.up_share)}"
+        if wanted > have + waiting:
+            self._begin()
+            return ScalingDecision(now_ms, self._role, "scale", have, wanted, reason)
+        self._hot_ms = now_ms
+        why_not = f"{waiting} more wait for a machine already" if waiting else f"{limits.count_max} is the maximum"
+        return ScalingDecision(now_ms, self._role, "none", have, have, f"{reason}, but {why_not}")
 
-    def _down(self, have: int, now_ms: int) -> ScalingDecision | None:
+    def _down(self, have: int, waiting: int, now_ms: int) -> ScalingDecision | None:
         limits, peak = self._limits, self._cool_peak
         self._begin()
-        wanted = max(ceil(have * peak / TARGET_SHARE), ceil(have / 2), limits.count_min)
-        if wanted >= have:
+        wanted = max(ceil(have * peak / limits.target_share), ceil(have / 2), limits.count_min)
+        if wanted >= have + waiting:
             return None
-        reason = f"at most {peak:.0%} of the load for {_seconds(limits.down_ms)}, below {DOWN_SHARE:.0%}"
-        return ScalingDecision(now_ms, self._role, "scale", have, wanted, reason)
+        reason = f"at most {_percent(peak)} of the load for {_seconds(limits.down_ms)}, below {_percent(limits.down_share)}"
+        return ScalingDecision(now_ms, self._role, "scale", have, min(wanted, have), reason)
 
     def _even(self, loads: Sequence[ActorLoad], mean: float, now_ms: int) -> ScalingDecision | None:
         """The decision to move slots away from one shard. Connections of an edge stay where they are."""
         if self._role == "edges":
             return None
-        limits, (highest, what) = self._limits, max(map(_strain, loads))
-        self._uneven_ms = _since(self._uneven_ms, highest >= UP_SHARE and mean * _UNEVEN < highest, now_ms)
-        if self._uneven_ms is None or now_ms - self._uneven_ms < limits.up_ms:
+        limits = self._limits
+        highest, what = max(_strain(load, limits) for load in loads)
+        self._uneven_ms = _since(self._uneven_ms, highest >= limits.up_share and mean * _UNEVEN < highest, now_ms)
+        if not _lasts(self._uneven_ms, limits.up_ms, now_ms):
             return None
         if self._rebalanced_ms is not None and now_ms - self._rebalanced_ms < limits.down_ms:
             return None
         self._begin()
         self._rebalanced_ms = now_ms
-        reason = f"{what} of one is {highest:.0%} for {_seconds(limits.up_ms)}, of all {mean:.0%}"
+        reason = f"{what} of one is {_percent(highest)} for {_seconds(limits.up_ms)}, of all {_percent(mean)}"
         return ScalingDecision(now_ms, self._role, "rebalance", len(loads), len(loads), reason)
 
 
@@ -147,22 +171,34 @@ def _since(since_ms: int | None, holds: bool, now_ms: int) -> int | None:
     return now_ms if since_ms is None else since_ms
 
 
-def _mean(loads: Sequence[ActorLoad]) -> tuple[float, str]:
-    """The mean of the measurement that has the highest, and its name."""
+def _lasts(since_ms: int | None, for_ms: int, now_ms: int) -> bool:
+    return since_ms is not None and now_ms - since_ms >= for_ms
+
+
+def _mean(loads: Sequence[ActorLoad]) -> ActorLoad:
     count = len(loads)
-    names = ActorLoad.__struct_fields__
-    return _strain(ActorLoad(*(sum(getattr(load, name) for load in loads) / count for name in names)))
+    return ActorLoad(*(sum(getattr(load, name) for load in loads) / count for name in ActorLoad.__struct_fields__))
 
 
-def _strain(load: ActorLoad) -> tuple[float, str]:
-    """The highest of an actor's measurements, and its name."""
+def _works(load: ActorLoad, limits: ScalingLimits) -> bool:
+    """Whether it works, or would with a core: what is late then is late because there is much to do."""
+    return load.busy + load.queued > limits.down_share
+
+
+def _strain(load: ActorLoad, limits: ScalingLimits) -> tuple[float, str]:
+    """The highest measurement that more actors would lower, and its name."""
+    works = _works(load, limits)
     return max(
         (load.busy, "CPU"),
-        (load.lag if load.busy > DOWN_SHARE else 0.0, "lag"),
-        (load.backlog if load.busy > DOWN_SHARE else 0.0, "backlog"),
+        (load.lag if works else 0.0, "lag"),
+        (load.backlog if works else 0.0, "backlog"),
         (load.memory, "memory"),
         (load.connections, "connections"),
     )
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
 
 
 def _seconds(ms: int) -> str:
@@ -180,14 +216,23 @@ class ScalingPolicy:
         self.mode: Mode = "off" if not self._roles else "dry run" if config.autoscale_dry_run else "on"
 
     def observe(
-        self, shards: Iterable[Mapping[str, Any]], edges: Iterable[Mapping[str, Any]], now_ms: int, settled: bool
+        self,
+        shards: Sequence[Mapping[str, Any]],
+        edges: Sequence[Mapping[str, Any]],
+        now_ms: int,
+        settled: bool,
+        waiting: Mapping[str, int] | None = None,
     ) -> list[ScalingDecision]:
         """The decisions that these rows of the status lead to; one that says what the last one of its role did is not repeated.
 
-        Args: as of `Autoscaler.observe`.
+        Args:
+            shards, edges: a row of the status for each that serves.
+            now_ms, settled: as of `Autoscaler.observe`.
+            waiting: of each role, as there.
         """
         loads = {"shards": [_shard_load(row, self._config) for row in shards], "edges": [_edge_load(row, self._config) for row in edges]}
-        found = (scaler.observe(loads[role], now_ms, settled) for role, scaler in self._roles.items())
+        waits = waiting or {}
+        found = (scaler.observe(loads[role], now_ms, settled, waits.get(role, 0)) for role, scaler in self._roles.items())
         return [decision for decision in found if decision is not None and self._is_new(decision)]
 
     def _is_new(self, decision: ScalingDecision) -> bool:
@@ -200,12 +245,22 @@ class ScalingPolicy:
 
 def _autoscaler(role: Any, counts: str, config: Config) -> Autoscaler:
     allowed = count_range(counts)
-    return Autoscaler(role, ScalingLimits(allowed.start, allowed.stop - 1, config.autoscale_up_ms, config.autoscale_down_ms))
+    limits = ScalingLimits(
+        allowed.start,
+        allowed.stop - 1,
+        config.autoscale_up_ms,
+        config.autoscale_down_ms,
+        config.autoscale_up_share,
+        config.autoscale_down_share,
+        config.autoscale_target_share,
+    )
+    return Autoscaler(role, limits)
 
 
 def _shard_load(row: Mapping[str, Any], config: Config) -> ActorLoad:
     return ActorLoad(
         min(row["cpu_pct"] / 100, 1.0),
+        row.get("queued_pct", 0.0) / 100,
         lag=row.get("lag_ms", 0) / config.pressure_lag_ms,
         memory=row.get("memory_bytes", 0) / config.shard_memory_bytes_max,
     )
@@ -214,6 +269,7 @@ def _shard_load(row: Mapping[str, Any], config: Config) -> ActorLoad:
 def _edge_load(row: Mapping[str, Any], config: Config) -> ActorLoad:
     return ActorLoad(
         min(row["cpu_pct"] / 100, 1.0),
+        row.get("queued_pct", 0.0) / 100,
         backlog=row.get("delay_ms", 0) / config.publish_delay_target_ms,
         connections=sum((row.get("connections") or {}).values()) / config.connections_max,
     )

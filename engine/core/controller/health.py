@@ -38,6 +38,7 @@ class HealthWatch:
         self.restarts = 0
         self.stats: Mapping[str, Any] = {}
         self.cpu_pct = 0.0
+        self.queued_pct = 0.0
         self._timeout_ms = timeout_ms
         self._answered_ms = now_ms
         self._asked_ms: float | None = None  # the first call since it answered, or since it was replaced
@@ -56,9 +57,11 @@ class HealthWatch:
             elapsed_s = (now_ms - self._answered_ms) / 1000
             if elapsed_s > 0:
                 self.cpu_pct = round(100 * (stats["cpu_s"] - before["cpu_s"]) / elapsed_s, 1)
+                # An actor of the version before does not say it, during an upgrade.
+                self.queued_pct = round(100 * (stats.get("queued_s", 0.0) - before.get("queued_s", 0.0)) / elapsed_s, 1)
         elif before:
             self.restarts += 1
-            self.cpu_pct = 0.0
+            self.cpu_pct = self.queued_pct = 0.0
         self.stats = stats
         self._answered_ms = now_ms
         self._asked_ms = None
@@ -83,11 +86,13 @@ class HealthWatch:
         return "replace"
 
     def row(self) -> dict[str, Any]:
-        """The actor's row of the status: its last `stats()`, and `alive`, `ready`, `cpu_pct` (of one core) and `restarts`."""
+        """The actor's row of the status: its last `stats()`, and `alive`, `ready`, `restarts`, `cpu_pct` (of one core) and `queued_pct` (of
+        the time, in which its thread was ready to run and had no core)."""
         base: dict[str, Any] = {"role": self.role, "index": self.index, "ready": False, "pid": None, "node": None, "rss_bytes": 0}
         alive = bool(self.stats) and not self._failed
         ready = alive and bool(self.stats.get("ready"))
-        return {**base, **self.stats, "alive": alive, "ready": ready, "cpu_pct": self.cpu_pct if alive else 0.0, "restarts": self.restarts}
+        shares = {"cpu_pct": self.cpu_pct, "queued_pct": self.queued_pct} if alive else {"cpu_pct": 0.0, "queued_pct": 0.0}
+        return {**base, **self.stats, "alive": alive, "ready": ready, "restarts": self.restarts, **shares}
 
 
 def merge(histograms: Iterable[Histogram]) -> list[list[float]]:

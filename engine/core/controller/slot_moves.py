@@ -9,6 +9,8 @@ load: it moves a slot from the busiest shard to the idlest, again and again, as 
 
 `away_moves` empties shards that are to be replaced, into the shards that have the fewest slots.
 
+A plan is for the slot map of one Redis server, and so for the shards that use it: slots stay on their server.
+
 Nothing remembers a plan. It is computed again from the slot map before each step, and what is left of it comes out: a step of an
 `even_moves` plan makes the next plan smaller by just its slots.
 """
@@ -40,24 +42,24 @@ class Move(Struct, frozen=True):
 
 
 def even_moves(slot_map: SlotMap, shards: int) -> list[Move]:
-    """The moves after which the first `shards` shards have all slots, evenly.
+    """The moves after which those of the first `shards` shards that use this server have its slots, evenly.
 
     Slots of no shard that exists stay where they are: nobody could hand them over.
 
     Args:
-        shards: at least one, and no more than exist.
+        shards: no more than exist, and one of them at least uses this server.
     """
-    assert 1 <= shards <= slot_map.shards, "slots move between shards that exist"
+    kept = slot_map.local(shards)
+    assert kept, "each server needs a shard"
+    assert shards <= slot_map.shards, "slots move between shards that exist"
     held = _held(slot_map)
-    share, more = divmod(sum(map(len, held)), shards)
+    share, more = divmod(sum(map(len, held.values())), len(kept))
     # Those that have the most keep one more than the others: it need not move then.
-    richest = sorted(range(shards), key=lambda shard: (-len(held[shard]), shard))
-    shares = [0] * slot_map.shards
-    for rank, shard in enumerate(richest):
-        shares[shard] = share + (rank < more)
-    surplus = [(shard, slot) for shard, slots in enumerate(held) for slot in slots[shares[shard] :]]
+    richest = sorted(kept, key=lambda shard: (-len(held[shard]), shard))
+    shares = dict.fromkeys(held, 0) | {shard: share + (rank < more) for rank, shard in enumerate(richest)}
+    surplus = [(shard, slot) for shard, slots in held.items() for slot in slots[shares[shard] :]]
     owners = list(slot_map.owners)
-    for target in range(shards):
+    for target in kept:
         for _ in range(shares[target] - len(held[target])):
             _, slot = surplus.pop()
             owners[slot] = target
@@ -65,14 +67,17 @@ def even_moves(slot_map: SlotMap, shards: int) -> list[Move]:
 
 
 def away_moves(slot_map: SlotMap, sources: Iterable[int], homes: Iterable[int]) -> list[Move]:
-    """The moves after which the sources have no slots. Each slot goes to the shard of `homes` that has the fewest then."""
+    """The moves after which the sources have no slots. Each slot goes to the shard of `homes` that has the fewest then.
+
+    Those that use other servers are left out of both.
+    """
     held = _held(slot_map)
-    counts = [(len(held[home]), home) for home in homes]
+    counts = [(len(held[home]), home) for home in homes if home in held]
     heapify(counts)
     owners = list(slot_map.owners)
     if counts:
         for source in sources:
-            for slot in held[source]:
+            for slot in held.get(source, ()):
                 count, owners[slot] = counts[0]
                 heapreplace(counts, (count + 1, owners[slot]))
     return _difference(slot_map.owners, owners)
@@ -85,17 +90,17 @@ def load_moves(slot_map: SlotMap, loads: Mapping[int, float], slots_max: int) ->
         loads: by slot, in any unit; a slot that is not in it has none.
     """
     held = _held(slot_map)
-    count = sum(map(len, held))
+    count = sum(map(len, held.values()))
     if not count:
         return []
-    idle = _IDLE_SHARE * sum(loads.get(slot, 0.0) for slots in held for slot in slots) / count or 1.0
-    ranked = [sorted((loads.get(slot, 0.0) + idle, slot) for slot in slots) for slots in held]
-    sums = [sum(load for load, _ in slots) for slots in ranked]
-    enough = (1 + TOLERANCE) * sum(sums) / len(sums)
+    idle = _IDLE_SHARE * sum(loads.get(slot, 0.0) for slots in held.values() for slot in slots) / count or 1.0
+    ranked = {shard: sorted((loads.get(slot, 0.0) + idle, slot) for slot in slots) for shard, slots in held.items()}
+    sums = {shard: sum(load for load, _ in slots) for shard, slots in ranked.items()}
+    enough = (1 + TOLERANCE) * sum(sums.values()) / len(sums)
     owners = list(slot_map.owners)
     for _ in range(slots_max):
-        busiest = max(range(len(sums)), key=sums.__getitem__)
-        idlest = min(range(len(sums)), key=sums.__getitem__)
+        busiest = max(sums, key=sums.__getitem__)
+        idlest = min(sums, key=sums.__getitem__)
         gap = sums[busiest] - sums[idlest]
         at = _nearest(ranked[busiest], gap / 2)
         if sums[busiest] <= enough or ranked[busiest][at][0] >= gap:
@@ -122,11 +127,11 @@ def slots_in(moves: Iterable[Move]) -> int:
     return sum(len(move.slots) for move in moves)
 
 
-def _held(slot_map: SlotMap) -> list[list[int]]:
-    """The slots of each shard."""
-    held: list[list[int]] = [[] for _ in range(slot_map.shards)]
+def _held(slot_map: SlotMap) -> dict[int, list[int]]:
+    """The slots of each shard that uses the server."""
+    held: dict[int, list[int]] = {shard: [] for shard in slot_map.local(slot_map.shards)}
     for slot, owner in enumerate(slot_map.owners):
-        if 0 <= owner < slot_map.shards:
+        if owner in held:
             held[owner].append(slot)
     return held
 

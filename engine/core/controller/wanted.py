@@ -20,6 +20,7 @@ class WantedNumbers(Struct, frozen=True):
         at_ms: when, wall clock.
         replacing: of an upgrade: when the process started, by its own clock, that is to be replaced, by the name of its actor. An actor
             whose process started at another time has been replaced. Empty once all have.
+        stopped: why the last upgrade ended before all had; "" otherwise.
     """
 
     shards: int
@@ -29,3 +30,4 @@ class WantedNumbers(Struct, frozen=True):
     by: str = ""
     at_ms: int = 0
     replacing: Mapping[str, int] = field(default_factory=dict)
+    stopped: str = ""

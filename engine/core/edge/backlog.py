@@ -59,6 +59,10 @@ class Backlog:
         self._passed += count
         self.drop(count)
 
+    def served(self, count: int) -> None:
+        """Count items that are served as they enter."""
+        self._passed += count
+
     def drop(self, count: int) -> None:
         """Count items that leave without being served."""
         self.waiting -= count

@@ -19,12 +19,13 @@ is stored.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from itertools import islice
 
 import msgspec
 from msgspec import Struct
 
+from engine.core.inbox.inbox import InboxLimits, StoredInbox, inbox_of
 from engine.core.mailbox.aggregation_window import Counted, Ended, Extended, Windows
 from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.mailbox import Mailbox
@@ -34,6 +35,12 @@ from engine.core.model.message import Collapsing, Message, SharedBody
 from engine.core.model.routing import slot_of
 from engine.core.policy.profile import Profile
 from engine.core.policy.user_state import TimelineEntry, UserState
+
+_CONDEMNED_MAX = 1000
+"""Stream entries that one checkpoint deletes of one mailbox, beside those it trims: some 1 ms of Redis."""
+
+_PINNED_SPARE_MS = 30 * 86_400_000
+"""A stream with pinned messages outlives the time at which the sweep looks at the page, and stores it anew, by so much."""
 
 PAGE_RECENT_IDS = 32
 """Recent ids kept in a page: enough for a publisher's retry that meets a restarted shard."""
@@ -52,26 +59,33 @@ class StoredMessage(Struct, array_like=True, tag=1, gc=False):
     supersedes: int = 0  # number of the older message that this one supersedes
     count: int = 0  # how many messages of its collapse key it stands for; 0: replay does not register it under that key
     pos: int = 0  # of the broadcast whose body this is; the body of the envelope is empty then
+    inbox_only: bool = False  # the user wants it in the inbox only: it is settled from the beginning
 
 
 class Handled(Struct, array_like=True, tag=2, gc=False):
     """A mailbox's acknowledged numbers: everything up to `floor`, and `acked` above it.
 
-    `head` is set by `engine.core.journal.rebuild` only: numbers up to it were used, whatever their outcome.
+    `head` is set by `engine.core.journal.rebuild` only: numbers up to it were used, whatever their outcome. `refused`: those that are among
+    the dead letters since the last such record, and have left the inbox.
     """
 
     key: str
     floor: int
     acked: list[int]
     head: int = 0
+    refused: list[int] = []
 
 
 class Adopted(Struct, array_like=True, tag=3, gc=False):
-    """A broadcast was assigned these numbers: [(mailbox key, sequence number)]. Moves the mailboxes' cursors to its position."""
+    """A broadcast was assigned these numbers: [(mailbox key, sequence number)]. Moves the mailboxes' cursors to its position.
+
+    `inbox_only`: keys of the mailboxes where it is settled from the beginning, since the user wants it in the inbox only.
+    """
 
     pos: int
     accepted_ms: int
     numbers: list[tuple[str, int]]
+    inbox_only: list[str] = []
 
 
 class Topics(Struct, array_like=True, tag=4, gc=False):
@@ -113,6 +127,22 @@ class Noticed(Struct, array_like=True, tag=9, gc=False):
     delivery: str = ""
 
 
+class Marked(Struct, array_like=True, tag=16, gc=False):
+    """The user marked messages of the inbox, or took marks away: flags of `engine.core.inbox.inbox`."""
+
+    key: str
+    mark: int
+    on: bool
+    seqs: list[int]
+
+
+class Inboxed(Struct, array_like=True, tag=17, gc=False):
+    """A user's inbox as it is; written by `engine.core.journal.rebuild` only, behind the messages."""
+
+    key: str
+    inbox: StoredInbox
+
+
 class Released(Struct, array_like=True, tag=15, gc=False):
     """The shard hands these slots over: their pages have all that earlier records have of them, and newer things if they come back."""
 
@@ -149,6 +179,8 @@ Record = (
     | Extended
     | Kept
     | Released
+    | Marked
+    | Inboxed
 )
 
 
@@ -170,10 +202,11 @@ class MailboxPage(Struct, array_like=True, gc=False):
     windows: Windows | None = None  # None: it never had any
     user_state: UserState | None = None
     seen_ms: int = 0  # when the user was last active
+    inbox: StoredInbox | None = None  # None: nothing was kept yet
 
 
 class Spill(Struct):
-    """One mailbox's share of a checkpoint. `trim_below`: stream entries below this number are settled or gone."""
+    """One mailbox's share of a checkpoint. `trim_below`: nobody needs the stream entries below this number."""
 
     key: str
     page: bytes  # empty: none is to be stored
@@ -184,6 +217,7 @@ class Spill(Struct):
     look_ms: int = 0  # when the sweep is to look at the page; 0: never
     removed_at: int = -1  # not below 0: page and stream are deleted first, and numbers up to this one are not used again
     topics: str = ""  # subscriptions, joined by line feeds
+    deleted: Sequence[int] = ()  # other stream entries that nobody needs
 
 
 class Checkpoint(Struct):
@@ -218,7 +252,8 @@ def owned(records: Iterable[Record], slots: Container[int]) -> list[Record]:
         if isinstance(record, Adopted):
             numbers = [(key, seq) for key, seq in record.numbers if slot_of(key) in slots]
             if numbers:
-                kept.append(Adopted(record.pos, record.accepted_ms, numbers))
+                inbox_only = [key for key in record.inbox_only if slot_of(key) in slots]
+                kept.append(Adopted(record.pos, record.accepted_ms, numbers, inbox_only))
         elif isinstance(record, Released) or slot_of(record.key) in slots:
             kept.append(record)
     return kept
@@ -250,13 +285,18 @@ def spill_of(mailbox: Mailbox, forget_at_ms: int = 0, *, whole: bool = False) ->
 
     Storage holds a dying message as pending: after a crash it is moved to the dead letters again.
     """
+    inbox = mailbox.inbox
     bodies = mailbox.hot | mailbox.dying if mailbox.dying else mailbox.hot
+    if inbox is not None and inbox.unwritten:
+        bodies = bodies | inbox.unwritten
     fresh = sorted([seq for seq, message in bodies.items() if seq > mailbox.spilled and (whole or message.envelope.retain)])
     entries = []
     expires_ms = 0
     for seq in fresh:
         m = bodies[seq]
         expires_ms = max(expires_ms, m.expires_ms)
+        if inbox is not None and mailbox.inbox_limits is not None:
+            expires_ms = max(expires_ms, m.accepted_ms + mailbox.inbox_limits.keep_of(m.envelope.policy_terms))
         envelope, pos = m.envelope, 0
         if isinstance(envelope.body, SharedBody):
             pos = envelope.body.pos
@@ -264,11 +304,24 @@ def spill_of(mailbox: Mailbox, forget_at_ms: int = 0, *, whole: bool = False) ->
         stored = StoredMessage(mailbox.key, seq, envelope, m.expires_ms, m.accepted_ms, m.attempts, pos=pos)
         entries.append((seq, FORMAT_VERSION + _encoder.encode(stored)))
     closes_ms = -1 if mailbox.windows is None else mailbox.windows.next_ms
+    if inbox is not None:
+        inbox.written(fresh)
+        mailbox.condemn(_CONDEMNED_MAX)
+        if inbox.pins:
+            expires_ms = max(expires_ms, forget_at_ms + _PINNED_SPARE_MS)
     page = page_of(mailbox, len(mailbox.recent) if whole else PAGE_RECENT_IDS)
-    look_ms = page.oldest_expires_ms or (0 if mailbox.has_preferences else forget_at_ms)
+    look_ms = looks_at(page) or (0 if mailbox.has_preferences else forget_at_ms)
+    trim_below = page.floor + 1 if inbox is None else min(page.floor + 1, inbox.low)
+    deleted = () if inbox is None else tuple(inbox.condemned)
     topics = "\n".join(sorted(mailbox.topics))
     blob = FORMAT_VERSION + _encoder.encode(page)
-    return Spill(mailbox.key, blob, page.floor + 1, entries, expires_ms, closes_ms, look_ms, topics=topics)
+    return Spill(mailbox.key, blob, trim_below, entries, expires_ms, closes_ms, look_ms, topics=topics, deleted=deleted)
+
+
+def looks_at(page: MailboxPage) -> int:
+    """When the sweep is to look at the page for messages that are over, ms; 0: never."""
+    aged_ms = 0 if page.inbox is None else page.inbox.due_ms
+    return min(page.oldest_expires_ms, aged_ms) if page.oldest_expires_ms and aged_ms else page.oldest_expires_ms or aged_ms
 
 
 def removal_of(mailbox: Mailbox, forget_at_ms: int) -> Spill:
@@ -323,12 +376,14 @@ def page_of(mailbox: Mailbox, recent_max: int = PAGE_RECENT_IDS) -> MailboxPage:
         mailbox.windows,
         None if mailbox.user_state is None or mailbox.user_state.empty else mailbox.user_state,
         mailbox.seen_ms,
+        None if mailbox.inbox is None else mailbox.inbox.to_stored(),
     )
 
 
-def restore(key: str, page: MailboxPage | None, now_ms: int) -> Mailbox:
-    """The mailbox of a page; an empty one for a user never seen."""
+def restore(key: str, page: MailboxPage | None, now_ms: int, inbox_limits: InboxLimits | None = None) -> Mailbox:
+    """The mailbox of a page; an empty one for a user never seen. Without limits its inbox is dropped."""
     mailbox = Mailbox(key, now_ms)
+    mailbox.inbox_limits = inbox_limits
     if page is not None:
         mailbox.head = page.head
         mailbox.floor = page.floor
@@ -346,4 +401,6 @@ def restore(key: str, page: MailboxPage | None, now_ms: int) -> Mailbox:
         mailbox.seen_ms = page.seen_ms
         mailbox.newest_above_low = page.head if page.newest_above_low < 0 else page.newest_above_low
         mailbox.collapsing = dict(page.collapsing)
+        if page.inbox is not None and inbox_limits is not None:
+            mailbox.inbox = inbox_of(page.inbox)
     return mailbox

@@ -5,11 +5,12 @@ header, 0x80 or above, which no version byte is. It is still decoded (`engine.co
 reported as unreadable and quarantined, like a damaged one.
 
 While an engine is upgraded, processes of two versions read what the other writes, in storage and on links. So a change appends fields with
-a default to a record, which the version before ignores. A new version of the formats, or a record of a new kind, is brought in two
-releases: the first reads it, the second writes it (tests/core/wire/test_records.py holds the layouts of the last release).
+a default to a record, which the version before ignores. A record of a new kind, or a new version of the layouts, belongs to the next
+formats (`engine.core.model.formats`): it is read at once, and written when every process reads it (tests/core/wire/test_records.py holds
+the layouts of the last release).
 
-A new version: keep the old layouts in a module of their own that only decodes, dispatch to it here, and raise `FORMAT_VERSION` a release
-later.
+A new version: keep the old layouts in a module of their own that only decodes, dispatch to it here, and write the byte before until
+`SlotMap.formats` allows the new one.
 
 Every function here raises the exceptions of `engine.core.wire.records.UNREADABLE` when the bytes do not match the format.
 """

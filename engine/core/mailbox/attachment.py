@@ -1,9 +1,10 @@
 """One connection of a user: its send position, its unacknowledged messages, and their retries.
 
 `sent` is the last number that sending has passed on the connection. `flight` holds the sent messages that are not settled, in sequence
-order; the in-flight window limits its size. A message that has used up its tries stalls the connection: its flight is emptied, so that all
-its messages may leave memory, until the client acknowledges something or none of the messages that stalled it is left. The retry timer
-follows only the oldest message in flight, as in TCP: later ones are checked when it is due."""
+order; the in-flight window limits its size. A message that has used up its tries is exhausted here: it leaves the flight alone, may leave
+memory, and is not sent on this connection again. The next connection begins with it. It keeps its place in the window until it is settled
+or has expired, so a client that acknowledges nothing gets no more than one window. The retry timer follows only the oldest message in
+flight, as in TCP: later ones are checked when it is due."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ class Attachment:
 
     __slots__ = (
         "conn",
+        "counts",
         "device",
         "exhausted",
         "first_sent_ms",
@@ -34,7 +36,6 @@ class Attachment:
         "sent",
         "session",
         "since_ms",
-        "stalled",
         "topics",
     )
 
@@ -48,8 +49,11 @@ class Attachment:
         now_ms: int,
         topics: Iterable[str] = (),
         path: EdgeRoundTrip | None = None,
+        *,
+        counts: bool = False,
     ) -> None:
         self.conn = conn
+        self.counts = counts  # it is sent the counts of the inbox
         self.path = path or EdgeRoundTrip()  # shared by all connections of the edge
         self.kind = kind
         self.retries = kind not in (SSE, POLL)  # plain SSE does not acknowledge, and a poll ends with its first batch
@@ -62,16 +66,20 @@ class Attachment:
         self.flight_bytes = 0
         self.first_sent_ms: dict[int, int] = {}  # first send time of retried messages in flight
         self.rtt_ms = 0.0
-        self.stalled = False
-        self.exhausted: dict[int, int] = {}  # messages that stalled it: seq -> expires at ms
+        self.exhausted: dict[int, tuple[int, str]] = {}  # messages that used up their tries here: seq -> (expires at ms, id)
 
     def fly(self, message: Message, now_ms: int) -> None:
         """Add the message to the flight: its first send on this connection."""
         self.flight[message.seq] = (now_ms, 1)
         self.flight_bytes += len(message.envelope.body)
 
+    @property
+    def silent(self) -> bool:
+        """Whether everything that is unsettled here is exhausted: nothing is in flight, and its client has answered none of it."""
+        return bool(self.exhausted) and not self.flight
+
     def land(self, message: Message) -> int | None:
-        """Remove a settled or gone message from flight and stall causes. Returns when it was first sent; None if not in flight."""
+        """Remove a settled or gone message from flight and the exhausted. Returns when it was first sent; None if not in flight."""
         if self.exhausted:
             self.exhausted.pop(message.seq, None)
         flown = self.flight.pop(message.seq, None)
@@ -94,10 +102,11 @@ class Attachment:
     def overdue(self, hot: Mapping[int, Message], now_ms: int, policy: RetryPolicy) -> list[tuple[int, int, bytes]]:
         """Return the messages to retry now, as (sequence number, attempt, body), and record the retry.
 
-        Stalls the connection and returns nothing when an overdue message has used up its tries.
+        An overdue message that has used up its tries is exhausted.
         """
-        if self.stalled or not self.retries:
+        if not self.retries:
             return []
+        used_up: list[int] = []
         again: list[tuple[int, int, bytes]] = []
         waited_ms = 0
         path_ms = self.path.rtt_ms(now_ms)
@@ -105,8 +114,8 @@ class Attachment:
             if sent_ms + policy.wait_ms(self.rtt_ms, tries, path_ms) > now_ms:
                 continue
             if tries >= policy.tries:
-                self._stall(hot, policy)
-                return []
+                used_up.append(seq)
+                continue
             message = hot[seq]
             if message.expires_ms > now_ms:
                 again.append((seq, message.attempts + tries + 1, message.envelope.body))
@@ -118,21 +127,26 @@ class Attachment:
             sent_ms, tries = self.flight[seq]
             self.first_sent_ms.setdefault(seq, sent_ms)
             self.flight[seq] = (now_ms, tries + 1)
+        if used_up:
+            self._exhaust(used_up, hot, policy)
         return again
 
-    def _stall(self, hot: Mapping[int, Message], policy: RetryPolicy) -> None:
-        self.stalled = True
+    def _exhaust(self, used_up: list[int], hot: Mapping[int, Message], policy: RetryPolicy) -> None:
         self.rtt_ms = policy.backed_off(self.rtt_ms, policy.tries)
-        self.exhausted = {seq: hot[seq].expires_ms for seq, (_, tries) in self.flight.items() if tries >= policy.tries}
-        self.spend(hot)
+        for seq in used_up:
+            message = hot[seq]
+            message.attempts += self.flight.pop(seq)[1]
+            self.first_sent_ms.pop(seq, None)
+            self.flight_bytes -= len(message.envelope.body)
+            self.exhausted[seq] = (message.expires_ms, message.envelope.id)
 
-    def may_go_on(self, now_ms: int) -> bool:
-        """Return whether it is stalled and every message that stalled it was settled elsewhere, is gone, or has expired."""
-        return self.stalled and all(expires_ms <= now_ms for expires_ms in self.exhausted.values())
+    def forget_expired(self, now_ms: int) -> None:
+        """Exhausted messages that have expired take no place in the window any more."""
+        self.exhausted = {seq: known for seq, known in self.exhausted.items() if known[0] > now_ms}
 
     def next_retry_ms(self, now_ms: int, policy: RetryPolicy) -> int:
         """Return the retry time of the oldest message in flight, in ms; 0 when no message is to be retried."""
-        if not self.flight or not self.retries or self.stalled:
+        if not self.flight or not self.retries:
             return 0
         sent_ms, tries = next(iter(self.flight.values()))
         return int(sent_ms + policy.wait_ms(self.rtt_ms, tries, self.path.rtt_ms(now_ms))) + 1

@@ -1,7 +1,7 @@
 """Conflation: for a user who is behind, the newest message of a collapse key replaces the older ones (`collapse` in PROTOCOL.md).
 
 A new message supersedes the newest pending one of its key when that one was sent on no connection, the new one has at least its priority
-and retention, and the user is behind: every connection is stalled or has unsent messages before it, or there is no connection and at least
+and retention, and the user is behind: every connection is silent or has unsent messages before it, or there is no connection and at least
 a threshold of messages is pending. A user who keeps up gets every message.
 
 The decision is made once, when the group is built, and is stored in the new message's journal record (`Stored.supersedes`). So commit and

@@ -2,8 +2,9 @@
 
 Every sequence number from 1 to `head` is in exactly one state:
 
-    settled   acknowledged by some device (or dead-lettered): at or below `floor`, or in `acked`
-    gone      expired, trimmed, superseded or never kept; in `gone`; a connection gets a `Gap` for it before any later number
+    settled   acknowledged by some device (or dead-lettered, or for the inbox only): at or below `floor`, or in `acked`
+    gone      expired, trimmed, superseded, never kept, or one of too many for the inbox only; in `gone`; a connection gets a `Gap` for it
+              before any later number
     dying     refused by a client; in `dying` until the dead-letter stream stores it, regardless of other acknowledgements
     hot       pending, its body in memory, in `hot`
     cold      pending or gone, its body only in the offline stream: within `cold`, an inclusive range, and in no other state
@@ -11,24 +12,26 @@ Every sequence number from 1 to `head` is in exactly one state:
 Numbers leave `cold` by an acknowledgement, by being superseded, or by a range read. A number that a read does not find and that was not
 acknowledged is gone: trimming, expiry and losses are all detected at this one place, so a gap is never silent.
 
-Numbers are sent on each connection in order (`engine.core.mailbox.send`); a message that used up its tries stalls the connection.
+Numbers are sent on each connection in order (`engine.core.mailbox.send`); one that used up its tries is left out there.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from operator import itemgetter
 from typing import Final
 
 from msgspec import Struct
 
+from engine.core.inbox.inbox import Inbox, InboxLimits
 from engine.core.mailbox.aggregation_window import Windows
 from engine.core.mailbox.attachment import Attachment, Conn
 from engine.core.mailbox.memory import MAILBOX_BYTES, RECENT_BYTES, Memory
 from engine.core.mailbox.retry import RetryPolicy
+from engine.core.mailbox.tally import UNCOUNTED
 from engine.core.model.constants import LOW
-from engine.core.model.message import TIMER_EFFECT, Collapsing, Message
+from engine.core.model.message import Collapsing, Message, SharedBody
 from engine.core.policy.user_state import UserState
 
 _first_of: Final = itemgetter(0)
@@ -38,19 +41,25 @@ _GAP_ACKED_MAX: Final = 1000
 """Maximum length of a gap that is settled number by number: 60 KB of memory, and as much in a page."""
 
 
+_ACKED_MAX: Final = 10_000
+"""Single numbers of messages for the inbox only above one that stays pending: what a page has of them, 9 bytes each, has to be bounded."""
+
+
 class Settlement(Struct, gc=False):
     """The result of an acknowledgement.
 
     Attributes:
-        times: of each settled message that was in memory, when it was accepted and when it was first sent on the acknowledging connection;
-            0 for the latter when it was not in flight there.
+        messages: each settled message that was in memory, and when it was first sent on the acknowledging connection, 0 when it was not
+            in flight there.
         revoked: for each other connection, the ids of the settled messages that it was sent.
         news: whether anything was settled.
+        cold: of settled messages that were not in memory, ranges of numbers, and those of them that were settled before.
     """
 
-    times: list[tuple[int, int]]
+    messages: list[tuple[Message, int]]
     revoked: dict[Conn, list[str]]
     news: bool = False
+    cold: tuple[tuple[int, int, Collection[int]], ...] = ()
 
 
 class Mailbox:
@@ -69,7 +78,10 @@ class Mailbox:
         "head",
         "hot",
         "hot_bytes",
+        "inbox",
+        "inbox_limits",
         "key",
+        "left_ms",
         "live_pos",
         "loading",
         "log_pos",
@@ -82,6 +94,7 @@ class Mailbox:
         "seen_ms",
         "spilled",
         "start",
+        "tally",
         "timer_ms",
         "topics",
         "user_state",
@@ -92,6 +105,7 @@ class Mailbox:
     def __init__(self, key: str, now_ms: int) -> None:
         self.key = key
         self.memory = Memory()  # replaced by the shard's in `count_in`
+        self.tally = UNCOUNTED  # replaced by that of its tenant, by the shard
         self.head = 0  # the newest committed number
         self.floor = 0
         self.start = 0  # the number before its first one, see `begin`
@@ -118,8 +132,11 @@ class Mailbox:
         self.windows: Windows | None = None  # aggregation; None until the first opens, then kept for its numbering
         self.user_state: UserState | None = None  # the user's state; None when there is none
         self.seen_ms = 0  # time of the user's last connect or acknowledgement; 0 for never
+        self.left_ms = 0  # `seen_ms` before the newest connect: when the user was active before an absence; 0 when it is not known
         self.weight = 0  # bytes without the messages, as counted in `memory`
         self.open_windows = 0  # open windows, as counted in `memory`
+        self.inbox: Inbox | None = None  # None until the first message that is kept
+        self.inbox_limits: InboxLimits | None = None  # None: nothing is kept
 
     # -- beginning and end --------------------------------------------------------------------------------------------
 
@@ -136,14 +153,16 @@ class Mailbox:
         self.start = self.floor = self.spilled = self.newest_above_low = self.head
         self.acked, self.gone, self.dying, self.cold_attempts = set(), [], {}, {}
         self.recent, self.collapsing, self.topics = {}, {}, {}
-        self.windows = self.user_state = None
-        self.oldest_expires_ms = self.seen_ms = 0
+        self.windows = self.user_state = self.inbox = None
+        self.oldest_expires_ms = self.seen_ms = self.left_ms = 0
         self.count_windows()
         self.weigh()
 
     @property
     def idle(self) -> bool:
-        """Whether it holds nothing that anybody may still want: no connection, no message, no open window."""
+        """Whether it holds nothing that anybody may still want: no connection, no message, none in the inbox, no open window."""
+        if self.inbox is not None and self.inbox.is_used:
+            return False
         return not (self.connections or self.hot or self.dying or self.cold or self.loading or self.open_windows)
 
     @property
@@ -170,8 +189,8 @@ class Mailbox:
         )
 
     def is_behind(self) -> bool:
-        """Return whether every connection is stalled or has unsent numbers; true without connections."""
-        return all(connection.stalled or connection.sent < self.head for connection in self.connections.values())
+        """Return whether every connection is silent or has unsent numbers; true without connections."""
+        return all(connection.silent or connection.sent < self.head for connection in self.connections.values())
 
     def oldest_pending(self) -> int:
         """Return the lowest number that is neither settled nor dying, including gone numbers; `head` + 1 when there is none."""
@@ -185,7 +204,49 @@ class Mailbox:
         assert message.seq == self.head + 1, "numbers are given without holes"
         self.head = message.seq
         self._hold(message)
+        if self.inbox_limits is not None and message.envelope.retain:
+            self._enter(message, self.inbox_limits)
         self.remember(message.envelope.id, message.seq, digest, recent_max)
+
+    def _enter(self, message: Message, limits: InboxLimits) -> None:
+        """Add the message to the inbox, unless its category is not kept. A broadcast is kept no longer than its entry in the log."""
+        keep_ms = limits.keep_of(message.envelope.policy_terms)
+        if keep_ms:
+            if self.inbox is None:
+                self.inbox = Inbox(message.seq)
+            due_ms = message.accepted_ms + keep_ms
+            if type(message.envelope.body) is SharedBody:
+                due_ms = min(due_ms, message.expires_ms)
+            self.inbox.add(message.seq, due_ms, limits)
+
+    def settle_unsent(self, seq: int) -> None:
+        """The newest message, which was just added, is for the inbox only: settle it before anybody is sent it.
+
+        Above a message that stays pending, those beyond `_ACKED_MAX` join a range of `gone`, which connections are sent as a gap; they stay
+        in the inbox.
+        """
+        message = self._release(seq)
+        if message is not None:
+            self._keep(message)
+        if len(self.acked) < _ACKED_MAX:
+            self.acked.add(seq)
+        else:
+            self._add_gone(seq, seq)
+        self._advance()
+
+    def leave_inbox(self, seq: int) -> None:
+        """The message is among the dead letters."""
+        if self.inbox is not None:
+            self.inbox.remove(seq, seq)
+
+    def _keep(self, message: Message) -> None:
+        """The message is acknowledged: if it is in the inbox and in no offline stream, keep it until a checkpoint has written it."""
+        if self.inbox is not None and message.seq > self.spilled:
+            size = self.inbox.keep(message)
+            self.inbox.counted_bytes += size
+            self.memory.unwritten_bytes += size
+            self.weight += size
+            self.memory.resize(size)
 
     def remember(self, id: str, seq: int, digest: bytes, recent_max: int) -> None:
         """Store the id, to detect repeated publishes. Above `recent_max` ids, evicts the oldest."""
@@ -221,6 +282,9 @@ class Mailbox:
         """Drop every body from memory, as the mailbox leaves it: storage has them."""
         for seq in list(self.hot):
             self._release(seq)
+        if self.inbox is not None:
+            self.inbox.release(self.head)
+            self.weigh()
 
     def count_windows(self) -> None:
         """Update the total of open windows. Call it after each change of `windows`."""
@@ -239,6 +303,10 @@ class Mailbox:
             weight += self.windows.size
         if self.user_state is not None:
             weight += self.user_state.size
+        if self.inbox is not None:
+            weight += self.inbox.size
+            self.memory.unwritten_bytes += self.inbox.unwritten_bytes - self.inbox.counted_bytes
+            self.inbox.counted_bytes = self.inbox.unwritten_bytes
         self.memory.resize(weight - self.weight)
         self.weight = weight
 
@@ -271,6 +339,11 @@ class Mailbox:
         first = max(first, self.floor + 1)
         if first > last:
             return
+        if self.inbox is not None:
+            self.inbox.remove(first, last)
+        self._add_gone(first, last)
+
+    def _add_gone(self, first: int, last: int) -> None:
         gone = self.gone
         start = bisect_left(gone, first - 1, key=_last_of)  # the first range that overlaps, touches or follows
         end = bisect_right(gone, last + 1, key=_first_of)
@@ -295,13 +368,28 @@ class Mailbox:
         return message
 
     def trim(self, kept_max: int) -> list[Message]:
-        """Drop all but the newest `kept_max` numbers: they are gone, except dying ones. Returns the dropped messages from memory."""
-        low = self.head - kept_max
+        """Drop the oldest pending numbers beyond the newest `kept_max`, and forget what is settled before the last of them: all these are
+        gone, except dying ones. Returns the dropped messages from memory.
+
+        What is settled, gone or dying counts for nothing: messages for the inbox only use up numbers, and trim none that is pending. The
+        cost without anything to drop is that of adding up `gone` and `dying`.
+        """
+        excess = self.head - self.floor - len(self.acked) - kept_max
+        if excess > 0:
+            excess -= sum(last - first + 1 for first, last in self.gone) + sum(seq > self.floor for seq in self.dying)
+        if excess <= 0:
+            return []
         first = self.floor + 1
         if self.gone and self.gone[0][0] == first:
             first = self.gone[0][1] + 1
-        if first > low:
-            return []
+        low = first - 1
+        while excess:
+            low += 1
+            gap = self.gap_at(low)
+            if gap is not None:
+                low = gap[1]
+            elif low not in self.acked and low not in self.dying:
+                excess -= 1
         numbers: Iterable[int] = range(first, low + 1)
         if low - first > len(self.hot):  # after a jump of the head, most of these were never in memory
             numbers = sorted(seq for seq in self.hot if first <= seq <= low)
@@ -327,10 +415,10 @@ class Mailbox:
             connection.land(message)
 
     def _absolve(self, low: int) -> None:
-        """Remove the numbers up to `low` from the stall causes of every connection."""
+        """Remove the numbers up to `low` from the exhausted of every connection."""
         for connection in self.connections.values():
             if connection.exhausted:
-                connection.exhausted = {seq: expires_ms for seq, expires_ms in connection.exhausted.items() if seq > low}
+                connection.exhausted = {seq: known for seq, known in connection.exhausted.items() if seq > low}
 
     # -- settling -----------------------------------------------------------------------------------------------------
 
@@ -347,11 +435,11 @@ class Mailbox:
         if by is None:
             return self._settle_range(seq, None)
         by.measure(seq, now_ms, policy)
-        if by.stalled or by.first_sent_ms or self.cold or self.acked or self.gone or self.dying or len(self.connections) != 1:
+        if by.exhausted or by.first_sent_ms or self.cold or self.acked or self.gone or self.dying or len(self.connections) != 1:
             return self._settle_range(seq, by)
         # The common case: everything above the floor is in memory, nothing was retried, and no other connection needs a revocation.
-        hot, flight = self.hot, by.flight
-        times: list[tuple[int, int]] = []
+        hot, flight, inbox = self.hot, by.flight, self.inbox
+        messages: list[tuple[Message, int]] = []
         size = landed = 0
         while floor < seq:  # nearly always once
             floor += 1
@@ -362,15 +450,17 @@ class Mailbox:
                 size += length
             flown = flight.pop(floor, None)
             if flown is None:
-                times.append((message.accepted_ms, 0))
+                messages.append((message, 0))
             else:
                 landed += length
-                times.append((message.accepted_ms, flown[0]))
+                messages.append((message, flown[0]))
+            if inbox is not None:
+                self._keep(message)
         by.flight_bytes -= landed
         self.hot_bytes -= size
-        self.memory.remove(len(times), size)
+        self.memory.remove(len(messages), size)
         self.floor = seq
-        return Settlement(times, {}, True)
+        return Settlement(messages, {}, True)
 
     def _settle_range(self, seq: int, by: Attachment | None) -> Settlement:
         result = Settlement([], {}, True)
@@ -385,7 +475,7 @@ class Mailbox:
                 size += message.size
                 self._settle(message, by, result)
         self.hot_bytes -= size
-        self.memory.remove(len(result.times), size)
+        self.memory.remove(len(result.messages), size)
         if self.cold and self.cold[0] <= seq:
             self._revoke_cold(self.cold[0], seq, by, result)
         self._absolve(seq)
@@ -410,7 +500,8 @@ class Mailbox:
                 self._settle(message, by, result)
             elif seq not in self.dying:
                 self._revoke_cold(seq, seq, by, result)
-            self.dying.pop(seq, None)
+            if self.dying.pop(seq, None) is not None:
+                self.leave_inbox(seq)
             if seq > self.floor:
                 self.acked.add(seq)
             result.news = True
@@ -418,7 +509,7 @@ class Mailbox:
         if highest:
             for connection in self.connections.values():
                 if connection.exhausted:
-                    connection.exhausted = {seq: at_ms for seq, at_ms in connection.exhausted.items() if seq not in self.acked}
+                    connection.exhausted = {seq: known for seq, known in connection.exhausted.items() if seq not in self.acked}
         self._advance()
         if by is not None and highest:
             self._settle_gaps(highest)
@@ -458,16 +549,12 @@ class Mailbox:
         return refused
 
     def _revoke_cold(self, first: int, last: int, by: Attachment | None, result: Settlement) -> None:
-        """Add revocations of cold numbers for the stalled connections that were sent them. Covers only ids that are in `recent`."""
+        """Add the cold numbers, and revocations for the connections on which they are exhausted."""
+        result.cold = (*result.cold, (first, min(last, self.cold[1] if self.cold else last), self.acked if first < last else ()))
         for connection in self.connections.values():
-            if connection is not by and connection.stalled:
+            if connection is not by and connection.exhausted:
                 told = result.revoked.setdefault(connection.conn, [])
-                upto = min(last, connection.sent)
-                told += [
-                    id
-                    for id, (seq, _) in self.recent.items()
-                    if first <= seq <= upto and self.is_cold(seq) and id not in told and not id.startswith(TIMER_EFFECT)
-                ]
+                told += [id for seq, (_, id) in connection.exhausted.items() if first <= seq <= last and self.is_cold(seq)]
 
     def _settle(self, message: Message, by: Attachment | None, result: Settlement) -> None:
         seq, first_sent_ms = message.seq, 0
@@ -477,7 +564,9 @@ class Mailbox:
                 first_sent_ms = sent_ms or 0
             elif sent_ms is not None or seq <= connection.sent:
                 result.revoked.setdefault(connection.conn, []).append(message.envelope.id)
-        result.times.append((message.accepted_ms, first_sent_ms))
+        result.messages.append((message, first_sent_ms))
+        if self.inbox is not None:
+            self._keep(message)
 
     def _pass_acked(self) -> None:
         while self.floor + 1 in self.acked:
@@ -490,36 +579,50 @@ class Mailbox:
         if self.gone and self.gone[0][0] <= self.floor:
             self.gone = [(max(first, self.floor + 1), last) for first, last in self.gone if last > self.floor]
 
+    # -- inbox --------------------------------------------------------------------------------------------------------
+
+    def is_pending(self, seq: int) -> bool:
+        """Whether the number is unsettled, and not known to be gone."""
+        return seq in self.hot or seq in self.dying or self.is_cold(seq)
+
+    def kept(self, seq: int) -> Message | None:
+        """The message of the inbox with this number, if its body is in memory."""
+        found = self.hot.get(seq) or self.dying.get(seq)
+        return found if found is not None or self.inbox is None else self.inbox.unwritten.get(seq)
+
+    def condemn(self, count_max: int) -> None:
+        """Collect in the inbox the entries of the offline stream that nobody needs, for the checkpoint that is being made."""
+        if self.inbox is not None:
+            self.inbox.condemn(self.floor, self.acked, self.gone, self.dying, count_max)
+
+    def outdated(self, expired: Iterable[int], aged: Iterable[int], due_ms: int) -> None:
+        """The sweep found entries of the offline stream that are over: those of `expired` if they are pending, those of `aged` if not.
+
+        `due_ms`: when the first of the other acknowledged ones is too old; 0 when there is none.
+        """
+        for seq in expired:
+            if seq not in self.hot and seq not in self.dying and self.is_cold(seq):
+                self.lose(seq, seq)
+        if self.inbox is not None:
+            self.inbox.age([seq for seq in aged if not self.is_pending(seq)], due_ms)
+
     # -- sending ------------------------------------------------------------------------------------------------------
 
-    def expire(self, first: int, now_ms: int) -> int:
-        """Mark the unbroken run of expired hot messages that starts at `first` as gone. Returns its length."""
-        seq = first
+    def expire(self, first: int, now_ms: int) -> list[Message]:
+        """Mark the unbroken run of expired hot messages that starts at `first` as gone. Returns them."""
+        seq, expired = first, list[Message]()
         while (message := self.hot.get(seq)) is not None and message.expires_ms <= now_ms:
             self._release(seq)
             self._land(message)
+            expired.append(message)
             seq += 1
         self.lose(first, seq - 1)
-        return seq - first
+        return expired
 
     def next_retry_ms(self, now_ms: int, policy: RetryPolicy) -> int:
         """Return the earliest retry time over all connections, in ms; 0 when no message is to be retried."""
         moments = [connection.next_retry_ms(now_ms, policy) for connection in self.connections.values() if connection.flight]
         return min(filter(None, moments), default=0) if moments else 0
-
-    def rewind(self, connection: Attachment) -> None:
-        """Restart delivery on the connection from the oldest pending message, and end its stall."""
-        connection.spend(self.hot)
-        connection.sent = self.floor
-        connection.stalled = False
-        connection.exhausted.clear()
-
-    def resume(self, connection: Attachment, now_ms: int) -> bool:
-        """End the connection's stall if its causes were settled elsewhere, are gone, or have expired. Returns whether it ended."""
-        if not connection.may_go_on(now_ms):
-            return False
-        self.rewind(connection)
-        return True
 
     def detach(self, conn: Conn) -> Attachment | None:
         """Remove an ended connection: its messages in flight are pending again. Returns it; `None` when it is not attached."""

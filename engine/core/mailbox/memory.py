@@ -24,9 +24,10 @@ class Memory:
         cold: numbers in the cold ranges of mailboxes in memory.
         windows: open aggregation windows of mailboxes in memory.
         low_spilled: messages of low priority that left memory for the offline stream since the start.
+        unwritten_bytes: of acknowledged messages of inboxes that no checkpoint has written.
     """
 
-    __slots__ = ("bytes_in", "bytes_out", "cold", "low_spilled", "messages_in", "messages_out", "windows")
+    __slots__ = ("bytes_in", "bytes_out", "cold", "low_spilled", "messages_in", "messages_out", "unwritten_bytes", "windows")
 
     def __init__(self) -> None:
         self.messages_in = self.messages_out = 0
@@ -34,6 +35,7 @@ class Memory:
         self.cold = 0
         self.windows = 0
         self.low_spilled = 0
+        self.unwritten_bytes = 0
 
     @property
     def messages(self) -> int:

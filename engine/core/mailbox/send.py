@@ -6,11 +6,18 @@ priority."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
 
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import LOW
+from engine.core.model.message import Message
+
+_ACKED_WINDOWS: Final = 4
+"""As many may be acknowledged above one that is exhausted on the connection. Pages and journal hold each of these numbers: 3 KB with every
+settlement of the user."""
 
 
 class SendLimits(Struct, frozen=True):
@@ -27,13 +34,13 @@ class Sendable(Struct, gc=False):
     Attributes:
         parts: in sending order, gaps as (first, last) and batches of messages as [(sequence number, attempt, body)].
         load_from: the first number to read from the offline stream before anything more can be sent; 0 for none.
-        expired: number of messages that were found expired.
+        expired: messages that were found expired.
         held: whether sending stopped at a held message.
     """
 
     parts: list[tuple[int, int] | list[tuple[int, int, bytes]]]
     load_from: int = 0
-    expired: int = 0
+    expired: tuple[Message, ...] = ()
     held: bool = False
 
 
@@ -43,10 +50,11 @@ def send(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: SendLimi
     Returns `None` when there is nothing to send, to load or to hold.
     """
     head = mailbox.head
-    if (connection.stalled and not mailbox.resume(connection, now_ms)) or (seq := connection.sent + 1) > head:
+    if (seq := connection.sent + 1) > head:
         return None
     flight, hot = connection.flight, mailbox.hot
-    if seq == head and len(flight) < limits.window and not hold_low:  # the common case: one new message, the only unsent one
+    window = limits.window if not connection.exhausted else _window(mailbox, connection, now_ms, limits)
+    if seq == head and len(flight) < window and not hold_low:  # the common case: one new message, the only unsent one
         message = hot.get(seq)
         room = limits.window_bytes - connection.flight_bytes
         if message is not None and message.expires_ms > now_ms and (len(body := message.envelope.body) <= room or not flight):
@@ -58,7 +66,7 @@ def send(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: SendLimi
     result = Sendable([])
     batch: list[tuple[int, int, bytes]] | None = None
     size = 0
-    while seq <= head and len(flight) < limits.window:  # a gap waits too: until it is sent, more numbers may join it
+    while seq <= head and len(flight) < window:  # a gap waits too: until it is sent, more numbers may join it
         message = hot.get(seq)
         if message is not None and message.expires_ms > now_ms:
             if hold_low and message.envelope.priority == LOW and seq > mailbox.newest_above_low:
@@ -79,7 +87,7 @@ def send(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: SendLimi
             seq += 1
             continue
         if message is not None:
-            result.expired += mailbox.expire(seq, now_ms)
+            result.expired = (*result.expired, *mailbox.expire(seq, now_ms))
         gap = mailbox.gap_at(seq)
         if gap is not None:
             result.parts.append((seq, gap[1]))
@@ -91,3 +99,11 @@ def send(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: SendLimi
         connection.sent = seq if gap is None else gap[1]  # settled or dying
         seq = connection.sent + 1
     return result if result.parts or result.load_from or result.held else None
+
+
+def _window(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: SendLimits) -> int:
+    """How many messages may be in flight beside the exhausted ones."""
+    crowded = len(mailbox.acked) >= _ACKED_WINDOWS * limits.window
+    if crowded or len(connection.exhausted) + len(connection.flight) >= limits.window:
+        connection.forget_expired(now_ms)
+    return limits.window - len(connection.exhausted) if not (crowded and connection.exhausted) else 0

@@ -1,6 +1,7 @@
 """Actions: what a rule does with `do = "..."` in place of notifying its users when it fires.
 
     ray://NAMESPACE/ACTOR.METHOD      a method of a named Ray actor
+    serve://APP/DEPLOYMENT.METHOD     a method of a deployment of Ray Serve; `__call__` where METHOD is left out
     https://HOST[:PORT]/PATH          a webhook; `http://` too, within private networks that the settings allow
 
 An action travels with the timer of its message. The shard of the user evaluates the conditions when the timer fires; then the action is
@@ -21,6 +22,7 @@ from engine.errors import Invalid
 TARGET_CHARS_MAX: Final = 2048
 
 _RAY: Final = re.compile(r"ray://([A-Za-z0-9_.-]{1,128})/([A-Za-z0-9_.:-]{1,128})\.([A-Za-z][A-Za-z0-9_]{0,127})")
+_SERVE: Final = re.compile(r"serve://([A-Za-z0-9_.-]{1,128})/([A-Za-z0-9_-]{1,128})(?:\.([A-Za-z][A-Za-z0-9_]{0,127}))?")
 _WEBHOOK: Final = re.compile(
     r"(https?)://([A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\])(?::([0-9]{1,5}))?(/[!-\"$-~]*)?", re.ASCII
 )
@@ -45,6 +47,24 @@ class ActorTarget(Struct, frozen=True):
     actor: str
     method: str
 
+    @property
+    def label(self) -> str:
+        """What metrics call it."""
+        return f"ray://{self.namespace}/{self.actor}.{self.method}"
+
+
+class ServeTarget(Struct, frozen=True):
+    """A method of a deployment of Ray Serve."""
+
+    app: str
+    deployment: str
+    method: str
+
+    @property
+    def label(self) -> str:
+        """What metrics call it."""
+        return f"serve://{self.app}/{self.deployment}.{self.method}"
+
 
 class WebhookTarget(Struct, frozen=True):
     """A URL. `host` is a name or an address, without brackets; `path` has the query, too."""
@@ -60,19 +80,31 @@ class WebhookTarget(Struct, frozen=True):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.secure else 80) else f"{host}:{self.port}"
 
+    @property
+    def label(self) -> str:
+        """What metrics call it: without its path and query, which may hold a secret."""
+        return f"http{'s' if self.secure else ''}://{self.authority}"
 
-def parse_target(text: str) -> ActorTarget | WebhookTarget:
+
+Target = ActorTarget | ServeTarget | WebhookTarget
+
+
+def parse_target(text: str) -> Target:
     """The target of an action. Raises Invalid."""
     if len(text) <= TARGET_CHARS_MAX:
         if found := _RAY.fullmatch(text):
             return ActorTarget(*found.groups())
+        if found := _SERVE.fullmatch(text):
+            app, deployment, method = found.groups()
+            return ServeTarget(app, deployment, method or "__call__")
         if found := _WEBHOOK.fullmatch(text):
             scheme, host, port, path = found.groups()
             number = int(port) if port else 443 if scheme == "https" else 80
             if 0 < number < 65536:
                 return WebhookTarget(scheme == "https", host.strip("[]").lower(), number, path or "/")
     raise Invalid(
-        f"ray://NAMESPACE/ACTOR.METHOD of a public method, or an https:// URL without user and fragment; {TARGET_CHARS_MAX} characters"
+        f"ray://NAMESPACE/ACTOR.METHOD or serve://APP/DEPLOYMENT.METHOD of a public method, or an https:// URL without user and fragment; "
+        f"{TARGET_CHARS_MAX} characters"
     )
 
 

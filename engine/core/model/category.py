@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
+import msgspec
 from msgspec import Meta, Struct
 
 from engine.core.model.constants import AT_MAX_MS
@@ -15,6 +16,20 @@ DAY_MS: Final = 86_400_000
 SPAN_MAX_MS: Final = 365 * DAY_MS  # longest period over which a limit counts: a year, as long as users remember a message
 CAP_MAX: Final = 100  # delivery times per category in a user's page, 9 bytes each
 
+ON: Final = 0
+DIGEST: Final = 1
+OFF: Final = 2
+INBOX: Final = 3
+CHOICES: Final = ("on", "digest", "off", "inbox")
+"""The names of ON, DIGEST, OFF and INBOX: what a user may want to become of the messages of a type or category. INBOX: into the inbox,
+where they count as unread, without being sent to connections."""
+
+MOST_FIRST: Final = (ON, INBOX, DIGEST, OFF)
+"""The choices in the order in which people are shown them."""
+
+ANY_CHOICE: Final = 1 << ON | 1 << DIGEST | 1 << OFF | 1 << INBOX
+
+Choice = Annotated[int, Meta(ge=ON, le=INBOX)]
 Instant = Annotated[int, Meta(ge=0, le=AT_MAX_MS)]  # ms since the epoch, up to the range of a timer wheel
 Span = Annotated[int, Meta(ge=0, le=AT_MAX_MS)]  # ms
 
@@ -28,6 +43,11 @@ class Category(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
         same_type_ms: minimum interval between two messages of the same type, ms; 0 for none.
         quiet: whether quiet hours defer it.
         mandatory: exempt from mutes and every other limit, for messages that must reach the user.
+        inbox_ms: how long its messages stay in the inbox, ms; 0: they do not; -1: as long as those without a category.
+        total_cap: maximum number per user within `total_ms` of all categories together that have this limit; 0: it has none.
+        total_ms: rolling window of that, ms.
+        user_may: the choices that the user has, each a bit; one that is not among them has no effect (`engine.core.policy.preferences`).
+        default: the choice of a user who has made none.
     """
 
     cap: Annotated[int, Meta(ge=0, le=CAP_MAX)] = 0
@@ -35,6 +55,31 @@ class Category(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     same_type_ms: Span = 0
     quiet: bool = True
     mandatory: bool = False
+    inbox_ms: Annotated[int, Meta(ge=-1, le=SPAN_MAX_MS)] = -1
+    total_cap: Annotated[int, Meta(ge=0, le=CAP_MAX)] = 0
+    total_ms: Span = DAY_MS
+    user_may: Annotated[int, Meta(ge=0, le=ANY_CHOICE)] = ANY_CHOICE
+    default: Choice = ON
+
+    @property
+    def counts(self) -> bool:
+        """Whether what was delivered of it is counted: some limit depends on that."""
+        return bool(self.cap or self.same_type_ms or self.total_cap)
+
+    def allows(self, choice: int) -> bool:
+        """Whether the user may choose this."""
+        return bool(self.user_may >> choice & 1)
+
+
+def known_before_inbox(limits: Category) -> bool:
+    """Whether versions without INBOX among the choices, those that read formats below `ID_BUCKETS`, can decode these limits."""
+    return not limits.user_may >> INBOX and limits.default != INBOX
+
+
+def without_inbox(limits: Category) -> Category:
+    """The limits as far as such a version knows them: who would get the messages in the inbox only gets them delivered."""
+    default = ON if limits.default == INBOX else limits.default
+    return msgspec.structs.replace(limits, user_may=limits.user_may & ~(1 << INBOX), default=default)
 
 
 class PolicyTerms(Struct, frozen=True, array_like=True, gc=False):

@@ -48,7 +48,9 @@ class SharedBody(bytes):
 
 
 class Message(Struct, gc=False):
-    """A pending message in memory. `attempts` counts deliveries on connections that have ended or stalled. Times in ms since the epoch.
+    """A pending message in memory. Times in ms since the epoch.
+
+    `attempts` counts deliveries on connections that have ended, or on which its tries are used up.
 
     The envelope of a broadcast is one object for all mailboxes that adopted it, with a `SharedBody`.
     """

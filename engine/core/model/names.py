@@ -23,6 +23,11 @@ def is_tenant(text: str) -> bool:
     return _TENANT.fullmatch(text) is not None
 
 
+def is_group(text: str) -> bool:
+    """1 to 64 of `A-Z a-z 0-9 _ . -`: the name of a group of consumers."""
+    return _TENANT.fullmatch(text) is not None
+
+
 def is_user(text: str, chars_max: int) -> bool:
     """Any text of 1 to `chars_max` characters without control characters, line separators and lone surrogates."""
     # Printable text contains none of them; this check covers nearly every user and is ten times as fast as the expression.

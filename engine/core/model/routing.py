@@ -3,6 +3,12 @@
 slot = CRC-32 of the mailbox key, modulo 1024. The number of slots and the hash are fixed for the life of a cluster:
 the slot is part of Redis keys. Which shard has a slot, and how many shards and schedulers there are, changes while the engine runs: the
 `SlotMap` is versioned and stored in Redis.
+
+Data on several Redis servers are spread by index: slot i, timer partition i, shard i and scheduler i use server i modulo the number of
+servers. So a shard serves slots of one server only, a slot moves between shards of its server only, and a user's slot and timer partition
+are on the same one. No write ever touches two servers. Each is a whole by itself, with a slot map, fencing epochs and a data epoch of its
+own: what one of them loses is detected and repaired by its own shards, as with one server. Whoever needs to know where all users are puts
+the maps together (`RoutingTable`).
 """
 
 from __future__ import annotations
@@ -13,6 +19,8 @@ from zlib import crc32
 
 import msgspec
 
+from engine.core.model.formats import FORMATS, UPGRADES
+
 SLOTS = 1024
 """Slots of a cluster. 1024 lets 100 shards differ by at most 10 % in load and keeps the map at 1 KiB."""
 
@@ -22,7 +30,7 @@ and Redis, so what keeps a shard busy needs two and a half cores, and clients an
 smaller: on two cores a message costs 76 us with one shard and 117 us with two (`bench delivery --publishers 4`)."""
 
 SHARDS_BY_CORES_MAX: Final = 8
-"""One Redis bounds the throughput of all shards; more of them only make its commits smaller."""
+"""For each Redis, which bounds the throughput of its shards; more of them only make its commits smaller."""
 
 TIMER_PARTITIONS = 16
 """Partitions of durable timers; each belongs to one scheduler. More schedulers than this stay idle."""
@@ -79,22 +87,28 @@ def partition_of_timer(sid: str) -> int | None:
 
 
 NOBODY: Final = -1
-"""Owner of a slot that its shard is handing over."""
+"""Owner of a slot that its shard is handing over, and of the slots of other servers."""
 
 
 class SlotMap(msgspec.Struct, frozen=True):
-    """Who owns what; a higher `version` wins.
+    """Who owns what of one server; a higher `version` wins.
 
     Attributes:
         owners: the shard index of each slot.
         shards: how many shards there are; one that was just added, or is about to be removed, owns no slot. When left out, as many as do.
         schedulers: how many schedulers share the timer partitions.
+        server: which of the servers it is; the shards and schedulers of others are counted in both numbers.
+        servers: how many Redis servers the slots are spread over. Fixed for the life of the data.
+        formats: the newest that may be written (`engine.core.model.formats`).
     """
 
     version: int
     owners: tuple[int, ...]
     shards: int = 0
     schedulers: int = 1
+    server: int = 0
+    servers: int = 1
+    formats: int = UPGRADES
 
     def __post_init__(self) -> None:
         if not self.shards:
@@ -115,24 +129,84 @@ class SlotMap(msgspec.Struct, frozen=True):
         """All slots of one shard."""
         return [slot for slot, owner in enumerate(self.owners) if owner == shard]
 
+    def local(self, count: int) -> range:
+        """Of so many shards or schedulers those that use this server."""
+        return range(self.server, count, self.servers)
 
-def spread(shards: int, version: int = 1, schedulers: int = 1) -> SlotMap:
-    """An even map over `shards` shards: slot i belongs to shard i mod `shards`. Raises ValueError when `shards` is below 1."""
-    if shards < 1:
+    def scheduler(self, partition: int) -> int:
+        """The scheduler index that owns a timer partition of this server."""
+        return scheduler_of(partition, self.schedulers, self.servers)
+
+
+class RoutingTable:
+    """Who owns what of all servers.
+
+    Args:
+        maps: the slot map of each server, in their order.
+
+    Attributes:
+        owners: the shard index of each slot.
+        shards, schedulers: how many there are by the map that has the most; the maps differ while the controller changes the number.
+        formats: the newest that may be written by every map.
+    """
+
+    __slots__ = ("formats", "maps", "owners", "schedulers", "shards")
+
+    def __init__(self, maps: Sequence[SlotMap]) -> None:
+        self.maps = tuple(maps)
+        servers = len(maps)
+        self.owners = maps[0].owners if servers == 1 else tuple(maps[slot % servers].owners[slot] for slot in range(SLOTS))
+        self.shards = max(slot_map.shards for slot_map in maps)
+        self.schedulers = max(slot_map.schedulers for slot_map in maps)
+        self.formats = min(slot_map.formats for slot_map in maps)
+
+    def with_map(self, slot_map: SlotMap) -> RoutingTable:
+        """The table with this map in the place of the one of its server."""
+        return RoutingTable([slot_map if at == slot_map.server else other for at, other in enumerate(self.maps)])
+
+    def owner(self, key: str) -> int:
+        """The shard index that owns the mailbox key."""
+        return self.owners[crc32(key.encode()) % SLOTS]
+
+    def scheduler(self, partition: int) -> int:
+        """The scheduler index that owns a timer partition."""
+        return self.maps[server_of(partition, len(self.maps))].scheduler(partition)
+
+    def version(self, index: int) -> int:
+        """Version of the map that the shard or scheduler of this index goes by."""
+        return self.maps[server_of(index, len(self.maps))].version
+
+
+def spread(shards: int, version: int = 1, schedulers: int = 1, server: int = 0, servers: int = 1) -> SlotMap:
+    """An even map of new data over `shards` shards: with one server slot i belongs to shard i mod `shards`.
+
+    Raises ValueError when the server has no shard.
+    """
+    local = range(server, shards, servers)
+    if not local:
         raise ValueError("a slot map needs at least one shard")
-    return SlotMap(version, tuple(slot % shards for slot in range(SLOTS)), shards, schedulers)
+    owners = (local[slot // servers % len(local)] if server_of(slot, servers) == server else NOBODY for slot in range(SLOTS))
+    return SlotMap(version, tuple(owners), shards, schedulers, server, servers, FORMATS)
 
 
-def shards_for(cores: float, room: float) -> int:
-    """How many shards new data gets when no number is given: by the cores there are, and no more than there is room for."""
-    return max(1, int(min(cores // CORES_PER_SHARD, room, SHARDS_BY_CORES_MAX)))
+def server_of(index: int, servers: int) -> int:
+    """The Redis server of the slot, the timer partition, the shard or the scheduler of this index."""
+    return index % servers
 
 
-def scheduler_of(partition: int, schedulers: int) -> int:
-    """The scheduler index that owns a timer partition."""
-    return partition % schedulers
+def shards_for(cores: float, room: float, servers: int = 1) -> int:
+    """How many shards new data gets when no number is given: by the cores there are, no more than there is room for, as many per server."""
+    wanted = int(min(cores // CORES_PER_SHARD, room, SHARDS_BY_CORES_MAX * servers))
+    return max(wanted // servers, 1) * servers
 
 
-def partitions_of(scheduler: int, schedulers: int) -> Sequence[int]:
+def scheduler_of(partition: int, schedulers: int, servers: int = 1) -> int:
+    """The scheduler index that owns a timer partition: the schedulers of its server take turns."""
+    server = server_of(partition, servers)
+    return partition // servers % len(range(server, schedulers, servers)) * servers + server
+
+
+def partitions_of(scheduler: int, schedulers: int, servers: int = 1) -> Sequence[int]:
     """All timer partitions of one scheduler; none when there are only so many schedulers before it."""
-    return range(scheduler, TIMER_PARTITIONS if scheduler < schedulers else 0, schedulers)
+    local = len(range(server_of(scheduler, servers), schedulers, servers))
+    return range(scheduler, TIMER_PARTITIONS, local * servers) if scheduler < schedulers else range(0)

@@ -1,18 +1,34 @@
-"""The contact policy: decides for every notification whether to deliver, defer, digest or suppress it, and for which reasons.
+"""The contact policy: decides for every notification whether to deliver, defer, digest or suppress it, or to put it into the inbox only,
+and for which reasons.
 
 Pure: a verdict follows from the message, the user's profile, the counters of what the user was sent lately, and the time. `evaluate`
 changes nothing, so it answers dry runs too; `record` changes the counters, once the message is committed. The checks, in order; the
 first that decides ends them:
 
-    1  mute         the user has muted the type or the target -> SUPPRESS. Not for a category that is `mandatory`
+    1  mute         the user does not want the type, the target or the category -> SUPPRESS. Not for a category that is `mandatory`
     2  interaction  the user has been active since the moment the message names -> SUPPRESS
     3  bypass       priority high, or a mandatory category -> DELIVER, without the checks below
-    4  digest       the user wants this type in the digest -> DIGEST
+    4  choice       the user wants the type or the category in the digest -> DIGEST, or in the inbox only -> INBOX; one that is not to be
+                    retained -> SUPPRESS; where no inbox keeps messages of the type or category, the choice is as ON
     5  quiet hours  in the user's zone -> DEFER until they end, then `evaluate` again: the checks below are made at delivery
     6  same type    the user got this type less than `same_type_ms` ago -> SUPPRESS
     7  cap          the user got `cap` of this category in the last `cap_ms`, a rolling window -> SUPPRESS
+    8  total        the user got `total_cap` of all categories that have one in the last `total_ms`, likewise -> SUPPRESS
+
+What goes into the inbox only is not sent to the user, so it waits for no quiet hours and counts against no cap. A broadcast has no number
+in quiet hours, whatever is wanted of it, and enters the inbox when they end (`engine.core.commit.broadcast_step`).
 
 A preference of the user takes precedence over the urgency of a message, and urgency over caps.
+
+What a user wants of a message (`chosen`), the first that is there:
+
+    off for the type or the target, off for the category: whoever turned a category off gets nothing of it, whatever else they chose
+    the choice for the type (of several entries, the most specific one)
+    the choice for the category
+    the default of the category, which the message carries
+
+A choice that the category does not leave to the user (`Category.user_may`) is none. It is compared when a message is decided, so what the
+application no longer allows has no effect from then on, also where it was chosen before.
 
 Counters are bounded: per category its last `cap` times, and the last time of a type, at most `counted_max` of each. With more than that,
 the one not sent for longest is dropped, and may be sent again early. A type or category without limits is not counted at all.
@@ -32,9 +48,9 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from engine.core.model.category import DAY_MS, Category
+from engine.core.model.category import DAY_MS, DIGEST, INBOX, OFF, ON, Category
 from engine.core.model.constants import HIGH
-from engine.core.policy.profile import Profile, matches
+from engine.core.policy.profile import NO_PROFILE, UNCHOSEN, Profile, type_choice
 from engine.core.policy.quiet_hours import quiet_until
 
 
@@ -45,9 +61,13 @@ class Decision(IntEnum):
     DEFER = 1
     DIGEST = 2
     SUPPRESS = 3
+    INBOX = 4
 
 
 UNLIMITED: Final = Category()
+
+TOTAL: Final = "*"
+"""In place of a category's name, what is counted of all that have a `total_cap`; no category can have this name."""
 
 TOUCH: Final = Category(cap=3, cap_ms=DAY_MS, same_type_ms=3 * DAY_MS)
 """For messages meant to bring a user back: three a day, each type once in three days."""
@@ -66,6 +86,7 @@ class Facts(Struct, frozen=True, kw_only=True):
         priority: HIGH, NORMAL or LOW.
         targets: how its target can be muted, see `engine.core.policy.profile.target_names`.
         unless_active_since_ms: suppress it when the user has been active after this; 0 for no such condition.
+        retain: whether it is kept for a user without a connection, and so may be in the inbox.
     """
 
     type: str
@@ -74,6 +95,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     priority: int = 1
     targets: tuple[str, ...] = ()
     unless_active_since_ms: int = 0
+    retain: bool = True
 
 
 class Recent(Struct, array_like=True):
@@ -123,46 +145,54 @@ class Verdict(Struct, frozen=True):
     until_ms: int = 0
 
 
-def evaluate(facts: Facts, profile: Profile, zone: tzinfo, counters: Counters, now_ms: int, active_ms: int = 0) -> Verdict:
+def evaluate(
+    facts: Facts, profile: Profile, zone: tzinfo, counters: Counters, now_ms: int, active_ms: int = 0, *, inbox: bool = True
+) -> Verdict:
     """Decide about a message, now. Changes nothing.
 
     Args:
         zone: of the profile.
         active_ms: when the user was last active, 0 for never.
+        inbox: whether there is an inbox.
     """
-    return wished(facts, profile, active_ms) or limited(facts, profile, zone, counters, now_ms)
+    return wished(facts, profile, active_ms, inbox=inbox) or limited(facts, profile, zone, counters, now_ms)
 
 
-def wished(facts: Facts, profile: Profile, active_ms: int, *, digest: bool = True) -> Verdict | None:
+def wished(facts: Facts, profile: Profile, active_ms: int, *, digest: bool = True, inbox: bool = True) -> Verdict | None:
     """Checks 1 to 4, which do not depend on the time: the verdict of the one that decides, None when none does.
 
     Args:
         digest: whether it may go into the digest; the digest itself may not.
+        inbox: whether there is an inbox.
     """
     mandatory = facts.limits.mandatory
-    wish = None if mandatory else muted(facts, profile)
-    if wish is None:
-        wish = _interacted(facts, active_ms)
-    if wish is not None:
-        return Verdict(Decision.SUPPRESS, (wish,))
+    choice, reason = (ON, None) if mandatory else chosen(facts, profile)
+    suppressed = reason if choice == OFF else _interacted(facts, active_ms)
+    if suppressed is not None:
+        return Verdict(Decision.SUPPRESS, (suppressed,))
     if mandatory:
         return Verdict(Decision.DELIVER, (Reason("mandatory", f"category {facts.category} is told to everyone"),))
     if facts.priority == HIGH:
         return Verdict(Decision.DELIVER, (Reason("priority", "high priority waits for nothing and counts against no cap"),))
-    pattern = matches(profile.digest_types, facts.type) if digest else ""
-    if pattern:
-        return Verdict(Decision.DIGEST, (Reason("digest", f"the user wants {pattern} in the digest"),))
+    if reason is not None and choice == INBOX:
+        if not inbox or not facts.limits.inbox_ms:
+            return None  # as on: the application keeps none of these, and the user does not want to miss them
+        if facts.retain:
+            return Verdict(Decision.INBOX, (reason,))
+        return Verdict(Decision.SUPPRESS, (Reason(reason.code, f"{reason.detail}, which does not keep it"),))
+    if reason is not None and digest:
+        return Verdict(Decision.DIGEST, (reason,))
     return None
 
 
 def limited(facts: Facts, profile: Profile, zone: tzinfo, counters: Counters, now_ms: int) -> Verdict:
-    """Checks 5 to 7, for a message that checks 1 to 4 do not decide."""
+    """Checks 5 to 8, for a message that checks 1 to 4 do not decide."""
     until_ms = quiet_until(profile.quiet, zone, now_ms) if facts.limits.quiet and profile.quiet else 0
     if until_ms:
         return Verdict(
             Decision.DEFER, (Reason("quiet_hours", f"quiet hours in {profile.zone} for another {_span(until_ms - now_ms)}"),), until_ms
         )
-    limit = _same_type(facts, counters, now_ms) or _capped(facts, counters, now_ms)
+    limit = _same_type(facts, counters, now_ms) or _capped(facts, counters, now_ms) or _total_capped(facts, counters, now_ms)
     if limit is not None:
         return Verdict(Decision.SUPPRESS, (limit,))
     return Verdict(Decision.DELIVER, (Reason("allowed", "nothing speaks against it"),))
@@ -175,19 +205,25 @@ def record(counters: Counters, facts: Facts, now_ms: int, counted_max: int) -> N
         counted_max: categories, and types, that are counted; the one not sent for longest is dropped beyond it.
     """
     limits = facts.limits
-    if facts.priority == HIGH or limits.mandatory or not (limits.cap or limits.same_type_ms):
+    if facts.priority == HIGH or limits.mandatory or not limits.counts:
         return
     forget_old(counters, now_ms)
     if limits.cap:
-        recent = counters.sent.pop(facts.category, None)
-        times = [] if recent is None else recent.times
-        times.append(max(now_ms, times[-1]) if times else now_ms)
-        counters.sent[facts.category] = Recent(limits.cap_ms, times[-limits.cap :])
-        _make_room(counters.sent, counted_max)
+        _count(counters, facts.category, limits.cap, limits.cap_ms, now_ms)
+    if limits.total_cap:
+        _count(counters, TOTAL, limits.total_cap, limits.total_ms, now_ms)
+    _make_room(counters.sent, counted_max)
     if limits.same_type_ms:
         _, until_ms = counters.last.pop(facts.type, (0, 0))
         counters.last[facts.type] = (now_ms, max(until_ms, now_ms + limits.same_type_ms))
         _make_room(counters.last, counted_max)
+
+
+def _count(counters: Counters, name: str, cap: int, span_ms: int, now_ms: int) -> None:
+    recent = counters.sent.pop(name, None)
+    times = [] if recent is None else recent.times
+    times.append(max(now_ms, times[-1]) if times else now_ms)
+    counters.sent[name] = Recent(span_ms, times[-cap:])
 
 
 def _make_room(table: dict[str, Any], count_max: int) -> None:
@@ -207,13 +243,39 @@ def forget_old(counters: Counters, now_ms: int) -> None:
         del counters.last[type_]
 
 
+def chosen(facts: Facts, profile: Profile) -> tuple[int, Reason | None]:
+    """What the user wants of a message that is not mandatory: ON, DIGEST, OFF or INBOX, and why; None with ON."""
+    limits, category = facts.limits, facts.category
+    if profile is NO_PROFILE and limits.default == ON:  # nearly always
+        return ON, None
+    of_type, entry = type_choice(profile, facts.type)
+    of_category = profile.categories.get(category, UNCHOSEN)
+    if limits.allows(OFF):
+        if of_type == OFF:
+            return OFF, Reason("muted_type", f"the user has muted {entry}")
+        target = next((target for target in facts.targets if target in profile.muted_targets), None)
+        if target is not None:
+            return OFF, Reason("muted_target", f"the user has muted {target}")
+        if of_category == OFF:
+            return OFF, Reason("muted_category", f"the user has turned {category} off")
+    for choice, name in ((of_type, entry), (of_category, category)):
+        if choice in (ON, DIGEST, INBOX) and limits.allows(choice):
+            return choice, _wish(choice, f"the user wants {name}")
+    if limits.default == OFF:
+        return OFF, Reason("not_chosen", f"{category} is for users who turn it on")
+    return limits.default, _wish(limits.default, f"{category} is, for users who want nothing else,")
+
+
+def _wish(choice: int, said: str) -> Reason | None:
+    if choice == ON:
+        return None
+    return Reason("digest", f"{said} in the digest") if choice == DIGEST else Reason("inbox", f"{said} in the inbox only")
+
+
 def muted(facts: Facts, profile: Profile) -> Reason | None:
-    """Check 1: the reason when the user has muted it, else None."""
-    pattern = matches(profile.muted_types, facts.type)
-    if pattern:
-        return Reason("muted_type", f"the user has muted {pattern}")
-    target = next((target for target in facts.targets if target in profile.muted_targets), None)
-    return None if target is None else Reason("muted_target", f"the user has muted {target}")
+    """Check 1: the reason why the user does not want it, else None."""
+    choice, reason = chosen(facts, profile)
+    return reason if choice == OFF else None
 
 
 def _interacted(facts: Facts, active_ms: int) -> Reason | None:
@@ -232,13 +294,27 @@ def _same_type(facts: Facts, counters: Counters, now_ms: int) -> Reason | None:
 
 def _capped(facts: Facts, counters: Counters, now_ms: int) -> Reason | None:
     limits = facts.limits
-    counted = counters.sent.get(facts.category)
-    if not limits.cap or counted is None:
-        return None
-    recent = _count_after(counted.times, now_ms - min(limits.cap_ms, counted.span_ms))
-    if recent < limits.cap:
+    recent = _recent(counters, facts.category, limits.cap, limits.cap_ms, now_ms)
+    if not recent:
         return None
     return Reason("cap", f"the user got {recent} of {facts.category} in {_span(limits.cap_ms)}; {limits.cap} are allowed")
+
+
+def _total_capped(facts: Facts, counters: Counters, now_ms: int) -> Reason | None:
+    limits = facts.limits
+    recent = _recent(counters, TOTAL, limits.total_cap, limits.total_ms, now_ms)
+    if not recent:
+        return None
+    return Reason("total", f"the user got {recent} of all categories in {_span(limits.total_ms)}; {limits.total_cap} are allowed")
+
+
+def _recent(counters: Counters, name: str, cap: int, span_ms: int, now_ms: int) -> int:
+    """How many were delivered lately, where that is as many as allowed, else 0."""
+    counted = counters.sent.get(name)
+    if not cap or counted is None:
+        return 0
+    recent = _count_after(counted.times, now_ms - min(span_ms, counted.span_ms))
+    return recent if recent >= cap else 0
 
 
 def _count_after(times: Sequence[int], after_ms: int) -> int:
@@ -251,6 +327,7 @@ def limits_in_words(limits: Category) -> str:
         return "told to everyone, whatever they want"
     said = [f"{limits.cap} in {_span(limits.cap_ms)}"] if limits.cap else []
     said += [f"the same type once in {_span(limits.same_type_ms)}"] if limits.same_type_ms else []
+    said += [f"{limits.total_cap} of all categories in {_span(limits.total_ms)}"] if limits.total_cap else []
     return ", ".join([*said, "waits for quiet hours to end" if limits.quiet else "also in quiet hours"])
 
 

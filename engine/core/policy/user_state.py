@@ -31,7 +31,7 @@ class TimelineEntry(Struct, array_like=True, frozen=True, gc=False):
     Args:
         id: the message's.
         at_ms: when that was decided.
-        event: suppressed, deferred or digested.
+        event: suppressed, deferred, digested or inboxed.
         reason: a word for programs and, behind a colon, a sentence for people.
         until_ms: of what was deferred, or waits in a digest.
     """

@@ -4,7 +4,7 @@
     name = "a cart is left behind"
     event = "cart.abandoned"
     payload = { user = "ann", target = "cart:7" }
-    person = { level = "vip", active = "3h" }         # last active this long before the event
+    person = { level = "vip", locale = "de", active = "3h" }   # last active this long before the event
     expect = [{ rule = "cart", user = "ann", delay = "36m", data.text = "Still thinking about it?" }]
     cancels = [{ rule = "reminder", user = "ann" }]
 
@@ -22,11 +22,15 @@ import msgspec
 from msgspec import Struct
 
 from engine.core.model.duration import parse_duration_ms
+from engine.core.model.envelope import Merge
 from engine.core.rules.rules import Notification, Rules, RulesOutcome, delivery_id
 from engine.errors import Invalid, RulesError
 
 NOW_MS: Final = 1_900_000_000_000
 """The time of the events of cases, unless their payload has a `ts`."""
+
+
+_DURATIONS: Final = ("delay", "ttl", "window")
 
 
 class Case(Struct, forbid_unknown_fields=True):
@@ -67,7 +71,7 @@ def outcome_of(rules: Rules, case: Case) -> RulesOutcome:
         active_ms = NOW_MS - parse_duration_ms(case.person["active"]) if "active" in case.person else 0
     except Invalid as error:
         raise RulesError(f"case {case.name!r}: person.active: {error.detail}") from error
-    facts = {"level": case.person.get("level"), "active_ms": active_ms}
+    facts = {"level": case.person.get("level"), "locale": case.person.get("locale"), "active_ms": active_ms}
     delivery = delivery_id(case.event, case.payload)
     return rules.apply(case.event, case.payload, delivery, tenant=case.tenant, now_ms=NOW_MS, user_facts=lambda _user: facts)
 
@@ -81,16 +85,27 @@ def differences(rules: Rules, case: Case) -> list[str]:
 
 
 def members(notification: Notification) -> dict[str, Any]:
-    """A notification as a table, with the conditions of its sending; `delay` in milliseconds."""
+    """A notification as a table, with the conditions of its sending; `delay`, `ttl` and `window` are in milliseconds."""
     table = msgspec.structs.asdict(notification)
     if notification.conditions is not None:
         table["conditions"] = msgspec.structs.asdict(notification.conditions)
-    return {**table, "delay": table.pop("delay_ms")}
+    merge: Merge | None = table.pop("merge")
+    if merge is not None:
+        table |= {"window": merge.window_ms, "leading": merge.leading, "summary": merge.text}
+    delay_ms, ttl_ms = table.pop("delay_ms"), table.pop("ttl_ms")
+    return {**table, "delay": delay_ms, "ttl": ttl_ms}
+
+
+def recipient(table: Mapping[str, Any]) -> str:
+    """Who a notification or a cancellation is for, in words."""
+    if table.get("topic") is None:
+        return str(table["user"])
+    return f"topic {table['topic']}" if table["topic"] else "everyone"
 
 
 def _compare(what: str, expected: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[str]:
     if len(expected) != len(found):
-        named = ", ".join(f"{one['rule']} for {one['user']}" for one in found) or "none"
+        named = ", ".join(f"{one['rule']} for {recipient(one)}" for one in found) or "none"
         return [f"{len(expected)} {what}s expected, there are {len(found)}: {named}"]
     return [
         f"{what} {number}: {place}: expected {wanted!r}, found {there!r}"
@@ -105,6 +120,6 @@ def _unlike(wish: Mapping[str, Any], found: Mapping[str, Any], prefix: str) -> l
         there = found.get(name)
         if isinstance(wanted, dict) and isinstance(there, dict):
             unlike += _unlike(wanted, there, f"{prefix}{name}.")
-        elif (parse_duration_ms(wanted) if name == "delay" and isinstance(wanted, str) else wanted) != there:
+        elif (parse_duration_ms(wanted) if name in _DURATIONS and isinstance(wanted, str) else wanted) != there:
             unlike.append((f"{prefix}{name}", wanted, there))
     return unlike

@@ -4,7 +4,7 @@ A rule's author is trusted, an event's payload is not. So a template has no acce
 change its values (`ImmutableSandboxedEnvironment`), reads no clock and no random source, calls nothing but `range`, which has at most
 `RANGE_MAX` steps, and renders at most `TEXT_CHARS_MAX` characters. A member that the payload does not have renders as nothing.
 
-Names: `event` (the payload), `user`, `rule`, `type`, and the members of the payload.
+Names: `event` (the payload), `user` (or `topic`), `rule`, `type`, and the members of the payload.
 """
 
 from __future__ import annotations
@@ -100,6 +100,6 @@ def parse_content(text: str) -> JinjaContent:
     """
     try:
         return JinjaContent(text, _jinja.from_string(text))
-    except (TemplateError, RecursionError) as error:
+    except (TemplateError, SyntaxError, RecursionError, MemoryError) as error:  # Python compiles it too, and has limits of its own
         line = getattr(error, "lineno", None)
         raise Invalid(f"{'' if line is None else f'line {line} of the text: '}{error}") from error

@@ -9,6 +9,12 @@
     same_type = "72h"                           # the same type at most once in this time
     quiet = true                                # quiet hours defer it; `mandatory = true`: no limit applies
                                                 # "touch" is predefined with these limits
+    [total]                                     # of all categories together, but those with `total = false`
+    cap = 5
+    per = "1d"
+    user_may = ["on", "digest"]                 # what users may choose; left out: these, "off" and "inbox"
+    default = "on"                              # for users who have not chosen; "off": only users who choose it get it
+    title = "Your week"                         # as preferences and unsubscribe pages name it
 
     [[rule]]
     name = "comment"
@@ -28,11 +34,22 @@
     fire = { unless_active = true }             # evaluated when the notification is due
     do = "ray://shop/carts.touch"               # act in place of notifying, see `engine.core.model.action`
     template = { text = "{% if event.n > 1 %}{{ event.n }} comments{% endif %}" }   # Jinja2, see `engine.core.rules.jinja_content`
+    locales = { de = { title = "..." } }        # and `variants`, see `engine.core.rules.content`
+    ttl = "1h"                                  # not delivered after
+    window = "5m"                               # those of one collapse key become one, see `engine.core.mailbox.aggregation_window`
+    leading = true                              # the first of them is delivered at once
+    summary = "{count} people commented"        # the text of that one
+
+    [[rule]]                                    # for the subscribers of a topic, or with `broadcast = true` for everyone: stored once
+    name = "release"
+    event = "release"
+    topic = "releases/{repository.name}"
+    type = "github.release"
 
 A rule matches when its event, its action (when it names any) and all its conditions do. All rules are tried, in the order of
 the file. The event `*` matches every event. An event notifies a user immediately at most once, by the first rule that names them, so
 the most urgent rules come first; delayed notifications and actions are not counted. Nobody is notified of their own action unless the
-rule has `notify_self`, which is the default of a rule with `do`.
+rule has `notify_self`, which is the default of a rule with `do`. What goes to a topic or to everyone reaches its author too.
 
 The template `id` makes the id of a notification. It is the same each time the same delivery is applied, so the engine treats a repeat as a
 duplicate.
@@ -48,13 +65,15 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
+from engine.core.mailbox.broadcast_log import EVERYONE
 from engine.core.model.category import Category
-from engine.core.model.names import is_user
+from engine.core.model.envelope import Merge
+from engine.core.model.names import is_topic, is_user
 from engine.core.model.placeholders import EventPath, Scope, Shape, Template, render_shape
 from engine.core.policy.conditions import Conditions
 from engine.core.policy.contact_policy import CATEGORIES
+from engine.core.rules.content import ContentTemplate, RuleContent
 from engine.core.rules.delay import Delay, Rollout
-from engine.core.rules.jinja_content import JinjaContent
 from engine.core.rules.mentions import mentions
 from engine.errors import Invalid
 
@@ -82,6 +101,19 @@ class Condition(Struct, frozen=True):
         return any(value == self.operand if self.test == "equals" else value in self.operand for value in values)
 
 
+class Audience(Struct, frozen=True):
+    """The subscribers of the topic with this name, or everyone when it is None."""
+
+    topic: Template | None = None
+
+    def name(self, scope: Scope) -> str | None:
+        """The topic, `EVERYONE` for everyone; None when the event has no name for it that a topic can have."""
+        if self.topic is None:
+            return EVERYONE
+        name = self.topic.render(scope)
+        return name if isinstance(name, str) and is_topic(name, NAME_CHARS_MAX) else None
+
+
 class Rule(Struct, frozen=True):
     """One rule, with paths and templates parsed and the file's defaults filled in."""
 
@@ -99,15 +131,18 @@ class Rule(Struct, frozen=True):
     context: Shape | None
     ts: Template | None
     id: Template
-    data: dict[str, Shape]
+    content: RuleContent = RuleContent()
+    audience: Audience | None = None
     delay: Delay = Delay()
+    ttl_ms: int = 0
+    window_ms: int = 0
+    leading: bool = False
     collapse: Template | None = None
     cancel_on: frozenset[str] = frozenset()
     category: str = ""
     rollout: Rollout = Rollout()
     fire: Conditions = Conditions(0)
     member_of: Template | None = None
-    contents: dict[str, JinjaContent] = {}
     do: str = ""
 
     def mismatch(self, event: str, action: Any, scope: Scope) -> str:
@@ -127,7 +162,7 @@ class Rule(Struct, frozen=True):
         """The collapse key of what this rule schedules, by default its name; "" when nothing of it can be cancelled."""
         if self.collapse is not None:
             return short(str(self.collapse.render(scope)))
-        return self.name if self.cancel_on or self.fire.inactive_ms else ""
+        return self.name if self.cancel_on or self.fire.inactive_ms or self.window_ms else ""
 
     def users(self, scope: Scope) -> list[str]:
         """The users it names, recipients before mentions, possibly with repetitions."""
@@ -138,7 +173,7 @@ class Rule(Struct, frozen=True):
 
 
 class Notification(Struct, frozen=True, kw_only=True):
-    """A notification for one user. `ts` in milliseconds since the epoch; None stands for what the event does not contain."""
+    """A notification for one user, or for `topic`. `ts` in ms since the epoch; None stands for what the event does not contain."""
 
     rule: str
     user: str
@@ -155,25 +190,40 @@ class Notification(Struct, frozen=True, kw_only=True):
     category: str = ""
     conditions: Conditions | None = None
     do: str = ""  # what is called in place of delivering it
+    topic: str | None = None  # its subscribers, or EVERYONE; `user` is "" then
+    ttl_ms: int = 0
+    merge: Merge | None = None
+    variant: str = ""
 
     def item(self) -> dict[str, Any]:
         """As an item of `POST /v1/notifications`."""
         fields = {name: getattr(self, name) for name in _ITEM_FIELDS}
-        item = {name: value for name, value in fields.items() if value is not None}
+        item = {**self._recipient(), **{name: value for name, value in fields.items() if value is not None}}
         if self.category:
             item["category"] = self.category
+        if self.ttl_ms:
+            item["ttl"] = self.ttl_ms / 1000
+        if self.merge is not None:
+            item["collapse"] = {"key": self.collapse, "window": self.merge.window_ms / 1000, "leading": self.merge.leading}
+            item["collapse"] |= {"text": self.merge.text} if self.merge.text else {}
         return {**item, "delay": self.delay_ms / 1000} if self.delay_ms else item
 
+    def _recipient(self) -> dict[str, Any]:
+        if self.topic is None:
+            return {"user": self.user}
+        return {"broadcast": True} if self.topic == EVERYONE else {"topic": self.topic}
 
-_ITEM_FIELDS: Final = ("user", "id", "type", "priority", "actor", "target", "context", "ts", "data")
+
+_ITEM_FIELDS: Final = ("id", "type", "priority", "actor", "target", "context", "ts", "data")
 
 
-class Cancellation(Struct, frozen=True):
-    """What `rule` has scheduled for a user under this collapse key is to be cancelled."""
+class Cancellation(Struct, frozen=True, omit_defaults=True):
+    """What `rule` has scheduled for a user, or for a topic, under this collapse key is to be cancelled."""
 
     rule: str
     user: str
     collapse: str
+    topic: str | None = None
 
 
 class Skipped(Struct, frozen=True):
@@ -198,10 +248,11 @@ NO_RECIPIENT: Final = "the event names nobody to notify"
 OWN_ACTION: Final = "own action"
 ALREADY: Final = "notified by an earlier rule"
 NOT_A_USER: Final = "not a user name"
+NOT_A_TOPIC: Final = "the event names no topic: printable text without spaces and *"
 NOT_ROLLED_OUT: Final = "the rule is not rolled out to this user"
 
 UserFacts = Callable[[str], Mapping[str, Any]]
-"""By user name: `level`, and `active_ms`, when the user was last active. Called only where a rule depends on one of them."""
+"""By user name: `level`, `locale`, and `active_ms`, when the user was last active. Called only where a rule depends on one of them."""
 
 
 def _unknown(_user: str) -> Mapping[str, Any]:
@@ -216,6 +267,9 @@ class Rules(Struct, frozen=True):
     categories: Mapping[str, Category] = msgspec.field(default_factory=lambda: CATEGORIES)
     events_asked: frozenset[str] = frozenset()  # named by `unless_event` of some rule: shards record when they last occurred
     activity_asked: bool = False  # some rule depends on a user's last activity: shards record every event of a user
+    titles: Mapping[str, str] = {}  # of categories, for people; those that have one
+    linked: frozenset[str] = frozenset()  # categories whose messages carry an unsubscribe link
+    kept: Mapping[str, int] = {}  # by type, or beginning that ends in `.*`: how long its messages stay in the inbox, ms
 
     def apply(
         self,
@@ -269,6 +323,15 @@ class Rules(Struct, frozen=True):
     def _notify(self, rule: Rule, scope: Scope, applying: _Applying) -> None:
         outcome = applying.outcome
         actor = _first_text(rule.actor, scope)
+        if rule.audience is not None:
+            topic = rule.audience.name(scope)
+            if topic is None:
+                outcome.skipped.append(Skipped(rule.name, "", NOT_A_TOPIC))
+            elif not rule.rollout.includes(rule.name, applying.tenant, topic):
+                outcome.skipped.append(Skipped(rule.name, "", NOT_ROLLED_OUT))
+            else:
+                self._add(rule, "", actor, scope, applying, topic)
+            return
         own = actor.casefold() if actor is not None and self.users_ignore_case else actor
         here: set[str] = set()
         for named in rule.users(scope):
@@ -292,18 +355,25 @@ class Rules(Struct, frozen=True):
         if not here and not rule.mentions:  # a text without mentions is not worth reporting
             outcome.skipped.append(Skipped(rule.name, "", NO_RECIPIENT))
 
-    def _add(self, rule: Rule, user: str, actor: str | None, scope: Scope, applying: _Applying) -> None:
-        names = _Names({**scope.names, "$user": user}, lambda: applying.user_facts(user))
+    def _add(self, rule: Rule, user: str, actor: str | None, scope: Scope, applying: _Applying, topic: str | None = None) -> None:
+        variant = rule.content.variant_of(rule.name, applying.tenant, user)
+        chosen = "" if variant is None else variant.name
+        content = rule.content.content if variant is None else variant.content
+        if topic is None:
+            names: Mapping[str, Any] = _Names({**scope.names, "$user": user, "$variant": chosen}, lambda: applying.user_facts(user))
+        else:
+            names = {**scope.names, "$topic": topic}
+        in_locale = content.in_locale(names["$locale"] or "") if content.locales else content.default
         try:
-            made = _notification(rule, user, actor, Scope(scope.payload, names), applying.now_ms)
+            made = _notification(rule, user, actor, Scope(scope.payload, names), applying.now_ms, in_locale, topic)
         except Invalid as error:
             applying.outcome.skipped.append(Skipped(rule.name, user, error.detail))
             return
-        applying.outcome.notifications.append(made)
+        applying.outcome.notifications.append(msgspec.structs.replace(made, variant=chosen) if chosen else made)
 
 
 class _Names(Mapping[str, Any]):
-    """The names of one user's notification: those of the event, and `$level` and `$active_ms`, looked up when first used."""
+    """The names of one user's notification: those of the event, and `_USER_FACTS`, looked up when one of them is first used."""
 
     def __init__(self, names: dict[str, Any], user_facts: Callable[[], Mapping[str, Any]]) -> None:
         self._names = names
@@ -325,7 +395,7 @@ class _Names(Mapping[str, Any]):
         return len({**self._names, **_USER_FACTS})
 
 
-_USER_FACTS: Final = {"$level": "level", "$active_ms": "active_ms"}
+_USER_FACTS: Final = {"$level": "level", "$active_ms": "active_ms", "$locale": "locale"}
 
 
 class _Applying(Struct):
@@ -341,6 +411,10 @@ class _Applying(Struct):
 
 def _cancel(rule: Rule, scope: Scope, outcome: RulesOutcome) -> None:
     key = rule.key(scope)
+    if rule.audience is not None:
+        topic = rule.audience.name(scope)
+        outcome.cancellations.extend([Cancellation(rule.name, "", key, topic)] if topic is not None else [])
+        return
     users = dict.fromkeys(user for user in rule.users(scope) if is_user(user, NAME_CHARS_MAX))
     outcome.cancellations.extend(Cancellation(rule.name, user, key) for user in users)
 
@@ -350,7 +424,9 @@ def short(name: str) -> str:
     return name if 0 < len(name) <= NAME_CHARS_MAX and name.isprintable() else hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()
 
 
-def _notification(rule: Rule, user: str, actor: str | None, scope: Scope, now_ms: int) -> Notification:
+def _notification(
+    rule: Rule, user: str, actor: str | None, scope: Scope, now_ms: int, content: ContentTemplate, topic: str | None
+) -> Notification:
     delay_ms = rule.delay.of(scope, now_ms)
     ts = None if rule.ts is None else _timestamp_ms(rule.ts.render(scope))
     conditions = msgspec.structs.replace(
@@ -359,8 +435,8 @@ def _notification(rule: Rule, user: str, actor: str | None, scope: Scope, now_ms
         delay_ms=delay_ms,
         member_of="" if rule.member_of is None else str(rule.member_of.render(scope) or ""),
     )
-    data = {name: value for name, value in render_shape(rule.data, scope).items() if value != ""}
-    names = {**scope.payload, "event": scope.payload, "user": user, "rule": rule.name, "type": rule.type}
+    recipient = {"user": user} if topic is None else {"topic": topic}
+    names = {**scope.payload, "event": scope.payload, **recipient, "rule": rule.name, "type": rule.type}
     return Notification(
         rule=rule.name,
         user=user,
@@ -371,12 +447,15 @@ def _notification(rule: Rule, user: str, actor: str | None, scope: Scope, now_ms
         target=None if rule.target is None else render_shape(rule.target, scope),
         context=None if rule.context is None else render_shape(rule.context, scope),
         ts=ts,
-        data={**data, **{name: content.render(names) for name, content in rule.contents.items()}},
+        data=content.render(scope, names),
         delay_ms=rule.fire.inactive_ms + delay_ms,
         collapse=rule.key(scope),
         category=rule.category,
         conditions=conditions if conditions.any else None,
         do=rule.do,
+        topic=topic,
+        ttl_ms=rule.ttl_ms,
+        merge=Merge(rule.window_ms, rule.leading, content.summary) if rule.window_ms else None,
     )
 
 

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import re
 import tomllib
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from engine.core.model.action import parse_target
-from engine.core.model.category import CAP_MAX, DAY_MS, SPAN_MAX_MS, Category
-from engine.core.model.duration import parse_duration_ms
+from engine.core.model.category import ANY_CHOICE, CAP_MAX, CHOICES, DAY_MS, INBOX, OFF, ON, SPAN_MAX_MS, Category
 from engine.core.model.names import is_event_type
-from engine.core.model.placeholders import EventPath, Shape, Template, parse_path, parse_shape, parse_template
+from engine.core.model.placeholders import EventPath, Shape, parse_path, parse_shape, parse_template
 from engine.core.policy.conditions import Conditions
 from engine.core.policy.contact_policy import CATEGORIES
+from engine.core.policy.preferences import may_choose
+from engine.core.policy.profile import check_type
 from engine.core.policy.user_state import EVENTS_MAX, FOLLOWERS_MAX
+from engine.core.rules.content_toml import VARIANTS_MAX, ContentText, Locales, VariantText, parse_contents
 from engine.core.rules.delay import Delay, Rollout, level_names
-from engine.core.rules.jinja_content import JinjaContent, parse_content
-from engine.core.rules.rules import NAME_CHARS_MAX, Condition, Priority, Rule, Rules
+from engine.core.rules.field_errors import at_field, duration_at
+from engine.core.rules.rules import NAME_CHARS_MAX, Audience, Condition, Priority, Rule, Rules
 from engine.errors import Invalid, RulesError
 
 RULES_MAX: Final = 1000
 CATEGORIES_MAX: Final = 100
+TITLE_CHARS_MAX: Final = 100  # of a category, as people read it: a line of a page
+KEPT_TYPES_MAX: Final = 100  # each message is compared with those that end in .*
+TYPE_CHARS_MAX: Final = 256
 _RULE_HEADER: Final = re.compile(r"^[ \t]*\[\[\s*rule\s*\]\]", re.MULTILINE)
+_LINE: Final = re.compile(r"\(at line (\d{1,9}), ")
 _PLACE_IN_RULE: Final = re.compile(r"\$\.rule\[(\d+)\](.*)")
 
 
@@ -40,7 +46,7 @@ class _DefaultsText(Struct, forbid_unknown_fields=True):
     actor: str = ""
     notify_self: bool = False
     users_ignore_case: bool = False
-    priority: Priority = "normal"
+    priority: Priority | None = None
     target: Any = None
     context: Any = None
     ts: str = ""
@@ -68,6 +74,8 @@ class _RuleText(Struct, forbid_unknown_fields=True):
     when: list[_ConditionText] = []
     recipients: list[str] = []
     mentions: list[str] = []
+    topic: str = ""
+    broadcast: bool = False
     notify_self: bool | None = None
     priority: Priority | None = None
     actor: str | None = None
@@ -78,15 +86,24 @@ class _RuleText(Struct, forbid_unknown_fields=True):
     title: str = ""
     body: str = ""
     data: dict[str, Any] = {}
+    template: dict[str, str] = {}
+    summary: str = ""
+    locales: Locales = {}
+    variants: Annotated[list[VariantText], Meta(max_length=VARIANTS_MAX)] = []
     delay: str | dict[str, str | float] = ""
+    ttl: str = ""
+    window: str = ""
+    leading: bool = False
     collapse: str | None = None
     cancel_on: str | list[str] = []
     category: str | None = None
     rollout: _RolloutText | None = None
     inactive: str = ""
     fire: _FireText | None = None
-    template: dict[str, str] = {}
     do: str = ""
+
+
+_ChoiceText = Literal["on", "digest", "off", "inbox"]
 
 
 class _CategoryText(Struct, forbid_unknown_fields=True):
@@ -95,6 +112,17 @@ class _CategoryText(Struct, forbid_unknown_fields=True):
     same_type: str = ""
     quiet: bool = True
     mandatory: bool = False
+    inbox: str = ""
+    total: bool = True
+    user_may: list[_ChoiceText] | UnsetType = UNSET
+    default: _ChoiceText = "on"
+    title: Annotated[str, Meta(max_length=TITLE_CHARS_MAX)] = ""
+    unsubscribe: bool = False
+
+
+class _TotalText(Struct, forbid_unknown_fields=True):
+    cap: Annotated[int, Meta(ge=1, le=CAP_MAX)]
+    per: str = "1d"
 
 
 _CategoryName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
@@ -103,6 +131,8 @@ _CategoryName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 class _FileText(Struct, forbid_unknown_fields=True):
     rule: Annotated[list[_RuleText], Meta(max_length=RULES_MAX)] = []
     category: Annotated[dict[_CategoryName, _CategoryText], Meta(max_length=CATEGORIES_MAX)] = {}
+    total: _TotalText | None = None
+    inbox: Annotated[dict[str, str], Meta(max_length=KEPT_TYPES_MAX)] = {}
     defaults: _DefaultsText = msgspec.field(default_factory=_DefaultsText)
 
 
@@ -119,77 +149,139 @@ def parse_rules(text: str, source: str) -> Rules:
     try:
         raw = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # not TOML, a number too long; nested too deeply
-        raise RulesError(f"{source}: {error}") from error
+        found = _LINE.search(str(error))
+        raise RulesError(f"{source}: {error}", line=int(found[1]) if found else 0) from error
     try:
         file = msgspec.convert(raw, _FileText)
     except msgspec.ValidationError as error:
-        raise RulesError(f"{source}{_locate(str(error), text, raw)}") from error
-    if not (file.rule or file.category):
+        raise _located(str(error), source, text, raw) from error
+    if not (file.rule or file.category or file.total or file.inbox):
         raise RulesError(f"{source}: at least one rule or category is needed")
-    categories = _categories(file.category, source)
-    lines = [text.count("\n", 0, header.start()) + 1 for header in _RULE_HEADER.finditer(text)]
+    categories = _categories(file.category, file.total, source)
+    lines = _rule_lines(text)
     rules: list[Rule] = []
     for index, written in enumerate(file.rule):
-        place = f"{source}:{lines[index] if index < len(lines) else '?'}: rule {written.name!r}"
-        if any(rule.name == written.name for rule in rules):
-            raise RulesError(f"{place}: another rule has this name; ids of notifications begin with it, so each needs its own")
+        line = lines[index] if index < len(lines) else 0
+        place = f"{source}:{line or '?'}: rule {written.name!r}"
         try:
+            if any(rule.name == written.name for rule in rules):
+                raise Invalid("another rule has this name; ids of notifications begin with it, so each needs its own", "name")
             rule = _compile(written, file.defaults)
             if rule.category and rule.category not in categories:
                 raise Invalid(f"no category is named so; defined are {', '.join(sorted(categories))}", "category")
             rules.append(rule)
         except Invalid as error:
-            raise RulesError(f"{place}: {error.path}: {error.detail}") from error
+            raise RulesError(f"{place}: {error.path}: {error.detail}", path=f"rule[{index}].{error.path}", line=line) from error
     events_asked = frozenset(event for rule in rules for event in rule.fire.unless_events)
     if len(events_asked) > EVENTS_MAX:
         raise RulesError(f"{source}: fire.unless_event: rules may ask for at most {EVENTS_MAX} events, these ask for {len(events_asked)}")
     if (following := sum(rule.fire.inactive_ms > 0 for rule in rules)) > FOLLOWERS_MAX:
         raise RulesError(f"{source}: inactive: at most {FOLLOWERS_MAX} rules may follow a user, these are {following}")
     activity_asked = any(rule.fire.unless_active or rule.fire.inactive_ms or rule.delay.active_within_ms for rule in rules)
-    return Rules(tuple(rules), file.defaults.users_ignore_case, categories, events_asked, activity_asked)
+    titles = {name: text.title for name, text in file.category.items() if text.title}
+    linked = frozenset(name for name, text in file.category.items() if text.unsubscribe)
+    return Rules(
+        tuple(rules), file.defaults.users_ignore_case, categories, events_asked, activity_asked, titles, linked, _kept(file.inbox, source)
+    )
 
 
-def _categories(written: dict[str, _CategoryText], source: str) -> dict[str, Category]:
-    """All categories by name: those of the file and the predefined ones."""
-    categories = dict(CATEGORIES)
+def _categories(written: dict[str, _CategoryText], total: _TotalText | None, source: str) -> dict[str, Category]:
+    """All categories by name: those of the file and the predefined ones. Those that count towards the total have its limits."""
+    together = {}
+    if total is not None:
+        try:
+            together = {"total_cap": total.cap, "total_ms": _limited("per", duration_at("per", total.per), 1)}
+        except Invalid as error:
+            raise RulesError(f"{source}: total: {error.path}: {error.detail}", path=f"total.{error.path}") from error
+    categories = {name: msgspec.structs.replace(category, **together) for name, category in CATEGORIES.items()}
     for name, text in written.items():
         try:
-            cap_ms = _duration("per", text.per)
-            same_type_ms = _duration("same_type", text.same_type) if text.same_type else 0
-            for place, span_ms in (("per", cap_ms), ("same_type", same_type_ms)):
-                if not 0 < span_ms + (place == "same_type") <= SPAN_MAX_MS:
-                    raise Invalid(f"more than nothing, at most {SPAN_MAX_MS // DAY_MS}d", place)
+            categories[name] = Category(
+                cap=text.cap,
+                cap_ms=_limited("per", duration_at("per", text.per), 1),
+                same_type_ms=_limited("same_type", duration_at("same_type", text.same_type) if text.same_type else 0, 0),
+                inbox_ms=_limited("inbox", _inbox_ms(text.inbox), -1),
+                quiet=text.quiet,
+                mandatory=text.mandatory,
+                user_may=_user_may(text),
+                default=CHOICES.index(text.default),
+                **(together if text.total else {}),
+            )
+            if text.unsubscribe and not may_choose(categories[name], OFF):
+                raise Invalid("users cannot turn the category off", "unsubscribe")
         except Invalid as error:
-            raise RulesError(f"{source}: category {name!r}: {error.path}: {error.detail}") from error
-        categories[name] = Category(cap=text.cap, cap_ms=cap_ms, same_type_ms=same_type_ms, quiet=text.quiet, mandatory=text.mandatory)
+            raise RulesError(f"{source}: category {name!r}: {error.path}: {error.detail}", path=f"category.{name}.{error.path}") from error
     return categories
 
 
-def _locate(message: str, text: str, raw: dict[str, Any]) -> str:
-    """`:<line>: rule '<name>': <what>` for a msgspec message that ends in ` - at `$.rule[2].priority``."""
+def _kept(written: dict[str, str], source: str) -> dict[str, int]:
+    """How long messages stay in the inbox, by type."""
+    kept = {}
+    for name, text in written.items():
+        try:
+            check_type(name, name, TYPE_CHARS_MAX)
+            kept[name] = _limited(name, 0 if text == "none" else duration_at(name, text), 0)
+        except Invalid as error:
+            raise RulesError(f"{source}: inbox: {error.path}: {error.detail}", path=f"inbox.{error.path}") from error
+    return kept
+
+
+def _inbox_ms(written: str) -> int:
+    return -1 if not written else 0 if written == "none" else duration_at("inbox", written)
+
+
+def _limited(field: str, span_ms: int, lowest_ms: int) -> int:
+    if not lowest_ms <= span_ms <= SPAN_MAX_MS:
+        raise Invalid(f"more than nothing, at most {SPAN_MAX_MS // DAY_MS}d", field)
+    return span_ms
+
+
+def _user_may(text: _CategoryText) -> int:
+    """The choices of a category as bits. A mandatory one leaves none."""
+    if text.mandatory:
+        if text.default != "on":
+            raise Invalid("not with mandatory: it is delivered to everyone", "default")
+        if text.user_may is not UNSET and text.user_may != ["on"]:
+            raise Invalid("not with mandatory: it is delivered to everyone", "user_may")
+        return 1 << ON
+    if text.inbox == "none" and "inbox" in (text.default, *(text.user_may or ())):
+        raise Invalid('not with inbox = "none": its messages are not kept there', "default" if text.default == "inbox" else "user_may")
+    if text.user_may is UNSET:
+        return ANY_CHOICE if text.inbox != "none" else ANY_CHOICE & ~(1 << INBOX)
+    if text.default not in text.user_may:
+        raise Invalid(f"must have the default in it, {text.default!r}: the user may go back to it", "user_may")
+    return sum(1 << CHOICES.index(choice) for choice in set(text.user_may))
+
+
+def _rule_lines(text: str) -> list[int]:
+    """The lines on which rules begin."""
+    return [text.count("\n", 0, header.start()) + 1 for header in _RULE_HEADER.finditer(text)]
+
+
+def _located(message: str, source: str, text: str, raw: dict[str, Any]) -> RulesError:
+    """`<source>:<line>: rule '<name>': <what>` for a msgspec message that ends in ` - at `$.rule[2].priority``."""
     what, _, place = message.partition(" - at `")
+    path = place.rstrip("`").removeprefix("$").lstrip(".")
     inside = _PLACE_IN_RULE.fullmatch(place.rstrip("`"))
     if inside is None:
-        return f": {place.rstrip('`').removeprefix('$').lstrip('.') or 'the file'}: {what}"
-    index, headers = int(inside[1]), list(_RULE_HEADER.finditer(text))
-    line = text.count("\n", 0, headers[index].start()) + 1 if index < len(headers) else "?"
+        return RulesError(f"{source}: {path or 'the file'}: {what}", path=path)
+    index, lines = int(inside[1]), _rule_lines(text)
+    line = lines[index] if index < len(lines) else 0
     entries = raw.get("rule")
     entry = entries[index] if isinstance(entries, list) and index < len(entries) else None
     name = entry.get("name", index + 1) if isinstance(entry, dict) else index + 1
     member = inside[2].lstrip(".")
-    return f":{line}: rule {name!r}: {f'{member}: ' if member else ''}{what}"
+    return RulesError(f"{source}:{line or '?'}: rule {name!r}: {f'{member}: ' if member else ''}{what}", path=path, line=line)
 
 
 def _compile(written: _RuleText, defaults: _DefaultsText) -> Rule:
-    if not written.recipients and not written.mentions:
-        raise Invalid("a rule needs recipients or mentions, else it notifies nobody", "recipients")
+    audience = _audience(written)
     if not is_event_type(written.type, NAME_CHARS_MAX):
         raise Invalid("words of letters, digits, _, -, / and : joined by dots are needed", "type")
     actor = written.actor if written.actor is not None else defaults.actor
     ts = written.ts if written.ts is not None else defaults.ts
-    if written.do and written.category is not None:
-        raise Invalid("not with do: an action contacts nobody, so no limit applies to it", "category")
-    texts = {name: text for name, text in (("title", written.title), ("body", written.body)) if text}
+    for_users = audience is None and not written.do
+    ttl_ms, window_ms = _spans(written)
     return Rule(
         name=written.name,
         events=frozenset([written.event] if isinstance(written.event, str) else written.event),
@@ -197,41 +289,94 @@ def _compile(written: _RuleText, defaults: _DefaultsText) -> Rule:
         conditions=tuple(_condition(condition, index) for index, condition in enumerate(written.when)),
         recipients=_paths("recipients", written.recipients),
         mentions=_paths("mentions", written.mentions),
+        audience=audience,
         notify_self=(defaults.notify_self or bool(written.do)) if written.notify_self is None else written.notify_self,
         type=written.type,
-        priority=written.priority or defaults.priority,
+        priority=written.priority or defaults.priority or ("normal" if audience is None else "low"),
         actor=_paths("actor", [actor])[0] if actor else None,
         target=_shape("target", written.target if written.target is not None else defaults.target),
         context=_shape("context", written.context if written.context is not None else defaults.context),
-        ts=_template("ts", ts) if ts else None,
-        id=_template("id", written.id if written.id is not None else defaults.id),
-        data={name: _member(f"data.{name}", value) for name, value in {**texts, **written.data}.items()},
+        ts=at_field("ts", parse_template, ts) if ts else None,
+        id=at_field("id", parse_template, written.id if written.id is not None else defaults.id),
+        content=parse_contents(
+            ContentText(written.title, written.body, written.data, written.template, written.summary), written.locales, written.variants
+        ),
         delay=_delay(written.delay),
-        collapse=None if written.collapse is None else _template("collapse", written.collapse),
+        ttl_ms=ttl_ms,
+        window_ms=window_ms,
+        leading=written.leading,
+        collapse=None if written.collapse is None else at_field("collapse", parse_template, written.collapse),
         cancel_on=frozenset([written.cancel_on] if isinstance(written.cancel_on, str) else written.cancel_on),
-        category="" if written.do else written.category if written.category is not None else defaults.category,
+        category="" if not for_users else written.category if written.category is not None else defaults.category,
         rollout=_rollout(written.rollout or defaults.rollout),
         fire=_fire(written),
-        member_of=_template("fire.while_member", written.fire.while_member) if written.fire and written.fire.while_member else None,
-        contents={name: _content(f"template.{name}", text) for name, text in written.template.items()},
-        do=_do(written.do),
+        member_of=at_field("fire.while_member", parse_template, written.fire.while_member)
+        if written.fire and written.fire.while_member
+        else None,
+        do=_do(written),
     )
 
 
-def _do(text: str) -> str:
-    try:
+def _audience(written: _RuleText) -> Audience | None:
+    """Whom the rule's notifications are for, when not for single users."""
+    to_users = bool(written.recipients or written.mentions)
+    if to_users + bool(written.topic) + written.broadcast != 1:
+        what = "recipients" if not (to_users or written.topic or written.broadcast) else "topic" if written.topic else "broadcast"
+        raise Invalid("a rule needs recipients or mentions, or topic, or broadcast = true, else it notifies nobody; and one of these", what)
+    if to_users:
+        return None
+    for_users_only = {
+        "notify_self": written.notify_self is not None,
+        "category": written.category is not None,
+        "fire": written.fire is not None,
+        "inactive": bool(written.inactive),
+        "window": bool(written.window),
+        "do": bool(written.do),
+        "locales": bool(written.locales),
+        "variants": bool(written.variants),
+        "delay": isinstance(written.delay, dict),
+        "summary": bool(written.summary),
+    }
+    for field, given in for_users_only.items():
+        if given:
+            raise Invalid("not with topic and broadcast: it depends on the user, and these are stored once for all", field)
+    return Audience(at_field("topic", parse_template, written.topic) if written.topic else None)
+
+
+def _spans(written: _RuleText) -> tuple[int, int]:
+    """`ttl` and `window` in milliseconds, 0 where they are not given."""
+    ttl_ms = duration_at("ttl", written.ttl) if written.ttl else 0
+    window_ms = duration_at("window", written.window) if written.window else 0
+    for field, text, span_ms in (("ttl", written.ttl, ttl_ms), ("window", written.window, window_ms)):
         if text:
-            parse_target(text)
-    except Invalid as error:
-        raise Invalid(error.detail, "do") from error
-    return text
+            _limited(field, span_ms, 1)
+    if ttl_ms and ttl_ms <= window_ms:
+        raise Invalid("must be longer than the window, at whose end the notification is delivered", "ttl")
+    if window_ms:
+        if written.do:
+            raise Invalid("not with do: actions are not merged", "window")
+        return ttl_ms, window_ms
+    summaries = [written.summary, *(one.summary for one in (*written.locales.values(), *written.variants))]
+    summaries += [one.summary for variant in written.variants for one in variant.locales.values()]
+    for field, given in (("leading", written.leading), ("summary", any(summaries))):
+        if given:
+            raise Invalid("needs a window", field)
+    return ttl_ms, 0
+
+
+def _do(written: _RuleText) -> str:
+    if written.do:
+        at_field("do", parse_target, written.do)
+        if written.category is not None:
+            raise Invalid("not with do: an action contacts nobody, so no limit applies to it", "category")
+    return written.do
 
 
 def _delay(written: str | dict[str, str | float]) -> Delay:
     if isinstance(written, str):
-        return Delay(_duration("delay", written) if written else 0)
+        return Delay(duration_at("delay", written) if written else 0)
     table = dict(written)
-    levels = {name: _duration(f"delay.{name}", table[name]) for name in level_names(table)}
+    levels = {name: duration_at(f"delay.{name}", table[name]) for name in level_names(table)}
     factor = table.get("factor", 1.0)
     if "by" not in table or "others" not in table or not levels:
         raise Invalid("by, others and at least one level are needed", "delay")
@@ -240,19 +385,12 @@ def _delay(written: str | dict[str, str | float]) -> Delay:
     if ("factor" in table) != ("active_within" in table):
         raise Invalid("factor and active_within need each other", "delay")
     return Delay(
-        _duration("delay.others", table["others"]),
+        duration_at("delay.others", table["others"]),
         _paths("delay.by", [str(table["by"])])[0],
         levels,
-        _duration("delay.active_within", table["active_within"]) if "active_within" in table else 0,
+        duration_at("delay.active_within", table["active_within"]) if "active_within" in table else 0,
         factor,
     )
-
-
-def _duration(place: str, text: str | float) -> int:
-    try:
-        return parse_duration_ms(str(text))
-    except Invalid as error:
-        raise Invalid(error.detail, place) from error
 
 
 def _rollout(written: _RolloutText | None) -> Rollout:
@@ -262,14 +400,7 @@ def _rollout(written: _RolloutText | None) -> Rollout:
 def _fire(written: _RuleText) -> Conditions:
     fire = written.fire or _FireText()
     events = (fire.unless_event,) if isinstance(fire.unless_event, str) else tuple(fire.unless_event)
-    return Conditions(0, fire.unless_active, events, "", _duration("inactive", written.inactive) if written.inactive else 0)
-
-
-def _content(place: str, text: str) -> JinjaContent:
-    try:
-        return parse_content(text)
-    except Invalid as error:
-        raise Invalid(error.detail, place) from error
+    return Conditions(0, fire.unless_active, events, "", duration_at("inactive", written.inactive) if written.inactive else 0)
 
 
 def _condition(written: _ConditionText, index: int) -> Condition:
@@ -282,25 +413,8 @@ def _condition(written: _ConditionText, index: int) -> Condition:
 
 
 def _paths(place: str, texts: list[str]) -> tuple[EventPath, ...]:
-    try:
-        return tuple(parse_path(text) for text in texts)
-    except Invalid as error:
-        raise Invalid(error.detail, place) from error
-
-
-def _template(place: str, text: str) -> Template:
-    try:
-        return parse_template(text)
-    except Invalid as error:
-        raise Invalid(error.detail, place) from error
-
-
-def _member(place: str, value: Any) -> Shape:
-    try:
-        return parse_shape(value)
-    except Invalid as error:
-        raise Invalid(error.detail, place) from error
+    return tuple(at_field(place, parse_path, text) for text in texts)
 
 
 def _shape(place: str, value: Any) -> Shape | None:
-    return None if value is None else _member(place, value)
+    return None if value is None else at_field(place, parse_shape, value)

@@ -10,7 +10,7 @@ Requests. The requests of edges (`Schedule`, `Inspect`, `Reschedule`, `Cancel`, 
 storage in batches, one batch at a time. Storage applies a partition's requests in order, and each is answered when it is durable:
 
     Schedule     SCHEDULED; DUPLICATE or CONFLICT when the caller's id is taken; OVERLOADED when the user has too many timers
-    Cancel       OK: cancelled for sure, its effect will not happen. ALREADY_FIRED. NOT_FOUND
+    Cancel       OK: cancelled for sure, its effect will not happen; also when it was cancelled before. ALREADY_FIRED. NOT_FOUND
     CancelAll    OK with the number cancelled. Timers that may have taken effect are not cancelled; after a lost answer, the
                  number is that of the last attempt
     Reschedule   OK: fires at the new time only. ALREADY_FIRED. NOT_FOUND
@@ -131,7 +131,7 @@ class SchedulerCore:
     def __init__(self, config: Config, index: int, slots: SlotMap, now_ms: int, claimed: Mapping[int, int]) -> None:
         self._config = config
         self._slots = slots
-        self.partitions = partitions = partitions_of(index, slots.schedulers)
+        self.partitions = partitions = partitions_of(index, slots.schedulers, slots.servers)
         self._horizon = ClaimHorizon(config, partitions, claimed, now_ms)
         self._firing = Firing(config, slots, self._horizon)
         self._loading = ReadAhead(config, partitions, self._firing, now_ms)
@@ -360,7 +360,7 @@ class SchedulerCore:
         self._settling.give(lambda partition: self._work_of(work, partition))
         self._batch = self._take_batch()
         for waiting in self._batch:
-            self._work_of(work, waiting.partition).requests.append(StoreRequest(waiting.request, waiting.tried, waiting.spared))
+            self._work_of(work, waiting.partition).requests.append(StoreRequest(waiting.request, waiting.spared))
             waiting.tried = True
             if isinstance(waiting.request, Schedule) and not self._retired:  # one due soon is claimed in the step that stores it
                 near_ms = waiting.request.timer.due_ms

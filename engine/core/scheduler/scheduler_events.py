@@ -57,12 +57,10 @@ class StoreRequest(Struct, gc=False):
     """One request from an edge.
 
     Args:
-        repeat: it was sent before and no answer came, so it may have been applied.
         spared: timers that a CancelAll leaves alone, because they may have taken effect.
     """
 
     request: Request
-    repeat: bool = False
     spared: Sequence[str] = ()
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
 from msgspec import Struct
 
 from engine.core.commit.broadcast_step import Adoption, BroadcastStep
@@ -59,7 +60,10 @@ class BroadcastAudience:
         tenant, topic = split_key(timer.key)[0], topic_of(timer.key)
         assert topic is not None, "it is for a user"
         expires_ms = timer.due_ms + timer.ttl_ms
-        entry = BroadcastEntry(tenant, topic, timer.envelope, expires_ms, now_ms)
+        envelope = timer.envelope
+        if envelope.collapse:  # what it could be cancelled by; in mailboxes it would replace what was sent before
+            envelope = msgspec.structs.replace(envelope, collapse="")
+        entry = BroadcastEntry(tenant, topic, envelope, expires_ms, now_ms)
         self.announcements.append(Announcement(entry, timer.sid))
 
     def take_announcements(self) -> list[Announcement]:
@@ -89,8 +93,9 @@ class BroadcastAudience:
         changes, told = self._subscriptions.take(self.log.head)
         self._output.to_edges.extend(told)
         adoptions = self._broadcast_step.take(now_ms, low=low, high=high)
-        self._output.counters["expired"] += self._broadcast_step.expired
-        self._broadcast_step.expired = 0
+        for mailbox, messages in self._broadcast_step.expired:
+            self._output.expired(mailbox, messages, now_ms)
+        self._broadcast_step.expired.clear()
         return adoptions, changes
 
     def committed(self, adoptions: Sequence[Adoption], changes: Sequence[SubscriptionChange], now_ms: int) -> None:
@@ -100,7 +105,7 @@ class BroadcastAudience:
         for mailbox in mailboxes:
             self._mailbox_store.mark(mailbox)
             if mailbox.head - mailbox.floor > self._offline_max:
-                self._output.counters["trimmed"] += len(mailbox.trim(self._offline_max))
+                self._output.trimmed(mailbox, mailbox.trim(self._offline_max), now_ms)
         self._delivery.fan_out(mailboxes, now_ms)
         for change in changes:
             change.mailbox.topics = change.topics

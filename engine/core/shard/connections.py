@@ -26,11 +26,13 @@ from engine.core.mailbox.id_lookup import oldest_of, seqs_shown
 from engine.core.mailbox.mailbox import Mailbox, Settlement
 from engine.core.mailbox.retry import EdgeRoundTrip
 from engine.core.shard.delivery import Delivery
+from engine.core.shard.inbox_requests import InboxRequests
 from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import DeadLetter, MailboxStore
 from engine.core.shard.nack_queue import NackQueue
 from engine.core.shard.output import SessionEvent, ShardOutput
 from engine.core.shard.presence import OFFLINE, SUSPECT, Client, Presence
+from engine.core.wire.outcomes import Outcome
 from engine.core.wire.records import (
     POLL,
     Ack,
@@ -66,17 +68,20 @@ class Connections:
         output: ShardOutput,
         data_epoch: str,
         unknown: Callable[[str, Ack | AckIds | Nack | Written | Rejoin], None],
+        inbox_requests: InboxRequests,
     ) -> None:
+        self._inbox_requests = inbox_requests
         self._mailbox_store = mailbox_store
         self._delivery = delivery
         self._broadcast_step = broadcast_step
         self._output = output
         self._limits = limits
-        self._data_epoch = data_epoch
+        self.data_epoch = data_epoch
         self._sessions: dict[str, dict[int, tuple[Mailbox, Attachment]]] = {}
         self._paths: dict[str, EdgeRoundTrip] = {}  # by link session
         self._acked: dict[str, Mailbox] = {}  # with settlements that no group carries yet
         self._acked_since_ms = 0
+        self._refused: dict[str, list[int]] = {}  # of these mailboxes: what left the inbox as a dead letter
         self._nack_queue = NackQueue(mailbox_store, limits.window)
         self.presence = Presence(limits.offline_after_ms, limits.suspects_max)
         self._unknown = unknown  # called with records of connections that are not attached, or not yet
@@ -99,7 +104,7 @@ class Connections:
 
     def data_epoch_changed(self, data_epoch: str, now_ms: int) -> None:
         """Storage has lost data: end all connections, so that clients reconnect with their cursors and are sent the gap."""
-        self._data_epoch = data_epoch
+        self.data_epoch = data_epoch
         for session, connections in self._sessions.items():
             for conn in list(connections):
                 self._output.to_edges.append((session, Hangup(conn, 1012, "the epoch has changed")))
@@ -110,30 +115,36 @@ class Connections:
         """Connections attached."""
         return sum(map(len, self._sessions.values()))
 
+    def attached(self) -> list[tuple[Mailbox, Attachment]]:
+        """All connections, each with its mailbox, as of now."""
+        return [found for connections in self._sessions.values() for found in connections.values()]
+
     def attach(self, mailbox: Mailbox, session: str, record: Attach, now_ms: int) -> None:
         """Attach a new connection, or one that outlived its link session (`record.resume`)."""
         connections = self._sessions.get(session)
         if connections is None:
             return  # the link session ended while the page was read
-        if record.resume and record.cursor_epoch != self._data_epoch:
+        if record.resume and record.cursor_epoch != self.data_epoch:
             # Storage has lost data: the client reconnects with the old cursor, and is sent the gap.
             self._output.to_edges.append((session, Hangup(record.conn, 1012, "the epoch has changed")))
             return
         mailbox.active_ms = now_ms
         found, back = self.presence.attached(mailbox.key)
         if found != SUSPECT and not record.resume:
-            mailbox.seen_ms = now_ms
+            mailbox.left_ms, mailbox.seen_ms = mailbox.seen_ms, now_ms
         resumed = "new"
         if record.cursor_epoch:
             resumed = "gap"
-            if record.cursor_epoch == self._data_epoch and 0 <= record.cursor_seq <= mailbox.head:
+            if record.cursor_epoch == self.data_epoch and 0 <= record.cursor_seq <= mailbox.head:
                 resumed = "ok"
                 settlement = mailbox.settle_through(record.cursor_seq, None, now_ms, self._limits.retry)
                 if settlement.news and not record.resume:
                     mailbox.seen_ms = now_ms
                 self.settled(mailbox, settlement, None, now_ms)
         conn, path = (session, record.conn), self._paths[session]
-        connection = Attachment(conn, record.kind, record.session, record.device, mailbox.floor, now_ms, record.topics, path)
+        connection = Attachment(
+            conn, record.kind, record.session, record.device, mailbox.floor, now_ms, record.topics, path, counts=record.counts
+        )
         while len(mailbox.connections) >= self._limits.connections_per_user_max:
             oldest = next(iter(mailbox.connections))
             self._output.to_edges.append((oldest[0], Hangup(oldest[1], 4409, "too many connections of this user")))
@@ -150,8 +161,10 @@ class Connections:
         else:
             # A poll ends at once if `head` is its cursor: count the broadcasts that are about to be adopted.
             head = mailbox.head + (waits and record.kind == POLL)
-            welcome = Welcome(record.conn, head, resumed, mailbox.oldest_pending(), self._data_epoch)
+            welcome = Welcome(record.conn, head, resumed, mailbox.oldest_pending(), self.data_epoch)
             self._output.to_edges.append((session, welcome))
+        if record.counts:
+            self._inbox_requests.attached(mailbox, session, record.conn)
         self._delivery.send(mailbox, connection, now_ms)
 
     def _readopt(self, mailbox: Mailbox, connection: Attachment, sent: int, now_ms: int) -> None:
@@ -207,6 +220,7 @@ class Connections:
         if self.presence.forget(mailbox.key):
             self._session_event(OFFLINE, mailbox.key, Client(), now_ms, 1000, online=False)
         self._acked.pop(mailbox.key, None)
+        self._refused.pop(mailbox.key, None)
 
     def release(self, slots: Container[int], mailboxes: Iterable[Mailbox], version: int) -> None:
         """Another shard gets these users: detach their connections. Their edges announce them there, by this version of the slot map.
@@ -226,6 +240,7 @@ class Connections:
         """Settlements of these mailboxes need no group: their pages have them."""
         for key in keys:
             self._acked.pop(key, None)
+            self._refused.pop(key, None)
 
     def rejoin(self, session: str, record: Rejoin, now_ms: int) -> None:
         """A renewed token changes of which topics the connection is a member. What the mailbox has adopted already stays in it."""
@@ -245,6 +260,13 @@ class Connections:
         self._output.session_events.append(
             SessionEvent(event, key, client.session, client.device, client.edge, client.transport, now_ms, code, online)
         )
+        if self._output.outcomes is not None:
+            reason = f"code: {code}" if code else ""
+            where = client.session, client.device, client.transport, client.edge
+            session, device, transport, node = where
+            self._output.outcomes.add(
+                Outcome(key, now_ms, event, reason=reason, session=session, device=device, transport=transport, node=node)
+            )
 
     # -- acknowledgements ---------------------------------------------------------------------------------------------
 
@@ -262,7 +284,7 @@ class Connections:
             self._output.to_edges.append((session, Fault(record.conn, "unknown_seq", detail)))
             return
         mailbox.seen_ms = now_ms
-        self.settled(mailbox, mailbox.settle_through(seq, connection, now_ms, self._limits.retry), connection, now_ms)
+        self.settled(mailbox, mailbox.settle_through(seq, connection, now_ms, self._limits.retry), connection, now_ms, record.client_ms)
 
     def ack_ids(self, session: str, record: AckIds, now_ms: int) -> None:
         found = self._sessions.get(session, _NONE_ATTACHED).get(record.conn)
@@ -272,7 +294,7 @@ class Connections:
                 return
             mailbox.seen_ms = now_ms
             seqs = seqs_shown(mailbox, record.ids, connection)
-            self.settled(mailbox, mailbox.settle(seqs, connection, now_ms, self._limits.retry), connection, now_ms)
+            self.settled(mailbox, mailbox.settle(seqs, connection, now_ms, self._limits.retry), connection, now_ms, record.client_ms)
         else:
             self._unknown(session, record)
 
@@ -283,17 +305,22 @@ class Connections:
             return
         mailbox.seen_ms = now_ms
         if record.seq >= 0:
-            self.settled(mailbox, mailbox.settle_through(record.seq, None, now_ms, self._limits.retry), None, now_ms)
+            self.settled(mailbox, mailbox.settle_through(record.seq, None, now_ms, self._limits.retry), None, now_ms, record.client_ms)
         if record.ids:
             seqs = sorted(oldest_of(mailbox, record.ids).values())
-            self.settled(mailbox, mailbox.settle(seqs, None, now_ms, self._limits.retry), None, now_ms)
+            self.settled(mailbox, mailbox.settle(seqs, None, now_ms, self._limits.retry), None, now_ms, record.client_ms)
         self._output.to_edges.append((session, SettledRecord(record.ref)))
 
-    def settled(self, mailbox: Mailbox, settled: Settlement, by: Attachment | None, now_ms: int) -> None:
+    def settle_seqs(self, mailbox: Mailbox, seqs: Iterable[int], now_ms: int) -> None:
+        """The user has marked these pending messages as read, or archived them: they are acknowledged."""
+        mailbox.seen_ms = now_ms
+        self.settled(mailbox, mailbox.settle(seqs, None, now_ms, self._limits.retry), None, now_ms)
+
+    def settled(self, mailbox: Mailbox, settled: Settlement, by: Attachment | None, now_ms: int, client_ms: int = 0) -> None:
         self._acked[mailbox.key] = mailbox
         if not self._acked_since_ms:
             self._acked_since_ms = now_ms
-        self._delivery.settled(mailbox, settled, by, now_ms)
+        self._delivery.settled(mailbox, settled, by, now_ms, client_ms)
         if self._broadcast_step.full:
             self._broadcast_step.settled(mailbox)
 
@@ -306,8 +333,6 @@ class Connections:
         if self._nack_queue.waiting and self._nack_queue.holds_back(mailbox, session, record):
             return
         self._nack(mailbox, session, record)
-        if connection.stalled:
-            mailbox.rewind(connection)
         self._delivery.send(mailbox, connection, now_ms)
 
     def _nack(self, mailbox: Mailbox, session: str, record: Nack, *, read: bool = False) -> None:
@@ -337,6 +362,12 @@ class Connections:
             for conn in letter.by:
                 self.confirm_nacks(conn, [letter.message.envelope.id])
             mailbox = self._mailbox_store.mailboxes[letter.key]
+            if self._output.outcomes is not None:
+                message = letter.message
+                reason = f"refused: {letter.reason}" if letter.reason else "refused"
+                self._output.outcomes.add(Outcome(letter.key, now_ms, "dead_lettered", message.envelope.id, message.seq, reason=reason))
+            self._mailbox_store.counts_changed(mailbox)
+            self._refused.setdefault(letter.key, []).append(letter.message.seq)
             self.settled(mailbox, mailbox.settle([letter.message.seq], None, now_ms, self._limits.retry), None, now_ms)
 
     def confirm_nacks(self, conn: Conn, ids: list[str]) -> None:
@@ -374,7 +405,7 @@ class Connections:
         handled = []
         for key, mailbox in self._acked.items():
             floor, acked = settled_numbers(mailbox)
-            handled.append(Handled(key, floor, acked))
+            handled.append(Handled(key, floor, acked, refused=self._refused.pop(key, [])))
         self._acked.clear()
         self._acked_since_ms = 0
         return handled
@@ -382,6 +413,9 @@ class Connections:
     def handled_again(self, handled: Sequence[Handled]) -> None:
         """The group with these settlements was refused: the next group carries them."""
         mailboxes = self._mailbox_store.mailboxes
+        for record in handled:
+            if record.refused:
+                self._refused.setdefault(record.key, []).extend(record.refused)
         self._acked.update((record.key, mailboxes[record.key]) for record in handled if record.key in mailboxes)
 
 

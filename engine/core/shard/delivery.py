@@ -19,7 +19,8 @@ from engine.core.mailbox.send import Sendable, SendLimits, send
 from engine.core.model.message import Message, SharedBody
 from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import MailboxStore
-from engine.core.shard.output import ShardOutput
+from engine.core.shard.output import ShardOutput, place_of
+from engine.core.wire.outcomes import Outcome
 from engine.core.wire.records import Deliver, DeliverShared, GapRange, Revoke, Shared
 
 ARM_AHEAD_MS: Final = 60
@@ -54,24 +55,38 @@ class Delivery:
         if not mailbox.timer_ms:
             self._unarmed.setdefault(mailbox.key, (mailbox, now_ms))
 
-    def settled(self, mailbox: Mailbox, settled: Settlement, by: Attachment | None, now_ms: int) -> None:
+    def settled(self, mailbox: Mailbox, settled: Settlement, by: Attachment | None, now_ms: int, client_ms: int = 0) -> None:
         """After an acknowledgement: revoke its messages on other connections, and send what the windows have room for now.
 
         Args:
             by: the connection that acknowledged; `None` if it was none: an HTTP request, a cursor or a dead letter.
+            client_ms: as in `ShardOutput.acknowledged`.
         """
-        self._mailbox_store.mark(mailbox)
-        self._output.acknowledged(settled, now_ms)
+        if mailbox.inbox is None:
+            self._mailbox_store.mark(mailbox)
+        else:
+            self._mailbox_store.settled(mailbox)
+        self._output.acknowledged(mailbox, settled, by, now_ms, client_ms)
         if settled.revoked:
             for conn, ids in settled.revoked.items():
                 if ids:
-                    self._to_edges.append((conn[0], Revoke(conn[1], ids)))
-        if by is not None and by.stalled and settled.news:
-            mailbox.rewind(by)
+                    self._revoke(mailbox, mailbox.connections[conn], ids, "acknowledged elsewhere", now_ms)
         head = mailbox.head
         for connection in mailbox.connections.values():
-            if connection.sent < head or connection.stalled:
+            if connection.sent < head:
                 self.send(mailbox, connection, now_ms)
+
+    def _revoke(self, mailbox: Mailbox, connection: Attachment, ids: list[str], reason: str, now_ms: int) -> None:
+        session, conn = connection.conn
+        self._to_edges.append((session, Revoke(conn, ids)))
+        outcomes = self._output.outcomes
+        if outcomes is not None:
+            session, device, transport, node = place_of(connection)
+            key = mailbox.key
+            outcomes.extend(
+                Outcome(key, now_ms, "revoked", id, reason=reason, session=session, device=device, transport=transport, node=node)
+                for id in ids
+            )
 
     def fan_out(self, mailboxes: Iterable[Mailbox], now_ms: int) -> None:
         """Send newly adopted broadcasts: one record per broadcast and link session, for all connections of that edge."""
@@ -89,7 +104,7 @@ class Delivery:
                     continue
                 session, conn = connection.conn
                 # At most one message per connection, and positions grow with its numbers: sorting by position keeps its order.
-                self._output.sent(mailbox, parts[0], connection.since_ms, now_ms)
+                self._output.sent(mailbox, parts[0], connection, now_ms)
                 for seq, attempt, body in parts[0]:
                     record = together.get((body.pos, session))
                     if record is None:
@@ -111,16 +126,20 @@ class Delivery:
         session, conn = connection.conn
         for part in sendable.parts:
             if type(part) is list:
-                self._output.sent(mailbox, part, connection.since_ms, now_ms)
+                self._output.sent(mailbox, part, connection, now_ms)
                 self._deliver(session, conn, part)
             else:
                 self._to_edges.append((session, GapRange(conn, *part)))
                 self._mailbox_store.mark(mailbox)
+                self._mailbox_store.counts_changed(mailbox)
+                if self._output.outcomes is not None:
+                    reason = f"numbers {part[0]} to {part[1]}: expired, trimmed or superseded"
+                    self._output.outcomes.add(Outcome(mailbox.key, now_ms, "gap", reason=reason))
         self._sent(mailbox, connection, sendable, now_ms)
 
     def _sent(self, mailbox: Mailbox, connection: Attachment, sendable: Sendable, now_ms: int) -> None:
         if sendable.expired:
-            self._counters["expired"] += sendable.expired
+            self._output.expired(mailbox, sendable.expired, now_ms)
         if sendable.parts and connection.retries and not mailbox.timer_ms:
             self._unarmed.setdefault(mailbox.key, (mailbox, now_ms))
         if sendable.load_from:
@@ -128,11 +147,14 @@ class Delivery:
         if sendable.held:
             self.held[mailbox.key] = mailbox
 
-    def superseded(self, mailbox: Mailbox, message: Message) -> None:
+    def superseded(self, mailbox: Mailbox, message: Message, now_ms: int) -> None:
         """A newer message replaced this one: revoke it on the connections that were sent it after that was decided."""
+        id = message.envelope.id
+        if self._output.outcomes is not None:
+            self._output.outcomes.add(Outcome(mailbox.key, now_ms, "superseded", id, message.seq))
         for connection in mailbox.connections.values():
             if connection.sent >= message.seq:
-                self._to_edges.append((connection.conn[0], Revoke(connection.conn[1], [message.envelope.id])))
+                self._revoke(mailbox, connection, [id], "superseded", now_ms)
 
     def release(self, now_ms: int, messages_max: int) -> None:
         """Overload is over: resume held mailboxes until about `messages_max` messages are sent."""
@@ -207,21 +229,24 @@ class Delivery:
                 self._unarmed[key] = (mailbox, 0)
 
     def due(self, keys: Iterable[str], now_ms: int) -> None:
-        """Retry timers of these mailboxes fired: send overdue messages again, or stall connections that used up their tries."""
+        """Retry timers of these mailboxes fired: send overdue messages again, but those that used up their tries."""
         for key in keys:
             mailbox = self._mailbox_store.mailboxes.get(key)
             if mailbox is None:
                 continue
             mailbox.timer_ms = 0
             for connection in mailbox.connections.values():
-                stalled = connection.stalled
+                exhausted = len(connection.exhausted)
                 again = connection.overdue(mailbox.hot, now_ms, self._limits.retry)
                 if again:
                     self._counters["retried"] += len(again)
+                    mailbox.tally.repeated[connection.kind] += len(again)
+                    self._output.record_sent(mailbox, again, connection, now_ms)
                     self._deliver(*connection.conn, again)
-                if connection.stalled and not stalled:
-                    self._counters["stalled"] += 1
+                if len(connection.exhausted) > exhausted:
+                    self._counters["exhausted"] += len(connection.exhausted) - exhausted
                     self._mailbox_store.mark_urgent(mailbox)
+                    self.send(mailbox, connection, now_ms)  # bytes of the window are free
             self.watch(mailbox, now_ms)
 
 

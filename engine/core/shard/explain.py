@@ -9,6 +9,7 @@ decisions against messages. Not stored: the time of an acknowledgement, the outc
 
 from __future__ import annotations
 
+from engine.core.commit.group import NOBODY_CONNECTED
 from engine.core.commit.policy_step import PolicyLimits, PolicyStep, ZoneOf, facts_of
 from engine.core.commit.window_step import WindowStep
 from engine.core.mailbox.aggregation_window import in_digest
@@ -17,7 +18,13 @@ from engine.core.model.message import TIMER_EFFECT
 from engine.core.policy.contact_policy import Decision
 from engine.core.wire.records import Explain, Explained, Step, Traced
 
-_WORDS = {Decision.DELIVER: "deliver", Decision.DEFER: "defer", Decision.DIGEST: "digest", Decision.SUPPRESS: "suppress"}
+_WORDS = {
+    Decision.DELIVER: "deliver",
+    Decision.DEFER: "defer",
+    Decision.DIGEST: "digest",
+    Decision.SUPPRESS: "suppress",
+    Decision.INBOX: "inbox",
+}
 
 
 def explain(mailbox: Mailbox, asked: Explain, zone_of: ZoneOf, limits: PolicyLimits, windows_max: int, now_ms: int) -> Explained:
@@ -33,7 +40,7 @@ def explain(mailbox: Mailbox, asked: Explain, zone_of: ZoneOf, limits: PolicyLim
     if asked.at_ms > now_ms:
         reasons.append(("delay", "it is due later; the rest is as things are now, and is decided again then"))
     if not envelope.retain and not mailbox.connections:
-        return Explained(asked.ref, "suppress", [*reasons, ("nobody_connected", "nobody is connected and retain is false")])
+        return Explained(asked.ref, "suppress", [*reasons, ("nobody_connected", NOBODY_CONNECTED)])
     timeline = mailbox.user_state.timeline if mailbox.user_state is not None and post.idempotent else ()
     suppressed = next((entry.reason for entry in timeline if entry.id == envelope.id and entry.event == "suppressed"), None)
     if suppressed is not None:
@@ -76,6 +83,8 @@ def trace(mailbox: Mailbox, ref: int, id: str) -> Traced:
         if sends:
             steps.append(Step(max((sent_ms for sent_ms, _ in flights), default=0), "sent", f"attempts: {sends}"))
     state = _state(mailbox, seq)
+    if state == "acknowledged" and any(step.event == "inboxed" for step in steps):
+        return Traced(ref, "inboxed", seq, steps)
     if state in ("acknowledged", "gone", "refused"):
         steps.append(Step(0, state))
     return Traced(ref, state, seq, steps)

@@ -6,8 +6,16 @@ from msgspec import Struct
 
 from engine.config import Config
 from engine.core.commit.policy_step import DEFAULT_POLICY_LIMITS, PolicyLimits
+from engine.core.inbox.inbox import InboxLimits
 from engine.core.mailbox.retry import RetryPolicy
 from engine.core.model.routing import TIMER_PARTITIONS
+
+
+def inbox_limits(config: Config) -> InboxLimits | None:
+    """What inboxes keep by this configuration; None: there are none."""
+    if not config.inbox_max:
+        return None
+    return InboxLimits(config.inbox_max, config.inbox_ttl_s * 1000, config.inbox_pinned_max, config.offline_max)
 
 
 class ShardLimits(Struct, frozen=True):
@@ -45,6 +53,12 @@ class ShardLimits(Struct, frozen=True):
     suspects_max: int = 200_000
     user_forget_ms: int = 90 * 86_400_000
     policy_limits: PolicyLimits = DEFAULT_POLICY_LIMITS
+    history: bool = False  # whether outcomes are recorded
+    inbox: InboxLimits | None = None  # None: nothing is kept
+    inbox_page_max: int = 100
+    inbox_page_bytes_max: int = 1 << 20
+    inbox_reads_max: int = 1000
+    inbox_unwritten_bytes_max: int = 32 << 20
 
     @staticmethod
     def wanted(config: Config) -> ShardLimits:
@@ -84,4 +98,10 @@ class ShardLimits(Struct, frozen=True):
             suspects_max=config.suspects_max,
             user_forget_ms=config.user_forget_s * 1000,
             policy_limits=PolicyLimits(config.counted_max, config.decisions_max, config.digest_ms),
+            history=bool(config.history_url),
+            inbox=inbox_limits(config),
+            inbox_page_max=config.inbox_page_max,
+            inbox_page_bytes_max=config.inbox_page_bytes_max,
+            inbox_reads_max=config.inbox_reads_max,
+            inbox_unwritten_bytes_max=config.inbox_unwritten_bytes_max,
         )

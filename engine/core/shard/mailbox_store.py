@@ -1,7 +1,7 @@
 """The mailboxes in memory, which of them storage does not have yet, and the checkpoints that write them.
 
-A mailbox is dirty while it differs from its page. It is also urgent when its user went offline or stalled, or memory is short: its messages
-are then moved to the offline stream before the next full checkpoint.
+A mailbox is dirty while it differs from its page. It is also urgent when its user went offline, a message used up its tries, or memory is
+short: its messages are then moved to the offline stream before the next full checkpoint.
 
 A mailbox may be evicted when it has no connection and nothing that only memory has: it is clean and empty, and nothing waits for it. Then
 its page is all of it. It joins a queue whenever that may have become true: read from its page, written by a checkpoint, its last connection
@@ -17,8 +17,8 @@ covers, which replay tolerates, and never older.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Set
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from itertools import islice
 from typing import Final
 
@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from engine.core.commit import broadcast_step
 from engine.core.commit.group import apply_stored
-from engine.core.commit.user_step import apply_note
+from engine.core.commit.user_step import apply_mark, apply_note
 from engine.core.commit.window_step import WindowCloser, apply_window
 from engine.core.journal.journal_records import (
     PAGE_RECENT_IDS,
@@ -35,7 +35,9 @@ from engine.core.journal.journal_records import (
     Decided,
     Erased,
     Handled,
+    Inboxed,
     MailboxPage,
+    Marked,
     Noticed,
     Profiled,
     Record,
@@ -53,6 +55,7 @@ from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.id_lookup import oldest_of
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.memory import Memory
+from engine.core.mailbox.tally import Tallies
 from engine.core.model.constants import LOW
 from engine.core.model.message import Message
 from engine.core.model.routing import slot_of
@@ -69,6 +72,18 @@ class DeadLetter(Struct):
     message: Message
     reason: str
     by: list[Conn] = []
+
+
+class Overdue(Struct, frozen=True):
+    """Entries of the stream of a user with an inbox that are over if they are pending (`expired`), or if they are not (`aged`), and when
+    the next one is too old, 0: never."""
+
+    expired: list[int] = []
+    aged: list[int] = []
+    due_ms: int = 0
+
+
+NONE_OVERDUE: Final = Overdue()
 
 
 class StreamRead(Struct, frozen=True):
@@ -94,9 +109,11 @@ class MailboxStore:
         log: BroadcastMirror,
     ) -> None:
         self.mailboxes: dict[str, Mailbox] = {}
+        self._keys_by_slot: defaultdict[int, dict[str, None]] = defaultdict(dict)  # of these mailboxes
         self.window_closer = WindowCloser(self.mailboxes)
         self.log = log
         self.memory = Memory()
+        self.tallies = Tallies()
         self.tight = False  # memory is short: messages that storage has leave it
         self._idle: deque[Mailbox] = deque()  # that may be evicted, about the least recently used first
         self._limits = limits
@@ -111,6 +128,7 @@ class MailboxStore:
         self._removals: dict[str, bool] = {}  # see `Checkpoint.removals`
         self._floors: dict[int, int] = {}  # by slot: no number up to this one is given out again, as a deleted page may have had it
         self._replaying = False
+        self.counts_due: dict[str, Mailbox] = {}  # connected users whose inbox may have changed, for `engine.core.shard.inbox_requests`
         self.erased: list[str] = []  # keys of erased users of whom storage has nothing more, for `take_erased`
 
     def mark(self, mailbox: Mailbox) -> None:
@@ -132,10 +150,13 @@ class MailboxStore:
     def restore(self, key: str, page: MailboxPage | None, now_ms: int) -> None:
         """Restore a mailbox from its page, None for a new user; one that is in memory already is newer and stays."""
         if key not in self.mailboxes:
-            mailbox = self.mailboxes[key] = restore(key, page, now_ms)
-            if page is None and not self._replaying and (floor := self._floors.get(slot_of(key), 0)):
+            mailbox = self.mailboxes[key] = restore(key, page, now_ms, self._limits.inbox)
+            slot = slot_of(key)
+            self._keys_by_slot[slot][key] = None
+            if page is None and not self._replaying and (floor := self._floors.get(slot, 0)):
                 mailbox.begin(floor)
             mailbox.count_in(self.memory)
+            mailbox.tally = self.tallies.of(key)
             self.window_closer.watch(mailbox)
             self.unused(mailbox)
 
@@ -166,13 +187,14 @@ class MailboxStore:
         """Apply a predecessor's journal records, oldest first. The pages of all their keys and the broadcast log must be loaded."""
         for record in records:
             if isinstance(record, Released):
-                self.drop(self.keys_in(frozenset(record.slots)))
+                self.drop(self.keys_in(record.slots))
                 continue
             if isinstance(record, Adopted):
+                inbox_only = frozenset(record.inbox_only)
                 for key, seq in record.numbers:
                     self._begin(key, seq)
                     mailbox = self._dirty[key] = self.mailboxes[key]
-                    broadcast_step.replay(mailbox, record, seq, self.log, self._limits.recent_ids)
+                    broadcast_step.replay(mailbox, record, seq, self.log, self._limits.recent_ids, inbox_only=key in inbox_only)
                 continue
             mailbox = self._dirty[record.key] = self.mailboxes[record.key]
             if isinstance(record, StoredMessage):
@@ -187,6 +209,8 @@ class MailboxStore:
                 apply_note(mailbox, record, self._limits.policy_limits.decisions_max)
                 if isinstance(record, Erased):
                     self._removals[record.key] = True
+            elif isinstance(record, Marked | Inboxed):
+                apply_mark(mailbox, record)
             elif not isinstance(record, Handled):
                 apply_window(mailbox, record, self._limits.recent_ids)
                 self.windows_changed(mailbox)
@@ -195,13 +219,15 @@ class MailboxStore:
                 acked = [seq for seq in record.acked if seq <= mailbox.head]
                 mailbox.settle_through(min(record.floor, mailbox.head), None, now_ms, self._limits.retry)
                 mailbox.settle(acked, None, now_ms, self._limits.retry)
+                for seq in record.refused:
+                    mailbox.leave_inbox(seq)
 
     # -- reads --------------------------------------------------------------------------------------------------------
 
     @property
-    def wants_io(self) -> bool:
-        """Whether there is a range to read, or a dead letter to write."""
-        return bool(self._reads or self._dead)
+    def has_dead_letters(self) -> bool:
+        """Whether there is a dead letter to write."""
+        return bool(self._dead)
 
     def want_read(self, mailbox: Mailbox, first: int, count_max: int) -> None:
         """Request a read of up to `count_max` cold messages from number `first` on. Does nothing while the mailbox has a read under way."""
@@ -288,7 +314,7 @@ class MailboxStore:
             chosen, count = [], 0
             for mailbox in self._urgent.values():
                 chosen.append(mailbox)
-                count += len(mailbox.hot)
+                count += len(mailbox.hot) + (0 if mailbox.inbox is None else len(mailbox.inbox.unwritten))
                 if count >= messages_max:
                     break
         through = self._committed if full and self._committed > self._trimmed else None
@@ -365,6 +391,9 @@ class MailboxStore:
         if mailbox is None:
             return
         mailbox.spilled = max(mailbox.spilled, upto)
+        if mailbox.inbox is not None:
+            mailbox.inbox.checkpointed(upto)
+            mailbox.weigh()
         if self.tight or self._may_cool(mailbox):
             self.cool(mailbox)
         if key not in self._dirty and not mailbox.connections:
@@ -374,7 +403,7 @@ class MailboxStore:
         """Whether its bodies should leave memory: no connection takes them now, or they exceed the limits."""
         if len(mailbox.hot) > self._limits.hot_messages_max or mailbox.hot_bytes > self._limits.hot_bytes_max:
             return True
-        return all(connection.stalled for connection in mailbox.connections.values())
+        return all(connection.silent for connection in mailbox.connections.values())
 
     def cool(self, mailbox: Mailbox) -> None:
         """Drop bodies from memory that the offline stream has."""
@@ -403,9 +432,9 @@ class MailboxStore:
 
     # -- slots --------------------------------------------------------------------------------------------------------
 
-    def keys_in(self, slots: Set[int]) -> list[str]:
-        """Keys of the mailboxes of these slots that are in memory. Takes some 20 ms per 100 000 mailboxes."""
-        return [key for key in self.mailboxes if slot_of(key) in slots]
+    def keys_in(self, slots: Iterable[int]) -> list[str]:
+        """Keys of the mailboxes of these slots that are in memory."""
+        return [key for slot in sorted(slots) for key in self._keys_by_slot.get(slot, ())]
 
     def dying_keys(self) -> set[str]:
         """Keys of the mailboxes with messages on their way to the dead letters."""
@@ -422,9 +451,14 @@ class MailboxStore:
             self._reads.pop(key, None)
             self._removals.pop(key, None)
             self.window_closer.forget(key)
-            mailbox = self.mailboxes.pop(key)
-            mailbox.release_all()
-            mailbox.count_out()
+            self.counts_due.pop(key, None)
+            self.mailboxes[key].release_all()
+            self._leave(key)
+
+    def _leave(self, key: str) -> None:
+        """A mailbox leaves memory."""
+        self.mailboxes.pop(key).count_out()
+        del self._keys_by_slot[slot_of(key)][key]
 
     def adopt_floors(self, floors: Mapping[int, int]) -> None:
         """By slot, the highest number of a page that was deleted: of slots that another shard had."""
@@ -467,7 +501,7 @@ class MailboxStore:
                 continue
             idle.popleft()
             freed_bytes += mailbox.weight
-            self.mailboxes.pop(mailbox.key).count_out()
+            self._leave(mailbox.key)
             evicted += 1
         return evicted
 
@@ -522,9 +556,27 @@ class MailboxStore:
                 mailbox.loaded(*mailbox.cold, ())  # all of them have expired
         self.mark(mailbox)
 
-    def swept(self, key: str, page: MailboxPage, oldest_expires_ms: int, now_ms: int) -> None:
-        """The sweeper removed expired entries of an offline user's stream; the page gets the new oldest expiry."""
+    def swept(self, key: str, page: MailboxPage, oldest_expires_ms: int, now_ms: int, overdue: Overdue = NONE_OVERDUE) -> None:
+        """The sweeper removed expired entries of an offline user's stream; the page gets the new oldest expiry.
+
+        Of a user with an inbox it removed none: `overdue` has them, and the next checkpoint deletes those that memory has as over too.
+        """
         self.restore(key, page, now_ms)
         mailbox = self.mailboxes[key]
         mailbox.oldest_expires_ms = oldest_expires_ms
+        if page.inbox is not None:
+            mailbox.outdated(overdue.expired, overdue.aged, overdue.due_ms)
+            self.counts_changed(mailbox)
         self._dirty[key] = mailbox
+
+    def settled(self, mailbox: Mailbox) -> None:
+        """Messages of a mailbox with an inbox were acknowledged: a checkpoint is to write them, at once when many wait for one."""
+        if self.memory.unwritten_bytes > self._limits.inbox_unwritten_bytes_max:
+            self.mark_urgent(mailbox)
+        else:
+            self.mark(mailbox)
+
+    def counts_changed(self, mailbox: Mailbox) -> None:
+        """The counts of the user's inbox may have changed: they are sent with the next tick."""
+        if mailbox.inbox is not None and mailbox.connections:
+            self.counts_due[mailbox.key] = mailbox

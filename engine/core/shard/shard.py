@@ -8,6 +8,7 @@ Its parts:
     engine.core.shard.connections         attached connections and their acknowledgements
     engine.core.shard.delivery            sending to them, retries
     engine.core.shard.user_requests       requests made without a connection
+    engine.core.shard.inbox_requests      reads and marks of inboxes, their counts
     engine.core.shard.page_wait           records and posts that wait for a user's page
     engine.core.commit.group              journal groups
     engine.core.shard.broadcast_audience  broadcasts on their way into mailboxes
@@ -32,14 +33,15 @@ from typing import Any, Final, get_args
 from msgspec import Struct
 
 from engine.core.commit.broadcast_step import BroadcastStep
-from engine.core.commit.group import Answer, Group, Pending, PostQueue
+from engine.core.commit.group import NOBODY_CONNECTED, Answer, Group, Pending, PostQueue
 from engine.core.commit.policy_step import ZoneOf, utc
-from engine.core.journal.journal_records import Decided, MailboxPage, StoredMessage, recalled
+from engine.core.journal.journal_records import Decided, MailboxPage, Record, StoredMessage, recalled
 from engine.core.mailbox.aggregation_window import Counted, Ended
 from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.conflation import ConflationLimits
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import HIGH, LOW
+from engine.core.model.formats import INBOXES
 from engine.core.model.routing import NOBODY, SlotMap, split_key, topic_of
 from engine.core.policy.conditions import Again, Drop
 from engine.core.shard.admission import Admission
@@ -47,6 +49,8 @@ from engine.core.shard.broadcast_audience import BroadcastAudience
 from engine.core.shard.connections import Connections
 from engine.core.shard.delivery import Delivery
 from engine.core.shard.fired_timers import FiredTimers
+from engine.core.shard.inbox_requests import InboxRead, InboxRequests
+from engine.core.shard.journalled_outcomes import adopted_outcomes, journalled_outcomes
 from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import DeadLetter, MailboxStore, StreamRead
 from engine.core.shard.output import ShardOutput
@@ -55,11 +59,15 @@ from engine.core.shard.poison import RecordFailed, fingerprint
 from engine.core.shard.slot_loads import SlotLoads
 from engine.core.shard.slot_release import SlotRelease
 from engine.core.shard.user_requests import MAKES_USERS, Question, UserRequests, admission_of
+from engine.core.wire.outcomes import Outcome, OutcomeLog
 from engine.core.wire.records import (
     DEFERRED,
     DUPLICATE,
     OVERLOADED,
+    SUPPRESSED,
     UNAVAILABLE,
+    UPGRADING,
+    UPGRADING_RETRY_MS,
     USERS_FULL,
     USERS_FULL_RETRY_MS,
     Ack,
@@ -67,6 +75,7 @@ from engine.core.wire.records import (
     Attach,
     Detach,
     Hangup,
+    MarkInbox,
     Moved,
     Nack,
     Post,
@@ -89,7 +98,7 @@ class ShardCore:
         self.slot_map = slot_map
         self.data_epoch = data_epoch
         self.storage_away = False
-        self.output = output = ShardOutput()
+        self.output = output = ShardOutput(OutcomeLog() if limits.history else None)
         self.mailbox_store = store = MailboxStore(limits, BroadcastMirror())
         self.mailboxes = store.mailboxes
         conflation = ConflationLimits(limits.conflate_offline_min, limits.collapse_keys_max, limits.gaps_max)
@@ -98,8 +107,11 @@ class ShardCore:
         self.delivery = Delivery(limits, store, output)
         self.broadcast_step = step = BroadcastStep(store.log, limits.window, limits.adopt_max, limits.recent_ids, zone_of)
         self.broadcast_audience = BroadcastAudience(limits, store, step, self.delivery, output)
-        self.connections = Connections(limits, store, step, self.delivery, output, data_epoch, self.page_wait.behind)
-        self.user_requests = UserRequests(limits, store, self.connections, step, self.broadcast_audience, output, zone_of)
+        self.inbox_requests = InboxRequests(limits, store, output, data_epoch)
+        self.connections = Connections(limits, store, step, self.delivery, output, data_epoch, self.page_wait.behind, self.inbox_requests)
+        self.user_requests = UserRequests(
+            limits, store, self.connections, step, self.broadcast_audience, output, zone_of, self.inbox_requests
+        )
         self.fired_timers = FiredTimers(limits.postponed_max, output)
         self.admission = Admission(limits, store, self.delivery, self.post_queue, self.page_wait, self.user_requests, output)
         self.slot_loads = SlotLoads()
@@ -142,7 +154,7 @@ class ShardCore:
 
     def data_epoch_changed(self, data_epoch: str, now_ms: int) -> None:
         """Storage has lost data, of this shard or another: end all connections (`Connections.data_epoch_changed`)."""
-        self.data_epoch = data_epoch
+        self.data_epoch = self.inbox_requests.data_epoch = data_epoch
         self.connections.data_epoch_changed(data_epoch, now_ms)
 
     def handle(self, session: str, records: Iterable[Struct], now_ms: int) -> None:
@@ -216,6 +228,9 @@ class ShardCore:
         if self.slot_map.owner(record.key) != self.index:
             self.output.to_edges.append((session, Moved(record.ref, -1, self.slot_map.version)))
             return
+        if self.slot_map.formats < INBOXES and isinstance(record, MarkInbox):  # a process of an older version may have to read its journal
+            self.output.to_edges.append((session, Rejected(record.ref, UNAVAILABLE, UPGRADING, UPGRADING_RETRY_MS)))
+            return
         mailbox = self.mailboxes.get(record.key)
         priority = admission_of(record, in_memory=mailbox is not None)
         if priority is not None and not self.admission.open and not self.admission.takes(priority):
@@ -256,6 +271,10 @@ class ShardCore:
         expires_ms = timer.due_ms + timer.ttl_ms
         if expires_ms <= now_ms:
             self.output.counters["expired"] += 1
+            self.mailbox_store.tallies.of(timer.key).expired += 1
+            if self.output.outcomes is not None:
+                reason = "delay: it could not be delivered before its time to live ended"
+                self.output.outcomes.add(Outcome(timer.key, now_ms, "expired", timer.envelope.id, reason=reason, timer=timer.sid))
             self.fired_timers.done([timer.sid])
             return
         if not self.admission.takes(timer.envelope.priority):
@@ -311,9 +330,24 @@ class ShardCore:
             self.slot_release.take(),
         )
         self._answer(answers)
+        if answers:
+            self._record_suppressed(answers, now_ms)
         if group is None:
             self._watch(closing)  # the clock was set back since they were due
         return group
+
+    def _record_suppressed(self, answers: Iterable[Answer], now_ms: int) -> None:
+        """Count and record the posts that were suppressed without a journal record: nobody was connected."""
+        for answer in answers:
+            if answer.status == SUPPRESSED and answer.detail == NOBODY_CONNECTED:
+                post = answer.pending.post
+                self.output.counters["suppressed"] += 1
+                terms = post.envelope.policy_terms
+                self.output.decided("suppressed", "nobody_connected", "" if terms is None else terms.category)
+                self.mailboxes[post.key].tally.suppressed += 1
+                if self.output.outcomes is not None:
+                    reason = f"nobody_connected: {answer.detail}"
+                    self.output.outcomes.add(Outcome(post.key, now_ms, "suppressed", post.envelope.id, reason=reason))
 
     def _watch(self, mailboxes: Iterable[Mailbox]) -> None:
         for mailbox in mailboxes:
@@ -333,6 +367,7 @@ class ShardCore:
         """Storage appended nothing, because it has these ids of the group already: returns the group without them, or None."""
         before = self.post_queue.group
         group, answers = self.post_queue.known(hits, now_ms)
+        self._record_suppressed(answers, now_ms)
         self._answer(answers)
         if group is None and before is not None:
             self._watch(before.closing)
@@ -344,23 +379,31 @@ class ShardCore:
         self.mailbox_store.committed(group.number)
         self.output.counters["commits"] += 1
         self._count(group)
+        outcomes = self.output.outcomes
+        if outcomes is not None:  # before what is sent of it
+            outcomes.extend(journalled_outcomes(group.records, self.mailbox_store.log))
+            outcomes.extend(adopted_outcomes(group.adoptions))
         self.slot_loads.committed(group.records, now_ms)
         self._answer(group.answers)
         for mailbox, older in superseded:
-            self.delivery.superseded(mailbox, older)
+            self.delivery.superseded(mailbox, older, now_ms)
         hot_bytes_max, offline_max, tight = self.limits.hot_bytes_max, self.limits.offline_max, self.mailbox_store.tight
         self._watch(group.closing)
         self.mailbox_store.mark_all(touched)
         for mailbox in touched.values():
             if mailbox.windows is not None:
                 self.mailbox_store.windows_changed(mailbox)
+            if mailbox.inbox is not None:
+                self.mailbox_store.counts_changed(mailbox)
             if mailbox.head - mailbox.floor > offline_max:
-                self.output.counters["trimmed"] += len(mailbox.trim(offline_max))
+                self.output.trimmed(mailbox, mailbox.trim(offline_max), now_ms)
             for connection in mailbox.connections.values():
                 self.delivery.send(mailbox, connection, now_ms)
             if mailbox.hot_bytes > hot_bytes_max or (tight and mailbox.is_behind()):
                 self.mailbox_store.mark_urgent(mailbox)
         self.broadcast_audience.committed(group.adoptions, group.changes, now_ms)
+        for adoption in group.adoptions:
+            self.mailbox_store.counts_changed(adoption.mailbox)
         self.user_requests.committed(group.notes, now_ms)
         if group.released is not None:
             self.slot_release.committed()
@@ -377,12 +420,23 @@ class ShardCore:
                     counters["merged"] += not record.seq
                 elif isinstance(record, Decided):
                     counters[record.entry.event] += 1
+                    self.mailboxes[record.key].tally.add(record.entry.event)
+        for (event, reason, category), count in group.decisions.items():
+            self.output.decided(event, reason, category, count)
+
+    def replay(self, records: Sequence[Record], now_ms: int) -> None:
+        """Apply a predecessor's journal records, as `MailboxStore.replay`, and record their outcomes again, which it may have lost."""
+        if self.output.outcomes is not None:
+            self.output.outcomes.extend(journalled_outcomes(records, self.mailbox_store.log))
+        self.mailbox_store.replay(records, now_ms)
 
     def replayed(self) -> None:
         """The predecessor's journal is replayed: trim full mailboxes again, since clients may have been sent those gaps."""
         self.mailbox_store.replayed()
         for mailbox in self.mailboxes.values():
-            self.output.counters["trimmed"] += len(mailbox.trim(self.limits.offline_max))
+            trimmed = len(mailbox.trim(self.limits.offline_max))
+            self.output.counters["trimmed"] += trimmed
+            mailbox.tally.trimmed += trimmed
 
     def group_refused(self) -> None:
         """Storage is unavailable: reject all posts until `storage_back`.
@@ -441,13 +495,15 @@ class ShardCore:
         self.slot_map = self.slot_map.with_owner(slots, NOBODY)
         self.slot_release.begin(slots, self.slot_map.version)
 
-    def adopt(self, slot_map: SlotMap, floors: Mapping[int, int], online: Iterable[str], now_ms: int) -> None:
+    def adopt(self, slot_map: SlotMap, epoch: int, floors: Mapping[int, int], online: Iterable[str], now_ms: int) -> None:
         """Serve the slots that this map has in addition. All that their last owner knew is in storage.
 
         Args:
+            epoch: under which they are served.
             floors: as in `MailboxStore.adopt_floors`.
             online: keys of the users who were online.
         """
+        self.inbox_requests.epoch = max(self.inbox_requests.epoch, epoch)
         self.mailbox_store.adopt_floors(floors)
         self.connections.presence.assume(online, now_ms, told=False)
         self.slot_map = slot_map
@@ -456,16 +512,13 @@ class ShardCore:
 
     @property
     def wants_fetch(self) -> bool:
-        """Whether there is anything to read, or to write other than the journal and checkpoints."""
-        return any(
-            (
-                self.page_wait.wants_pages,
-                self.mailbox_store.wants_io,
-                self.broadcast_audience.announcements,
-                self.fired_timers.doubted,
-                self.fired_timers.acting,
-            )
-        )
+        """Whether there is anything to read."""
+        return bool(self.page_wait.wants_pages or self.mailbox_store.wants_reads or self.fired_timers.doubted)
+
+    @property
+    def wants_hand_on(self) -> bool:
+        """Whether there is anything to write to what all shards share."""
+        return bool(self.broadcast_audience.announcements or self.fired_timers.acting or self.mailbox_store.has_dead_letters)
 
     def take_pages_wanted(self) -> list[str]:
         """Removes and returns the keys whose page is to be read; answer with `pages_loaded` or `pages_failed`."""
@@ -508,17 +561,24 @@ class ShardCore:
         mailbox.loading = False
         messages = [message for stored in entries if (message := recalled(stored, self.mailbox_store.log)) is not None]
         mailbox.loaded(read.first, read.last, messages)
+        self.mailbox_store.counts_changed(mailbox)
         self.connections.read_done(mailbox, read.first, read.last, now_ms)
         for connection in mailbox.connections.values():
             self.delivery.send(mailbox, connection, now_ms)
         if mailbox.hot_bytes > self.limits.hot_bytes_max or not mailbox.connections:
             self.mailbox_store.cool(mailbox)
 
+    def inbox_read(self, reads: Sequence[InboxRead], found: Iterable[Iterable[StoredMessage]]) -> None:
+        """Ranges for pages of inboxes were read: `found` is what the streams have of each."""
+        self.inbox_requests.read_done(reads, found, self.mailboxes)
+
     # -- dead letters -------------------------------------------------------------------------------------------------
 
     def dead_lettered(self, letters: Sequence[DeadLetter], now_ms: int) -> None:
         """The dead-letter stream has these messages."""
         self.output.counters["dead_lettered"] += len(letters)
+        for letter in letters:
+            self.mailbox_store.tallies.of(letter.key).dead_lettered += 1
         self.connections.dead_lettered(letters, now_ms)
 
     # -- pressure -----------------------------------------------------------------------------------------------------
@@ -528,6 +588,7 @@ class ShardCore:
         self.mailbox_store.window_closer.tick(now_ms)
         self.broadcast_step.tick(now_ms)
         self.connections.tick(now_ms)
+        self.inbox_requests.tick()
         self.evict(now_ms, self.admission.tick(now_ms))
 
     def evict(self, now_ms: int, wanted_bytes: int = 0) -> int:
@@ -552,6 +613,10 @@ class ShardCore:
             "windows": memory.windows,
             **self.admission.stats(),
             "lag_ms": now_ms - self.post_queue.oldest_ms if self.post_queue.oldest_ms else 0,
+            "posts_waiting": len(self.post_queue),
+            "pages_waiting": len(self.page_wait.keys()),
             "storage": "down" if self.storage_away else "ok",
             **self.output.histograms(),
+            "figures": {**self.mailbox_store.tallies.rows(), "decisions": self.output.decisions()},
+            "exemplars": self.output.exemplars(),
         }

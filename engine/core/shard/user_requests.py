@@ -1,5 +1,6 @@
-"""Requests of edges about one user, made without a connection: acknowledge, probe, subscribe, read or set the profile, and explain a
-message that would be or was published (`engine.core.shard.explain`).
+"""Requests of edges about one user, made without a connection: acknowledge, probe, subscribe, read or set the profile, explain a
+message that would be or was published (`engine.core.shard.explain`), read the backlog (`engine.core.shard.backlog_reads`), and read and
+mark the inbox (`engine.core.shard.inbox_requests`), and show the user to an operator (`engine.core.shard.user_overview`).
 
 Reads are answered at once. A change is durable before it is answered:
 
@@ -8,7 +9,8 @@ Reads are answered at once. A change is durable before it is answered:
                                                   storage may have it
 
 An edge repeats a request whose answer was lost. Changes are idempotent: each holds the new state, not a difference. Of two changes to one
-thing the later one wins, at commit and at replay, which both apply records in journal order (`apply_note`).
+thing the later one wins, at commit and at replay, which both apply records in journal order (`apply_note`). A change of preferences becomes
+a whole profile when its group is built (`settle_profiles`), and is idempotent as well.
 
 Erasing a user is a change whose answer waits longer: the record is journalled, the user's connections end and the mailbox forgets all of
 it (`Mailbox.erase`); the next full checkpoint deletes page and stream and trims the journal; then the shell deletes the user's entries in
@@ -27,39 +29,50 @@ from typing import Final
 
 from engine.core.commit.broadcast_step import BroadcastStep
 from engine.core.commit.policy_step import ZoneOf
-from engine.core.commit.user_step import UserChange, apply_note, user_state_of
-from engine.core.journal.journal_records import Erased, Noticed, Profiled
+from engine.core.commit.user_step import UserChange, apply_mark, apply_note, settle_profiles, user_state_of
+from engine.core.journal.journal_records import Erased, Marked, Noticed, Profiled
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import HIGH, NORMAL
+from engine.core.shard.backlog_reads import read_backlog
 from engine.core.shard.broadcast_audience import BroadcastAudience
 from engine.core.shard.connections import Connections
 from engine.core.shard.explain import explain, trace
+from engine.core.shard.inbox_requests import InboxRequests
 from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import MailboxStore
 from engine.core.shard.output import ShardOutput
+from engine.core.shard.user_overview import user_overview
+from engine.core.wire.outcomes import ERASED, Outcome
 from engine.core.wire.records import (
     OK,
     UNAVAILABLE,
+    ChangeProfile,
     Erase,
     ErasureDone,
     Explain,
     Followed,
     GetProfile,
     Happened,
+    InboxMarked,
+    MarkInbox,
     Probe,
     ProfileIs,
+    ReadBacklog,
+    ReadInbox,
+    ReadUser,
     SetProfile,
     Settle,
     Subscribe,
     Trace,
 )
 
-Question = Settle | Probe | Subscribe | SetProfile | GetProfile | Explain | Trace | Happened | Erase
+Change = Settle | Subscribe | SetProfile | ChangeProfile | Happened | MarkInbox | Erase
+Question = Change | Probe | GetProfile | Explain | Trace | ReadBacklog | ReadInbox | ReadUser
 
-MAKES_USERS: Final = (Subscribe, SetProfile, Happened)
+MAKES_USERS: Final = (Subscribe, SetProfile, ChangeProfile, Happened)
 """Questions after which a user has a page."""
 
-_READS: Final = (Probe, GetProfile, Explain, Trace)
+_READS: Final = (Probe, GetProfile, Explain, Trace, ReadBacklog, ReadInbox, ReadUser)
 _URGENT: Final = (Settle, Probe, Erase)
 
 
@@ -85,7 +98,9 @@ class UserRequests:
         broadcast_audience: BroadcastAudience,
         output: ShardOutput,
         zone_of: ZoneOf,
+        inbox_requests: InboxRequests,
     ) -> None:
+        self._inbox_requests = inbox_requests
         self._mailbox_store = mailbox_store
         self._connections = connections
         self._broadcast_step = broadcast_step
@@ -116,21 +131,44 @@ class UserRequests:
             )
         elif isinstance(record, Trace):
             self._output.to_edges.append((session, trace(mailbox, record.ref, record.id)))
+        elif isinstance(record, ReadBacklog):
+            self._output.to_edges.append((session, read_backlog(mailbox, record, self._connections.data_epoch)))
+        elif isinstance(record, ReadInbox):
+            self._inbox_requests.read(mailbox, session, record)
+        elif isinstance(record, ReadUser):
+            presence = self._connections.presence.state(mailbox.key)
+            self._output.to_edges.append((session, user_overview(mailbox, record, presence)))
         else:
             mailbox.active_ms = now_ms
-            if isinstance(record, Settle):
-                self._connections.settle(mailbox, session, record, now_ms)
-            elif isinstance(record, Subscribe):
-                self._broadcast_audience.subscribe(mailbox, session, record)
-            elif isinstance(record, Happened):
-                noticed = Noticed(mailbox.key, record.at_ms, record.event, record.follow, record.ended, record.delivery)
-                self._change(UserChange(mailbox, session, noticed, Followed(record.ref, OK), Followed(record.ref, UNAVAILABLE)))
-            elif isinstance(record, Erase):
-                answers = ErasureDone(record.ref, OK), ErasureDone(record.ref, UNAVAILABLE)
-                self._change(UserChange(mailbox, session, Erased(mailbox.key), *answers))
-            else:
-                done = ProfileIs(record.ref, OK, record.profile, mailbox.seen_ms)
-                self._change(UserChange(mailbox, session, Profiled(mailbox.key, record.profile), done, ProfileIs(record.ref, UNAVAILABLE)))
+            self._ask_change(mailbox, session, record, now_ms)
+
+    def _ask_change(self, mailbox: Mailbox, session: str, record: Change, now_ms: int) -> None:
+        if isinstance(record, Settle):
+            self._connections.settle(mailbox, session, record, now_ms)
+        elif isinstance(record, Subscribe):
+            self._broadcast_audience.subscribe(mailbox, session, record)
+        elif isinstance(record, Happened):
+            noticed = Noticed(mailbox.key, record.at_ms, record.event, record.follow, record.ended, record.delivery)
+            self._change(UserChange(mailbox, session, noticed, Followed(record.ref, OK), Followed(record.ref, UNAVAILABLE)))
+        elif isinstance(record, MarkInbox):
+            self._mark(mailbox, session, record)
+        elif isinstance(record, Erase):
+            answers = ErasureDone(record.ref, OK), ErasureDone(record.ref, UNAVAILABLE)
+            self._change(UserChange(mailbox, session, Erased(mailbox.key), *answers))
+        else:
+            self._set_profile(mailbox, session, record)
+
+    def _set_profile(self, mailbox: Mailbox, session: str, record: SetProfile | ChangeProfile) -> None:
+        profile = record.profile if isinstance(record, SetProfile) else None
+        depends = record if isinstance(record, ChangeProfile) or record.keep_categories else None
+        done = ProfileIs(record.ref, OK, profile, mailbox.seen_ms)
+        failed = ProfileIs(record.ref, UNAVAILABLE)
+        self._change(UserChange(mailbox, session, Profiled(mailbox.key, profile), done, failed, depends))
+
+    def _mark(self, mailbox: Mailbox, session: str, record: MarkInbox) -> None:
+        change = self._inbox_requests.mark(mailbox, session, record)
+        if change is not None:
+            self._change(change)
 
     def _change(self, change: UserChange) -> None:
         if self._storage_away:
@@ -145,6 +183,7 @@ class UserRequests:
     def take(self) -> list[UserChange]:
         """Removes and returns all waiting changes, for the next group. To be followed by exactly one of `committed` and `refused`."""
         taken, self._waiting = self._waiting, []
+        settle_profiles(taken)
         return taken
 
     def committed(self, changes: Iterable[UserChange], now_ms: int) -> None:
@@ -153,15 +192,28 @@ class UserRequests:
             if isinstance(change.done, ErasureDone):
                 self._connections.end_all(change.mailbox, "the user was erased", now_ms)
                 self._mailbox_store.erase(change.mailbox)
+                if self._output.outcomes is not None:
+                    self._output.outcomes.add(Outcome(change.mailbox.key, now_ms, ERASED))
                 self._erasing.setdefault(change.mailbox.key, []).append((change.session, change.done))
                 continue
-            apply_note(change.mailbox, change.record, 0)
-            if isinstance(change.done, Followed) and isinstance(change.record, Noticed) and change.record.follow:
-                follows = user_state_of(change.mailbox).follows
-                change.done.timers = {rule: follows[rule] for rule in change.record.follow if rule in follows}
+            if isinstance(change.record, Marked):
+                self._marked(change, change.record, now_ms)
+            else:
+                self._noted(change, change.record)
             self._mailbox_store.mark(change.mailbox)
-            self._broadcast_step.wake(change.mailbox)
             self._output.to_edges.append((change.session, change.done))
+
+    def _noted(self, change: UserChange, record: Profiled | Noticed | Erased) -> None:
+        apply_note(change.mailbox, record, 0)
+        if isinstance(change.done, Followed) and isinstance(record, Noticed) and record.follow:
+            follows = user_state_of(change.mailbox).follows
+            change.done.timers = {rule: follows[rule] for rule in record.follow if rule in follows}
+        self._broadcast_step.wake(change.mailbox)
+
+    def _marked(self, change: UserChange, record: Marked, now_ms: int) -> None:
+        apply_mark(change.mailbox, record)
+        if isinstance(change.done, InboxMarked) and (acknowledged := self._inbox_requests.marked(change.mailbox, record, change.done)):
+            self._connections.settle_seqs(change.mailbox, acknowledged, now_ms)
 
     @property
     def wants_erasure(self) -> bool:

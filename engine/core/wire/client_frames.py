@@ -9,19 +9,23 @@ versions can talk to each other. Any other deviation is malformed.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta, Struct
 
+from engine.core.model.constants import TS_MS_MAX
 from engine.errors import Invalid
 
 SEQ_MAX: Final = (1 << 63) - 1
 """Sequence numbers fit a signed 64-bit integer in every encoding."""
 
-_ACK: Final = re.compile(rb'\{"type": ?"ack", ?"seq": ?(0|[1-9][0-9]{0,17})\}').fullmatch
+_ACK: Final = re.compile(rb'\{"type": ?"ack", ?"seq": ?(0|[1-9][0-9]{0,17})(?:, ?"ts": ?([1-9][0-9]{0,12}))?\}').fullmatch
 """The frame that arrives once per message, as JSON.stringify and json.dumps write it: 0.4 us instead of 0.9 for the decoder."""
+
+REF_CHARS_MAX: Final = 128
+"""Of the name that a client gives to an event frame, to find its answer by: as long as an id."""
 
 Seq = Annotated[int, Meta(ge=0, le=SEQ_MAX)]
 Number = int | float
@@ -66,22 +70,37 @@ class ClientUnsubscribe(Struct, tag="unsubscribe", gc=False):
     topics: list[str]
 
 
+class ClientEvent(Struct, tag="event", gc=False):
+    """An event for the rules, as `POST /v1/events` takes it; answered by `event_result` with the same `ref`."""
+
+    event: msgspec.Raw
+    ref: Annotated[str, Meta(max_length=REF_CHARS_MAX)] = ""
+
+
 class _Typed(Struct, gc=False):
     type: str
 
 
-ClientFrame = ClientAck | ClientNack | ClientPing | ClientAuth | ClientSubscribe | ClientUnsubscribe
+ClientFrame = ClientAck | ClientNack | ClientPing | ClientAuth | ClientSubscribe | ClientUnsubscribe | ClientEvent
 
-_KNOWN: Final = frozenset({"ack", "nack", "ping", "auth", "subscribe", "unsubscribe"})
+_KNOWN: Final = frozenset({"ack", "nack", "ping", "auth", "subscribe", "unsubscribe", "event"})
 _frames: Final = msgspec.json.Decoder(ClientFrame)
 _typed: Final = msgspec.json.Decoder(_Typed)
 _encoder: Final = msgspec.json.Encoder()
 
 
-def parse_ack(text: bytes) -> int:
-    """The sequence number of a cumulative ACK without other members; -1 for every other frame."""
+def parse_ack(text: bytes) -> tuple[int, int]:
+    """The sequence number of a cumulative ACK, and its `ts`, 0 when it has none; (-1, 0) for every other frame."""
     match = _ACK(text)
-    return -1 if match is None else int(match[1])
+    if match is None:
+        return -1, 0
+    ts = match[2]
+    return int(match[1]), 0 if ts is None else int(ts)
+
+
+def time_of(ts: Number | None) -> int:
+    """The `ts` of a frame in whole milliseconds since the epoch; 0 when there is none, or it is no such time."""
+    return int(ts) if ts is not None and 0 < ts <= TS_MS_MAX else 0
 
 
 def parse(text: bytes) -> ClientFrame | None:
@@ -150,6 +169,11 @@ def gap(first: int, last: int) -> bytes:
     return b'{"type":"gap","from":%d,"to":%d}' % (first, last)
 
 
+def counts(unread: int, unseen: int, revision: int) -> bytes:
+    """The counts of the user's inbox; a higher revision is newer."""
+    return b'{"type":"counts","unread":%d,"unseen":%d,"revision":%d}' % (unread, unseen, revision)
+
+
 def pong(ts: Number | None) -> bytes:
     """The answer to a client's `ping`."""
     return _encoder.encode({"type": "pong", "ts": ts})
@@ -158,6 +182,11 @@ def pong(ts: Number | None) -> bytes:
 def subscribed(topics: Sequence[str]) -> bytes:
     """All topics that the user is subscribed to."""
     return _encoder.encode({"type": "subscribed", "topics": topics})
+
+
+def event_result(ref: str, status: int, members: Mapping[str, object]) -> bytes:
+    """The answer to a client's `event`: the status and the members that `POST /v1/events` answers."""
+    return _encoder.encode({"type": "event_result", "ref": ref, "status": status, **members})
 
 
 def drain(after_ms: int) -> bytes:

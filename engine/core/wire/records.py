@@ -5,9 +5,9 @@ keep a record at a few bytes of overhead, and decoding (0.2-0.6 us each) at a fr
 
 Directions:
     Edge -> Shard       Post, Attach, Detach, Ack, AckIds, Nack, Written, Explain, Settle, Probe, Subscribe,
-                        SetProfile, GetProfile, Happened, Trace
+                        SetProfile, ChangeProfile, GetProfile, Happened, Trace, ReadBacklog, ReadInbox, MarkInbox, ReadUser
     Shard -> Edge       Posted, Welcome, Deliver, Shared, DeliverShared, Revoke, Gap, Hangup, Fault, Moved, Settled, Probed, Subscribed,
-                        ProfileIs, Followed, Explained, Traced
+                        ProfileIs, Followed, Explained, Traced, BacklogIs, InboxIs, InboxMarked, Counts, UserIs
     Edge -> Scheduler   Schedule, Inspect, Reschedule, Cancel, CancelAll, ListTimers
     Scheduler -> Edge   TimerAnswer
     Shard -> Scheduler  Arm, FireDone, FireFailed, FireAgain
@@ -16,16 +16,18 @@ Directions:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta, Struct
 
 from engine.core.model.action import Action
-from engine.core.model.category import Instant, Span
+from engine.core.model.category import Instant, PolicyTerms, Span
 from engine.core.model.envelope import Envelope
+from engine.core.model.formats import INBOXES
 from engine.core.policy.conditions import Conditions
+from engine.core.policy.preferences import PreferencesPatch
 from engine.core.policy.profile import Profile
 
 # -- Status of a published item, as PROTOCOL names them (PUBLISH_STATUS maps the code to the word). ---------------------
@@ -57,12 +59,13 @@ Kind = Annotated[int, Meta(ge=WEBSOCKET, le=POLL)]
 
 # -- Requests of an edge to a shard about one user, and the answers -----------------------------------------------------
 class Settle(Struct, array_like=True, tag=7, gc=False):
-    """`POST /v1/ack`: acknowledge without a connection. `seq` -1 when only ids are given. Answered by `Settled`."""
+    """`POST /v1/ack`: acknowledges without connection. `seq` -1 when only ids are given; `client_ms` as in `Ack`. Answered by `Settled`."""
 
     ref: int
     key: str
     seq: int
     ids: list[str]
+    client_ms: Instant = 0
 
 
 class Settled(Struct, array_like=True, tag=37, gc=False):
@@ -107,11 +110,25 @@ class Subscribed(Struct, array_like=True, tag=47, gc=False):
 
 
 class SetProfile(Struct, array_like=True, tag=13, gc=False):
-    """Set a user's profile; None: the default. Answered by `ProfileIs`, after it is durable."""
+    """Set a user's profile; None: the default. Answered by `ProfileIs`, after it is durable.
+
+    `keep_categories`: those that the user has chosen stay, in place of those of `profile`.
+    """
 
     ref: int
     key: str
     profile: Profile | None
+    keep_categories: bool = False
+
+
+class ChangeProfile(Struct, array_like=True, tag=24, gc=False):
+    """Change what the user chooses (`engine.core.policy.preferences`), and leave the rest of the profile as it is. Answered by `ProfileIs`
+    after it is durable; by OVERLOADED when the profile would have more than `entries_max` of one kind."""
+
+    ref: int
+    key: str
+    patch: PreferencesPatch
+    entries_max: int
 
 
 class GetProfile(Struct, array_like=True, tag=14, gc=False):
@@ -119,6 +136,77 @@ class GetProfile(Struct, array_like=True, tag=14, gc=False):
 
     ref: int
     key: str
+
+
+class ReadInbox(Struct, array_like=True, tag=22, gc=False):
+    """Get messages of a user's inbox, the newest first. Answered by `InboxIs`.
+
+    Args:
+        before: only those with lower numbers; 0: from the newest on.
+        limit: so many at most.
+        view: UNREAD and IN_ARCHIVE, or ALL, of `engine.core.inbox.inbox`.
+    """
+
+    ref: int
+    key: str
+    before: int
+    limit: int
+    view: int
+
+
+class InboxRow(Struct, array_like=True, gc=False):
+    """A message of an inbox; `flags` as in `engine.core.inbox.inbox`, `acked`: whether it is acknowledged."""
+
+    seq: int
+    flags: int
+    acked: bool
+    accepted_ms: int
+    body: bytes
+
+
+class InboxIs(Struct, array_like=True, tag=56, gc=False):
+    """Answer to `ReadInbox`: OK, UNAVAILABLE, or NOT_FOUND when the engine keeps no inboxes.
+
+    `before` begins the next page, 0 when there is none; the counts and their revision are as of now.
+    """
+
+    ref: int
+    status: int
+    rows: list[InboxRow] = []
+    before: int = 0
+    unread: int = 0
+    unseen: int = 0
+    revision: int = 0
+    epoch: str = ""
+
+
+class MarkInbox(Struct, array_like=True, tag=23, gc=False):
+    """Set or take away a mark of messages in a user's inbox: those with these numbers, these ids, or all up to `upto`, -1 for the newest.
+
+    Answered by `InboxMarked`, after it is durable.
+    """
+
+    ref: int
+    key: str
+    mark: int
+    on: bool
+    seqs: list[int]
+    ids: list[str]
+    upto: int = 0
+
+
+class InboxMarked(Struct, array_like=True, tag=57, gc=False):
+    """Answer to `MarkInbox`: OK, UNAVAILABLE, or NOT_FOUND when the engine keeps no inboxes; then the counts.
+
+    `unknown`: ids that the shard does not have in memory; nothing was done about these.
+    """
+
+    ref: int
+    status: int
+    unread: int = 0
+    unseen: int = 0
+    revision: int = 0
+    unknown: list[str] = []
 
 
 class Erase(Struct, array_like=True, tag=21, gc=False):
@@ -164,12 +252,131 @@ class Followed(Struct, array_like=True, tag=52, gc=False):
 
 
 class ProfileIs(Struct, array_like=True, tag=48, gc=False):
-    """Answer to `SetProfile` and `GetProfile`: OK or UNAVAILABLE, the profile, and when the user was last active, 0 for never."""
+    """Answer to `SetProfile`, `ChangeProfile` and `GetProfile`: OK, OVERLOADED or UNAVAILABLE, the profile, and when the user was last
+    active, 0 for never."""
 
     ref: int
     status: int
     profile: Profile | None = None
     active_ms: int = 0
+
+
+class ReadBacklog(Struct, array_like=True, tag=25, gc=False):
+    """Get the newest pending messages of a user, at most `limit`, of about `bytes_max` bytes. Answered by `BacklogIs`.
+
+    `unread`: behind them also acknowledged ones of the inbox that are neither read nor archived.
+    """
+
+    ref: int
+    key: str
+    limit: int
+    bytes_max: int
+    unread: bool = False
+
+
+class BacklogRow(Struct, array_like=True, gc=False):
+    """A message of a backlog: its number, when it expires (0: it is acknowledged), its collapse key, its body and its policy terms."""
+
+    seq: int
+    expires_ms: int
+    collapse: str
+    body: bytes
+    terms: PolicyTerms | None = None
+
+
+class BacklogIs(Struct, array_like=True, tag=60, gc=False):
+    """Answer to `ReadBacklog`.
+
+    `rows` are those in memory; `cold` the numbers, as inclusive ranges, of those whose body is in the offline stream only, where a number
+    that is not there is gone. `older`: there are more. `active_ms`: signs of the user, the one before the newest connect among them.
+    `acked`: those of `cold` that are acknowledged.
+    """
+
+    ref: int
+    epoch: str
+    rows: list[BacklogRow]
+    cold: list[tuple[int, int]]
+    older: bool
+    profile: Profile | None
+    active_ms: list[int]
+    acked: list[int] = []
+
+
+class Step(Struct, array_like=True, gc=False):
+    """One entry of a message's timeline. `at_ms`: 0 where the time is no longer known. `details`: further members, of the history only."""
+
+    at_ms: int
+    event: str
+    reason: str = ""
+    until_ms: int = 0
+    details: dict[str, str | int] = {}
+
+
+class ReadUser(Struct, array_like=True, tag=26, gc=False):
+    """Get what an operator may see of a user. Answered by `UserIs`."""
+
+    ref: int
+    key: str
+
+
+class ConnectionState(Struct, array_like=True, gc=False):
+    """A connection and how far it is behind.
+
+    Args:
+        edge, session, device, transport: which one.
+        since_ms: attached to this shard since.
+        sent: the last number that sending has passed.
+        unacknowledged: messages sent and not settled; `oldest_ms` since when the oldest of them, 0 for none.
+        rtt_ms: the estimate of the time from a send to its ACK, 0 while there is none.
+        exhausted: unsettled messages that used up their tries here: they wait for another connection.
+    """
+
+    edge: str
+    session: str
+    device: str
+    transport: str
+    since_ms: int
+    sent: int
+    unacknowledged: int
+    oldest_ms: int
+    rtt_ms: int
+    exhausted: int
+
+
+class OpenWindow(Struct, array_like=True, gc=False):
+    """An aggregation window: its collapse key, how many messages it counts, and when it closes."""
+
+    collapse: str
+    count: int
+    closes_ms: int
+
+
+class UserIs(Struct, array_like=True, tag=59, gc=False):
+    """Answer to `ReadUser`.
+
+    Args:
+        presence: connected, suspect or offline.
+        head: the newest number; `floor`: everything up to it is settled.
+        pending: unsettled messages, `in_memory` of them with their bodies.
+        seen_ms: when the user was last active, 0 for never.
+        topics: subscriptions, sorted.
+        decisions: of the contact policy, the latest last, as (message id, step).
+        events: when each event that a rule refers to came last.
+    """
+
+    ref: int
+    presence: str
+    head: int
+    floor: int
+    pending: int
+    in_memory: int
+    seen_ms: int
+    connections: list[ConnectionState]
+    topics: list[str]
+    windows: list[OpenWindow]
+    profile: Profile | None
+    decisions: list[tuple[str, Step]]
+    events: dict[str, int]
 
 
 class Trace(Struct, array_like=True, tag=16, gc=False):
@@ -192,15 +399,6 @@ class Explained(Struct, array_like=True, tag=49, gc=False):
     reasons: list[tuple[str, str]]
     until_ms: int = 0
     seq: int = 0
-
-
-class Step(Struct, array_like=True, gc=False):
-    """One entry of a message's history. `at_ms`: 0 where the time is no longer known."""
-
-    at_ms: int
-    event: str
-    reason: str = ""
-    until_ms: int = 0
 
 
 class Traced(Struct, array_like=True, tag=50, gc=False):
@@ -236,6 +434,7 @@ class Attach(Struct, array_like=True, tag=2, gc=False):
     resume: bool = False  # announced again after a link failure: not a new connection of the user, no new welcome frame
     sent: int = 0  # with resume: highest sequence already written to this connection
     topics: tuple[str, ...] = ()  # of which the bearer's token makes it a member
+    counts: bool = False  # the client wants the counts of the inbox
 
 
 class Detach(Struct, array_like=True, tag=3, gc=False):
@@ -246,17 +445,19 @@ class Detach(Struct, array_like=True, tag=3, gc=False):
 
 
 class Ack(Struct, array_like=True, tag=4, gc=False):
-    """Everything up to and including `seq` is handled."""
+    """Everything up to and including `seq` is handled. `client_ms`: the time by the client's clock, 0 when it gave none."""
 
     conn: int
     seq: int
+    client_ms: Instant = 0
 
 
 class AckIds(Struct, array_like=True, tag=5, gc=False):
-    """These messages are handled."""
+    """These messages are handled. `client_ms` as in `Ack`."""
 
     conn: int
     ids: list[str]
+    client_ms: Instant = 0
 
 
 class Nack(Struct, array_like=True, tag=6, gc=False):
@@ -327,6 +528,15 @@ class Revoke(Struct, array_like=True, tag=34, gc=False):
 
     conn: int
     ids: list[str]
+
+
+class Counts(Struct, array_like=True, tag=58, gc=False):
+    """The counts of the user's inbox, for a connection that wants them."""
+
+    conn: int
+    unread: int
+    unseen: int
+    revision: int
 
 
 class NacksStored(Struct, array_like=True, tag=53, gc=False):
@@ -536,11 +746,16 @@ ToShard = (
     | Written
     | Subscribe
     | SetProfile
+    | ChangeProfile
     | GetProfile
     | Explain
     | Trace
+    | ReadBacklog
     | Happened
     | Erase
+    | ReadInbox
+    | MarkInbox
+    | ReadUser
 )
 FromShard = (
     Posted
@@ -558,8 +773,13 @@ FromShard = (
     | ProfileIs
     | Explained
     | Traced
+    | BacklogIs
     | Followed
     | ErasureDone
+    | InboxIs
+    | InboxMarked
+    | Counts
+    | UserIs
     | Rejected
     | Moved
     | Fault
@@ -568,6 +788,18 @@ EdgeToScheduler = Schedule | Inspect | Reschedule | Cancel | CancelAll | ListTim
 SchedulerToEdge = TimerAnswer | Moved
 ShardToScheduler = Arm | FireDone | FireFailed | FireAgain
 SchedulerToShard = Due | Fire
+
+NEWER: Final[Mapping[type[Struct], int]] = {
+    ReadBacklog: INBOXES,
+    ReadInbox: INBOXES,
+    MarkInbox: INBOXES,
+    ChangeProfile: INBOXES,
+    ReadUser: INBOXES,
+}
+"""Requests of edges that an earlier version does not read, with the formats that have them (`engine.core.model.formats`)."""
+
+UPGRADING: Final = "an upgrade is under way: this works once every process of the engine runs the new version"  # detail of UNAVAILABLE
+UPGRADING_RETRY_MS: Final = 5_000  # an upgrade takes tens of seconds
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The exceptions of decoding invalid bytes: malformed, of a wrong type, not UTF-8, nested too deeply."""

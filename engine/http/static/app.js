@@ -1,43 +1,32 @@
 /**
- * The demo page: signs in with the token of the address, connects with the browser client, and wires the parts together.
- *
- * The token comes in the fragment (`/#token=...`), which browsers do not send to servers; it is moved to the tab's session
- * storage and removed from the address bar at once.
+ * The demo page: signs in (`sign_in.js`), connects with the browser client, and wires the parts together.
  */
 
+import { Absence } from "./absence.js";
 import { Api } from "./api.js";
+import { BadNetwork } from "./bad_network.js";
 import { NotifyClient, readClaims } from "./client.js";
+import "./client/elements/index.js";
 import { Counters } from "./counters.js";
 import { DeadLetters } from "./dead_letters.js";
+import { Deliveries } from "./deliveries.js";
 import { byId, make, shellWord } from "./dom.js";
-import { Inbox, wording } from "./inbox.js";
+import { Preferences } from "./preferences.js";
 import { PublishForm } from "./publish.js";
 import { notification, SAMPLES } from "./samples.js";
+import { followAddress, leave, signIn, takeToken, wireCopyButtons } from "./sign_in.js";
 
-const TOKEN_KEY = "engine.token";
 const DEVICE_KEY = "engine.device";
-const BREAK_MS = 4000;
 const CATCHING_UP_MS = 1000; // what arrives this soon after a reconnect was missed before it
+const PROMOTION_MS = 3000; // a visitor does not wait a minute to see a better transport tried again
 const LOG_LINES = 40;
 const TRANSPORTS = { websocket: "WebSocket", sse: "Server-sent events", poll: "Long polling" };
 const HINTS = {
-  auto:
-    "Each message is acknowledged as soon as it is shown, and the engine takes it off the pending queue for all your devices. " +
-    "Read or unread is only this page’s business.",
+  auto: "Each message is acknowledged as soon as it is shown. The engine takes it off the pending queue for all your devices. The bell has what you have not read.",
   manual:
-    "Marking as read is the acknowledgement. Until then the engine keeps the message and sends it again: three tries on this " +
-    "connection, then it waits until you acknowledge something or come back.",
+    "Until you acknowledge it the engine keeps a message and sends it again: three tries on this connection, then it waits until you come " +
+    "back. Those after it go on.",
 };
-
-function takeToken() {
-  const token = new URLSearchParams(location.hash.slice(1)).get("token");
-  if (token) {
-    if (token !== sessionStorage.getItem(TOKEN_KEY)) sessionStorage.clear();
-    sessionStorage.setItem(TOKEN_KEY, token);
-    history.replaceState(null, "", location.pathname + location.search);
-  }
-  return sessionStorage.getItem(TOKEN_KEY);
-}
 
 function deviceName() {
   const known = sessionStorage.getItem(DEVICE_KEY);
@@ -47,95 +36,79 @@ function deviceName() {
   return name;
 }
 
-/** @param {string} reason Shown instead of the usual words, when there is one. */
-function signIn(reason = "") {
-  byId("sign-in").hidden = false;
-  byId("sign-in-reason").textContent = reason || byId("sign-in-reason").textContent;
-  byId("sign-in-form").addEventListener("submit", (/** @type {Event} */ event) => {
-    event.preventDefault();
-    const pasted = byId("token").value.trim();
-    const token = /#token=([^&\s]+)/.exec(pasted)?.[1] ?? pasted; // the whole link is fine too
-    if (readClaims(token).sub) {
-      location.hash = `token=${token}`; // as if it had come in the address
-      return;
-    }
-    byId("sign-in-problem").hidden = false;
-    byId("sign-in-problem").textContent = "This is not a token: one has three parts with dots between them, and names a user.";
-  });
-}
-
 /** Everything after signing in. */
 class Demo {
   #device = deviceName();
   #openedMs = 0;
   #caughtUp = 0;
   #lostMs = 0;
-  #breaking = false;
+  /** @type {Set<string>} ids of what was accepted for me and has not arrived */ #onTheWay = new Set();
+  #network = new BadNetwork();
 
   /** @param {string} token */
   constructor(token) {
     this.token = token;
     this.me = readClaims(token).sub;
     this.api = new Api(token);
-    this.inbox = new Inbox();
+    this.deliveries = new Deliveries();
     this.counters = new Counters(this.api);
     this.form = new PublishForm(this.api, this.me);
+    this.absence = new Absence(this.api, this.#network, this.me, (text) => this.#log(text));
+    this.preferences = new Preferences(this.api);
     this.deadLetters = new DeadLetters(this.api, String(readClaims(token).scope ?? ""));
     byId("demo").hidden = byId("top-end").hidden = byId("sign-out").hidden = false;
-    byId("inbox-user").textContent = `of ${this.me}`;
+    byId("deliveries-user").textContent = `for ${this.me}`;
     byId("fact-device").textContent = this.#device;
     this.#wire();
     this.client = this.#connect();
-    this.#showUnread();
+    byId("bell").client = this.client;
+    this.#showOnTheWay();
     this.#showMode();
     this.#showCommands();
   }
 
   #connect() {
-    const chosen = byId("transport").value;
-    const options = { token: this.token, device: this.#device, storage: sessionStorage };
-    const client = new NotifyClient({ ...options, ...(chosen && { transports: [chosen] }) });
+    const client = new NotifyClient({ token: this.token, device: this.#device, storage: sessionStorage, counts: true, upgradeAfterMs: PROMOTION_MS });
     const on = (/** @type {string} */ type, /** @type {(detail: any, event: Event) => void} */ handle) =>
-      client.addEventListener(type, (/** @type {any} */ event) => client === this.client && handle(event.detail, event));
+      client.addEventListener(type, (/** @type {any} */ event) => handle(event.detail, event));
     on("state", (detail) => this.#showState(detail));
     on("welcome", ({ resumed }) => resumed !== "new" && this.#log(`Resumed from the cursor: ${resumed}`));
     on("message", (message, event) => this.#receive(message, event));
     on("duplicate", (message) => {
-      this.inbox.again(message);
+      this.deliveries.again(message);
       this.#log(`Number ${message.seq} came again (attempt ${message.attempt}), not shown twice`);
     });
     on("revoke", ({ ids }) => {
-      this.inbox.settle(ids, "elsewhere");
-      this.#log(`Handled on another device: ${ids.length}`);
+      const elsewhere = this.deliveries.settle(ids, "elsewhere");
+      this.#arrived(ids);
+      if (elsewhere) this.#log(`Acknowledged in the inbox, or on another device: ${elsewhere}`);
     });
     on("gap", ({ from, to }) => this.#log(from === null ? "Gap: the engine does not know the cursor" : `Gap: ${from} to ${to} are gone`));
+    on("counts", ({ unread }) => (document.title = unread ? `(${unread}) Engine` : "Engine"));
     on("error", ({ code, detail }) => this.#log(`Error ${code}: ${detail}`));
     return client;
   }
 
   #wire() {
     byId("ack-mode").addEventListener("change", () => this.#showMode());
-    byId("read-all").addEventListener("click", () => this.inbox.readAll());
+    byId("acknowledge-all").addEventListener("click", () => this.deliveries.acknowledgeAll());
     byId("send-samples").addEventListener("click", () => this.#send(SAMPLES.slice(0, 3)));
-    byId("break").addEventListener("click", () => this.#break());
+    byId("cut").addEventListener("click", () => this.#network.cut());
+    byId("passing").addEventListener("change", (/** @type {any} */ event) => (this.#network.passing = event.target.value));
+    byId("delay-ms").addEventListener("change", (/** @type {any} */ event) => (this.#network.delayMs = Number(event.target.value)));
     byId("other").addEventListener("input", () => this.#showCommands());
-    byId("transport").addEventListener("change", () => {
-      this.client.close();
-      this.client = this.#connect();
-    });
     byId("second-device").addEventListener("click", () => window.open(`/#token=${this.token}`, "_blank", "noopener"));
-    byId("bell").addEventListener("click", () => {
-      byId("inbox").scrollIntoView({ block: "start" });
-      byId("inbox").focus({ preventScroll: true });
-    });
     byId("sign-out").addEventListener("click", () => {
       this.client.close();
-      sessionStorage.clear();
-      location.reload();
+      leave();
     });
-    this.inbox.addEventListener("change", () => this.#showUnread());
-    this.inbox.addEventListener("read", (/** @type {any} */ event) => {
-      for (const message of event.detail) this.client.ack(message); // once more does no harm
+    this.deliveries.addEventListener("change", () => queueMicrotask(() => this.#showCursor())); // after the client has settled what was shown
+    this.deliveries.addEventListener("acknowledge", (/** @type {any} */ event) => {
+      for (const message of event.detail) this.client.ack(message);
+    });
+    this.api.addEventListener("accepted", (/** @type {any} */ event) => {
+      for (const { id, user } of event.detail) if (user === this.me && !this.deliveries.has(id)) this.#onTheWay.add(id);
+      this.#showOnTheWay();
     });
   }
 
@@ -143,14 +116,12 @@ class Demo {
     return document.querySelector("input[name=ack]:checked")?.getAttribute("value") === "manual";
   }
 
-  /** @param {import("./client.js").Message} message @param {Event} event */
+  /** @param {import("./client/notify_client.js").Message} message @param {Event} event */
   #receive(message, event) {
-    if (this.#manual) event.preventDefault(); // acknowledged when it is read
+    if (this.#manual) event.preventDefault(); // acknowledged when the user says so
     const resumed = this.client.reconnects > 0 && Date.now() - this.#openedMs < CATCHING_UP_MS;
-    this.inbox.add(message, { resumed, settled: !this.#manual });
-    byId("announce").textContent = `New: ${wording(message)[0]}`;
-    byId("bell").classList.remove("ring");
-    requestAnimationFrame(() => byId("bell").classList.add("ring"));
+    this.deliveries.add(message, { resumed, settled: !this.#manual });
+    this.#arrived([message.id]);
     if (resumed && this.#caughtUp++ === 0) setTimeout(() => this.#logCaughtUp(), CATCHING_UP_MS);
   }
 
@@ -168,18 +139,15 @@ class Demo {
     }
   }
 
-  #break() {
-    if (this.client.state === "closed") return this.client.open();
-    byId("break").disabled = this.#breaking = true;
-    this.client.reconnect(BREAK_MS);
-    const away = SAMPLES.slice(3).map((sample) => ({ ...sample, title: `While you were away: ${sample.title}` }));
-    setTimeout(() => this.#send(away), BREAK_MS / 4);
-    setTimeout(() => (byId("break").disabled = this.#breaking = false), BREAK_MS);
+  /** @param {string[]} ids */
+  #arrived(ids) {
+    for (const id of ids) this.#onTheWay.delete(id);
+    this.#showOnTheWay();
   }
 
   // -- showing --
 
-  /** @param {{state: import("./client.js").State, transport: import("./client.js").Transport | null} & Record<string, any>} detail */
+  /** @param {{state: import("./client/notify_client.js").State, transport: import("./client/notify_client.js").Transport | null} & Record<string, any>} detail */
   #showState({ state, transport, reason, retryInMs = 0, code, status }) {
     const carrier = transport ? TRANSPORTS[transport] : "–";
     if (state === "open") {
@@ -188,7 +156,7 @@ class Demo {
       if (this.client.reconnects === 0) this.#log(`Connected by ${carrier}`);
     } else if (state === "reconnecting" || state === "offline") {
       if (byId("pill").dataset.state === "open") this.#lostMs = Date.now();
-      const cause = this.#breaking ? "Connection dropped by you" : `Connection lost: ${reason}`;
+      const cause = this.absence.away ? "You are away" : `Connection lost: ${reason}`;
       this.#log(`${cause}; next attempt in ${(retryInMs / 1000).toFixed(1)} s`);
     }
     byId("pill").dataset.state = state;
@@ -196,7 +164,6 @@ class Demo {
     byId("fact-transport").textContent = carrier;
     byId("fact-connection").textContent = this.client.connection ?? "–";
     byId("fact-reconnects").textContent = String(Math.max(0, this.client.reconnects));
-    byId("break").querySelector("span").textContent = state === "closed" ? "Connect again" : "Break the connection";
     this.#showCursor();
     if (state !== "closed") return;
     this.#log(`Closed: ${reason}`);
@@ -207,22 +174,14 @@ class Demo {
     byId("fact-cursor").textContent = this.client.lastEventId ?? "–";
   }
 
-  #showUnread() {
-    const { unread } = this.inbox;
-    byId("badge").hidden = unread === 0;
-    byId("badge").textContent = unread > 99 ? "99+" : String(unread);
-    byId("bell").ariaLabel = `${unread || "No"} unread notification${unread === 1 ? "" : "s"}, go to the inbox`;
-    byId("read-all").disabled = unread === 0;
-    document.title = unread ? `(${unread}) Engine` : "Engine";
-    queueMicrotask(() => this.client && this.#showCursor()); // after the client has settled what was just shown
+  #showOnTheWay() {
+    byId("fact-on-the-way").textContent = String(this.#onTheWay.size);
   }
 
   #showMode() {
     byId("ack-hint").textContent = this.#manual ? HINTS.manual : HINTS.auto;
     if (this.#manual) return;
-    const waiting = this.inbox.unsettled;
-    for (const message of waiting) this.client.ack(message);
-    this.inbox.settle(waiting.map(({ id }) => id), "yes");
+    this.deliveries.acknowledgeAll();
   }
 
   #showCommands() {
@@ -240,27 +199,8 @@ class Demo {
   }
 }
 
-/** Forget the token and say why. @param {string} reason */
-function leave(reason) {
-  sessionStorage.clear();
-  sessionStorage.setItem("engine.reason", reason);
-  location.reload();
-}
-
-for (const button of document.querySelectorAll("button[data-copy]")) {
-  button.addEventListener("click", async () => {
-    const label = /** @type {any} */ (button.querySelector("span"));
-    const text = byId(/** @type {any} */ (button).dataset.copy).textContent;
-    const copied = await navigator.clipboard?.writeText(text).then(() => true, () => false); // absent on plain http from elsewhere
-    label.textContent = copied ? "Copied" : "Select and copy";
-    setTimeout(() => (label.textContent = "Copy"), 1600);
-  });
-}
-
-window.addEventListener("hashchange", () => takeToken() && location.reload());
+wireCopyButtons();
+followAddress();
 const token = takeToken();
 if (token) new Demo(token);
-else {
-  signIn(sessionStorage.getItem("engine.reason") ?? "");
-  sessionStorage.removeItem("engine.reason");
-}
+else signIn();

@@ -1,8 +1,8 @@
-/** The few things the demo page needs of the DOM. Text only ever becomes a text node, so a message cannot become markup. */
+/** The few things the pages need of the DOM. Text only ever becomes a text node, so a message cannot become markup. */
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** The element with this id; it is in index.html. @param {string} id @returns {any} */
+/** The element with this id; it is in the page's HTML. @param {string} id @returns {any} */
 export function byId(id) {
   return document.getElementById(id);
 }
@@ -22,7 +22,7 @@ export function make(tag, { data = {}, ...properties } = {}, ...children) {
   return element;
 }
 
-/** One of the icons of index.html. @param {string} name */
+/** One of the icons of the page. @param {string} name */
 export function icon(name) {
   const svg = document.createElementNS(SVG, "svg");
   const use = document.createElementNS(SVG, "use");

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from engine.core.inbox.inbox import InboxLimits
 from engine.core.model.constants import HIGH, LOW
 from engine.core.policy.profile import Profile
 from engine.core.wire.records import POLL, Deliver, Detach, Welcome
@@ -36,19 +37,41 @@ def sleeping(user: str = "u") -> World:
 
 def test_what_is_muted_takes_no_number_and_leaves_no_gap() -> None:
     world = World()
-    wants(world, Profile(muted_types=("promo.*",), muted_targets=("thread:9",)))
+    wants(world, Profile(muted_types=("promo.*",), muted_targets=("thread:9",), on_types=("promo.mine",)))
     world.attach(1)
     world.attach(2, "v")
     world.broadcast("b1", more=b',"type":"promo.x"')
     world.broadcast("b2", more=b',"type":"a","target":{"kind":"thread","id":9}')
     world.broadcast("b3", more=b',"type":"a"')
+    world.broadcast("b4", more=b',"type":"promo.mine"')
     said = world.settle()
-    assert heard(said) == [1]
-    assert heard(said, 2) == [1, 2, 3], "others wanted them"
+    assert heard(said) == [1, 2]
+    assert heard(said, 2) == [1, 2, 3, 4], "others wanted them"
     assert world.core.mailboxes["t:u"].gone == []
     put(world, Profile())
     world.settle()
     assert heard(world.settle()) == [], "what passed is past"
+
+
+@pytest.mark.parametrize("how", ["nothing", "crash", "checkpoint and crash"])
+def test_what_is_wanted_in_the_inbox_only_is_adopted_and_not_sent(how: str) -> None:
+    world = World(inbox=InboxLimits(messages_max=20, keep_ms=HOUR_MS, pinned_max=2, numbers_max=100))
+    wants(world, Profile(inbox_types=("feed.*",)))
+    world.attach(1)
+    world.attach(2, "v")
+    world.settle()
+    world.broadcast("b1", more=b',"type":"feed.new"')
+    world.broadcast("b2", more=b',"type":"feed.new"', retain=False)
+    world.broadcast("b3", more=b',"type":"a"')
+    assert heard(world.settle()) == [2], "one that is not kept does not concern who wants it in the inbox"
+    assert world.core.mailboxes["t:v"].head == 3, "others get all of them"
+    if how != "nothing":
+        later_core(world, how)
+    profile_of(world)
+    mailbox = world.core.mailboxes["t:u"]
+    assert (mailbox.head, mailbox.is_pending(1), mailbox.is_pending(2), mailbox.gone) == (2, False, True, [])
+    assert mailbox.inbox is not None
+    assert mailbox.inbox.counts() == (2, 2)
 
 
 def test_in_quiet_hours_broadcasts_wait_in_the_log_and_come_when_they_end() -> None:

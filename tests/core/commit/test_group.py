@@ -1,21 +1,18 @@
-"""The queue of posts and its groups; what is remembered of an id, the answer to its repeat, and a stored message that joins its mailbox."""
+"""The queue of posts and its groups; the answer to the repeat of an id, and a stored message that joins its mailbox."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from engine.core.commit.first_result import NEVER
 from engine.core.commit.group import (
-    NEVER,
     Answer,
     Group,
     Pending,
     PostQueue,
     apply_stored,
-    idempotency_value,
-    parse_idempotency_value,
     repeated,
 )
 from engine.core.journal.journal_records import StoredMessage
@@ -27,11 +24,6 @@ from engine.core.wire.records import ACCEPTED, CONFLICT, DUPLICATE, SUPPRESSED, 
 
 DIGEST = b"digest.."
 ENVELOPE = Envelope("m", DIGEST, 1, True, b"x")
-
-
-@given(st.binary(max_size=8), st.integers(NEVER, 1 << 53), st.text(max_size=20))
-def test_what_is_remembered_of_an_id_is_read_as_it_was_written(digest: bytes, seq: int, timer: str) -> None:
-    assert parse_idempotency_value(idempotency_value(digest, seq, timer)) == (digest, seq, timer)
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from engine.core.commit.first_result import packed_result
 from engine.core.commit.policy_step import PolicyLimits
+from engine.core.inbox.inbox import ALL, InboxLimits
 from engine.core.journal.stored_formats import decode_page
 from engine.core.mailbox.aggregation_window import DIGEST
-from engine.core.model.category import DAY_MS, Category, PolicyTerms
+from engine.core.model.category import DAY_MS, INBOX, Category, PolicyTerms
 from engine.core.model.constants import HIGH
 from engine.core.model.envelope import Merge
 from engine.core.model.routing import SlotMap
@@ -25,12 +27,16 @@ from engine.core.wire.records import (
     OK,
     SUPPRESSED,
     UNAVAILABLE,
+    Counts,
     Detach,
     FireAgain,
     FireDone,
+    GapRange,
+    InboxIs,
     Moved,
     Posted,
     ProfileIs,
+    ReadInbox,
     Settle,
 )
 from tests.support.policy_world import (
@@ -48,6 +54,7 @@ from tests.support.policy_world import (
     later_core,
     profile_of,
     put,
+    shown,
     told,
     wants,
 )
@@ -278,7 +285,7 @@ def test_the_same_type_comes_once_also_when_the_group_was_refused_and_rolled_bac
 
 def test_a_message_that_storage_knew_counts_for_nothing_and_leaves_its_place_to_another() -> None:
     world = World()
-    world.ids["t:u", "known"] = b"%b|7|" % (b"d" * 8).hex().encode()
+    world.ids["t:u", "known"] = packed_result(b"d" * 8, 7, "")
     refs = [world.post(id=id, policy_terms=CAPPED, more=b',"type":"a"') for id in ("known", "m1", "m2")]
     answers = {answer.ref: answer for answer in of(world.settle(), Posted)}
     assert [answers[ref].status for ref in refs] == [DUPLICATE, ACCEPTED, ACCEPTED]
@@ -545,3 +552,149 @@ def test_a_digest_survives_crashes_counts_repeats_once_and_waits_for_the_end_of_
     world.settle()
     (digest,) = later(world, SEVEN_AM - world.now_ms)
     assert digest["count"] == 2
+
+
+# -- The inbox only. -----------------------------------------------------------------------------------------------------
+KEPT = InboxLimits(messages_max=20, keep_ms=30 * DAY_MS, pinned_max=2, numbers_max=100)
+FEED = Profile(inbox_types=("feed.*",), on_types=("feed.reply",), categories={"news": INBOX})
+
+
+def reader(**changes: Any) -> World:
+    """A connected user who wants what is new in the feed in the inbox only."""
+    world = World(**{"inbox": KEPT, **changes})
+    wants(world, FEED)
+    world.attach(1, counts=True)
+    world.settle()
+    return world
+
+
+def listed(world: World) -> tuple[list[tuple[int, bool]], int, int]:
+    """The inbox, newest first: numbers, and whether they are acknowledged; how many are unread and unseen."""
+    world.refs += 1
+    world.tell(ReadInbox(world.refs, "t:u", 0, 100, ALL))
+    (answer,) = of(world.settle(), InboxIs)
+    assert all(row.body for row in answer.rows)
+    return [(row.seq, row.acked) for row in answer.rows], answer.unread, answer.unseen
+
+
+def test_what_a_user_wants_in_the_inbox_only_is_numbered_and_counted_and_not_sent() -> None:
+    world = reader()
+    answer = told(world, type="feed.like", id="quiet")
+    assert (answer.status, answer.seq, answer.detail) == (ACCEPTED, 1, "inbox: the user wants feed.* in the inbox only")
+    assert told(world, PolicyTerms("news"), id="news").detail.startswith("inbox: ")
+    world.core.tick(world.now_ms)
+    said = world.settle()
+    assert [(record.unread, record.unseen) for record in of(said, Counts)] == [(2, 2)]
+    told(world, type="feed.reply", id="loud")
+    world.post(id="after")
+    said = world.settle()
+    assert of(said, GapRange) == []
+    assert listed(world) == ([(4, False), (3, False), (2, True), (1, True)], 4, 4)
+    assert world.core.output.counters["delivered"] == 2
+    assert world.core.output.counters["inboxed"] == 2
+    assert (told(world, type="feed.like", id="quiet").status, told(world, type="feed.like", id="quiet").seq) == (DUPLICATE, 1)
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_what_is_in_the_inbox_only_stays_there_and_unsent(how: str) -> None:
+    world = World(inbox=KEPT)
+    wants(world, FEED)
+    told(world, id="before")
+    for id in ("f1", "f2"):
+        told(world, type="feed.like", id=id, ttl_ms=DAY_MS)
+    told(world, type="other", id="after")
+    later_core(world, how)
+    assert listed(world)[0] == [(4, False), (3, True), (2, True), (1, False)]
+    world.attach(1)
+    said = world.settle()
+    assert [message["seq"] for message in shown(said)] == [1, 4]
+    assert of(said, GapRange) == []
+
+
+def test_what_is_for_the_inbox_only_pushes_out_nothing_that_waits_to_be_sent() -> None:
+    world = World(inbox=KEPT, offline_max=20)
+    wants(world, FEED)
+    told(world, id="waits", ttl_ms=DAY_MS)
+    for number in range(40):
+        told(world, type="feed.like", id=f"f{number}", ttl_ms=DAY_MS)
+    later_core(world, "crash")
+    world.attach(1)
+    said = world.settle()
+    assert [message["seq"] for message in shown(said)] == [1]
+    assert of(said, GapRange) == []
+
+
+def test_what_was_in_storage_alone_is_in_the_inbox_after_the_page_was_read_again() -> None:
+    world = World(inbox=KEPT)
+    wants(world, FEED)
+    told(world, type="feed.like", id="f1")
+    world.checkpoint()
+    world.crash()
+    assert listed(world) == ([(1, True)], 1, 1)
+
+
+def test_the_inbox_waits_for_no_quiet_hours_and_counts_against_no_cap() -> None:
+    world = at(TEN_PM, inbox=KEPT)
+    wants(world, Profile(zone="Europe/Berlin", quiet=NIGHT.quiet, inbox_types=("feed.*",)))
+    limited = PolicyTerms("touch", Category(cap=1, same_type_ms=DAY_MS))
+    assert [told(world, limited, type="feed.like", id=id).status for id in "abc"] == [ACCEPTED] * 3
+    world.now_ms = SEVEN_AM
+    assert told(world, limited, type="other").status == ACCEPTED
+    assert told(world, limited, type="other").status == SUPPRESSED
+    state = world.core.mailboxes["t:u"].user_state
+    world.crash()
+    profile_of(world)
+    assert world.core.mailboxes["t:u"].user_state.counters == state.counters
+
+
+def test_urgent_messages_are_sent_also_where_the_inbox_alone_is_wanted() -> None:
+    world = reader()
+    told(world, type="feed.like", priority=HIGH)
+    assert world.core.output.counters["delivered"] == 1
+
+
+@pytest.mark.parametrize("nowhere", ["no inbox", "category", "broadcast"])
+def test_where_the_inbox_keeps_nothing_of_a_type_who_wants_it_there_is_sent_it(nowhere: str) -> None:
+    world = reader(**({} if nowhere == "category" else {"inbox": None}))
+    if nowhere == "broadcast":
+        world.broadcast("all", more=b',"type":"feed.like"')
+        world.settle()
+    else:
+        answer = told(world, PolicyTerms("noise", Category(inbox_ms=0)) if nowhere == "category" else None, type="feed.like")
+        assert (answer.status, answer.detail) == (ACCEPTED, "")
+    assert world.core.output.counters["delivered"] == 1
+
+
+def test_what_is_not_to_be_retained_is_suppressed_where_the_inbox_alone_is_wanted() -> None:
+    answer = told(reader(), type="feed.like", retain=False)
+    assert (answer.status, answer.detail) == (SUPPRESSED, "inbox: the user wants feed.* in the inbox only, which does not keep it")
+
+
+def test_a_window_for_the_inbox_only_gathers_and_sends_nothing() -> None:
+    world = reader()
+    assert told(world, type="feed.like", **WINDOW).status == MERGED
+    assert told(world, type="feed.like", **WINDOW).status == MERGED
+    assert later(world) == []
+    assert listed(world)[0] == [(1, True)]
+    leading = {**WINDOW, "merge": Merge(300, True)}
+    assert told(world, type="feed.like", **leading).seq == 2
+    assert told(world, type="feed.like", **leading).status == MERGED
+    assert later(world) == []
+    assert listed(world)[0] == [(3, True), (2, True), (1, True)]
+
+
+def test_a_message_in_the_inbox_only_supersedes_none_that_waits_to_be_sent() -> None:
+    world = World(inbox=KEPT, conflate_offline_min=1)
+    wants(world, FEED)
+    told(world, type="score", collapse="game", id="a")
+    told(world, type="feed.score", collapse="game", id="b")
+    told(world, type="score", collapse="game", id="c")
+    assert listed(world)[0] == [(3, False), (2, True)], "c supersedes a"
+
+
+def test_a_delayed_message_for_the_inbox_only_goes_there_when_it_is_due() -> None:
+    world = World(inbox=KEPT)
+    wants(world, Profile(inbox_types=("a",)))
+    world.attach(1)
+    assert fire(world) == [FireDone(["3-abc"])]
+    assert listed(world)[0] == [(1, True)]

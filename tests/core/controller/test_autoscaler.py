@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from engine.config import Config
 from engine.core.controller.autoscaler import (
-    DOWN_SHARE,
-    UP_SHARE,
     ActorLoad,
     Autoscaler,
     ScalingDecision,
@@ -20,11 +18,12 @@ from engine.core.controller.autoscaler import (
 )
 
 UP_MS, DOWN_MS = 10_000, 300_000
+UP_SHARE, DOWN_SHARE, TARGET_SHARE = 0.7, 0.3, 0.5
 STEP_MS = 2000
 
 
 def limits(count_min: int = 1, count_max: int = 6) -> ScalingLimits:
-    return ScalingLimits(count_min, count_max, UP_MS, DOWN_MS)
+    return ScalingLimits(count_min, count_max, UP_MS, DOWN_MS, UP_SHARE, DOWN_SHARE, TARGET_SHARE)
 
 
 def busy(*shares: float) -> list[ActorLoad]:
@@ -87,9 +86,32 @@ def test_numbers_outside_the_limits_are_brought_inside_at_once(have: int, wanted
 
 
 def test_lateness_counts_only_where_the_thread_is_busy() -> None:
-    assert not run(Autoscaler("shards", limits()), [ActorLoad(0.2, lag=3.0)], 0, UP_MS)
     (decision,) = run(Autoscaler("shards", limits()), [ActorLoad(0.5, lag=3.0)], 0, UP_MS)
+    assert (decision.action, decision.wanted) == ("scale", 2)
     assert decision.reason.startswith("lag 300%")
+    (decision,) = run(Autoscaler("shards", limits()), [ActorLoad(0.2, lag=3.0)], 0, UP_MS)
+    assert (decision.action, decision.wanted) == ("none", 1)
+    assert decision.reason == "lag 300% for 10 s, but CPU 20%: it waits for something slow, and more shards would wait for it too"
+
+
+def test_lateness_of_what_gets_no_core_counts_since_other_machines_have_some() -> None:
+    (decision,) = run(Autoscaler("shards", limits()), [ActorLoad(0.2, queued=0.5, lag=3.0)], 0, UP_MS)
+    assert (decision.action, decision.wanted) == ("scale", 2)
+
+
+def test_nothing_is_removed_while_it_is_late() -> None:
+    found = run(Autoscaler("shards", limits()), [ActorLoad(0.1, lag=3.0)] * 4, 0, 2 * DOWN_MS)
+    assert {decision.action for decision in found} == {"none"}
+
+
+def test_actors_that_wait_for_a_machine_are_not_wanted_again_and_no_longer_when_there_is_little_to_do() -> None:
+    scaler = Autoscaler("shards", limits())
+    found = [scaler.observe(busy(0.9, 0.9), now_ms, settled=True, waiting=2) for now_ms in range(0, UP_MS + 1, STEP_MS)]
+    assert found[-1] is not None
+    assert (found[-1].action, found[-1].reason.rpartition(", ")[2]) == ("none", "but 2 more wait for a machine already")
+    found = [scaler.observe(busy(0.2, 0.2), now_ms, settled=True, waiting=2) for now_ms in range(20_000, 20_001 + DOWN_MS, STEP_MS)]
+    assert found[-1] is not None
+    assert (found[-1].action, found[-1].have, found[-1].wanted) == ("scale", 2, 1)
 
 
 @pytest.mark.parametrize(("load", "what"), [({"memory": 0.8}, "memory"), ({"connections": 0.8}, "connections")])
@@ -105,13 +127,20 @@ def test_one_shard_far_above_the_others_gives_slots_away_and_not_again_soon() ->
     assert not run(scaler, busy(0.9, 0.3, 0.3), UP_MS + STEP_MS, DOWN_MS), "one slot that is as hot as a shard cannot be divided"
 
 
+def test_at_the_maximum_a_shard_far_above_the_others_gives_slots_away_too() -> None:
+    found = run(Autoscaler("shards", limits(count_max=2)), busy(1.0, 0.5), 0, UP_MS)
+    assert [decision.action for decision in found] == ["rebalance"]
+    found = run(Autoscaler("shards", limits(count_max=4)), busy(1.0, 0.5), 0, UP_MS)
+    assert [decision.action for decision in found] == ["scale"], "with more of them slots are shared anew"
+
+
 def test_connections_of_edges_are_not_moved() -> None:
     assert not run(Autoscaler("edges", limits()), busy(0.9, 0.3, 0.3), 0, UP_MS)
 
 
 @given(st.integers(1, 12), st.floats(0, 1))
 def test_no_change_is_undone_by_its_own_effect(have: int, mean: float) -> None:
-    scaler = Autoscaler("shards", ScalingLimits(1, 1000, UP_MS, DOWN_MS))
+    scaler = Autoscaler("shards", limits(1, 1000))
     for decision in run(scaler, busy(*[mean] * have), 0, DOWN_MS)[:1]:
         after = have * mean / decision.wanted
         assert decision.wanted != have

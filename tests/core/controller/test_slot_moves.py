@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.controller.slot_moves import TOLERANCE, Move, even_moves, load_moves, next_sets, slots_in
-from engine.core.model.routing import SLOTS, SlotMap, spread
+from engine.core.controller.slot_moves import TOLERANCE, Move, away_moves, even_moves, load_moves, next_sets, slots_in
+from engine.core.model.routing import NOBODY, SLOTS, SlotMap, spread
 
 MAPS = st.integers(1, 12).flatmap(
     lambda shards: st.builds(
@@ -127,3 +128,19 @@ def test_a_hot_slot_is_alone_with_idle_ones_afterwards() -> None:
 def test_shards_without_load_are_levelled_by_their_numbers_of_slots() -> None:
     slot_map = SlotMap(1, (0,) * SLOTS, 2)
     assert slots_in(load_moves(slot_map, {}, SLOTS)) in range(SLOTS * 4 // 10, SLOTS // 2 + 1)
+
+
+@given(st.sampled_from((2, 4)), st.integers(0, 9), st.integers(0, 7), LOADS, st.data())
+def test_slots_stay_on_their_server(servers: int, more: int, added: int, loads: dict[int, float], data: st.DataObject) -> None:
+    server, before = data.draw(st.integers(0, servers - 1)), servers + more
+    slot_map = msgspec.structs.replace(spread(before, 1, 1, server, servers), shards=before + added)
+    grown = moved(slot_map, even_moves(slot_map, slot_map.shards))
+    emptied = moved(grown, away_moves(grown, range(servers, slot_map.shards), range(servers)))
+    shrunk = moved(grown, even_moves(grown, servers))
+    for after in (grown, emptied, shrunk, moved(grown, load_moves(grown, loads, 50))):
+        for slot, owner in enumerate(after.owners):
+            assert owner % servers == server if slot % servers == server else owner == NOBODY
+    local = [counts(grown)[shard] for shard in grown.local(grown.shards)]
+    assert max(local) - min(local) <= 1
+    for after in (emptied, shrunk):
+        assert after.slots_of(server) == list(range(server, SLOTS, servers))

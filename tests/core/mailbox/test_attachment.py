@@ -1,4 +1,4 @@
-"""What one connection was sent: what is unanswered, when it goes out again, and when the connection stalls."""
+"""What one connection was sent: what is unanswered, when it goes out again, and when its tries are used up."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def sent(*messages: Message, kind: int = WEBSOCKET) -> tuple[Attachment, dict[in
     return connection, {one.seq: one for one in messages}
 
 
-def stalled(*messages: Message) -> tuple[Attachment, dict[int, Message]]:
+def exhausted(*messages: Message) -> tuple[Attachment, dict[int, Message]]:
     connection, hot = sent(*messages)
     for now_ms in (3000, 6000, 9000):
         connection.overdue(hot, now_ms, POLICY)
-    assert connection.stalled
+    assert connection.exhausted.keys() == hot.keys()
     return connection, hot
 
 
@@ -63,33 +63,31 @@ def test_nothing_goes_out_again_where_the_transport_repeats_nothing(kind: int) -
     connection, hot = sent(message(1), kind=kind)
     assert connection.next_retry_ms(0, POLICY) == 0
     assert connection.overdue(hot, 10**5, POLICY) == []
-    assert not connection.stalled
+    assert not connection.exhausted
 
 
-def test_a_message_that_used_up_its_tries_stalls_the_connection_and_everything_is_pending_again() -> None:
+def test_a_message_that_used_up_its_tries_leaves_the_flight_alone() -> None:
     connection, hot = sent(message(1), message(2))
     connection.overdue(hot, 3000, POLICY)
     connection.overdue(hot, 6000, POLICY)
     connection.fly(late := message(3), 8999)
     hot[3] = late
     assert connection.overdue(hot, 9000, POLICY) == []
-    assert (connection.stalled, connection.flight, connection.flight_bytes) == (True, {}, 0)
-    assert {seq: one.attempts for seq, one in hot.items()} == {1: 3, 2: 3, 3: 1}
-    assert connection.exhausted.keys() == {1, 2}, "the third had tries left"
-    assert connection.next_retry_ms(9000, POLICY) == 0
+    assert (list(connection.flight), connection.flight_bytes, connection.first_sent_ms) == ([3], 10, {})
+    assert {seq: one.attempts for seq, one in hot.items()} == {1: 3, 2: 3, 3: 0}
+    assert connection.exhausted.keys() == {1, 2}
+    assert [seq for seq, _, _ in connection.overdue(hot, 19_000, POLICY)] == [3], "the others go on"
 
 
-def test_a_stall_ends_when_all_that_caused_it_are_settled_or_expired() -> None:
-    connection, hot = stalled(message(1), message(2, expires_ms=20_000))
-    assert not connection.may_go_on(19_999)
-    assert connection.land(hot[1]) is None, "nothing is in flight on a stalled connection"
-    assert not connection.may_go_on(19_999)
-    assert connection.may_go_on(20_000)
-
-
-def test_a_connection_that_is_not_stalled_has_no_stall_to_end() -> None:
-    connection, _ = sent(message(1))
-    assert not connection.may_go_on(10**6)
+def test_an_exhausted_message_is_none_any_more_when_it_is_settled_or_has_expired() -> None:
+    connection, hot = exhausted(message(1), message(2, expires_ms=20_000))
+    assert connection.silent
+    assert connection.land(hot[1]) is None, "it is not in flight"
+    connection.forget_expired(19_999)
+    assert connection.exhausted == {2: (20_000, "m2")}
+    connection.forget_expired(20_000)
+    assert not connection.exhausted
+    assert not connection.silent
 
 
 def test_a_repeated_message_is_no_measurement_but_makes_the_next_wait_longer() -> None:

@@ -113,3 +113,12 @@ def test_a_refusal_by_id_is_of_one_message_and_said_twice_it_is_still_of_one() -
     world.settle()
     assert [letter.message.seq for letter in world.dead] == [1]
     assert [seq for seq, _ in delivered(world.wait(1000))][:2] == [2, 3]
+
+
+def test_an_id_of_a_message_that_is_exhausted_on_the_connection_means_that_one_though_nothing_else_knows_it_any_more() -> None:
+    mailbox = mailbox_of("a", "b", "a")
+    connection = shown_on_a_connection(mailbox, 2)
+    connection.exhausted = {1: (1000, "a")}
+    mailbox.spilled = 1
+    mailbox.cool()
+    assert seqs_shown(mailbox, ["a"], connection) == [1]

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from copy import deepcopy
 from itertools import pairwise
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from engine.core.inbox.inbox import InboxLimits
 from engine.core.journal.journal_records import message_of, restore, spill_of
 from engine.core.journal.stored_formats import decode_page, decode_stored
 from engine.core.mailbox.attachment import Attachment
@@ -92,8 +94,44 @@ def test_a_short_gap_above_a_pending_message_is_settled_by_an_acknowledgement_be
 def test_a_trim_after_a_jump_of_the_head_does_not_visit_every_number() -> None:
     mailbox = mailbox_of(3)
     mailbox.reach(GAP, ())
-    assert calls_of(lambda: mailbox.trim(10)) < 100
-    assert (mailbox.gone, mailbox.hot) == ([(1, GAP)], {})
+    assert calls_of(lambda: mailbox.trim(2)) < 100
+    assert (mailbox.gone, list(mailbox.hot)) == ([(1, 1), (4, GAP)], [2, 3])
+    mailbox.append(message(GAP + 1), b"", 1000)
+    mailbox.append(message(GAP + 2), b"", 1000)
+    assert calls_of(lambda: mailbox.trim(1)) < 100
+    assert (mailbox.gone, list(mailbox.hot)) == ([(1, GAP + 1)], [GAP + 2])
+
+
+def settle_unsent(mailbox: Mailbox, count: int) -> None:
+    """So many messages come for the inbox only."""
+    for _ in range(count):
+        seq = mailbox.head + 1
+        mailbox.append(message(seq), b"", 10)
+        mailbox.settle_unsent(seq)
+
+
+def test_what_is_for_the_inbox_only_trims_nothing_that_is_pending() -> None:
+    mailbox = mailbox_of(2)
+    settle_unsent(mailbox, 50)
+    assert mailbox.trim(2) == []
+    assert list(mailbox.hot) == [1, 2]
+    mailbox.append(message(53), b"", 10)
+    assert [dropped.seq for dropped in mailbox.trim(2)] == [1]
+    assert (mailbox.gone, list(mailbox.hot)) == ([(1, 1)], [2, 53])
+
+
+def test_what_is_for_the_inbox_only_costs_bounded_memory_above_a_pending_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.core.mailbox.mailbox._ACKED_MAX", 10)
+    mailbox = mailbox_of(1)
+    mailbox.inbox_limits = InboxLimits(100, NEVER_MS, 10, 1000)
+    settle_unsent(mailbox, 100)
+    assert (len(mailbox.acked), mailbox.gone, list(mailbox.hot)) == (10, [(12, 101)], [1])
+    assert mailbox.inbox is not None
+    assert mailbox.inbox.upto(101) == list(range(2, 102))
+    again = restore("t:u", decode_page(spill_of(mailbox).page), 0, mailbox.inbox_limits)
+    assert (again.acked, again.gone, again.cold) == (mailbox.acked, mailbox.gone, (1, 1))
+    mailbox.settle([1], None, 0, POLICY)
+    assert (mailbox.floor, mailbox.acked, mailbox.gone) == (11, set(), [(12, 101)])
 
 
 def test_an_acknowledgement_settles_the_same_on_the_fast_path() -> None:
@@ -200,8 +238,14 @@ class Numbers(RuleBasedStateMachine):
     @rule(kept_max=st.integers(1, 8))
     def trim(self, kept_max: int) -> None:
         self.mailbox.trim(kept_max)
-        # Single acknowledgements far behind are forgotten with what lay between them: else a set would grow for ever.
-        self.become(range(self.mailbox.floor + 1, self.mailbox.head - kept_max + 1), GONE, PENDING, SETTLED)
+        dropped = sorted(seq for seq, state in self.state.items() if state == PENDING)[:-kept_max]
+        if dropped:  # single acknowledgements far behind are forgotten with what lay between them: else a set would grow for ever
+            self.become(range(self.mailbox.floor + 1, dropped[-1] + 1), GONE, PENDING, SETTLED)
+
+    @rule(count=st.integers(1, 3))
+    def come_for_the_inbox_only(self, count: int) -> None:
+        settle_unsent(self.mailbox, count)
+        self.state.update(dict.fromkeys(range(self.mailbox.head - count + 1, self.mailbox.head + 1), SETTLED))
 
     @rule()
     def spill_and_cool(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.send import Sendable, SendLimits, send
 from engine.core.model.constants import HIGH, LOW
-from tests.support.mailbox_states import LATER_MS, LIMITS, append, connect, first_connection, mailboxes_after_two_events, state_of
+from tests.support.mailbox_states import LATER_MS, LIMITS, POLICY, append, connect, first_connection, mailboxes_after_two_events, state_of
 
 
 def mailbox_with(*bodies: bytes, priority: int = HIGH, expires_ms: int = LATER_MS) -> Mailbox:
@@ -33,7 +33,7 @@ def test_one_new_message_is_sent_the_same_on_the_fast_path() -> None:
         if newest is None or newest.envelope.priority == LOW:
             continue
         connection = first_connection(mailbox)
-        fast += max(connection.sent, mailbox.floor) == mailbox.head - 1 and not connection.stalled
+        fast += max(connection.sent, mailbox.floor) == mailbox.head - 1 and not connection.exhausted
         general = deepcopy(mailbox)
         assert sent(mailbox) == sent(general, hold_low=True)
         assert state_of(mailbox) == state_of(general)
@@ -70,7 +70,8 @@ def test_gaps_and_messages_are_sent_in_sequence_order() -> None:
 
 def test_an_expired_message_is_sent_as_a_gap() -> None:
     mailbox = mailbox_with(b"a", expires_ms=20)
-    assert sent(mailbox) == Sendable([(1, 1)], expired=1)
+    expired = mailbox.hot[1]
+    assert sent(mailbox) == Sendable([(1, 1)], expired=(expired,))
     assert mailbox.hot == {}
 
 
@@ -90,8 +91,22 @@ def test_a_low_message_is_held_only_while_nothing_of_more_priority_follows_it() 
     assert sent(mailbox, hold_low=True) == Sendable([[(1, 1, b"a"), (2, 1, b"b")]], held=True)
 
 
-def test_a_stalled_connection_is_sent_nothing() -> None:
-    mailbox = mailbox_with(b"a")
+def test_an_exhausted_message_keeps_its_place_in_the_window_until_it_has_expired() -> None:
+    mailbox = mailbox_with(b"a", b"b", b"c", b"d")
     connection = first_connection(mailbox)
-    connection.stalled, connection.exhausted = True, {1: LATER_MS}
-    assert sent(mailbox) is None
+    connection.sent, connection.exhausted = 2, {1: (LATER_MS, "id-1"), 2: (21, "id-2")}
+    limits = SendLimits(3, 1000, 1000)
+    assert sent(mailbox, limits=limits) == Sendable([[(3, 1, b"c")]])
+    assert send(mailbox, connection, 20, limits, hold_low=False) is None
+    assert send(mailbox, connection, 21, limits, hold_low=False) == Sendable([[(4, 1, b"d")]])
+
+
+def test_with_four_windows_acknowledged_above_an_exhausted_one_nothing_more_is_sent_there() -> None:
+    mailbox = mailbox_with(*[b"a"] * 10)
+    connection = first_connection(mailbox)
+    connection.sent, connection.exhausted = 9, {1: (LATER_MS, "id-1")}
+    limits = SendLimits(2, 1000, 1000)
+    mailbox.settle(range(2, 10), None, 0, POLICY)
+    assert sent(mailbox, limits=limits) is None
+    mailbox.settle([1], None, 0, POLICY)
+    assert sent(mailbox, limits=limits) == Sendable([[(10, 1, b"a")]])

@@ -8,16 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.config import SERVERS_ALLOWED
 from engine.core.model.routing import (
     SHARDS_BY_CORES_MAX,
     SLOTS,
     TIMER_PARTITIONS,
+    RoutingTable,
     audience_key,
     mailbox_key,
     partition_of,
+    partition_of_slot,
     partition_of_timer,
     partitions_of,
     scheduler_of,
+    server_of,
     shards_for,
     slot_of,
     split_key,
@@ -88,3 +92,35 @@ def test_every_timer_partition_belongs_to_exactly_one_scheduler(schedulers: int)
 )
 def test_one_shard_for_so_many_cores_as_far_as_there_is_room(cores: float, room: float, shards: int) -> None:
     assert shards_for(cores, room) == shards
+
+
+@pytest.mark.parametrize("servers", SERVERS_ALLOWED)
+def test_with_several_servers_shards_schedulers_slots_and_timers_of_a_user_are_on_one(servers: int) -> None:
+    for more in range(4):
+        count = min(servers + more, TIMER_PARTITIONS)
+        table = RoutingTable([spread(count, 1, count, server, servers) for server in range(servers)])
+        for slot, owner in enumerate(table.owners):
+            home = server_of(slot, servers)
+            assert home == server_of(owner, servers) == server_of(partition_of_slot(slot), servers)
+        for partition in range(TIMER_PARTITIONS):
+            scheduler = table.scheduler(partition)
+            assert server_of(partition, servers) == server_of(scheduler, servers)
+            assert [partition in partitions_of(index, count, servers) for index in range(count)].index(True) == scheduler
+        assert set(table.owners) == set(range(count))
+        assert sum(len(partitions_of(index, count, servers)) for index in range(count)) == TIMER_PARTITIONS
+
+
+def test_a_table_has_the_newest_map_of_each_server_and_links_to_all_that_one_of_them_names() -> None:
+    table = RoutingTable([spread(2, 5, 2, server, 2) for server in range(2)])
+    assert table.owners == spread(2).owners
+    grown = table.with_map(spread(4, 6, 4, 1, 2))
+    assert (grown.shards, grown.schedulers) == (4, 4)
+    assert [grown.version(index) for index in range(4)] == [5, 6, 5, 6]
+    assert [grown.owners[slot] for slot in range(4)] == [0, 1, 0, 3]
+    assert [grown.scheduler(partition) for partition in range(4)] == [0, 1, 0, 3]
+
+
+def test_new_data_get_as_many_shards_for_each_server() -> None:
+    with pytest.raises(ValueError, match="at least one shard"):
+        spread(1, server=1, servers=2)
+    assert [shards_for(cores, 100, 2) for cores in (1, 8, 12, 16, 1000)] == [2, 2, 2, 4, 16]

@@ -7,31 +7,40 @@ from typing import Any
 
 import hypothesis.strategies as st
 import msgspec
+import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
 from engine.api.time_zones import zone
-from engine.core.model.category import Category
+from engine.core.model.category import DIGEST, INBOX, OFF, ON, Category
 from engine.core.model.constants import HIGH, LOW, NORMAL
 from engine.core.policy.contact_policy import (
     DAY_MS,
+    TOTAL,
     TOUCH,
     Counters,
     Decision,
     Facts,
+    Reason,
     Recent,
     Verdict,
     evaluate,
     forget_old,
     record,
 )
-from engine.core.policy.profile import Profile
+from engine.core.policy.profile import NO_PROFILE, Profile
 from engine.core.policy.quiet_hours import QuietHours
 
 decode_counters = msgspec.msgpack.Decoder(Counters).decode
 NOW = int(datetime(2026, 6, 6, 12, tzinfo=UTC).timestamp() * 1000)
 HOUR_MS = 3_600_000
-CATEGORIES = {"touch": TOUCH, "must": Category(mandatory=True, cap=1), "capped": Category(cap=2, cap_ms=HOUR_MS, quiet=False)}
+CATEGORIES = {
+    "touch": TOUCH,
+    "must": Category(mandatory=True, cap=1),
+    "capped": Category(cap=2, cap_ms=HOUR_MS, quiet=False),
+    "news": Category(cap=2, cap_ms=HOUR_MS, total_cap=3, total_ms=DAY_MS),
+    "offers": Category(total_cap=3, total_ms=DAY_MS),
+}
 NIGHT = Profile(zone="Europe/Berlin", quiet=(QuietHours(22 * 60, 7 * 60),))
 MIDNIGHT = int(datetime(2026, 6, 6, 22, tzinfo=UTC).timestamp() * 1000)  # in Berlin
 
@@ -101,12 +110,99 @@ def test_a_type_wanted_in_the_digest_goes_there_unless_it_is_urgent() -> None:
     assert verdict(about("forum.like", priority=HIGH), profile).decision is Decision.DELIVER
 
 
+CHOSEN = Profile(
+    muted_types=("a.off", "p.*"), digest_types=("a.digest",), on_types=("a.on", "p.on"), muted_targets=("t",),
+    inbox_types=("a.inbox",), categories={"off": OFF, "digest": DIGEST, "on": ON, "inbox": INBOX},
+)  # fmt: skip
+NEWS = Category(default=OFF)
+WEEKLY = Category(default=DIGEST)
+BILLING = Category(user_may=1 << ON | 1 << DIGEST)
+
+
+@pytest.mark.parametrize(
+    ("type_", "category", "limits", "decision", "code"),
+    [
+        ("a", "", Category(), Decision.DELIVER, "allowed"),
+        ("a", "off", Category(), Decision.SUPPRESS, "muted_category"),
+        ("a.on", "off", Category(), Decision.SUPPRESS, "muted_category"),
+        ("a.digest", "off", Category(), Decision.SUPPRESS, "muted_category"),
+        ("a.off", "on", Category(), Decision.SUPPRESS, "muted_type"),
+        ("p.x", "on", Category(), Decision.SUPPRESS, "muted_type"),
+        ("p.on", "on", Category(), Decision.DELIVER, "allowed"),
+        ("a", "digest", Category(), Decision.DIGEST, "digest"),
+        ("a.on", "digest", Category(), Decision.DELIVER, "allowed"),
+        ("a.digest", "on", Category(), Decision.DIGEST, "digest"),
+        ("a", "other", NEWS, Decision.SUPPRESS, "not_chosen"),
+        ("a", "on", NEWS, Decision.DELIVER, "allowed"),
+        ("a", "digest", NEWS, Decision.DIGEST, "digest"),
+        ("a.on", "other", NEWS, Decision.DELIVER, "allowed"),
+        ("a.digest", "other", NEWS, Decision.DIGEST, "digest"),
+        ("a", "other", WEEKLY, Decision.DIGEST, "digest"),
+        ("a", "on", WEEKLY, Decision.DELIVER, "allowed"),
+        ("a", "off", BILLING, Decision.DELIVER, "allowed"),
+        ("a.off", "other", BILLING, Decision.DELIVER, "allowed"),
+        ("a", "digest", BILLING, Decision.DIGEST, "digest"),
+        ("a", "digest", Category(user_may=1 << ON | 1 << OFF), Decision.DELIVER, "allowed"),
+        ("a", "inbox", Category(), Decision.INBOX, "inbox"),
+        ("a.inbox", "on", Category(), Decision.INBOX, "inbox"),
+        ("a.inbox", "off", Category(), Decision.SUPPRESS, "muted_category"),
+        ("a.digest", "inbox", Category(), Decision.DIGEST, "digest"),
+        ("a.inbox", "", BILLING, Decision.DELIVER, "allowed"),
+        ("a", "inbox", Category(inbox_ms=0), Decision.DELIVER, "allowed"),
+        ("a", "other", Category(default=INBOX, inbox_ms=0), Decision.DELIVER, "allowed"),
+        ("a", "other", Category(default=INBOX), Decision.INBOX, "inbox"),
+        ("a", "inbox", Category(mandatory=True), Decision.DELIVER, "mandatory"),
+        ("a", "off", Category(mandatory=True), Decision.DELIVER, "mandatory"),
+        ("a.off", "digest", Category(mandatory=True, user_may=1 << ON), Decision.DELIVER, "mandatory"),
+    ],
+)
+def test_users_choose_by_type_and_category_within_what_the_category_leaves_to_them(
+    type_: str, category: str, limits: Category, decision: Decision, code: str
+) -> None:
+    found = verdict(Facts(type=type_, category=category, limits=limits), CHOSEN)
+    assert (found.decision, codes(found)) == (decision, [code])
+
+
+def test_without_a_profile_the_default_of_a_category_holds_also_for_urgent_messages_that_are_off() -> None:
+    for limits, decisions in (
+        (NEWS, [Decision.SUPPRESS] * 2),
+        (WEEKLY, [Decision.DIGEST, Decision.DELIVER]),
+        (Category(), [Decision.DELIVER] * 2),
+    ):
+        found = [
+            verdict(Facts(type="a", category="c", limits=limits, priority=priority), NO_PROFILE).decision for priority in (NORMAL, HIGH)
+        ]
+        assert found == decisions
+
+
+def test_a_muted_target_is_suppressed_unless_its_category_must_be_told() -> None:
+    assert codes(verdict(Facts(type="a", category="on", targets=("t",)), CHOSEN)) == ["muted_target"]
+    assert verdict(Facts(type="a", category="c", limits=BILLING, targets=("t",)), CHOSEN).decision is Decision.DELIVER
+
+
 def test_a_cap_opens_again_when_the_oldest_leaves_the_rolling_day() -> None:
     counters = Counters(sent={"touch": Recent(DAY_MS, [NOW, NOW + 10, NOW + 20])})
     facts = about("new", category="touch")
     found = verdict(facts, counters=counters, now_ms=NOW + DAY_MS - 1)
     assert (found.decision, codes(found)) == (Decision.SUPPRESS, ["cap"])
     assert verdict(facts, counters=counters, now_ms=NOW + DAY_MS).decision is Decision.DELIVER
+
+
+def test_a_total_counts_all_categories_that_have_it_and_no_others() -> None:
+    counters = Counters()
+    for at_ms, category in ((NOW, "news"), (NOW + 1, "offers"), (NOW + 2, "touch"), (NOW + 3, "capped"), (NOW + 4, "offers")):
+        found = verdict(about(category, category=category), counters=counters, now_ms=at_ms)
+        assert found.decision is Decision.DELIVER, found
+        record(counters, about(category, category=category), at_ms, 10)
+    for category in ("news", "offers"):
+        found = verdict(about("new", category=category), counters=counters, now_ms=NOW + DAY_MS - 1)
+        assert (found.decision, found.reasons[-1]) == (
+            Decision.SUPPRESS,
+            Reason("total", "the user got 3 of all categories in 1 d; 3 are allowed"),
+        )
+        assert verdict(about("new", category=category), counters=counters, now_ms=NOW + DAY_MS).decision is Decision.DELIVER
+        assert verdict(about("new", category=category, priority=HIGH), counters=counters, now_ms=NOW + 5).decision is Decision.DELIVER
+    assert verdict(about("new", category="touch"), counters=counters, now_ms=NOW + 5).decision is Decision.DELIVER
 
 
 def test_the_same_type_comes_once_in_three_days() -> None:
@@ -154,6 +250,9 @@ class Model:
         recent = [at_ms for at_ms, name, _ in self.delivered if name == facts.category and at_ms > now_ms - category.cap_ms]
         if category.cap and len(recent) >= category.cap:
             return False
+        together = [at_ms for at_ms, name, _ in self.delivered if name in ("news", "offers") and at_ms > now_ms - category.total_ms]
+        if category.total_cap and len(together) >= category.total_cap:
+            return False
         limited = [name for name, limits in CATEGORIES.items() if limits.same_type_ms]
         same = [
             at_ms
@@ -165,7 +264,7 @@ class Model:
 
 steps = st.tuples(
     st.one_of(st.integers(0, HOUR_MS), st.integers(0, 4 * DAY_MS)),
-    st.sampled_from(["touch", "touch", "capped", "must", "", "unknown"]),
+    st.sampled_from(["touch", "touch", "capped", "news", "offers", "must", "", "unknown"]),
     st.sampled_from(["a", "b", "c", "d", "e"]),
     st.sampled_from([HIGH, NORMAL, NORMAL, LOW]),
     st.sampled_from(["keep", "keep", "forget", "page"]),
@@ -189,7 +288,7 @@ def test_random_histories_are_decided_as_if_everything_were_remembered(history: 
             forget_old(counters, now_ms)
         elif what == "page":
             counters = decode_counters(msgspec.msgpack.encode(counters))
-        assert all(len(recent.times) <= CATEGORIES[name].cap for name, recent in counters.sent.items())
+        assert all(len(recent.times) <= (3 if name == TOTAL else CATEGORIES[name].cap) for name, recent in counters.sent.items())
 
 
 @settings(max_examples=200, deadline=None)

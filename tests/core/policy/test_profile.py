@@ -11,7 +11,19 @@ import pytest
 from hypothesis import given, settings
 
 from engine.api.time_zones import zone
-from engine.core.policy.profile import NO_PROFILE, Profile, ProfileLimits, decode, encode, matches, parse_profile, shown, target_names
+from engine.core.model.category import DIGEST, OFF, ON
+from engine.core.policy.profile import (
+    NO_PROFILE,
+    UNCHOSEN,
+    Profile,
+    ProfileLimits,
+    decode,
+    encode,
+    parse_profile,
+    shown,
+    target_names,
+    type_choice,
+)
 from engine.core.policy.quiet_hours import QuietHours
 from engine.errors import Invalid
 from tests.support.hostile_input import json_tokens, mutated
@@ -26,6 +38,7 @@ def parse(value: Any) -> Profile:
 def test_a_profile_is_read_kept_and_told_again() -> None:
     written = {
         "zone": "Europe/Berlin",
+        "locale": "zh-Hans-CN",
         "level": "vip",
         "quiet": [{"from": "22:00", "to": "07:30", "days": ["mon", "sun"]}],
         "mute": {"types": ["post.liked", "promo.*"], "targets": ["thread:9"]},
@@ -47,6 +60,8 @@ def test_what_is_left_out_is_the_default() -> None:
     [
         ({"zone": "Mars"}, "$.zone"),
         ({"zone": 1}, "$.zone"),
+        ({"locale": "english"}, "$.locale"),
+        ({"locale": "en_US"}, "$.locale"),
         ({"level": "V I P"}, "$.level"),
         ({"level": "x" * 33}, "$.level"),
         ({"quiet": [{"from": "22:00", "to": "24:00"}]}, "$.quiet[0].to"),
@@ -74,7 +89,14 @@ def test_what_is_wrong_is_told_with_its_path(written: Any, path: str) -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(mutated(st.one_of(json_tokens, st.just(b'{"zone":"UTC","quiet":[{"from":"22:00","to":"06:00"}],"mute":{"types":["a.*"]}}'))))
+@given(
+    mutated(
+        st.one_of(
+            json_tokens,
+            st.just(b'{"quiet":[{"from":"22:00","to":"06:00"}],"mute":{"types":["a.*"]},"on":{"types":["b"]},"categories":{"c":"off"}}'),
+        )
+    )
+)
 def test_any_text_is_a_profile_or_a_reason(text: bytes) -> None:
     try:
         profile = parse_profile(text, zone, LIMITS)
@@ -97,7 +119,23 @@ def test_any_text_is_a_profile_or_a_reason(text: bytes) -> None:
     ],
 )
 def test_a_pattern_means_a_type_or_what_begins_with_it(patterns: list[str], type_: str, found: str) -> None:
-    assert matches(patterns, type_) == found
+    assert type_choice(Profile(muted_types=tuple(patterns)), type_) == (OFF if found else UNCHOSEN, found)
+
+
+@pytest.mark.parametrize(
+    ("type_", "choice", "entry"),
+    [
+        ("a.b.c", ON, "a.b.c"),
+        ("a.b.d", DIGEST, "a.b.*"),
+        ("a.x", OFF, "a.*"),
+        ("a.b", OFF, "a.*"),
+        ("twice", OFF, "twice"),
+        ("b", UNCHOSEN, ""),
+    ],
+)
+def test_the_most_specific_choice_decides_about_a_type(type_: str, choice: int, entry: str) -> None:
+    profile = Profile(muted_types=("a.*", "twice"), digest_types=("a.b.*", "twice"), on_types=("a.b.c", "twice"))
+    assert type_choice(profile, type_) == (choice, entry)
 
 
 @pytest.mark.parametrize(

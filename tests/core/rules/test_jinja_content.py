@@ -41,6 +41,7 @@ def test_texts_render(text: str, names: dict[str, Any], rendered: str) -> None:
         "{% include 'x' %}{{",
         "{{ a | pprint }}",
         "{{ '%9d' | format(1) }}",
+        "{% for x in y %}" * 30 + "{% endfor %}" * 30,
     ],
 )
 def test_what_is_no_template_is_refused(text: str) -> None:

@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 
-from engine.core.rules.rules import ALREADY, NO_RECIPIENT, OWN_ACTION, Rules, RulesOutcome, delivery_id
+from engine.core.model.envelope import Merge
+from engine.core.rules.rules import (
+    ALREADY,
+    NO_RECIPIENT,
+    NOT_A_TOPIC,
+    NOT_ROLLED_OUT,
+    OWN_ACTION,
+    Cancellation,
+    Rules,
+    RulesOutcome,
+    delivery_id,
+)
 from engine.core.rules.toml_loader import parse_rules
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "github"
@@ -181,3 +192,89 @@ def test_ids_are_what_the_template_says_and_always_short_enough() -> None:
 def test_times_are_read_where_the_event_has_them(ts: object, expected: int | None) -> None:
     rules = one_rule('recipients = ["who"]\nts = "{at}"')
     assert rules.apply("e", {"who": "u", "at": ts}, "d").notifications[0].ts == expected
+
+
+# -- topics, everyone, windows -------------------------------------------------------------------------------------------
+TOPIC = parse_rules(
+    """
+[[rule]]
+name = "r"
+event = "e"
+type = "t"
+topic = "thread/{target}"
+actor = "actor"
+title = "{actor} in {$topic}"
+template = { text = "{{ topic }} of {{ user }}" }
+cancel_on = ["off"]
+delay = "1m"
+""",
+    "x.toml",
+)
+
+
+def test_a_rule_for_a_topic_makes_one_notification_for_its_subscribers() -> None:
+    (made,) = TOPIC.apply("e", {"user": "ann", "actor": "ann", "target": 7}, "d").notifications
+    assert (made.user, made.topic, made.actor, made.priority, made.delay_ms) == ("", "thread/7", "ann", "low", 60_000)
+    assert made.data == {"title": "ann in thread/7", "text": "thread/7 of ann"}
+    item = made.item()
+    assert (item["topic"], "user" in item) == ("thread/7", False)
+
+
+def test_an_event_without_a_name_for_its_topic_is_skipped_with_the_reason() -> None:
+    for target in ("a b", "a*", "x" * 200):
+        outcome = TOPIC.apply("e", {"target": target}, "d")
+        assert ([skip.reason for skip in outcome.skipped], outcome.notifications) == ([NOT_A_TOPIC], [])
+        assert TOPIC.apply("off", {"target": target}, "d").cancellations == []
+
+
+def test_what_waits_for_a_topic_is_cancelled_under_its_key() -> None:
+    assert TOPIC.apply("off", {"target": 7}, "d").cancellations == [Cancellation("r", "", "r", "thread/7")]
+
+
+def test_a_broadcast_is_for_everyone_once_and_takes_nobodys_turn() -> None:
+    everyone = '[[rule]]\nname = "all"\nevent = "e"\ntype = "t"\nbroadcast = true\nrollout = { tenants = ["acme"] }\n'
+    rules = parse_rules(everyone + '[[rule]]\nname = "r"\nevent = "e"\ntype = "t"\nrecipients = ["u"]\n', "x.toml")
+    made = rules.apply("e", {"u": "ann"}, "d", tenant="acme").notifications
+    assert [(one.rule, one.user, one.topic) for one in made] == [("all", "", ""), ("r", "ann", None)]
+    assert made[0].item()["broadcast"] is True
+    outcome = rules.apply("e", {"u": "ann"}, "d", tenant="other")
+    assert [one.rule for one in outcome.notifications] == ["r"]
+    assert [(skip.rule, skip.reason) for skip in outcome.skipped] == [("all", NOT_ROLLED_OUT)]
+
+
+def test_a_window_and_a_ttl_travel_with_the_notification_under_its_collapse_key() -> None:
+    text = 'recipients = ["u"]\nwindow = "5m"\nleading = true\nttl = "1h"\nsummary = "{count} likes"\n'
+    (made,) = one_rule(text).apply("e", {"u": "ann", "p": 3}, "d").notifications
+    assert (made.merge, made.ttl_ms, made.collapse) == (Merge(300_000, True, "{count} likes"), 3_600_000, "r")
+    (made,) = one_rule(f'{text}collapse = "like/{{p}}"').apply("e", {"u": "ann", "p": 3}, "d").notifications
+    assert made.item()["collapse"] == {"key": "like/3", "window": 300, "leading": True, "text": "{count} likes"}
+    assert made.item()["ttl"] == 3600
+
+
+def test_the_language_and_the_variant_of_a_user_decide_what_they_get() -> None:
+    rules = one_rule(
+        """
+recipients = ["u"]
+title = "own, {$variant}"
+locales.de = { title = "deutsch, {$variant}" }
+variants = [{ name = "a" }, { name = "b", title = "other", locales.de = { title = "anders" } }]
+"""
+    )
+    told = set()
+    for number in range(40):
+        for locale in ("", "de-AT", None):
+            facts = {} if locale is None else {"locale": locale}
+            (made,) = rules.apply("e", {"u": f"u{number}"}, "d", user_facts=lambda _user, facts=facts: facts).notifications
+            told.add((locale, made.variant, made.data["title"]))
+    own = {("a", "own, a"), ("b", "other")}
+    assert told == {(locale, *one) for locale in ("", None) for one in own} | {("de-AT", "a", "deutsch, a"), ("de-AT", "b", "anders")}
+
+
+def test_a_user_is_asked_about_only_where_a_rule_depends_on_it() -> None:
+    def asked(text: str) -> list[str]:
+        users: list[str] = []
+        one_rule(f'recipients = ["u"]\n{text}').apply("e", {"u": "ann"}, "d", user_facts=lambda user: users.append(user) or {})
+        return users
+
+    assert asked('title = "x"\nvariants = [{ name = "a" }]') == []
+    assert asked('title = "x"\nlocales.de = { title = "y" }') == ["ann"]

@@ -977,6 +977,21 @@ def test_timers_of_a_shard_that_is_away_do_not_crowd_out_the_others() -> None:
     assert away == set()
 
 
+def test_requests_about_a_timer_that_wait_together_are_answered_as_in_one_order_when_the_first_answer_of_storage_is_lost() -> None:
+    rig = Rig()
+    sid = rig.schedule(0, 1000, "a")
+    rig.send(EDGE, Schedule(90, False, timer(timer_id(USERS[0], "b"), USERS[0], START + 1000)))  # storage is busy
+    rig.send(EDGE, Reschedule(91, "default", sid, START + 500))
+    rig.send(EDGE, Cancel(92, "default", sid))
+    rig.store_once()
+    rig.fail(applied=True)
+    rig.tick(START + 100)
+    rig.store()
+    answered = {answer.ref: answer.status for answer in rig.answers}
+    assert (answered[91], answered[92]) == (NOT_FOUND, OK), "as if it had been cancelled first"
+    assert rig.ask(Cancel(rig.ref(), "default", sid)).status == OK, "its publisher may not have had the answer"
+
+
 # -- Claims. -----------------------------------------------------------------------------------------------------------
 def test_nothing_is_handed_out_before_its_claim_is_durable() -> None:
     rig = Rig()
@@ -1207,15 +1222,24 @@ class Promises(RuleBasedStateMachine):
             self.due[sid] = request.due_ms
         else:
             assert answer.status == NOT_FOUND
-            assert sid in self.gone or sid in self.unsure or sid not in self.due
+            if not self._is_being_cancelled(sid):  # by a request that was applied before this one, and not answered yet
+                assert sid in self.unsure or (sid in self.gone and not isinstance(request, Cancel))
+            self.gone.add(sid)
+
+    def _is_being_cancelled(self, sid: str) -> bool:
+        return any(
+            sid in self.before[asked.ref] if isinstance(asked, CancelAll) else isinstance(asked, Cancel) and asked.sid == sid
+            for asked in self.asked.values()
+        )
 
     def _cancelled_all(self, request: CancelAll, answer: TimerAnswer) -> None:
         storage = self.rig.storage
+        beside = {asked.timer.sid for asked in self.asked.values() if isinstance(asked, Schedule) and asked.timer.key == request.key}
         before = self.before.pop(request.ref)
         if answer.status == UNAVAILABLE:
             self.unsure |= before
             return
-        cancelled = {sid for sid in before if sid in storage.cancelled}
+        cancelled = {sid for sid in before | beside if sid in storage.cancelled}
         assert not cancelled & self.handed, "fired, and cancelled with the others"
         self.gone |= cancelled
         inherited_ms = self.rig.core._horizon.inherited_ms
@@ -1262,6 +1286,8 @@ class Promises(RuleBasedStateMachine):
             self.unconfirmed[session].remove(sid)
         if sid not in self.done and sid not in self.gone:
             self.handed.discard(sid)
+            for sids in self.before.values():
+                sids.discard(sid)  # a CancelAll of that time came too late for it
             self.doomed.discard(sid)
             self.again[sid] = self.rig.now + delay
         self.rig.send(session, FireAgain([(sid, self.rig.now + delay)]))

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from engine.core.journal.journal_records import Adopted
 from engine.core.journal.rebuild import payloads
@@ -13,6 +14,7 @@ from engine.core.journal.salvage import salvage_journal
 from engine.core.journal.stored_formats import decode_journal, decode_stored
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.envelope import Envelope
+from engine.core.model.formats import FORMATS
 from engine.core.model.message import SharedBody
 from engine.core.model.routing import audience_key
 from engine.core.wire.records import (
@@ -180,7 +182,7 @@ def test_a_connection_that_outlived_its_link_session_was_connected_all_the_time(
     assert ids(world.settle()) == ["now"]
 
 
-def test_an_unacknowledged_broadcast_is_repeated_and_then_stalls_like_any_message() -> None:
+def test_an_unacknowledged_broadcast_is_repeated_and_then_left_to_the_next_connection_like_any_message() -> None:
     world = world_with("a")
     world.broadcast("b1")
     assert delivered(world.settle()) == [(1, 1)]
@@ -362,7 +364,7 @@ def test_a_rescue_puts_the_body_back_the_cursor_and_the_subscriptions_too() -> N
     world.settle()
     pos = world.broadcast("b1", "news")
     world.settle()
-    world.journal = [(1, payload) for payload in payloads(world.core.mailboxes.values(), 1 << 20)]
+    world.journal = [(1, payload) for payload in payloads(world.core.mailboxes.values(), 1 << 20, FORMATS)]
     world.log.clear()  # the log has lost it too
     world.crash()
     mailbox = world.core.mailboxes["t:a"]
@@ -559,10 +561,18 @@ def test_a_delayed_broadcast_goes_into_the_log_once_however_often_it_fires() -> 
     assert len(world.log) == 1
 
 
+def test_the_key_that_a_delayed_broadcast_could_be_cancelled_by_is_no_key_of_its_message() -> None:
+    world = world_with("a")
+    timer = timer_of(world)
+    world.core.fire([replace(timer, envelope=replace(timer.envelope, collapse="notice"))], world.now_ms)
+    (announcement,) = world.core.broadcast_audience.take_announcements()
+    assert (announcement.entry.envelope.id, announcement.entry.envelope.collapse) == ("b1", "")
+
+
 def test_a_delayed_broadcast_that_storage_does_not_take_has_failed_and_may_fire_again() -> None:
     world = world_with("a")
     world.core.fire([timer_of(world)], world.now_ms)
-    assert world.core.wants_fetch
+    assert world.core.wants_hand_on
     assert len(world.core.broadcast_audience.take_announcements()) == 1
     world.core.announced(["1-x"], done=False)
     assert [record for _, record in world.core.output.to_schedulers] == [FireFailed(["1-x"])]

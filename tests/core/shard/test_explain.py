@@ -10,8 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from msgspec.structs import replace
 
+from engine.core.inbox.inbox import InboxLimits
 from engine.core.journal.journal_records import page_of
-from engine.core.model.category import PolicyTerms
+from engine.core.model.category import DIGEST, INBOX, OFF, Category, PolicyTerms
 from engine.core.model.constants import HIGH, LOW, NORMAL
 from engine.core.model.envelope import Envelope, Merge
 from engine.core.policy.profile import Profile
@@ -48,6 +49,8 @@ from tests.support.policy_world import (
 )
 from tests.support.shard_world import World, of
 
+OPT_IN = PolicyTerms("offers", Category(default=OFF))
+KEPT = InboxLimits(messages_max=20, keep_ms=HOUR_MS, pinned_max=2, numbers_max=100)
 WORDS = {ACCEPTED: "deliver", SUPPRESSED: "suppress", DEFERRED: "defer", DUPLICATE: "duplicate"}
 
 
@@ -107,7 +110,7 @@ def test_each_decision_is_explained_with_its_reasons() -> None:
 
 messages = st.tuples(
     st.sampled_from(["a", "b", "promo.x", "forum.y"]),
-    st.sampled_from([None, None, CAPPED, ONCE, MANDATORY]),
+    st.sampled_from([None, None, CAPPED, ONCE, MANDATORY, OPT_IN]),
     st.sampled_from([HIGH, NORMAL, NORMAL, LOW]),
     st.sampled_from([None, None, None, Merge(600_000), Merge(600_000, True)]),
     st.sampled_from(["1", "2", "3", "new", "new", "new"]),
@@ -116,6 +119,8 @@ messages = st.tuples(
 profiles = st.sampled_from([
     Profile(), NIGHT, Profile(digest_types=("forum.*",), muted_targets=("t:1",)),
     Profile(quiet=(QuietHours(60, 30),), digest_types=("forum.*",)),
+    Profile(categories={"touch": OFF, "news": DIGEST, "law": OFF}, on_types=("b",)),
+    Profile(categories={"touch": INBOX}, inbox_types=("promo.*",), on_types=("b",)),
 ])  # fmt: skip
 
 
@@ -123,7 +128,7 @@ profiles = st.sampled_from([
 @given(profiles, st.lists(messages, max_size=12), st.booleans())
 @example(NIGHT, [("promo.x", None, HIGH, None, "1", 10 * HOUR_MS), ("a", None, NORMAL, None, "1", 0)], False)
 def test_what_was_explained_happens_and_asking_changed_nothing(profile: Profile, history: list[Any], connected: bool) -> None:
-    world = at(NOON)
+    world = at(NOON, inbox=KEPT)
     wants(world, profile)
     if connected:
         world.attach(1)
@@ -150,7 +155,7 @@ def test_what_was_explained_happens_and_asking_changed_nothing(profile: Profile,
             # Storage remembers it, which the scheduler finds when the edge schedules what the shard puts off.
             assert asked.reasons[-1][1].endswith("a repeat of this id gets the same answer")
         else:
-            assert asked.decision == WORDS[found.status]
+            assert asked.decision == ("inbox" if found.detail.startswith("inbox: ") and found.status == ACCEPTED else WORDS[found.status])
             assert (asked.until_ms, asked.seq) == (found.until_ms, found.seq if found.status == DUPLICATE else 0)
 
 
@@ -222,6 +227,15 @@ def test_why_a_message_was_not_delivered_is_told_with_its_time() -> None:
     world.settle()
     deferred = traced(world, "late")
     assert (deferred.state, events(deferred)) == ("pending", ["deferred", "accepted"])
+
+
+def test_what_is_in_the_inbox_only_is_predicted_and_found_there() -> None:
+    world = World(inbox=KEPT)
+    wants(world, Profile(inbox_types=("feed.*",)))
+    assert ask(world, post(world, "m1", "feed.like")).decision == "inbox"
+    told(world, id="m1", type="feed.like")
+    found = traced(world, "m1")
+    assert (found.state, found.seq, events(found)) == ("inboxed", 1, ["inboxed"])
 
 
 def test_a_summary_that_was_kept_back_is_found_under_its_own_id() -> None:

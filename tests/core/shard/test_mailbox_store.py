@@ -11,6 +11,7 @@ from engine.core.journal.journal_records import PAGE_RECENT_IDS
 from engine.core.mailbox.memory import MAILBOX_BYTES
 from engine.core.model.constants import HIGH, LOW, NORMAL
 from engine.core.model.envelope import Merge
+from engine.core.model.routing import slot_of
 from engine.core.shard import mailbox_store
 from engine.core.wire.records import ACCEPTED, DUPLICATE, Deliver, Explain, GetProfile, Post, Posted, ProfileIs, Trace
 from tests.support.shard_world import World, delivered, of
@@ -68,6 +69,19 @@ def test_the_least_recently_used_go_first_and_only_as_many_as_are_wanted() -> No
     assert in_memory(world) == ["ann", "dan"]
     assert evict(world, 1) == 1
     assert in_memory(world) == ["ann"]
+
+
+def test_the_mailboxes_of_a_slot_are_found_without_a_look_at_the_others() -> None:
+    world = written("ann", "bob", "cid")
+    store = world.core.mailbox_store
+    slots = {user: slot_of(f"t:{user}") for user in ("ann", "bob", "cid")}
+    assert store.keys_in([slots["cid"], slots["ann"]]) == [f"t:{user}" for user in sorted(("ann", "cid"), key=slots.__getitem__)]
+    store.drop(["t:cid"])
+    assert evict(world, 1) == 1
+    assert store.keys_in(slots.values()) == ["t:bob"]
+    ask(world, "ann")
+    world.settle()
+    assert store.keys_in([slots["ann"]]) == ["t:ann"]
 
 
 def test_an_evicted_user_comes_back_as_they_were() -> None:

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.core.model.category import Category, PolicyTerms
+from engine.core.model.trace_context import TraceContext, traced_body
 from engine.core.shard import output as module
 from engine.core.shard.output import LATENCY_BUCKETS_MS, Latencies, SessionEvent, ShardOutput
 from tests.support.shard_world import EDGE, World
@@ -163,3 +165,71 @@ def test_times_are_counted_in_their_buckets_and_added_up_a_negative_one_as_0(tim
         expected[bisect_left(LATENCY_BUCKETS_MS, ms)] += 1
     assert latencies.buckets() == expected
     assert (latencies.count, latencies.sum_ms) == (len(times_ms), sum(max(ms, 0) for ms in times_ms))
+
+
+def test_each_bucket_remembers_the_message_that_was_counted_last() -> None:
+    latencies = Latencies()
+    latencies.exact[3], latencies.seen[3] = 2, ("a", b"", 1000)
+    latencies.exact[4], latencies.seen[4] = 1, ("b", b"", 900)
+    for ms, id in ((280, "c"), (290, "d"), (-5, "early"), (10**9, "late")):
+        latencies.add_other(ms, (id, b"", 2000))
+    upper = {bound: (id, ms, at_ms) for bucket, id, ms, at_ms, _ in latencies.exemplars() for bound in [(*LATENCY_BUCKETS_MS, -1)[bucket]]}
+    assert upper == {3: ("a", 3, 1000), 4: ("b", 4, 900), 300: ("d", 290, 2000), 1: ("early", 0, 2000), -1: ("late", 10**9, 2000)}
+
+
+def test_messages_are_counted_by_tenant_and_transport_and_are_exemplars_of_their_times() -> None:
+    world = World()
+    world.attach(1)
+    world.settle()
+    world.post(id="order-17")
+    world.settle()
+    world.now_ms += 20
+    world.ack(1, 1)
+    world.settle()
+    stats = world.core.stats(world.now_ms)
+    assert stats["figures"]["sent"] == [("t", "websocket", 1)]
+    assert stats["figures"]["acknowledged"] == [("t", 1)]
+    (bucket,) = stats["exemplars"]["ack_latency"]
+    assert (LATENCY_BUCKETS_MS[bucket[0]], *bucket[1:]) == (20, "order-17", 20, world.now_ms, "")
+    assert [id for _, id, *_ in stats["exemplars"]["send_latency"]] == ["order-17"]
+
+
+def test_what_nobody_is_connected_for_is_counted_with_its_reason() -> None:
+    world = World()
+    world.post(retain=False, policy_terms=PolicyTerms("touch"))
+    world.settle()
+    stats = world.core.stats(world.now_ms)
+    assert stats["suppressed"] == 1
+    assert stats["figures"]["suppressed"] == [("t", 1)]
+    assert stats["figures"]["decisions"] == [("suppressed", "nobody_connected", "touch", 1)]
+
+
+def test_decisions_are_counted_by_reason_and_category_once_they_are_committed() -> None:
+    world = World()
+    terms = PolicyTerms("touch", Category(cap=1))
+    world.post(id="first", policy_terms=terms)
+    world.settle()
+    world.post(id="second", policy_terms=terms)
+    group = world.core.take_group(world.now_ms)
+    assert group is not None
+    assert world.core.stats(world.now_ms)["figures"]["decisions"] == [("delivered", "", "touch", 1)]
+    world.append(group)
+    world.core.group_committed(world.now_ms)
+    stats = world.core.stats(world.now_ms)
+    assert stats["figures"]["decisions"] == [("delivered", "", "touch", 1), ("suppressed", "cap", "touch", 1)]
+    assert stats["figures"]["suppressed"] == [("t", 1)]
+
+
+def test_an_exemplar_names_the_trace_of_a_message_that_is_recorded() -> None:
+    world = World()
+    world.attach(1)
+    world.settle()
+    for number, sampled in enumerate((False, True), 1):
+        context = TraceContext("a" * 32, "b" * 16, sampled)
+        world.post(body=traced_body(context, b'"id":"x","data":"%b"' % (b"y" * 1000)))
+        world.settle()
+        world.now_ms += 20 * number
+        world.ack(1, number)
+        world.settle()
+    traces = {ms: trace for _, _, ms, _, trace in world.core.stats(world.now_ms)["exemplars"]["ack_latency"]}
+    assert traces == {20: "", 40: "a" * 32}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import pytest
+
 from engine.core.journal.journal_records import Handled, StoredMessage
 from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import slot_of
-from engine.core.shard.slot_loads import HALF_LIFE_MS, SAMPLED, SlotLoads
+from engine.core.shard.slot_loads import COUNTED_MAX, HALF_LIFE_MS, SlotLoads
 
 START_MS = 1_800_000_000_000
 
@@ -51,13 +55,30 @@ def test_reading_it_often_changes_nothing() -> None:
     assert abs(often.per_s(end_ms)[slot] - once.per_s(end_ms)[slot]) < 1e-6
 
 
-def test_only_messages_count_and_only_in_every_eighth_group() -> None:
+def test_only_messages_count() -> None:
     loads = SlotLoads()
-    for _ in range(SAMPLED):
-        loads.committed([Handled("default:anyone", 1, [])], START_MS)
-    assert not loads.per_s(START_MS)
-    for _ in range(SAMPLED - 1):
-        loads.committed([stored("anyone")], START_MS)
+    loads.committed([Handled("default:anyone", 1, [])], START_MS)
+    loads.committed([], START_MS)
     assert not loads.per_s(START_MS)
     loads.committed([stored("anyone")], START_MS)
     assert set(loads.per_s(START_MS)) == {slot_of("default:anyone")}
+
+
+@pytest.mark.parametrize("size", [1, COUNTED_MAX, COUNTED_MAX + 1, 100])
+def test_every_place_in_a_group_counts_alike_however_large_it_is(size: int) -> None:
+    loads, users = SlotLoads(), [f"user-{place}" for place in range(size)]
+    group, groups = [stored(user) for user in users], 4000
+    for _ in range(groups):
+        loads.committed(group, START_MS)
+    found = loads.per_s(START_MS)
+    expected = Counter(slot_of(f"default:{user}") for user in users)
+    one = sum(found.values()) / size
+    assert all(abs(found[slot] - count * one) < 0.1 * count * one for slot, count in expected.items())
+
+
+def test_slots_that_are_alike_are_told_apart_from_noise_after_some_seconds_of_little_load() -> None:
+    loads, users = SlotLoads(), [f"user-{place}" for place in range(200)]
+    for number in range(1500):  # 300 a second, each in a group of its own
+        loads.committed([stored(users[number % len(users)])], START_MS)
+    found = loads.per_s(START_MS)
+    assert max(found.values()) / min(found.values()) < 4, "two or three users may share a slot"

@@ -8,12 +8,14 @@ import pytest
 
 from engine.core.model.constants import HIGH, NORMAL
 from engine.core.model.routing import slot_of
+from engine.core.policy.preferences import PreferencesPatch
 from engine.core.policy.profile import Profile
 from engine.core.shard.user_requests import admission_of
 from engine.core.wire.records import (
     OK,
     OVERLOADED,
     UNAVAILABLE,
+    ChangeProfile,
     Erase,
     ErasureDone,
     Explain,
@@ -40,7 +42,12 @@ KEY = "t:u"
 SLOT = slot_of(KEY)
 QUIET = Profile(level="high")
 READS = (Probe(1, KEY, "", 0), GetProfile(1, KEY), Trace(1, KEY, "m"))
-CHANGES = (SetProfile(1, KEY, QUIET), Subscribe(1, KEY, ["a"], []), Happened(1, KEY, 1, "paid", {}))
+CHANGES = (
+    SetProfile(1, KEY, QUIET),
+    ChangeProfile(1, KEY, PreferencesPatch(zone="Asia/Tokyo"), 9),
+    Subscribe(1, KEY, ["a"], []),
+    Happened(1, KEY, 1, "paid", {}),
+)
 
 
 def pressed(world: World, share: float) -> None:
@@ -114,7 +121,7 @@ def test_under_pressure_changes_and_reads_of_pages_are_rejected_with_the_time_to
         (Rejected, record.ref, OVERLOADED) for record in (*strangers, *CHANGES)
     ]
     assert min(record.retry_ms for record in said) > 0
-    assert world.core.output.counters["refused_questions"] == 6
+    assert world.core.output.counters["refused_questions"] == len(CHANGES) + len(strangers)
     world.tell(*READS, Settle(1, KEY, 1, []))
     assert [type(record) for record in world.said()] == [Probed, ProfileIs, Traced, Settled]
     pressed(world, 1)

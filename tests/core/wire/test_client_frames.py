@@ -16,8 +16,22 @@ from engine.errors import Invalid
 @given(st.integers(0, 10**18 - 1), st.booleans())
 def test_a_plain_ack_is_recognised_however_it_is_spaced(seq: int, compact: bool) -> None:
     text = json.dumps({"type": "ack", "seq": seq}, separators=(",", ":") if compact else None).encode()
-    assert client_frames.parse_ack(text) == seq
+    assert client_frames.parse_ack(text) == (seq, 0)
     assert client_frames.parse(text) == ClientAck(seq=seq)
+
+
+@given(st.integers(0, 10**18 - 1), st.integers(1, 10**13 - 1), st.booleans())
+def test_a_plain_ack_may_have_the_time_of_its_client(seq: int, ts: int, compact: bool) -> None:
+    text = json.dumps({"type": "ack", "seq": seq, "ts": ts}, separators=(",", ":") if compact else None).encode()
+    assert client_frames.parse_ack(text) == (seq, ts)
+    assert client_frames.parse(text) == ClientAck(seq=seq, ts=ts)
+
+
+@pytest.mark.parametrize(
+    ("ts", "ms"), [(None, 0), (0, 0), (-5, 0), (1.5e12, 1_500_000_000_000), (1_700_000_000_000.9, 1_700_000_000_000), (1e300, 0)]
+)
+def test_a_time_that_is_none_is_left_out(ts: float | None, ms: int) -> None:
+    assert client_frames.time_of(ts) == ms
 
 
 @pytest.mark.parametrize(
@@ -32,7 +46,7 @@ def test_a_plain_ack_is_recognised_however_it_is_spaced(seq: int, compact: bool)
     ],
 )
 def test_what_is_not_exactly_a_plain_ack_is_left_to_the_parser(text: bytes) -> None:
-    assert client_frames.parse_ack(text) == -1
+    assert client_frames.parse_ack(text) == (-1, 0)
 
 
 @pytest.mark.parametrize(

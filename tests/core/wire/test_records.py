@@ -1,8 +1,8 @@
 """Records between actors, and stored ones, while an engine is upgraded: processes of two versions read what the other writes.
 
-`layouts.json` has the layouts of all records as of the last release. To change one: append fields that have a default, and nothing else. A
-record of a new kind is only read in the release that brings it, and written from the one after it on: then everybody can read it. At
-a release, run `python -m tests.core.wire.test_records`, which writes the file anew.
+`layouts.json` has the layouts of all records as of the last release. To change one: append fields that have a default, and nothing else.
+Records of new kinds belong to the next formats (`engine.core.model.formats`), which are written once every process reads them; they are
+named here. At a release, run `python -m tests.core.wire.test_records`, which writes the file anew, and take the names away.
 """
 
 from __future__ import annotations
@@ -18,12 +18,38 @@ from msgspec import inspect
 
 from engine.core.journal.journal_records import MailboxPage, Record
 from engine.core.mailbox.broadcast_log import BroadcastEntry
+from engine.core.model.formats import FORMATS, ID_BUCKETS, INBOXES
 from engine.core.model.routing import SlotMap
 from engine.core.wire import records as wire
 
 LAYOUTS: Final = Path(__file__).parent / "data" / "layouts.json"
 
 LINKS: Final = (wire.to_shard, wire.from_shard, wire.to_scheduler, wire.scheduler_to_edge, wire.scheduler_to_shard)
+CAME_SINCE: Final = {
+    INBOXES: {
+        "BacklogIs",
+        "BacklogRow",
+        "ChangeProfile",
+        "ConnectionState",
+        "Counts",
+        "InboxIs",
+        "InboxMarked",
+        "InboxRow",
+        "Inboxed",
+        "MarkInbox",
+        "Marked",
+        "OpenWindow",
+        "PreferencesPatch",
+        "ReadBacklog",
+        "ReadInbox",
+        "ReadUser",
+        "StoredInbox",
+        "UserIs",
+    },
+    ID_BUCKETS: set(),  # in storage only
+}
+"""Records that the last release does not read, by the formats that have them."""
+
 STORED: Final = (Record, MailboxPage, wire.Timer, BroadcastEntry, SlotMap)
 
 
@@ -80,12 +106,24 @@ def test_a_record_is_what_the_last_release_reads_and_writes_but_for_fields_at_it
     assert compatible(RELEASED[name], now[name])
 
 
+def test_a_record_that_the_last_release_does_not_read_belongs_to_newer_formats() -> None:
+    assert layouts().keys() - RELEASED.keys() == set().union(*CAME_SINCE.values())
+    assert max(CAME_SINCE, default=FORMATS) == FORMATS
+
+
+def test_requests_of_newer_formats_are_known_to_those_who_send_them() -> None:
+    asked = {cls.__name__ for cls in structs_in(inspect.type_info(wire.to_shard.type)) if "ref" in cls.__struct_fields__}
+    assert {kind.__name__: formats for kind, formats in wire.NEWER.items()} == {
+        name: formats for formats, names in CAME_SINCE.items() for name in names & asked
+    }
+
+
 def test_a_reader_of_the_version_before_ignores_fields_at_the_end_and_one_of_the_next_fills_them_in() -> None:
     attach = wire.Attach(1, "default:anna", 0, "", 0, "s", "d", True, 7, ("a",))
     packed: list[Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(attach))
     newer = msgspec.msgpack.encode([[*packed, "a field of the next version", {"and": 1}]])
     assert wire.to_shard.decode(newer) == [attach]
-    older = msgspec.msgpack.encode([packed[:-3]])
+    older = msgspec.msgpack.encode([packed[:-4]])
     assert wire.to_shard.decode(older) == [msgspec.structs.replace(attach, resume=False, sent=0, topics=())]
 
 

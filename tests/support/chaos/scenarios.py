@@ -83,6 +83,7 @@ SCENARIOS: Final = (
     Scenario("disk-full", "the disk of Redis full for 4 s", faults.disk_full, "small disk"),
     Scenario("clock", "wall clocks step +1 h, -2 h, +1 h", None, "movable clock"),
     Scenario("sentinel", "kill -9 the Redis master; Sentinel promotes a replica", None, "sentinel"),
+    Scenario("sentinel-second", "the same, of the second of two Redis servers", None, "second sentinel"),
 )
 
 
@@ -130,11 +131,33 @@ def _sentinel(folder: Path) -> Iterator[Place]:
         yield Place(victim, fail_over)
 
 
+@contextlib.contextmanager
+def _second_sentinel(folder: Path) -> Iterator[Place]:
+    """Data on two servers, each a shard's, with sentinels and replicas of their own: the second one's master dies."""
+    folders = [folder / "first", folder / "second"]
+    for each in folders:
+        each.mkdir()
+    first, second = SentinelGroup(folders[0], replicas=1), SentinelGroup(folders[1], replicas=2)
+    with (
+        first,
+        second,
+        breakable(folder, "--schedulers", "2", "--redis", f"{first.url} {second.url}", redis_replicas_min="1") as victim,
+    ):
+
+        async def fail_over(_victim: Victim) -> None:
+            master = second.master()
+            master.kill()
+            await asyncio.to_thread(second.await_other, master)
+
+        yield Place(victim, fail_over)
+
+
 PLACES: Final[dict[str, Callable[[Path], AbstractContextManager[Place]]]] = {
     "plain": _plain,
     "small disk": _small_disk,
     "movable clock": _movable_clock,
     "sentinel": _sentinel,
+    "second sentinel": _second_sentinel,
 }
 
 

@@ -1,7 +1,7 @@
--- One group commit: skip a group that was applied, look up its ids, append.
--- KEYS: epoch, head, journal, idempotency keys...   ARGV: epoch, number, payload, ttl ms, expected head, values...
+-- One group commit: skip a group that was applied, look up and store its ids, append.
+-- KEYS: epoch, head, journal, then as accepted_ids.lua   ARGV: epoch, number, payload, ttl ms, expected head, then as accepted_ids.lua
 -- head is "<epoch>-<number>" of the last append, with a suffix "u" when that was rolled back (undone).
--- Returns {"OK"}, {"LOST", what, found} or {"KNOWN", index, value, ...}.
+-- Returns {"OK"}, {"LOST", what, found} or {"KNOWN", what `ids_known` returns}.
 local head = redis.call('GET', KEYS[2]) or ''
 local last = string.match(head, '^' .. ARGV[1] .. '%-(%d+)u?$')
 if last and tonumber(last) >= tonumber(ARGV[2]) then
@@ -9,21 +9,20 @@ if last and tonumber(last) >= tonumber(ARGV[2]) then
 elseif head ~= ARGV[5] then
   return {'LOST', 'the last group', head}
 end
-local known = {}
-for i = 4, #KEYS do
-  local value = redis.call('GET', KEYS[i])
-  if value then
-    known[#known + 1] = i - 4
-    known[#known + 1] = value
-  end
-end
-if #known > 0 then
-  return {'KNOWN', unpack(known)}
+ids_open(4, 6, tonumber(ARGV[4]))
+local stamped, own, stored, rejected = ids_store_all()
+if #stamped > 0 or #own > 0 then
+  ids_drop_all(stored or {})
+  return {'KNOWN', stamped, own}
+elseif rejected then
+  return rejected
 end
 -- Redis rejects writes (out of memory, disk full, demoted master) at a script's first write only: the group applies whole or not.
-redis.call('XADD', KEYS[3], ARGV[1] .. '-' .. ARGV[2], 'b', ARGV[3])
-for i = 4, #KEYS do
-  redis.call('SET', KEYS[i], ARGV[i + 2], 'PX', ARGV[4])
+local appended = redis.pcall('XADD', KEYS[3], ARGV[1] .. '-' .. ARGV[2], 'b', ARGV[3])
+if type(appended) == 'table' then
+  ids_drop_all(stored)
+  return appended
 end
 redis.call('SET', KEYS[2], ARGV[1] .. '-' .. ARGV[2])
+ids_grow(stored)
 return {'OK'}

@@ -4,7 +4,7 @@
 -- ARGV: epoch, number, lowest mark expected, MAXLEN, now ms, then per stream:
 --   mailbox key, page blob or '' for none, trim below, next window closes at ms (0: none is open, -1: it never had one),
 --   expires at ms (0 without entries), the sweep looks at ms (0: never), removed at (-1, or: delete page and stream first, and give out
---   no number up to this one again), subscriptions joined by line feeds, entries n, n x (seq, blob)
+--   no number up to this one again), subscriptions joined by line feeds, entries to delete joined by spaces, entries n, n x (seq, blob)
 -- Returns {'OK', streams that passed a multiple of 64 entries...}: their size is to be measured (stream_trim.lua).
 -- mark is "<epoch>-<number>" of the last write. A write contains only what changed since the one it expects, so it must not be applied
 -- when that one is missing.
@@ -99,8 +99,9 @@ local reply = {'OK'}
 for i = 15, #KEYS do
   local stream = KEYS[i]
   local name, page, trim_below, closes, expires = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], tonumber(ARGV[at + 4])
-  local looks, removed_at, topics, count = ARGV[at + 5], tonumber(ARGV[at + 6]), ARGV[at + 7], tonumber(ARGV[at + 8])
-  local entry = at + 9
+  local looks, removed_at, topics = ARGV[at + 5], tonumber(ARGV[at + 6]), ARGV[at + 7]
+  local deleted, count = ARGV[at + 8], tonumber(ARGV[at + 9])
+  local entry = at + 10
   local before, held = 0, 0
   if is_counted then
     before, held = redis.call('HSTRLEN', KEYS[3], name), tonumber(redis.call('HGET', held_key, name) or '0')
@@ -124,10 +125,10 @@ for i = 15, #KEYS do
     end
     entry = entry + 2
   end
+  if expires > 0 and redis.call('PTTL', stream) < expires - now then
+    redis.call('PEXPIREAT', stream, expires)
+  end
   if count > 0 then
-    if redis.call('PTTL', stream) < expires - now then
-      redis.call('PEXPIREAT', stream, expires)
-    end
     local length = redis.call('XLEN', stream)
     if math.floor(length / 64) ~= math.floor((length - count) / 64) then
       reply[#reply + 1] = stream
@@ -135,6 +136,9 @@ for i = 15, #KEYS do
   end
   if page ~= '' then
     redis.call('XTRIM', stream, 'MINID', trim_below .. '-0')
+    for seq in string.gmatch(deleted, '%d+') do
+      redis.call('XDEL', stream, seq .. '-0')
+    end
     redis.call('HSET', KEYS[3], name, page)
     if closes == '0' then
       redis.call('ZREM', KEYS[4], name)

@@ -1,0 +1,261 @@
+/** Browser client of ray-notification-engine. The interface it speaks is PROTOCOL.md. Times are milliseconds unless a name says otherwise. */
+
+export type State = "connecting" | "open" | "reconnecting" | "offline" | "paused" | "closed";
+export type Transport = "websocket" | "sse" | "poll";
+
+/** A notification as the engine delivers it. */
+export interface Message<Data = any> {
+  seq: number;
+  id: string;
+  event_id: string;
+  type: string;
+  priority: "high" | "normal" | "low";
+  ts: number;
+  attempt: number;
+  actor?: any;
+  target?: any;
+  context?: any;
+  url?: string;
+  data?: Data;
+  /** Of a summary: how many it stands for, and whom of. */
+  count?: number;
+  actors?: any[];
+  text?: string;
+  /** The id of the message that this one stands for: show it in its place. */
+  replaces?: string;
+  /** The trace it belongs to (W3C Trace Context). */
+  traceparent?: string;
+  /** Path of the link that turns its category off for this user, where the category has one. */
+  unsubscribe?: string;
+}
+
+/** The counts of a user's inbox; a higher revision is newer. */
+export interface Counts {
+  unread: number;
+  unseen: number;
+  revision: number;
+}
+
+/** A message as it is kept in the inbox. */
+export interface InboxMessage<Data = any> extends Omit<Message<Data>, "attempt"> {
+  accepted_at: number;
+  acknowledged: boolean;
+  read: boolean;
+  seen: boolean;
+  archived: boolean;
+  pinned: boolean;
+}
+
+export interface InboxPage extends Counts {
+  /** The newest first. */
+  messages: InboxMessage[];
+  /** Begins the next page; absent at the end. */
+  before?: number;
+}
+
+export interface InboxQuery {
+  before?: number;
+  limit?: number;
+  unread?: boolean;
+  archived?: boolean;
+  /** `post.liked`, or `post.*`. */
+  type?: string;
+  /** Text in any value. */
+  q?: string;
+}
+
+export type Mark = "read" | "unread" | "seen" | "archive" | "unarchive" | "pin" | "unpin";
+
+/** One by one, into the inbox without being sent, together with others in the digest, or not at all. */
+export type Choice = "on" | "inbox" | "digest" | "off";
+
+export interface QuietHours {
+  /** Local times, `22:00`. */
+  from: string;
+  to: string;
+  /** On which it begins; every day when left out. */
+  days?: ("mon" | "tue" | "wed" | "thu" | "fri" | "sat" | "sun")[];
+}
+
+export interface Preferences {
+  user: string;
+  /** IANA time zone, of the quiet hours. */
+  zone: string;
+  /** Language tag of BCP 47; "" for none. */
+  locale: string;
+  quiet: QuietHours[];
+  categories: Record<string, Choice>;
+  /** By event type, or beginning of some: `post.*`. */
+  types: Record<string, Choice>;
+  /** Muted ones. */
+  targets: Record<string, "off">;
+  /** The categories of the application: what the user may choose, and what holds now. */
+  readonly available: Record<string, { title?: string; may: Choice[]; default: Choice; choice: Choice }>;
+}
+
+/** What changes; null removes a choice, or a whole member. */
+export interface PreferencesChange {
+  zone?: string | null;
+  locale?: string | null;
+  quiet?: QuietHours[] | null;
+  categories?: Record<string, Choice | null> | null;
+  types?: Record<string, Choice | null> | null;
+  targets?: Record<string, "off" | null> | null;
+}
+
+/** The cursor, and [id, event id] of the messages settled last. */
+export interface Kept {
+  cursor: string | null;
+  settled: [string, string][];
+}
+
+/** Keeps the cursor of each user across page loads. */
+export interface CursorStore {
+  load(key: string): Promise<Kept | null>;
+  save(key: string, kept: Kept): Promise<void>;
+}
+
+export class MemoryStore implements CursorStore {
+  load(key: string): Promise<Kept | null>;
+  save(key: string, kept: Kept): Promise<void>;
+}
+
+/** The default. Where the browser refuses its database, memory. */
+export class IndexedDbStore implements CursorStore {
+  static readonly available: boolean;
+  load(key: string): Promise<Kept | null>;
+  save(key: string, kept: Kept): Promise<void>;
+}
+
+export interface Options {
+  /** Where the engine is; the page's own origin when left out. A path is kept as a prefix. */
+  url?: string | URL;
+  /** A JWT. Neither token nor getToken: the cookie `notify_token` carries it. */
+  token?: string;
+  /** Asked before the first connection, before expiry and after a refusal. */
+  getToken?: () => string | Promise<string>;
+  /** Name of this device. */
+  device?: string;
+  /** Cursor to start from, when the application keeps its own. */
+  lastEventId?: string;
+  /** Keeps the cursor across page loads; IndexedDB when left out. */
+  storage?: CursorStore | Pick<Storage, "getItem" | "setItem">;
+  /**
+   * One connection for all tabs that have the same user, engine and device. A string names who shares, which is needed where the user is
+   * not known from a token (cookies, opaque tokens). Default false. Without Web Locks (insecure contexts) each tab has its own.
+   */
+  share?: boolean | string;
+  /** Disconnects a page that has been hidden for so long, until it is visible. Default: never. */
+  pauseHiddenMs?: number;
+  /** Ask for the counts of the inbox: the event `counts`. Not with polling. Default false. */
+  counts?: boolean;
+  /** "auto" (default): when the `message` listeners have returned. */
+  ack?: "auto" | "manual";
+  /** The ladder, best first; default websocket, sse, poll. */
+  transports?: Transport[];
+  /** WebSockets in a row that never open before the next transport is tried; default 2. One that is not answered at all is enough. */
+  websocketAttempts?: number;
+  /** On a lesser transport: when to try a better one again (doubles up to 10 min); default 60 000. */
+  upgradeAfterMs?: number;
+}
+
+export interface StateDetail {
+  state: State;
+  transport: Transport | null;
+  reason?: string;
+  /** WebSocket close code, or HTTP status, that ended the connection. */
+  code?: number;
+  status?: number;
+  retryInMs?: number;
+}
+
+export interface Welcome {
+  connection?: string;
+  user?: string;
+  epoch: string;
+  seq?: number;
+  resumed: "new" | "ok" | "gap";
+  from: number;
+}
+
+export interface NotifyEvents {
+  /** Shown once. Acknowledged when the listeners have returned, unless one called `preventDefault()`. */
+  message: CustomEvent<Message>;
+  /** One that came again and was dropped. */
+  duplicate: CustomEvent<Message>;
+  state: CustomEvent<StateDetail>;
+  welcome: CustomEvent<Welcome>;
+  /** Handled on another device, or in another tab. */
+  revoke: CustomEvent<{ ids: string[] }>;
+  /** These numbers are gone; nulls when the cursor was unknown, and so is the extent. */
+  gap: CustomEvent<{ from: number | null; to: number | null }>;
+  /** The counts of the inbox, at first and whenever they change; with the option `counts`. */
+  counts: CustomEvent<Counts>;
+  error: CustomEvent<{ code: string; detail: string }>;
+}
+
+/** A connection of one user that keeps itself up. Opens when the current task has ended, so that listeners can be put in place. */
+export class NotifyClient extends EventTarget {
+  constructor(options?: Options);
+  readonly options: Options;
+  readonly url: URL;
+  readonly transports: Transport[];
+  readonly state: State;
+  /** The transport in use, null while not open. */
+  readonly transport: Transport | null;
+  /** Id of the connection at the engine, null while there is none or the transport has none. */
+  readonly connection: string | null;
+  /** Connections established after the first one; -1 before it. */
+  readonly reconnects: number;
+  /** The cursor: everything up to it is handled. */
+  readonly lastEventId: string | null;
+  /** The newest counts of the inbox, null before any. */
+  readonly counts: Counts | null;
+  /** Connect, also after `close()`. */
+  open(): void;
+  /** Disconnect for good; what was handled is acknowledged first. */
+  close(): void;
+  /** Drop the connection and open a new one `afterMs` later. */
+  reconnect(afterMs?: number): void;
+  /** Acknowledge a message, or everything up to and including a sequence number. */
+  ack(target: number | Message): void;
+  /** These cannot be handled: to the dead-letter queue. False: not over a WebSocket now, they stay pending. */
+  nack(ids: string[], reason?: string): boolean;
+  /** Become a subscriber of topics, for good; all topics of the user. Rejects with {@link Refused}. */
+  subscribe(...topics: string[]): Promise<string[]>;
+  /** Be no subscriber any more; the topics that are left. */
+  unsubscribe(...topics: string[]): Promise<string[]>;
+  /** A page of what is kept for the user. Needs no connection, and acknowledges nothing. Rejects with {@link Refused}. */
+  inbox(query?: InboxQuery): Promise<InboxPage>;
+  /** Mark messages of the inbox, for all devices; `read` and `archive` acknowledge them too. `unknown`: ids that are not in it. */
+  mark(mark: Mark, which: { ids: string[] } | { upto: number } | { all: true }): Promise<Counts & { unknown?: string[] }>;
+  /** What the user has chosen, and may choose. Rejects with {@link Refused}. */
+  preferences(): Promise<Preferences>;
+  /** Change what is named, and leave the rest, also what another device changes at the same time; the preferences as they are now. */
+  setPreferences(changes: PreferencesChange): Promise<Preferences>;
+  addEventListener<K extends keyof NotifyEvents>(
+    type: K,
+    listener: (event: NotifyEvents[K]) => void,
+    options?: boolean | AddEventListenerOptions,
+  ): void;
+  addEventListener(type: string, listener: EventListenerOrEventListenerObject | null, options?: boolean | AddEventListenerOptions): void;
+  removeEventListener<K extends keyof NotifyEvents>(
+    type: K,
+    listener: (event: NotifyEvents[K]) => void,
+    options?: boolean | EventListenerOptions,
+  ): void;
+  removeEventListener(type: string, listener: EventListenerOrEventListenerObject | null, options?: boolean | EventListenerOptions): void;
+}
+
+/** An answer of the engine that is not a success. `status` 0: no answer. */
+export class Refused extends Error {
+  constructor(status: number, detail: string, retryAfterMs?: number);
+  readonly status: number;
+  readonly retryAfterMs?: number;
+}
+
+/** `"7-1042"` -> `{epoch: "7", seq: 1042}`; null when it is not a cursor. */
+export function parseEventId(text: string | null | undefined): { epoch: string; seq: number } | null;
+
+/** The claims of a JWT, unverified; empty for an opaque token. */
+export function readClaims(token: string): any;

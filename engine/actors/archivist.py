@@ -1,0 +1,215 @@
+"""The archivist actor: writes what has become of messages to the database of the history, and answers questions about it.
+
+    stream of outcomes --read--> rows --insert, one transaction--> database --settle--> nobody waits for the batch any more
+
+There is one, where `history_url` is set. It owns the database: no other process of the engine has a driver or a password for it.
+
+States of a batch
+    in the stream   appended by a shard or an edge
+    pending         read by an archivist; it stays in the stream
+    stored          its rows are committed
+    settled         deleted from the stream, or kept for groups of consumers (`engine.store.outcome_stream`)
+
+Crash points. The archivist dies before the commit: the batch is pending, and the next archivist reads it first. Between the commit and the
+settlement: likewise, and the rows are there already, so that inserting them changes nothing. Two archivists run at once, such as one
+on a node that was given up: both insert the same rows, and both settle. Redis restarts: its stream is as durable as the journal beside it.
+The database is away: batches wait in the stream, up to its limit; nothing of the engine waits for it. A batch that cannot be read is
+dropped and counted; so is a row that the database refuses.
+
+Tasks
+    archive     the way above; new rows are in the database half a second after the outcome, while it keeps up
+    sweep       deletes rows older than `history_ttl_s`
+    watch       measures what waits in the stream; is this process the newest archivist
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, ClassVar, Final, TypeVar
+
+import redis.asyncio as redis
+
+from engine.actors.actor_process import REAL, Process, ProcessContext
+from engine.actors.incarnation import Incarnation
+from engine.config import Config
+from engine.errors import StorageUnavailable
+from engine.store.history.history_database import HistoryDatabase, HistoryQuery
+from engine.store.history.outcome_rows import Row, erasures_of, rows_of
+from engine.store.outcome_stream import OutcomeBatch, OutcomeReader, StreamLag
+from engine.store.sealed_config import SealedConfig
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_IDLE_S: Final = 0.25
+"""Between two looks at an empty stream."""
+
+_BATCHES: Final = 8
+"""Read at once: up to as many rows as one transaction has, or a few more."""
+
+_RETRY_FIRST_S: Final = 0.5
+_RETRY_CAP_S: Final = 10.0
+
+_WATCH_S: Final = 1.0
+
+
+class Archivist(Process):
+    """The archivist. Its name and configuration are the same in every incarnation."""
+
+    role: ClassVar[str] = "archivist"
+
+    def __init__(self, config: Config | SealedConfig, index: int, context: ProcessContext = REAL) -> None:
+        super().__init__(config, index, context)
+        self._archived = 0  # rows committed
+        self._refused = 0  # rows, and outcomes that cannot be read
+        self._swept = 0
+        self._fault = "not asked yet"  # why the database does not answer
+        self._lag = StreamLag(0, 0, 0, 0)
+        # One thread writes, so that batches stay in order; another one answers, so that no question waits for a batch.
+        self._writing = ThreadPoolExecutor(1, "history")
+        self._reading = ThreadPoolExecutor(1, "query")
+        self._client: redis.Redis
+        self._reader: OutcomeReader
+        self._database: HistoryDatabase
+
+    # -- what other actors call ---------------------------------------------------------------------------------------
+
+    async def stats(self) -> dict[str, Any]:
+        """Gauges and counters by name, from memory."""
+        lag = self._lag
+        return {
+            **self._vitals(),
+            "database": self._fault or "ok",
+            "archived": self._archived,
+            "refused": self._refused,
+            "swept": self._swept,
+            "waiting": lag.waiting,
+            "stream_bytes": lag.bytes,
+            "dropped": lag.dropped,
+            "lag_ms": max(self._now_ms() - lag.oldest_ms, 0) if lag.oldest_ms else 0,
+        }
+
+    async def query(self, wanted: dict[str, Any], limit: int, oldest_first: bool = False, proof: bytes = b"") -> list[Row]:
+        """Rows of the history, see `HistoryDatabase.query`.
+
+        Raises:
+            NotProven: it is not the engine that asks.
+            StorageUnavailable: the database does not answer.
+        """
+        self._lock.check("query", proof)
+        self.begin()
+        if not self._ready.is_set():
+            raise StorageUnavailable("the archivist is starting")
+        look = partial(self._database.query, HistoryQuery(wanted), limit, oldest_first=oldest_first)
+        return await self._in(self._reading, look)
+
+    async def drain(self, proof: bytes = b"") -> None:
+        """Write what is in the stream by now, as far as the database answers."""
+        self._lock.check("drain", proof)
+        if self._ready.is_set() and not self._fault:
+            while (await self._reader.lag()).oldest_ms and not self._fault:
+                await asyncio.sleep(_IDLE_S)
+
+    # -- tasks --------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        self._client = self._context.connect(self._config)
+        self._reader = OutcomeReader(self._client, self._config)
+        self._database = HistoryDatabase(self._config.history_url, self._config.data_dir)
+        incarnation = Incarnation(self._credentials.name, self._client)
+        await self._retry_storage(incarnation.begin)
+        self._context.tune_memory()
+        self._ready.set()  # it is, also while the database is away: the engine needs it for nothing
+        log.info("the archivist writes to %s", self._database.shown)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._archive())
+            tasks.create_task(self._watch())
+            tasks.create_task(incarnation.watch(self._config.health_ms))
+
+    async def _archive(self) -> None:
+        """Bring the schema up to date, then move batches from the stream to the database."""
+        await self._until_done(self._writing, self._database.migrate)
+        sweeping = asyncio.ensure_future(self._sweep())
+        try:
+            again = True  # first what an earlier archivist has read and not settled
+            while True:
+                try:
+                    batches = await self._reader.read(_BATCHES, again=again)
+                except StorageUnavailable as error:
+                    log.warning("the archivist waits for the stream: %s", error)
+                    await asyncio.sleep(_RETRY_FIRST_S)
+                    continue
+                if batches:
+                    await self._store(batches)
+                elif again:
+                    again = False
+                else:
+                    await asyncio.sleep(_IDLE_S)
+        finally:
+            sweeping.cancel()
+
+    async def _store(self, batches: list[OutcomeBatch]) -> None:
+        """Store these batches, and settle them; returns when that is done."""
+        start = 0
+        while start < len(batches):
+            end, rows, erased, unread = start, list[Row](), list[tuple[str, int]](), 0
+            while end < len(batches) and (end == start or len(rows) + batches[end].count <= self._config.history_rows_max):
+                batch = batches[end]
+                if batch.outcomes is None:
+                    log.error("a batch of %d outcomes of %s cannot be read", batch.count, batch.source)
+                    unread += batch.count
+                else:
+                    rows += rows_of(batch.outcomes, batch.source, batch.number)
+                    erased += erasures_of(batch.outcomes)
+                end += 1
+            refused = await self._until_done(self._writing, partial(self._database.store, rows, erased))
+            self._archived += len(rows) - refused
+            self._refused += refused + unread
+            await self._settle(batches[start:end], refused)
+            start = end
+
+    async def _settle(self, batches: list[OutcomeBatch], refused: int) -> None:
+        lost = [batch.count if batch.outcomes is None else 0 for batch in batches]
+        lost[0] += refused
+        await self._retry_storage(lambda: self._reader.settle(list(zip(batches, lost, strict=True))))
+
+    async def _sweep(self) -> None:
+        ttl_ms = self._config.history_ttl_s * 1000
+        while True:
+            now_ms = self._now_ms()
+            swept = await self._until_done(self._writing, partial(self._database.sweep, now_ms - ttl_ms, now_ms))
+            self._swept += swept
+            await asyncio.sleep(_IDLE_S if swept else self._config.history_sweep_ms / 1000)
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                self._lag = await self._reader.lag()
+            except StorageUnavailable as error:
+                log.info("the lag of the history is not known: %s", error)
+            await asyncio.sleep(_WATCH_S)
+
+    async def _until_done(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        """The result of work with the database; repeats it while the database is away."""
+        wait_s = _RETRY_FIRST_S
+        while True:
+            try:
+                done = await self._in(threads, work)
+            except StorageUnavailable as error:
+                if not self._fault or wait_s == _RETRY_FIRST_S:
+                    log.warning("the history waits: %s", error)
+                self._fault = str(error)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, _RETRY_CAP_S)
+            else:
+                self._fault = ""
+                return done
+
+    @staticmethod
+    async def _in(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(threads, work)

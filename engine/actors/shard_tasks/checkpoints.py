@@ -1,0 +1,125 @@
+"""Checkpoints of a shard: dirty mailboxes to storage every few seconds, users that went offline at once; then the journal is trimmed.
+
+One at a time, whoever wants it: the two tasks here, a slot that is handed over, an erasure, the drain before the process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import redis.asyncio as redis
+
+from engine.actors.actor_process import RETRY_S
+from engine.config import Config
+from engine.core.journal.journal_records import Checkpoint
+from engine.core.shard.shard import ShardCore
+from engine.errors import Fenced, StorageUnavailable
+from engine.store.journal import Journal
+from engine.store.pages import Pages
+
+log = logging.getLogger(__name__)
+
+_FILL_PAUSE_S: Final = 0.001
+"""Between two parts of a checkpoint (`checkpoint_mailboxes`), which take as long: half of the shard's time is left to messages."""
+
+_DONE_MAILBOXES: Final = 256
+"""Mailboxes of a written checkpoint at once: a millisecond."""
+
+_SPILL_MESSAGES: Final = 5000
+"""Messages per partial checkpoint: tens of milliseconds, after which the journal's checkpoint can run."""
+
+
+class Checkpoints:
+    """The checkpoints of one shard.
+
+    Args:
+        client: of the server that has the shard's users.
+        flush: carries out what the core wants.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        client: redis.Redis,
+        core: ShardCore,
+        journal: Journal,
+        pages: Pages,
+        *,
+        flush: Callable[[], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._client = client
+        self._core = core
+        self._journal = journal
+        self._pages = pages
+        self._flush = flush
+        self._now_ms = now_ms
+        self._writing = asyncio.Lock()
+        self._spill_wanted = asyncio.Event()
+
+    def wake(self) -> None:
+        """Begin when the core has users that went offline."""
+        if self._core.mailbox_store.wants_spill:
+            self._spill_wanted.set()
+
+    async def run(self) -> None:
+        """Write everything that is dirty every `checkpoint_ms`."""
+        while True:
+            await asyncio.sleep(self._config.checkpoint_ms / 1000)
+            await self.write(full=True)
+            await self._look()
+
+    async def run_spills(self) -> None:
+        """Move the messages of users that went offline to the offline stream at once."""
+        while True:
+            await self._spill_wanted.wait()
+            self._spill_wanted.clear()
+            await self.write(full=False)
+
+    async def write(self, *, full: bool) -> None:
+        """Write a checkpoint: of all that is dirty, or of the users that went offline. When storage is away it is left to the next one."""
+        await self._write(lambda: self._core.mailbox_store.take_checkpoint(full, _SPILL_MESSAGES))
+
+    async def write_until_stored(self, take: Callable[[], Checkpoint | None]) -> None:
+        """Write the checkpoint of mailboxes that are to leave, until storage has it."""
+        while not await self._write(take):
+            pass
+
+    async def _write(self, take: Callable[[], Checkpoint | None]) -> bool:
+        """Write a checkpoint; returns whether storage has it."""
+        async with self._writing:
+            if self._core.mailbox_store.is_writing:
+                raise Fenced("the last checkpoint failed for good, and its task ends this process")
+            checkpoint = take()
+            if checkpoint is None:
+                return True
+            while self._core.mailbox_store.fill_checkpoint(self._config.checkpoint_mailboxes, self._now_ms()):
+                await asyncio.sleep(_FILL_PAUSE_S)
+            try:
+                written = await self._pages.write(checkpoint.spills, self._now_ms())
+                await self._journal.covered(checkpoint.through_commit, written)
+            except StorageUnavailable as error:
+                log.warning("shard %d: checkpoint: %s", self._core.index, error)
+                self._core.mailbox_store.checkpoint_failed()
+                await asyncio.sleep(RETRY_S)
+                return False
+            while self._core.mailbox_store.checkpoint_done(_DONE_MAILBOXES):
+                await asyncio.sleep(0)
+        self._flush()
+        return True
+
+    async def _look(self) -> None:
+        """Check that storage has lost nothing: a shard with nothing to write would not detect it."""
+        try:
+            data_epoch = await self._journal.loss_detector.check(self._client)
+        except StorageUnavailable as error:
+            log.info("shard %d: %s", self._core.index, error)
+            return
+        if data_epoch != self._core.data_epoch:
+            log.error("shard %d: others have lost data, the data epoch is %s now", self._core.index, data_epoch)
+            self._core.data_epoch_changed(data_epoch, self._now_ms())
+            self._flush()

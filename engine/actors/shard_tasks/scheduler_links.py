@@ -1,0 +1,128 @@
+"""A shard's links to the schedulers that use its Redis server: it arms retry timers there, and gets due timers from there.
+
+Schedulers keep retry timers in memory only. So a session that begins anew, and another number of schedulers, make the core arm again what
+was armed there; nothing that is dropped on the way is missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+
+from engine.actors.actor_process import ProcessContext
+from engine.actors.link import LinkCaller
+from engine.actors.tcp_carrier import LinkCredentials
+from engine.config import Config
+from engine.core.model.routing import SlotMap, partition_of
+from engine.core.shard.shard import ShardCore
+from engine.core.wire import records as wire
+from engine.core.wire.pacing import CallBudget
+from engine.store.traces.shard_spans import ShardSpans
+
+
+class SchedulerLinks:
+    """The links of one shard.
+
+    Args:
+        credentials: of the shard.
+        feed: applies an event to the core and carries out what follows.
+        look: called when a scheduler ends its session, which it does when the slot map has changed.
+        spans: of the shard; None: it makes none.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        credentials: LinkCredentials,
+        context: ProcessContext,
+        core: ShardCore,
+        budget: CallBudget,
+        *,
+        slot_map: SlotMap,
+        feed: Callable[[Callable[[], None]], None],
+        look: Callable[[], None],
+        now_ms: Callable[[], int],
+        spans: ShardSpans | None = None,
+    ) -> None:
+        self._config = config
+        self._credentials = credentials
+        self._context = context
+        self._core = core
+        self._budget = budget
+        self._slot_map = slot_map
+        self._feed = feed
+        self._look = look
+        self._now_ms = now_ms
+        self._spans = spans
+        self._tasks: asyncio.TaskGroup
+        self._callers: dict[int, tuple[LinkCaller, asyncio.Task[None]]] = {}
+        self._arms_scheduled = False
+
+    def begin(self, tasks: asyncio.TaskGroup) -> None:
+        """Open the links, whose tasks belong to this group."""
+        self._tasks = tasks
+        self.follow(self._slot_map)
+
+    def carriers(self) -> dict[str, str]:
+        """See LinkCaller.carrier, by name of the actor."""
+        return {f"scheduler-{scheduler}": caller.carrier for scheduler, (caller, _) in self._callers.items()}
+
+    def send(self, partition: int, record: Struct) -> None:
+        """Send a record to a scheduler. Without a link it is dropped: a new session arms again, and an unconfirmed timer fires again."""
+        if self._callers:
+            self._callers[self._slot_map.scheduler(partition)][0].send(record)
+
+    def wake(self) -> None:
+        """Send the retry timers that the core wants, `link_ack_pacing_ms` from now: most messages are acknowledged until then."""
+        if self._core.delivery.wants_timers and not self._arms_scheduled:
+            self._arms_scheduled = True
+            asyncio.get_running_loop().call_later(self._config.link_ack_pacing_ms / 1000, self._feed, self._arm)
+
+    def _arm(self) -> None:
+        self._arms_scheduled = False
+        for key, at_ms in self._core.delivery.arms(self._now_ms()):
+            self.send(partition_of(key), wire.Arm(key, at_ms))
+        self.wake()
+
+    def follow(self, slot_map: SlotMap) -> None:
+        """Keep a link to each scheduler of this slot map."""
+        self._slot_map = slot_map
+        schedulers = slot_map.local(slot_map.schedulers)
+        if len(schedulers) == len(self._callers):
+            return
+        while len(self._callers) > len(schedulers):
+            self._callers.popitem()[1][1].cancel()
+        for scheduler in schedulers[len(self._callers) :]:
+            caller = LinkCaller(
+                self._context.peer(f"scheduler-{scheduler}", self._credentials),
+                self._credentials.name,
+                wire.scheduler_to_shard,
+                self._config,
+                on_records=self.receive,
+                on_reset=partial(self._reset, scheduler),
+                budget=self._budget,
+                pacing_ms=self._config.link_timer_pacing_ms,
+                context=self._context,
+            )
+            self._callers[scheduler] = (caller, self._tasks.create_task(caller.run()))
+        self._feed(partial(self._core.delivery.scheduler_reset, lambda _key: True))  # what was armed elsewhere
+
+    def _reset(self, scheduler: int) -> None:
+        """A new session: the scheduler is another process, or has other partitions. It has no retry timers of this shard."""
+        slots = self._slot_map
+        self._feed(partial(self._core.delivery.scheduler_reset, lambda key: slots.scheduler(partition_of(key)) == scheduler))
+        self._look()
+
+    def receive(self, records: list[Any]) -> None:
+        """Timers that are due."""
+        for record in records:
+            if isinstance(record, wire.Due):
+                self._feed(partial(self._core.delivery.due, record.keys, self._now_ms()))
+            else:
+                if self._spans is not None:
+                    self._spans.fired(record.timers)
+                self._feed(partial(self._core.fire, record.timers, self._now_ms()))

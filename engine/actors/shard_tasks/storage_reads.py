@@ -1,0 +1,115 @@
+"""Reads what the core requests of storage: pages, ranges of offline streams, ids of fired timers; and what edges ask for of inboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from engine.actors.actor_process import RETRY_S
+from engine.actors.link import LinkServer
+from engine.actors.recovery import Recovery
+from engine.core.shard.shard import ShardCore
+from engine.errors import StorageUnavailable
+from engine.store.journal import Journal
+from engine.store.offline_streams import OfflineStreams
+
+log = logging.getLogger(__name__)
+
+_SEND_BACKLOG_BYTES: Final = 32 << 20
+"""On one link, beyond which messages of users who come back stay in storage: an eighth of the link's queue. When that is full, the session
+is reset, all its connections are announced again, and the same messages are read and sent again."""
+
+_SEND_BACKLOG_S: Final = 0.01
+"""Between looks at that backlog: about what a batch takes."""
+
+
+class StorageReads:
+    """Reads for one shard.
+
+    Args:
+        links: to the edges, whose backlog is looked at.
+        flush: carries out what the core wants.
+    """
+
+    def __init__(
+        self,
+        core: ShardCore,
+        journal: Journal,
+        offline: OfflineStreams,
+        recovery: Recovery,
+        links: LinkServer,
+        *,
+        flush: Callable[[], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._core = core
+        self._journal = journal
+        self._offline = offline
+        self._recovery = recovery
+        self._links = links
+        self._flush = flush
+        self._now_ms = now_ms
+        self._wanted = asyncio.Event()
+        self._inbox_wanted = asyncio.Event()
+
+    def wake(self) -> None:
+        """Begin when the core has requests."""
+        if self._core.wants_fetch:
+            self._wanted.set()
+        if self._core.inbox_requests.wants_reads:
+            self._inbox_wanted.set()
+
+    async def run(self) -> None:
+        """Read pages and streams until cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            try:
+                await self._read()
+            except StorageUnavailable as error:
+                log.warning("shard %d: %s", self._core.index, error)
+                await asyncio.sleep(RETRY_S)
+                self._wanted.set()
+            self._flush()
+
+    async def _read(self) -> None:
+        core = self._core
+        if keys := core.take_pages_wanted():
+            try:
+                await self._recovery.read_pages(keys)
+            except StorageUnavailable:
+                core.pages_failed(keys)
+                raise
+            self._flush()
+        if core.mailbox_store.wants_reads and self._links.queued_bytes > _SEND_BACKLOG_BYTES:
+            await asyncio.sleep(_SEND_BACKLOG_S)
+        elif reads := core.mailbox_store.take_reads_wanted(self._offline.ranges_max):
+            try:
+                answers = await self._offline.read(reads)
+            except StorageUnavailable:
+                for read in reads:
+                    core.mailbox_store.read_failed(read)
+                raise
+            for read, entries in zip(reads, answers, strict=True):
+                core.read_done(read, entries, self._now_ms())
+            self._flush()
+        await self._journal.look_up(core.fired_timers)
+        await self._recovery.quarantine_damaged()
+
+    async def run_inboxes(self) -> None:
+        """Read what edges ask for of inboxes until cancelled, in a task of its own so that no delivery waits for it."""
+        requests = self._core.inbox_requests
+        while True:
+            await self._inbox_wanted.wait()
+            self._inbox_wanted.clear()
+            while reads := requests.take_reads(self._offline.ranges_max):
+                try:
+                    found = await self._offline.read([read.range for read in reads])
+                except StorageUnavailable as error:
+                    log.warning("shard %d: inboxes: %s", self._core.index, error)
+                    requests.read_failed(reads)
+                else:
+                    self._core.inbox_read(reads, found)
+                self._flush()

@@ -1,0 +1,114 @@
+"""What a shard looks after in storage for users who are not there: what has expired, who is gone, and how much tenants have."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+import redis.asyncio as redis
+
+from engine.actors.broadcast_follower import BroadcastFollower
+from engine.config import Config
+from engine.core.shard.shard import ShardCore
+from engine.errors import StorageUnavailable
+from engine.store.accepted_ids import AcceptedIds
+from engine.store.offline_streams import OfflineStreams
+from engine.store.redis_servers import connect_each
+from engine.store.tenant_usage import TenantUsage
+
+log = logging.getLogger(__name__)
+
+_TENANTS_S: Final = 1.0
+"""Between questions which tenants have as many users as they may: a quota is exceeded by the new users of so long, and a checkpoint."""
+
+_IDS_S: Final = 30.0
+_IDS_PAUSE_S: Final = 0.02  # between two parts of a millisecond
+
+
+class StorageSweep:
+    """Sweeps for one shard.
+
+    Args:
+        client: of the server that has the shard's users.
+        retry: runs an action until storage answers.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        client: redis.Redis,
+        core: ShardCore,
+        offline: OfflineStreams,
+        follower: BroadcastFollower,
+        *,
+        connect: Callable[[Config], redis.Redis],
+        retry: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._client = client
+        self._core = core
+        self._offline = offline
+        self._follower = follower
+        self._connect = connect
+        self._retry = retry
+        self._now_ms = now_ms
+
+    async def run(self) -> None:
+        """Delete expired messages of offline users, pages of users who are gone, and expired broadcasts, until cancelled."""
+        config, core = self._config, self._core
+        indexed: set[int] = set()
+        more = False
+        while True:
+            # What was found stays due until a checkpoint has written it.
+            await asyncio.sleep((2 * config.checkpoint_ms if more else config.sweep_ms) / 1000)
+            swept_ms = self._now_ms()
+            slots = core.slot_map.slots_of(core.index)
+            try:
+                await self._follower.sweep(swept_ms)
+                if new := [slot for slot in slots if slot not in indexed]:
+                    await self._offline.index(new, swept_ms + config.user_forget_s * 1000)
+                    indexed.update(new)
+                swept = await self._offline.sweep(slots, swept_ms, config.sweep_pages_max)
+            except StorageUnavailable as error:
+                log.warning("shard %d: %s", core.index, error)
+                continue
+            more = len(swept) == config.sweep_pages_max
+            for found in swept:
+                if core.slot_map.owner(found.key) != core.index:
+                    continue  # handed over meanwhile
+                if found.expires:
+                    core.mailbox_store.swept(found.key, found.page, found.oldest_expires_ms, swept_ms, found.overdue)
+                else:
+                    core.mailbox_store.forget(found.key, found.page, swept_ms)
+
+    async def run_ids(self) -> None:
+        """Delete ids whose time is past, until cancelled. The shards of a server share its buckets, and the turns."""
+        ids = AcceptedIds(self._client, self._config.idempotency_caller_s * 1000)
+        while True:
+            await asyncio.sleep(_IDS_S)
+            try:
+                while await ids.sweep():
+                    await asyncio.sleep(_IDS_PAUSE_S)
+            except StorageUnavailable as error:
+                log.info("shard %d: %s", self._core.index, error)
+
+    async def run_tenants(self) -> None:
+        """Count what tenants have in slots that no version before has counted, then ask which have as many users as they may."""
+        users_max = self._config.tenant_users_max
+        usage = TenantUsage(self._client)
+        everywhere = TenantUsage(*connect_each(self._connect, self._config)) if users_max else usage
+        counted: set[int] = set()
+        while True:
+            if new := [slot for slot in self._core.slot_map.slots_of(self._core.index) if slot not in counted]:
+                await self._retry(partial(usage.count_slots, new))
+                counted.update(new)
+            try:
+                if users_max:
+                    self._core.full_tenants = (await everywhere.full({"users": users_max}))["users"]
+            except StorageUnavailable as error:
+                log.info("shard %d: %s", self._core.index, error)
+            await asyncio.sleep(_TENANTS_S)

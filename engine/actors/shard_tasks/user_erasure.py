@@ -1,0 +1,73 @@
+"""Deletes erased users from storage: page, stream and journal by a checkpoint, then their entries in the streams that all shards share.
+
+Every step can be repeated. A shard that dies in between finds `Erased` in its journal, or the edge repeats the request: it is answered
+only when nothing is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import redis.asyncio as redis
+
+from engine.actors.actor_process import RETRY_S
+from engine.actors.shard_tasks.checkpoints import Checkpoints
+from engine.core.shard.shard import ShardCore
+from engine.errors import StorageUnavailable
+from engine.store.outcome_stream import OutcomeWriter
+from engine.store.user_entries import drop_user_entries
+
+log = logging.getLogger(__name__)
+
+
+class UserErasure:
+    """Erases for one shard.
+
+    Args:
+        client, first: of the server that has the shard's users, and of the first server, which has what all share.
+        outcomes: of the history, where there is one.
+        flush: carries out what the core wants.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        first: redis.Redis,
+        core: ShardCore,
+        checkpoints: Checkpoints,
+        outcomes: OutcomeWriter | None,
+        flush: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._first = first
+        self._core = core
+        self._checkpoints = checkpoints
+        self._outcomes = outcomes
+        self._flush = flush
+        self._wanted = asyncio.Event()
+
+    def wake(self) -> None:
+        """Begin when the core has erased users."""
+        if self._core.user_requests.wants_erasure:
+            self._wanted.set()
+
+    async def run(self) -> None:
+        """Erase until cancelled."""
+        erased: list[str] = []
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            await self._checkpoints.write(full=True)
+            erased += self._core.mailbox_store.take_erased()
+            try:
+                if erased and self._outcomes is not None:
+                    await self._outcomes.flush()  # the erasure is among them
+                while erased:
+                    await drop_user_entries(self._first, erased[-1], own=self._client)
+                    self._core.user_requests.erased([erased.pop()])
+            except StorageUnavailable as error:
+                log.warning("shard %d: %s", self._core.index, error)
+                await asyncio.sleep(RETRY_S)
+            self._flush()

@@ -1,0 +1,243 @@
+"""`/v1/inbox`: a user's kept messages, and what the user does with them.
+
+The shard of the user gives pages of messages as they are stored (`engine.core.shard.inbox_requests`); the edge looks for types and texts in
+them, so that a search costs the shard no more than reading on. A search reads pages until it has enough: an inbox is bounded.
+
+A mark names messages by ids. The shard knows the ids of recent messages; those of older ones are looked up in the inbox, by reading it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from engine.api.ack_and_patch import check_ids, decode_small
+from engine.config import Config
+from engine.core.inbox.inbox import ALL, ARCHIVED, IN_ARCHIVE, PINNED, READ, SEEN, UNREAD
+from engine.core.model.constants import SEQ_MAX
+from engine.core.wire.records import NOT_FOUND, OK, InboxIs, InboxMarked, InboxRow
+from engine.errors import Invalid, Unavailable
+from engine.gateway.shard_client import ShardClient
+from engine.http.problems import bad_request, not_found
+from engine.publish import media_types
+
+MARKS: Final[Mapping[str, tuple[int, bool]]] = {
+    "read": (READ, True),
+    "unread": (READ, False),
+    "seen": (SEEN, True),
+    "archive": (ARCHIVED, True),
+    "unarchive": (ARCHIVED, False),
+    "pin": (PINNED, True),
+    "unpin": (PINNED, False),
+}
+"""What `POST /v1/inbox/{mark}` does."""
+
+LIMIT_DEFAULT: Final = 50
+"""Messages of one answer without `limit`."""
+
+QUERY_CHARS_MAX: Final = 200
+"""Of `q` and `type`: what somebody types into a search field."""
+
+
+class _Chosen(Struct, forbid_unknown_fields=True, gc=False):
+    """The body of POST /v1/inbox/{mark}."""
+
+    ids: list[str] | UnsetType = UNSET
+    upto: int | UnsetType = UNSET
+    all: bool | UnsetType = UNSET
+
+
+class _Names(Struct, gc=False):
+    id: str
+    type: str = ""
+
+
+class InboxQuery(Struct, frozen=True):
+    """What `GET /v1/inbox` asks for; `before` 0: from the newest on. `type` may end in `.*`; `text` is casefolded."""
+
+    before: int
+    limit: int
+    view: int
+    type: str
+    text: str
+
+
+_CHOSEN: Final = msgspec.json.Decoder(_Chosen)
+_NAMES: Final = msgspec.json.Decoder(_Names)
+_BOOLEANS: Final = {"true": True, "false": False}
+
+
+def parse_query(parameters: Mapping[str, str], config: Config) -> InboxQuery:
+    """The query of `GET /v1/inbox`.
+
+    Raises:
+        Problem: 400.
+    """
+    before = _number(parameters, "before", 1, SEQ_MAX, 0)
+    limit = _number(parameters, "limit", 1, config.inbox_page_max, min(LIMIT_DEFAULT, config.inbox_page_max))
+    for name in ("type", "q"):
+        if len(parameters.get(name, "")) > QUERY_CHARS_MAX:
+            raise bad_request(f"`{name}`: at most {QUERY_CHARS_MAX} characters")
+    view = UNREAD * _flag(parameters, "unread") | IN_ARCHIVE * _flag(parameters, "archived")
+    return InboxQuery(before, limit, view, parameters.get("type", ""), parameters.get("q", "").casefold())
+
+
+def _number(parameters: Mapping[str, str], name: str, low: int, high: int, default: int) -> int:
+    text = parameters.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and low <= int(text) <= high):
+        raise bad_request(f"`{name}`: a whole number, {low} to {high}")
+    return int(text)
+
+
+def _flag(parameters: Mapping[str, str], name: str) -> bool:
+    text = parameters.get(name, "false")
+    if text not in _BOOLEANS:
+        raise bad_request(f"`{name}`: true or false")
+    return _BOOLEANS[text]
+
+
+async def read(shard_client: ShardClient, key: str, query: InboxQuery, config: Config) -> bytes:
+    """The answer to `GET /v1/inbox`, as JSON.
+
+    Raises:
+        Problem: 404, the engine keeps no inboxes.
+        Overloaded, Unavailable: the shard or its storage did not answer.
+    """
+    shows = _filter(query)
+    rows: list[InboxRow] = []
+    before = query.before
+    while True:
+        wanted = query.limit - len(rows) if shows is None else config.inbox_page_max
+        page = _good_page(await shard_client.read_inbox(key, before, wanted, query.view))
+        rows += page.rows if shows is None else [row for row in page.rows if shows(row.body)]
+        before = page.before
+        if not before or len(rows) >= query.limit:
+            break
+    if len(rows) > query.limit:
+        before = rows[query.limit - 1].seq
+        del rows[query.limit :]
+    messages = b",".join([_message(page.epoch, row) for row in rows])
+    more = b',"before":%d' % before if before else b""
+    return b'{"messages":[%b],"unread":%d,"unseen":%d,"revision":%d%b}' % (messages, page.unread, page.unseen, page.revision, more)
+
+
+_MESSAGE: Final = b'{"seq":%d,"event_id":"%b-%d","accepted_at":%d,"acknowledged":%b,"read":%b,"seen":%b,"archived":%b,"pinned":%b,%b}'
+
+
+def _message(epoch: str, row: InboxRow) -> bytes:
+    marks = [_TRUTH[bool(row.flags & flag)] for flag in (READ, SEEN, ARCHIVED, PINNED)]
+    return _MESSAGE % (row.seq, epoch.encode(), row.seq, row.accepted_ms, _TRUTH[row.acked], *marks, row.body)
+
+
+_TRUTH: Final = (b"false", b"true")
+
+
+def _filter(query: InboxQuery) -> Callable[[bytes], bool] | None:
+    """Whether a message is of the type, and has the text, that the query names; None when it names none."""
+    if not query.type and not query.text:
+        return None
+    prefix = query.type[:-1] if query.type.endswith(".*") else ""
+
+    def shows(body: bytes) -> bool:
+        members = b"{%b}" % body
+        if query.type:
+            type_ = _NAMES.decode(members).type
+            if not (type_.startswith(prefix) if prefix else type_ == query.type):
+                return False
+        return not query.text or _has_text(msgspec.json.decode(members), query.text)
+
+    return shows
+
+
+def _has_text(value: Any, text: str) -> bool:
+    if isinstance(value, str):
+        return text in value.casefold()
+    if isinstance(value, dict):
+        return any(_has_text(one, text) for one in value.values())
+    return isinstance(value, list) and any(_has_text(one, text) for one in value)
+
+
+async def mark(shard_client: ShardClient, key: str, name: str, body: bytes, config: Config) -> dict[str, Any]:
+    """Carry out `POST /v1/inbox/{mark}`; durable on return. Returns the counts, and the ids that the inbox does not have.
+
+    Raises:
+        Problem: 400, 404 (no such mark, or the engine keeps no inboxes), 413 or 422.
+        Overloaded, Unavailable: the shard or its storage did not answer.
+    """
+    flag, on = _mark_of(name)
+    ids, upto = _chosen(body, config)
+    answer = _good_mark(await shard_client.mark_inbox(key, flag, on, [], ids, upto))
+    if answer.unknown:
+        found = await _look_up(shard_client, key, set(answer.unknown), config)
+        unknown = [id for id in answer.unknown if id not in found]
+        if found:
+            answer = _good_mark(await shard_client.mark_inbox(key, flag, on, sorted(found.values()), [], 0))
+        answer.unknown = unknown
+    counts = {"unread": answer.unread, "unseen": answer.unseen, "revision": answer.revision}
+    return {**counts, "unknown": answer.unknown} if answer.unknown else counts
+
+
+def _mark_of(name: str) -> tuple[int, bool]:
+    if name not in MARKS:
+        raise not_found(f"messages are marked as one of {', '.join(MARKS)}")
+    return MARKS[name]
+
+
+def _chosen(body: bytes, config: Config) -> tuple[list[str], int]:
+    """The ids, and the number up to which messages are marked: 0 for none, -1 for all."""
+    chosen = decode_small(_CHOSEN, body, config)
+    try:
+        given = [field for field in ("ids", "upto", "all") if getattr(chosen, field) is not UNSET]
+        if len(given) != 1:
+            raise Invalid("exactly one of ids, upto and all is needed")
+        if chosen.ids is not UNSET:
+            check_ids(chosen.ids, config)
+            return chosen.ids, 0
+        if chosen.all is not UNSET:
+            if not chosen.all:
+                raise Invalid("true, or leave it out", "$.all")
+            return [], -1
+        if chosen.upto is UNSET or not 1 <= chosen.upto <= SEQ_MAX:
+            raise Invalid(f"1 to {SEQ_MAX}", "$.upto")
+        return [], chosen.upto
+    except Invalid as error:
+        raise media_types.unacceptable(error) from None
+
+
+async def _look_up(shard_client: ShardClient, key: str, ids: set[str], config: Config) -> dict[str, int]:
+    """The sequence numbers of those of these ids that are in the inbox."""
+    found: dict[str, int] = {}
+    for view in (ALL, IN_ARCHIVE):
+        before = 0
+        while len(found) < len(ids):
+            page = _good_page(await shard_client.read_inbox(key, before, config.inbox_page_max, view))
+            for row in page.rows:
+                id = _NAMES.decode(b"{%b}" % row.body).id
+                if id in ids:
+                    found[id] = row.seq
+            before = page.before
+            if not before:
+                break
+    return found
+
+
+def _good_page(answer: InboxIs) -> InboxIs:
+    _raise_unless_ok(answer.status)
+    return answer
+
+
+def _good_mark(answer: InboxMarked) -> InboxMarked:
+    _raise_unless_ok(answer.status)
+    return answer
+
+
+def _raise_unless_ok(status: int) -> None:
+    if status == NOT_FOUND:
+        raise not_found("this engine keeps no inboxes: inbox_max is 0")
+    if status != OK:
+        raise Unavailable("durable storage did not answer")

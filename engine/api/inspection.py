@@ -1,0 +1,117 @@
+"""What an operator looks at beside the status: the load of the last hour, tenants, topics, quarantined records, slow clients.
+
+Read-only, and bounded: each answer has at most `operator_rows_max` rows. Edges ask storage, and for the slow clients the controller, which
+asks the shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+from msgspec import Raw
+from starlette.datastructures import QueryParams
+
+from engine.api.user_reports import connection_json
+from engine.config import Config
+from engine.core.model.routing import split_key
+from engine.core.shard.user_overview import SlowConnection
+from engine.errors import Invalid, StorageUnavailable
+from engine.gateway.tenant_quotas import quotas_of
+from engine.http.problems import RETRY_AFTER_S, bad_request, unavailable
+from engine.store.quarantine import QuarantinedRecord
+from engine.store.tenant_usage import Figure
+
+_T = TypeVar("_T")
+
+SlowClients = Callable[[int], Awaitable[Sequence[SlowConnection]]]
+"""The slowest connections of all shards, at most so many. Raises Unavailable."""
+
+
+class PointStore(Protocol):
+    """The load of the last hour, see `engine.store.load_history`."""
+
+    async def read(self) -> list[bytes]: ...
+
+
+class TenantStore(Protocol):
+    """The largest tenants, see `engine.store.tenant_usage`."""
+
+    async def largest(self, count: int) -> dict[str, dict[Figure, int]]: ...
+
+
+class TopicStore(Protocol):
+    """The topics of tenants, see `engine.store.topic_subscribers`."""
+
+    async def page(self, tenant: str, after: str, count: int) -> tuple[dict[str, int], str, int]: ...
+
+
+class QuarantineStore(Protocol):
+    """The quarantined records, see `engine.store.quarantine`."""
+
+    async def newest(self, count: int) -> tuple[list[QuarantinedRecord], int]: ...
+
+
+class Inspection:
+    """The figures, on one edge. Every method raises Problem, 503, when what it asks does not answer."""
+
+    def __init__(
+        self,
+        config: Config,
+        points: PointStore,
+        tenants: TenantStore,
+        topics: TopicStore,
+        quarantine: QuarantineStore,
+        slow_clients: SlowClients,
+    ) -> None:
+        self._config = config
+        self._points = points
+        self._tenants = tenants
+        self._topics = topics
+        self._quarantine = quarantine
+        self._slow_clients = slow_clients
+
+    async def load(self) -> dict[str, Any]:
+        """`GET /v1/load`: a point every few seconds, of an hour, the oldest first."""
+        points = await _answered(self._points.read())
+        return {"every_ms": self._config.load_point_ms, "points": [Raw(point) for point in points]}
+
+    async def tenants(self) -> dict[str, Any]:
+        """`GET /v1/tenants`: what the largest have in storage, and the quotas."""
+        found = await _answered(self._tenants.largest(self._config.operator_rows_max))
+        rows = [{"tenant": tenant, **figures} for tenant, figures in found.items()]
+        return {"tenants": rows, "quotas": quotas_of(self._config)}
+
+    async def topics(self, tenant: str, query: QueryParams) -> dict[str, Any]:
+        """`GET /v1/topics?after=`: topics with their numbers of subscribers, most first within the page. Raises Problem: 400 too."""
+        if "after" in query and not query["after"]:
+            raise bad_request("`after`: what the page before answered as `after`")
+        try:
+            counts, after, total = await _answered(self._topics.page(tenant, query.get("after", ""), self._config.operator_rows_max))
+        except Invalid as error:
+            raise bad_request(f"`{error.path}`: {error.detail}") from None
+        rows = [{"topic": topic, "subscribers": users} for topic, users in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+        return {"tenant": tenant, "total": total, "topics": rows, **({"after": after} if after else {})}
+
+    async def quarantine(self) -> dict[str, Any]:
+        """`GET /v1/quarantine`: stored records that could not be read, the newest first."""
+        records, total = await _answered(self._quarantine.newest(self._config.operator_rows_max))
+        return {"total": total, "records": [msgspec.structs.asdict(record) for record in records]}
+
+    async def slow_clients(self) -> dict[str, Any]:
+        """`GET /v1/slow-clients`: connections whose clients do not acknowledge, the worst first. Raises Unavailable."""
+        found = await self._slow_clients(self._config.operator_rows_max)
+        return {"slow_ms": self._config.slow_client_ms, "clients": [_slow_client(one) for one in found]}
+
+
+def _slow_client(found: SlowConnection) -> dict[str, Any]:
+    tenant, user = split_key(found.key)
+    return {"tenant": tenant, "user": user, "behind": found.behind, **connection_json(found.state)}
+
+
+async def _answered(answer: Awaitable[_T]) -> _T:
+    try:
+        return await answer
+    except StorageUnavailable as error:
+        raise unavailable(str(error), RETRY_AFTER_S) from None

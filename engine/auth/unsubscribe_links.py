@@ -1,0 +1,53 @@
+"""The tokens of unsubscribe links: whoever has one may turn one category of one user off, and back on. Nothing else, and without login.
+
+A token is a JWT, signed with a key of its own (`engine:unsubscribe-key` in Redis), and not with one that bearer tokens are signed with.
+So neither passes for the other; a changed `jwt_secret`, or an engine that has only published keys, is no matter; and revoking the tokens of
+a user leaves the links in their mails working. The claim `use` keeps it apart from whatever else that key may sign some day.
+
+It is a secret in a URL: it is in the mail, in the user's browser, and in the access log of a proxy that writes whole URLs. The engine
+writes no access log, and quotes no token in an answer or a log line.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from engine.auth import jws
+
+KEY_BYTES: Final = 32
+_TOKEN_CHARS_MAX: Final = 4096  # a user's name has at most some hundred characters
+
+
+class LinkClaims(Struct, tag_field="use", tag="unsubscribe"):
+    """What a link is for. `exp`: seconds since the epoch."""
+
+    tenant: str
+    user: str
+    category: str
+    exp: int
+
+
+_claims: Final = msgspec.json.Decoder(LinkClaims)
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def make_link_token(claims: LinkClaims, key: bytes) -> str:
+    """The signed token of a link."""
+    return jws.make(_encode(claims), key)
+
+
+def read_link_token(token: str, key: bytes, now_s: float) -> LinkClaims | None:
+    """What a token is for; None when it is none of this key, or has expired."""
+    if len(token) > _TOKEN_CHARS_MAX:
+        return None
+    try:
+        signed = jws.parse(token)
+        if not jws.verify(signed, "HS256", key):
+            return None
+        claims = _claims.decode(signed.payload)
+    except ValueError:  # msgspec.DecodeError is one
+        return None
+    return claims if now_s < claims.exp else None

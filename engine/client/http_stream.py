@@ -1,0 +1,100 @@
+"""An HTTP/1.1 answer whose body is read while it arrives, on a connection of its own. `http_connection` has the whole ones.
+
+The bytes that wait are bounded by asyncio's stream: a reader that is slow makes the server wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from ssl import SSLContext
+from typing import Final, Self
+
+import httptools
+
+from engine.client.credentials import EngineUrl
+from engine.client.http_connection import request_head
+
+READ_BYTES: Final = 64 << 10
+REFUSAL_BYTES_MAX: Final = 64 << 10  # of a body that is read as a whole: a problem detail, or a proxy's page
+
+
+class HttpStream:
+    """One answer. Every method but `abort` raises `ConnectionError` when the connection breaks, or what comes is not HTTP/1.1.
+
+    Attributes:
+        headers: names in lower case.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._parser = httptools.HttpResponseParser(self)
+        self._body = bytearray()
+        self._has_head = self._ended = self._until_eof = False
+        self.headers: dict[str, str] = {}
+
+    @classmethod
+    async def open(cls, address: EngineUrl, path: str, headers: Mapping[str, str], *, ssl: SSLContext | None = None) -> Self:
+        """GET it; returns when the head of the answer is there. Raises OSError also when there is no connection."""
+        head = request_head(address, "GET", path, headers)
+        secure = (ssl or True) if address.secure else None
+        stream = cls(*await asyncio.open_connection(address.host, address.port, ssl=secure))
+        try:
+            stream._writer.write(head)
+            while not stream._has_head:
+                await stream._feed()
+        except BaseException:
+            stream.abort()
+            raise
+        return stream
+
+    @property
+    def status(self) -> int:
+        """Of the answer."""
+        return int(self._parser.get_status_code())
+
+    # -- httptools ---------------------------------------------------------------------------------------------------
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self._has_head = self.status >= 200  # 1xx answers precede the final one
+        self._until_eof = "content-length" not in self.headers and "chunked" not in self.headers.get("transfer-encoding", "")
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        self._ended = self._has_head
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+    async def _feed(self) -> None:
+        data = await self._reader.read(READ_BYTES)
+        if not data:
+            if not (self._has_head and self._until_eof):  # RFC 9112, section 6.3: without a length, the body ends with the connection
+                raise ConnectionResetError("the connection was closed before the answer was complete")
+            self._ended = True
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            raise ConnectionError(f"the answer is not HTTP/1.1: {error}") from error
+
+    async def read(self) -> bytes:
+        """What has arrived of the body, waiting for at least a byte; b"" at its end. Cancelling the wait loses nothing."""
+        while not self._body and not self._ended:
+            await self._feed()
+        body, self._body = bytes(self._body), bytearray()
+        return body
+
+    async def read_all(self) -> bytes:
+        """The body to its end, or the first `REFUSAL_BYTES_MAX` bytes and some more."""
+        body = await self.read()
+        while not self._ended and len(body) < REFUSAL_BYTES_MAX:
+            body += await self.read()
+        return body
+
+    def abort(self) -> None:
+        """End the connection at once. Idempotent."""
+        self._writer.transport.abort()

@@ -1,0 +1,142 @@
+"""A link over long polling, for network paths that hold streams back: each answer is complete, and the next request asks for what follows.
+
+Every request presents the cursor, which acknowledges. What an answer had and the application has not settled comes again with the next
+one, at once: so the next request waits until all of it is settled, and for 1, 2, 5, 10 s at most, in which others wait too. That is so
+as well while a nack, made over a WebSocket that was lost before it was confirmed, waits for the next WebSocket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from engine.client.frames import Reconnect
+from engine.client.http_connection import HttpConnection
+from engine.client.links.transport_link import AckRequests, LinkEnded, LinkOptions, broken, refusal_of
+from engine.client.protocol import Transport
+
+POLL_WAIT_S: Final = 25  # as long as the engine lets a request wait; a welcome allows 60 s of silence
+_PAUSES: Final = Reconnect()
+
+
+class _Seq(Struct):
+    seq: int
+
+
+class _Gap(Struct):
+    from_: int = msgspec.field(name="from")
+    to: int
+
+
+class _Answer(Struct):
+    messages: Raw
+    last_event_id: str
+    resumed: str = "ok"
+    gaps: list[_Gap] = []
+
+
+_answers: Final = msgspec.json.Decoder(_Answer)
+_seqs: Final = msgspec.json.Decoder(list[_Seq])
+
+
+class PollLink:
+    """A `Link`. The first request does not wait, so that polling is known to work, and makes the `welcome` that polling does not have."""
+
+    transport: Transport = "poll"
+    duplex = False
+
+    def __init__(self, options: LinkOptions) -> None:
+        self._options = options
+        self.presented = options.cursor()
+        self._acks = AckRequests(options)
+        self._http = HttpConnection(options.address, connections_max=1, ssl=options.ssl)
+        self._first: list[bytes] = []
+        self._unsettled: tuple[str, int] | None = None  # epoch and number of the last message of the last answer
+        self._settled = asyncio.Event()
+        self._step = 0
+
+    async def open(self, timeout_s: float) -> None:
+        """The first request."""
+        try:
+            self._first = await self._ask(self.presented, 0, timeout_s, welcome=True)
+        except BaseException:
+            self.abort()
+            raise
+
+    async def receive(self) -> Sequence[bytes]:
+        """The frames of the next answer."""
+        if self._first:
+            frames, self._first = self._first, []
+            return frames
+        await self._pause()
+        return await self._ask(self._options.cursor(), POLL_WAIT_S, POLL_WAIT_S + self._options.timeout_s, welcome=False)
+
+    async def _ask(self, cursor: str | None, wait_s: int, timeout_s: float, *, welcome: bool) -> list[bytes]:
+        path = f"/v1/poll{self._options.query(cursor, wait=str(wait_s))}"
+        try:
+            response = await self._http.request("GET", path, await self._options.authorization(), timeout_s=timeout_s)
+        except TimeoutError as error:
+            raise LinkEnded(f"no answer within {timeout_s:g} s", silent=True) from error
+        except OSError as error:
+            raise broken(error) from error
+        if response.status != 200:
+            raise refusal_of(response)
+        try:
+            return self._frames(_answers.decode(response.body), welcome)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise LinkEnded(f"the answer is not an engine's: {error}") from error
+
+    def _frames(self, answer: _Answer, welcome: bool) -> list[bytes]:
+        epoch, _, last = answer.last_event_id.rpartition("-")
+        seqs = [message.seq for message in _seqs.decode(answer.messages)]
+        self._unsettled = (epoch, max(seqs)) if seqs else None
+        frames = []
+        if welcome or answer.resumed == "gap":
+            first = seqs[0] if seqs else int(last) + 1
+            about = {"epoch": epoch, "seq": int(last), "resumed": answer.resumed, "from": first}
+            frames.append(msgspec.json.encode({"type": "welcome", **about}))
+        frames += [b'{"type":"gap","from":%d,"to":%d}' % (gap.from_, gap.to) for gap in answer.gaps]
+        if seqs:
+            frames.append(b'{"type":"messages","messages":%b}' % bytes(answer.messages))
+        return frames
+
+    async def _pause(self) -> None:
+        """Wait until the last answer is settled, or a while."""
+        if self._all_settled():
+            self._step = 0
+            return
+        delay_s = _PAUSES.delays_ms[min(self._step, len(_PAUSES.delays_ms) - 1)] / 1000 * (1 + _PAUSES.jitter * (2 * random.random() - 1))
+        self._step += 1
+        try:
+            async with asyncio.timeout(delay_s):
+                while not self._all_settled():
+                    self._settled.clear()
+                    await self._settled.wait()
+        except TimeoutError:
+            return
+        self._step = 0
+
+    def _all_settled(self) -> bool:
+        if self._unsettled is None:
+            return True
+        epoch, _, seq = (self._options.cursor() or "-0").rpartition("-")
+        return epoch == self._unsettled[0] and int(seq) >= self._unsettled[1]
+
+    async def send(self, frames: Sequence[bytes]) -> None:
+        """One request for each; then the next request need not wait."""
+        await self._acks.post(frames)
+        self._settled.set()
+
+    async def close(self) -> None:
+        """As `abort`: there is nothing to say."""
+        self.abort()
+
+    def abort(self) -> None:
+        """Close both connections."""
+        self._acks.close()
+        self._http.close()

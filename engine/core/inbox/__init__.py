@@ -1,0 +1,1 @@
+"""What a user can still look at of the messages they were sent."""

@@ -1,0 +1,76 @@
+"""The outcomes that follow from journal records: at their commit, and again when a successor replays them.
+
+Made from the record alone, so that both times the same ones come out (`engine.core.wire.outcomes.is_journalled`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from engine.core.commit.broadcast_step import Adoption
+from engine.core.journal.journal_records import Adopted, Decided, Record, StoredMessage
+from engine.core.mailbox.aggregation_window import DIGEST, Counted
+from engine.core.mailbox.broadcast_log import Broadcast, BroadcastMirror
+from engine.core.model.envelope import Envelope
+from engine.core.wire.outcomes import AcceptedOutcome, Outcome
+from engine.core.wire.records import UNREADABLE
+
+
+class _Type(Struct, gc=False):
+    type: str = ""
+
+
+_type: Final = msgspec.json.Decoder(_Type)
+
+
+def type_of(body: bytes) -> str:
+    """The type of a message; "" for a body that no edge made."""
+    try:
+        return _type.decode(b"{%b}" % body).type
+    except UNREADABLE:
+        return ""
+
+
+def journalled_outcomes(records: Iterable[Record], log: BroadcastMirror) -> Iterator[AcceptedOutcome | Outcome]:
+    """The outcomes of these records, in their order. Broadcasts that are gone from the log have none."""
+    for record in records:
+        if isinstance(record, StoredMessage):
+            yield _accepted(record.key, record.accepted_ms, record.seq, record.envelope, record.timer)
+        elif isinstance(record, Decided):
+            entry = record.entry
+            yield Outcome(record.key, entry.at_ms, entry.event, entry.id, reason=entry.reason, until_ms=entry.until_ms)
+        elif isinstance(record, Counted):
+            envelope = record.item.envelope
+            if not record.seq and envelope.collapse != DIGEST:  # the others are accepted, or digested by a decision
+                reason = f"window: {envelope.collapse}"
+                yield Outcome(record.key, record.item.at_ms, "merged", envelope.id, kind=type_of(envelope.body), reason=reason)
+        elif isinstance(record, Adopted):
+            broadcast = log.get(record.pos)
+            if broadcast is not None:
+                for key, seq in record.numbers:
+                    yield _accepted(key, record.accepted_ms, seq, broadcast.envelope)
+
+
+def adopted_outcomes(adoptions: Iterable[Adoption]) -> Iterator[AcceptedOutcome]:
+    """Those of `Adopted` records, from what the shard has of them before they are encoded."""
+    types: dict[int, str] = {}
+    for adoption in adoptions:
+        for seq, broadcast in enumerate(adoption.broadcasts, adoption.first):
+            yield _accepted_broadcast(adoption.mailbox.key, adoption.adopted_ms, seq, broadcast, types)
+
+
+def _accepted_broadcast(key: str, at_ms: int, seq: int, broadcast: Broadcast, types: dict[int, str]) -> AcceptedOutcome:
+    type_ = types.get(broadcast.pos)
+    if type_ is None:
+        type_ = types[broadcast.pos] = type_of(broadcast.envelope.body)
+    return AcceptedOutcome(key, at_ms, broadcast.envelope.id, seq, type_, priority=broadcast.envelope.priority)
+
+
+def _accepted(key: str, at_ms: int, seq: int, envelope: Envelope, timer: str = "") -> AcceptedOutcome:
+    terms = envelope.policy_terms
+    category = "" if terms is None else terms.category
+    return AcceptedOutcome(key, at_ms, envelope.id, seq, type_of(envelope.body), category, envelope.priority, timer)

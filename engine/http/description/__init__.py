@@ -1,0 +1,1 @@
+"""The description of the HTTP interface in OpenAPI, a module for each part of it."""

@@ -1,0 +1,255 @@
+"""Operating: status, scaling, revocation, health, metrics, and the pages."""
+
+from __future__ import annotations
+
+from engine.config import Config
+from engine.http.description.json_schema import DURABILITY, TIME_MS, Schema, object_of, printable, ref, user_name
+from engine.http.description.operation import Part, json_of, operation, parameter
+
+
+def paths() -> Part:
+    """The paths, by name."""
+
+    def public(name: str, summary: str, media_type: str, problems: tuple[int, ...] = (), schema: Part | None = None) -> Part:
+        content = {media_type: {"schema": schema or {"type": "string"}}}
+        return {"get": operation(name, "operating", summary, {200: ("As said.", content)}, problems, scope=None)}
+
+    text: Part = {"schema": {"type": "string"}}
+    return {
+        "/v1/status": {
+            "get": operation(
+                "status",
+                "operating",
+                "For the scope `operator` every actor and the totals; for `admin` the figures of its tenant.",
+                {200: ("Now.", {"application/json": {"schema": {"oneOf": [ref("Status"), ref("TenantStatus")]}}})},
+                (429, 503),
+                scope="admin",
+            )
+        },
+        "/v1/tokens/revoke": {
+            "post": operation(
+                "revokeTokens",
+                "operating",
+                "Revoke a token, or the tokens of a user, of the bearer's tenant. Repeating it changes nothing.",
+                {200: ("Durable, in force on this edge and on every other one within a second.", json_of("Revoked"))},
+                (400, 408, 413, 422, 429, 503),
+                scope="admin",
+                body=json_of("Revocation"),
+            )
+        },
+        "/v1/edges/{edge}/drain": {
+            "parameters": [parameter("edge", "path", "Its name, such as `edge-0`.", required=True)],
+            "post": operation(
+                "drainEdge",
+                "operating",
+                "Let an edge leave its clients to the other edges, and start anew.",
+                {202: ("It has begun.", json_of("Drain"))},
+                (404, 409, 429, 503),
+                scope="operator",
+            ),
+        },
+        "/v1/scale": {
+            "post": operation(
+                "scale",
+                "operating",
+                "Run with other numbers of actors, while the engine serves. Repeating it changes nothing.",
+                {202: ("Stored, and begun.", json_of("Scaling"))},
+                (400, 408, 413, 422, 429, 503),
+                scope="operator",
+                body=json_of("Numbers"),
+            ),
+        },
+        "/v1/rebalance": {
+            "post": operation(
+                "rebalance",
+                "operating",
+                "Move slots from busy shards to idle ones.",
+                {202: ("Stored, and begun.", json_of("Scaling"))},
+                (429, 503),
+                scope="operator",
+            ),
+        },
+        "/v1/upgrade": {
+            "post": operation(
+                "upgrade",
+                "operating",
+                "Replace every process by one that runs the code of its node then, one after another.",
+                {202: ("Stored, and begun.", json_of("Scaling"))},
+                (429, 503),
+                scope="operator",
+            ),
+        },
+        "/healthz": public("health", "This process is up.", "application/json", schema=ref("Health")),
+        "/readyz": public("ready", "Storage, shards and schedulers answer.", "application/json", (503,), ref("Readiness")),
+        "/metrics": {
+            "get": operation(
+                "metrics",
+                "operating",
+                "Figures of the whole engine for Prometheus, in its text format or, where `Accept` prefers it, OpenMetrics 1.0.",
+                {200: ("As said.", {"text/plain": text, "application/openmetrics-text": text})},
+                (429, 503),
+                scope="metrics",
+            )
+        },
+        "/openapi.json": public("openapi", "This document.", "application/json", schema={"type": "object"}),
+        "/": public("demo", "A live demo page.", "text/html"),
+        "/admin": public("admin", "A page for operators, which asks for a token.", "text/html"),
+        "/client.js": public("client", "The browser client, an ES module.", "text/javascript"),
+    }
+
+
+def schemas(config: Config) -> dict[str, Schema]:
+    """The schemas of their bodies, by name."""
+    return {
+        "Revocation": _revocation(config),
+        "Revoked": object_of(
+            "What is revoked, on every edge within a second.",
+            required=("revoked", "until"),
+            revoked={"enum": ["token", "jti", "user"]},
+            before=TIME_MS,
+            until=TIME_MS | {"description": "When the last of these tokens has expired by itself, milliseconds since the epoch."},
+        ),
+        "Drain": object_of(
+            "An edge that leaves its clients to the others.",
+            required=("edge", "connections"),
+            edge={"type": "string"},
+            connections={"type": "integer", "minimum": 0, "title": "when it began"},
+        ),
+        "Numbers": {
+            "type": "object",
+            "description": "How many actors there are to be; a number that is left out stays as it is.",
+            "properties": {
+                "shards": {"type": "integer", "minimum": 1, "maximum": 1024},
+                "schedulers": {"type": "integer", "minimum": 1, "maximum": 16},
+                "edges": {"type": "integer", "minimum": 1, "maximum": 64},
+            },
+            "minProperties": 1,
+            "additionalProperties": False,
+        },
+        "Scaling": _scaling(),
+        "Health": object_of("The state in a word.", required=("status",), status={"type": "string"}),
+        "Readiness": object_of(
+            "The state in a word.",
+            required=("status", "quarantined", "degraded"),
+            status={"type": "string"},
+            degraded={
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "Parts of this edge that do less than they should, such as `rules`; `/v1/status` has the reasons.",
+            },
+            quarantined={
+                "type": ["integer", "null"],
+                "description": "Stored records that could not be read; null when that is not known now.",
+            },
+            durability=DURABILITY,
+        ),
+        "Status": _status(),
+        "TenantStatus": _tenant_status(),
+        "Problem": _problem(),
+    }
+
+
+def _revocation(config: Config) -> Schema:
+    time = {"type": "string", "format": "date-time"}
+    return {
+        "type": "object",
+        "description": "One token, itself or by its claim `jti`, or the tokens of a user that were issued (`iat`) before a time.",
+        "properties": {
+            "token": {"type": "string", "minLength": 1},
+            "jti": printable(config),
+            "exp": {"type": "integer", "minimum": 0, "description": "The token's `exp`, where it is known: kept no longer than that."},
+            "user": user_name(config),
+            "before": {"oneOf": [TIME_MS, time], "description": "Now, when left out; at most 300 s ahead."},
+        },
+        "oneOf": [{"required": ["token"]}, {"required": ["jti"]}, {"required": ["user"]}],
+        "dependentRequired": {"exp": ["jti"], "before": ["user"]},
+        "additionalProperties": False,
+    }
+
+
+def _status() -> Schema:
+    row = {"type": "object", "properties": {"index": {"type": "integer"}, "alive": {"type": "boolean"}}}
+    return object_of(
+        "A row per actor, and totals.",
+        required=("version", "shards", "edges", "schedulers", "totals"),
+        version={"type": "string"},
+        ready={"type": "boolean"},
+        shards={"type": "array", "items": row},
+        edges={"type": "array", "items": row},
+        schedulers={"type": "array", "items": row},
+        controller={"type": "object"},
+        redis={"type": "object"},
+        scaling=_scaling(),
+        totals={"type": "object"},
+    )
+
+
+def _scaling() -> Schema:
+    counts = {
+        "type": "object",
+        "properties": {role: {"type": "integer", "minimum": 0} for role in ("shards", "schedulers", "edges")},
+    }
+    names = {"type": "array", "items": {"type": "string"}}
+    return object_of(
+        "How many actors are wanted, how many there are, and what is under way.",
+        required=(),
+        settled={"type": "boolean", "title": "everything is as wanted"},
+        wanted=counts,
+        by={"type": "string", "title": "who wanted it"},
+        wanted_at_ms={"type": "integer"},
+        have=counts,
+        sharing={"enum": ["", "even", "load"], "title": "what moving slots is to reach"},
+        slots_version={"type": "integer"},
+        slots_left={"type": "integer", "title": "to be moved"},
+        slots_moved={"type": "integer", "title": "since the controller started"},
+        moves={"type": "array", "items": {"type": "object"}},
+        joining=names,
+        waiting={
+            "type": "array",
+            "items": {"type": "object"},
+            "title": "actors without a process, while no node has a place free for them",
+        },
+        leaving=names,
+        upgrading={**names, "title": "actors whose processes an upgrade has still to replace"},
+        stopped={"type": "string", "title": "why the last upgrade ended before every process was replaced"},
+        formats={"type": "integer", "title": "that are written: the newest that every process reads"},
+        draining={**names, "title": "actors on nodes that are to go"},
+        autoscale={"enum": ["off", "dry run", "on"]},
+        decisions={"type": "array", "items": {"type": "object"}, "title": "of the autoscaler, the last first"},
+    )
+
+
+def _tenant_status() -> Schema:
+    return object_of(
+        "Figures of one tenant.",
+        required=("tenant", "connections", "users", "stored_bytes", "topics", "signal_names", "quotas"),
+        tenant={"type": "string"},
+        connections={"type": "integer", "minimum": 0, "title": "open at the edges that answer"},
+        users={"type": "integer", "minimum": 0, "title": "in storage"},
+        stored_bytes={"type": "integer", "minimum": 0, "title": "of their mailboxes and pending messages, as of the last checkpoint"},
+        topics={"type": "integer", "minimum": 0, "title": "different ones that users are subscribed to"},
+        signal_names={"type": "integer", "minimum": 0, "title": "names of counter signals"},
+        quotas={"type": "object", "additionalProperties": {"type": "integer"}, "description": "Those in force, by their settings."},
+    )
+
+
+def _problem() -> Schema:
+    error = object_of(
+        "One bad field.",
+        required=("detail",),
+        index={"type": "integer", "description": "Which item of the request, from 0."},
+        path={"type": "string", "description": "JSON path of the field: `$.priority`, in an array `$[3].priority`."},
+        detail={"type": "string"},
+    )
+    return object_of(
+        "Problem details (RFC 9457).",
+        required=("type", "title", "status", "detail"),
+        type={"type": "string", "format": "uri-reference"},
+        title={"type": "string"},
+        status={"type": "integer"},
+        detail={"type": "string"},
+        errors={"type": "array", "items": error},
+        results={"type": "array", "items": ref("Result"), "description": "Of 409, 429 and 503 on publishing: each item's outcome."},
+        quota={"type": "string", "description": "Of 429, where the tenant has used up a quota: the name of its setting."},
+        failing={"type": "array", "items": {"type": "string"}, "description": "Of `/readyz`: what does not answer."},
+    )

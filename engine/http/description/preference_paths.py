@@ -1,0 +1,232 @@
+"""What users want: profiles, preferences and links to unsubscribe with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.config import Config
+from engine.core.model.category import CHOICES
+from engine.core.policy.profile import DAYS, LEVEL_CHARS_MAX, LOCALE_PATTERN
+from engine.core.policy.quiet_hours import QUIET_MAX
+from engine.http.description.json_schema import EVENT_TYPE, TIME_MS, Schema, closed_object, items_of, object_of, printable, ref, user_name
+from engine.http.description.operation import TENANT, Part, json_of, operation, parameter, user_in_path, whose
+
+PAGE: Part = {"text/html": {"schema": {"type": "string"}}}
+
+
+def paths(config: Config) -> Part:
+    """The paths, by name."""
+    user = user_in_path(config)
+    answer = {200: ("The profile as it is kept.", json_of("Profile"))}
+    return {
+        "/v1/users/{user}/profile": {
+            "parameters": [user],
+            "get": operation(
+                "getProfile",
+                "contact policy",
+                "What a user wants. The user's own token may ask, or one with the scope `publish` or `admin`.",
+                answer,
+                (400, 404, 429, 503),
+                scope="connect",
+                parameters=(TENANT,),
+            ),
+            "put": operation(
+                "setProfile",
+                "contact policy",
+                "Keep what a user wants, in place of what was kept; durable with the answer. The scope `admin` will do as well.",
+                answer,
+                (404, 408, 413, 422, 429, 503),
+                scope="publish",
+                body=json_of("Profile"),
+            ),
+            "delete": operation(
+                "forgetProfile",
+                "contact policy",
+                "Forget it: the user wants nothing in particular.",
+                {204: ("Forgotten.", {})},
+                (404, 429, 503),
+                scope="publish",
+            ),
+        },
+        "/v1/preferences": {
+            "get": operation(
+                "getPreferences",
+                "contact policy",
+                "What the user has chosen, and may choose: categories, types and targets, quiet hours, zone and language.",
+                {200: ("The preferences.", json_of("Preferences"))},
+                (400, 429, 503),
+                scope="connect",
+                parameters=(whose(config),),
+            ),
+            "patch": operation(
+                "changePreferences",
+                "contact policy",
+                "Change what the body names, and leave the rest: a merge patch (RFC 7396). Durable with the answer.",
+                {200: ("The preferences as they are now.", json_of("Preferences"))},
+                (400, 408, 413, 422, 429, 503),
+                scope="connect",
+                parameters=(whose(config),),
+                body={media: {"schema": ref("PreferencesPatch")} for media in ("application/merge-patch+json", "application/json")},
+            ),
+        },
+        "/v1/unsubscribe-links": {
+            "post": operation(
+                "makeUnsubscribeLinks",
+                "contact policy",
+                "Links with which users turn a category off without login, for the header `List-Unsubscribe` and the text of a mail.",
+                {200: ("One for each user, in order; put the address of the engine before the path.", json_of("UnsubscribeLinks"))},
+                (400, 408, 413, 422, 429, 503),
+                scope="publish",
+                body=json_of("UnsubscribeLinksWanted"),
+            ),
+        },
+        "/v1/unsubscribe": {
+            "parameters": [parameter("token", "query", "Of the link.", required=True)],
+            "get": operation(
+                "askUnsubscribe",
+                "contact policy",
+                "A page with a button; changes nothing.",
+                {200: ("The page.", PAGE), 404: ("The link is not valid, or too old.", PAGE), 409: ("It cannot be turned off.", PAGE)},
+                scope=None,
+            ),
+            "post": operation(
+                "unsubscribeByLink",
+                "contact policy",
+                "Turn the category of the link off (RFC 8058), or with `again` back on; durable with the answer. Repeats change nothing.",
+                {
+                    200: ("Done, with a button that undoes it.", PAGE),
+                    404: ("The link is not valid, or too old.", PAGE),
+                    409: ("It cannot be turned off.", PAGE),
+                    503: ("Storage does not answer; repeat after `Retry-After`.", PAGE),
+                },
+                (408, 413),
+                scope=None,
+                body={
+                    "application/x-www-form-urlencoded": {
+                        "schema": {
+                            "type": "object",
+                            "properties": {"List-Unsubscribe": {"const": "One-Click"}, "again": {"enum": list(CHOICES)}},
+                        }
+                    }
+                },
+            ),
+        },
+    }
+
+
+def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
+    """The schemas of their bodies, by name."""
+    return {
+        "Profile": _profile(config),
+        "Preferences": _preferences(config),
+        "PreferencesPatch": _preferences_patch(config, categories),
+        "UnsubscribeLinksWanted": closed_object(
+            "For whom, and of which category. Exactly one of `user` and `users`.",
+            required=("category",),
+            category={"enum": list(categories)},
+            user=user_name(config),
+            users=items_of(config, user_name(config)),
+        )
+        | {"oneOf": [{"required": ["user"]}, {"required": ["users"]}]},
+        "UnsubscribeLinks": object_of(
+            "Paths on the engine, which are secrets.",
+            required=("links", "expires_at"),
+            links={
+                "type": "array",
+                "items": object_of("Of one user.", required=("user", "path"), user={"type": "string"}, path={"type": "string"}),
+            },
+            expires_at=TIME_MS,
+        ),
+    }
+
+
+_CLOCK: Schema = {"type": "string", "pattern": "^([01][0-9]|2[0-3]):[0-5][0-9]$"}
+
+
+def _profile(config: Config) -> Schema:
+    def names(item: Schema) -> Schema:
+        return {"type": "array", "items": item, "maxItems": config.profile_entries_max}
+
+    types = names(_types_named(config))
+    targets = names(printable(config, "A target: a text, the `id` of an object, or `kind:id`."))
+    return closed_object(
+        "What a user wants; what is left out is nobody's in particular.",
+        required=(),
+        **_times_and_language(),
+        level={"type": "string", "pattern": "^([a-z0-9][a-z0-9_-]*)?$", "maxLength": LEVEL_CHARS_MAX, "description": "What rules look at."},
+        mute=closed_object("Not to be told at all.", types=types, targets=targets),
+        digest=closed_object("To be told together instead of one by one.", types=types),
+        inbox=closed_object("To be put into the inbox, and not sent.", types=types),
+        on=closed_object("To be told one by one, where a wider choice says otherwise.", types=types),
+        categories=_choices(config, "By category. What is left out on a PUT leaves those that there are."),
+    )
+
+
+def _preferences(config: Config) -> Schema:
+    choice: Schema = {"enum": list(CHOICES)}
+    category = object_of(
+        "A category of the rules file: what the user may choose, and what holds.",
+        required=("may", "default", "choice"),
+        title={"type": "string"},
+        may={"type": "array", "items": choice},
+        default=choice,
+        choice=choice,
+    )
+    return object_of(
+        "What a user has chosen, and may choose.",
+        required=("user", "zone", "locale", "quiet", "categories", "types", "targets", "available"),
+        user={"type": "string"},
+        **_times_and_language(),
+        categories={"type": "object", "additionalProperties": choice},
+        types={"type": "object", "additionalProperties": choice},
+        targets={"type": "object", "additionalProperties": {"const": "off"}},
+        available={"type": "object", "additionalProperties": category, "description": "Read only."},
+    )
+
+
+def _preferences_patch(config: Config, categories: Sequence[str]) -> Schema:
+    plain = {name: {"anyOf": [schema, {"type": "null"}]} for name, schema in _times_and_language().items()}
+    choices = (*CHOICES, None)
+    maps = {
+        "categories": _choices(config, "By category: one that the rules define, unless it is null.", (None,))
+        | {"properties": {name: {"enum": list(choices)} for name in categories}},
+        "types": _choices(config, "By event type, or beginning of some.", choices, _types_named(config)),
+        "targets": _choices(config, "By target.", ("off", None)),
+    }
+    nullable = {name: schema | {"type": ["object", "null"]} for name, schema in maps.items()}
+    return closed_object("Members to change; null removes a choice, or all of a member.", required=(), **plain, **nullable)
+
+
+def _types_named(config: Config) -> Schema:
+    named = user_name(config, "An event type such as `post.liked`, or the beginning of some: `post.*`.")
+    return named | {"pattern": rf"^{EVENT_TYPE}(\.\*)?$"}
+
+
+def _times_and_language() -> dict[str, Schema]:
+    quiet = closed_object(
+        "From this local time until another one, of the next day when it is earlier; on the days on which it begins.",
+        required=("from", "to"),
+        to=_CLOCK,
+        days={"type": "array", "items": {"enum": list(DAYS)}},
+        **{"from": _CLOCK},
+    )
+    return {
+        "zone": {"type": "string", "format": "time-zone", "minLength": 1, "description": "IANA time zone.", "default": "UTC"},
+        "locale": {"type": "string", "pattern": LOCALE_PATTERN, "description": 'Language tag of BCP 47, such as `zh-CN`; "": none.'},
+        "quiet": {
+            "type": "array",
+            "items": quiet,
+            "maxItems": QUIET_MAX,
+            "description": "Quiet hours: what comes then waits until they end.",
+        },
+    }
+
+
+def _choices(config: Config, text: str, choices: Sequence[str | None] = CHOICES, names: Schema | None = None) -> Schema:
+    return {
+        "type": "object",
+        "description": text,
+        "propertyNames": names or printable(config),
+        "additionalProperties": {"enum": list(choices)},
+        "maxProperties": config.profile_entries_max,
+    }

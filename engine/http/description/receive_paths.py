@@ -1,0 +1,199 @@
+"""Receiving: the three transports, acknowledgements, presence, and the digest of what was missed."""
+
+from __future__ import annotations
+
+from engine.config import Config
+from engine.core.model.constants import PRIORITIES, SEQ_MAX, TS_MS_MAX
+from engine.http.description.json_schema import ANY, SEQ, TIME_MS, TRACEPARENT, Schema, object_of, printable, ref
+from engine.http.description.operation import Part, json_of, operation, parameter
+
+_CURSOR_TEXT = "The `event_id` of the last message handled, `<epoch>-<seq>`. Acknowledges everything up to it."
+
+
+def paths(config: Config) -> Part:
+    """The paths, by name."""
+    cursor = parameter("last_event_id", "query", _CURSOR_TEXT)
+    cursor_header = parameter("Last-Event-ID", "header", f"{_CURSOR_TEXT} Counts more than the query parameter.")
+    device = parameter("device", "query", f"The client's name for itself, of which {config.id_chars_max} characters are kept.")
+    wait = parameter("wait", "query", "Seconds to wait for a message.", {"type": "number", "minimum": 0, "default": 25})
+    explicit = parameter("ack", "query", "`explicit`: unacknowledged messages are sent again on the same stream.", {"enum": ["explicit"]})
+    client = parameter("X-Client-ID", "header", f"The client's name for itself, of which {config.id_chars_max} characters are kept.")
+    returned = parameter("digest", "query", "`1`: a digest of what was missed comes too, after an absence.", {"enum": ["1"]})
+    lines: Schema = {"type": "integer", "minimum": 1, "maximum": config.digest_lines_max, "default": config.digest_lines}
+    since: Schema = {"type": "integer", "minimum": 0, "maximum": TS_MS_MAX, "default": 0}
+    last_seq = parameter(
+        "X-Last-Seq", "header", "The last sequence number the client has.", {"type": "integer", "minimum": 0, "maximum": SEQ_MAX}
+    )
+    counts = parameter("counts", "query", "`true`: the counts of the inbox come too, now and whenever they change.", {"enum": ["true"]})
+    stream: Part = {"text/event-stream": {"schema": {"type": "string", "description": "`id`, `event: message` and `data`: a Message."}}}
+    return {
+        "/v1/ws": {
+            "get": operation(
+                "connect",
+                "receiving",
+                "The WebSocket, subprotocol `notify.v1.json`; the token may also be the subprotocol `bearer.<token>`.",
+                {101: ("The connection speaks WebSocket.", {})},
+                (400, 426, 429, 503),
+                scope="connect",
+                parameters=(cursor, device, returned, counts),
+            )
+        },
+        "/v1/sse": {
+            "get": operation(
+                "stream",
+                "receiving",
+                "Server-sent events.",
+                {200: ("A stream without end.", stream)},
+                (429, 503),
+                scope="connect",
+                parameters=(cursor, cursor_header, device, explicit, returned, counts),
+            )
+        },
+        "/v1/poll": {
+            "get": operation(
+                "poll",
+                "receiving",
+                "Long polling: at once when something is pending, else after `wait`.",
+                {200: ("What is pending; nothing when the time was up.", json_of("PollAnswer"))},
+                (400, 429, 503),
+                scope="connect",
+                parameters=(cursor, cursor_header, device, wait),
+            )
+        },
+        "/v1/ack": {
+            "post": operation(
+                "acknowledge",
+                "receiving",
+                "Acknowledge what came over SSE or long polling.",
+                {200: ("Acknowledged.", json_of("Acknowledged"))},
+                (400, 408, 409, 413, 422, 429, 503),
+                scope="connect",
+                body=json_of("Acknowledgement"),
+            )
+        },
+        "/v1/heartbeat": {
+            "get": operation(
+                "probe",
+                "receiving",
+                "Tell that the client is there, and ask whether the engine takes the user as online.",
+                {200: ("The user's presence.", json_of("Presence"))},
+                (400, 429, 503),
+                scope="connect",
+                parameters=(client, last_seq),
+            )
+        },
+        "/v1/digest": {
+            "get": operation(
+                "digest",
+                "receiving",
+                "What the bearer has missed, in a few lines: pending messages grouped by intent. Acknowledges nothing.",
+                {200: ("The lines, the most important first, each with its messages.", json_of("Digest"))},
+                (400, 429, 503),
+                scope="connect",
+                parameters=(
+                    parameter(
+                        "since",
+                        "query",
+                        "What happened from then on, ms since the epoch: pending, or unread in the inbox. Without it: what is pending.",
+                        since,
+                    ),
+                    parameter("limit", "query", "Lines at most.", lines),
+                ),
+            )
+        },
+    }
+
+
+def schemas(config: Config) -> dict[str, Schema]:
+    """The schemas of their bodies, by name."""
+    return {
+        "Message": _message(),
+        "PollAnswer": object_of(
+            "What is pending, in order. Presenting `last_event_id` in the next request acknowledges all of it.",
+            required=("messages", "last_event_id", "resumed"),
+            messages={"type": "array", "items": ref("Message")},
+            last_event_id={"type": "string", "description": "The cursor for the next request."},
+            resumed={"enum": ["new", "ok", "gap"], "description": "`gap`: the cursor given was not one of this mailbox."},
+            gaps={
+                "type": "array",
+                "items": object_of("Messages that will not come.", required=("from", "to"), to=SEQ, **{"from": SEQ}),
+                "description": "What was trimmed, replaced or has expired; absent without any.",
+            },
+        ),
+        "Acknowledgement": {
+            "type": "object",
+            "description": "`seq` acknowledges everything up to it, `ids` just these messages.",
+            "properties": {
+                "seq": SEQ,
+                "ids": {"type": "array", "items": printable(config), "maxItems": config.items_max},
+                "ts": TIME_MS,
+            },
+            "anyOf": [{"required": ["seq"]}, {"required": ["ids"], "properties": {"ids": {"minItems": 1}}}],
+            "additionalProperties": False,
+        },
+        "Acknowledged": object_of("Done.", required=("acknowledged",), acknowledged={"const": True}),
+        "Presence": object_of(
+            "Whether the user is online: connected, or suspect since its last connection ended abnormally.",
+            required=("online", "state", "seq"),
+            online={"type": "boolean"},
+            state={"enum": ["connected", "suspect", "offline"]},
+            seq={**SEQ, "title": "newest"},
+        ),
+        "Digest": object_of(
+            "What a user has missed.",
+            required=("since", "until", "messages", "lines", "skipped", "older", "model"),
+            since=TIME_MS,
+            until=TIME_MS,
+            messages={"type": "integer", "description": "Told of by the lines."},
+            lines={
+                "type": "array",
+                "items": object_of(
+                    "Messages of one intent.",
+                    required=("text", "intent", "priority", "count", "from", "to", "messages"),
+                    text={"type": "string", "description": "In Chinese when the profile's `locale` is, else in English."},
+                    intent={"type": "string"},
+                    priority={"enum": ["high", "normal"]},
+                    count={"type": "integer", "description": "Messages that they stand for."},
+                    to=TIME_MS,
+                    messages={
+                        "type": "array",
+                        "items": object_of(
+                            "One of them.", required=("id", "seq", "event_id"), id={"type": "string"}, seq=SEQ, event_id={"type": "string"}
+                        ),
+                    },
+                    **{"from": TIME_MS},
+                ),
+            },
+            skipped={"type": "object", "description": "Messages left out, by reason.", "additionalProperties": {"type": "integer"}},
+            older={"type": "boolean", "description": "Whether more messages are pending than a digest tells of."},
+            model={"type": "boolean", "description": "Whether a model grouped what no rule settles."},
+        ),
+    }
+
+
+def _message() -> Schema:
+    return object_of(
+        "A message as every transport delivers it.",
+        required=("seq", "id", "event_id", "type", "priority", "ts", "attempt", "data"),
+        seq=SEQ,
+        id={"type": "string", "description": "Drop what has the id of something handled before."},
+        event_id={"type": "string", "description": "The cursor after this message: `<epoch>-<seq>`."},
+        type={"type": "string"},
+        priority={"enum": list(PRIORITIES)},
+        ts=TIME_MS,
+        attempt={"type": "integer", "minimum": 1, "description": "How often it has been sent on this connection."},
+        actor=ANY,
+        target=ANY,
+        context=ANY,
+        url={"type": "string", "description": "What the client opens: an http(s) URL, or a path on its own site."},
+        count={"type": "integer", "description": "How many were merged into it."},
+        actors={"type": "array", "items": ANY, "description": "Of a summary: the first different ones of its messages."},
+        first_ts=TIME_MS,
+        last_ts=TIME_MS,
+        collapse={"type": "string", "description": "Of a summary: its key."},
+        text={"type": "string", "description": "Of a summary, by the publisher's template."},
+        replaces={"type": "string", "description": "Of a summary: the id of the message that came first. Show the summary in its place."},
+        unsubscribe={"type": "string", "description": "Where the category has it: the path with which the user turns the category off."},
+        traceparent=TRACEPARENT,
+        data=ANY,
+    )

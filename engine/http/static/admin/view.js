@@ -1,0 +1,46 @@
+/** One view of the admin page: its element, and when it is asked to show what. */
+
+import { make } from "../dom.js";
+
+export class View {
+  /** @param {string} name In the address. @param {string} title @param {string} lead What it shows, in a sentence. */
+  constructor(name, title, lead) {
+    this.name = name;
+    this.title = title;
+    this.heading = make("h1", { tabIndex: -1 }, title);
+    this.element = make("div", { className: "view", hidden: true }, make("div", { className: "intro" }, this.heading, make("p", {}, lead)));
+    this.element.id = `view-${name}`;
+  }
+
+  /** The view is opened. @param {string[]} _words The parts of the address behind the view's name. */
+  open(_words) {}
+
+  /** Every two seconds while it is open, with `/v1/status`. @param {any} _status */
+  show(_status) {}
+}
+
+/**
+ * Carry out what a control asks for; what goes wrong is shown beside it.
+ * @param {any} note Element for the outcome, with the role `status`. @param {any} control Disabled meanwhile. @param {() => Promise<string | void>} act Returns what to show.
+ */
+export async function attempt(note, control, act) {
+  if (control) control.disabled = true;
+  note.classList.remove("problem");
+  try {
+    note.textContent = (await act()) ?? "";
+  } catch (error) {
+    note.classList.add("problem");
+    note.textContent = /** @type {any} */ (error).message;
+  }
+  if (control) control.disabled = false;
+}
+
+/** An element for outcomes. */
+export function noteElement() {
+  return make("p", { className: "hint", role: "status" });
+}
+
+/** The address of a user's view. @param {string} tenant @param {string} user */
+export function userAddress(tenant, user) {
+  return `#users/${encodeURIComponent(tenant)}/${encodeURIComponent(user)}`;
+}

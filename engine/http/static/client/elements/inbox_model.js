@@ -1,0 +1,166 @@
+/**
+ * What the elements of a client show: its newest messages, and which are unread. One for all elements of a client.
+ *
+ * Where the engine keeps inboxes, that is what it says: pages of `GET /v1/inbox`, and the counts, which other devices change too. Where it
+ * does not (`404`), it is what arrived on this page. A message that arrives is there at once. Where the engine counts, only the
+ * engine does: its count may have the message before the message is here.
+ *
+ * Events: `change`, and `arrived` (the message) for one that was not known.
+ *
+ * @typedef {import("../ledger.js").Message} Message
+ * @typedef {{message: Message, read: boolean}} Entry
+ */
+
+const PAGE = 20;
+const RELOAD_AFTER_MS = 300; // of counts that something else has changed: several at once are one
+
+/** @type {WeakMap<object, InboxModel>} */ const models = new WeakMap();
+
+/** @param {import("../notify_client.js").NotifyClient} client @returns {InboxModel} */
+export function modelOf(client) {
+  const model = models.get(client) ?? new InboxModel(client);
+  models.set(client, model);
+  return model;
+}
+
+export class InboxModel extends EventTarget {
+  /** @type {Map<string, Entry>} by id */ #entries = new Map();
+  /** @type {number | undefined} begins the next page */ #before;
+  /** @type {{unread: number, revision: number} | null} by the engine; null: it keeps no inbox, or has not answered */ #counts = null;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */ #reload;
+  #shown = false; // the messages, not only how many are unread
+
+  /** @param {import("../notify_client.js").NotifyClient} client */
+  constructor(client) {
+    super();
+    this.client = client;
+    const on = (/** @type {string} */ type, /** @type {(detail: any) => void} */ handle) =>
+      client.addEventListener(type, (/** @type {any} */ event) => handle(event.detail));
+    on("message", (message) => this.#arrived(message));
+    on("revoke", ({ ids }) => this.#counts || this.#setRead(ids)); // handled elsewhere
+    on("counts", (counts) => this.#counted(counts));
+    on("welcome", () => this.#welcomed());
+    if (client.counts) this.#counted(client.counts);
+  }
+
+  /** The messages are to be shown: until then they are not asked for, a bell needs only their number. */
+  show() {
+    if (this.#shown) return;
+    this.#shown = true;
+    if (this.client.state === "open") this.#load();
+  }
+
+  /** Newest first. @returns {Entry[]} */
+  get entries() {
+    return [...this.#entries.values()].sort((one, other) => other.message.seq - one.message.seq);
+  }
+
+  get unread() {
+    return this.#counts?.unread ?? [...this.#entries.values()].filter(({ read }) => !read).length;
+  }
+
+  get hasMore() {
+    return this.#before !== undefined;
+  }
+
+  /** Whether messages can be put away: only an inbox that the engine keeps has an archive. */
+  get canArchive() {
+    return this.#counts !== null;
+  }
+
+  /** @param {string[]} ids */
+  async read(ids) {
+    this.#setRead(ids);
+    if (this.#counts) this.#counted(await this.client.mark("read", { ids }));
+    else for (const id of ids) this.#acknowledge(id);
+  }
+
+  async readAll() {
+    const ids = [...this.#entries.keys()];
+    if (!this.#counts) return this.read(ids);
+    this.#setRead(ids);
+    this.#counted(await this.client.mark("read", { all: true }));
+  }
+
+  /** @param {string} id */
+  async archive(id) {
+    this.#counted(await this.client.mark("archive", { ids: [id] }));
+    this.#entries.delete(id);
+    this.#changed();
+  }
+
+  /** One more page. */
+  async more() {
+    this.#take(await this.client.inbox({ limit: PAGE, before: this.#before }));
+  }
+
+  #welcomed() {
+    if (this.#counts) this.#counts.revision = -1; // where storage lost data they begin anew
+    if (this.#shown) this.#load();
+  }
+
+  async #load() {
+    clearTimeout(this.#reload);
+    try {
+      const page = await this.client.inbox({ limit: PAGE });
+      const oldest = page.messages.at(-1)?.seq ?? 0;
+      const there = new Set(page.messages.map((/** @type {Message} */ { id }) => id));
+      for (const [id, { message }] of this.#entries) if (message.seq >= oldest && !there.has(id)) this.#entries.delete(id); // archived, or gone
+      this.#take(page);
+    } catch {
+      // No inbox there, or no answer: what arrives is shown, and the next welcome asks again.
+    }
+  }
+
+  /** @param {any} page */
+  #take({ messages, before, unread, revision }) {
+    for (const message of messages) this.#entries.set(message.id, { message, read: message.read });
+    this.#before = before;
+    if (revision >= (this.#counts?.revision ?? -1)) this.#counts = { unread, revision };
+    this.#changed();
+  }
+
+  /** @param {Message} message */
+  #arrived(message) {
+    const known = this.#entries.has(message.id);
+    if (!known) this.#entries.set(message.id, { message, read: false });
+    const replaced = this.#entries.get(message.replaces ?? "");
+    if (replaced && !replaced.read) this.#entries.delete(replaced.message.id);
+    if (!known) this.dispatchEvent(new CustomEvent("arrived", { detail: message }));
+    if (this.#counts && !this.client.options.counts && this.#shown) this.#reloadSoon();
+    this.#changed();
+  }
+
+  /** @param {{unread: number, revision: number}} counts */
+  #counted({ unread, revision }) {
+    if (this.#counts && revision < this.#counts.revision) return;
+    this.#counts = { unread, revision };
+    const shown = [...this.#entries.values()].filter(({ read }) => !read).length;
+    if (this.#shown && !this.hasMore && shown !== unread) this.#reloadSoon(); // marked on another device
+    this.#changed();
+  }
+
+  #reloadSoon() {
+    clearTimeout(this.#reload);
+    this.#reload = setTimeout(() => this.#load(), RELOAD_AFTER_MS);
+  }
+
+  /** @param {string} id */
+  #acknowledge(id) {
+    const entry = this.#entries.get(id);
+    if (entry) this.client.ack(entry.message); // once more does no harm
+  }
+
+  /** @param {string[]} ids */
+  #setRead(ids) {
+    for (const id of ids) {
+      const entry = this.#entries.get(id);
+      if (entry) entry.read = true;
+    }
+    this.#changed();
+  }
+
+  #changed() {
+    this.dispatchEvent(new Event("change"));
+  }
+}

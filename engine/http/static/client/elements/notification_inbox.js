@@ -1,0 +1,172 @@
+/**
+ * `<notification-inbox>`: the newest notifications of a client, unread ones first to the eye, in a list.
+ *
+ * Set its property `client`. With the keyboard: arrow keys, Home and End move between messages, Enter opens one. Opening a message marks it
+ * as read and fires `notification-open` (the message; cancelable: `preventDefault()` keeps the browser from following its link).
+ */
+
+import { modelOf } from "./inbox_model.js";
+import { dress } from "./style.js";
+import { fromNow, languageOf, linkOf, wording, wordsFor } from "./wording.js";
+
+const TIME_STEP_MS = 30_000;
+
+/** @param {string} tag @param {Record<string, any>} [properties] @param {...(Node | string | false | "")} children text, never markup */
+function make(tag, properties = {}, ...children) {
+  const element = Object.assign(document.createElement(tag), properties);
+  element.append(.../** @type {(Node | string)[]} */ (children.filter(Boolean)));
+  return element;
+}
+
+// In Node.js, where a page is rendered before it is sent, there are no elements; the module can be imported there all the same.
+const Base = /** @type {typeof HTMLElement} */ (globalThis.HTMLElement ?? class {});
+
+export class NotificationInbox extends Base {
+  /** @type {import("./inbox_model.js").InboxModel | null} */ #model = null;
+  /** @type {AbortController | null} */ #listening = null;
+  /** @type {Set<string>} */ #drawn = new Set();
+  #clock = 0;
+  /** @type {Record<string, any>} */ #parts;
+
+  constructor() {
+    super();
+    const root = this.attachShadow({ mode: "open" });
+    dress(root, "inbox");
+    const title = make("h2", { id: "title" });
+    const readAll = make("button", { type: "button" });
+    const list = make("ul");
+    const empty = make("p", { className: "empty" });
+    const problem = make("p", { className: "problem", hidden: true });
+    const more = make("button", { type: "button", className: "more" });
+    list.setAttribute("aria-labelledby", "title");
+    problem.setAttribute("role", "alert");
+    this.#parts = { title, readAll, list, empty, problem, more };
+    root.append(make("header", {}, title, readAll), list, empty, more, problem);
+    readAll.addEventListener("click", () => this.#attempt(this.#model?.readAll()));
+    more.addEventListener("click", () => this.#attempt(this.#model?.more()));
+    list.addEventListener("keydown", (event) => this.#pressed(event));
+  }
+
+  /** @returns {import("../notify_client.js").NotifyClient | null} */
+  get client() {
+    return this.#model?.client ?? null;
+  }
+
+  set client(client) {
+    this.#model = client ? modelOf(client) : null;
+    if (this.isConnected) this.connectedCallback();
+  }
+
+  connectedCallback() {
+    this.disconnectedCallback();
+    this.#listening = new AbortController();
+    this.#model?.addEventListener("change", () => this.#draw(), { signal: this.#listening.signal });
+    this.#model?.show();
+    this.#clock = window.setInterval(() => this.#tellTime(), TIME_STEP_MS);
+    this.#draw();
+  }
+
+  disconnectedCallback() {
+    this.#listening?.abort();
+    clearInterval(this.#clock);
+  }
+
+  /** Moves the keyboard to the newest message, or to the title. */
+  focus() {
+    const first = this.#parts.list.querySelector("li");
+    if (first) return first.focus();
+    this.#parts.title.tabIndex = -1;
+    this.#parts.title.focus();
+  }
+
+  #draw() {
+    const words = wordsFor(this);
+    const { title, readAll, list, empty, problem, more } = this.#parts;
+    const entries = this.#model?.entries ?? [];
+    const focused = list.querySelector("li:focus-within")?.dataset.id;
+    const focusedAction = this.shadowRoot?.activeElement?.className;
+    title.textContent = words.title;
+    readAll.textContent = words.readAll;
+    readAll.disabled = !this.#model?.unread;
+    more.textContent = words.more;
+    more.hidden = !this.#model?.hasMore;
+    empty.textContent = words.empty;
+    empty.hidden = entries.length > 0;
+    problem.hidden = true;
+    list.hidden = entries.length === 0;
+    list.replaceChildren(...entries.map((entry, at) => this.#item(entry, at === 0, words)));
+    this.#drawn = new Set(entries.map(({ message }) => message.id));
+    if (focused === undefined) return;
+    const again = [...list.children].find((item) => item.dataset.id === focused) ?? list.firstElementChild;
+    (focusedAction ? (again?.querySelector(`.${focusedAction}`) ?? again) : again)?.focus();
+  }
+
+  /** @param {import("./inbox_model.js").Entry} entry @param {boolean} first @param {ReturnType<typeof wordsFor>} words */
+  #item({ message, read }, first, words) {
+    const [title, text] = wording(message);
+    const link = linkOf(message);
+    const at = new Date(message.ts);
+    const open = link ? make("a", { href: link, className: "open", target: "_blank", rel: "noopener noreferrer", tabIndex: -1 }, title) : title;
+    const time = make("time", { dateTime: at.toISOString(), title: at.toLocaleString(languageOf(this)) });
+    time.textContent = fromNow(message.ts - Date.now(), languageOf(this));
+    const action = (/** @type {string} */ name, /** @type {string} */ label, /** @type {() => Promise<void> | undefined} */ run) => {
+      const button = make("button", { type: "button", className: name, ariaLabel: `${label}: ${title}` }, label);
+      button.addEventListener("click", () => this.#attempt(run()));
+      return button;
+    };
+    const markRead = !read && action("read", words.read, () => this.#model?.read([message.id]));
+    const archive = Boolean(this.#model?.canArchive) && action("archive", words.archive, () => this.#model?.archive(message.id));
+    const item = make(
+      "li",
+      { className: `${read ? "" : "unread"} ${this.#drawn.has(message.id) || !this.#drawn.size ? "" : "fresh"}`.trim(), tabIndex: first ? 0 : -1 },
+      make("p", { className: "title" }, !read && make("span", { className: "unseen" }, `${words.unread}: `), open),
+      time,
+      text && make("p", { className: "text" }, text),
+      (markRead || archive) && make("div", { className: "actions" }, markRead, archive),
+    );
+    item.part.add("item");
+    item.dataset.id = message.id;
+    item.addEventListener("click", (event) => this.#opened(event, message));
+    return item;
+  }
+
+  /** A message was clicked, but not one of its buttons. @param {Event} event @param {import("./inbox_model.js").Message} message */
+  #opened(event, message) {
+    const onLink = /** @type {Element} */ (event.target).closest("a") !== null;
+    if (/** @type {Element} */ (event.target).closest("button")) return;
+    const init = { detail: message, bubbles: true, composed: true, cancelable: true };
+    if (!this.dispatchEvent(new CustomEvent("notification-open", init)) && onLink) event.preventDefault();
+    this.#attempt(this.#model?.read([message.id]));
+  }
+
+  /** @param {KeyboardEvent} event */
+  #pressed(event) {
+    const items = /** @type {HTMLElement[]} */ ([...this.#parts.list.children]);
+    const at = items.findIndex((item) => item.matches(":focus-within"));
+    const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: items.length - 1 }[event.key];
+    if (event.key === "Enter" && event.target === items[at]) {
+      (items[at].querySelector("a") ?? items[at]).click();
+    } else if (to !== undefined && items[to]) {
+      for (const item of items) item.tabIndex = -1;
+      items[to].tabIndex = 0;
+      items[to].focus();
+    } else return;
+    event.preventDefault();
+  }
+
+  #tellTime() {
+    for (const time of this.#parts.list.querySelectorAll("time")) {
+      time.textContent = fromNow(new Date(time.dateTime).getTime() - Date.now(), languageOf(this));
+    }
+  }
+
+  /** @param {Promise<void> | undefined} doing */
+  async #attempt(doing) {
+    try {
+      await doing;
+    } catch {
+      this.#parts.problem.textContent = wordsFor(this).failed;
+      this.#parts.problem.hidden = false;
+    }
+  }
+}

@@ -1,0 +1,67 @@
+/** What the elements say, in English and Chinese, and what they show of a message whose data may be anything. */
+
+/** @typedef {import("../ledger.js").Message} Message */
+
+const WORDS = {
+  en: {
+    title: "Notifications",
+    /** @param {number} unread */ bell: (unread) => (unread ? `Notifications, ${unread} unread` : "Notifications, none unread"),
+    empty: "Nothing here yet.",
+    unread: "Unread",
+    read: "Mark as read",
+    readAll: "Mark all as read",
+    archive: "Archive",
+    more: "Show more",
+    /** @param {string} title */ arrived: (title) => `New: ${title}`,
+    failed: "That did not work. Try again.",
+  },
+  zh: {
+    title: "通知",
+    /** @param {number} unread */ bell: (unread) => (unread ? `通知，${unread} 条未读` : "通知，没有未读"),
+    empty: "还没有通知。",
+    unread: "未读",
+    read: "标为已读",
+    readAll: "全部标为已读",
+    archive: "归档",
+    more: "显示更多",
+    /** @param {string} title */ arrived: (title) => `新通知：${title}`,
+    failed: "操作失败，请重试。",
+  },
+};
+
+/** The language of an element: its own `lang`, or that of what it is in. @param {Element} element @returns {"en" | "zh"} */
+export function languageOf(element) {
+  for (let at = /** @type {any} */ (element); at; at = at.parentElement ?? at.getRootNode?.().host) {
+    const lang = at.getAttribute("lang");
+    if (lang) return lang.toLowerCase().startsWith("zh") ? "zh" : "en";
+  }
+  return "en";
+}
+
+/** @param {Element} element */
+export function wordsFor(element) {
+  return WORDS[languageOf(element)];
+}
+
+/** Title and text. @param {Message} message @returns {[string, string]} */
+export function wording({ type, data, text }) {
+  if (data === null || typeof data !== "object") return [text ?? type, text === undefined && data !== undefined && data !== null ? String(data) : ""];
+  return [String(data.title ?? data.subject ?? text ?? type), String(text ?? data.body ?? data.text ?? data.message ?? "")];
+}
+
+/** Where a message leads; empty when a browser would not open a page there. @param {Message} message */
+export function linkOf({ url }) {
+  if (typeof url !== "string" || !URL.canParse(url, location.href)) return "";
+  const { protocol, href } = new URL(url, location.href);
+  return protocol === "http:" || protocol === "https:" ? href : "";
+}
+
+/** "now", "12 min. ago". @param {number} ms From now; negative is past. @param {string} language */
+export function fromNow(ms, language) {
+  const format = new Intl.RelativeTimeFormat(language, { numeric: "auto", style: "short" });
+  const seconds = Math.min(0, Math.round(ms / 1000));
+  if (seconds > -60) return format.format(0, "second");
+  if (seconds > -3600) return format.format(Math.round(seconds / 60), "minute");
+  if (seconds > -86_400) return format.format(Math.round(seconds / 3600), "hour");
+  return format.format(Math.round(seconds / 86_400), "day");
+}

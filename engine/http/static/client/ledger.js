@@ -1,0 +1,159 @@
+/**
+ * @typedef {{seq: number, id: string, event_id: string, type: string, priority: "high" | "normal" | "low", ts: number, attempt: number,
+ *   actor?: any, target?: any, context?: any, url?: string, data?: any, count?: number, actors?: any[], text?: string, replaces?: string}} Message
+ */
+
+const SETTLED_MAX = 4096; // ids remembered to drop repeats: 16 in-flight windows
+const SETTLED_KEPT = 512; // of those across page loads: what may be settled above the cursor, two in-flight windows
+
+/** `"7-1042"` -> `{epoch: "7", seq: 1042}`; null when it is not a cursor. @param {string | null | undefined} text */
+export function parseEventId(text) {
+  const match = /^(.+)-(\d+)$/.exec(text ?? "");
+  return match && { epoch: match[1], seq: Number(match[2]) };
+}
+
+/**
+ * What this client knows of one user's messages. Pure: no clock, no I/O.
+ *
+ * A message is *open* from when it is shown until it is settled: acknowledged, refused, or handled on another device. A refusal settles
+ * when the server confirms it; until then it is said again on every connection, and the cursor does not pass the message.
+ */
+export class Ledger {
+  /** @type {Map<string, Message>} shown and not settled, in the order of arrival */ #open = new Map();
+  /** @type {Map<string, string>} id -> event id, "" when unknown; oldest first, bounded */ #settled = new Map();
+  /** @type {Map<string, number>} settled, but the server was not told yet */ #untold = new Map();
+  /** @type {Map<string, string>} id -> reason, not confirmed yet */ #refused = new Map();
+  #high = 0; // newest sequence number shown or known to be gone
+  /** @type {string | null} */ epoch = null;
+  floor = 0;
+
+  /** @param {string | null} [lastEventId] @param {{settled?: [string, string][], settledMax?: number}} [known] as `kept` has it */
+  constructor(lastEventId = null, { settled = [], settledMax = SETTLED_MAX } = {}) {
+    this.settledMax = settledMax;
+    this.#settled = new Map(settled);
+    const cursor = parseEventId(lastEventId);
+    if (cursor) this.#restart(cursor.epoch, cursor.seq);
+  }
+
+  /** The cursor to present, null before anything is known. */
+  get lastEventId() {
+    return this.epoch === null ? null : `${this.epoch}-${this.floor}`;
+  }
+
+  /** Messages shown and not settled, in the order of arrival. */
+  get open() {
+    return [...this.#open.values()];
+  }
+
+  /** What the next page needs to go on here. @returns {import("./cursor_store.js").Kept} */
+  get kept() {
+    return { cursor: this.lastEventId, settled: [...this.#settled].filter(([, eventId]) => eventId).slice(-SETTLED_KEPT) };
+  }
+
+  /** Settled before. A repeat has the same id and number; the same id under another number is a new message, published after the engine
+   * had forgotten the first one. Numbers of another epoch cannot be compared. @param {Message} message @param {string} epoch */
+  #isSettled({ id, seq }, epoch) {
+    const eventId = this.#settled.get(id);
+    const before = parseEventId(eventId);
+    return eventId !== undefined && (!before || before.epoch !== epoch || before.seq === seq);
+  }
+
+  /** Take over where delivery starts. Returns the ids of open messages before it: they were handled on another device meanwhile.
+   * @param {{epoch: string, resumed: string, from: number}} welcome */
+  welcome({ epoch, resumed, from }) {
+    if (epoch !== this.epoch) this.#open.clear(); // sequence numbers of another epoch mean nothing here
+    if (epoch !== this.epoch || resumed === "gap") this.#restart(epoch, from - 1);
+    const gone = this.open.filter(({ id, seq }) => seq < from && !this.#refused.has(id)).map(({ id }) => id);
+    this.#high = Math.max(this.#high, from - 1);
+    this.revoke(gone);
+    return gone;
+  }
+
+  /** What to do with a message that arrived: "new" is to be shown, "open" and "settled" were shown before. @param {Message} message
+   * @returns {"new" | "open" | "settled"} */
+  receive(message) {
+    const { id, seq, event_id } = message;
+    const epoch = parseEventId(event_id)?.epoch ?? this.epoch ?? "";
+    if (epoch !== this.epoch) this.welcome({ epoch, resumed: "new", from: seq });
+    this.#high = Math.max(this.#high, seq);
+    if (this.#open.has(id)) return "open";
+    if (this.#refused.has(id) || !this.#isSettled(message, epoch)) {
+      this.#open.set(id, message);
+      return this.#refused.has(id) ? "open" : "new";
+    }
+    this.#untold.set(id, seq); // it comes again because the server has not heard: acknowledge again
+    this.#advance();
+    return "settled";
+  }
+
+  /** The message is handled. @param {string} id */
+  settle(id) {
+    if (this.#refused.has(id)) return;
+    const message = this.#open.get(id);
+    if (message) this.#untold.set(id, message.seq);
+    this.revoke([id]);
+  }
+
+  /** Everything shown up to and including `seq` is handled. @param {number} seq */
+  settleThrough(seq) {
+    for (const message of this.open) if (message.seq <= seq) this.settle(message.id);
+  }
+
+  /** These cannot be handled. @param {string[]} ids @param {string} reason */
+  refuse(ids, reason) {
+    for (const id of ids) this.#refused.set(id, reason);
+  }
+
+  /** What to tell the server of refusals that it has not confirmed, of these ids or of all. @param {string[]} [ids] */
+  nacks(ids = [...this.#refused.keys()]) {
+    return ids.filter((id) => this.#refused.has(id)).map((id) => ({ type: "nack", ids: [id], reason: this.#refused.get(id) }));
+  }
+
+  /** Settled without a word of ours: a refusal confirmed, or handled on another device. @param {string[]} ids */
+  revoke(ids) {
+    for (const id of ids) {
+      const seq = this.#open.get(id)?.seq;
+      this.#refused.delete(id);
+      this.#open.delete(id);
+      if (seq !== undefined || !this.#settled.has(id)) this.#settled.set(id, seq === undefined ? "" : `${this.epoch}-${seq}`);
+      if (this.#settled.size > this.settledMax) this.#settled.delete(this.#settled.keys().next().value ?? "");
+    }
+    this.#advance();
+  }
+
+  /** Settled by another tab: an acknowledgement as `takeAcks` returns it there. Returns the ids that were open here.
+   * @param {{seq?: number, ids?: string[]}} ack */
+  settledElsewhere({ seq = 0, ids = [] }) {
+    const gone = this.open.filter((message) => message.seq <= seq || ids.includes(message.id)).map(({ id }) => id);
+    this.revoke(gone);
+    return gone;
+  }
+
+  /** The sequence numbers `from`..`to` are gone. @param {number} from @param {number} to */
+  gap(from, to) {
+    for (const { id, seq } of this.open) if (seq >= from && seq <= to) this.#open.delete(id);
+    this.#high = Math.max(this.#high, to);
+    this.#advance();
+  }
+
+  /** What the server must be told since the last call: all up to the floor, ids above it. @returns {({seq: number} | {ids: string[]})[]} */
+  takeAcks() {
+    const ids = [...this.#untold].filter(([, seq]) => seq > this.floor).map(([id]) => id);
+    const cumulative = this.#untold.size > ids.length;
+    this.#untold.clear();
+    return [...(cumulative ? [{ seq: this.floor }] : []), ...(ids.length ? [{ ids }] : [])];
+  }
+
+  #advance() {
+    let floor = this.#high;
+    for (const { seq } of this.#open.values()) floor = Math.min(floor, seq - 1);
+    this.floor = Math.max(this.floor, floor); // never back: what the server was told is told
+  }
+
+  /** @param {string} epoch @param {number} seq */
+  #restart(epoch, seq) {
+    this.epoch = epoch;
+    this.#high = this.floor = seq;
+    this.#untold.clear();
+  }
+}

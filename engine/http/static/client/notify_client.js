@@ -1,0 +1,733 @@
+/**
+ * A connection of one user that keeps itself up.
+ *
+ * Theory of operation. A `Ledger` knows what the application was shown and what it has settled; its *floor* is the highest
+ * sequence number at or below which nothing is unsettled. The floor is the cursor of every transport: presenting it after a
+ * break acknowledges what was handled and asks for exactly the rest. The client steps down the ladder WebSocket -> SSE -> polling
+ * when the better transport does not get through, and back up by opening a better one beside the working link, which is closed
+ * once the new one has answered. With `share`, one tab has such a link and the others have one to that tab (`tabs.js`).
+ *
+ * States: `connecting` at first; `open`; `reconnecting` or `offline` between two attempts; `paused` in a page that is hidden
+ * (`pauseHiddenMs`); `closed` by the application, or for good by the engine. In a tab that shares, the state is that of the tab
+ * which has the connection. Times are milliseconds unless a name says otherwise.
+ *
+ * @typedef {"connecting" | "open" | "reconnecting" | "offline" | "paused" | "closed"} State
+ * @typedef {import("./ledger.js").Message} Message
+ * @typedef {import("./transports.js").Transport} Transport
+ * @typedef {import("./transports.js").Link} Link
+ * @typedef {import("./transports.js").End} End
+ * @typedef {object} Options
+ * @property {string | URL} [url] Where the engine is; the page's own origin when left out. A path is kept as a prefix.
+ * @property {string} [token] A JWT. Neither token nor getToken: the cookie `notify_token` carries it.
+ * @property {() => string | Promise<string>} [getToken] Asked before the first connection, before expiry and after a refusal.
+ * @property {string} [device] Name of this device.
+ * @property {string} [lastEventId] Cursor to start from, when the application keeps its own.
+ * @property {import("./cursor_store.js").CursorStore | Pick<Storage, "getItem" | "setItem">} [storage] Keeps the cursor of each user across
+ *   page loads; IndexedDB when left out.
+ * @property {boolean | string} [share] One connection for all tabs that have the same user, engine and device; a string names who shares,
+ *   which is needed where the user is not known from a token. Default false.
+ * @property {number} [pauseHiddenMs] Disconnects a page that has been hidden for so long, until it is visible. Default: never.
+ * @property {boolean} [counts] Ask for the counts of the inbox: the event `counts`. Not with polling. Default false.
+ * @property {"auto" | "manual"} [ack] "auto" (default): when the `message` listeners have returned.
+ * @property {Transport[]} [transports] The ladder, best first.
+ * @property {number} [websocketAttempts] WebSockets in a row that never open before the next transport is tried; default 2. One that is
+ *   not answered at all is enough.
+ * @property {number} [upgradeAfterMs] On a lesser transport: when to try a better one again (doubles up to 10 min); default 60 000.
+ */
+
+import { Backoff } from "./backoff.js";
+import { cursorStore } from "./cursor_store.js";
+import { Ledger, parseEventId } from "./ledger.js";
+import { request } from "./requests.js";
+import { Tabs } from "./tabs.js";
+import { readClaims } from "./token.js";
+import { openPoll, openSse, openWebSocket } from "./transports.js";
+
+const OPEN_TIMEOUT_MS = 10_000; // a proxy that swallows a transport answers nothing at all
+const PROBE_TIMEOUT_MS = 5_000; // after sleep or a network change: how long a live server may take to answer a ping
+const STABLE_MS = 5_000; // a link that lived shorter was no success, else accept-then-close would be retried at full speed
+const UPGRADE_MAX_MS = 600_000;
+const TIMER_MAX_MS = 2 ** 31 - 1;
+const TAB_LIVENESS = { heartbeat_ms: 10_000, timeout_ms: 20_000 }; // of the tab that leads: a frozen one answers nothing
+const RELAYED = new Set(["revoke", "gap", "nacked", "error", "counts"]); // what concerns all tabs
+const TOO_MANY = 4409;
+/** Close codes after which connecting again would end the same way. */
+const FINAL = new Map([[1008, "protocol violation"], [4403, "forbidden"], [TOO_MANY, "too many connections of this user"]]);
+
+/**
+ * Opens when the current task has ended, so that listeners can be put in place.
+ *
+ * Events, all CustomEvents: `message` (a {@link Message}, shown once), `duplicate` (one that came again and was dropped), `state`
+ * `{state, transport, reason?, code?, retryInMs?}`, `welcome` (the frame), `revoke` `{ids}` handled on another device or in another
+ * tab, `gap` `{from, to}` gone (nulls: the cursor was unknown, so is the extent), `counts` (the frame), `error` `{code, detail}`.
+ *
+ * A message is acknowledged when its listeners have returned. To do it later, or not at all, call `event.preventDefault()` (or set
+ * `ack: "manual"`) and then `ack(message)` or `nack([message.id])`; what is never acknowledged comes again after a reload. Tabs that
+ * share are one device: each of them is shown a message, and it is acknowledged when one of them has handled it.
+ */
+export class NotifyClient extends EventTarget {
+  /** @type {Link | null} */ #link = null;
+  /** @type {Link | null} a WebSocket being tried beside a lesser link */ #candidate = null;
+  /** @type {End | null} how the link ended that made room for the candidate */ #evicted = null;
+  /** @type {Record<string, ReturnType<typeof setTimeout>>} */ #timers = {};
+  /** @type {string | undefined} */ #token;
+  /** @type {string | undefined} of engine and user */ #key;
+  /** @type {import("./cursor_store.js").CursorStore} */ #store;
+  #user = ""; // by the token
+  /** @type {string | null} */ #saved = null;
+  /** @type {Tabs | null} */ #tabs = null;
+  /** @type {any} the last one of this connection */ #welcome = null;
+  /** @type {object} of the last state */ #detail = {};
+  #ledger = new Ledger();
+  #backoff = new Backoff();
+  #page = new AbortController(); // ends the listeners on the page
+  #turn = 0; // of connecting: what belongs to an earlier one is stale
+  #rung = 0; // of the transport ladder
+  #websocketFailures = 0;
+  #refusals = 0; // in a row, of the token
+  #upgradeMs = 0;
+  #candidateRung = 0;
+  #expiresMs = Infinity;
+  #heardMs = 0;
+  #pingedMs = 0;
+  #notBeforeMs = 0; // the server told when to come back
+  #heartbeatMs = 30_000;
+  #timeoutMs = 60_000;
+  #flushing = false;
+  #posting = false;
+  #unsaved = false;
+  #saving = false;
+  /** @type {State} */ state = "closed";
+  /** Id of the connection at the server, null while there is none or the transport has none. @type {string | null} */ connection = null;
+  /** The newest counts of the inbox. @type {{unread: number, unseen: number, revision: number} | null} */ counts = null;
+  /** Connections established after the first one. */ reconnects = -1;
+
+  /** @param {Options} [options] */
+  constructor(options = {}) {
+    super();
+    this.options = { ack: "auto", share: false, websocketAttempts: 2, upgradeAfterMs: 60_000, ...options };
+    this.#store = cursorStore(options.storage);
+    /** @type {Transport[]} */ this.transports = options.transports ?? ["websocket", "sse", "poll"];
+    this.url = new URL(options.url ?? "/", globalThis.location?.href);
+    this.url.protocol = this.url.protocol.replace("ws", "http");
+    if (!this.url.pathname.endsWith("/")) this.url.pathname += "/";
+    queueMicrotask(() => this.open());
+  }
+
+  /** The transport in use, null while not open. */
+  get transport() {
+    return this.state === "open" ? (this.#link?.kind ?? null) : null;
+  }
+
+  /** The cursor: everything up to it is handled. */
+  get lastEventId() {
+    return this.#ledger.lastEventId;
+  }
+
+  /** Connect, also after `close()`. Does nothing when it is connected or trying. */
+  open() {
+    if (this.state !== "closed") return;
+    this.#page = new AbortController();
+    const { signal } = this.#page;
+    for (const type of ["online", "offline", "pageshow"]) globalThis.addEventListener?.(type, () => this.#probe(), { signal });
+    globalThis.document?.addEventListener("visibilitychange", () => this.#visibilityChanged(), { signal });
+    this.#visibilityChanged();
+    this.#rung = this.#websocketFailures = this.#refusals = this.#backoff.step = 0;
+    this.#become("connecting");
+    this.#connect();
+  }
+
+  /** Disconnect for good; what was handled is acknowledged first. */
+  close() {
+    if (this.state !== "closed") this.#shut({ reason: "closed by the application" });
+  }
+
+  /** Drop the connection and open a new one `afterMs` later. */
+  reconnect(afterMs = 0) {
+    if (this.state === "closed") return;
+    this.#unlink();
+    this.#retry(afterMs, { reason: "asked for by the application" });
+  }
+
+  /** Acknowledge a message, or everything up to and including a sequence number. @param {number | Message} target */
+  ack(target) {
+    if (typeof target === "number") this.#ledger.settleThrough(target);
+    else this.#ledger.settle(target.id);
+    this.#flushSoon();
+  }
+
+  /** Say that messages cannot be handled: no retry, they go to the dead-letter queue. Only a WebSocket can say it: false means that it
+   * could not be said and they stay pending. It is said until the engine confirms it. @param {string[]} ids @param {string} [reason] */
+  nack(ids, reason = "refused by the client") {
+    if (this.transport !== "websocket") return false;
+    this.#ledger.refuse(ids, reason);
+    for (const frame of this.#ledger.nacks(ids)) this.#link?.send(frame);
+    return true;
+  }
+
+  /** Become a subscriber of topics, for good. @param {...string} topics @returns {Promise<string[]>} all topics of the user */
+  subscribe(...topics) {
+    return this.#eachTopic("PUT", topics);
+  }
+
+  /** Be no subscriber any more. @param {...string} topics @returns {Promise<string[]>} the topics that are left */
+  unsubscribe(...topics) {
+    return this.#eachTopic("DELETE", topics);
+  }
+
+  /**
+   * A page of what is kept for the user, the newest first. Needs no connection, and acknowledges nothing.
+   * @param {{before?: number, limit?: number, unread?: boolean, archived?: boolean, type?: string, q?: string}} [query]
+   * @returns {Promise<any>} `{messages, unread, unseen, revision, before?}`; `before` begins the next page
+   */
+  inbox(query = {}) {
+    const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null).map(([name, value]) => [name, String(value)]);
+    return this.#ask("GET", `v1/inbox?${new URLSearchParams(given)}`);
+  }
+
+  /**
+   * Mark messages of the inbox, for all devices; `read` and `archive` acknowledge them too.
+   * @param {"read" | "unread" | "seen" | "archive" | "unarchive" | "pin" | "unpin"} mark
+   * @param {{ids: string[]} | {upto: number} | {all: true}} which
+   * @returns {Promise<any>} `{unread, unseen, revision, unknown?}`
+   */
+  mark(mark, which) {
+    return this.#ask("POST", `v1/inbox/${mark}`, which);
+  }
+
+  /**
+   * What the user has chosen, and may choose.
+   * @returns {Promise<any>} `{user, zone, locale, quiet, categories, types, targets, available}`
+   */
+  preferences() {
+    return this.#ask("GET", "v1/preferences");
+  }
+
+  /**
+   * Change what is named, and leave the rest; null removes a choice, or a whole member.
+   * @param {object} changes `{categories: {news: "off"}, types: {"post.*": null}, zone: "Asia/Tokyo"}`
+   * @returns {Promise<any>} the preferences as they are now
+   */
+  setPreferences(changes) {
+    return this.#ask("PATCH", "v1/preferences", changes);
+  }
+
+  /** @param {string} method @param {string[]} topics @returns {Promise<string[]>} @throws {import("./requests.js").Refused} */
+  async #eachTopic(method, topics) {
+    if (!topics.length) return (await this.#ask("GET", "v1/subscriptions")).topics;
+    let answer;
+    for (const topic of topics) answer = await this.#ask(method, `v1/subscriptions/${encodeURIComponent(topic)}`);
+    return answer.topics;
+  }
+
+  /** The body of the engine's answer. @param {string} method @param {string} path @param {object} [body] @returns {Promise<any>} */
+  async #ask(method, path, body) {
+    await this.#freshToken();
+    const init = { ...this.#init(), method, ...(body && { body: JSON.stringify(body) }) };
+    if (body) init.headers["Content-Type"] = "application/json";
+    return request(new URL(path, this.url), init);
+  }
+
+  // -- connecting --
+
+  async #connect() {
+    const turn = ++this.#turn;
+    clearTimeout(this.#timers.retry);
+    try {
+      await this.#freshToken();
+    } catch (error) {
+      if (turn === this.#turn) this.#retry(this.#backoff.next(), { reason: `no token: ${error}` });
+      return;
+    }
+    if (turn === this.#turn && !this.#tabs && this.#shares()) await this.#enterTabs();
+    if (turn !== this.#turn) return;
+    this.#link = this.#tabs && !this.#tabs.leading ? this.#openTab(this.#tabs) : this.#openLink(this.transports[this.#rung]);
+  }
+
+  async #freshToken() {
+    if (this.options.getToken && (!this.#token || this.#expiresMs < Date.now() + 5000)) await this.#renew();
+    else if (this.#key === undefined) await this.#useToken(this.options.token);
+  }
+
+  async #renew() {
+    const token = await this.options.getToken?.();
+    await this.#useToken(token);
+    const link = this.#link;
+    if (link?.openedMs && link.duplex && !link.shared) link.send({ type: "auth", token });
+  }
+
+  /** @param {string | undefined} token */
+  async #useToken(token) {
+    const { tenant = "default", sub = "", exp } = readClaims(token ?? "");
+    const key = `notify:${this.url.host}:${tenant}:${sub}`;
+    if (key !== this.#key) {
+      const given = this.#key === undefined ? this.options.lastEventId : null; // another user has another cursor
+      const kept = await this.#store.load(key);
+      this.#saved = given ?? kept?.cursor ?? null;
+      this.#ledger = new Ledger(this.#saved, { settled: kept?.settled });
+      this.#leaveTabs();
+      this.counts = null;
+    }
+    this.#user = sub;
+    this.#token = token;
+    this.#key = key;
+    this.#expiresMs = exp ? exp * 1000 : Infinity;
+    const early = () => this.#follows() || this.#renew().catch((error) => this.#emit("error", { code: "token", detail: String(error) }));
+    if (this.options.getToken && exp) this.#after("renew", (this.#expiresMs - Date.now()) * 0.8, early);
+  }
+
+  /** @param {Transport} kind @returns {Link} */
+  #openLink(kind) {
+    const url = new URL({ websocket: "v1/ws", sse: "v1/sse", poll: "v1/poll" }[kind], this.url);
+    if (this.options.device) url.searchParams.set("device", this.options.device);
+    if (this.options.counts) url.searchParams.set("counts", "true");
+    if (this.lastEventId) url.searchParams.set("last_event_id", this.lastEventId);
+    const late = setTimeout(() => hooks.end({ silent: true, reason: "no answer" }), OPEN_TIMEOUT_MS);
+    /** @type {Link} */
+    const link = { kind, duplex: false, shared: false, openedMs: 0, opened: () => clearTimeout(late), send: () => {}, close: () => {} };
+    /** @type {import("./transports.js").Hooks} */
+    const hooks = {
+      cursor: () => this.lastEventId,
+      frame: (frame) => this.#received(link, frame),
+      alive: () => this.#alive(link),
+      end: (end) => {
+        link.opened();
+        this.#ended(link, end);
+      },
+    };
+    try {
+      if (kind === "websocket") Object.assign(link, openWebSocket(url, this.#token, hooks));
+      else Object.assign(link, (kind === "sse" ? openSse : openPoll)(url, this.#init(), hooks));
+    } catch (error) {
+      queueMicrotask(() => hooks.end({ status: 401, reason: String(error) })); // the token cannot even be a subprotocol
+    }
+    return link;
+  }
+
+  // -- tabs that share --
+
+  #shares() {
+    return Boolean(this.options.share && Tabs.available && (this.#user || typeof this.options.share === "string"));
+  }
+
+  /** Whether another tab has the connection. */
+  #follows() {
+    return this.#tabs !== null && !this.#tabs.leading;
+  }
+
+  async #enterTabs() {
+    const group = typeof this.options.share === "string" ? `notify:${this.url.host}:${this.options.share}` : this.#key;
+    this.#tabs = new Tabs(`${group}:${this.options.device ?? ""}`, {
+      lead: () => this.#changeRole("this tab has the connection now"),
+      follow: () => this.#changeRole("another tab has the connection"),
+      asked: (from, frame) => this.#serve(from, frame),
+      told: (frame) => this.#told(frame),
+    });
+    await this.#tabs.enter();
+  }
+
+  #leaveTabs() {
+    this.#tabs?.leave();
+    this.#tabs = null;
+  }
+
+  /** @param {string} reason */
+  #changeRole(reason) {
+    this.#dropCandidate();
+    this.#unlink();
+    if (this.state === "open") this.#become("reconnecting", { reason, retryInMs: 0 });
+    this.#connect();
+  }
+
+  /** A link to the tab that leads. @param {Tabs} tabs @returns {Link} */
+  #openTab(tabs) {
+    const late = setTimeout(() => this.#ended(link, { silent: true, reason: "no answer" }), OPEN_TIMEOUT_MS);
+    /** @type {Link} */
+    const link = {
+      kind: "websocket", duplex: true, shared: true, openedMs: 0,
+      opened: () => clearTimeout(late), send: (frame) => tabs.ask(frame), close: () => {},
+    };
+    tabs.ask({ type: "join", last_event_id: this.lastEventId });
+    return link;
+  }
+
+  /** The tab that leads tells something. @param {any} frame */
+  #told(frame) {
+    const link = this.#link;
+    if (!link?.shared) return;
+    if (frame.type === "lead") link.send({ type: "join", last_event_id: this.lastEventId });
+    else this.#received(link, frame);
+  }
+
+  /** A tab asks this one, which leads. @param {string} from @param {any} frame */
+  #serve(from, frame) {
+    const ledger = this.#ledger;
+    const tell = (/** @type {object} */ answer) => this.#tabs?.tell(answer, from);
+    if (frame.type === "join") {
+      const cursor = parseEventId(frame.last_event_id);
+      if (cursor && cursor.epoch === ledger.epoch) ledger.settleThrough(cursor.seq);
+      tell(this.#stateFrame());
+      if (this.#welcome) tell({ ...this.#welcome, epoch: ledger.epoch, resumed: "ok", from: ledger.floor + 1, ...TAB_LIVENESS });
+      if (this.counts) tell(this.counts);
+      if (ledger.open.length) tell({ type: "messages", messages: ledger.open });
+    } else if (frame.type === "ack" && frame.ids) for (const id of frame.ids) ledger.settle(id);
+    else if (frame.type === "ack") ledger.settleThrough(frame.seq);
+    else if (frame.type === "nack") this.nack(frame.ids, frame.reason);
+    else if (frame.type === "ping") tell({ type: "pong", ts: frame.ts });
+    this.#flushSoon();
+  }
+
+  #stateFrame() {
+    const { state, transport, connection, reconnects } = this;
+    return { type: "state", state, transport, connection, reconnects, detail: this.#detail };
+  }
+
+  // -- links --
+
+  /** What all requests have in common. @returns {RequestInit & {headers: Record<string, string>}} */
+  #init() {
+    if (!this.#token) return { headers: {}, cache: "no-store", credentials: "include" };
+    return { headers: { Authorization: `Bearer ${this.#token}` }, cache: "no-store" };
+  }
+
+  /** Something arrived; the first time, the link is open. @param {Link} link @param {string | null} [connection] */
+  #alive(link, connection = null) {
+    if (link !== this.#link && link !== this.#candidate) return;
+    this.#heardMs = Date.now();
+    if (link.openedMs) return;
+    if (link === this.#candidate) this.#unlink(); // make before break: the lesser link has served
+    this.#link = link;
+    this.#candidate = null;
+    this.connection = connection;
+    link.openedMs = this.#heardMs;
+    link.opened();
+    if (link.shared) return this.#watch(); // all else it is told
+    this.reconnects++;
+    this.#refusals = 0;
+    this.#rung = this.transports.indexOf(link.kind);
+    if (link.kind === "websocket") this.#websocketFailures = this.#upgradeMs = 0;
+    else this.#scheduleUpgrade(this.#upgradeMs || this.options.upgradeAfterMs);
+    this.#become("open");
+    this.#watch();
+    this.#flushSoon();
+  }
+
+  /** @param {Link} link @param {End} end @returns {void} */
+  #ended(link, end) {
+    link.close();
+    if (link === this.#candidate) {
+      this.#candidate = null;
+      const evicted = this.#evicted;
+      if (this.#link && ++this.#candidateRung < this.#rung) this.#tryBetter();
+      else if (this.#link && evicted) {
+        this.#evicted = null;
+        return this.#ended(this.#link, evicted);
+      } else if (this.#link) this.#scheduleUpgrade(this.#upgradeMs * 2);
+    }
+    if (link !== this.#link || this.#evicted) return;
+    if (end.code === TOO_MANY && this.#candidate) {
+      this.#evicted = end; // the engine may have made room for the candidate: final only if that fails
+      return;
+    }
+    this.#unlink();
+    if (link.shared) return this.#tabs?.steal();
+    const { code = 0, status = 0, silent = false } = end;
+    if (FINAL.has(code) || status === 403) return this.#shut({ ...end, reason: end.reason || FINAL.get(code) || "forbidden" });
+    if (code === 4401 || status === 401) {
+      if (!this.options.getToken || ++this.#refusals > 2) return this.#shut({ ...end, reason: "unauthorized" });
+      this.#token = undefined;
+      return this.#retry(this.#refusals > 1 ? this.#backoff.next() : 0, end);
+    }
+    if (Date.now() - link.openedMs >= STABLE_MS && link.openedMs) this.#backoff.step = 0;
+    const rung = this.#rung;
+    if (!link.openedMs) this.#step(link.kind, silent || (status > 0 && status !== 429 && status !== 503), silent);
+    if (end.retryAfterMs) this.#notBeforeMs = Date.now() + end.retryAfterMs * (1 + this.#backoff.jitter * Math.random());
+    const told = this.#notBeforeMs - Date.now();
+    const delayMs = this.#rung > rung ? 0 : this.#backoff.next(); // the transports of one round follow at once
+    this.#retry(told > 0 ? told : (end.retryAfterMs ?? delayMs), end);
+  }
+
+  /** A transport that never opened: which one is next. @param {Transport} kind @param {boolean} blocked the server, or a proxy, answered
+   * @param {boolean} silent nothing was answered in time: once is enough, where a restart would refuse */
+  #step(kind, blocked, silent) {
+    const { websocketAttempts } = this.options;
+    const last = this.transports.length - 1;
+    if (kind === "websocket") {
+      this.#websocketFailures += silent ? websocketAttempts : 1;
+      this.#rung = this.#websocketFailures >= websocketAttempts ? Math.min(1, last) : 0;
+    } else if (blocked) this.#rung = this.#rung < last ? this.#rung + 1 : 0; // the network may be another one by now
+    else [this.#rung, this.#websocketFailures] = [0, websocketAttempts - 1]; // no server at all: no reason to step down
+  }
+
+  /** @param {number} delayMs @param {End} end */
+  #retry(delayMs, end) {
+    this.#become(globalThis.navigator?.onLine === false ? "offline" : "reconnecting", { ...end, retryInMs: delayMs });
+    this.#after("retry", delayMs, () => this.#connect());
+  }
+
+  /** @param {number} afterMs */
+  #scheduleUpgrade(afterMs) {
+    if (this.#rung === 0) return;
+    this.#upgradeMs = Math.min(afterMs, UPGRADE_MAX_MS);
+    const spread = 1 + this.#backoff.jitter * (2 * Math.random() - 1); // pages that fell back together do not come back together
+    this.#after("upgrade", this.#upgradeMs * spread, () => {
+      this.#candidateRung = 0;
+      this.#tryBetter();
+    });
+  }
+
+  #tryBetter() {
+    this.#candidate = this.#openLink(this.transports[this.#candidateRung]);
+  }
+
+  #dropCandidate() {
+    const candidate = this.#candidate;
+    this.#candidate = null;
+    candidate?.opened();
+    candidate?.close();
+  }
+
+  /** Let go of the link and of everything that was going to happen on it. */
+  #unlink() {
+    const link = this.#link;
+    this.#link = null;
+    this.#evicted = null;
+    this.connection = null;
+    for (const name of ["watch", "probe", "drain", "upgrade", "retry"]) clearTimeout(this.#timers[name]);
+    this.#turn++;
+    link?.opened();
+    link?.close();
+  }
+
+  /** @param {End} end */
+  #shut(end) {
+    this.#flush();
+    this.#disconnect();
+    this.#page.abort();
+    clearTimeout(this.#timers.renew);
+    clearTimeout(this.#timers.pause);
+    this.#become("closed", end);
+  }
+
+  #disconnect() {
+    this.#unlink();
+    this.#dropCandidate();
+    this.#leaveTabs();
+  }
+
+  #visibilityChanged() {
+    const { pauseHiddenMs } = this.options;
+    clearTimeout(this.#timers.pause);
+    if (globalThis.document?.visibilityState !== "hidden") {
+      if (this.state !== "paused") return this.#probe();
+      this.#become("connecting");
+      this.#connect();
+    } else if (pauseHiddenMs !== undefined) this.#after("pause", pauseHiddenMs, () => this.#pause());
+  }
+
+  #pause() {
+    this.#flush();
+    this.#disconnect();
+    this.#become("paused", { reason: "the page is hidden" });
+  }
+
+  // -- liveness --
+
+  /** A server is silent when it does not answer a ping either: in a page that has been hidden for long, timers come a minute late. */
+  #watch() {
+    const link = this.#link;
+    if (!link) return;
+    const nowMs = Date.now();
+    const silentMs = nowMs - this.#heardMs;
+    const askedMs = this.#pingedMs > this.#heardMs ? nowMs - this.#pingedMs : 0;
+    const unanswered = !link.duplex || askedMs >= Math.min(this.#timeoutMs / 2, PROBE_TIMEOUT_MS);
+    if (silentMs >= this.#timeoutMs && unanswered) return this.#ended(link, { reason: "server silent" });
+    if (silentMs >= this.#heartbeatMs / 2) this.#ping(link);
+    const leftMs = this.#timeoutMs - silentMs;
+    this.#after("watch", leftMs > 0 ? Math.min(this.#heartbeatMs / 2, leftMs) : this.#heartbeatMs / 2, () => this.#watch());
+  }
+
+  /** @param {Link} link */
+  #ping(link) {
+    if (this.#pingedMs <= this.#heardMs) this.#pingedMs = Date.now();
+    link.send({ type: "ping", ts: Date.now() });
+  }
+
+  /** The page woke up or the network changed. `navigator.onLine` is only a hint (an engine on this machine works without a network). */
+  #probe() {
+    const link = this.#link;
+    const waiting = this.state === "reconnecting" || this.state === "offline";
+    if (!link && waiting && Date.now() >= this.#notBeforeMs) this.#retry(0, { reason: "page or network is back" });
+    if (link?.openedMs) {
+      const askedMs = Date.now();
+      this.#ping(link);
+      if (!link.duplex) return this.#watch();
+      this.#after("probe", PROBE_TIMEOUT_MS, () => this.#heardMs < askedMs && this.#ended(link, { reason: "no answer to a probe" }));
+    }
+  }
+
+  // -- frames --
+
+  /** @param {Link} link @param {any} frame */
+  #received(link, frame) {
+    if (link !== this.#link && link !== this.#candidate) return;
+    this.#heardMs = Date.now();
+    if (link.shared) this.#alive(link);
+    if (RELAYED.has(frame.type)) this.#relay(frame);
+    if (frame.type === "welcome") this.#welcomed(link, frame);
+    else if (frame.type === "messages") this.#deliver(link, frame.messages);
+    else if (frame.type === "nacked") this.#ledger.revoke(frame.ids);
+    else if (frame.type === "revoke") {
+      this.#ledger.revoke(frame.ids);
+      this.#emit("revoke", frame);
+    } else if (frame.type === "gap") {
+      this.#ledger.gap(frame.from, frame.to);
+      this.#emit("gap", frame);
+    } else if (frame.type === "drain") {
+      this.#notBeforeMs = Date.now() + frame.after_ms; // the server closes before or then; if it does not, we do
+      this.#after("drain", frame.after_ms, () => this.#ended(link, { code: 1012, reason: "drained", retryAfterMs: 0 }));
+    } else if (frame.type === "settled") {
+      const ids = this.#ledger.settledElsewhere(frame);
+      if (ids.length) this.#emit("revoke", { ids });
+    } else if (frame.type === "state") {
+      Object.assign(link, frame.transport && { kind: frame.transport });
+      this.connection = frame.connection;
+      this.reconnects = frame.reconnects;
+      this.#become(frame.state, frame.detail);
+    } else if (frame.type === "counts") {
+      if (frame.revision > (this.counts?.revision ?? -1)) this.#counted(frame);
+    } else if (frame.type === "close") return this.#ended(link, frame); // SSE has no close codes of its own
+    else if (frame.type === "error") this.#emit("error", frame);
+    this.#flushSoon();
+  }
+
+  /** @param {{unread: number, unseen: number, revision: number}} frame */
+  #counted(frame) {
+    this.counts = frame;
+    this.#emit("counts", frame);
+  }
+
+  /** @param {Link} link @param {any} frame */
+  #welcomed(link, frame) {
+    this.#heartbeatMs = frame.heartbeat_ms ?? this.#heartbeatMs;
+    this.#timeoutMs = frame.timeout_ms ?? this.#timeoutMs;
+    this.#backoff.delaysMs = frame.reconnect?.delays_ms ?? this.#backoff.delaysMs;
+    this.#backoff.jitter = frame.reconnect?.jitter ?? this.#backoff.jitter;
+    this.#welcome = frame;
+    if (frame.epoch !== this.#ledger.epoch) this.counts = null; // revisions begin anew
+    const gone = this.#ledger.welcome(frame);
+    this.#alive(link, frame.connection);
+    this.#relay({ ...frame, ...TAB_LIVENESS });
+    this.#emit("welcome", frame);
+    for (const nack of this.#ledger.nacks()) link.send(nack);
+    if (frame.resumed === "gap") this.#emit("gap", { from: null, to: null });
+    if (gone.length) this.#emit("revoke", { ids: gone });
+  }
+
+  /** @param {Link} link @param {Message[]} messages */
+  #deliver(link, messages) {
+    const received = messages.map((message) => ({ message, verdict: this.#ledger.receive(message) }));
+    // The other tabs have them before any of them is acknowledged. Not what was settled: a tab opened since has never seen it.
+    const unsettled = received.filter(({ verdict }) => verdict !== "settled").map(({ message }) => message);
+    if (unsettled.length) this.#relay({ type: "messages", messages: unsettled });
+    for (const { message, verdict } of received) this.#show(link, message, verdict);
+  }
+
+  /** @param {Link} link @param {Message} message @param {"new" | "open" | "settled"} verdict */
+  #show(link, message, verdict) {
+    if (verdict !== "new") {
+      for (const nack of this.#ledger.nacks([message.id])) link.send(nack); // it comes again because the server has not heard
+      this.#emit("duplicate", message);
+      return;
+    }
+    if (message.replaces) this.#ledger.settle(message.replaces); // the new one stands for it: nobody will acknowledge it any more
+    if (this.#emit("message", message) && this.options.ack === "auto") this.#ledger.settle(message.id);
+  }
+
+  /** To the tabs that follow this one. @param {object} frame */
+  #relay(frame) {
+    if (this.#tabs?.leading) this.#tabs.tell(frame);
+  }
+
+  /** One acknowledgement for all that happens in this task. */
+  #flushSoon() {
+    if (this.#flushing) return;
+    this.#flushing = true;
+    queueMicrotask(() => this.#flush());
+  }
+
+  #flush() {
+    this.#flushing = false;
+    const link = this.#link;
+    if (link?.openedMs && !link.duplex) this.#post(link);
+    else if (link?.openedMs) for (const ack of this.#takeAcks()) link.send({ type: "ack", ...ack, ts: Date.now() });
+    if (this.#unsaved || this.lastEventId !== this.#saved) this.#save();
+  }
+
+  #takeAcks() {
+    const acks = this.#ledger.takeAcks();
+    if (acks.length) this.#unsaved = true;
+    for (const ack of acks) this.#relay({ type: "settled", ...ack });
+    return acks;
+  }
+
+  /** One request at a time; what is settled meanwhile goes with the next. @param {Link} link */
+  async #post(link) {
+    if (this.#posting) return;
+    this.#posting = true;
+    const url = new URL("v1/ack", this.url);
+    const init = { ...this.#init(), method: "POST", keepalive: true };
+    init.headers["Content-Type"] = "application/json";
+    try {
+      for (let acks = this.#takeAcks(); acks.length; acks = this.#takeAcks()) {
+        for (const ack of acks) {
+          const response = await fetch(url, { ...init, body: JSON.stringify(ack) });
+          if (!response.ok) throw new Error(`HTTP ${response.status}`);
+        }
+        link.send({}); // a pausing poll goes on
+      }
+    } catch (error) {
+      if (link === this.#link) this.#ended(link, { reason: `acknowledgement failed: ${error}` }); // the next cursor says it again
+    } finally {
+      this.#posting = false;
+    }
+  }
+
+  async #save() {
+    this.#unsaved = true;
+    if (this.#saving || this.#key === undefined || this.#follows()) return;
+    this.#saving = true;
+    try {
+      while (this.#unsaved) {
+        this.#unsaved = false;
+        this.#saved = this.lastEventId;
+        if (this.#saved) await this.#store.save(this.#key, this.#ledger.kept);
+      }
+    } catch (error) {
+      this.#emit("error", { code: "storage", detail: String(error) });
+    } finally {
+      this.#saving = false;
+    }
+  }
+
+  // -- events --
+
+  /** @param {State} state @param {object} [detail] */
+  #become(state, detail = {}) {
+    this.state = state;
+    this.#detail = detail;
+    if (state !== "closed" && state !== "paused") this.#relay(this.#stateFrame());
+    this.#emit("state", { state, transport: this.transport, ...detail });
+  }
+
+  /** True unless a listener called preventDefault(). @param {string} type @param {any} detail */
+  #emit(type, detail) {
+    return this.dispatchEvent(new CustomEvent(type, { detail, cancelable: true }));
+  }
+
+  /** One timer per name. @param {string} name @param {number} ms @param {() => void} run */
+  #after(name, ms, run) {
+    clearTimeout(this.#timers[name]);
+    this.#timers[name] = setTimeout(run, Math.min(Math.max(ms, 0), TIMER_MAX_MS));
+  }
+}

@@ -1,0 +1,29 @@
+/** Requests to the engine's HTTP interface. */
+
+/** An answer that is not a success, as `application/problem+json` states it. `status` 0: no answer. */
+export class Refused extends Error {
+  /** @param {number} status @param {string} detail @param {number} [retryAfterMs] */
+  constructor(status, detail, retryAfterMs) {
+    super(detail);
+    this.name = "Refused";
+    this.status = status;
+    this.retryAfterMs = retryAfterMs;
+  }
+}
+
+/** How long an answer wants to be waited for; undefined when it does not say. @param {Response} response @returns {number | undefined} */
+export function retryAfterMs({ headers }) {
+  const seconds = Number(headers.get("Retry-After") ?? NaN);
+  return seconds >= 0 ? seconds * 1000 : undefined;
+}
+
+/** The body of a successful answer, null when it has none. @param {URL} url @param {RequestInit} init @returns {Promise<any>} @throws {Refused} */
+export async function request(url, init) {
+  const response = await fetch(url, init).catch((error) => {
+    throw new Refused(0, String(error.message ?? error));
+  });
+  const answer = await response.json().catch(() => null); // 204, or a proxy's own page
+  if (response.ok) return answer;
+  const detail = answer?.errors?.[0]?.detail ?? answer?.detail ?? answer?.title ?? `HTTP ${response.status}`;
+  throw new Refused(response.status, detail, retryAfterMs(response));
+}

@@ -1,0 +1,164 @@
+/**
+ * What arrived on this page, newest first, and what became of it: which attempt it was, whether it had been missed, who acknowledged it.
+ * The bell has the user's inbox, which the engine keeps; this is what one device saw of it, since the page was loaded.
+ *
+ * Events: `change`, and `acknowledge` `[message]` when the user acknowledges some.
+ */
+
+import { linkOf, wording } from "./client/elements/wording.js";
+import { byId, fromNow, icon, make } from "./dom.js";
+
+const KEPT = 50;
+const RAW_CHARS = 280; // of data without a title
+const SETTLED = { no: "not acknowledged yet", yes: "acknowledged", elsewhere: "acknowledged in the inbox, or on another device" };
+
+/** @typedef {import("./client/notify_client.js").Message} Message */
+/** @typedef {{message: Message, resumed: boolean, settled: keyof typeof SETTLED, element?: any}} Delivery */
+
+/** The actor's name, to be shown. @param {any} actor */
+function nameOf(actor) {
+  if (actor === null || actor === undefined) return "";
+  return String(typeof actor === "object" ? (actor.name ?? actor.login ?? actor.id ?? "") : actor);
+}
+
+/** Title and text; the data itself where it has neither. @param {Message} message @returns {[string, string]} */
+function described(message) {
+  const [title, text] = wording(message);
+  const { data } = message;
+  const raw = !text && title === message.type && data !== null && typeof data === "object" && Object.keys(data).length > 0;
+  return [title, raw ? JSON.stringify(data).slice(0, RAW_CHARS) : text];
+}
+
+export class Deliveries extends EventTarget {
+  /** @type {Map<string, Delivery>} by id, oldest first */ #known = new Map();
+  #list = byId("messages");
+
+  constructor() {
+    super();
+    setInterval(() => this.#tellTime(), 5000);
+  }
+
+  /** Whether this message has arrived here. @param {string} id */
+  has(id) {
+    return this.#known.has(id);
+  }
+
+  /** Messages that nobody has acknowledged yet. */
+  get unsettled() {
+    return [...this.#known.values()].filter(({ settled }) => settled === "no").map(({ message }) => message);
+  }
+
+  /** @param {Message} message @param {{resumed: boolean, settled: boolean}} how */
+  add(message, { resumed, settled }) {
+    const delivery = { message, resumed, settled: /** @type {const} */ (settled ? "yes" : "no"), element: null };
+    const replaced = this.#known.get(message.replaces ?? "");
+    delivery.element = this.#draw(delivery);
+    delivery.element.classList.add("fresh");
+    if (replaced?.settled === "no") {
+      replaced.element.replaceWith(delivery.element);
+      this.#known.delete(replaced.message.id);
+      this.#acknowledge([replaced.message]);
+    } else this.#list.prepend(delivery.element);
+    this.#known.set(message.id, delivery);
+    if (this.#known.size > KEPT) {
+      const [oldest, { element }] = /** @type {[string, Delivery]} */ (this.#known.entries().next().value);
+      element.remove();
+      this.#known.delete(oldest);
+    }
+    this.#changed();
+  }
+
+  /** It came again: show which attempt it is. @param {Message} message */
+  again({ id, attempt }) {
+    const delivery = this.#known.get(id);
+    if (!delivery) return;
+    delivery.message.attempt = attempt;
+    this.#redraw(delivery);
+  }
+
+  acknowledgeAll() {
+    this.#acknowledge(this.unsettled);
+  }
+
+  /** They are acknowledged now. Returns how many were not before. @param {string[]} ids @param {"yes" | "elsewhere"} how */
+  settle(ids, how) {
+    let settled = 0;
+    for (const id of ids) {
+      const delivery = this.#known.get(id);
+      if (delivery?.settled !== "no") continue;
+      delivery.settled = how;
+      settled++;
+      this.#redraw(delivery);
+    }
+    this.#changed();
+    return settled;
+  }
+
+  /** @param {Message[]} messages */
+  #acknowledge(messages) {
+    this.settle(messages.map(({ id }) => id), "yes");
+    this.dispatchEvent(new CustomEvent("acknowledge", { detail: messages }));
+  }
+
+  /** @param {Delivery} delivery */
+  #redraw(delivery) {
+    const hadFocus = delivery.element.contains(document.activeElement);
+    const element = this.#draw(delivery);
+    delivery.element.replaceWith(element);
+    delivery.element = element;
+    if (hadFocus) (element.querySelector("button") ?? byId("deliveries")).focus();
+  }
+
+  /** @param {Delivery} delivery */
+  #draw({ message, resumed, settled }) {
+    const [title, text] = described(message);
+    const actor = nameOf(message.actor);
+    const link = linkOf(message);
+    const at = new Date(message.ts);
+    const initial = [...(actor || message.type)][0]?.toUpperCase() ?? "";
+    const tone = [...(actor || message.type)].reduce((sum, letter) => sum + (letter.codePointAt(0) ?? 0), 0) % 6;
+    const button = make("button", { type: "button", className: "quiet", ariaLabel: `Acknowledge: ${title}` }, "Acknowledge");
+    button.addEventListener("click", () => this.#acknowledge([message]));
+    return make(
+      "li",
+      { className: settled === "no" ? "message waiting" : "message", data: { id: message.id } },
+      make("span", { className: "avatar", ariaHidden: "true", data: { tone } }, initial),
+      make(
+        "div",
+        {},
+        make(
+          "div",
+          { className: "message-head" },
+          make("p", { className: "message-title" }, link ? make("a", { href: link, target: "_blank", rel: "noopener noreferrer" }, title) : title),
+          make("time", { dateTime: at.toISOString(), title: at.toLocaleString() }, fromNow(message.ts - Date.now())),
+        ),
+        text && make("p", { className: "message-body" }, text),
+        make(
+          "div",
+          { className: "message-foot" },
+          make("code", {}, message.type),
+          message.priority !== "normal" && make("span", { className: "chip", data: { kind: message.priority } }, message.priority),
+          actor && make("span", {}, `by ${actor}`),
+          make("span", {}, `#${message.seq}`),
+          message.count && make("span", { className: "chip" }, `${message.count} in one`),
+          message.attempt > 1 && make("span", { className: "chip", data: { kind: "again" } }, `attempt ${message.attempt}`),
+          resumed && make("span", { className: "chip", data: { kind: "resumed" } }, "caught up"),
+          make("span", { className: settled === "no" ? "ack" : "ack done" }, settled !== "no" && icon("check"), SETTLED[settled]),
+          settled === "no" && button,
+        ),
+      ),
+    );
+  }
+
+  #tellTime() {
+    for (const { message, element } of this.#known.values()) {
+      element.querySelector("time").textContent = fromNow(message.ts - Date.now());
+    }
+  }
+
+  #changed() {
+    byId("empty").hidden = this.#known.size > 0;
+    byId("acknowledge-all").disabled = this.unsettled.length === 0;
+    this.dispatchEvent(new Event("change"));
+  }
+}

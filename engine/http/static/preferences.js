@@ -1,0 +1,63 @@
+/** What the user wants to get: per category of the rules and per type, and when not. `GET` and `PATCH /v1/preferences`. */
+
+import { byId, make } from "./dom.js";
+import { SAMPLES } from "./samples.js";
+
+const CHOICES = { on: "at once", inbox: "in the inbox only", digest: "in a digest", off: "not at all" };
+
+export class Preferences {
+  #list = byId("choices");
+  #note = byId("preferences-note");
+  #quiet = byId("quiet-hours");
+
+  /** @param {import("./api.js").Api} api */
+  constructor(api) {
+    this.api = api;
+    this.#list.addEventListener("change", (/** @type {any} */ event) => {
+      const { kind, name } = event.target.dataset;
+      this.#change({ [kind]: { [name]: event.target.value } });
+    });
+    this.#quiet.addEventListener("submit", (/** @type {Event} */ event) => {
+      event.preventDefault();
+      const { from, to } = this.#quiet.elements;
+      this.#change({ zone: Intl.DateTimeFormat().resolvedOptions().timeZone, quiet: [{ from: from.value, to: to.value }] });
+    });
+    byId("quiet-none").addEventListener("click", () => this.#change({ quiet: null }));
+    this.#ask(() => this.api.preferences());
+  }
+
+  /** @param {object} patch */
+  #change(patch) {
+    this.#ask(() => this.api.changePreferences(patch));
+  }
+
+  /** Show what the engine answers. @param {() => Promise<any>} request */
+  async #ask(request) {
+    try {
+      this.#show(await request());
+      this.#note.textContent = "";
+    } catch (error) {
+      this.#note.textContent = `Not possible: ${/** @type {any} */ (error).message}`;
+    }
+  }
+
+  /** @param {{types: Record<string, string>, available: Record<string, any>, quiet: {from: string, to: string}[], zone: string}} preferences */
+  #show({ types, available, quiet, zone }) {
+    const categories = Object.entries(available).map(([name, { title, may, choice }]) => this.#row("categories", name, title ?? name, may, choice));
+    const ofTypes = SAMPLES.map(({ type }) => this.#row("types", type, type, Object.keys(CHOICES), types[type] ?? "on"));
+    const focused = /** @type {any} */ (document.activeElement)?.id;
+    this.#list.replaceChildren(...categories, ...ofTypes);
+    if (focused) byId(focused)?.focus();
+    const [hours] = quiet;
+    byId("quiet-now").textContent = hours ? `Quiet from ${hours.from} to ${hours.to}, ${zone}.` : "No quiet hours.";
+    byId("quiet-none").disabled = !hours;
+  }
+
+  /** @param {string} kind @param {string} name @param {string} label @param {string[]} may @param {string} choice */
+  #row(kind, name, label, may, choice) {
+    const id = `choice-${kind}-${name}`;
+    const options = may.map((one) => make("option", { value: one, selected: one === choice }, /** @type {any} */ (CHOICES)[one]));
+    const select = make("select", { id, disabled: may.length < 2, data: { kind, name } }, ...options);
+    return make("li", {}, make("label", { htmlFor: id }, label), select);
+  }
+}

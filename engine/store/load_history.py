@@ -1,0 +1,47 @@
+"""The load of the last hour: points that the controller appends, in a stream of bounded length, for the charts of the admin page.
+
+The controller is the only writer, since it alone has the figures of all actors. They are in storage, so that they outlive it and every
+edge can read them. A point that cannot be stored is lost, and nothing waits for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import redis.asyncio as redis
+from redis.exceptions import RedisError
+
+from engine.core.controller.load_points import LoadPoint
+from engine.errors import StorageUnavailable
+from engine.store.keys import load_history_key
+
+_FIELD = b"p"
+
+
+class LoadHistory:
+    """The points in storage.
+
+    Args:
+        client: of the first Redis server.
+        points_max: kept; the oldest go.
+    """
+
+    def __init__(self, client: redis.Redis, points_max: int) -> None:
+        self._client = client
+        self._points_max = points_max
+
+    async def add(self, point: LoadPoint) -> None:
+        """Append a point. Raises StorageUnavailable."""
+        try:
+            await self._client.xadd(load_history_key(), {_FIELD: msgspec.json.encode(point)}, maxlen=self._points_max)
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"load of the last hour: {error}") from error
+
+    async def read(self) -> list[bytes]:
+        """All points as JSON objects, the oldest first. Raises StorageUnavailable."""
+        try:
+            entries: Any = await self._client.xrevrange(load_history_key(), count=self._points_max)
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"load of the last hour: {error}") from error
+        return [fields[_FIELD] for _, fields in reversed(entries)]

@@ -1,0 +1,198 @@
+"""The stream between those who record outcomes and those who read them: the archivist, which writes them to the database
+(`engine.store.history`), and groups of consumers (`engine.store.event_streams`).
+
+    writer     shard, edge: a batch of what was recorded, every `history_flush_ms`: one entry, one script
+    archivist  a batch is pending for it from `read` until `settle`
+    groups     read behind positions of their own, whether settled or not
+
+A batch is deleted when it is settled, unless a group has asked for outcomes within the last `outcomes_kept_ms`: then it is kept, for so
+long and up to `outcomes_kept_bytes_max` of all settled ones. So neither waits for the other: a slow group keeps no batch that is not
+settled, and loses the oldest settled ones, which it sees by the mark of what was trimmed; groups read on while the archivist cannot.
+
+A batch that was read by an archivist that died is pending still, and the next one reads it first: all of them are one consumer. Two that
+run at once may read the same batch, and write the same rows, which are stored once.
+
+What is not settled has at most `history_stream_bytes_max`. While it is full new batches are dropped and counted: what waits is what
+happened first, and has no holes. The next batch says how many were dropped, so that groups can tell. Its size is in a hash beside it,
+changed by the same scripts; an empty stream starts from nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import redis.asyncio as redis
+from msgspec import Struct
+from redis.exceptions import RedisError, ResponseError
+
+from engine.config import Config
+from engine.core.wire.outcomes import AnyOutcome, OutcomeLog, decode_outcomes, encode_outcomes
+from engine.core.wire.records import UNREADABLE
+from engine.errors import StorageUnavailable
+from engine.store.keys import outcome_state_key, outcome_stream_key, trimmed_mark_key
+from engine.store.lua import Script
+
+log = logging.getLogger(__name__)
+
+_APPEND = Script("outcomes_append")
+_SETTLE = Script("outcomes_settle")
+
+GROUP: Final = "archivist"
+
+_BATCH: Final = 2000
+"""Outcomes of one entry: some 40 KB, and 5 ms of the process that appends them."""
+
+_FAST: Final = 1
+"""Of zlib's levels: names and ids of a batch repeat, so it takes the batch to a third, and further levels little more."""
+
+_RETRY_S: Final = 0.5
+
+
+class OutcomeWriter:
+    """Appends the outcomes of one process.
+
+    Args:
+        client: of Redis.
+        config: the engine's settings.
+        source: names this process among all that ever were.
+        outcomes: what it records.
+    """
+
+    def __init__(self, client: redis.Redis, config: Config, source: str, outcomes: OutcomeLog) -> None:
+        self._client = client
+        self._config = config
+        self._source = source
+        self._outcomes = outcomes
+        self._number = 0  # of the first outcome in `_batch`
+        self._batch: list[AnyOutcome] = []  # that is being appended: a repeat must be the same batch
+        self._flushing = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Append what is recorded, until cancelled."""
+        while True:
+            await asyncio.sleep(self._config.history_flush_ms / 1000)
+            try:
+                await self.flush()
+            except StorageUnavailable as error:
+                log.info("outcomes wait: %s", error)
+                self._outcomes.trim()
+                await asyncio.sleep(_RETRY_S)
+
+    async def flush(self) -> None:
+        """Append all that is recorded. Raises StorageUnavailable: the rest is appended by the next call."""
+        async with self._flushing:
+            while self._batch or len(self._outcomes):
+                if not self._batch:
+                    self._batch = self._outcomes.take(_BATCH)
+                count, content = len(self._batch), zlib.compress(encode_outcomes(self._batch), _FAST)
+                arguments = [self._config.history_stream_bytes_max, self._source, self._number, count, content]
+                await _APPEND.run(self._client, [outcome_stream_key(), outcome_state_key()], arguments)
+                self._number += count
+                self._batch = []
+
+
+class OutcomeBatch(Struct, frozen=True):
+    """A batch as it was appended.
+
+    Attributes:
+        entry: its id in the stream, `<ms since the epoch>-<number>`, by the clock of Redis.
+        source: of which process.
+        number: of its first outcome, among those of the process.
+        count: its outcomes.
+        size: bytes in the stream.
+        outcomes: None when it cannot be read.
+        lost: of all processes, dropped between the batch before and this one.
+    """
+
+    entry: str
+    source: str
+    number: int
+    count: int
+    size: int
+    outcomes: list[AnyOutcome] | None
+    lost: int = 0
+
+
+class StreamLag(Struct, frozen=True):
+    """What waits in the stream: outcomes, bytes, since when the oldest does (0: none does); and how many were dropped so far."""
+
+    waiting: int
+    bytes: int
+    oldest_ms: int
+    dropped: int
+
+
+class OutcomeReader:
+    """Reads the stream, for the archivist."""
+
+    def __init__(self, client: redis.Redis, config: Config) -> None:
+        self._client = client
+        self._kept = (config.outcomes_kept_bytes_max, config.outcomes_kept_ms)
+
+    async def read(self, count: int, *, again: bool = False) -> list[OutcomeBatch]:
+        """Up to `count` batches: new ones, or `again` the first of those that were read and not settled. Raises StorageUnavailable."""
+        try:
+            try:
+                found: Any = await self._read(count, again=again)
+            except ResponseError as error:
+                if not str(error).startswith("NOGROUP"):
+                    raise
+                await self._make_group()
+                found = await self._read(count, again=again)
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"outcomes: {error}") from error
+        entries = found[0][1] if isinstance(found, list) and found else next(iter(found.values()))[0] if found else []
+        return [stored_batch(entry.decode(), fields or {}) for entry, fields in entries]
+
+    async def _read(self, count: int, *, again: bool) -> Any:
+        return await self._client.xreadgroup(GROUP, GROUP, {outcome_stream_key(): "0" if again else ">"}, count)
+
+    async def _make_group(self) -> None:
+        try:
+            await self._client.xgroup_create(outcome_stream_key(), GROUP, "0", mkstream=True)
+        except ResponseError as error:
+            if not str(error).startswith("BUSYGROUP"):  # another archivist was faster
+                raise
+
+    async def settle(self, batches: Sequence[tuple[OutcomeBatch, int]]) -> None:
+        """Batches are in the database, each but for a number of its outcomes. Idempotent. Raises StorageUnavailable."""
+        words: list[Any] = [GROUP, *self._kept]
+        for batch, lost in batches:
+            words += batch.entry, batch.size, batch.count, lost
+        stream = outcome_stream_key()
+        await _SETTLE.run(self._client, [stream, outcome_state_key(), trimmed_mark_key(stream)], words)
+
+    async def lag(self) -> StreamLag:
+        """Raises StorageUnavailable."""
+        try:
+            state: Any = await self._client.hmget(outcome_state_key(), ["waiting", "bytes", "dropped", "settled"])
+            waiting, size, dropped, settled = state
+            oldest: Any = await self._client.xrange(outcome_stream_key(), settled or "-", count=1)
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"outcomes: {error}") from error
+        if not oldest:
+            return StreamLag(0, 0, 0, int(dropped or 0))
+        return StreamLag(int(waiting or 0), int(size or 0), int(oldest[0][0].partition(b"-")[0]), int(dropped or 0))
+
+
+async def want_outcomes(client: redis.Redis, until_ms: int) -> None:
+    """Keep settled batches until then. Raises StorageUnavailable."""
+    try:
+        await client.hset(outcome_state_key(), "wanted", str(until_ms))
+    except (RedisError, OSError) as error:
+        raise StorageUnavailable(f"outcomes: {error}") from error
+
+
+def stored_batch(entry: str, fields: Mapping[bytes, bytes]) -> OutcomeBatch:
+    """A batch from the id and the fields of its entry."""
+    content = fields.get(b"b", b"")
+    try:
+        outcomes: list[AnyOutcome] | None = decode_outcomes(zlib.decompress(content))
+    except (zlib.error, *UNREADABLE):
+        outcomes = None
+    source = fields.get(b"s", b"").decode(errors="replace")
+    number, count, lost = (int(fields.get(name, b"0")) for name in (b"n", b"c", b"l"))
+    return OutcomeBatch(entry, source, number, count, len(content), outcomes, lost)

@@ -1,0 +1,36 @@
+"""A secret that all processes of an engine share: random bytes in Redis, made by the first that asks.
+
+Every process needs Redis to start in any case, and whoever can read it there can read and write all messages anyway, so it needs no better
+protection than Redis has. It is as durable as what the engine accepts, and part of a snapshot.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import redis.asyncio as redis
+from redis.exceptions import RedisError
+
+from engine.errors import StorageUnavailable
+
+
+async def claim_secret(client: redis.Redis, key: str, size_bytes: int, what: str) -> bytes:
+    """The secret under this key; made when there is none.
+
+    Args:
+        what: its name in errors.
+
+    Raises:
+        StorageUnavailable: no reply, or what is stored has another size.
+    """
+    try:
+        stored: Any = await client.get(key)
+        if stored is None:  # only then: a Redis that is full has one
+            await client.set(key, secrets.token_bytes(size_bytes), nx=True)
+            stored = await client.get(key)
+    except (RedisError, OSError) as error:
+        raise StorageUnavailable(f"{what}: {error}") from error
+    if stored is None or len(stored) != size_bytes:
+        raise StorageUnavailable(f"{what}: {key} in Redis has not {size_bytes} bytes; delete it, and another one is made")
+    return bytes(stored)

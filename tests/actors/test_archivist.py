@@ -1,0 +1,202 @@
+"""The archivist on a real Redis, SQLite and PostgreSQL: every outcome is a row once, whatever dies or is away."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from redis.asyncio import Redis
+
+from engine.config import Config
+from engine.core.wire.outcomes import AcceptedOutcome, AnyOutcome, OutcomeLog, SentOutcome
+from engine.errors import StorageUnavailable
+from engine.store.event_streams import EventStreams, GroupEvent, OutcomeEvent
+from engine.store.history.history_database import HistoryDatabase, HistoryQuery
+from engine.store.keys import outcome_stream_key
+from engine.store.outcome_stream import OutcomeReader, OutcomeWriter
+from tests.support.archivist_process import archiving
+from tests.support.history_databases import emptied
+from tests.support.postgresql_server import PostgresqlServer
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def config(redis_client: Redis, redis_server: RedisServer, tmp_path: Path) -> Config:
+    return Config(
+        redis_url=redis_server.url,
+        redis_durability="reported",
+        history_url="sqlite:///history.db",
+        data_dir=str(tmp_path),
+        history_rows_max=200,
+    )
+
+
+NOW_MS = time.time_ns() // 1_000_000  # rows of long ago are deleted
+
+
+def outcomes(first: int, count: int) -> list[AnyOutcome]:
+    return [
+        made
+        for number in range(first, first + count)
+        for made in (
+            AcceptedOutcome("t:alice", NOW_MS + number, f"m{number}", number, "post.liked"),
+            SentOutcome("t:alice", NOW_MS + number, f"m{number}", number, 1, "s1", "", 0, "edge-0"),
+        )
+    ]
+
+
+def database_of(config: Config) -> HistoryDatabase:
+    return HistoryDatabase(config.history_url, config.data_dir)
+
+
+def counts(config: Config) -> Counter[str]:
+    """How often each outcome is a row: `accepted m1` and so on."""
+    database = database_of(config)
+    try:
+        rows = database.query(HistoryQuery(), 100_000)
+    except StorageUnavailable:
+        return Counter()
+    finally:
+        database.close()
+    return Counter(f"{row['event']} {row['message']}" for row in rows)
+
+
+def all_of(count: int) -> Counter[str]:
+    return Counter(f"{event} m{number}" for number in range(count) for event in ("accepted", "sent"))
+
+
+async def append(client: Redis, config: Config, first: int, count: int) -> None:
+    log = OutcomeLog()
+    log.extend(outcomes(first, count))
+    await OutcomeWriter(client, config, f"shard-0/{first}", log).flush()
+
+
+async def archived(config: Config, count: int, within_s: float = 30) -> None:
+    await until(lambda: len(counts(config)) >= 2 * count, within_s, look_s=0.1)
+    assert counts(config) == all_of(count)
+
+
+async def test_outcomes_become_rows_and_leave_the_stream(redis_client: Redis, config: Config) -> None:
+    async with archiving(config) as archivist:
+        await append(redis_client, config, 0, 500)
+        await append(redis_client, config, 500, 10)
+        await archived(config, 510)
+        await until(lambda: redis_client.xlen(outcome_stream_key()), holds=lambda left: left == 0)
+        stats = await archivist.stats()
+        assert (stats["archived"], stats["refused"], stats["database"]) == (1020, 0, "ok")
+        rows = await archivist.query({"tenant": "t", "user": "alice"}, 3)
+        assert [row["event"] for row in rows] == ["sent", "accepted", "sent"]
+        await archivist.drain()
+
+
+async def test_rows_that_were_committed_and_not_settled_are_not_stored_twice(
+    redis_client: Redis, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: Any) -> None:
+        raise StorageUnavailable("the answer is lost")
+
+    await append(redis_client, config, 0, 300)
+    with monkeypatch.context() as patch:
+        patch.setattr(OutcomeReader, "settle", never)
+        async with archiving(config):
+            await until(lambda: len(counts(config)) > 100, look_s=0.05)
+    assert await redis_client.xlen(outcome_stream_key()) > 0
+    async with archiving(config), archiving(config):
+        await append(redis_client, config, 300, 100)
+        await archived(config, 400)
+        await until(lambda: redis_client.xlen(outcome_stream_key()), holds=lambda left: left == 0)
+    assert (await OutcomeReader(redis_client, Config()).lag()).bytes == 0
+
+
+async def test_a_group_of_consumers_gets_every_outcome_that_the_archivist_has_settled_before_and_while_it_reads(
+    redis_client: Redis, config: Config
+) -> None:
+    groups = EventStreams(redis_client, config, lambda: time.time_ns() // 1_000_000)
+    taken = await groups.take("t", "lake", "a", outcomes=True)
+    assert taken is not None
+    position, found = taken[1], Counter[str]()
+    async with archiving(config) as archivist:
+        await append(redis_client, config, 0, 300)
+        await archived(config, 300)
+        await archivist.drain()
+        for first in range(300, 400, 20):
+            await append(redis_client, config, first, 20)
+            look = await groups.look("t", position, 150)
+            found.update(_named(event) for event in look.events)
+            position = look.position
+        await archived(config, 400)
+        while look.events:
+            look = await groups.look("t", position, 150)
+            found.update(_named(event) for event in look.events)
+            position = look.position
+        assert (await archivist.stats())["dropped"] == 0
+        await until(OutcomeReader(redis_client, config).lag, holds=lambda lag: lag.waiting == 0)
+    assert found == all_of(400)
+
+
+def _named(event: GroupEvent) -> str:
+    assert isinstance(event.what, OutcomeEvent), event
+    return f"{event.what.members['event']} {event.what.members['message']}"
+
+
+async def test_a_batch_that_nobody_can_read_holds_nobody_up_and_is_counted(redis_client: Redis, config: Config) -> None:
+    await redis_client.xadd(outcome_stream_key(), {"s": "x", "n": 0, "c": 7, "b": b"nonsense"})
+    await append(redis_client, config, 0, 5)
+    async with archiving(config) as archivist:
+        await archived(config, 5)
+        assert (await archivist.stats())["refused"] == 7
+        await until(OutcomeReader(redis_client, Config()).lag, holds=lambda lag: lag.dropped == 7)
+
+
+async def test_while_postgresql_is_away_rows_wait_and_nothing_else(
+    redis_client: Redis, config: Config, postgresql_server: PostgresqlServer
+) -> None:
+    config = msgspec.structs.replace(config, history_url=emptied(postgresql_server))
+    async with archiving(config) as archivist:
+        await append(redis_client, config, 0, 50)
+        await archived(config, 50)
+        postgresql_server.kill()
+        await append(redis_client, config, 50, 50)
+        await until(archivist.stats, holds=lambda stats: stats["database"] != "ok" and stats["waiting"] == 100)
+        with pytest.raises(StorageUnavailable):
+            await archivist.query({"tenant": "t"}, 10)
+        postgresql_server.start()
+        await archived(config, 100)
+        await until(archivist.stats, holds=lambda stats: stats["database"] == "ok" and stats["waiting"] == 0)
+
+
+@pytest.mark.slow
+async def test_an_archivist_that_is_killed_again_and_again_writes_every_row_once(
+    redis_client: Redis, redis_server: RedisServer, config: Config
+) -> None:
+    chance, count = random.Random(7), 0
+    command = [sys.executable, "-m", "tests.support.archivist_process", redis_server.url, config.history_url, config.data_dir]
+    for _ in range(3):
+        process = subprocess.Popen(command)
+        try:
+            before = len(counts(config))
+            for _ in range(6):
+                await append(redis_client, config, count, 100)
+                count += 100
+            await until(growing(config, before), 60, look_s=0.05)
+            await asyncio.sleep(chance.random() / 20)
+        finally:
+            process.kill()
+            process.wait()
+    async with archiving(config):
+        await archived(config, count)
+        await until(lambda: redis_client.xlen(outcome_stream_key()), holds=lambda left: left == 0)
+
+
+def growing(config: Config, before: int) -> Callable[[], bool]:
+    return lambda: len(counts(config)) > before

@@ -1,0 +1,75 @@
+"""What the controller asks of Ray, where Ray's own interface is not public."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from typing import Any
+from unittest.mock import Mock, call
+
+import pytest
+import ray
+from ray import cloudpickle
+from ray._private import worker
+from ray._raylet import InnerGcsClient
+
+from engine.actors import ray_actors
+from engine.actors.ray_actors import RayActors
+
+
+class Worker:
+    """Of Ray, with a client of its control service."""
+
+    def __init__(self, gcs_client: Any) -> None:
+        self.gcs_client = gcs_client
+
+
+async def test_nodes_that_are_to_go_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Client:
+        def get_draining_nodes(self, timeout: float) -> dict[str, int]:
+            assert timeout > 0
+            return {"a": 17}
+
+    monkeypatch.setattr(worker, "global_worker", Worker(Client()))
+    assert await RayActors().draining_nodes() == {"a": 17}
+
+
+async def test_a_ray_that_does_not_tell_is_said_to_have_none_and_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    actors = RayActors()
+    monkeypatch.setattr(worker, "global_worker", Worker(object()))
+    with caplog.at_level(logging.WARNING):
+        assert [await actors.draining_nodes() for _ in range(3)] == [{}, {}, {}]
+    assert len([record for record in caplog.records if "to go" in record.message]) == 1
+
+
+def test_this_ray_has_the_private_parts() -> None:
+    assert hasattr(worker, "global_worker")
+    assert callable(InnerGcsClient.get_draining_nodes)
+
+
+def test_a_shard_that_starts_loads_nothing_that_only_an_edge_needs() -> None:
+    """Its users wait for it."""
+    code = "import sys; from engine.actors.ray_actors import Shard; print('engine.actors.edge' in sys.modules, 'starlette' in sys.modules)"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize("name", ["Shard", "Scheduler", "Edge"])
+def test_classes_are_pickled_by_the_name_that_every_version_has(name: str) -> None:
+    made = getattr(ray_actors, name)
+    assert (made.__module__, made.__qualname__) == ("engine.actors.ray_actors", name)
+    assert cloudpickle.loads(cloudpickle.dumps(made)) is made
+
+
+def test_an_actor_makes_the_first_call_itself_so_that_it_starts_before_anybody_asks_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Part:
+        async def stats(self) -> dict[str, Any]:
+            return {}
+
+    handle = Mock()
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: Mock(current_actor=handle))
+    ray_actors.ray_side(Part, __name__)()
+    assert handle.mock_calls == [call.stats.remote()]

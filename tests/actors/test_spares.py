@@ -1,0 +1,96 @@
+"""Which node is to have a spare process next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.actors.spares import EVERY_MS, Spares
+
+
+class World:
+    """Nodes with actors, and a clock."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self.rows: list[dict[str, Any]] = []
+        self.away: set[str] = set()
+        self.spares = Spares(lambda: self.now_ms)
+
+    def start(self, role: str, index: int, node: str) -> None:
+        """A process of an actor, which ends the one it had."""
+        self.now_ms += 1
+        self.rows = [row for row in self.rows if (row["role"], row["index"]) != (role, index)]
+        self.rows.append({"role": role, "index": index, "node_id": node, "started_ms": int(self.now_ms)})
+
+    def next(self) -> str:
+        """When another may be made; of nodes that are not in `away`."""
+        self.now_ms += EVERY_MS
+        node = self.spares.bare(self.rows)
+        if node and node not in self.away:
+            self.spares.asked()
+        return node
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.start("shard", 0, "a")
+    made.start("shard", 1, "b")
+    return made
+
+
+def test_every_node_that_has_users_gets_one_spare_and_then_no_other(world: World) -> None:
+    world.start("scheduler", 0, "c")
+    assert [world.next() for _ in range(3)] == ["a", "b", ""]
+
+
+def test_a_node_gets_another_when_a_process_has_started_on_it(world: World) -> None:
+    assert [world.next(), world.next()] == ["a", "b"]
+    world.start("scheduler", 0, "b")
+    assert [world.next(), world.next()] == ["b", ""]
+
+
+def test_a_process_that_ended_without_a_successor_took_no_spare(world: World) -> None:
+    world.start("edge", 0, "a")
+    assert [world.next(), world.next()] == ["a", "b"]
+    world.rows.pop()
+    assert world.next() == ""
+
+
+def test_spares_are_made_one_after_the_other_however_many_processes_start(world: World) -> None:
+    assert world.spares.bare(world.rows) == ""
+    assert world.next() == "a"
+    world.start("shard", 0, "a")
+    assert world.spares.bare(world.rows) == ""
+
+
+def test_a_spare_that_could_not_be_started_is_tried_again_after_those_of_other_nodes(world: World) -> None:
+    world.away = {"a"}
+    assert [world.next() for _ in range(4)] == ["a", "b", "a", "a"]
+    world.start("shard", 2, "b")
+    assert [world.next() for _ in range(3)] == ["b", "a", "a"]
+    world.away = set()
+    assert [world.next(), world.next()] == ["a", ""]
+
+
+def test_a_process_that_starts_while_a_spare_is_asked_for_may_have_taken_it(world: World) -> None:
+    world.now_ms += EVERY_MS
+    assert world.spares.bare(world.rows) == "a"
+    world.start("edge", 0, "a")
+    world.spares.asked()
+    assert [world.next(), world.next(), world.next()] == ["b", "a", ""]
+
+
+def test_a_node_that_was_lost_and_is_back_is_a_new_one(world: World) -> None:
+    assert [world.next(), world.next()] == ["a", "b"]
+    gone, world.rows = world.rows, world.rows[:1]
+    assert world.next() == ""
+    world.rows = gone
+    assert [world.next(), world.next()] == ["b", ""]
+
+
+def test_an_actor_whose_node_is_not_known_counts_for_none(world: World) -> None:
+    world.rows = [{}, {"role": "shard", "index": 0, "started_ms": 1}]
+    assert world.next() == ""

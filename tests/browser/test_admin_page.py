@@ -1,0 +1,201 @@
+"""The admin page: with answers that have everything going on, and with a real engine."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Page, expect
+
+from tests.support.operator_answers import NASTY, OperatorAnswers
+from tests.support.page_console import complaints
+from tests.support.scripted_engine import ScriptedEngine, token
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+OUTPUT = Path(__file__).parents[1] / "output"
+PHONE = {"width": 375, "height": 812}
+DESKTOP = {"width": 1360, "height": 900}
+VIEWS = {
+    "overview": "#topology tbody tr",
+    "users/default/ann": "#user-history li",
+    "dead-letters": "#dead-letters tbody tr",
+    "problems": "#quarantine tbody tr",
+    "rules": "#rules-versions tbody tr",
+    "tenants": "#topics tbody tr",
+}
+"""By their addresses: what is there once a view is complete."""
+
+
+async def open_admin(page: Page, url: str, *, scope: str = "operator") -> None:
+    await page.goto(f"{url}/admin#token={token('ops', scope=scope)}")
+
+
+async def see(page: Page, view: str) -> None:
+    """Go to a view, and wait until it is complete."""
+    await page.evaluate("(view) => { location.hash = view; }", view)
+    await expect(page.locator(VIEWS[view]).first).to_be_visible()
+
+
+async def keep(page: Page, name: str) -> None:
+    """A screenshot of the whole page, for people to look at."""
+    OUTPUT.mkdir(exist_ok=True)
+    await page.evaluate("scrollTo(0, 0)")
+    await page.screenshot(path=OUTPUT / f"admin-{name}.png", full_page=True)
+
+
+async def test_a_token_of_another_scope_is_refused_with_the_command_that_makes_the_right_one(page: Page, scripted: ScriptedEngine) -> None:
+    answers = OperatorAnswers()
+    await answers.serve(page)
+    await open_admin(page, scripted.url, scope="connect publish admin")
+    await expect(page.locator("#sign-in-reason")).to_contain_text("does not have the scope operator")
+    await expect(page.locator("#token-command")).to_have_text("engine token admin --scope operator")
+    assert answers.asked == []
+    await page.get_by_label("Token", exact=True).fill(f"{scripted.url}/admin#token={token(scope='operator')}")  # the whole link will do
+    await page.get_by_role("button", name="Open").click()
+    await expect(page.locator("#pill")).to_contain_text("Ready, version 1.2.3")
+    assert page.url == f"{scripted.url}/admin"
+    assert not any("token" in address for address in answers.asked)
+    await page.reload()
+    await expect(page.locator("#pill")).to_contain_text("Ready")
+    answers.failing["/v1/status"] = 401
+    await expect(page.locator("#sign-in-reason")).to_contain_text("expired")
+
+
+async def test_what_users_wrote_is_text_in_every_view_and_axe_finds_nothing_wrong(page: Page, scripted: ScriptedEngine) -> None:
+    wrong = complaints(page)
+    await OperatorAnswers().serve(page)
+    await page.emulate_media(reduced_motion="reduce", color_scheme="light")
+    await page.set_viewport_size(DESKTOP)  # type: ignore[arg-type]
+    await open_admin(page, scripted.url)
+    for scheme in ("light", "dark"):
+        await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        await page.set_viewport_size(DESKTOP if scheme == "light" else PHONE)  # type: ignore[arg-type]
+        for view in VIEWS:
+            await see(page, view)
+            await keep(page, f"{view.partition('/')[0]}-{scheme}")
+            found = await Axe().run(page)
+            assert found.response["violations"] == [], found.generate_report()
+            assert await page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (view, scheme)
+    assert await page.locator("#views img, #views b").count() == 0
+    await expect(page.locator("#view-tenants")).to_contain_text(NASTY)
+    assert await page.title() == "Tenants · Engine admin"
+    assert wrong == []
+
+
+async def test_the_chart_of_the_last_hour_is_read_with_the_keyboard_and_as_a_table(page: Page, scripted: ScriptedEngine) -> None:
+    answers = OperatorAnswers()
+    await answers.serve(page)
+    await open_admin(page, scripted.url)
+    chart = page.locator(".chart").first
+    await expect(chart.get_by_role("img")).to_have_attribute(
+        "aria-label", re.compile(r"Published between 40.* and 52.* /s; Delivered between 50 /s")
+    )
+    slider = chart.get_by_role("slider", name="Messages: moment")
+    await slider.focus()
+    newest = await slider.get_attribute("aria-valuetext")
+    await slider.press("ArrowLeft")
+    await expect(chart.locator(".when")).not_to_have_text("now")
+    assert await slider.get_attribute("aria-valuetext") != newest
+    await chart.get_by_text("As a table").click()
+    await expect(chart.locator("tbody tr")).to_have_count(12)
+    await expect(chart.locator("tbody td").nth(1)).to_have_text("50 /s")
+    gaps = await chart.locator("path.series").first.get_attribute("d")
+    assert gaps is not None
+    assert gaps.count("M") == 2, "no line across the time in which nobody counted"
+
+
+async def test_chosen_dead_letters_are_redriven_and_dropped(page: Page, scripted: ScriptedEngine) -> None:
+    answers = OperatorAnswers()
+    await answers.serve(page)
+    await open_admin(page, scripted.url)
+    await see(page, "dead-letters")
+    lines, note = page.locator("#dead-letters tbody tr"), page.locator("#view-dead-letters [role=status]")
+    redrive = page.get_by_role("button", name="Redrive chosen")
+    await expect(redrive).to_be_disabled()
+    await lines.first.get_by_text("Show").click()
+    await expect(lines.first.locator("pre")).to_contain_text("<b>bold</b>")
+    await lines.first.get_by_role("checkbox").check()
+    await redrive.click()
+    await expect(note).to_have_text("Redriven: 1 accepted.")
+    await expect(lines).to_have_count(2)
+    await page.get_by_role("checkbox", name="Choose all").check()
+    answers.failing["/v1/dead-letters/drop"] = 503
+    await page.get_by_role("button", name="Drop chosen").click()
+    await expect(note).to_have_text("Nothing was deleted.")  # the question was answered with no
+    page.on("dialog", lambda dialog: dialog.accept())
+    await page.get_by_role("checkbox", name="Choose all").check()
+    await page.get_by_role("button", name="Drop chosen").click()
+    await expect(note).to_contain_text("not now")
+    answers.failing.clear()
+    await page.get_by_role("button", name="Drop chosen").click()
+    await expect(note).to_have_text("Dropped 2.")
+    assert [body["letters"] for body in answers.bodies] == [["3-0"], ["2-0", "1-0"], ["2-0", "1-0"]]
+    await expect(page.locator("#dead-letters")).to_have_text("None.")
+
+
+async def test_a_version_of_the_rules_is_tried_staged_and_rolled_back(page: Page, scripted: ScriptedEngine) -> None:
+    answers = OperatorAnswers()
+    await answers.serve(page)
+    await open_admin(page, scripted.url)
+    await see(page, "rules")
+    about, note = page.locator("#rules-about"), page.locator("#view-rules [role=status]")
+    await expect(about).to_contain_text("version 2")
+    await expect(page.locator("#rules-edges")).to_contain_text("line 3")
+    await page.get_by_role("button", name="Text of version 3").click()
+    await expect(page.locator(".shown pre")).to_have_text(f"# {NASTY}")
+    await page.get_by_role("button", name="Dry run of version 3").click()
+    await expect(page.locator(".shown")).to_contain_text("Of 9 recorded events 8 would come out as under version 2.")
+    await page.get_by_label("Share of the users for version 3").select_option("0.5")
+    await page.get_by_role("button", name="Stage version 3").click()
+    await expect(note).to_have_text("version 3 is in force for 50 %.")
+    await expect(about).to_contain_text("version 3 for 50 %")
+    answers.failing["/v1/rules/rollback"] = 412  # somebody else was faster
+    await page.get_by_role("button", name="Roll back the newest step").click()
+    await expect(note).to_contain_text("not now")
+    answers.failing.clear()
+    await page.get_by_role("button", name="Roll back the newest step").click()
+    await expect(note).to_have_text("Rolled back: version 2 is in force.")
+    await expect(about).to_contain_text("nothing")
+    assert answers.bodies == [{"version": 3, "share": 0.5}, {}, {}]
+
+
+# -- end to end --------------------------------------------------------------------------------------------------------
+async def test_the_world_of_a_user_of_a_real_engine(page: Page, engine: Any) -> None:
+    user, wrong = "admin-page/<b>", complaints(page)
+    await engine.publish(
+        {"user": user, "type": "post.liked", "id": "liked-1", "data": {"title": "first"}},
+        {"user": user, "type": "reminder.due", "delay": 600},
+    )
+    await page.set_viewport_size(DESKTOP)  # type: ignore[arg-type]
+    await page.goto(f"{engine.url}/admin#token={engine.token('ops', 'operator')}")
+    for part in ("edge-0", "shard-0", "shard-1", "scheduler-0", "controller", "redis"):
+        await expect(page.locator("#topology").get_by_role("rowheader", name=part, exact=True)).to_be_visible()
+    await expect(page.locator(".chart").first.get_by_role("img")).to_have_attribute("aria-label", re.compile("Published between"))
+    await page.get_by_role("link", name="Users").click()
+    await page.locator("#view-users").get_by_label("User", exact=True).fill(user)
+    await page.get_by_role("button", name="Look").click()
+    await expect(page.locator("#user-messages")).to_contain_text("post.liked")
+    await expect(page.locator("#user-timers")).to_contain_text("reminder.due")
+    await expect(page.locator("#user-about")).to_contain_text("offline")
+    await page.get_by_role("button", name="What became of liked-1").click()
+    await expect(page.locator("#user-history").get_by_role("status")).to_contain_text("State: pending")
+    await page.get_by_role("button", name="Explain").click()
+    await expect(page.locator("#user-explain .answer")).to_contain_text("deliver")
+    async with engine.connect(user) as socket:
+        await engine.receive(socket, "messages")
+        await page.get_by_role("button", name="Look").click()
+        await expect(page.locator("#user-about")).to_contain_text("connected")
+        await expect(page.locator("#user-connections tbody tr")).to_have_count(1)
+        await page.get_by_role("link", name="Problems").click()
+        await expect(page.locator("#slow-clients")).to_contain_text(user)
+    await page.get_by_role("link", name="Rules").click()
+    await expect(page.locator("#rules-about")).to_contain_text("the rules file")
+    await expect(page.locator("#rules-list")).to_contain_text("confirm")
+    await page.get_by_role("link", name="Tenants").click()
+    await expect(page.locator("#tenant-list")).to_contain_text("default")
+    await keep(page, "real-tenants")
+    assert wrong == []

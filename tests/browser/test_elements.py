@@ -1,0 +1,171 @@
+"""`<notification-bell>` and `<notification-inbox>` on a page, with an engine that keeps inboxes and one that does not."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Page, expect
+
+from tests.support.client_page import start, wait
+from tests.support.scripted_engine import ScriptedEngine
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+PLACE = """async (lang) => {
+  await import("/client/elements/index.js");
+  document.documentElement.lang = lang;
+  document.body.innerHTML = "<main><h1>A page</h1><p><notification-bell></notification-bell></p></main>";
+  const bell = document.querySelector("notification-bell");
+  bell.client = client;
+  window.opened = [];
+  document.addEventListener("notification-open", (event) => { opened.push(event.detail.id); event.preventDefault(); });
+}"""
+
+
+async def place(page: Page, scripted: ScriptedEngine, lang: str = "en", **options: Any) -> None:
+    """A page with a bell."""
+    await start(page, scripted, counts=True, **options)
+    await page.evaluate(PLACE, lang)
+    await wait(page, "client.state === 'open'")
+
+
+async def test_the_bell_counts_what_is_unread_and_opens_the_inbox_by_keyboard(page: Page, scripted: ScriptedEngine) -> None:
+    await place(page, scripted)
+    bell = page.get_by_role("button", name="Notifications, none unread")
+    await expect(bell).to_be_visible()
+    scripted.publish("first")
+    scripted.publish("second")
+    bell = page.get_by_role("button", name="Notifications, 2 unread")
+    await expect(page.locator(".badge")).to_have_text("2")
+    await expect(page.get_by_role("status")).to_have_text("New: second")
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("Enter")
+    await expect(bell).to_have_attribute("aria-expanded", "true")
+    items = page.get_by_role("listitem")
+    await expect(items).to_have_count(2)
+    await expect(items.first).to_be_focused()
+    await page.keyboard.press("ArrowDown")
+    await expect(items.nth(1)).to_be_focused()
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".badge")).to_have_text("1")
+    assert await page.evaluate("opened") == ["m1"]
+    await expect(items.nth(1)).to_be_focused()
+    await page.keyboard.press("Escape")
+    await expect(items).to_have_count(0)
+    await expect(page.get_by_role("button", name="Notifications, 1 unread")).to_be_focused()
+    await page.keyboard.press("Enter")
+    await page.get_by_role("heading", name="A page").click()
+    await expect(page.get_by_role("dialog")).to_be_hidden()
+
+
+async def test_reading_acknowledges_where_the_application_left_it_to_the_user(page: Page, scripted: ScriptedEngine) -> None:
+    await place(page, scripted, ack="manual")
+    for title in ("first", "second", "third"):
+        scripted.publish(title)
+    await expect(page.locator(".badge")).to_have_text("3")
+    await page.get_by_role("button", name="Notifications").click()
+    await page.get_by_role("button", name="Mark as read: second").click()
+    await scripted.until(lambda: sorted(scripted.pending) == [1, 3])
+    scripted.say({"type": "revoke", "ids": ["m3"]})
+    await expect(page.locator(".badge")).to_have_text("1")
+    await page.get_by_role("button", name="Mark all as read").click()
+    await scripted.until(lambda: sorted(scripted.pending) in ([], [3]))
+    await expect(page.locator(".badge")).to_be_hidden()
+
+
+async def test_an_inbox_that_the_engine_keeps_is_shown_after_a_reload_and_marked_for_all_devices(
+    page: Page, scripted: ScriptedEngine
+) -> None:
+    scripted.keeps_inbox = True
+    for number in range(25):
+        scripted.publish(f"message {number}")
+    scripted.pending.clear()
+    await place(page, scripted)
+    await expect(page.locator(".badge")).to_have_text("25")
+    await page.get_by_role("button", name="Notifications").click()
+    items = page.get_by_role("listitem")
+    await expect(items).to_have_count(20)
+    await page.get_by_role("button", name="Show more").click()
+    await expect(items).to_have_count(25)
+    await page.get_by_role("button", name="Mark as read: message 24").click()
+    await expect(page.locator(".badge")).to_have_text("24")
+    assert scripted.inbox[0]["read"]
+    await page.get_by_role("button", name="Archive: message 24").click()
+    await expect(items).to_have_count(24)
+    assert scripted.inbox[0]["archived"]
+    scripted.mark("read", ids=["m24", "m23"])  # on another device
+    await expect(page.locator(".badge")).to_have_text("22")
+    await expect(page.get_by_role("button", name="Mark as read: message 23")).to_have_count(0)
+    await page.get_by_role("button", name="Mark all as read").click()
+    await expect(page.locator(".badge")).to_be_hidden()
+    scripted.publish("new")
+    await expect(items.first).to_contain_text("new")
+    await expect(page.locator(".badge")).to_have_text("1")
+
+
+async def test_a_mark_that_fails_says_so(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.keeps_inbox = True
+    scripted.publish("one")
+    await place(page, scripted)
+    await page.route("**/v1/inbox/read", lambda route: route.abort())
+    await page.get_by_role("button", name="Notifications").click()
+    await page.get_by_role("button", name="Mark as read: one").click()
+    await expect(page.get_by_role("alert")).to_have_text("That did not work. Try again.")
+
+
+async def test_the_elements_speak_chinese_where_the_page_does(page: Page, scripted: ScriptedEngine) -> None:
+    await place(page, scripted, "zh-CN")
+    scripted.publish("订单已发货")
+    await page.get_by_role("button", name=re.compile("通知.1 条未读")).click()
+    await expect(page.get_by_role("heading", name="通知")).to_be_visible()
+    await expect(page.get_by_role("button", name="标为已读: 订单已发货")).to_be_visible()
+    await expect(page.locator("time")).to_have_text("现在")
+
+
+async def test_what_a_message_says_becomes_neither_markup_nor_script(page: Page, scripted: ScriptedEngine) -> None:
+    await place(page, scripted)
+    nasty = '<img src=x onerror="document.title=1"><b>bold</b>'
+    scripted.publish(nasty, type=nasty, url="javascript:document.title=1", data={"title": nasty, "body": nasty})
+    for data in (None, 7, "plain", ["a"], {"deep": {"er": True}}):
+        scripted.publish(data=data)
+    await page.get_by_role("button", name="Notifications").click()
+    await expect(page.get_by_role("listitem")).to_have_count(6)
+    await expect(page.locator("li .text").last).to_have_text(nasty)
+    assert await page.locator("li img, li b, li a").count() == 0
+    scripted.publish("linked", url="/orders/17")
+    await expect(page.get_by_role("link", name="linked")).to_have_attribute("href", f"{scripted.url}/orders/17")
+    await page.get_by_role("link", name="linked").click()
+    assert await page.evaluate("opened") == ["m7"], "the application was asked, and goes there itself"
+    assert len(page.context.pages) == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_axe_finds_nothing_wrong_with_the_elements(page: Page, scripted: ScriptedEngine, scheme: Any) -> None:
+    await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    scripted.keeps_inbox = True
+    await place(page, scripted)
+    await page.add_style_tag(content=":root { color-scheme: light dark; background: Canvas; color: CanvasText }")
+    closed = await Axe().run(page)
+    for title in ("read", "unread"):
+        scripted.publish(title, data={"title": title, "body": "a text"}, url="/somewhere")
+    await page.get_by_role("button", name="Notifications, 2 unread").click()
+    await page.get_by_role("button", name="Mark as read: read").click()
+    await expect(page.locator(".badge")).to_have_text("1")
+    for found in (closed, await Axe().run(page)):
+        assert [violation["id"] for violation in found.response["violations"]] == [], found.generate_report()
+
+
+async def test_a_page_themes_the_elements_and_who_wants_no_motion_gets_none(page: Page, scripted: ScriptedEngine) -> None:
+    await place(page, scripted)
+    await page.add_style_tag(content="notification-bell { --notify-accent: rgb(1, 2, 3); --notify-surface: rgb(4, 5, 6) }")
+    scripted.publish("one")
+    await page.get_by_role("button", name="Notifications").click()
+    style = "(name) => getComputedStyle(document.querySelector('notification-bell').shadowRoot.querySelector(name))"
+    assert await page.evaluate(f"({style})('.badge').backgroundColor") == "rgb(1, 2, 3)"
+    assert await page.evaluate(f"({style})('.panel').backgroundColor") == "rgb(4, 5, 6)"
+    assert await page.evaluate(f"({style})('.panel').animationName") == "open"
+    await page.emulate_media(reduced_motion="reduce")
+    assert await page.evaluate(f"({style})('.panel').animationName") == "none"

@@ -1,0 +1,44 @@
+"""The React example, built from its sources with the package, on a page with the scripted engine."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Page, Route, expect
+
+from tests.support.missing_programs import missing
+from tests.support.scripted_engine import ScriptedEngine, token
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "react"
+
+
+@pytest.fixture(scope="module")
+def built() -> Path:
+    """The example, as `npm run build` leaves it."""
+    if shutil.which("npm") is None or not (EXAMPLE / "node_modules" / "react").exists():
+        missing("no React: the React example was not tried (cd examples/react && npm ci)")
+    done = subprocess.run(["npm", "run", "build", "--silent", "--offline"], cwd=EXAMPLE, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return EXAMPLE
+
+
+async def test_it_shows_what_arrives_and_the_bell_has_the_inbox(page: Page, scripted: ScriptedEngine, built: Path) -> None:
+    async def answer(route: Route) -> None:
+        path = route.request.url.partition("?")[0].partition("/react/")[2]
+        await route.fulfill(path=built / path)
+
+    await page.route("**/react/**", answer)
+    scripted.keeps_inbox = True
+    await page.goto(f"{scripted.url}/react/index.html?engine={scripted.url}#token={token()}")
+    await expect(page.locator("header > p")).to_have_text("open: nothing yet")
+    scripted.publish("Hello from the engine")
+    await expect(page.locator("header > p")).to_have_text("open: Hello from the engine")
+    await page.get_by_role("button", name="Notifications, 1 unread").click()
+    await expect(page.get_by_role("listitem")).to_contain_text("Hello from the engine")
+    await scripted.until(lambda: not scripted.pending)
+    assert len(scripted.connects) == 1, "rendering again does not connect again"

@@ -1,0 +1,23 @@
+"""`engine history` against a server that has one: a line per row, oldest first, fit for a terminal."""
+
+from __future__ import annotations
+
+from engine.cli.history_command import line_of
+
+ACKNOWLEDGED = {
+    "at": 1_795_375_028_183, "user": "alice", "event": "acknowledged", "id": "a1", "seq": 1, "sent": 1_795_375_028_178, "rtt_ms": 5,
+    "read_ms": 3, "skew_ms": 0, "device": "phone", "transport": "websocket", "node": "edge-0", "session": "e0-1", "client_ts": 1,
+}  # fmt: skip
+
+
+def test_a_line_has_what_a_person_wants_to_know_and_no_more() -> None:
+    line = line_of(ACKNOWLEDGED)
+    assert line[23:] == "  acknowledged   a1  #1  round trip 5 ms  read after 3 ms  phone  websocket  edge-0"
+    assert line[10:19].count(":") == 2
+
+
+def test_a_wrong_clock_is_told_and_control_characters_are_not_printed() -> None:
+    assert "client clock off by -4000 ms" in line_of({**ACKNOWLEDGED, "skew_ms": -4000})
+    refused = line_of({"at": 1, "user": "u", "event": "dead_lettered", "id": "a", "reason": "refused: \x1b[2J"})
+    assert "\x1b" not in refused
+    assert "refused: \\x1b[2J" in refused

@@ -1,0 +1,59 @@
+"""What the command takes of Ray that is not public: present in this Ray, and done without where a Ray lacks it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from ray._private import node, utils, worker
+
+from engine.cli import ray_cluster
+from engine.cli.ray_cluster import ClusterError, RayCluster
+from engine.config import Config
+
+SECRET = "redis://:a-password@host/0"
+
+
+def test_this_ray_has_the_private_parts() -> None:
+    assert callable(utils.get_entrypoint_name)
+    assert hasattr(worker, "_global_node")
+    assert callable(worker.listen_error_messages)
+    for name in ("start_log_monitor", "start_monitor", "start_api_server", "dead_processes"):
+        assert callable(getattr(node.Node, name))
+
+
+def test_the_command_line_that_ray_shows_has_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(utils, "get_entrypoint_name", lambda: f"engine up --redis {SECRET}")
+    with ray_cluster._without_secrets_in_entrypoint(Config(redis_url=SECRET)):
+        assert utils.get_entrypoint_name() == "engine up --redis ***"
+    assert SECRET in utils.get_entrypoint_name()
+
+
+def test_where_ray_cannot_be_kept_from_showing_it_a_secret_on_the_command_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(utils, "get_entrypoint_name")
+    monkeypatch.setattr(sys, "argv", ["engine", "up", "--redis", SECRET])
+    with pytest.raises(ClusterError, match="command line"), ray_cluster._without_secrets_in_entrypoint(Config(redis_url=SECRET)):
+        pass
+    monkeypatch.setattr(sys, "argv", ["engine", "up"])
+    with ray_cluster._without_secrets_in_entrypoint(Config(redis_url=SECRET)):
+        assert not hasattr(utils, "get_entrypoint_name")
+
+
+def test_parts_of_ray_that_have_other_names_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    before: Any = node.Node.start_monitor
+    monkeypatch.delattr(node.Node, "start_log_monitor")
+    with ray_cluster._without_unused_parts():
+        assert node.Node.start_monitor is not before
+        assert not hasattr(node.Node, "start_log_monitor")
+    assert node.Node.start_monitor is before
+    monkeypatch.setitem(sys.modules, "ray._private.node", None)
+    with ray_cluster._without_unused_parts():
+        pass
+
+
+def test_without_the_processes_of_ray_none_of_them_is_said_to_have_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = RayCluster.__new__(RayCluster)
+    cluster._local = True
+    monkeypatch.delattr(worker, "_global_node")
+    assert cluster.failure() is None

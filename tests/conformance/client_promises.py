@@ -1,0 +1,433 @@
+"""What PROTOCOL.md asks of a client, one function each: its docstring is the promise, an assertion that fails says how it was broken.
+
+The client runs against a scripted server, whose state the functions read and set: what it was sent, what it was told, what goes wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.conformance.client_under_test import ClientUnderTest
+from tests.conformance.connections import DEADLINE_S, TRANSPORTS, Transport
+from tests.support.scripted_engine import ScriptedEngine, serving, token
+
+TICK_S = 0.02
+STAYS_AWAY_S = 1.0  # a client that must not come back would have, 15 times
+RANDOM_STEPS = 60
+SWITCHES = 2  # to each transport
+
+
+class Trial:
+    """A client under test and the server that it has been given."""
+
+    def __init__(self, client: ClientUnderTest, server: ScriptedEngine) -> None:
+        self.client = client
+        self.server = server
+
+    async def until(self, holds: Callable[[], Any], what: str) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not holds():
+            about = f"{self.server.connects=} {self.server.acks=} {self.server.frames=} pending={sorted(self.server.pending)}"
+            assert time.monotonic() < deadline, f"{what}: not within {DEADLINE_S} s; {about}"[:3000]
+            await asyncio.sleep(TICK_S)
+
+    async def until_shown(self, count: int) -> list[int]:
+        deadline = time.monotonic() + DEADLINE_S
+        while len(shown := await self.client.shown()) < count:
+            assert time.monotonic() < deadline, f"{count} messages: shown were {shown}; {self.server.connects=}"
+            await asyncio.sleep(TICK_S)
+        return shown
+
+    async def shows(self, expected: list[int]) -> None:
+        """These and no others so far, in this order."""
+        shown = await self.until_shown(len(expected))
+        assert shown == expected, f"shown were {shown}, not {expected}"
+
+    async def connected(self, times: int = 1) -> None:
+        def holds() -> bool:
+            connects = self.server.connects
+            return len(connects) >= times and (bool(self.server.queues) or connects[-1][0] == "poll")
+
+        await self.until(holds, f"connection {times}")
+
+    async def all_acknowledged(self) -> None:
+        await self.until(lambda: not self.server.pending, "acknowledgements")
+
+    async def cut(self, code: int = 1012) -> None:
+        """End all connections and wait for the next one."""
+        before = len(self.server.connects)
+        self.server.cut(code)
+        await self.connected(before + 1)
+
+    @property
+    def cursor(self) -> str | None:
+        """What the client presented when it came last."""
+        return self.server.connects[-1][1]
+
+
+ClientPromise = Callable[[Trial, random.Random], Awaitable[None]]
+PROMISES: list[ClientPromise] = []
+MANUAL: set[ClientPromise] = set()
+NEEDS: dict[ClientPromise, Transport] = {}
+
+
+def promise(
+    *, manual: bool = False, needs: Transport = "websocket", also: tuple[Transport, ...] = ()
+) -> Callable[[ClientPromise], ClientPromise]:
+    """Add to those that are checked.
+
+    Args:
+        manual: with a client that acknowledges when it is told to.
+        needs: of clients that fall back so far. Transports above this one are refused when it begins.
+        also: the same is checked over these, as a promise of its own.
+    """
+
+    def add(check: ClientPromise) -> ClientPromise:
+        for transport in (needs, *also):
+            variant = check if transport == needs else _over(check, transport)
+            PROMISES.append(variant)
+            NEEDS[variant] = transport
+            if manual:
+                MANUAL.add(variant)
+        return check
+
+    return add
+
+
+def _over(check: ClientPromise, transport: Transport) -> ClientPromise:
+    async def variant(trial: Trial, random: random.Random) -> None:
+        await check(trial, random)
+        assert {used for used, _ in trial.server.connects} == {transport}
+
+    variant.__name__ = f"{check.__name__}_over_{transport}"
+    variant.__doc__ = f"Over {transport} too: {check.__doc__}"
+    return variant
+
+
+def promises_of(client: ClientUnderTest) -> list[ClientPromise]:
+    return [check for check in PROMISES if NEEDS[check] in client.transports]
+
+
+@asynccontextmanager
+async def trial_of(client: ClientUnderTest, check: ClientPromise) -> AsyncIterator[Trial]:
+    """The client on a scripted server of its own, which has what the promise needs to be in place."""
+    async with serving(ScriptedEngine()) as server:
+        if "silent" in check.__name__:
+            server.welcome |= {"heartbeat_ms": 400, "timeout_ms": 1500}
+        server.refuse = {"sse": {"websocket": 404}, "poll": {"websocket": 404, "sse": 404}}.get(NEEDS[check], {})
+        await client.start(server.url, token(), manual=check in MANUAL)
+        try:
+            yield Trial(client, server)
+        finally:
+            await client.stop()
+
+
+# -- once, in order, acknowledged --------------------------------------------------------------------------------------
+@promise()
+async def shows_once_in_order(trial: Trial, _random: random.Random) -> None:
+    """Every message is shown once, in order, and acknowledged."""
+    await trial.connected()
+    for _ in range(20):
+        trial.server.publish()
+    await trial.all_acknowledged()
+    await trial.shows(list(range(1, 21)))
+
+
+@promise(also=("sse", "poll"))
+async def resumes(trial: Trial, _random: random.Random) -> None:
+    """After a break the client comes back with its cursor, and misses nothing."""
+    await trial.connected()
+    trial.server.publish()
+    await trial.all_acknowledged()
+    await trial.cut()
+    assert trial.cursor == "7-1"
+    trial.server.publish()
+    await trial.all_acknowledged()
+    await trial.shows([1, 2])
+
+
+@promise(also=("sse", "poll"))
+async def acknowledges_repeats_of_settled(trial: Trial, _random: random.Random) -> None:
+    """A repeat of a settled message is not shown, and is acknowledged again: the server has not heard."""
+    await trial.connected()
+    message = trial.server.publish()
+    await trial.all_acknowledged()
+    trial.server.pending[1] = message
+    trial.server.again(1)
+    await trial.all_acknowledged()
+    trial.server.publish()
+    await trial.shows([1, 2])
+
+
+@promise(manual=True, also=("sse",))
+async def ignores_repeats_of_unsettled(trial: Trial, _random: random.Random) -> None:
+    """A repeat of a message that is being handled is neither shown again nor acknowledged."""
+    await trial.connected()
+    trial.server.publish()
+    await trial.until_shown(1)
+    trial.server.again(1)
+    trial.server.publish()
+    await trial.shows([1, 2])
+    await trial.client.ack("m2")
+    await trial.until(lambda: 2 not in trial.server.pending, "the acknowledgement of m2")
+    assert sorted(trial.server.pending) == [1]
+
+
+@promise(manual=True, also=("sse",))
+async def cursor_waits(trial: Trial, _random: random.Random) -> None:
+    """The cursor does not pass a message that is not settled: presenting it would acknowledge that one."""
+    await trial.connected()
+    trial.server.publish()
+    trial.server.publish()
+    await trial.until_shown(2)
+    await trial.client.ack("m2")
+    await trial.until(lambda: sorted(trial.server.pending) == [1], "the acknowledgement of m2")
+    await trial.cut()
+    assert trial.cursor in (None, "7-0")
+    await trial.client.ack("m1")
+    await trial.all_acknowledged()
+    await trial.cut()
+    assert trial.cursor == "7-2"
+
+
+@promise(manual=True)
+async def repeats_nacks(trial: Trial, _random: random.Random) -> None:
+    """A refusal is repeated on every new connection until it is confirmed; until then the cursor does not pass the message."""
+    nack = {"type": "nack", "ids": ["m1"], "reason": "no such post"}
+    trial.server.confirms = False
+    await trial.connected()
+    trial.server.publish()
+    await trial.until_shown(1)
+    await trial.client.nack("m1", "no such post")
+    await trial.until(lambda: nack in trial.server.frames, "the refusal")
+    trial.server.frames.clear()
+    await trial.cut()
+    assert trial.cursor in (None, "7-0")
+    await trial.until(lambda: nack in trial.server.frames, "the refusal on the new connection")
+    trial.server.confirms = True
+    await trial.cut()
+    await trial.until(lambda: not trial.server.pending, "the confirmed refusal")
+    await trial.cut()
+    assert trial.cursor == "7-1"
+    assert not any("m1" in ack.get("ids", ()) for ack in trial.server.acks), "a refused message was acknowledged"
+
+
+# -- what the server announces -----------------------------------------------------------------------------------------
+@promise(manual=True, also=("sse",))
+async def takes_revokes(trial: Trial, _random: random.Random) -> None:
+    """What was handled on another device is settled here too."""
+    await trial.connected()
+    trial.server.publish()
+    await trial.until_shown(1)
+    del trial.server.pending[1]
+    trial.server.say({"type": "revoke", "ids": ["m1"]})
+    await trial.cut()
+    assert trial.cursor == "7-1"
+
+
+@promise(also=("sse", "poll"))
+async def takes_gaps(trial: Trial, _random: random.Random) -> None:
+    """The cursor passes numbers that are announced to be gone."""
+    await trial.connected()
+    trial.server.gap(1, 9)
+    trial.server.publish()
+    await trial.all_acknowledged()
+    await trial.cut()
+    assert trial.cursor == "7-10"
+
+
+@promise(also=("sse", "poll"))
+async def survives_a_lost_epoch(trial: Trial, _random: random.Random) -> None:
+    """When storage has lost data the client goes on in the new epoch."""
+    await trial.connected()
+    for _ in range(3):
+        trial.server.publish()
+    await trial.all_acknowledged()
+    trial.server.epoch = "8"
+    await trial.cut()
+    trial.server.publish()
+    await trial.all_acknowledged()
+    await trial.shows([1, 2, 3, 4])
+    await trial.cut()
+    assert trial.cursor == "8-4"
+
+
+@promise(also=("sse",))
+async def ignores_the_unknown(trial: Trial, _random: random.Random) -> None:
+    """Frames of unknown types and unknown fields are ignored."""
+    await trial.connected()
+    trial.server.say({"type": "of-the-future", "x": {"y": 1}})
+    trial.server.publish(of_the_future=[1])
+    await trial.all_acknowledged()
+    assert len(trial.server.connects) == 1
+
+
+# -- coming back -------------------------------------------------------------------------------------------------------
+@promise(also=("sse",))
+async def honours_a_drain(trial: Trial, _random: random.Random) -> None:
+    """After `drain` the client comes back when it was told to, not before."""
+    await trial.connected()
+    trial.server.say({"type": "drain", "after_ms": 800})
+    begin = time.monotonic()
+    await trial.cut()
+    assert time.monotonic() - begin > 0.4, "it came back at once"
+
+
+@promise()
+async def leaves_a_silent_server(trial: Trial, _random: random.Random) -> None:
+    """Pings keep a connection up; a server that answers none within `timeout_ms` is left for a new connection."""
+    await trial.connected()
+    await trial.until(lambda: sum(frame["type"] == "ping" for frame in trial.server.frames) >= 3, "three pings")
+    assert len(trial.server.connects) == 1
+    trial.server.mute = True
+    await trial.until(lambda: len(trial.server.connects) >= 2, "a new connection")
+    trial.server.mute = False
+
+
+@promise()
+async def tries_again(trial: Trial, _random: random.Random) -> None:
+    """A server that refuses to upgrade for a while is tried again."""
+    await trial.connected()
+    trial.server.refuse = dict.fromkeys(trial.client.transports, 503)
+    trial.server.cut()
+    refusals = len(trial.server.tokens)
+    await trial.until(lambda: len(trial.server.tokens) >= refusals + 2, "two further attempts")
+    trial.server.refuse = {}
+    trial.server.publish()
+    await trial.all_acknowledged()
+
+
+@promise(also=("sse",))
+async def stays_away_when_told(trial: Trial, _random: random.Random) -> None:
+    """After 4409 (too many connections of this user) the client stays away: two devices would throw each other out for ever."""
+    await trial.connected()
+    trial.server.cut(4409)
+    await trial.until(lambda: not trial.server.queues, "the end")
+    await asyncio.sleep(STAYS_AWAY_S)  # the promise is that nothing happens
+    assert len(trial.server.connects) == 1
+
+
+# -- other transports --------------------------------------------------------------------------------------------------
+@promise(needs="sse")
+async def falls_back_to_sse(trial: Trial, _random: random.Random) -> None:
+    """Where WebSockets are refused, messages come over SSE, and are acknowledged."""
+    await _falls_back(trial, "sse")
+
+
+@promise(needs="poll")
+async def falls_back_to_polling(trial: Trial, _random: random.Random) -> None:
+    """Where streams are refused too, messages come by polling."""
+    await _falls_back(trial, "poll")
+
+
+async def _falls_back(trial: Trial, transport: Transport) -> None:
+    await trial.until(lambda: trial.server.connects, "a connection")
+    assert trial.server.connects[0][0] == transport
+    for _ in range(3):
+        trial.server.publish()
+    await trial.all_acknowledged()
+    await trial.shows([1, 2, 3])
+
+
+@promise(needs="sse")
+async def goes_back_to_the_better_one(trial: Trial, _random: random.Random) -> None:
+    """As soon as a WebSocket gets through again it takes over, and nothing is lost or shown twice."""
+    await trial.connected()
+    trial.server.publish()
+    await trial.all_acknowledged()
+    trial.server.refuse = {}
+    await trial.until(lambda: trial.server.connects[-1][0] == "websocket", "a WebSocket")
+    trial.server.publish()
+    await trial.all_acknowledged()
+    await trial.shows([1, 2])
+
+
+@promise(manual=True, needs="sse")
+async def keeps_refusals_across_transports(trial: Trial, _random: random.Random) -> None:
+    """A refusal that was not confirmed waits for the next WebSocket; on the transports until then no cursor passes the message."""
+    server = trial.server
+    nack = {"type": "nack", "ids": ["m1"], "reason": "no such post"}
+    server.confirms = False
+    server.refuse = {}
+    await trial.until(lambda: server.connects and server.connects[-1][0] == "websocket", "a WebSocket")
+    server.publish()
+    server.publish()
+    await trial.until_shown(2)
+    await trial.client.nack("m1", "no such post")
+    await trial.client.ack("m2")
+    await trial.until(lambda: nack in server.frames, "the refusal")
+    server.refuse = {"websocket": 502}
+    server.frames.clear()
+    await trial.cut()
+    await trial.until(lambda: server.connects[-1][0] == "sse", "a stream")
+    assert trial.cursor in (None, "7-0")
+    server.confirms = True
+    server.refuse = {}
+    await trial.until(lambda: nack in server.frames, "the refusal on the next WebSocket")
+    await trial.all_acknowledged()
+    assert not any("m1" in ack.get("ids", ()) for ack in server.acks), "a refused message was acknowledged"
+    await trial.shows([1, 2])
+
+
+# -- everything at once ------------------------------------------------------------------------------------------------
+@promise(needs="poll")
+async def switches_transports_under_cuts(trial: Trial, random: random.Random) -> None:
+    """Whatever transport is the only one to get through, again and again, and however they are cut: nothing is lost, or shown twice."""
+    server = trial.server
+    server.refuse = {}
+    await trial.until(lambda: server.connects and server.connects[-1][0] == "websocket", "a WebSocket")
+    settled: list[dict[str, Any]] = []
+    for passes in random.sample(TRANSPORTS * SWITCHES, len(TRANSPORTS) * SWITCHES):
+        settled += [server.publish() for _ in range(random.randint(1, 4))]
+        server.refuse = {other: random.choice((404, 502)) for other in TRANSPORTS if other != passes}
+        server.cut(random.choice((1001, 1006, 1011, 1012)))
+        if random.random() < 0.5:
+            settled.append(server.publish())
+        await trial.until(lambda: server.connects[-1][0] == passes, f"a connection over {passes}")  # noqa: B023
+        if random.random() < 0.5:
+            message = random.choice(settled)  # its acknowledgement was lost
+            server.pending.setdefault(message["seq"], message)
+            server.again(message["seq"])
+        if random.random() < 0.3:
+            await trial.all_acknowledged()
+    server.refuse = {}
+    await trial.until(lambda: server.connects[-1][0] == "websocket", "the best transport")
+    settled.append(server.publish())
+    server.cut()
+    await trial.all_acknowledged()
+    await trial.shows(list(range(1, server.head + 1)))
+    assert {used for used, _ in server.connects} == set(TRANSPORTS)
+
+
+@promise()
+async def survives_random_faults(trial: Trial, random: random.Random) -> None:
+    """Whatever is cut, repeated, or refused, and whenever: everything is shown once, in order, and acknowledged."""
+    server = trial.server
+    await trial.connected()
+    settled: list[dict[str, Any]] = []
+    for _ in range(RANDOM_STEPS):
+        fault = random.choice(("publish", "publish", "publish", "cut", "drop", "repeat", "lost ack", "refuse", "allow", "wait"))
+        if fault == "publish":
+            settled += [server.publish() for _ in range(random.randint(1, 5))]
+        elif fault in {"cut", "drop"}:
+            server.cut(random.choice((1001, 1006, 1011, 1012)) if fault == "drop" else 1012)
+        elif fault == "repeat" and server.pending:
+            server.again(random.choice(sorted(server.pending)))
+        elif fault == "lost ack" and settled:
+            message = random.choice(settled)  # as a server does that was restarted before it had stored the acknowledgement
+            server.pending.setdefault(message["seq"], message)
+        elif fault == "refuse":
+            server.refuse = {transport: random.choice((502, 503)) for transport in trial.client.transports if random.random() < 0.5}
+        elif fault == "allow":
+            server.refuse = {}
+        else:
+            await asyncio.sleep(random.random() * 0.05)
+    server.refuse = {}
+    server.cut()
+    await trial.all_acknowledged()
+    await trial.shows(list(range(1, server.head + 1)))

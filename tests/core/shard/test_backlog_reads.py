@@ -1,0 +1,110 @@
+"""The newest pending messages are named once each, in memory or in storage, and reading them changes nothing."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.core.inbox.inbox import ARCHIVED, READ, InboxLimits
+from engine.core.mailbox.mailbox import Mailbox
+from engine.core.mailbox.retry import RetryPolicy
+from engine.core.model.category import Category, PolicyTerms
+from engine.core.model.envelope import Envelope
+from engine.core.model.message import Message
+from engine.core.policy.profile import Profile
+from engine.core.policy.user_state import UserState
+from engine.core.shard.backlog_reads import read_backlog
+from engine.core.wire.records import ReadBacklog
+from tests.support.mailbox_states import state_of
+from tests.support.mailboxes import KEY, mailbox
+
+POLICY = RetryPolicy(rtt_initial_ms=250, factor=1.8, first_ms=100, cap_ms=2000, tries=3)
+
+
+def read(box: Mailbox, limit: int = 100, bytes_max: int = 1 << 20) -> tuple[list[int], list[int], bool]:
+    answer = read_backlog(box, ReadBacklog(1, KEY, limit, bytes_max), "e1")
+    cold = [seq for first, last in answer.cold for seq in range(last, first - 1, -1)]
+    return [row.seq for row in answer.rows], cold, answer.older
+
+
+@given(st.sets(st.integers(1, 30)), st.sets(st.integers(1, 30)), st.sets(st.integers(1, 30)), st.integers(0, 30), st.integers(1, 40))
+def test_the_newest_pending_messages_are_read_and_nothing_else(
+    acked: set[int], lost: set[int], refused: set[int], spilled: int, limit: int
+) -> None:
+    box = mailbox(1000, 30)
+    box.settle(acked, None, 1000, POLICY)
+    for seq in lost - acked:
+        box.supersede(seq)
+    box.refuse(refused)
+    box.spilled = spilled
+    box.cool()
+    before = deepcopy(state_of(box))
+    hot, cold, older = read(box, limit)
+    pending = [seq for seq in range(30, 0, -1) if seq not in acked | lost | refused]
+    assert sorted([*hot, *cold], reverse=True) == pending[:limit]
+    assert set(hot) == {seq for seq in pending[:limit] if seq in box.hot}
+    assert older or pending[limit:] == []
+    assert state_of(box) == before
+
+
+def test_a_read_is_bounded_by_bytes() -> None:
+    box = mailbox(1000, 30)
+    size = len(box.hot[30].envelope.body)
+    hot, _, older = read(box, bytes_max=3 * size)
+    assert (hot, older) == ([30, 29, 28], True)
+
+
+def test_numbers_acknowledged_one_by_one_are_not_walked_for_ever() -> None:
+    box = mailbox(1000, 100)
+    box.settle(range(2, 101), None, 1000, POLICY)
+    assert read(box, limit=5) == ([], [], True)
+
+
+def test_signs_of_the_user_and_the_profile_come_along() -> None:
+    box = mailbox(1000, 1)
+    profile = Profile(locale="zh")
+    box.user_state = UserState(profile=profile, events={"seen.it": 7})
+    box.left_ms, box.seen_ms = 5, 9
+    answer = read_backlog(box, ReadBacklog(1, KEY, 10, 1000), "e1")
+    assert (answer.profile, answer.active_ms, answer.epoch) == (profile, [5, 9, 7], "e1")
+
+
+def kept(count: int) -> Mailbox:
+    """Messages of an inbox, of which the even ones are acknowledged."""
+    box = Mailbox(KEY, 0)
+    box.inbox_limits = InboxLimits(messages_max=50, keep_ms=10**9, pinned_max=2, numbers_max=100)
+    terms = PolicyTerms("news", Category(cap=3))
+    for seq in range(1, count + 1):
+        box.append(Message(seq, Envelope(f"m{seq}", b"", 1, True, b"body", policy_terms=terms), 10**6, 0), b"", 10)
+    box.settle(range(2, count + 1, 2), None, 0, POLICY)
+    return box
+
+
+def unread(box: Mailbox, limit: int = 100) -> tuple[list[tuple[int, bool]], list[int], list[int], bool]:
+    answer = read_backlog(box, ReadBacklog(1, KEY, limit, 1 << 20, unread=True), "e1")
+    assert all(row.terms is not None and row.terms.category == "news" for row in answer.rows)
+    cold = [seq for first, last in answer.cold for seq in range(last, first - 1, -1)]
+    return [(row.seq, row.expires_ms > 0) for row in answer.rows], cold, answer.acked, answer.older
+
+
+def test_unread_messages_of_the_inbox_follow_the_pending_ones_where_they_are_wanted() -> None:
+    box = kept(7)
+    assert read(box)[0] == [7, 5, 3, 1]
+    assert unread(box) == ([(7, True), (5, True), (3, True), (1, True), (6, False), (4, False), (2, False)], [], [], False)
+    assert unread(box, limit=6) == ([(7, True), (5, True), (3, True), (1, True), (6, False), (4, False)], [], [], True)
+    assert unread(box, limit=2)[3]
+    assert box.inbox is not None
+    box.inbox.mark(READ, [6], box.inbox_limits, on=True)
+    box.inbox.mark(ARCHIVED, [4], box.inbox_limits, on=True)
+    assert unread(box)[0][4:] == [(2, False)]
+
+
+def test_acknowledged_bodies_that_are_in_storage_only_are_named_by_their_numbers() -> None:
+    box = kept(4)
+    assert box.inbox is not None
+    box.inbox.release(4)
+    box.spilled = 4
+    box.cool()
+    assert unread(box) == ([], [4, 3, 2, 1], [4, 2], False)

@@ -1,0 +1,63 @@
+"""What an operator sees of users and connections: as they are, and without a trace."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+from engine.core.shard.user_overview import slow_connections, slowest
+from engine.core.wire.records import ReadUser, UserIs
+from tests.support.mailbox_states import state_of
+from tests.support.shard_world import World, of
+
+
+def overview(world: World, user: str = "u") -> UserIs:
+    world.tell(ReadUser(99, f"t:{user}"))
+    (answer,) = of(world.settle(), UserIs)
+    return answer  # type: ignore[no-any-return]
+
+
+def test_a_user_is_shown_with_every_connection_and_how_far_it_is_behind() -> None:
+    world = World()
+    world.attach(1)
+    world.subscribe("news")
+    for id in ("a", "b", "c"):
+        world.post(id=id)
+    world.settle()
+    sent_ms, world.now_ms = world.now_ms, world.now_ms + 50
+    world.ack(1, 1)
+    world.settle()
+    before = deepcopy(state_of(world.core.mailboxes["t:u"]))
+    shown = overview(world)
+    assert (shown.presence, shown.head, shown.floor, shown.pending, shown.topics) == ("connected", 3, 1, 2, ["news"])
+    (connection,) = shown.connections
+    assert (connection.edge, connection.session, connection.transport) == ("edge-0", "s1", "websocket")
+    assert (connection.sent, connection.unacknowledged, connection.oldest_ms, connection.exhausted) == (3, 2, sent_ms, 0)
+    assert connection.rtt_ms > 0
+    assert state_of(world.core.mailboxes["t:u"]) == before
+
+
+def test_a_user_of_whom_nothing_is_known_is_offline_and_empty() -> None:
+    shown = overview(World(), "nobody")
+    assert (shown.presence, shown.head, shown.pending, shown.connections, shown.decisions) == ("offline", 0, 0, [], [])
+
+
+def test_who_does_not_acknowledge_is_slow_and_who_used_up_the_tries_is_the_worst() -> None:
+    world = World()
+    for conn, user in enumerate(("quick", "silent", "later")):
+        world.attach(conn, user)
+    world.post("silent")
+    world.settle()
+    world.now_ms += 40
+    world.post("later")
+    world.post("quick")
+    world.settle()
+    world.ack(0, 1)
+    world.settle()
+    attached = world.core.connections.attached()
+    assert len(attached) == 3
+    found = slowest(slow_connections(attached, world.now_ms + 5, 5), 10)
+    assert [one.key for one in found] == ["t:silent", "t:later"]
+    assert [one.key for one in slowest(slow_connections(attached, world.now_ms + 5, 30), 10)] == ["t:silent"]
+    assert [one.key for one in slowest(slow_connections(attached, world.now_ms + 5, 5), 1)] == ["t:silent"]
+    next(connection for mailbox, connection in attached if mailbox.key == "t:later").exhausted = {1: (10**9, "x")}
+    assert [one.key for one in slowest(slow_connections(attached, world.now_ms, 1000), 10)] == ["t:later"]

@@ -1,0 +1,59 @@
+"""Bodies of pending messages, read from the offline streams of a real Redis."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import pytest
+from redis.asyncio import Redis
+
+from engine.core.journal.journal_records import spill_of
+from engine.core.model.routing import slot_of
+from engine.errors import StorageUnavailable
+from engine.store import pending_bodies
+from engine.store.journal import Journal
+from engine.store.keys import offline_key
+from engine.store.pages import Pages
+from engine.store.pending_bodies import PendingBodies
+from tests.support.mailboxes import KEY, mailbox
+
+NOW_MS = int(time.time() * 1000)
+
+
+async def spill(client: Redis, count: int) -> PendingBodies:
+    journal = Journal(client, 0, 1000)
+    await journal.take_over((slot_of(KEY),))
+    await Pages(client, journal.loss_detector, 10_000).write([spill_of(mailbox(NOW_MS, count))], NOW_MS)
+    return PendingBodies(client)
+
+
+async def test_ranges_are_read_newest_first_over_pages(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending_bodies, "_PAGE", 3)
+    bodies = await spill(redis_client, 20)
+    found = await bodies.read(KEY, [(15, 19), (1, 4)], 1 << 20)
+    assert [stored.seq for stored in found] == [19, 18, 17, 16, 15, 4, 3, 2, 1]
+    assert found[0].envelope.body == b'"id":"m19"'
+
+
+async def test_reading_ends_at_the_bytes_that_are_allowed(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending_bodies, "_PAGE", 3)
+    bodies = await spill(redis_client, 20)
+    assert len(await bodies.read(KEY, [(1, 20)], 1)) == 3
+
+
+async def test_what_is_not_there_or_cannot_be_decoded_is_left_out(redis_client: Redis) -> None:
+    bodies = await spill(redis_client, 3)
+    await redis_client.xdel(offline_key(KEY), "2-0")
+    await redis_client.xadd(offline_key(KEY), {b"m": b"\xc1"}, id="9-0")
+    assert [stored.seq for stored in await bodies.read(KEY, [(1, 9)], 1 << 20)] == [3, 1]
+    assert await bodies.read("t:nobody", [(1, 9)], 1 << 20) == []
+
+
+async def test_a_redis_that_does_not_answer_is_reported(redis_client: Redis) -> None:
+    class Away(msgspec.Struct):
+        async def xrevrange(self, *_: object, **__: object) -> None:
+            raise ConnectionResetError
+
+    with pytest.raises(StorageUnavailable):
+        await PendingBodies(Away()).read(KEY, [(1, 2)], 1)  # type: ignore[arg-type]

@@ -1,0 +1,50 @@
+"""An archivist without Ray: in this process for tests that look at it, or as a program that they kill.
+
+python -m tests.support.archivist_process REDIS_URL HISTORY_URL DATA_DIR
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+
+from engine.actors.actor_process import ProcessContext
+from engine.actors.archivist import Archivist
+from engine.config import Config
+
+
+def archivist(config: Config) -> Archivist:
+    """One whose end is that of its task, and not of the process."""
+    context = ProcessContext(vitals=lambda role, index, started_ms: {"role": role}, end_process=lambda: None, tune_memory=lambda: None)
+    return Archivist(config, 0, context)
+
+
+@contextlib.asynccontextmanager
+async def archiving(config: Config) -> AsyncIterator[Archivist]:
+    """A running archivist, which dies at the end of the block wherever it is."""
+    made = archivist(config)
+    made.begin()
+    try:
+        yield made
+    finally:
+        assert made._serving is not None, "it was begun"
+        made._serving.cancel()
+        await asyncio.gather(made._serving, return_exceptions=True)
+        made._writing.shutdown()
+        made._reading.shutdown()
+        made._database.close()
+        await made._client.aclose()
+
+
+async def _serve(config: Config) -> None:
+    async with archiving(config):
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    redis_url, history_url, data_dir = sys.argv[1:]
+    asyncio.run(
+        _serve(Config(redis_url=redis_url, redis_durability="reported", history_url=history_url, data_dir=data_dir, history_rows_max=200))
+    )
