@@ -24,6 +24,7 @@ from tests.support.otlp_receiver import OtlpReceiver, otlp_receiver
 from tests.support.postgresql_server import PostgresqlServer
 from tests.support.redis_server import RedisServer, redis_to_break
 from tests.support.running_engine import RunningEngine, running_engine
+from tests.support.steady_ast import steady_ast
 from tests.support.worker_groups import ENGINES, GroupScheduling, group_of
 
 QUICK_EXAMPLES = 10  # of each property, in `make check`
@@ -31,6 +32,8 @@ MARKER_OF_FIXTURE = {"redis_server": "redis", "engine": "engine", "chromium": "b
 
 for _name in [name for name in os.environ if name.startswith("ENGINE_")]:
     del os.environ[_name]  # a developer's settings must not decide what the tests see
+
+steady_ast()
 
 os.environ.setdefault("RAY_AUTH_MODE", "token")  # which Ray reads once, when it is imported: for tests that join an engine's Ray
 
