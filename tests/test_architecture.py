@@ -203,6 +203,20 @@ def test_tests_of_the_engine_need_no_benchmark(path: Path) -> None:
     assert not wrong or path.is_relative_to(TESTS / "bench"), "\n".join(wrong)
 
 
+@pytest.mark.parametrize("path", sorted(TESTS.rglob("conftest.py")), ids=lambda path: path.relative_to(TESTS).as_posix())
+def test_what_a_folder_of_tests_shares_ends_with_the_folder(path: Path) -> None:
+    """Without an `__init__.py` pytest takes no folder for a package, and ends its fixtures of that scope with the whole session."""
+    scopes = {
+        ast.literal_eval(keyword.value)
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+        if keyword.arg == "scope"
+    }
+    folders = [folder for folder in path.parents if folder.is_relative_to(TESTS)]
+    assert "package" not in scopes or all((folder / "__init__.py").exists() for folder in folders)
+
+
 @pytest.mark.parametrize("path", MODULES, ids=module_name)
 def test_every_module_states_its_theory_of_operation(path: Path) -> None:
     assert ast.get_docstring(parsed(path)), f"{path} has no docstring"

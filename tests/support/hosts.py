@@ -34,7 +34,7 @@ from tests.support.process_tree import tree
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 _PROGRAMS: Final = {"ip": "iproute2", "unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util-linux"}
-_FOLDERS: Final = "engine-hosts-"  # and the pid of the test run; short: a socket path has 107 bytes
+_FOLDERS: Final = "engine-hosts-"  # and the pid of the test run and the number of the network; short: a socket path has 107 bytes
 _NETWORKS: Final = 256  # of test runs at the same time on this machine: 198.18.0.0/16, reserved for tests of networks (RFC 2544)
 _NOBODY: Final = "02:00:00:00:00:00"  # a link-layer address that no host has
 _WITHIN_S: Final = 10.0
@@ -112,7 +112,7 @@ class Network:
             parts.enter_context(self._claim)
             number = self._claim_number()
             self._prefix = f"198.18.{number}"
-            self.folder = parts.enter_context(_own_folder())
+            self.folder = parts.enter_context(_own_folder(number))
             (self.folder / "home").mkdir()
             self._switch = _Namespace(("net",), "ip link add switch type bridge; ip link set switch up")
             parts.callback(self._switch.kill)
@@ -302,13 +302,14 @@ def _is_stopped(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def _own_folder() -> Iterator[Path]:
-    """A folder named after this process, for the time of the block; those of processes that were killed are removed."""
+def _own_folder(number: int) -> Iterator[Path]:
+    """A folder named after this process and its network of this number, for the time of the block; those of processes that were killed, and
+    what an earlier network of this number left, are removed."""
     place = Path(tempfile.gettempdir())
+    folder = place / f"{_FOLDERS}{os.getpid()}-{number}"
     for left in place.glob(f"{_FOLDERS}*"):
-        if not Path(f"/proc/{left.name.removeprefix(_FOLDERS)}").exists():
+        if left == folder or not Path(f"/proc/{left.name.split('-')[2]}").exists():
             shutil.rmtree(left, ignore_errors=True)
-    folder = place / f"{_FOLDERS}{os.getpid()}"
     folder.mkdir(mode=0o700)
     try:
         yield folder

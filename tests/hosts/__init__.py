@@ -1,0 +1,1 @@
+"""A package: its hosts end with its last test (tests/__init__.py)."""

@@ -1,0 +1,1 @@
+"""A package: its connection to Ray ends with its last test (tests/__init__.py)."""
