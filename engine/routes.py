@@ -443,7 +443,7 @@ class _Api:
 
     async def unsubscribe_by_link(self, request: Request) -> Response:
         """`POST /v1/unsubscribe?token=`; likewise."""
-        body = await read_body(request.scope, request.receive, self.config)
+        body = await read_body(request.scope, request.receive, self.config, unsubscribing.FORM_BYTES_MAX)
         headers = request.headers
         return await self._unsubscribing.answer(
             request.query_params.get("token", ""), headers.get("content-type", ""), body, headers.get("accept-language", "")

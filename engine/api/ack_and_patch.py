@@ -89,7 +89,7 @@ def decode_small(decoder: msgspec.json.Decoder[T], body: bytes, config: Config) 
         Problem: 400, 413 or 422.
     """
     if len(body) > config.body_bytes_max:
-        raise too_large(config)
+        raise too_large(config.body_bytes_max)
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:

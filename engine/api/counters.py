@@ -115,7 +115,7 @@ class CounterSignals:
 
     def _read(self, body: bytes) -> list[_Signal]:
         if len(body) > self._config.body_bytes_max:
-            raise too_large(self._config)
+            raise too_large(self._config.body_bytes_max)
         try:
             found = _SIGNALS.decode(body)
         except msgspec.ValidationError as error:

@@ -186,7 +186,7 @@ class DeadLetters:
     def _chosen(self, body: bytes) -> list[str]:
         """The letters that a request names, each once. Raises Problem."""
         if len(body) > self._config.body_bytes_max:
-            raise too_large(self._config)
+            raise too_large(self._config.body_bytes_max)
         try:
             letters = _CHOSEN.decode(body).letters
             count_max = self._config.dead_letters_page_max

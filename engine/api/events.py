@@ -196,7 +196,7 @@ class EventEndpoint:
         if len(drafts) > self._config.items_max:
             raise media_types.too_many(self._config)
         if sum(len(draft.envelope.body) for draft in drafts) > self._config.body_bytes_max:
-            raise too_large(self._config)
+            raise too_large(self._config.body_bytes_max)
         return drafts
 
     async def _cancel(self, applied: Sequence[AppliedRules], tenant: str) -> int:
@@ -296,7 +296,7 @@ def read_event(body: bytes, config: Config) -> tuple[_Event, dict[str, Any]]:
         Problem: 400, 413 or 422.
     """
     if len(body) > config.body_bytes_max:
-        raise too_large(config)
+        raise too_large(config.body_bytes_max)
     try:
         event = _EVENT.decode(body)
         _check(event, config)

@@ -183,7 +183,7 @@ class TokenRevocations:
 
     def _decode(self, body: bytes) -> _Request:
         if len(body) > self._config.body_bytes_max:
-            raise too_large(self._config)
+            raise too_large(self._config.body_bytes_max)
         try:
             return _REQUEST.decode(body)
         except msgspec.ValidationError as error:

@@ -44,7 +44,7 @@ from engine.publish import media_types
 
 PATH: Final = "/v1/unsubscribe"
 _FORM: Final = "application/x-www-form-urlencoded"
-_FORM_BYTES_MAX: Final = 1024  # of the page's own form, or of a mail program's
+FORM_BYTES_MAX: Final = 4096  # of the page's own form, or of a mail program's; who sends it may have no valid link
 _LINKS_AT_ONCE: Final = 50  # about a millisecond of signing
 
 LinkKey = Callable[[], Awaitable[bytes]]
@@ -186,7 +186,7 @@ class Unsubscribing:
 
 def _again(content_type: str, body: bytes) -> str:
     """The field `again` of the page's form; "" in any other body, such as that of a mail program."""
-    if not content_type.lower().startswith(_FORM) or len(body) > _FORM_BYTES_MAX:
+    if not content_type.lower().startswith(_FORM):
         return ""
     return parse_qs(body.decode("latin-1")).get("again", [""])[0]
 

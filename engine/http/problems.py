@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from engine.config import Config
 from engine.errors import EngineError
 
 RETRY_AFTER_S: Final = 1
@@ -148,6 +147,6 @@ def whole_seconds(delay_ms: float) -> int:
     return max(1, whole + (random.random() < seconds - whole))
 
 
-def too_large(config: Config) -> Problem:
-    """413 for a body over `body_bytes_max`."""
-    return content_too_large(f"a request body is at most {config.body_bytes_max} bytes")
+def too_large(bytes_max: int) -> Problem:
+    """413 for a body over its limit."""
+    return content_too_large(f"a request body is at most {bytes_max} bytes")

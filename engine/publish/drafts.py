@@ -110,7 +110,7 @@ def parse_drafts(
         Problem: 400, 413, 415 or 422; then nothing is to be accepted.
     """
     if len(body) > config.body_bytes_max:
-        raise too_large(config)
+        raise too_large(config.body_bytes_max)
     parsed = media_types.read(body, content, config)
     drafter = Drafter(principal.tenant, config, now_ms, new_id, categories, compact=_breaks_lines(body), trace=trace)
     return drafter.drafts_of(parsed)

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
+from engine.api.unsubscribing import FORM_BYTES_MAX
 from engine.auth.tokens import mint
 from engine.auth.unsubscribe_links import LinkClaims, make_link_token
 from engine.core.model.category import DIGEST, OFF, ON
@@ -78,6 +79,12 @@ async def test_a_mail_program_unsubscribes_by_one_click_and_a_repeat_is_not_writ
         assert (await visit(world, "POST", path, **options)).status_code == 200
         assert choice(world) == OFF
     assert len(world.shard.of(wire.ChangeProfile)) == 1
+
+
+async def test_a_body_beyond_that_of_a_form_is_rejected(world: EdgeWorld) -> None:
+    path = await link(world)
+    assert (await visit(world, "POST", path, content=b"x" * (FORM_BYTES_MAX + 1))).status_code == 413
+    assert (await visit(world, "POST", path, content=b"x" * FORM_BYTES_MAX)).status_code == 200
 
 
 async def test_undo_goes_back_to_what_was_chosen(world: EdgeWorld) -> None:
