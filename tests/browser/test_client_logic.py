@@ -252,6 +252,18 @@ async def test_revokes_gaps_and_errors_become_events(page: Page, scripted: Scrip
     assert await page.evaluate("client.lastEventId") == "7-9"
 
 
+async def test_what_this_client_acknowledged_itself_is_not_reported_as_revoked(page: Page, scripted: ScriptedEngine) -> None:
+    await start(page, scripted)
+    await wait(page, "client.state === 'open'")
+    scripted.publish()
+    await wait(page, "client.lastEventId === '7-1'")
+    scripted.say({"type": "revoke", "ids": ["m1", "unknown"]})
+    scripted.say({"type": "revoke", "ids": ["m1"]})
+    scripted.say({"type": "error", "code": "odd", "detail": "why"})
+    await wait(page, "events.some(([type]) => type === 'error')")
+    assert await events(page, "revoke") == [{"ids": ["unknown"]}]
+
+
 # -- coming back -------------------------------------------------------------------------------------------------------
 async def test_a_cut_connection_comes_back_with_its_cursor_and_misses_nothing(page: Page, scripted: ScriptedEngine) -> None:
     await start(page, scripted)

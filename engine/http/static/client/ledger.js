@@ -109,8 +109,10 @@ export class Ledger {
     return ids.filter((id) => this.#refused.has(id)).map((id) => ({ type: "nack", ids: [id], reason: this.#refused.get(id) }));
   }
 
-  /** Settled without a word of ours: a refusal confirmed, or handled on another device. @param {string[]} ids */
+  /** Settled without a word of ours: a refusal confirmed, or handled on another device. Returns the ids that were not settled here before:
+   * over SSE a client's own acknowledgements come back too. @param {string[]} ids */
   revoke(ids) {
+    const news = ids.filter((id) => this.#open.has(id) || !this.#settled.has(id));
     for (const id of ids) {
       const seq = this.#open.get(id)?.seq;
       this.#refused.delete(id);
@@ -119,6 +121,7 @@ export class Ledger {
       if (this.#settled.size > this.settledMax) this.#settled.delete(this.#settled.keys().next().value ?? "");
     }
     this.#advance();
+    return news;
   }
 
   /** Settled by another tab: an acknowledgement as `takeAcks` returns it there. Returns the ids that were open here.

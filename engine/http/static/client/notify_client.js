@@ -578,8 +578,8 @@ export class NotifyClient extends EventTarget {
     else if (frame.type === "messages") this.#deliver(link, frame.messages);
     else if (frame.type === "nacked") this.#ledger.revoke(frame.ids);
     else if (frame.type === "revoke") {
-      this.#ledger.revoke(frame.ids);
-      this.#emit("revoke", frame);
+      const ids = this.#ledger.revoke(frame.ids);
+      if (ids.length) this.#emit("revoke", { ids });
     } else if (frame.type === "gap") {
       this.#ledger.gap(frame.from, frame.to);
       this.#emit("gap", frame);
