@@ -7,27 +7,35 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from bench import plot
-from bench.targets import TARGETS, figure, of_target, verdict
+from bench.targets import COMPARISONS, TARGETS, compared, figure, of_target, verdict
 
 Result = Mapping[str, Any]
 Column = tuple[str, Callable[[Result], str]]
 
-ROLES: Final = ("edge", "shard", "scheduler", "controller", "redis", "raylet", "gcs", "others", "web", "worker")
+ROLES: Final = ("edge", "shard", "scheduler", "controller", "redis", "raylet", "gcs", "others", "web", "worker", "broker")
 
 
 def representative(results: Iterable[Result]) -> list[Result]:
-    """One result per benchmark, system and case: the first summary of several runs, or where there is none the first result."""
+    """One result per benchmark, system, case, and whether it was by turns with peers: the first summary of several runs, or where there is
+    none the first result."""
     chosen: dict[str, Result] = {}
     for result in results:
-        key = repr((result["bench"], result.get("system"), result.get("case")))
+        key = repr((result["bench"], result.get("system"), result.get("case"), result.get("compared")))
         if key not in chosen or ("runs" in result and "runs" not in chosen[key]):
             chosen[key] = result
     return list(chosen.values())
 
 
+def _own(results: Sequence[Result]) -> list[Result]:
+    """Without the engine's by turns with peers, where it was measured alone, too."""
+    alone = {result["bench"] for result in results if result.get("system") == "engine" and not result.get("compared")}
+    return [result for result in results if not (result.get("compared") and result["system"] == "engine" and result["bench"] in alone)]
+
+
 def charts(results: Sequence[Result]) -> dict[str, str]:
     """File name -> SVG, of those that the results suffice for."""
-    loads = [result for result in results if result["bench"] in ("latency", "delivery") and figure(result, "per_s")]
+    loads = [result for result in _own(results) if result["bench"] in ("latency", "delivery") and figure(result, "per_s")]
+    loads = [result for result in loads if result["case"].get("batch") != 1]  # one message per request is another kind of load
     loads.sort(key=lambda result: (result["system"] != "engine", figure(result, "per_s")))
     latency, cost = dict[str, list[tuple[float, float]]](), dict[str, list[tuple[float, float]]]()
     for result in loads:
@@ -63,7 +71,10 @@ def _bar(result: Result) -> tuple[str, dict[str, float]]:
 
 def page(header: Mapping[str, Any], results: Iterable[Result], steps: Mapping[str, Sequence[str]]) -> str:
     """The whole page in Markdown. `steps`: name -> arguments of the command that gave the results."""
-    chosen = representative(results)
+    results = list(results)
+    all_chosen = representative(results)
+    beside = [result for result in all_chosen if result.get("compared")]
+    chosen = _own(all_chosen)
     machine, kinds = header["machine"], {result["bench"] for result in chosen}
     parts = [
         "# Benchmarks",
@@ -74,6 +85,7 @@ def page(header: Mapping[str, Any], results: Iterable[Result], steps: Mapping[st
         "Server and load generator share the machine, over loopback. CPU is user and system time of **all** processes of a system, from "
         "`/proc`; the generator's own stands beside it. Latency counts from the moment a message was meant to be sent. Where a benchmark "
         "ran several times, figures are medians, with the smallest and largest in brackets.",
+        *_calibration(results),
     ]
     if header["quick"]:
         parts.append("**A quick run: it shows that everything runs, the figures mean little.**")
@@ -83,8 +95,8 @@ def page(header: Mapping[str, Any], results: Iterable[Result], steps: Mapping[st
             doc = importlib.import_module(f"bench.{bench}").__doc__ or ""
             of_bench = [result for result in chosen if result["bench"] == bench]
             parts += [f"## {bench.capitalize()}", doc.strip(), _table(columns, of_bench)]
-    if "peers" in steps:
-        parts += ["## About the peers", (importlib.import_module("bench.peers").__doc__ or "").strip()]
+    if beside:
+        parts += ["## Beside the peers", (importlib.import_module("bench.peers").__doc__ or "").strip(), _comparisons(beside)]
     commands = "\n".join(f"python -m bench {' '.join(arguments)}" for arguments in steps.values())
     parts += ["## Commands", f"```\n{commands}\n```"]
     return "\n\n".join(parts) + "\n"
@@ -97,6 +109,38 @@ def _targets(results: Sequence[Result]) -> str:
         told = ("-", "not measured") if reached is None else (f"{reached:g} {target.unit}".strip(), verdict(target, reached))
         rows.append((target.text, *told, f"{target.first:g}", f"{target.then:g}"))
     return _rows(("", "measured", "", "first: at most", "then: at most"), rows)
+
+
+def _comparisons(results: Sequence[Result]) -> str:
+    """Every system's figures of the same runs, and how many times a peer's the engine's is."""
+    systems = list(dict.fromkeys(result["system"] for result in results))
+    peers = [name for name in systems if name != "engine"]
+    rows = []
+    for comparison in COMPARISONS:
+        found = compared(comparison, results)
+        own = found.get("engine")
+        if own is None or len(found) < 2:
+            continue
+        cells = [f"{own:g} {comparison.unit}"]
+        cells += [f"{found[peer]:g} ({own / found[peer]:.2f} x)" if found.get(peer) else "-" for peer in peers]
+        goal = "-"
+        if comparison.peer in found:
+            reached = own / found[comparison.peer] <= comparison.at_most
+            goal = f"at most {comparison.at_most:g} x {comparison.peer}: {'met' if reached else 'not met'}"
+        rows.append((comparison.text, *cells, goal))
+    return _rows(("", "engine", *(f"{peer} (engine is)" for peer in peers), "target"), rows)
+
+
+def _calibration(results: Sequence[Result]) -> list[str]:
+    """A line on what `bench.machine.calibration` gave before the runs; none where no result has it."""
+    found = [result["machine"]["calibration"] for result in results if "calibration" in result.get("machine", {})]
+    if not found:
+        return []
+    texts = []
+    for name, text in (("python_ms", "{} ms for a loop of Python"), ("socket_round_trip_us", "{} us for a byte to a socket and back")):
+        values = sorted(each[name] for each in found)
+        texts.append(text.format(f"{values[len(values) // 2]:g} ({values[0]:g}-{values[-1]:g})"))
+    return [f"The machine itself, before each run, in CPU: {' and '.join(texts)}. Reports whose figures of it differ differ by that much."]
 
 
 def _table(columns: Sequence[Column], results: Sequence[Result]) -> str:

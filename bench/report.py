@@ -19,6 +19,7 @@ from rich.console import Console
 
 from bench.machine import machine, versions
 from bench.page import charts, page, representative
+from bench.peers.mosquitto import Mosquitto
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 _VERSIONS: Final = ("ray", "redis", "uvicorn", "starlette", "uvloop", "websockets", "msgspec", "picows")
@@ -43,10 +44,15 @@ def plan(*, quick: bool, peers: bool, soak_minutes: float) -> dict[str, list[str
         steps = ["delivery --repeat 3 --publishers 1,4", "latency --repeat 3", "fanout --repeat 3", "idle", "storm --repeat 3"]
         steps += ["timers --repeat 3", "scaling --repeat 2", "cluster", "wheel"]
     if peers:
-        steps.append("peers --quick" if quick else "peers")
+        steps.append("peers --quick" if quick else "peers --repeat 3")
     if soak_minutes:
         steps.append(f"soak --minutes {soak_minutes:g}")
     return {step.split(" ", 1)[0]: step.split() for step in steps}
+
+
+def _brokers(steps: dict[str, list[str]]) -> dict[str, str]:
+    version = Mosquitto.version() if "peers" in steps else ""
+    return {"mosquitto": version} if version else {}
 
 
 class ResultsFile:
@@ -102,7 +108,7 @@ def measure(file: ResultsFile, steps: dict[str, list[str]], quick: bool, console
         "quick": quick,
         "date": datetime.now(UTC).strftime("%d %b %Y, %H:%M UTC"),
         "machine": machine(),
-        "versions": versions(*_VERSIONS, *(_VERSIONS_OF_PEERS if "peers" in steps else ())),
+        "versions": versions(*_VERSIONS, *(_VERSIONS_OF_PEERS if "peers" in steps else ())) | _brokers(steps),
     }
     same = file.read() and (file.header["steps"], file.header["versions"]) == (steps, header["versions"])
     if same:
@@ -132,7 +138,7 @@ def write(file: ResultsFile, folder: Path) -> Path:
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="as little of each as shows that it runs: five minutes")
-    parser.add_argument("--peers", action="store_true", help="the peers too: some ten minutes more")
+    parser.add_argument("--peers", action="store_true", help="the peers too, by turns with the engine: some forty minutes more")
     parser.add_argument("--soak", type=float, default=0.0, metavar="MINUTES", help="a soak of this length too")
     parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing: write the page from these results")
     parser.add_argument("--to", type=Path, default=DOCS, metavar="FOLDER", help="where the page goes (default: docs)")

@@ -62,6 +62,42 @@ TARGETS: Final = (
 )
 
 
+class Comparison(NamedTuple):
+    """The figure at `path` of all systems' results of `bench` whose case has all of `case`.
+
+    The engine's is to be at most `at_most` times the peer's; without a peer there is no target.
+    """
+
+    text: str
+    unit: str
+    bench: str
+    case: Mapping[str, object]
+    path: tuple[str, ...]
+    peer: str = ""
+    at_most: float = 0.0
+
+
+_CPU: Final = ("cpu_us_per_message", "total")
+_BROKER: Final = "mosquitto"
+_ALL: Final = {"connections": 2000}
+
+COMPARISONS: Final = (
+    Comparison("full load, 250 per request: CPU", "us", "delivery", _ONE, _CPU, _BROKER, 0.6),
+    Comparison("one per request, 128 connections: CPU", "us", "delivery", {"publishers": 128}, _CPU),
+    Comparison("the same, a second", "messages", "delivery", {"publishers": 128}, ("per_s",)),
+    Comparison("one per request, 16 connections: CPU", "us", "delivery", {"publishers": 16}, _CPU),
+    Comparison("the same, a second", "messages", "delivery", {"publishers": 16}, ("per_s",)),
+    Comparison("2 000/s: CPU", "us", "latency", {"rate": 2000}, _CPU),
+    Comparison("2 000/s: p50", "ms", "latency", {"rate": 2000}, ("latency_ms", "p50")),
+    Comparison("2 000/s: p99", "ms", "latency", {"rate": 2000}, ("latency_ms", "p99")),
+    Comparison("broadcast to 2 000: CPU per delivery", "us", "fanout", _ALL, ("cpu_us_per_delivery", "total"), _BROKER, 1.0),
+    Comparison("broadcast to 2 000: the last client has it", "ms", "fanout", _ALL, ("last_client_ms", "p50"), _BROKER, 1.0),
+    Comparison("idle connection", "KiB", "idle", {"connections": 4000}, ("kib_per_connection", "total")),
+    Comparison("storm: CPU per recovered", "us", "storm", {"users": 1000}, ("cpu_us_per_recovered", "total"), _BROKER, 1.3),
+    Comparison("storm: CPU per stored", "us", "storm", {"users": 1000}, ("cpu_us_per_stored", "total"), _BROKER, 1.3),
+)
+
+
 def figure(result: Mapping[str, Any], *path: str) -> float | None:
     """The number at `path`, of several runs their median; None when it is not there."""
     found: Any = result
@@ -80,6 +116,17 @@ def of_target(target: Target, results: Iterable[Mapping[str, Any]]) -> float | N
         if result["bench"] == target.bench and result.get("system") == "engine" and target.case.items() <= result["case"].items():
             return figure(result, *target.path)
     return None
+
+
+def compared(comparison: Comparison, results: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """System -> its figure, of those that were measured."""
+    found = {}
+    for result in results:
+        if result["bench"] == comparison.bench and comparison.case.items() <= result["case"].items():
+            value = figure(result, *comparison.path)
+            if value is not None:
+                found.setdefault(result["system"], value)
+    return found
 
 
 def verdict(target: Target, reached: float) -> str:

@@ -1,15 +1,17 @@
-"""Peers: what the same work costs in systems people use today, in the same run as the engine.
+"""Peers: what the same work costs in systems people use today, by turns with the engine.
 
-Django Channels with Celery and python-socketio with acknowledgement callbacks, each as its documentation shows it, through the same
-load generator, books and accounting. Then delayed tasks by a poller on a sorted set, the same with claims in Lua, Celery's ETA and
-APScheduler. A peer gets as many messages as it can take in reasonable time, and the fixed rates it sustains. What the comparison leaves
-out: none of these peers stores a message or its acknowledgement, checks a token, or repeats what was not acknowledged; their Redis
-writes nothing to disk. The engine does all of that in the figures beside theirs.
+Mosquitto with QoS 1 and persistent sessions (where it is installed), Django Channels with Celery and python-socketio with acknowledgement
+callbacks, each as its documentation shows it, through the same load generator, books and accounting. Then delayed tasks by a poller on a
+sorted set, the same with claims in Lua, Celery's ETA and APScheduler. A peer gets as many messages as it can take in reasonable time, and
+the fixed rates it sustains. With `--repeat` all systems take part in each run, so that a mood of the machine meets all of them. What the
+comparison leaves out: none of these peers has stored a message on disk when it accepts it, or checks a token; only Mosquitto repeats what
+was not acknowledged. The engine does all of that in the figures beside theirs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
@@ -21,18 +23,23 @@ from bench import timers as engine_timers
 from bench.machine import raise_file_limit
 from bench.peers import delayed
 from bench.peers.channels import ChannelsCelery
+from bench.peers.mosquitto import Mosquitto
+from bench.peers.peer import Peer
 from bench.peers.socketio import SocketIo
 from bench.progress import Phases
 from bench.server import engine
 from bench.system import System
 from bench.workloads import WINDOW
 
-SYSTEMS: Final = ("engine", ChannelsCelery.name, SocketIo.name)
-WORKLOADS: Final = ("delivery", "latency", "fanout", "idle", "storm", "timers")
+PEERS: Final[dict[str, type[Peer]]] = {kind.name: kind for kind in (Mosquitto, ChannelsCelery, SocketIo)}
+SYSTEMS: Final = ("engine", *PEERS)
+WORKLOADS: Final = ("delivery", "single", "latency", "fanout", "idle", "storm", "timers")
 RATES: Final = (100, 500, 2000, 5000, 10_000)
+SINGLE: Final = (128, 16)  # publishers with one message per request
 _SUSTAINED_SHARE: Final = 0.8  # of its full load; beyond it a queue grows and the latency is that of the queue
 _LOADS: Final = {  # messages, warm-up, broadcasts, missed by each in the storm
     "engine": (50_000, 2000, 20, 20),
+    Mosquitto.name: (50_000, 2000, 20, 20),
     ChannelsCelery.name: (3000, 200, 5, 2),
     SocketIo.name: (10_000, 1000, 20, 20),
 }
@@ -45,7 +52,7 @@ async def started(name: str) -> AsyncIterator[System]:
         with engine() as running:
             yield running
     else:
-        async with ChannelsCelery() if name == ChannelsCelery.name else SocketIo() as peer:
+        async with PEERS[name]() as peer:
             yield peer
             peer.programs.check()
 
@@ -58,6 +65,10 @@ async def compare(name: str, workloads: list[str], quick: bool, phases: Phases) 
         async with started(name) as system:
             results.append(await delivery.measure(system, messages, WINDOW, phases, warm_up))
             per_s = results[-1]["per_s"]
+    if "single" in workloads:
+        async with started(name) as system:
+            for publishers in SINGLE:
+                results.append(await delivery.measure(system, messages // 2, WINDOW, phases, warm_up, publishers, batch=1))
     if "latency" in workloads:
         async with started(name) as system:
             rates = [rate for rate in RATES if rate <= per_s * _SUSTAINED_SHARE]
@@ -85,13 +96,21 @@ def run(args: Namespace) -> Iterator[dict[str, Any]]:
     raise_file_limit()
     workloads = [name for name in WORKLOADS if name in args.workloads.split(",")]
     systems = [name for name in SYSTEMS if name in args.systems.split(",")]
+    if Mosquitto.name in systems and Mosquitto.program() is None:
+        print("peers: there is no Mosquitto, so it is left out; on Debian and Ubuntu: apt install mosquitto", file=sys.stderr)
+        systems.remove(Mosquitto.name)
+    for result in _measured(systems, workloads, args.quick, args.phases):
+        yield {**result, "compared": True}
+
+
+def _measured(systems: list[str], workloads: list[str], quick: bool, phases: Phases) -> Iterator[dict[str, Any]]:
     for name in systems:
-        yield from uvloop.run(compare(name, workloads, args.quick, args.phases))
+        yield from uvloop.run(compare(name, workloads, quick, phases))
     if "timers" in workloads:
-        share = 10 if args.quick else 1
+        share = 10 if quick else 1
         if "engine" in systems:
             with engine() as running:
                 count = engine_timers.TIMERS // share
-                yield uvloop.run(engine_timers.measure(running, count, engine_timers.SPAN_S, engine_timers.LEAD_S, True, args.phases))
+                yield uvloop.run(engine_timers.measure(running, count, engine_timers.SPAN_S, engine_timers.LEAD_S, True, phases))
         for peer, count in delayed.SUSTAINED.items():
-            yield uvloop.run(delayed.measure(peer, count // share, engine_timers.SPAN_S, args.phases))
+            yield uvloop.run(delayed.measure(peer, count // share, engine_timers.SPAN_S, phases))

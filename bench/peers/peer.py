@@ -117,6 +117,7 @@ class Peer(System):
     """A peer that delivers messages; use with `async with`."""
 
     recovers = ""
+    needs_redis = True
 
     def __init__(self) -> None:
         self.programs = Programs()
@@ -128,7 +129,8 @@ class Peer(System):
     async def __aenter__(self) -> Self:
         await self.programs.__aenter__()
         try:
-            await self.programs.start_redis()
+            if self.needs_redis:
+                await self.programs.start_redis()
             await self.start()
         except BaseException:
             await self.programs.__aexit__(None, None, None)

@@ -71,6 +71,20 @@ def test_the_page_has_every_result_its_targets_and_its_commands() -> None:
     assert "python -m bench latency" in text
 
 
+def test_peers_are_held_against_what_the_engine_took_by_turns_with_them() -> None:
+    calibrated = {"calibration": {"python_ms": 20.0, "socket_round_trip_us": 3.0}}
+    turns = [
+        delivery(30.0, compared=True),
+        delivery(40.0, compared=True, system="mosquitto"),
+        latency("socketio", 2000, 1, 2) | {"compared": True},
+    ]
+    text = page(HEADER, [*RESULTS, *({**result, "compared": True, "machine": calibrated} for result in turns)], {})
+    assert "| full load, 250 per request: CPU | 30 us | 40 (0.75 x) | - | at most 0.6 x mosquitto: not met |" in text
+    assert "| delivery: server CPU per acknowledged, durable message | 40 us |" in text, "targets of the engine go by what it took alone"
+    assert "2 000/s" not in text.partition("## Beside the peers")[2], "the engine was not measured there by turns"
+    assert "20 (20-20) ms for a loop of Python and 3 (3-3) us" in text
+
+
 def test_what_was_not_measured_has_no_parts() -> None:
     storm = {"bench": "storm", "system": "peer", "case": {"users": 9}, "recovered": 0, "cpu_us_per_recovered": None}
     timers = {"bench": "timers", "system": "peer", "case": {"timers": 9}, "cpu_us_per_timer": {"worker": 5.0, "redis": 1.0, "total": 6.0}}
