@@ -336,10 +336,11 @@ class Edge(Process):
         return dispatcher
 
     def _make_gateway(self, slots: RoutingTable) -> Gateway:
+        ids = MessageIds()
         gateway = Gateway(
             self._config,
             slots,
-            EdgeContext(f"e{self._index}-{uuid4().hex[:8]}", wall_ms, clock, MessageIds()),
+            EdgeContext(f"e{self._index}-{uuid4().hex[:8]}", wall_ms, clock, ids, ids.short),
             self._links,
             BroadcastLog(self._redis, self._config),
             EdgeMetrics(f"edge-{self._index}", lambda: self._links.calls, self._links.carriers),

@@ -70,6 +70,7 @@ from engine.core.scheduler.scheduler_events import (
     TimersNotWritten,
     TimersWritten,
     WriteTimers,
+    shard_of,
 )
 from engine.core.wire import records as wire
 from engine.errors import CorruptRecord, DataLost, Fenced, StorageUnavailable
@@ -82,7 +83,9 @@ from engine.store.traces.spans import Spans, spans_of
 
 log = logging.getLogger(__name__)
 
-_TICK_MS: Final = 2  # the wheel advances no more often: what is due meanwhile is handed out together
+_TICK_MS: Final = 2
+"""The wheel advances no more often, and not before a link to a shard takes what is due: what is due meanwhile is handed out together."""
+
 _SLEEP_MAX_MS: Final = 1000
 """Timers follow the wall clock and asyncio the monotonic one, so a step of the wall clock takes effect after at most this."""
 
@@ -131,6 +134,7 @@ class Term:
         self._work_wanted = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._over = False
+        self._shards: list[str] = []  # open sessions of shards
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.settled = asyncio.Event()  # storage has everything
         self.quarantined = 0
@@ -141,7 +145,7 @@ class Term:
             config,
             on_open=self._on_open,
             on_records=self._on_records,
-            on_close=lambda session: self.handle(Closed(session)),
+            on_close=self._on_close,
             pacing_ms=config.link_timer_pacing_ms,
             context=context,
         )
@@ -172,8 +176,15 @@ class Term:
 
     # -- Between core, links and storage. ------------------------------------------------------------------------------
     def _on_open(self, session: str) -> None:
+        if shard_of(session) is not None:
+            self._shards.append(session)
         self.handle(Opened(session))
         self._look()
+
+    def _on_close(self, session: str) -> None:
+        if shard_of(session) is not None:
+            self._shards.remove(session)
+        self.handle(Closed(session))
 
     def _on_records(self, session: str, records: list[Any]) -> None:
         if self._spans is not None:
@@ -221,7 +232,8 @@ class Term:
             self._timer.cancel()
         at_ms = self.core.next_at()
         sleep_ms = _SLEEP_MAX_MS if at_ms is None else min(at_ms - self._context.wall_ns() / 1_000_000, _SLEEP_MAX_MS)
-        self._timer = asyncio.get_running_loop().call_later(max(sleep_ms, _TICK_MS) / 1000, self._wake)
+        sleep_ms = max(sleep_ms, self.links.open_in_ms(self._shards), _TICK_MS)
+        self._timer = asyncio.get_running_loop().call_later(sleep_ms / 1000, self._wake)
 
     def _wake(self) -> None:
         self._timer = None

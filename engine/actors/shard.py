@@ -358,8 +358,7 @@ class Shard(Server):
             self._links.send_all(core.output.to_edges)
             core.output.to_edges.clear()
         if core.output.to_schedulers:
-            for partition, record in core.output.to_schedulers:
-                self._schedulers.send(partition, record)
+            self._schedulers.send(core.output.to_schedulers)
             core.output.to_schedulers.clear()
         if core.wants_commit:
             self._commit_wanted.set()

@@ -72,7 +72,7 @@ class InactivityTimers:
         for notification in notifications:
             if _follows(notification):
                 key = mailbox_key(tenant, notification.user)
-                follow.setdefault(notification.user, {})[notification.rule] = timer_id(key, self._shard_client.new_id())
+                follow.setdefault(notification.user, {})[notification.rule] = timer_id(key, self._shard_client.new_timer_name())
         noticed = event if event.name in rules.events_asked else msgspec.structs.replace(event, name="")
         if noticed.name or rules.activity_asked:
             follow.setdefault(event.user, {})
@@ -107,7 +107,7 @@ class InactivityTimers:
                 result.scheduled_at = answer.timers[0].due_ms if answer.timers else draft.due_ms
                 return result
             rule = notification.rule
-            sid = (await self._record(draft.key, _NOTHING, {rule: timer_id(draft.key, self._shard_client.new_id())}, [sid]))[rule]
+            sid = (await self._record(draft.key, _NOTHING, {rule: timer_id(draft.key, self._shard_client.new_timer_name())}, [sid]))[rule]
         raise unavailable("what follows this user is cancelled again and again", RETRY_AFTER_S)
 
 

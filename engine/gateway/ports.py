@@ -15,13 +15,15 @@ class EdgeContext(NamedTuple):
         incarnation: unique among all edges and their restarts; connection names start with it.
         wall_ms: returns milliseconds since the epoch; may step.
         clock: returns milliseconds that never step.
-        new_id: returns a new UUID, for messages and timers.
+        new_id: returns a new UUID, for messages.
+        new_timer_name: returns a new unguessable text, for `engine.core.model.routing.timer_id`.
     """
 
     incarnation: str
     wall_ms: Callable[[], int]
     clock: Callable[[], int]
     new_id: Callable[[], str]
+    new_timer_name: Callable[[], str]
 
 
 class PeerLinks(Protocol):

@@ -66,6 +66,7 @@ class ShardClient:
         self._wall_ms = context.wall_ms
         self._clock = context.clock
         self.new_id = context.new_id
+        self.new_timer_name = context.new_timer_name
         self._calls = pending_calls
         self._broadcast_publisher = broadcast_publisher
         self._metrics = metrics
@@ -125,7 +126,7 @@ class ShardClient:
     def _begin_post(self, drafts: Sequence[Draft]) -> PendingCall:
         return self._calls.begin(
             len(drafts),
-            lambda base: records_of(drafts, base, self._wall_ms(), self.new_id),
+            lambda base: records_of(drafts, base, self._wall_ms(), self.new_timer_name),
             [draft.envelope.priority for draft in drafts],
         )
 

@@ -84,14 +84,14 @@ def _post(ref: int, draft: Draft) -> Post:
     return Post(ref, draft.key, draft.idempotent, draft.expires_ms, draft.envelope)
 
 
-def records_of(drafts: Sequence[Draft], base: int, now_ms: int, new_id: Callable[[], str]) -> list[Post | Schedule]:
+def records_of(drafts: Sequence[Draft], base: int, now_ms: int, new_timer_name: Callable[[], str]) -> list[Post | Schedule]:
     """The records of a publish request, numbered from `base`, in the order of the drafts."""
     made: list[Post | Schedule] = []
     for ref, draft in enumerate(drafts, base):
         if not draft.due_ms:
             made.append(_post(ref, draft))
             continue
-        made.append(Schedule(ref, draft.idempotent, timer_of(draft, timer_id(draft.key, new_id()), now_ms)))
+        made.append(Schedule(ref, draft.idempotent, timer_of(draft, timer_id(draft.key, new_timer_name()), now_ms)))
     return made
 
 

@@ -34,7 +34,7 @@ class Links:
 
 
 def router(links: Links) -> RecordRouter:
-    return RecordRouter(CONFIG, RoutingTable([spread(4, schedulers=3)]), EdgeContext("e0", lambda: 0, lambda: 0, str), links)
+    return RecordRouter(CONFIG, RoutingTable([spread(4, schedulers=3)]), EdgeContext("e0", lambda: 0, lambda: 0, str, str), links)
 
 
 @pytest.mark.parametrize("key", KEYS)

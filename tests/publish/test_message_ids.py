@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.publish.message_ids import MessageIds
+from engine.publish.message_ids import MessageIds, short_id
 
 
 def zeros(size: int) -> bytes:
@@ -47,3 +48,11 @@ def test_two_sources_make_different_ids_in_the_same_millisecond() -> None:
         return (source() for _ in range(100))
 
     assert not set(first_ids(MessageIds(lambda: 1))) & set(first_ids(MessageIds(lambda: 1)))
+
+
+@given(st.lists(st.uuids(), min_size=2, max_size=20))
+def test_short_ids_sort_as_the_uuids_do_and_each_stands_for_one(uuids: list[uuid.UUID]) -> None:
+    texts = [str(one) for one in uuids]
+    assert sorted(texts, key=short_id) == sorted(texts)
+    assert len({short_id(text) for text in texts}) == len(set(texts))
+    assert all(re.fullmatch(r"[-_0-9A-Za-z]{22}", short_id(text)) for text in texts)

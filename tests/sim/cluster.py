@@ -172,6 +172,7 @@ class EdgeActor(ActorProcess):
                 wall_ms=lambda: context.wall_ns() // 1_000_000,
                 clock=lambda: int(context.monotonic_ms()),
                 new_id=self._new_id,
+                new_timer_name=self._new_id,
             ),
             links,
             BroadcastLog(client, self._config),

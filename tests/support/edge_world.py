@@ -678,7 +678,12 @@ class EdgeWorld:
         self.upgrades: list[str] = []  # who wanted them
         self.status: dict[str, Any] = {"version": "test", "edges": [{"index": index} for index in range(config.edges)]}
         self.gateway = Gateway(
-            config, RoutingTable([spread(1)]), EdgeContext("e0-test", wall_ms, clock, MessageIds()), self, self.log, EdgeMetrics("edge-0")
+            config,
+            RoutingTable([spread(1)]),
+            EdgeContext("e0-test", wall_ms, clock, MessageIds(), MessageIds().short),
+            self,
+            self.log,
+            EdgeMetrics("edge-0"),
         )
         self.sums = FakeSums()
         self.usage: UsageStore = FakeUsage() if storage is None else TenantUsage(storage)

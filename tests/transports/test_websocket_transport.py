@@ -48,7 +48,7 @@ class Recorder(DirectWebSocket):
 
 
 def by_edge(pieces: Sequence[bytes]) -> tuple[list[tuple[str, bytes]], bytes, bool]:
-    context = EdgeContext("e", lambda: 0, lambda: 0, lambda: "id")
+    context = EdgeContext("e", lambda: 0, lambda: 0, lambda: "id", lambda: "name")
     gateway = Gateway(CONFIG, RoutingTable([spread(1)]), context, NoLinks(), NoLog(), EdgeMetrics("e"))
     recorder = Recorder(gateway, Principal("t", "u", frozenset(), 1 << 30), NO_CURSOR, "", lambda _: None)  # type: ignore[arg-type,return-value]
     recorder.events = []

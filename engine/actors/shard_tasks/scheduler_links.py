@@ -7,7 +7,7 @@ was armed there; nothing that is dropped on the way is missed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -71,10 +71,18 @@ class SchedulerLinks:
         """See LinkCaller.carrier, by name of the actor."""
         return {f"scheduler-{scheduler}": caller.carrier for scheduler, (caller, _) in self._callers.items()}
 
-    def send(self, partition: int, record: Struct) -> None:
-        """Send a record to a scheduler. Without a link it is dropped: a new session arms again, and an unconfirmed timer fires again."""
-        if self._callers:
-            self._callers[self._slot_map.scheduler(partition)][0].send(record)
+    def send(self, told: Iterable[tuple[int, Struct]]) -> None:
+        """Send (timer partition, record) pairs to the schedulers of the partitions, in this order.
+
+        Without a link they are dropped: a new session arms again, and an unconfirmed timer fires again.
+        """
+        if not self._callers:
+            return
+        by_scheduler: dict[int, list[Struct]] = {}
+        for partition, record in told:
+            by_scheduler.setdefault(self._slot_map.scheduler(partition), []).append(record)
+        for scheduler, records in by_scheduler.items():
+            self._callers[scheduler][0].send_all(records)
 
     def wake(self) -> None:
         """Send the retry timers that the core wants, `link_ack_pacing_ms` from now: most messages are acknowledged until then."""
@@ -84,8 +92,7 @@ class SchedulerLinks:
 
     def _arm(self) -> None:
         self._arms_scheduled = False
-        for key, at_ms in self._core.delivery.arms(self._now_ms()):
-            self.send(partition_of(key), wire.Arm(key, at_ms))
+        self.send((partition_of(key), wire.Arm(key, at_ms)) for key, at_ms in self._core.delivery.arms(self._now_ms()))
         self.wake()
 
     def follow(self, slot_map: SlotMap) -> None:

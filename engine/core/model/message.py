@@ -27,7 +27,7 @@ def timer_effect_id(sid: str) -> str:
 
 
 def is_timer_effect_id(id: str) -> bool:
-    """Whether a durable timer may take effect under this id: the scheduled id is a partition and a UUID, see `routing.timer_id`."""
+    """Whether a durable timer may take effect under this id: as versions with legacy ids made them: a partition and a UUID."""
     return id.startswith(TIMER_EFFECT) and _TIMER_EFFECT_ID.fullmatch(id) is not None
 
 

@@ -348,7 +348,18 @@ class Callee:
 
     def _due_at(self) -> float | None:
         """When the next reply with records is due; None if nothing is queued."""
-        return self._outbox.due_at(self._last_ms, self._limits, self._budget.factor, 1 if len(self._parked) > 1 else 2)
+        return self._outbox.due_at(self._last_ms, self._limits, self._budget.factor, self._intervals)
+
+    @property
+    def _intervals(self) -> int:
+        """For how many of them the next reply with records waits after the last: the last parked call is kept for two."""
+        return 1 if len(self._parked) > 1 else 2
+
+    def open_at(self, now_ms: float) -> float:
+        """About when records leave that are pushed after those that are waiting now: with them, or an interval behind them."""
+        interval_ms = self._limits.interval_ms(self._outbox.taken, self._budget.factor)
+        open_ms = self._last_ms + self._intervals * interval_ms
+        return now_ms + interval_ms if self._outbox and open_ms <= now_ms else open_ms
 
     @property
     def queued_bytes(self) -> int:

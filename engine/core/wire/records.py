@@ -53,7 +53,7 @@ POLL: Final = 3  # one batch, then it detaches
 TRANSPORTS: Final = ("websocket", "sse", "sse", "poll")
 
 # -- Ranges that a decoder checks: an invalid value would fail later only, where its sender cannot be answered. ------------
-ScheduledId = Annotated[str, Meta(pattern=r"^(1[0-5]|[0-9])-.")]  # `<partition>-<uuid>`, so that it routes itself
+ScheduledId = Annotated[str, Meta(pattern=r"^(1[0-5]|[0-9])-.")]  # `<partition>-<unguessable text>`, so that it routes itself
 Kind = Annotated[int, Meta(ge=WEBSOCKET, le=POLL)]
 
 

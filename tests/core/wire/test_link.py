@@ -185,6 +185,20 @@ def test_replies_are_an_interval_apart_and_the_last_parked_call_is_kept_for_two(
     assert callee.reply(26) is not None
 
 
+def test_what_is_pushed_later_leaves_when_it_was_said_to() -> None:
+    caller, callee = opened()
+    requested(caller, callee, 10)
+    requested(caller, callee, 20)
+    assert callee.open_at(20) <= 20
+    callee.push(Ack(2, 1), 20)
+    assert callee.open_at(20) == 22
+    assert callee.reply(20) is not None
+    assert callee.open_at(21) == 22
+    callee.push(Ack(2, 2), 21)
+    assert callee.open_at(21) == 22
+    assert callee.reply(22) is not None
+
+
 @pytest.mark.parametrize(("records", "interval_ms"), [(1, 2), (33, 3), (65, 4), (1000, 8)])
 def test_the_interval_grows_with_the_batch_that_left_last(records: int, interval_ms: float) -> None:
     caller = Caller("s", msgspec.structs.replace(LIMITS, batch_bytes_max=1 << 20), 0, unlimited())
