@@ -160,6 +160,25 @@ async def test_a_delayed_message_fires_once_at_its_time_and_is_gone(redis_server
         assert len(shard.fired()) == 1
 
 
+async def test_under_load_the_wheel_is_looked_at_as_often_as_a_link_takes_what_is_due(redis_server: RedisServer) -> None:
+    async with world(redis_server, link_timer_pacing_ms=100.0) as engine:
+        edge, shard = await engine.connect()
+        first_ms, count = now_ms() + 1500, 100
+        for n in range(count):
+            timer = Timer(
+                timer_id(KEY, str(n)), KEY, first_ms + 4 * n, now_ms(), 60_000, Envelope(str(n), b"12345678", 1, True, b'"id":"x"')
+            )
+            edge.link.send(Schedule(n, False, timer))
+        await until(lambda: len(edge.of(TimerAnswer)) == count)
+        looks: list[int] = []
+        term = engine.scheduler._term
+        handle = term.handle
+        term.handle = lambda event: (looks.append(now_ms()), handle(event))  # type: ignore[assignment,return-value,func-returns-value]
+        await until(lambda: len(shard.fired()) == count)
+        assert len([at_ms for at_ms in looks if at_ms >= first_ms]) < count // 2
+        assert all(arrival >= timer.due_ms for arrival, timer in shard.fired())
+
+
 async def test_a_cancelled_message_never_fires(redis_server: RedisServer, redis_client: Redis) -> None:
     async with world(redis_server) as engine:
         edge, shard = await engine.connect()
