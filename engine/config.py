@@ -229,6 +229,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     client_frames_per_message: Positive = 4  # more for each message delivered: an ACK by id, in fragments
     frame_requests_per_connection_max: Positive = 16  # unanswered (un)subscriptions and events; a client that waits for its answers has one
     frame_requests_max: Positive = 5000  # of all connections of an edge: a tenth of publish_inflight_max, so publishers have room
+    held_publishes_max: Positive = 1000  # unanswered on a publisher's WebSocket, then nothing is read: as many items as a request holds
+    held_publish_bytes_max: Positive = 2 << 20  # and their bytes: two of the largest frames
     send_buffer_bytes_max: Positive = 4 << 20  # per connection at the edge; past it 4413
     send_stall_ms: Positive = 10_000  # unsent bytes and no progress for this long: 4413
     socket_send_buffer_bytes: NonNegative = 128 << 10  # SO_SNDBUF, so that a slow client is seen early; 0 leaves the kernel's

@@ -77,7 +77,7 @@ from engine.transports.kept_heads import KeptHeads
 from engine.transports.long_poll import Poll
 from engine.transports.sse import EventStream
 from engine.transports.unread_refusals import UnreadRefusals
-from engine.transports.websocket_handshake import PATH, SUBPROTOCOL, Sockets, wants_digest
+from engine.transports.websocket_handshake import PATH, PATHS, SUBPROTOCOL, Sockets, wants_digest
 from engine.transports.websocket_transport import EXTENSION
 
 _READY_PATIENCE_S: Final = 0.25
@@ -171,6 +171,7 @@ def app(services: EdgeServices) -> Starlette:
     gateway, config = services.gateway, services.config
     routes: list[BaseRoute] = [
         Route(publish_endpoint.PATH, _Publish(api.publisher, config), methods=["POST"]),
+        Route(publish_endpoint.PATH, _upgrade_required, methods=["GET"]),
         _route("/v1/scheduled", GET=api.list_scheduled, DELETE=api.cancel_all),
         _route("/v1/scheduled/{sid}", GET=api.inspect, PATCH=api.reschedule, DELETE=api.cancel),
         _route("/v1/events", POST=api.event),
@@ -189,7 +190,7 @@ def app(services: EdgeServices) -> Starlette:
         _route("/v1/inbox/{mark}", POST=api.mark_inbox),
         _route("/v1/heartbeat", GET=api.heartbeat),
         _route("/v1/digest", GET=api.digest),
-        WebSocketRoute(PATH, api.websocket),
+        *(WebSocketRoute(path, api.websocket) for path in sorted(PATHS)),
         Route(PATH, _upgrade_required, methods=["GET"]),
         Route("/v1/sse", _Sse(api), methods=["GET"]),
         _route("/v1/poll", GET=api.poll),
@@ -226,7 +227,7 @@ def app(services: EdgeServices) -> Starlette:
     ]
     for route in routes:
         # A HEAD that attaches, acknowledges or waits like its GET would surprise everyone who sends one to look.
-        if isinstance(route, Route) and route.path in ("/v1/sse", "/v1/poll", EVENT_POLL, PATH) and route.methods:
+        if isinstance(route, Route) and route.path in ("/v1/sse", "/v1/poll", EVENT_POLL, *PATHS) and route.methods:
             route.methods.discard("HEAD")
     application = Starlette(
         routes=routes,
@@ -251,10 +252,10 @@ class _Api:
         self.gateway = gateway = services.gateway
         self.config = config = services.config
         self._services = services
-        self.sockets = Sockets(gateway, services.authenticator, config)
         self._rules = rules = services.rules
         message_links = MessageLinks(config, services.link_key, gateway.wall_ms)
         self.publisher = PublishEndpoint(gateway, services.authenticator, config, rules.rule_book, message_links)
+        self.sockets = Sockets(gateway, services.authenticator, config, self.publisher)
         self._events = EventEndpoint(
             config, gateway.shard_client, rules.rule_book, rules.sample, gateway.wall_ms, gateway.metrics, message_links
         )
@@ -530,9 +531,9 @@ class _Api:
         return _json(await self._digests.answer(mailbox_key(principal.tenant, principal.user), request.query_params))
 
     async def websocket(self, websocket: WebSocket) -> None:
-        """`GET /v1/ws`, where the fast path did not take it. The accepted connection outlives this call."""
+        """A WebSocket that the fast path did not take. The accepted connection outlives this call."""
         scope = websocket.scope
-        connection = self.sockets.open(scope["headers"], scope["query_string"], scope["subprotocols"])
+        connection = self.sockets.open(scope["path"], scope["headers"], scope["query_string"], scope["subprotocols"])
         subprotocol = SUBPROTOCOL if SUBPROTOCOL in scope["subprotocols"] else None
         await websocket.accept(subprotocol)
         scope["extensions"][EXTENSION]["protocol"].take_over(connection)
@@ -757,7 +758,7 @@ class _Publish:
         principal = self._publisher.admit(head)
         self._publisher.check_unread(head)
         body = await read_body(scope, receive, self._config)
-        answer = await self._publisher.publish(body, head, principal)
+        answer = await self._publisher.publish(body, head.content, principal)
         headers = publish_endpoint.headers(answer)
         await send({"type": "http.response.start", "status": 202, "headers": headers})
         await send({"type": "http.response.body", "body": answer, "more_body": False})

@@ -380,7 +380,7 @@ async def test_unknown_paths_and_wrong_methods_are_problems() -> None:
         answer = await client.put("/v1/scheduled/1-a")
         problem(answer, 405)
         assert answer.headers["allow"] == "DELETE, GET, HEAD, PATCH"
-        problem(await client.get("/v1/notifications"), 405)
+        problem(await client.put("/v1/notifications"), 405)
         problem(await client.get("/v1/ws"), 426)
         for path in ("/v1/sse", "/v1/poll", "/v1/ws"):
             assert (await client.head(path)).status_code == 405

@@ -95,9 +95,13 @@ class PublishEndpoint:
             Overloaded: storage is nearly full.
         """
         principal = self._publisher(head)
+        self.check(principal)
+        return principal
+
+    def check(self, principal: Principal) -> None:
+        """Count a request of this publisher. Raises as `admit` does for one whose token is good."""
         self._gateway.tenant_quotas.check_request(principal)
         self._gateway.check_room(principal.tenant)
-        return principal
 
     def _publisher(self, head: PublishHead) -> Principal:
         principal = self._authenticator.bearer(head.token, self._gateway.wall_ms() / 1000)
@@ -115,13 +119,13 @@ class PublishEndpoint:
         except Problem:
             return False
 
-    async def publish(self, body: bytes, head: PublishHead, principal: Principal) -> bytes:
+    async def publish(self, body: bytes, content: Content, principal: Principal) -> bytes:
         """Wait for the request's turn, and publish it; the body of the 202.
 
         Raises:
             Problem, Overloaded, Unavailable: nothing, or not everything, was accepted (see `engine.gateway.shard_client`).
         """
-        gateway, content = self._gateway, head.content
+        gateway = self._gateway
         if gateway.spans is not None or content.traceparent:
             return await self._publish_traced(body, content, principal)
         turn = gateway.request_queue.enter(body, content, principal.tenant)

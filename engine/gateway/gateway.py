@@ -241,7 +241,7 @@ class Gateway:
         self._router.slots = slots = self.slots.with_map(slot_map)
         self.pending_calls.add_routes(range(slots.shards))
         for connection in list(self.connections.values()):
-            if connection.shard != slots.owner(connection.key):
+            if connection.receives and connection.shard != slots.owner(connection.key):
                 self._links.send_shard(connection.shard, wire.Detach(connection.id, 0), True)
                 self._announce(connection)
         self._route_again()
@@ -294,13 +294,14 @@ class Gateway:
             raise Unavailable("going away" if self.draining else f"{len(self.connections)} connections are open here")
 
     def attach(self, connection: Connection) -> None:
-        """Add a connection and announce it to its user's shard. Its first `check` is called at once."""
+        """Add a connection and announce it to its user's shard, if it receives. Its first `check` is called at once."""
         connection.id = self._next_id
         self._next_id += 1
         self.connections[connection.id] = connection
         self.connections_of[connection.owner.tenant] += 1
-        self.metrics.connections[wire.TRANSPORTS[connection.kind]] += 1
-        self._announce(connection)
+        self.metrics.connections[connection.opened_as] += 1
+        if connection.receives:
+            self._announce(connection)
         if self.revoked.covers(connection.owner):  # since the request was authenticated
             connection.close(TOKEN_REFUSED, _REVOKED)
         self._schedule(connection, connection.check(self.clock(), self.wall_ms()))
@@ -328,8 +329,10 @@ class Gateway:
             self.connections_of[tenant] -= 1
             if not self.connections_of[tenant]:
                 del self.connections_of[tenant]
-            self.metrics.connections[wire.TRANSPORTS[connection.kind]] -= 1
+            self.metrics.connections[connection.opened_as] -= 1
             self.metrics.closes[code] += 1
+            if not connection.receives:
+                return
             send = partial(self._links.send_shard, connection.shard, wire.Detach(connection.id, code), True)
             if self._detaches.enter(send):
                 send()
@@ -363,7 +366,7 @@ class Gateway:
 
     def rejoin(self, connection: Connection, memberships: tuple[str, ...]) -> None:
         """The client has renewed its token, which makes it a member of these topics. A new link session is announced them."""
-        if memberships != connection.memberships:
+        if connection.receives and memberships != connection.memberships:
             connection.memberships = memberships
             self._links.send_shard(connection.shard, wire.Rejoin(connection.id, memberships), True)
 
@@ -638,9 +641,9 @@ class Gateway:
         self._route_again()
 
     def stats(self) -> dict[str, Any]:
-        """Plain numbers: connections by transport now, requests awaiting an answer now, and counts since the start."""
+        """Plain numbers: connections by transport, and publishers', now, requests awaiting an answer now, and counts since the start."""
         return {
-            "connections": {transport: self.metrics.connections[transport] for transport in dict.fromkeys(wire.TRANSPORTS)},
+            "connections": self.metrics.connections_now(),
             "published": self.metrics.published_count,
             "refused": self.metrics.refused.total(),
             "queued": self.request_queue.waiting,

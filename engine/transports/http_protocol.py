@@ -16,7 +16,7 @@ What is being read is one state, `Reading`:
              head complete: a plain publish request, nothing unanswered  PUBLISH
              head complete: any other                                 BODY     an AsgiExchange begins, or waits for those before it
              head too large, malformed, or refused by `http_framing`  ENDED    a refusal behind the responses that are due, then close
-    UPGRADE  a WebSocket at `/v1/ws`, nothing unanswered              ENDED    DirectWebSocket, or else HandshakeProtocol, has the transport
+    UPGRADE  a WebSocket where there is one, nothing unanswered       ENDED    DirectWebSocket, or else HandshakeProtocol, has the transport
              any other upgrade                                        HEAD     the same head without the upgrade: served as HTTP/1.1
     PUBLISH  body complete                                            IDLE     PublishEndpoint answers, without ASGI
              read ends, body larger than `_AWAITED_BYTES_MAX`, or     BODY     an AsgiExchange begins: the application waits for the rest
@@ -682,7 +682,7 @@ class HttpProtocol(asyncio.Protocol):
 
     async def _answer_publish(self, body: bytes, head: PublishHead, principal: Principal, paths: FastPaths) -> None:
         try:
-            answer = await paths.publisher.publish(body, head, principal)
+            answer = await paths.publisher.publish(body, head.content, principal)
         except Exception as error:
             self._refuse(error, paths)
         else:
@@ -727,7 +727,7 @@ class HttpProtocol(asyncio.Protocol):
         """Does the request ask for a WebSocket where there is one, with nothing unanswered that could come to stand behind the 101?"""
         upgrade = next((value.lower() for name, value in reversed(self._headers) if name == b"upgrade"), b"")
         path = unquote(self._url.partition(b"?")[0].decode("latin-1"))
-        return upgrade == b"websocket" and path == websocket_handshake.PATH and self._version != "1.0" and not self.busy
+        return upgrade == b"websocket" and path in websocket_handshake.PATHS and self._version != "1.0" and not self.busy
 
     def _head_without_upgrade(self) -> bytes:
         method = self._parser.get_method()
@@ -773,7 +773,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._fast_paths is None:
             return None
         try:
-            return self._fast_paths.open_socket(self._headers, opening.query_string, opening.subprotocols)
+            return self._fast_paths.open_socket(opening.path, self._headers, opening.query_string, opening.subprotocols)
         except Unavailable:
             return None
         except Problem as problem:

@@ -48,7 +48,7 @@ _TOKEN_BYTES: Final = 256
 """The size up to which a frame takes one token: a message id and what is around it."""
 
 Verify = Callable[[str], Principal]
-"""Returns a token's principal; raises Problem, 401 for a token that is not valid, 403 for one without the scope `connect`."""
+"""Returns a token's principal; raises Problem, 401 for a token that is not valid, 403 for one without the scope of the connection."""
 
 
 class WebSocketSession(Connection):
@@ -144,7 +144,7 @@ class WebSocketSession(Connection):
         if seq >= 0:
             self.gateway.ack(self, seq, client_ms)
             return
-        if not self.spend(1 + len(data) // _TOKEN_BYTES):
+        if not self.spend_on(data):
             return
         try:
             frame = client_frames.parse(data)
@@ -177,6 +177,10 @@ class WebSocketSession(Connection):
             return True
         self.fail(TOO_MANY_FRAMES, TOO_MANY_FRAMES_HINT)
         return False
+
+    def spend_on(self, text: bytes) -> bool:
+        """Take the tokens for a text frame, as `spend`."""
+        return self.spend(1 + len(text) // _TOKEN_BYTES)
 
     def _handle(self, frame: client_frames.ClientFrame) -> None:
         if type(frame) is client_frames.ClientAck:
@@ -249,7 +253,7 @@ class WebSocketSession(Connection):
             owner = self.verify(token)
         except Problem as problem:
             if problem.status == 403:
-                self.close(FORBIDDEN, "the token does not allow to connect")
+                self.close(FORBIDDEN, problem.detail)
             else:
                 self._malformed(problem.detail, "unauthorized")
             return

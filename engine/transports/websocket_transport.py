@@ -11,8 +11,8 @@ tasks and queues are freed. An idle connection is then a transport and one slott
 Reading. Frames are found by their headers (RFC 6455, section 5.2). The common case, a complete masked text frame, is unmasked here, and
 so are pongs. Everything else (fragments, pings, close, binary, errors) goes to a `ServerProtocol` of the websockets library, created
 when it is needed and dropped when it is idle; each of these frames takes a token of the connection's budget, and a message has at most
-`fragments_max` of them. An incomplete frame, at most `frame_bytes_max` of it, is buffered here, so the library is
-always at a frame boundary.
+`fragments_max` of them. An incomplete frame, at most `frame_bytes_max` of it, is buffered here until it is complete, however it is cut into
+reads, so the library is always at a frame boundary.
 
 Writing. A server does not mask (section 5.1): a frame is its header and the payload, passed to the transport as they are.
 
@@ -152,6 +152,7 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         "_fragments",
         "_half_character",
         "_library",
+        "_needed",
         "_progress",
         "_tail",
         "_timer",
@@ -166,7 +167,8 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         self._library: ServerProtocol | None = None  # exists while the general path is in use
         self._fragments: list[Frame] = []  # of an unfinished message
         self._half_character = b""  # of a text, at the end of its fragments
-        self._tail = b""  # the received part of an incomplete frame
+        self._tail = bytearray()  # the received part of an incomplete frame
+        self._needed = 0  # bytes of it before it is worth a look
         self._timer: asyncio.TimerHandle | None = None  # of the closing handshake
         self._corked: list[bytes] | None = None  # frames to be written together with the welcome
         self._progress: Progress | None = None  # while bytes are unsent
@@ -187,11 +189,20 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         self.gateway.attach(self)
 
     # -- Reading. ----------------------------------------------------------------------------------------------------------
+    @property
+    def frame_bytes_max(self) -> int:
+        """Of a frame, and of a message."""
+        return self.gateway.config.frame_bytes_max
+
     def data_received(self, data: bytes) -> None:
         """Bytes of the client."""
         if self._tail:
-            data = self._tail + data
-            self._tail = b""
+            self._tail += data
+            if len(self._tail) < self._needed:
+                self.heard = True
+                return
+            data = bytes(self._tail)
+            self._tail = bytearray()
         position, end = 0, len(data)
         while end - position >= 6 and data[position] == _FINAL_TEXT and self._library is None:
             size = data[position + 1] - 0x80
@@ -212,7 +223,7 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
             self._feed(library, data[position:])
             return end
         start, size = _header(data, position, end)
-        allowed = self.gateway.config.frame_bytes_max
+        allowed = self.frame_bytes_max
         if library is not None and library.current_size is not None:
             allowed -= library.current_size
         if size == _BROKEN or size > allowed:
@@ -220,7 +231,8 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
             return end
         stop = start + size
         if size == _INCOMPLETE or stop > end:
-            self._tail = data[position:]
+            self._tail += data[position:]
+            self._needed = stop - position if size != _INCOMPLETE else 0
             return end
         if data[position] == _FINAL_TEXT and library is None:
             self.text(apply_mask(data[start:stop], data[start - 4 : start]))
@@ -283,7 +295,7 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
     def _open_library(self) -> ServerProtocol:
         library = self._library
         if library is None:
-            library = self._library = ServerProtocol(state=OPEN, max_size=self.gateway.config.frame_bytes_max, logger=quiet)
+            library = self._library = ServerProtocol(state=OPEN, max_size=self.frame_bytes_max, logger=quiet)
         return library
 
     def eof_received(self) -> bool:

@@ -34,7 +34,8 @@ def test_an_edge_reports_what_it_has_counted() -> None:
     assert values(text, "engine_edge_rules_triggered_total") == {("edge-3", "cart"): 1}
     assert values(text, "engine_edge_rules_skipped_total") == {("edge-3", "own_action", "cart"): 1}
     assert values(text, "engine_edge_refused_total") == {("429", "edge-3"): 1}
-    assert values(text, "engine_edge_connections") == {("edge-3", "websocket"): 0, ("edge-3", "sse"): 2, ("edge-3", "poll"): 0}
+    now = {"websocket": 0, "sse": 2, "poll": 0, "publisher": 0}
+    assert values(text, "engine_edge_connections") == {("edge-3", transport): count for transport, count in now.items()}
     assert values(text, "engine_edge_closes_total") == {("4401", "edge-3"): 1}
     assert values(text, "engine_edge_frames_received_total") == {("edge-3",): 5}
     assert values(text, "engine_edge_frames_sent_total") == {("edge-3",): 6}

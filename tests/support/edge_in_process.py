@@ -60,6 +60,7 @@ class EdgeInProcess:
             return world.ready
 
         self._app = app(world.services(status, ready))
+        self.open_socket = self._app.state.fast_paths.open_socket
 
     def close(self) -> None:
         self._runner.close()

@@ -789,7 +789,12 @@ class EdgeWorld:
         options.setdefault("compression", None)
         options.setdefault("max_size", None)
         options.setdefault("proxy", None)
-        return connect(self.url(f"/v1/ws{query}", "ws"), **options)
+        return connect(self.url(f"{options.pop('path', '/v1/ws')}{query}", "ws"), **options)
+
+    def connect_publisher(self, user: str = "publisher", **options: Any) -> connect:
+        """The same, of a publisher that holds a connection."""
+        options.setdefault("token", self.token(user, "publish"))
+        return self.connect(user, path="/v1/notifications", **options)
 
     def http(self, user: str = "u1", **claims: Any) -> httpx.AsyncClient:
         headers = {"Authorization": f"Bearer {self.token(user, **claims)}"}
@@ -810,7 +815,7 @@ class EdgeWorld:
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
         return RawClient(sock)
 
-    async def raw(self, user: str = "u1", receive_buffer_bytes: int = 0) -> RawClient:
+    async def raw(self, user: str = "u1", receive_buffer_bytes: int = 0, path: str = "/v1/ws") -> RawClient:
         """A WebSocket client that sends whatever bytes it is told, and reads only when it is told."""
         sock = socket.socket()
         if receive_buffer_bytes:
@@ -818,9 +823,13 @@ class EdgeWorld:
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
         client = RawClient(sock)
-        await client.ask(self.token(user))
+        await client.ask(self.token(user), path)
         await client.accepted()
         return client
+
+
+_FULL_S = 0.5
+"""A reader on the same machine that takes nothing for so long is not going to."""
 
 
 class RawClient:
@@ -830,10 +839,10 @@ class RawClient:
         self._sock = sock
         self._buffer = b""
 
-    async def ask(self, token: str) -> None:
+    async def ask(self, token: str, path: str = "/v1/ws") -> None:
         """Send the handshake."""
         head = (
-            "GET /v1/ws HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
             f"Authorization: Bearer {token}\r\n\r\n"
         )
@@ -852,6 +861,16 @@ class RawClient:
 
     async def send(self, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(self._sock, data)
+
+    async def send_until_full(self, data: bytes) -> int:
+        """Send it again and again, until nothing has been taken for a while; how many bytes were."""
+        sent = 0
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            while True:
+                async with asyncio.timeout(_FULL_S):
+                    await self.send(data)
+                sent += len(data)
+        return sent
 
     async def _more(self) -> None:
         data = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self._sock, 1 << 16), DEADLINE_S)

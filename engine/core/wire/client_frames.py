@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -25,7 +25,7 @@ _ACK: Final = re.compile(rb'\{"type": ?"ack", ?"seq": ?(0|[1-9][0-9]{0,17})(?:, 
 """The frame that arrives once per message, as JSON.stringify and json.dumps write it: 0.4 us instead of 0.9 for the decoder."""
 
 REF_CHARS_MAX: Final = 128
-"""Of the name that a client gives to an event frame, to find its answer by: as long as an id."""
+"""Of the name that a client gives to an event or publish frame, to find its answer by: as long as an id."""
 
 Seq = Annotated[int, Meta(ge=0, le=SEQ_MAX)]
 Number = int | float
@@ -77,14 +77,25 @@ class ClientEvent(Struct, tag="event", gc=False):
     ref: Annotated[str, Meta(max_length=REF_CHARS_MAX)] = ""
 
 
+class ClientPublish(Struct, tag="publish", gc=False):
+    """What `POST /v1/notifications` takes as JSON, on a connection that publishes; answered by `publish_result` with the same `ref`."""
+
+    items: msgspec.Raw
+    ref: Annotated[str, Meta(max_length=REF_CHARS_MAX)] = ""
+
+
 class _Typed(Struct, gc=False):
     type: str
 
 
 ClientFrame = ClientAck | ClientNack | ClientPing | ClientAuth | ClientSubscribe | ClientUnsubscribe | ClientEvent
+PublisherFrame = ClientPublish | ClientPing | ClientAuth
 
+_Frame = TypeVar("_Frame")
 _KNOWN: Final = frozenset({"ack", "nack", "ping", "auth", "subscribe", "unsubscribe", "event"})
+_KNOWN_OF_PUBLISHERS: Final = frozenset({"publish", "ping", "auth"})
 _frames: Final = msgspec.json.Decoder(ClientFrame)
+_publisher_frames: Final = msgspec.json.Decoder(PublisherFrame)
 _typed: Final = msgspec.json.Decoder(_Typed)
 _encoder: Final = msgspec.json.Encoder()
 
@@ -110,21 +121,30 @@ def parse(text: bytes) -> ClientFrame | None:
         Invalid: not JSON, not an object, or a member has the wrong type.
         UnicodeDecodeError: not UTF-8; the connection must be failed (RFC 6455, section 8.1).
     """
+    frame: ClientFrame | None = _parse(text, _frames, _KNOWN)
+    if type(frame) is ClientAck and frame.seq is None and frame.ids is None:
+        raise Invalid("`ack` needs `seq` or `ids`")
+    return frame
+
+
+def parse_publisher(text: bytes) -> PublisherFrame | None:
+    """As `parse`, of a connection that publishes."""
+    return _parse(text, _publisher_frames, _KNOWN_OF_PUBLISHERS)
+
+
+def _parse(text: bytes, decoder: msgspec.json.Decoder[_Frame], known: frozenset[str]) -> _Frame | None:
     text.decode()
     try:
-        frame: ClientFrame = _frames.decode(text)
+        return decoder.decode(text)
     except msgspec.ValidationError as error:
         try:
-            if _typed.decode(text).type not in _KNOWN:
+            if _typed.decode(text).type not in known:
                 return None
         except (msgspec.DecodeError, RecursionError):
             pass  # the first error is the better message
         raise Invalid(str(error)) from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise Invalid(f"malformed JSON: {error}") from error
-    if type(frame) is ClientAck and frame.seq is None and frame.ids is None:
-        raise Invalid("`ack` needs `seq` or `ids`")
-    return frame
 
 
 class ReconnectAdvice(Struct):
@@ -187,6 +207,17 @@ def subscribed(topics: Sequence[str]) -> bytes:
 def event_result(ref: str, status: int, members: Mapping[str, object]) -> bytes:
     """The answer to a client's `event`: the status and the members that `POST /v1/events` answers."""
     return _encoder.encode({"type": "event_result", "ref": ref, "status": status, **members})
+
+
+def publish_result(ref: str, answer: bytes) -> bytes:
+    """The answer to a client's `publish` that was accepted; `answer` is the body of the 202 of a request, a JSON object."""
+    return b'{"type":"publish_result","ref":%b,"status":202,%b' % (_encoder.encode(ref), answer[1:])
+
+
+def publish_refusal(ref: str, status: int, problem: Mapping[str, object], retry_after_s: int | None) -> bytes:
+    """The answer to a client's `publish` that was not accepted, or not in whole: the problem detail that a request gets."""
+    retry = {} if retry_after_s is None else {"retry_after": retry_after_s}
+    return _encoder.encode({"type": "publish_result", "ref": ref, "status": status, "problem": problem, **retry})
 
 
 def drain(after_ms: int) -> bytes:

@@ -51,7 +51,15 @@ def paths(config: Config) -> Part:
                 (400, 408, 409, 413, 415, 422, 429, 503),
                 scope="publish",
                 body=body,
-            )
+            ),
+            "get": operation(
+                "publishOnConnection",
+                "publishing",
+                "A WebSocket, subprotocol `notify.v1.json`, each of whose `publish` frames is a request; see PROTOCOL.md.",
+                {101: ("The connection speaks WebSocket.", {})},
+                (400, 426, 429, 503),
+                scope="publish",
+            ),
         },
         "/v1/events": {
             "post": operation(
