@@ -3,9 +3,12 @@
 Every item gets its id before the first attempt. After a lost answer, a restart of the engine or a 503 the same ids are sent again, and
 the engine answers a repeat with the first result instead of delivering it twice.
 
-`publish` and `publish_many` send one request each and return when the items are on durable storage. `post` puts an item into a bounded
+`publish` and `publish_many` make one request each and return when the items are on durable storage. `post` puts an item into a bounded
 buffer; one task takes batches from it, one request at a time, so the items of one publisher are accepted in the order they were
 posted. A batch that is rejected for some of its items is sent again without them.
+
+From the second publish on they share a connection that is held (`engine.client.held_publishing`), where one can be had: any number may be
+under way, each with its own result.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from engine.client.event_requests import (
     move_scheduled,
     send_event,
 )
+from engine.client.held_publishing import PATH, HeldPublishing
 from engine.client.http_connection import HttpConnection, Response
 from engine.client.publish_results import ItemError, PublishError, Result, problem_of, raise_rejection, results_of
 from engine.client.retried_requests import Carrier, RetriedRequests
@@ -40,7 +44,6 @@ from engine.client.user_preferences import UserPreferences
 from engine.client.user_settings import UserSettings
 from engine.publish.message_ids import MessageIds
 
-PATH: Final = "/v1/notifications"
 BODY_BYTES_MAX: Final = (1 << 20) - 2  # an engine's default limit, minus the brackets of the array
 ERRORS_KEPT_MAX: Final = 1000  # of posted items, until `flush` reports them
 
@@ -73,7 +76,7 @@ class Publisher:
         timeout_s: of one attempt. An engine answers or rejects within 8 s.
         retry_for_s: how long requests to an unreachable or overloaded engine are retried before `Unreachable` is raised.
         on_result: called with the `Result` of every posted item.
-        connections_max: requests in flight; more wait for their turn.
+        connections_max: requests in flight, of those that do not use the held connection; more wait for their turn.
         ssl: for `https`, instead of the system's default.
     """
 
@@ -91,7 +94,8 @@ class Publisher:
         connections_max: int = 8,
         ssl: SSLContext | None = None,
     ) -> None:
-        carrier = HttpConnection(parse_url(url), connections_max=connections_max, ssl=ssl)
+        address = parse_url(url)
+        carrier = HeldPublishing(address, HttpConnection(address, connections_max=connections_max, ssl=ssl), ssl=ssl)
         self._begin(carrier, Credentials(token), batch_max, linger_s, queue_max, timeout_s, retry_for_s, on_result, MessageIds())
 
     def _begin(

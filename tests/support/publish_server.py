@@ -51,6 +51,10 @@ class Engine:
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+                if head[0] == "GET /v1/notifications HTTP/1.1":  # a publisher that would hold a connection; only requests are scripted
+                    self.connections -= 1
+                    await reply(writer, 405, {})
+                    return
                 assert head[0] == "POST /v1/notifications HTTP/1.1"
                 headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
                 items = json.loads(await reader.readexactly(int(headers["content-length"])))

@@ -1,0 +1,241 @@
+"""A publisher that holds a connection: who publishes cannot tell it from requests, whatever becomes of the connection."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.http11 import Request, Response
+
+from engine import Publisher
+from engine.client import PublishError, SyncPublisher, held_publishing
+from engine.core.wire import records as wire
+from engine.errors import Forbidden, Unauthorized, Unreachable
+from tests.support.edge_world import EdgeWorld, edge_world
+from tests.support.publish_server import running
+from tests.support.waiting import until
+
+Step = Callable[[ServerConnection, dict[str, Any]], Awaitable[None]]
+
+
+def publisher_of(world: EdgeWorld, **options: Any) -> Publisher:
+    return Publisher(world.url(), options.pop("token", world.token("app", "publish")), **options)
+
+
+def held(world: EdgeWorld) -> int:
+    return world.gateway.stats()["connections"]["publisher"]
+
+
+async def test_the_second_publish_opens_a_connection_and_all_others_use_it() -> None:
+    async with edge_world() as world, publisher_of(world) as publisher:
+        await publisher.publish(user="u1", type="t")
+        assert held(world) == 0, "one alone is a request"
+        results = await asyncio.gather(*(publisher.publish(user=f"u{n}", type="t", data=n) for n in range(300)))
+        assert [result.user for result in results] == [f"u{n}" for n in range(300)]
+        assert held(world) == 1
+        assert len(world.shard.of(wire.Post)) == 301
+        assert world.gateway.metrics.frames_received == 300
+        many = await publisher.publish_many([{"users": ["a", "b"], "type": "t"}, {"user": "c", "type": "t"}])
+        assert [result.user for result in many] == ["a", "b", "c"]
+    await until(lambda: held(world) == 0)
+
+
+async def test_posted_items_keep_their_order_over_it() -> None:
+    async with edge_world() as world:
+        async with publisher_of(world, batch_max=7) as publisher:
+            for n in range(100):
+                await publisher.post(user="u1", type="t", data=n)
+        told = [json.loads(b"{%b}" % post.envelope.body)["data"] for post in world.shard.of(wire.Post)]
+        assert told == list(range(100))
+        assert world.gateway.metrics.frames_received > 0
+
+
+async def test_rejections_are_those_of_requests() -> None:
+    async with edge_world() as world, publisher_of(world) as publisher:
+        await publisher.publish(user="u1", type="t", id="m1")
+        with pytest.raises(PublishError, match="422") as caught:
+            await publisher.publish(user="u1", type="not a type")
+        assert caught.value.errors[0].path.endswith("type")
+        with pytest.raises(PublishError, match="different payload") as conflict:
+            await publisher.publish(user="u1", type="t", data="other", id="m1")
+        assert conflict.value.status == 409
+        with pytest.raises(PublishError, match="413"):
+            await publisher.publish(user="u1", type="t", data="x" * (2 << 20))
+        assert (await publisher.publish(user="u1", type="t")).status == "accepted"
+        assert held(world) == 1
+
+
+async def test_what_an_overloaded_engine_refuses_is_sent_again_after_the_time_it_says() -> None:
+    async with edge_world() as world, publisher_of(world) as publisher:
+        await publisher.publish(user="u1", type="t")
+        world.shard.status = wire.UNAVAILABLE
+        waiting = asyncio.create_task(publisher.publish(user="u1", type="t", id="m1"))
+        await until(lambda: world.gateway.metrics.refused[503])
+        world.shard.status = wire.ACCEPTED
+        assert (await waiting).status == "accepted"
+        assert held(world) == 1
+
+
+async def test_a_drained_edge_loses_nothing_and_is_left() -> None:
+    async with edge_world() as world, publisher_of(world) as publisher:
+        await publisher.publish(user="u1", type="t")
+        world.shard.connected = False
+        waiting = asyncio.create_task(publisher.publish(user="u1", type="t"))
+        await until(lambda: len(world.gateway.pending_calls))
+        draining = asyncio.create_task(world.gateway.drain())
+        await until(lambda: world.gateway.draining)
+        world.shard.reset()
+        assert (await waiting).status == "accepted"
+        await draining
+        await until(lambda: held(world) == 0)
+        world.gateway.draining = False  # the edge that came after
+        assert (await publisher.publish(user="u1", type="t")).status == "accepted"
+        assert held(world) == 1
+
+
+async def test_a_fresh_token_is_used_before_the_old_one_expires_and_after_the_engine_refused_it() -> None:
+    tokens: list[str] = []
+    async with edge_world() as world:
+
+        def token() -> str:
+            tokens.append(world.token("app", "publish", ttl_s=600))
+            return tokens[-1]
+
+        async with publisher_of(world, token=token) as publisher:
+            await publisher.publish(user="u1", type="t")
+            await publisher.publish(user="u1", type="t")
+            (connection,) = world.gateway.connections.values()
+            world.shard.connected = False
+            waiting = asyncio.create_task(publisher.publish(user="u1", type="t"))
+            await until(lambda: len(world.gateway.pending_calls))
+            connection.close(4401, "the token was revoked")
+            world.shard.reset()
+            assert (await waiting).status in ("accepted", "duplicate")
+            assert len(tokens) == 2
+        async with publisher_of(world) as publisher:
+            await publisher.publish(user="u1", type="t")
+            await publisher.publish(user="u1", type="t")
+            (connection,) = world.gateway.connections.values()
+            world.shard.connected = False
+            waiting = asyncio.create_task(publisher.publish(user="u1", type="t"))
+            await until(lambda: len(world.gateway.pending_calls))
+            connection.close(4401, "the token was revoked")
+            with pytest.raises(Unauthorized, match="revoked"):
+                await waiting
+
+
+@pytest.mark.parametrize(("scopes", "kind"), [("connect", Forbidden)])
+async def test_a_token_without_the_scope_is_refused_as_by_a_request(scopes: str, kind: type[Exception]) -> None:
+    async with edge_world() as world, publisher_of(world, token=world.token("app", scopes)) as publisher:
+        for _ in range(3):
+            with pytest.raises(kind):
+                await publisher.publish(user="u1", type="t")
+
+
+async def test_where_no_websocket_gets_through_requests_are_used() -> None:
+    async with running() as engine, Publisher(engine.url, "tok") as publisher:
+        for _ in range(5):
+            assert (await publisher.publish(user="u1", type="t")).status == "accepted"
+        assert len(engine.requests) == 5
+
+
+async def test_a_blocking_publisher_holds_one_too() -> None:
+    async with edge_world() as world:
+
+        def publish() -> list[str]:
+            with SyncPublisher(world.url(), world.token("app", "publish")) as publisher:
+                return [publisher.publish(user="u1", type="t").status for _ in range(3)]
+
+        assert await asyncio.to_thread(publish) == ["accepted"] * 3
+        assert world.gateway.metrics.frames_received == 2
+
+
+class Scripted:
+    """A server of held connections whose frames are answered by steps, one each; then all are accepted. Requests are refused with 404."""
+
+    def __init__(self, *steps: Step) -> None:
+        self.steps = list(steps)
+        self.ids: list[str] = []
+        self.accepted: dict[str, int] = {}
+        self.posts = 0
+        self.handshakes = 0
+        self.url = ""
+
+    def refuse_requests(self, _connection: ServerConnection, request: Request) -> Response | None:
+        self.handshakes += 1
+        assert request.path == "/v1/notifications"
+        return None
+
+    async def handle(self, socket: ServerConnection) -> None:
+        async for text in socket:
+            frame = json.loads(text)
+            if frame["type"] == "publish":
+                self.ids.append(frame["items"][0]["id"])
+                await (self.steps.pop(0) if self.steps else self.accept)(socket, frame)
+
+    async def accept(self, socket: ServerConnection, frame: dict[str, Any]) -> None:
+        results = [
+            {"id": item["id"], "user": item["user"], "status": "duplicate" if item["id"] in self.accepted else "accepted", "seq": 1}
+            for item in frame["items"]
+        ]
+        self.accepted.update((item["id"], 1) for item in frame["items"])
+        await socket.send(json.dumps({"type": "publish_result", "ref": frame["ref"], "status": 202, "accepted": 1, "results": results}))
+
+
+@asynccontextmanager
+async def scripted(monkeypatch: pytest.MonkeyPatch, *steps: Step) -> AsyncIterator[Scripted]:
+    """The server, and publishers that begin with a held connection."""
+    monkeypatch.setattr(held_publishing.HeldPublishing, "_holds", lambda self: True)
+    server = Scripted(*steps)
+    async with serve(server.handle, "127.0.0.1", 0, process_request=server.refuse_requests) as listening:
+        server.url = f"http://127.0.0.1:{next(iter(listening.sockets)).getsockname()[1]}"
+        yield server
+
+
+async def resets(socket: ServerConnection, _frame: dict[str, Any]) -> None:
+    socket.transport.abort()
+
+
+async def says_nothing(_socket: ServerConnection, _frame: dict[str, Any]) -> None:
+    pass
+
+
+async def talks_nonsense(socket: ServerConnection, _frame: dict[str, Any]) -> None:
+    await socket.send("{nonsense")
+
+
+async def test_everything_unanswered_is_sent_again_with_its_id_over_a_new_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scripted(monkeypatch) as server:
+
+        async def accepts_and_resets(socket: ServerConnection, frame: dict[str, Any]) -> None:
+            server.accepted[frame["items"][0]["id"]] = 1
+            socket.transport.abort()
+
+        async with Publisher(server.url, "tok") as publisher:
+            await publisher.publish(user="u", type="t", id="first")
+            server.steps += [says_nothing, says_nothing, accepts_and_resets]
+            results = await asyncio.gather(*(publisher.publish(user="u", type="t", id=f"m{n}") for n in range(3)))
+        assert [result.status for result in results] == ["accepted", "accepted", "duplicate"]
+        assert sorted(server.ids) == ["first", "m0", "m0", "m1", "m1", "m2", "m2"]
+        assert server.handshakes == 2
+
+
+@pytest.mark.parametrize("step", [resets, talks_nonsense])
+async def test_a_connection_that_brings_nothing_is_not_tried_again_soon(step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scripted(monkeypatch, step) as server, Publisher(server.url, "tok", retry_for_s=0.5) as publisher:
+        with pytest.raises(Unreachable):  # this server takes no requests
+            await publisher.publish(user="u", type="t")
+        assert server.handshakes == 1
+
+
+async def test_silence_ends_the_connection_and_what_waits_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scripted(monkeypatch) as server, Publisher(server.url, "tok", timeout_s=0.3) as publisher:
+        await publisher.publish(user="u", type="t", id="first")
+        server.steps += [says_nothing]
+        assert (await publisher.publish(user="u", type="t", id="m1")).status == "accepted"
+        assert server.ids == ["first", "m1", "m1"]
