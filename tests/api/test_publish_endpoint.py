@@ -109,7 +109,8 @@ async def test_an_overloaded_edge_refuses_either_way_and_counts_it() -> None:
     async with both_ways() as (short, long):
         for world in (short, long):
             world.gateway.request_queue._shards_ms = lambda tenant: 1e6
-        answers = [re.sub(rb"retry-after: \d+", b"", (await told(world, asked(world.token())))[0]) for world in (short, long)]
+        varies = rb"retry-after: \d+|takes \d+ ms"  # by chance, and by how late the event loop is just now
+        answers = [re.sub(varies, b"", (await told(world, asked(world.token())))[0]) for world in (short, long)]
         assert answers[0] == answers[1]
         assert answers[0].startswith(b"HTTP/1.1 429 ")
         assert dict(short.gateway.metrics.refused) == dict(long.gateway.metrics.refused) == {429: 1}
