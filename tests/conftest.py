@@ -11,6 +11,7 @@ import os
 import shutil
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,9 @@ ACTING_RULES = Path(__file__).parent / "data" / "acting_rules.toml"
 
 
 # -- the whole engine --------------------------------------------------------------------------------------------------
+PARTS_OF_ENGINE = pytest.StashKey[ExitStack]()
+
+
 @pytest.fixture(scope="session")
 def collector() -> Iterator[OtlpReceiver]:
     """Where the session's engine sends its spans: of what has a sampled `traceparent`, or fails."""
@@ -139,7 +143,7 @@ def collector() -> Iterator[OtlpReceiver]:
 
 
 @pytest.fixture(scope="session")
-def engine(redis_server: RedisServer, collector: OtlpReceiver) -> Iterator[RunningEngine]:
+def engine(request: pytest.FixtureRequest, redis_server: RedisServer, collector: OtlpReceiver) -> Iterator[RunningEngine]:
     """One whole engine for the session, with rules that act. Use users of your own; do not kill parts of it.
 
     Ray jobs may publish and listen.
@@ -147,8 +151,17 @@ def engine(redis_server: RedisServer, collector: OtlpReceiver) -> Iterator[Runni
     env = {"ENGINE_RAY_PUBLISH": "default,jobs,quiet", "ENGINE_RAY_LISTEN": "default,jobs", "ENGINE_RULES_PATH": str(ACTING_RULES)}
     env |= {"ENGINE_WEBHOOK_HOSTS": "127.0.0.1", "ENGINE_WEBHOOK_SECRET": f"whsec_{b64encode(bytes(32)).decode()}"}
     env |= {"ENGINE_TRACE_URL": collector.url, "ENGINE_TRACE_RATIO": "0", "OTEL_BSP_SCHEDULE_DELAY": "200"}
-    with running_engine(env=env) as running:
-        yield running
+    with ExitStack() as parts:
+        request.session.stash[PARTS_OF_ENGINE] = parts
+        yield parts.enter_context(running_engine(env=env))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """A worker that is done with the group of the session's engine ends it, which would take a tenth of a core from all later tests."""
+    done = group_of(item.nodeid) == "engine" and nextitem is not None and group_of(nextitem.nodeid) != "engine"
+    if done and hasattr(item.config, "workerinput"):  # one process has the group's tests among others
+        item.session.stash.get(PARTS_OF_ENGINE, ExitStack()).close()
 
 
 # -- the browser -------------------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ class World:
         return await self.when(lambda scaling: bool(scaling["settled"]))
 
     async def when(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 scaling: dict[str, Any] = (await self.controller.status())["scaling"]
                 if holds(scaling):
@@ -361,7 +361,7 @@ async def test_a_shard_that_lost_its_node_is_a_guest_elsewhere_only_where_there_
     lost = world.actors.actors["shard", 1]
     lost.lost = True
     asked = world.actors.asked
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while world.actors.asked < asked + 3:
             await asyncio.sleep(0.01)
         assert not world.actors.guests, "Ray starts it again where there is a place"

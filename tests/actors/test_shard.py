@@ -88,7 +88,8 @@ async def test_users_who_come_back_together_get_what_waited_no_faster_than_their
     monkeypatch.setattr("engine.actors.link._BATCH_BYTES_MAX", 1 << 20)
     monkeypatch.setattr("engine.actors.shard_tasks.storage_reads._SEND_BACKLOG_BYTES", 1 << 20)
     users = [f"t:u{n}" for n in range(60)]
-    async with shard_process(config) as running:
+    patient = msgspec.structs.replace(config, link_timeout_ms=60_000)  # a session that ends has overflowed, and was not merely late
+    async with shard_process(patient) as running:
         body = b'"x":"%b"' % (b"y" * 400_000)
         for n, key in enumerate(users):
             running.link.send(Post(n, key, True, FAR_MS, Envelope(f"m{n}", b"digest..", 1, True, body)))
@@ -171,7 +172,7 @@ async def test_a_record_that_ends_the_shard_twice_is_refused_and_nothing_else_is
     for entries in (1, 2):
         async with shard_process(config) as dying:
             before, poison, behind = (dying.send_post(ANN, id) for id in ("before", "poison", "behind"))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await dying.ended.wait()
             assert dying.of(Posted) == []
             assert await redis_client.xlen(journal_quarantine_key(0)) == entries
@@ -190,7 +191,7 @@ async def test_an_exception_of_a_scheduler_link_ends_the_shard(config: Config, m
     async with shard_process(config) as dying:
         monkeypatch.setattr(dying.shard._core.delivery, "due", lambda *_: 1 / 0)
         dying.shard._schedulers.receive([wire.Due([ANN])])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await dying.ended.wait()
 
 

@@ -81,7 +81,7 @@ async def stranger(actor: LinkActor) -> AsyncIterator[tuple[asyncio.StreamReader
 
 async def everything(reader: asyncio.StreamReader) -> bytes:
     try:
-        return await asyncio.wait_for(reader.read(), 20)
+        return await asyncio.wait_for(reader.read(), 60)
     except ConnectionResetError:
         return b""
 

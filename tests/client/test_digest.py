@@ -38,7 +38,7 @@ async def test_a_client_that_comes_back_gets_the_digest_as_an_event_and_every_me
     async with edge_world(digest_after_ms=0, digest_messages_min=1) as world:
         await world.publish(**LIKED, actor="ana", count=2)
         events: list[object] = []
-        async with asyncio.timeout(20), Client(world.url(), world.token("u1"), digest=True, on_event=events.append) as client:
+        async with asyncio.timeout(60), Client(world.url(), world.token("u1"), digest=True, on_event=events.append) as client:
             assert [(await anext(client)).seq for _ in range(2)] == [1, 2]
             while not any(isinstance(event, Digest) for event in events):
                 await asyncio.sleep(0.01)

@@ -22,7 +22,7 @@ async def stream_of(*pieces: bytes, end: bool = True) -> tuple[HttpStream, list[
         if end:
             writer.close()
 
-    async with raw_server(respond) as server, asyncio.timeout(20):
+    async with raw_server(respond) as server, asyncio.timeout(60):
         stream = await HttpStream.open(parse_url(server.url + "/mounted"), "/v1/sse?a=b", {"Accept": "text/event-stream"})
         try:
             while piece := await stream.read():
@@ -62,7 +62,7 @@ async def test_no_more_than_a_page_is_read_of_a_refusal() -> None:
         writer.write(answer(502, b"x" * (16 << 20)))
         await writer.drain()
 
-    async with raw_server(respond) as server, asyncio.timeout(20):
+    async with raw_server(respond) as server, asyncio.timeout(60):
         stream = await HttpStream.open(parse_url(server.url), "/", {})
         assert REFUSAL_BYTES_MAX <= len(await stream.read_all()) <= REFUSAL_BYTES_MAX + READ_BYTES
         stream.abort()
@@ -76,7 +76,7 @@ async def test_cancelling_a_read_loses_nothing() -> None:
         await go_on.wait()
         writer.write(chunk(b"one"))
 
-    async with raw_server(respond) as server, asyncio.timeout(20):
+    async with raw_server(respond) as server, asyncio.timeout(60):
         stream = await HttpStream.open(parse_url(server.url), "/", {})
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.02):

@@ -29,7 +29,7 @@ def transports_of(events: list[Any]) -> list[str]:
 
 
 async def take(client: Client, count: int) -> list[int]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return [(await anext(client)).seq for _ in range(count)]
 
 
@@ -201,7 +201,7 @@ async def test_a_better_transport_is_tried_though_the_links_end_before_they_are_
         server.refuse = BLOCKED["sse"]
         async with Client(server.url, token(), upgrade_after_s=0.5) as client:
             server.refuse = {}
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while client.transport != "websocket":
                     with contextlib.suppress(AssertionError):
                         await until(lambda: client.transport == "websocket", within_s=0.2)

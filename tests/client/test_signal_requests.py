@@ -27,7 +27,7 @@ async def test_signals_are_counted_and_their_sums_read() -> None:
 
 
 async def until_counted(publisher: Publisher, sums: dict[str, int]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await publisher.signal_sums(*sums) != sums:
             await asyncio.sleep(0.01)
 

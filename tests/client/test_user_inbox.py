@@ -52,7 +52,7 @@ async def test_a_client_that_wants_counts_gets_them_and_each_change() -> None:
         def newest() -> int:
             return max((event.revision, event.unread) for event in events if isinstance(event, Counts))[1]
 
-        async with asyncio.timeout(20), Client(world.url(), world.token("u1"), counts=True, on_event=events.append) as client:
+        async with asyncio.timeout(60), Client(world.url(), world.token("u1"), counts=True, on_event=events.append) as client:
             await until(lambda: any(isinstance(event, Counts) for event in events))
             assert newest() == 0
             await world.publish(type="post.liked", count=2)

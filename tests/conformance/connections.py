@@ -105,9 +105,12 @@ class Connection:
         assert holds(), f"{what}: not within {within_s} s; arrived: {json.dumps(self.frames)[:2000]}"
 
     async def take(self, count: int) -> list[Frame]:
-        """The first so many messages; each counts once."""
+        """The first so many messages, in the order of their first arrival; each counts once."""
         await self.until(lambda: len({one["id"] for one in self.messages}) >= count, f"{count} messages")
-        return list({one["id"]: one for one in reversed(self.messages)}.values())[::-1][:count]
+        first: dict[str, Frame] = {}
+        for one in self.messages:
+            first.setdefault(one["id"], one)  # repeats may come between, when the server waited long for an ACK
+        return list(first.values())[:count]
 
     async def _take_in(self, frame: Frame) -> None:
         async with self._arrived:

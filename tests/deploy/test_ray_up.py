@@ -99,9 +99,10 @@ def test_every_process_of_ray_asks_for_the_token_and_none_has_the_engines_secret
 def test_a_node_whose_raylet_died_is_started_again(serving: RayUp, hosts: tuple[Host, Host]) -> None:
     worker = hosts[1]
     (raylet,) = [pid for pid in worker.pids() if role_of(pid) == "raylet"]
+    started = serving.log(worker, "ray").count("Ray runtime started")
     serving.run(worker, "pkill --signal KILL --exact raylet")
     until(lambda: [pid for pid in worker.pids() if role_of(pid) == "raylet" and pid != raylet], lambda: serving.log(worker, "ray"))
-    until(lambda: serving.log(worker, "ray").count("Ray runtime started") == 2, lambda: serving.log(worker, "ray"))
+    until(lambda: serving.log(worker, "ray").count("Ray runtime started") > started, lambda: serving.log(worker, "ray"))
 
 
 def test_an_engine_that_was_told_to_stop_stays_down(serving: RayUp) -> None:

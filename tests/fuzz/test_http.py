@@ -61,7 +61,7 @@ def publish(
     return answer
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(bodies, content_types, st.integers(1, 3))
 def test_any_publish_is_taken_whole_or_refused_with_a_reason(
     edge: EdgeInProcess, body: bytes, content_type: str | None, pieces: int
@@ -69,7 +69,7 @@ def test_any_publish_is_taken_whole_or_refused_with_a_reason(
     event(f"answered {publish(edge, body, content_type, pieces).status}")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     event_headers,
     values.map(encoded) | mutated(json_tokens) | st.just(b""),
@@ -102,7 +102,7 @@ def test_deep_nesting_is_refused_or_taken_in_bounded_time(edge: EdgeInProcess, d
         assert answer.status in (400, 422)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(mutated(st.one_of(objects({"at": instants, "delay": seconds}), json_tokens)), st.one_of(st.just("0-a"), texts))
 def test_any_move_of_a_timer_is_answered(edge: EdgeInProcess, body: bytes, sid: str) -> None:
     path = f"/v1/scheduled/{sid.replace('/', '_') or '_'}"
@@ -111,7 +111,7 @@ def test_any_move_of_a_timer_is_answered(edge: EdgeInProcess, body: bytes, sid: 
     edge.ask("DELETE", path).check(200)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     mutated(
         st.one_of(
@@ -130,7 +130,7 @@ ROUTES = (
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(ROUTES), queries, st.lists(headers, max_size=3))
 def test_any_query_and_header_is_answered(
     edge: EdgeInProcess, route: tuple[str, str], query: bytes, headers: list[tuple[bytes, bytes]]
@@ -139,7 +139,7 @@ def test_any_query_and_header_is_answered(
     edge.ask(*route, query=query, headers=with_token, content_type=None).check(200, 204)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(cursors, cursors)
 def test_any_cursor_gets_what_is_pending(edge: EdgeInProcess, in_query: bytes, in_header: bytes) -> None:
     publish(edge, b'{"user":"u1","type":"a"}', "application/json")

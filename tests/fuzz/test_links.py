@@ -97,7 +97,7 @@ TO_SCHEDULER = (*get_args(wire.EdgeToScheduler), *get_args(wire.ShardToScheduler
 TO_SHARD_FROM_SCHEDULER = get_args(wire.SchedulerToShard)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(batches_of(*TO_SHARD, *TO_SHARD_FROM_SCHEDULER), min_size=1, max_size=4))
 def test_a_shard_takes_every_readable_batch_and_can_write_what_it_made_of_it(batches: list[bytes]) -> None:
     core = ShardCore(0, limits(), spread(1), "e1")
@@ -126,7 +126,7 @@ def test_a_shard_takes_every_readable_batch_and_can_write_what_it_made_of_it(bat
     core.closed("edge-0/1", 2_000_000)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["edge-0/1", "shard-0/1"]), batches_of(*TO_SCHEDULER)), min_size=1, max_size=4))
 def test_a_scheduler_takes_every_readable_batch_or_refuses_it_whole(batches: list[tuple[str, bytes]]) -> None:
     core = SchedulerCore(CONFIG, 0, spread(1), 1_000_000, {})
@@ -145,7 +145,7 @@ def test_a_scheduler_takes_every_readable_batch_or_refuses_it_whole(batches: lis
     core.handle(Closed("shard-0/1"), 1 << 47)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(batches_of(*FROM_SHARD, wire.TimerAnswer), min_size=1, max_size=4))
 def test_an_edge_takes_every_readable_batch_or_ends_the_session(batches: list[bytes]) -> None:
     gateway = EdgeWorld(Config(), 1).gateway

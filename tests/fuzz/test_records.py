@@ -48,7 +48,7 @@ def covers(found: dict[str, int], wanted: dict[str, int]) -> bool:
     return all(found.get(key, 0) >= seq for key, seq in wanted.items())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(entries)
 def test_an_entry_that_is_whole_is_read_whole(records: list[Any]) -> None:
     salvaged = salvage_journal(pack(records))
@@ -56,7 +56,7 @@ def test_an_entry_that_is_whole_is_read_whole(records: list[Any]) -> None:
     assert salvaged.records == records
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(entries, st.data())
 def test_an_entry_that_was_cut_off_keeps_what_stood_before_the_cut_and_admits_the_rest(records: list[Any], data: st.DataObject) -> None:
     entry = pack(records)
@@ -66,7 +66,7 @@ def test_an_entry_that_was_cut_off_keeps_what_stood_before_the_cut_and_admits_th
     assert whole == records[: len(whole)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(entries, st.integers(0, 19), st.integers(3, 10), st.one_of(st.none(), st.integers(0, 7)), anything)
 def test_a_value_of_a_wrong_kind_costs_one_message_and_its_number_stays_used(
     records: list[Any], at: int, field: int, inside: int | None, value: Any
@@ -92,7 +92,7 @@ def test_a_value_of_a_wrong_kind_costs_one_message_and_its_number_stays_used(
         assert covers(used(salvaged.records), used(records))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(entries, st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 255)), min_size=1, max_size=4))
 def test_any_damaged_bytes_are_survived_in_bounded_time(records: list[Any], flips: list[tuple[int, int]]) -> None:
     entry = bytearray(pack(records))
@@ -103,7 +103,7 @@ def test_any_damaged_bytes_are_survived_in_bounded_time(records: list[Any], flip
     assert len(salvaged.records) <= len(entry)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.one_of(st.binary(max_size=60), anything))
 def test_bytes_that_never_were_an_entry_are_survived(value: Any) -> None:
     try:
@@ -140,14 +140,14 @@ def page(head: int, below: int, acked: list[int], cold: bool) -> MailboxPage:
 pages = st.builds(page, st.integers(50, 10_000), st.integers(0, 50), st.lists(st.integers(0, 49), max_size=5), st.booleans())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(pages)
 def test_a_page_that_is_whole_is_read_and_restored(page: MailboxPage) -> None:
     assert read_page(pack(page)) == page
     assert page_of(restore("t:u", read_page(pack(page)), 0)).head == page.head
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(pages, st.integers(0, 7), st.one_of(anything, st.integers(-1, 1 << 63), st.lists(st.integers(0, 20_000), min_size=2, max_size=2)))
 def test_a_damaged_page_never_gives_a_used_number_again(page: MailboxPage, field: int, value: Any) -> None:
     spoiled = msgspec.to_builtins(page, builtin_types=(bytes,))
@@ -169,7 +169,7 @@ def test_a_damaged_page_never_gives_a_used_number_again(page: MailboxPage, field
         pack(page_of(mailbox))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(pages, st.integers(0, 200), st.binary(max_size=5))
 def test_a_page_cut_off_behind_its_numbers_still_tells_them(page: MailboxPage, cut: int, junk: bytes) -> None:
     blob = pack(page)
@@ -182,7 +182,7 @@ def test_a_page_cut_off_behind_its_numbers_still_tells_them(page: MailboxPage, c
         assert found.cold == (page.floor + 1, page.head)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(stored, st.integers(0, 400), st.binary(max_size=4))
 def test_a_damaged_offline_message_is_one_error_of_a_known_kind(message: StoredMessage, at: int, junk: bytes) -> None:
     raw = pack(message)
@@ -193,7 +193,7 @@ def test_a_damaged_offline_message_is_one_error_of_a_known_kind(message: StoredM
         event("unreadable")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=40))
 def test_a_damaged_idempotency_value_is_a_value_error(value: bytes) -> None:
     for read in (parse_idempotency_value, unpacked_result):

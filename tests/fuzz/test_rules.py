@@ -41,7 +41,7 @@ files = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(files)
 @example(b"a = " + b"[" * 5000)
 def test_any_file_is_taken_or_refused_with_a_reason(file: bytes) -> None:
@@ -59,7 +59,7 @@ def test_any_file_is_taken_or_refused_with_a_reason(file: bytes) -> None:
 payloads = st.dictionaries(st.sampled_from(["type", "user", "actor", "target", "context", "ts", "data", "id", "text"]), values, max_size=8)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     st.sampled_from(
         [
@@ -119,7 +119,7 @@ good_events = st.builds(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.one_of(good_events, mutated(events), json_tokens))
 def test_any_event_over_http_is_taken_or_refused_with_a_reason(edge: EdgeInProcess, body: bytes) -> None:
     edge.world.shard.received.clear()

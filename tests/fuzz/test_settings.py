@@ -60,7 +60,7 @@ def check(config: Config | None) -> None:
                 assert not isinstance(number, float) or abs(number) < float("inf"), name
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.dictionaries(names, st.one_of(odd_values, texts), max_size=4))
 @example({"link_pacing_ms": "nan"})
 @example({"link_calls_share": "nan"})
@@ -72,7 +72,7 @@ def test_any_environment_is_a_configuration_or_a_reason(tmp_path_factory: pytest
     check(load_or_reason(None, env, tmp_path_factory.getbasetemp() / "none.toml"))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.dictionaries(texts.map(lambda text: f"ENGINE_{text}"), texts, max_size=2))
 @example({"ENGINE_\n": "1"})
 @example({"ENGINE_": "1"})
@@ -92,7 +92,7 @@ scalars = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.dictionaries(names, scalars, max_size=4))
 def test_any_option_is_a_configuration_or_a_reason(tmp_path_factory: pytest.TempPathFactory, options: dict[str, Any]) -> None:
     check(load_or_reason(options, {}, tmp_path_factory.getbasetemp() / "none.toml"))
@@ -104,7 +104,7 @@ def file_with(name: str, value: str, section: str | None = None) -> bytes:
     return (f"[{title}]\n" if title else "").encode() + f"{name} = {value}".encode("utf-8", "replace")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     st.one_of(
         st.binary(max_size=60),

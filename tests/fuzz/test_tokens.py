@@ -64,7 +64,7 @@ def principal_of(token: str) -> Principal | None:
     return None
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(headers, mutated(claims))
 @example(b'{"alg":"HS256"}', b'{"sub":"u1","exp":1800000000}')
 @example(b'{"alg":"HS256"}', nested(5000, array=False))
@@ -78,7 +78,7 @@ def test_whatever_our_secret_signed_gives_a_lawful_principal_or_a_401(header: by
         assert json.loads(header)["alg"] == "HS256"
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     st.one_of(texts, st.binary(max_size=60).map(lambda raw: raw.decode("latin-1"))),
     st.integers(0, 200),
@@ -122,7 +122,7 @@ documents = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(mutated(documents))
 @example(nested(100_000, array=True))
 @example(b'{"keys":[{"kty":"RSA","alg":{"a":1}}]}')

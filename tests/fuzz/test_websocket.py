@@ -65,7 +65,7 @@ def check_written(written: bytes) -> list[Any]:
     return told
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(frames_for(FRAME_BYTES_MAX), min_size=1, max_size=8), st.lists(st.integers(0, 2000), max_size=10))
 def test_any_bytes_leave_the_edge_whole(stream: list[bytes], cuts: list[int]) -> None:
     edge = Edge()
@@ -88,7 +88,7 @@ def test_any_bytes_leave_the_edge_whole(stream: list[bytes], cuts: list[int]) ->
     edge.client.connection_lost(None)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(mutated(client_messages), min_size=1, max_size=12))
 def test_any_text_frames_are_understood_ignored_or_told_to_be_malformed(messages: list[bytes]) -> None:
     edge = Edge()

@@ -242,7 +242,7 @@ async def test_a_full_disk_loses_nothing_that_was_acknowledged(tmp_path: Path, s
                     await write()
                 with filled(folder):
                     refused = 0
-                    async with asyncio.timeout(20):
+                    async with asyncio.timeout(60):
                         while refused < 5:
                             try:
                                 await write()

