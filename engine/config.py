@@ -168,7 +168,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # 400 days is what browsers give a cookie (RFC 6265bis, section 5.5)
     revocations_max: Positive = 100_000  # in force at once, of all tenants: some 40 MB in each edge; beyond it 429
     revocations_per_tenant_max: Positive = 50_000  # so that one tenant leaves room for others
-    revocations_poll_ms: Positive = 250  # how often an edge looks for new ones: on every edge within a second, for 0.1 % of a core
+    revocations_poll_ms: Positive = 500  # how often an edge looks for new ones: on every edge within a second
     revocations_stale_ms: Positive = 5000  # without an answer for longer, tokens not seen before get 503; a fail-over takes 3 s
 
     # -- internal: publishing ------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     delay_s_max: Positive = 10 * 365 * 86400
     idempotency_caller_s: Positive = 24 * 3600
     rules_check_ms: Positive = 1000  # how often an edge checks whether the rules file has changed
-    rules_poll_ms: Positive = 400  # how often it looks for another version of stored rules: in force on every edge within a second
+    rules_poll_ms: Positive = 500  # how often it looks for another version of stored rules: in force on every edge within a second
     rules_bytes_max: Positive = 256 << 10  # of one version: a thousand rules of average length
     rules_versions_max: Annotated[int, Meta(ge=3)] = 50  # kept for rolling back: 12 MiB of the largest
     recorded_events_max: Positive = 2000  # for dry runs, of all tenants: 16 MiB of the largest

@@ -28,6 +28,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
@@ -35,6 +36,7 @@ from typing import Final, NamedTuple, Protocol
 from engine.config import Config
 from engine.core.edge.circuit_breaker import BreakerLimits, BreakerState, CircuitBreaker
 from engine.core.model.action import Target, parse_target
+from engine.core.model.period import until_next
 from engine.core.model.routing import mailbox_key
 from engine.core.model.trace_context import trace_in
 from engine.core.wire.outcomes import Outcome, OutcomeLog
@@ -143,7 +145,8 @@ class Dispatcher:
                     await self.turn()
                 except StorageUnavailable as error:
                     log.info("actions wait: %s", error)
-                await asyncio.sleep(self._config.action_poll_ms / 1000)
+                pause_ms = self._config.action_poll_ms if self._lanes else _TARGETS_MS
+                await asyncio.sleep(until_next(time.monotonic(), pause_ms / 1000))
         finally:
             for lane in self._lanes.values():
                 for task in lane.held.values():
@@ -172,7 +175,7 @@ class Dispatcher:
     async def turn(self) -> None:
         """Read what there is room for, and begin to carry it out. Raises StorageUnavailable."""
         now_ms = self._clock()
-        if now_ms - self._targets_ms >= _TARGETS_MS:
+        if not self._lanes or now_ms - self._targets_ms >= _TARGETS_MS:
             for target in sorted(await self._streams.targets() - self._lanes.keys()):
                 self._lanes[target] = _Lane(target, CircuitBreaker(self._limits, now_ms))
             self._targets_ms = now_ms

@@ -412,6 +412,8 @@ class Controller:
             window.add(merge(watch.stats[name] for watch in fleet.watches.values() if name in watch.stats), now_ms)
         self._actors.show(self._config.namespace, [watch.stats for watch in fleet.watches.values()], now_ms)
         self._keep_spares()
+        if self._reconciler is not None:
+            self._reconciler.look()
         await self._autoscale()
         await self._record_load(now_ms)
 

@@ -16,6 +16,7 @@ from engine.actors.actor_process import REAL, RETRY_S, ProcessContext
 from engine.actors.link import LinkCaller
 from engine.actors.tcp_carrier import LinkCredentials
 from engine.config import Config
+from engine.core.model.period import until_next
 from engine.core.model.routing import RoutingTable, SlotMap
 from engine.core.wire import records as wire
 from engine.core.wire.pacing import CallBudget
@@ -95,7 +96,7 @@ class EdgeLinks:
         while True:
             await self._read_slots(server, tasks, gateway)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_SLOTS_POLL_S):
+                async with asyncio.timeout(until_next(asyncio.get_running_loop().time(), _SLOTS_POLL_S)):
                     await wanted.wait()
 
     async def _read_slots(self, server: int, tasks: asyncio.TaskGroup, gateway: Gateway) -> None:

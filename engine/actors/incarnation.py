@@ -23,6 +23,7 @@ import logging
 
 import redis.asyncio as redis
 
+from engine.core.model.period import until_next
 from engine.errors import Fenced, StorageUnavailable
 from engine.store.epoch import claim_name, take_epoch
 
@@ -56,7 +57,7 @@ class Incarnation:
     async def watch(self, period_ms: int) -> None:
         """Look every `period_ms`. Raises Fenced when there is a newer process; never returns."""
         while True:
-            await asyncio.sleep(period_ms / 1000)
+            await asyncio.sleep(until_next(asyncio.get_running_loop().time(), period_ms / 1000))
             try:
                 await self.confirm()
             except StorageUnavailable as error:

@@ -73,7 +73,10 @@ from engine.store.wanted_numbers import read_wanted, write_wanted
 log = logging.getLogger(__name__)
 
 _POLL_S: Final = 1.0
-"""Between two looks when nothing is to be done."""
+"""Between two looks when a role has nothing to do. When none has, the next look is after the controller's next round (`look`)."""
+
+_SHARED_MS: Final = 100
+"""When none has, they share what was read so long ago."""
 
 _BUSY_S: Final = 0.1
 """Between two looks while an actor has to become ready, or to serve again."""
@@ -138,6 +141,7 @@ class Reconciler:
         self._epoch = epoch
         self._wanted_ms = self._now_ms()
         self._slots: RoutingTable | None = None
+        self._read_ms = float("-inf")  # when it was read last
         self._left = 0  # slots that are still to be moved
         self._moved = 0
         self._under_way: dict[int, Move] = {}  # by source
@@ -168,6 +172,14 @@ class Reconciler:
         self.wanted = wanted
         self._wanted_ms = self._now_ms()
         self._by_load = None
+        self._wake_all()
+
+    def look(self) -> None:
+        """The controller has asked all actors how they are: look at the engine as it is now, every `_POLL_S` at most."""
+        if self._now_ms() - self._read_ms >= _POLL_S * 1000 - _SHARED_MS:
+            self._wake_all()
+
+    def _wake_all(self) -> None:
         for event in self._wake.values():
             event.set()
 
@@ -255,7 +267,7 @@ class Reconciler:
                     self._fleet.excuse()
                 pause_s = RETRY_S
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
+                async with asyncio.timeout(None if pause_s == _POLL_S and self.settled else pause_s):
                     await wake.wait()
 
     # -- shards -------------------------------------------------------------------------------------------------------
@@ -578,9 +590,12 @@ class Reconciler:
 
     async def _read(self) -> RoutingTable:
         async with self._storing:
+            if self._slots is not None and self.settled and self._now_ms() - self._read_ms < _SHARED_MS:
+                return self._slots
             slots = await read_routing_table(self._clients)
             self._slots = slots = await self._store(slots, shards=slots.shards, schedulers=slots.schedulers)
-        await self._read_wanted()
+            await self._read_wanted()
+            self._read_ms = self._now_ms()
         return slots
 
     async def _read_wanted(self) -> None:

@@ -82,6 +82,7 @@ class Shard(Server):
     def __init__(self, config: Config | SealedConfig, index: int, context: ProcessContext = REAL) -> None:
         super().__init__(config, index, context)
         self._commit_wanted = asyncio.Event()
+        self._stirred = asyncio.Event()  # something has happened since the last tick
         self._acks_scheduled = False
         self._client: Redis  # of the server that has the shard's users
         self._first: Redis  # of the first server, which has what all share
@@ -350,6 +351,7 @@ class Shard(Server):
         """Send the output of the core, and wake the tasks that have work."""
         if self._failure.done():
             return  # a core with a half-applied event must send nothing
+        self._stirred.set()
         core = self._core
         if self._spans is not None:
             self._spans.sent(core.output.to_edges)
@@ -414,10 +416,25 @@ class Shard(Server):
             self._flush()
 
     async def _pressure_loop(self) -> None:
+        """Tick every `pressure_tick_ms` while there is something to do; else when the core asks for it, and that long after an event."""
+        tick_s = self._config.pressure_tick_ms / 1000
         while True:
-            await asyncio.sleep(self._config.pressure_tick_ms / 1000)
+            if not await self._rests():
+                await asyncio.sleep(tick_s)
             self._core.tick(self._now_ms())
             self._flush()
+            self._stirred.clear()
+
+    async def _rests(self) -> bool:
+        """Returns when the core is to be ticked again: False, while it has something to do, or something has happened."""
+        now_ms = self._now_ms()
+        wait_s = (self._core.next_tick_ms(now_ms) - now_ms) / 1000
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._stirred.wait()
+        except TimeoutError:
+            return wait_s > 0
+        return False
 
 
 def _leaves(errors: BaseExceptionGroup[RecordFailed]) -> Iterator[RecordFailed]:

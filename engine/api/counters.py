@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -25,6 +26,7 @@ from msgspec import Struct
 from engine.config import Config
 from engine.core.edge.counter_merge import CounterBatch, CounterMerge
 from engine.core.model.names import is_id
+from engine.core.model.period import until_next
 from engine.errors import Invalid, StorageUnavailable
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.tenant_quotas import TenantQuotas
@@ -149,7 +151,7 @@ class CounterSignals:
     async def run(self) -> None:
         """Add the gathered signals to storage whenever a batch is due. Runs until cancelled."""
         while True:
-            await asyncio.sleep(self._config.signals_flush_ms / 1000)
+            await asyncio.sleep(until_next(time.monotonic(), self._config.signals_flush_ms / 1000))
             await self._add(self._clock())
 
     async def drain(self) -> None:

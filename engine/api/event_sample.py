@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final, Protocol
 
 from engine.config import Config
+from engine.core.model.period import until_next
 from engine.core.rules.staging import AppliedRules
 from engine.errors import StorageUnavailable
 from engine.store.recorded_events import RecordedEvent
@@ -80,7 +82,7 @@ class EventSample:
     async def run(self) -> None:
         """Write what was recorded, until cancelled."""
         while True:
-            await asyncio.sleep(_INTERVAL_S)
+            await asyncio.sleep(until_next(time.monotonic(), _INTERVAL_S))
             await self.flush()
 
     async def flush(self) -> None:

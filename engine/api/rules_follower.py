@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterable
 from typing import Protocol
 
 from engine.api.rule_book import RuleBook, StoredRules, parse_version
 from engine.config import Config
+from engine.core.model.period import until_next
 from engine.core.rules.rules import Rules
 from engine.core.rules.versions import VersionState
 from engine.errors import CorruptRecord, RulesError, StorageUnavailable
@@ -87,7 +89,7 @@ class RulesFollower:
     async def run(self) -> None:
         """Follow storage until cancelled."""
         while True:
-            await asyncio.sleep(self._config.rules_poll_ms / 1000)
+            await asyncio.sleep(until_next(time.monotonic(), self._config.rules_poll_ms / 1000))
             try:
                 await self.catch_up()
             except StorageUnavailable as error:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -32,6 +33,7 @@ from engine.auth.revoked_tokens import RevokedTokens
 from engine.auth.tokens import Authenticator, Principal
 from engine.config import Config
 from engine.core.model.names import is_id, is_user
+from engine.core.model.period import until_next
 from engine.core.model.revocation import JTI, TOKEN, USER, Revocation
 from engine.errors import Invalid, Overloaded, StorageUnavailable
 from engine.gateway.gateway import Gateway
@@ -104,7 +106,7 @@ class TokenRevocations:
     async def run(self) -> None:
         """Follow storage until cancelled."""
         while True:
-            await asyncio.sleep(self._config.revocations_poll_ms / 1000)
+            await asyncio.sleep(until_next(time.monotonic(), self._config.revocations_poll_ms / 1000))
             try:
                 await self.catch_up()
             except StorageUnavailable as error:

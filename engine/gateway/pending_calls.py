@@ -133,6 +133,7 @@ class PendingCalls:
         clock: milliseconds that never step.
         route: returns the route of a record, by the newest slot map.
         lanes: makes the lanes of a route. What they deliver may be lost; `repeat` is called then.
+        began: called with every call that begins.
     """
 
     def __init__(
@@ -142,12 +143,14 @@ class PendingCalls:
         clock: Callable[[], int],
         route: Callable[[Any], int],
         lanes: Callable[[int], PriorityLanes],
+        began: Callable[[], object] = lambda: None,
     ) -> None:
         self._limits = limits
         self._breaker_limits = breaker_limits
         self._clock = clock
         self._route = route
         self._make_lanes = lanes
+        self._began = began
         self._lanes: dict[int, PriorityLanes] = {}
         self._breakers: dict[int, CircuitBreaker] = {}  # by route, of shards
         self._bytes_of: dict[str, int] = {}  # by tenant, of the calls that await answers; counted until the last of a call is there
@@ -233,6 +236,7 @@ class PendingCalls:
         if records:
             self._bytes_of[tenant] = own_bytes + size
         self._deadlines.append(call)
+        self._began()
         if closed:
             self._refuse(call, [item for route in closed for item in by_route.pop(route)], *self._avoided(closed))
         for route, items in by_route.items():

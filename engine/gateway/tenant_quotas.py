@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from engine.auth.tokens import OPERATOR, Principal
 from engine.config import Config
 from engine.core.edge.token_bucket import TokenBucket, TokenBuckets
+from engine.core.model.period import until_next
 from engine.errors import StorageUnavailable
 from engine.http.problems import RETRY_AFTER_S, Problem, over_quota, unavailable, whole_seconds
 from engine.store.tenant_usage import Figure
@@ -144,4 +146,4 @@ class TenantQuotas:
         self._usage = usage
         while self._limits:
             await self.read()
-            await asyncio.sleep(_ASK_S)
+            await asyncio.sleep(until_next(time.monotonic(), _ASK_S))

@@ -40,6 +40,7 @@ _REQUEST_BYTES: Final = 1024
 """What a request counts as at least: parsing one of a single item costs as much as some more of a longer one."""
 
 _LAG_FADES: Final = 0.5
+_LAG_CALM_MS: Final = 10  # a fiftieth of the usual `publish_delay_target_ms`
 
 
 class _Request(NamedTuple):
@@ -90,6 +91,11 @@ class RequestQueue:
     def waiting(self) -> int:
         """Requests that wait for their turn."""
         return sum(map(len, self._lanes))
+
+    @property
+    def calm(self) -> bool:
+        """Whether nothing waits and the event loop is on time, so that nothing is to be measured."""
+        return not self._bytes_of and self._lag_ms <= _LAG_CALM_MS
 
     def check_unread(self, tenant: str) -> None:
         """Refuse a request of this tenant that would be refused at any priority: raises Overloaded, and counts it."""

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import Any, Final
 
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
+from engine.core.model.period import until_next
 from engine.errors import Overloaded
 from engine.store.durability import AS_PROMISED, read_durability
 
@@ -86,7 +88,7 @@ class StorageState:
         while True:
             await self.read(*clients)
             near = self.limit_bytes > 0 and self.limit_bytes - self.used_bytes < NEAR * self.limit_bytes
-            await asyncio.sleep(_READ_NEAR_S if near else _READ_S)
+            await asyncio.sleep(until_next(time.monotonic(), _READ_NEAR_S if near else _READ_S))
 
 
 async def _read(client: redis.Redis) -> tuple[int, int, str] | None:

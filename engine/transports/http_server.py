@@ -6,11 +6,13 @@ strings, which may contain tokens.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import logging
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final, cast
@@ -19,6 +21,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from engine.config import Config
+from engine.core.model.period import until_next
 from engine.gateway.paced_turns import PacedTurns
 from engine.transports.http_protocol import FastPaths, HttpProtocol
 from engine.transports.open_sockets import OpenSockets, raise_file_limit
@@ -26,6 +29,9 @@ from engine.transports.open_sockets import OpenSockets, raise_file_limit
 BACKLOG: Final = 4096
 """Connections that the kernel queues until they are accepted: a reconnect storm is thousands within a second. Linux's own cap."""
 
+
+_DATE_S: Final = 1.0
+"""Between two values of the `Date` header, which has whole seconds."""
 
 _DROP_SYN: Final = b"".join(
     struct.pack("HBBI", *instruction)
@@ -78,7 +84,28 @@ def bind(config: Config, port: int) -> socket.socket:
 
 
 class EdgeServer(uvicorn.Server):
-    """uvicorn's server without its signal handlers: the actor handles signals."""
+    """uvicorn's server without its signal handlers, since the actor handles signals, and with one wake-up a second instead of ten."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        self._exit = asyncio.Event()
+        super().__init__(config)
+
+    @property
+    def should_exit(self) -> bool:
+        """Whether it is to end. Setting it ends it at once."""
+        return self._exit.is_set()
+
+    @should_exit.setter
+    def should_exit(self, wanted: bool) -> None:
+        if wanted:
+            self._exit.set()
+
+    async def main_loop(self) -> None:
+        """Keep the `Date` header current until it is to end."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(until_next(time.monotonic(), _DATE_S)):
+                    await self._exit.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What comes with the welcome leaves with it, in the order it came, whatever else happens in the same batch."""
+"""What comes with the welcome leaves with it, in the order it came, whatever else happens in the same batch; and what depends on time."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from engine.config import Config
 from engine.core.wire import records as wire
 from engine.errors import CorruptRecord
 from engine.gateway.connection import NO_CURSOR
+from engine.gateway.gateway import TICK_MS, Gateway
 from engine.transports.websocket_transport import DirectWebSocket
 from tests.support.edge_world import EdgeWorld, client_frame
+from tests.support.waiting import until
 from tests.support.written_bytes import Transport
 
 
@@ -143,3 +145,42 @@ async def test_a_reset_of_the_link_session_forgets_what_waited_to_come_again() -
     client.gateway.shard_reset(0)
     await turns()
     assert client.told() == []
+
+
+# -- Time. -----------------------------------------------------------------------------------------------------------------
+def test_connections_of_the_same_second_are_pinged_in_one_tick_and_at_most_a_thirtieth_late() -> None:
+    world = EdgeWorld(Config(), 1)
+    world.shard.take = lambda _record: None  # type: ignore[method-assign]
+    gateway, now_ms = world.gateway, [world.gateway.clock()]
+    gateway.clock = lambda: now_ms[0]
+    gateway.tick()
+    began: dict[int, int] = {}
+    pinged: dict[int, int] = {}
+    for number in range(40):
+        now_ms[0] += 20
+        transport = Transport()
+        transport.write = lambda data, number=number: pinged.setdefault(number, now_ms[0]) if data[0] == 0x89 else None  # type: ignore[method-assign,assign]
+        socket = Once(gateway, Principal("t", "u", frozenset(), 1 << 40), NO_CURSOR, "", lambda _: None)  # type: ignore[arg-type,return-value]
+        socket.begin(transport, set())  # type: ignore[arg-type]
+        began[number] = now_ms[0]
+
+    for _ in range(320):
+        now_ms[0] += TICK_MS
+        gateway.tick()
+
+    assert pinged.keys() == began.keys()
+    assert len(set(pinged.values())) <= 2
+    assert all(30_000 <= pinged[number] - began[number] <= 31_000 + TICK_MS for number in began)
+
+
+async def test_an_edge_at_rest_is_woken_by_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.gateway.gateway._REST_MS", 3_600_000)
+    ticks: list[int] = []
+    monkeypatch.setattr(Gateway, "tick", lambda gateway: ticks.append(gateway.clock()))
+    gateway = EdgeWorld(Config(), 1).gateway
+    running = asyncio.ensure_future(gateway.run())
+    await turns()
+    gateway.pending_calls.begin(0, lambda _first: [])
+    await until(lambda: ticks)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

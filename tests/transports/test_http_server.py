@@ -84,6 +84,12 @@ async def test_connections_and_requests_leave_nothing_to_the_collector() -> None
                 pytest.fail(str(left.most_common(10)))
 
 
+async def test_a_server_that_is_told_to_end_does_not_wait_for_its_next_wake_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.transports.http_server._DATE_S", 3600)
+    async with asyncio.timeout(60), edge_world() as world:
+        await request("/healthz")(world)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux drops requests for connections by a filter")
 async def test_a_port_that_is_closed_behind_the_filter_refuses_nobody() -> None:
     """Two edges on one port: what was queued at the first is accepted, what comes later gets to the second."""

@@ -156,6 +156,11 @@ class BroadcastStep:
             self._enlist(mailbox)
             self._behind[mailbox.key] = mailbox
 
+    @property
+    def next_ms(self) -> int | None:
+        """When `tick` has a mailbox to wake, or earlier; None while none sleeps."""
+        return self._wakes[0][0] if self._wakes else None
+
     def tick(self, now_ms: int) -> None:
         """Wake the mailboxes with quiet hours that have ended by now."""
         wakes = self._wakes

@@ -49,6 +49,11 @@ class WindowCloser:
         """Whether a window is due."""
         return bool(self._due)
 
+    @property
+    def next_ms(self) -> int | None:
+        """When `tick` has a window to find, or earlier; None while there is none."""
+        return self._heap[0][0] if self._heap else None
+
     def watch(self, mailbox: Mailbox) -> None:
         """Track the mailbox: its windows have changed, or it was loaded into memory."""
         closes_ms = mailbox.windows.next_ms if mailbox.windows is not None else 0

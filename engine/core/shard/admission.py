@@ -61,6 +61,11 @@ class Admission:
         return len(self._post_queue) + self._page_wait.count + len(self._user_requests)
 
     @property
+    def busy(self) -> bool:
+        """Whether something waits, is held back, or takes too much memory: `tick` measures it."""
+        return bool(self.waiting or self.pressure.level or self._delivery.held or self.pressure.excess_bytes)
+
+    @property
     def bytes(self) -> int:
         """Memory of mailboxes, and of posts and questions that wait, in bytes."""
         return self._mailbox_store.memory.bytes + self._post_queue.bytes + self._page_wait.bytes

@@ -92,6 +92,12 @@ class Presence:
         """Users whose clients are expected."""
         return len(self._expected)
 
+    @property
+    def next_ms(self) -> int | None:
+        """When the first expectation ends; None while nobody is expected."""
+        first = next(iter(self._expected.values()), None)
+        return None if first is None else first.until_ms
+
     def state(self, key: str) -> str:
         """OFFLINE, CONNECTED or SUSPECT."""
         if key in self._connections:

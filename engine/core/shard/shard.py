@@ -86,6 +86,9 @@ from engine.core.wire.records import (
     Written,
 )
 
+TICK_REST_MS: Final = 1000
+"""Between two calls of `tick` when nothing happens: idle mailboxes are evicted after minutes."""
+
 POISONED: Final = "this record has ended its shard twice and is in quarantine"
 
 
@@ -126,6 +129,7 @@ class ShardCore:
             self.delivery,
             output,
         )
+        self._evicting = False
         self.failed = False  # applying a record raised: nothing may be journalled any more
         self.refused_records: frozenset[str] = frozenset()  # by `fingerprint`, see `engine.core.shard.poison`
         self.full_tenants: frozenset[str] = frozenset()  # those that have as many users as they may
@@ -589,7 +593,15 @@ class ShardCore:
         self.broadcast_step.tick(now_ms)
         self.connections.tick(now_ms)
         self.inbox_requests.tick()
-        self.evict(now_ms, self.admission.tick(now_ms))
+        self._evicting = self.evict(now_ms, self.admission.tick(now_ms)) > 0
+
+    def next_tick_ms(self, now_ms: int) -> int:
+        """When `tick` has something to do unless an event comes before: `now_ms` while something is under way, else `TICK_REST_MS` later at
+        most."""
+        if self._evicting or self.admission.busy or self.mailbox_store.counts_due or self.mailbox_store.window_closer.wants_commit:
+            return now_ms
+        due_ms = (self.mailbox_store.window_closer.next_ms, self.broadcast_step.next_ms, self.connections.presence.next_ms)
+        return max(min((now_ms + TICK_REST_MS, *(at_ms for at_ms in due_ms if at_ms is not None))), now_ms)
 
     def evict(self, now_ms: int, wanted_bytes: int = 0) -> int:
         """Evict idle mailboxes, others while memory is wanted (`MailboxStore.evict`); returns how many."""

@@ -7,8 +7,9 @@ import pytest
 from engine.core.journal.stored_formats import decode_stored
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.mailbox import Mailbox
-from engine.core.model.envelope import Envelope
+from engine.core.model.envelope import Envelope, Merge
 from engine.core.model.message import Message
+from engine.core.shard.shard import TICK_REST_MS
 from engine.core.wire.records import (
     ACCEPTED,
     CONFLICT,
@@ -700,3 +701,38 @@ def test_the_cost_of_stats_does_not_grow_with_the_mailboxes() -> None:
         world.settle()
     assert many.core.stats(0)["pending"] == 50
     assert calls_of(lambda: many.core.stats(0)) == calls_of(lambda: few.core.stats(0))
+
+
+# -- Ticks. ----------------------------------------------------------------------------------------------------------------
+def test_a_shard_with_nothing_under_way_asks_for_a_tick_a_second_later() -> None:
+    world = World()
+    world.attach(1)
+    world.settle()
+    assert world.core.next_tick_ms(world.now_ms) == world.now_ms + TICK_REST_MS
+
+
+def test_a_shard_asks_for_a_tick_when_a_window_ends() -> None:
+    world = World()
+    world.post(collapse="likes", merge=Merge(300))
+    world.settle()
+    assert world.core.next_tick_ms(world.now_ms) == world.now_ms + 300
+
+
+def test_a_shard_asks_for_a_tick_when_a_suspect_user_is_to_be_offline() -> None:
+    world = World()
+    world.attach(1)
+    world.settle()
+    world.detach(1)
+    world.settle()
+    world.now_ms += world.core.limits.offline_after_ms - 400
+    assert world.core.next_tick_ms(world.now_ms) == world.now_ms + 400
+    world.now_ms += 500
+    assert world.core.next_tick_ms(world.now_ms) == world.now_ms
+
+
+def test_a_shard_with_posts_that_wait_is_ticked_at_once() -> None:
+    world = World()
+    world.attach(1)
+    world.settle()
+    world.post()
+    assert world.core.next_tick_ms(world.now_ms) == world.now_ms
