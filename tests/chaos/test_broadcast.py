@@ -16,8 +16,8 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
 LATE_S = 90
-CONNECTED = 200
-AWAY = 20
+CONNECTED = 100
+AWAY = 10
 BROADCASTS = 20
 
 

@@ -103,7 +103,7 @@ async def test_processes_of_two_versions_serve_side_by_side_and_an_upgrade_is_un
     order = {"user": "buyer", "type": "order.paid", "id": "order-1", "data": {}}
     limited = {"type": "promo.new", "category": "touch"}
     (accepted,) = await victim.publish(order)
-    async with Traffic(victim.url, victim.token, "versions", online=12, away=2, rate=300) as traffic:
+    async with Traffic(victim.url, victim.token, "versions", online=12, away=2, rate=150) as traffic:
         versions.install(THIS)
         await ask(victim, "POST", "/v1/upgrade", scope="operator")
         await when(lambda status: processes(status)["shard-0"][1] == this)  # the next one follows within two seconds

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
 LATE_S = 110
 WINDOW_S = 6
-LIKES = 100
+LIKES = 60
 USERS = 5
 
 

@@ -106,6 +106,7 @@ class Options(Struct, frozen=True):
     enabled: frozenset[str] = frozenset(CLASSES)
     fault_steps: int = 1 << 60
     stop_after: int = 1 << 60  # shrinking: nothing later can matter
+    quiet_s: float = QUIET_S
 
 
 class Outcome(Struct):
@@ -631,7 +632,7 @@ class World:
             loop.run(lambda: self.violation is None and loop.steps < steps, self._after_step)
             if self.violation is None and loop.steps < self.options.stop_after:
                 self._heal()
-                deadline = loop.time() + QUIET_S
+                deadline = loop.time() + self.options.quiet_s
                 loop.run(lambda: self.violation is None and loop.time() < deadline and not self._is_quiet(), self._after_step)
                 if self.violation is None:
                     self._check_quiet()

@@ -13,7 +13,7 @@ from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until_done
 
 LATE_S = 60
-SMALL = {"online": 12, "away": 2, "rate": 300}
+SMALL = {"online": 12, "away": 2, "rate": 150}
 """Traffic of tests; the benchmark has more of everything."""
 
 
