@@ -68,6 +68,15 @@ def test_silence_is_the_longest_pause_of_the_worst_off_user() -> None:
     assert traffic.latency_ms(8, 9) == 0
 
 
+def test_pauses_of_several_users_at_a_time_are_one_silence() -> None:
+    traffic = Traffic("http://127.0.0.1:9", lambda _user, _scopes: "", "t", online=3, away=0)
+    for receiver, moments in zip(
+        traffic.online, ((1.0, 4.0, 5.0, 7.0), (1.5, 3.5, 5.5, 7.0), (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0)), strict=True
+    ):
+        receiver.arrivals = [(at, 0.01) for at in moments]
+    assert traffic.silences(1.0, 7.5, above_s=1.0) == [(1.0, 4.0, 2), (5.0, 7.0, 2)]
+
+
 def test_the_table_replaces_the_one_before_and_nothing_else(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nthe table of before\n{END}\nafter\n")

@@ -2,7 +2,8 @@
 
 Every scenario runs under steady traffic (traffic.py), on real parts: Ray, Redis, sockets. Service is back when every connected user has
 received something that was sent after the fault (after a kill, or after the part may run again). `silence_s` is the longest that any of
-them went without a message. `python -m bench chaos` runs them all, tests/chaos the shorter ones with less of everything.
+them went without a message, `silences` has the worst of those above a second, each with what was killed shortly before and meanwhile.
+`python -m bench chaos` runs them all, tests/chaos the shorter ones with less of everything.
 """
 
 from __future__ import annotations
@@ -28,6 +29,14 @@ from tests.support.running_engine import running_engine
 
 STEADY_S: Final = 3.0
 DISK_BYTES: Final = 64 << 20
+
+SILENCE_S: Final = 1.0
+"""A user who has no message for longer is paused; so the aim says."""
+
+_SILENCES_MAX: Final = 5
+
+_CAUSE_S: Final = 1.0
+"""What was killed so long before a silence began is named beside it."""
 
 
 class NotHere(Exception):
@@ -190,6 +199,15 @@ async def strike(place: Place, scenario: Scenario, name: str, steady_s: float = 
             "fault_s": round(over_s - began_s, 2),
             "back_s": round(back_s, 2),
             "silence_s": traffic.silence_s(began_s, end_s),
+            "silences": [
+                {
+                    "began_s": round(begin - began_s, 2),
+                    "silence_s": round(end - begin, 2),
+                    "users": users,
+                    "kills": {f"{at_s - begin:+.2f} s": role for at_s, role in place.victim.kills if begin - _CAUSE_S <= at_s <= end},
+                }
+                for begin, end, users in traffic.silences(began_s, end_s, SILENCE_S)[:_SILENCES_MAX]
+            ],
             "p99_before_ms": traffic.latency_ms(calm_s, began_s),
             "p99_during_ms": traffic.latency_ms(began_s, over_s + back_s + 1.0),
             **figures,

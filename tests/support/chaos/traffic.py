@@ -13,7 +13,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, Final
 
@@ -177,11 +177,27 @@ class Traffic:
 
     def silence_s(self, from_s: float, to_s: float) -> float:
         """The longest that any online user went without a message in between."""
-        longest = 0.0
+        return round(max(end - begin for begin, end, _ in self._pauses(from_s, to_s)), 2)
+
+    def silences(self, from_s: float, to_s: float, above_s: float) -> list[tuple[float, float, int]]:
+        """Pauses above `above_s`, the longest first: (begin, end, how many online users had one that overlaps it).
+
+        Those that overlap one begin none of their own.
+        """
+        found: list[tuple[float, float, int]] = []
+        left = [pause for pause in self._pauses(from_s, to_s) if pause[1] - pause[0] > above_s]
+        while left:
+            begin, end, _ = max(left, key=lambda pause: pause[1] - pause[0])
+            within = {pause for pause in left if pause[0] < end and pause[1] > begin}
+            found.append((begin, end, len({user for *_, user in within})))
+            left = [pause for pause in left if pause not in within]
+        return found
+
+    def _pauses(self, from_s: float, to_s: float) -> Iterator[tuple[float, float, str]]:
+        """Between two messages of each online user, with that user."""
         for receiver in self.online:
             moments = [from_s, *(at_s for at_s, _ in receiver.arrivals if from_s <= at_s < to_s), to_s]
-            longest = max(longest, *(later - earlier for earlier, later in pairwise(moments)))
-        return round(longest, 2)
+            yield from ((begin, end, receiver.user) for begin, end in pairwise(moments))
 
     async def finish(self, within_s: float = 60) -> dict[str, Any]:
         """Stop publishing, bring in who was away, wait for what is missing; returns the books.

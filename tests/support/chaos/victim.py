@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from redis import Redis
@@ -23,12 +24,14 @@ class Victim:
         url: `http://host:port` of its edges.
         token: (user, scopes) -> a token.
         data_dir: where its own Redis is.
+        kills: what `kill` has ended so far: (when on the monotonic clock, the part).
     """
 
     pid: int
     url: str
     token: Callable[[str, str], str]
     data_dir: Path
+    kills: list[tuple[float, str]] = field(default_factory=list)
 
     @property
     def port(self) -> int:
@@ -46,6 +49,7 @@ class Victim:
         """SIGKILL to one process of a part; returns its id."""
         pid = self.pid_of(role)
         os.kill(pid, signal.SIGKILL)
+        self.kills.append((time.monotonic(), role))
         return pid
 
     @contextmanager
