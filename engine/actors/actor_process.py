@@ -34,6 +34,7 @@ import psutil
 import ray
 import redis.asyncio as redis
 
+from engine.actors import warm_processes
 from engine.actors.carrier import NOWHERE, ActorPeer, Peer, listen
 from engine.actors.engine_key import ConfigLock
 from engine.actors.socket_carrier import Address, CalleeConnection, ExchangeHandler, ServedBy
@@ -76,7 +77,8 @@ def vitals(role: str, index: int, started_ms: int) -> dict[str, Any]:
 
     `cpu_s` is the process's CPU time so far, all threads: its growth per second is the share of a core; `queued_s` is for how long the
     calling thread has been ready to run without a core; `rss_bytes` is its resident memory; `has_place`: whether it takes a place of its
-    node, or started there without one; `formats`: what its code reads (`engine.core.model.formats`).
+    node, or started there without one; `spares`: processes of its node that stand ready for an actor (`engine.actors.warm_processes`);
+    `formats`: what its code reads (`engine.core.model.formats`).
     """
     return {
         "role": role,
@@ -85,6 +87,7 @@ def vitals(role: str, index: int, started_ms: int) -> dict[str, Any]:
         "node": ray.util.get_node_ip_address(),  # type: ignore[no-untyped-call]
         "node_id": _node_id(),
         "has_place": _has_place(),
+        "spares": warm_processes.count(),
         "formats": FORMATS,
         "started_ms": started_ms,
         "cpu_s": time.process_time(),

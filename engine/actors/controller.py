@@ -318,7 +318,15 @@ class Controller:
         for key in fleet.existing():  # what a predecessor had created, or had not ended yet
             fleet.add(key, joining=True)
         self._reconciler = Reconciler(
-            self._config, self._clients, fleet, self._replacements, self._context, self._lock.proof, wanted, self._epoch
+            self._config,
+            self._clients,
+            fleet,
+            self._replacements,
+            self._context,
+            self._lock.proof,
+            wanted,
+            self._epoch,
+            lambda: self._spares.expected(self._all_stats()),
         )
         if self._config.snapshot_interval_s:
             self._snapshots = SnapshotSchedule(self._config, self._clients[0])
@@ -380,8 +388,8 @@ class Controller:
             return
         period_ms, short_ms = self._config.health_ms, min(self._config.health_ms, RETRY_S * 1000)
         while True:
-            # During a start the rounds are close: `engine up` waits for the last actor.
-            settled = self._fleet.ready() and not self._in_a_hurry()
+            # During a start the rounds are close: `engine up` waits for the last actor, or a step for a spare process.
+            settled = self._fleet.ready() and not self._in_a_hurry() and not (self._reconciler is not None and self._reconciler.holds)
             wait_ms = self._round_at_ms + (period_ms if settled else short_ms) - self._context.monotonic_ms()
             if self._round is not None and wait_ms > 0:
                 await asyncio.sleep(wait_ms / 1000)  # a status may have begun a round meanwhile
@@ -410,7 +418,7 @@ class Controller:
         self._own.answered(self._stats(), now_ms)
         for name, window in self._latencies.items():
             window.add(merge(watch.stats[name] for watch in fleet.watches.values() if name in watch.stats), now_ms)
-        self._actors.show(self._config.namespace, [watch.stats for watch in fleet.watches.values()], now_ms)
+        self._actors.show(self._config.namespace, self._all_stats(), now_ms)
         self._keep_spares()
         if self._reconciler is not None:
             self._reconciler.look()
@@ -418,15 +426,21 @@ class Controller:
         await self._record_load(now_ms)
 
     def _keep_spares(self) -> None:
-        """While everything serves, have Ray start a process on a node that lacks a spare one."""
-        if not self._fleet.ready() or self._in_a_hurry() or not (self._sparing is None or self._sparing.done()):
+        """While everything serves, have Ray start processes on a node that lacks a spare one."""
+        reconciler = self._reconciler
+        if reconciler is None or not reconciler.looked or not self._fleet.ready() or reconciler.in_a_hurry:
             return
-        if node := self._spares.bare(watch.stats for watch in self._fleet.watches.values()):
-            self._sparing = asyncio.ensure_future(self._start_spare(node))
+        if not (self._sparing is None or self._sparing.done()):
+            return
+        if node := self._spares.bare(self._all_stats()):
+            self._sparing = asyncio.ensure_future(self._start_spares(node, 1 if reconciler.steady else 2))
 
-    async def _start_spare(self, node: str) -> None:
+    def _all_stats(self) -> list[Mapping[str, Any]]:
+        return [watch.stats for watch in self._fleet.watches.values()]
+
+    async def _start_spares(self, node: str, count: int) -> None:
         try:
-            if await self._actors.start_spare(node):
+            if await self._actors.start_spares(node, count):
                 self._spares.asked()
         except Exception:  # actors that have no spare process start as they would without
             log.exception("no spare process is started on node %s", node)

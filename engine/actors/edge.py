@@ -13,7 +13,9 @@ other edges serve:
                                                              handshakes under way are accepted
     leaving    --`_HANDSHAKES_S`-->               spreading  the port is closed; connections are closed evenly over `drain_spread_ms`; a
                                                              request is answered, and its HTTP connection closed with the response
-    spreading  --no connection, no open request-> ended      idle HTTP connections are closed; the process ends, and Ray starts the next
+    spreading  --no connection, no open request-> left       idle HTTP connections are closed; `stats` says so. The controller ends an edge
+                                                             that is to leave for good, before Ray starts a process that nobody wants
+    left       --`_LEFT_S`-->                     ended      the process ends, and Ray starts the next
 
 A crash in any of them is a crash of an edge: clients and publishers repeat, at other edges.
 """
@@ -95,6 +97,9 @@ _CACHED_MAX: Final = 1000
 
 _STATUS_TIMEOUT_S: Final = 5.0
 
+_LEFT_S: Final = 1.0
+"""For the controller, which looks every 0.1 s, to end an edge that has left."""
+
 _HANDSHAKES_S: Final = 0.5
 """For TCP handshakes under way when an edge hands over: above the round trips of all but satellite links."""
 
@@ -125,6 +130,7 @@ class Edge(Process):
         self._port = port
         self._cache: dict[str, tuple[float, Any]] = {}
         self._leaving: asyncio.Task[None] | None = None
+        self._left = False
         self._controller = ControllerCalls(lambda: find_actor("controller", self._config.namespace), _STATUS_TIMEOUT_S)
         find_archivist = partial(find_actor, "archivist-0", self._config.namespace)
         self._archivist = ControllerCalls(find_archivist, _STATUS_TIMEOUT_S, "the archivist of the history")
@@ -152,6 +158,7 @@ class Edge(Process):
             **base,
             "ready": serving,
             "draining": self._leaving is not None,
+            "left": self._left,
             "link_calls": self._links.calls,
             "links": self._links.carriers(),
             "slots_versions": [slot_map.version for slot_map in self._gateway.slots.maps],
@@ -211,6 +218,8 @@ class Edge(Process):
             await self._signals.drain()
             await self._record_the_rest()
             await self._close_server(clock() + self._config.drain_ms)
+            self._left = True
+            await asyncio.sleep(_LEFT_S)
         finally:
             self._context.end_process()
 

@@ -173,25 +173,29 @@ class RayActors:
         found: dict[str, int] = await asyncio.to_thread(ask, timeout=_GCS_TIMEOUT_S)
         return found
 
-    async def start_spare(self, node_id: str) -> bool:
-        """Have Ray start a process on this node that no actor has (`engine.actors.spares`); False when Ray cannot."""
+    async def start_spares(self, node_id: str, count: int) -> bool:
+        """Have Ray start so many processes on this node that no actor has (`engine.actors.spares`); False when Ray cannot."""
         options = {
             "num_cpus": 0,
             "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False),
             "enable_task_events": False,
         }
         for _ in range(2):
-            placeholder = remote_class(_class_of("Placeholder")).options(**options).remote()
+            placeholders = [remote_class(_class_of("Placeholder")).options(**options).remote() for _ in range(count)]
             try:
-                async with asyncio.timeout(_SPARE_S):
-                    await placeholder.up.remote()
-            except TimeoutError:  # it is being started
-                break
-            except RayError as error:
-                log.info("no spare process on node %s: %s", node_id, error)
-                return False
+                calls = [asyncio.ensure_future(placeholder.up.remote()) for placeholder in placeholders]
+                up, starting = await asyncio.wait(calls, timeout=_SPARE_S)
             finally:
-                ray.kill(placeholder)
+                for placeholder in placeholders:
+                    ray.kill(placeholder)
+            for call in starting:
+                call.cancel()
+            for call in up:
+                if isinstance(error := call.exception(), RayError):
+                    log.info("no spare process on node %s: %s", node_id, error)
+                    return False
+            if not up:
+                break
         return True
 
     def kill(self, handle: Any, *, restart: bool) -> None:

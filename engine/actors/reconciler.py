@@ -18,7 +18,7 @@ beyond the smaller one exist, and own nothing in that map.
     schedulers, growing     create -> ready -> number in the map -> all follow it
     schedulers, shrinking   number in the map -> all follow it -> everybody has read it -> drain -> end
     edges, growing          create
-    edges, shrinking        the clients are handed over -> end
+    edges, shrinking        the clients are handed over and have left -> end
 
 An actor whose process is to be replaced (`engine.actors.replacements`) stays in the map, and Ray starts its next process:
 
@@ -40,6 +40,10 @@ Crash points. The controller dies:
 A shard, source or target, dies: Ray starts it again, it reads the map, and its slots are not part of a step until it serves. The wanted
 numbers change in the middle: the next step goes by the new ones. Two controllers, one of which was cut off: moving is the shards' own
 compare-and-set, so slots may move once more than needed, and the one that writes the wanted numbers or checks its epoch ends itself.
+
+A part that dies in the middle makes its users wait until its next process serves: 0.3 s in a spare process, seconds in one that is started
+then, and actors that came have taken the spare ones. So before sets of slots move to other shards, and before edges leave, nodes get theirs
+again (`engine.actors.spares`); after `_SPARES_MS` it goes on without.
 
 New shards that wait for a machine hold nobody up: after `_JOIN_MS` those that are ready begin. A map has shards 0 to n, and Ray fills
 places in any order: one that got a place before a lower one is ended, so that the lower one gets it, and created again later.
@@ -87,6 +91,9 @@ _JOIN_MS: Final = 10_000
 _CLOSE_ROUNDS_MS: Final = 60_000
 """So long the controller asks new actors often whether they are ready; then they wait for a machine, which takes minutes."""
 
+_SPARES_MS: Final = 10_000
+"""A step waits so long for a spare process: a start on a busy machine takes seconds. Then it goes on without one."""
+
 _MOVE_TIMEOUT_S: Final = 15.0
 """For one set of slots. A shard that has not handed them over by then keeps them, or the map says that it has."""
 
@@ -116,6 +123,7 @@ class Reconciler:
         prove: the proof for a call of this method.
         wanted: what was wanted last.
         epoch: of the controller.
+        spares_expected: whether a node is about to have a spare process (`engine.actors.spares`).
     """
 
     def __init__(
@@ -128,6 +136,7 @@ class Reconciler:
         prove: Callable[[str], bytes],
         wanted: WantedNumbers,
         epoch: int,
+        spares_expected: Callable[[], bool] = lambda: False,
     ) -> None:
         self.wanted = wanted
         self._config = config
@@ -139,6 +148,8 @@ class Reconciler:
         self._now_ms = context.monotonic_ms
         self._prove = prove
         self._epoch = epoch
+        self._spares_expected = spares_expected
+        self._held_ms: float | None = None  # since when steps wait for a spare process; None while none is expected
         self._wanted_ms = self._now_ms()
         self._slots: RoutingTable | None = None
         self._read_ms = float("-inf")  # when it was read last
@@ -218,6 +229,16 @@ class Reconciler:
             self._now_ms() - since_ms < _CLOSE_ROUNDS_MS for since_ms in self._fleet.joining.values()
         )
 
+    @property
+    def looked(self) -> bool:
+        """Whether it knows how the engine is."""
+        return self._slots is not None
+
+    @property
+    def holds(self) -> bool:
+        """Whether a step waits for a spare process."""
+        return self._held_ms is not None and self._now_ms() - self._held_ms < _SPARES_MS
+
     def status(self) -> dict[str, Any]:
         """For the status of the engine."""
         slots, wanted, fleet = self._slots, self.wanted, self._fleet
@@ -293,6 +314,8 @@ class Reconciler:
         kept = min(slots.shards, count)
         moves = self._moves_away(slots, kept, going) if going else await self._moves(slots, kept)
         self._left = slots_in(moves)
+        if moves and not going and self._waits_for_spares():
+            return _BUSY_S
         if moves:
             return 0 if await self._move(moves) else _BUSY_S
         held = set(slots.owners)
@@ -442,20 +465,20 @@ class Reconciler:
                 await fleet.handles[key].hand_over.remote(self._prove("hand_over"))
                 self._replacements.told(key)
         surplus = [key for key in fleet.keys("edge") if key[1] >= wanted]
-        if surplus and any(fleet.serves(("edge", index)) for index in range(wanted)):
+        if surplus and any(fleet.serves(("edge", index)) for index in range(wanted)) and not self._waits_for_spares():
             fleet.leaving.update(surplus)
             await asyncio.gather(*map(self._end_edge, surplus))
         return _POLL_S if self.settled else _BUSY_S
 
     async def _end_edge(self, key: ActorKey) -> None:
-        """Let an edge hand its clients over, and end it when its process ends, before the one that Ray starts next has clients."""
+        """Let an edge hand its clients over, and end it when they have left, before Ray starts its next process, or that has clients."""
         handle = self._fleet.handles[key]
         with contextlib.suppress(RayError, TimeoutError):
             async with asyncio.timeout(_ANSWER_S):  # one that waits for a machine has no clients
                 pid = (await handle.stats.remote())["pid"]
             async with asyncio.timeout((self._config.drain_spread_ms + 3 * self._config.drain_ms) / 1000):
                 await handle.hand_over.remote(self._prove("hand_over"))
-                while (await handle.stats.remote())["pid"] == pid:
+                while (stats := await handle.stats.remote())["pid"] == pid and not stats.get("left"):
                     await asyncio.sleep(_BUSY_S)
         log.info("edge %d has left", key[1])
         self._fleet.end(key)
@@ -532,6 +555,16 @@ class Reconciler:
             log.info("%s %d ends, and starts anew", *key)
             self._replacements.told(key)
             self._fleet.replace(key)
+
+    def _waits_for_spares(self) -> bool:
+        """Whether a step that makes users wait if a part dies meanwhile is to wait until the nodes have a spare process again. Actors that
+        came have taken them. Nodes that are to go are emptied without it."""
+        if not self._spares_expected():
+            self._held_ms = None
+            return False
+        if self._held_ms is None:
+            self._held_ms = self._now_ms()
+        return self.holds
 
     def _add(self, role: str, have: int, wanted: int) -> None:
         """Look after all that there are, and create those that are missing."""

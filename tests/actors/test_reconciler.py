@@ -7,13 +7,14 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from engine.actors import spares
+from engine.actors import reconciler, spares
 from engine.actors.actor_process import ProcessContext
 from engine.actors.controller import Controller
 from engine.config import Config
@@ -240,6 +241,15 @@ async def test_an_edge_leaves_when_its_clients_have_and_only_while_another_serve
     await world.settled()
     assert ("hand_over",) in leaving.calls
     assert world.actors.of("edge") == [0]
+
+
+async def test_an_edge_that_has_left_is_ended_before_its_next_process_is_started(world: World) -> None:
+    controller = await world.start(edges=2)
+    await world.settled()
+    world.actors.actors["edge", 1].lingers = True
+    await controller.scale(edges=1)
+    await world.settled()
+    assert (world.actors.of("edge"), world.actors.ended, world.actors.replaced) == ([0], [("edge", 1)], [])
 
 
 async def test_the_last_edge_that_serves_stays_whatever_is_wanted(world: World) -> None:
@@ -757,6 +767,40 @@ async def test_a_node_that_serves_has_a_spare_process_and_gets_another_when_one_
     await until(lambda: world.actors.spares == ["here", "here"])
 
 
+async def test_slots_move_and_edges_leave_when_the_spare_processes_that_new_actors_took_are_there_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def slowly(node_id: str, count: int) -> bool:
+        world.actors.spares += [node_id] * count
+        return True
+
+    world.actors.warm = 1
+    controller = await world.start(edges=2)
+    await world.settled()
+    monkeypatch.setattr(spares, "EVERY_MS", 0)
+    monkeypatch.setattr(world.actors, "start_spares", slowly)
+    world.actors.warm = 0
+    await until(lambda: world.actors.spares == ["here"])
+    await controller.scale(shards=3, edges=1)
+    await until(lambda: world.actors.spares == ["here"] * 3, within_s=5)  # new actors, and moves to come: two more
+    await until(lambda: [name for name, *_ in world.actors.actors["shard", 2].calls].count("stats") > 3)
+    assert (world.actors.moved, world.actors.ended) == ([], [])
+    world.actors.warm = 2
+    await world.settled()
+    assert Counter((await world.slots()).owners).keys() == {0, 1, 2}
+    assert world.actors.ended == [("edge", 1)]
+
+
+async def test_slots_move_in_the_end_where_a_node_keeps_no_spare_process(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciler, "_SPARES_MS", 100)
+    monkeypatch.setattr(world.actors, "start_spares", AsyncMock(return_value=False))
+    world.actors.warm = 0
+    controller = await world.start()
+    await controller.scale(shards=3)
+    await world.settled()
+    assert (await world.slots()).shards == 3
+
+
 async def test_no_spare_process_is_started_while_a_part_does_not_serve(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spares, "EVERY_MS", 0)
     world.actors.born_ready = False
@@ -771,14 +815,14 @@ async def test_no_spare_process_is_started_while_a_part_does_not_serve(world: Wo
 
 
 async def test_a_controller_goes_on_without_spare_processes_that_cannot_be_started(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refused(node_id: str) -> bool:
+    async def refused(node_id: str, _count: int) -> bool:
         world.actors.spares.append(node_id)
         if len(world.actors.spares) == 1:
             raise ValueError("not with this Ray")
         return len(world.actors.spares) > 2
 
     monkeypatch.setattr(spares, "EVERY_MS", 0)
-    monkeypatch.setattr(world.actors, "start_spare", refused)
+    monkeypatch.setattr(world.actors, "start_spares", refused)
     await world.start()
     await until(lambda: world.actors.spares == ["here", "here", "here"])
     await world.settled()

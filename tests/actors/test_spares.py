@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.actors.spares import EVERY_MS, Spares
+from engine.actors.spares import EVERY_MS, SOON_MS, Spares
 
 
 class World:
@@ -16,6 +16,7 @@ class World:
         self.now_ms = 0.0
         self.rows: list[dict[str, Any]] = []
         self.away: set[str] = set()
+        self.seen: dict[str, int] = {}  # by node; absent where actors do not say
         self.spares = Spares(lambda: self.now_ms)
 
     def start(self, role: str, index: int, node: str) -> None:
@@ -24,10 +25,18 @@ class World:
         self.rows = [row for row in self.rows if (row["role"], row["index"]) != (role, index)]
         self.rows.append({"role": role, "index": index, "node_id": node, "started_ms": int(self.now_ms)})
 
+    def told(self) -> list[dict[str, Any]]:
+        """What the actors say."""
+        return [row | ({"spares": self.seen[row["node_id"]]} if row.get("node_id") in self.seen else {}) for row in self.rows]
+
+    @property
+    def expected(self) -> bool:
+        return self.spares.expected(self.told())
+
     def next(self) -> str:
         """When another may be made; of nodes that are not in `away`."""
         self.now_ms += EVERY_MS
-        node = self.spares.bare(self.rows)
+        node = self.spares.bare(self.told())
         if node and node not in self.away:
             self.spares.asked()
         return node
@@ -60,7 +69,6 @@ def test_a_process_that_ended_without_a_successor_took_no_spare(world: World) ->
 
 
 def test_spares_are_made_one_after_the_other_however_many_processes_start(world: World) -> None:
-    assert world.spares.bare(world.rows) == ""
     assert world.next() == "a"
     world.start("shard", 0, "a")
     assert world.spares.bare(world.rows) == ""
@@ -94,3 +102,52 @@ def test_a_node_that_was_lost_and_is_back_is_a_new_one(world: World) -> None:
 def test_an_actor_whose_node_is_not_known_counts_for_none(world: World) -> None:
     world.rows = [{}, {"role": "shard", "index": 0, "started_ms": 1}]
     assert world.next() == ""
+
+
+def test_a_node_whose_actors_see_a_spare_gets_another_when_the_last_one_is_taken(world: World) -> None:
+    world.seen = {"a": 2, "b": 1}
+    assert world.next() == ""
+    world.start("shard", 0, "a")
+    world.seen["a"] = 1
+    assert world.next() == ""
+    world.start("edge", 0, "a")
+    world.seen["a"] = 0
+    assert [world.next(), world.next()] == ["a", ""]
+
+
+def test_a_spare_is_expected_from_when_a_node_needs_one_until_it_is_seen(world: World) -> None:
+    world.seen = {"a": 1, "b": 1}
+    assert not world.expected
+    world.start("shard", 0, "a")
+    world.seen["a"] = 0
+    assert world.expected
+    assert world.next() == "a"
+    assert world.expected
+    world.seen["a"] = 1
+    assert not world.expected
+
+
+def test_no_spare_is_expected_where_the_last_one_has_not_come_until_one_is_seen(world: World) -> None:
+    world.rows = world.rows[:1]
+    world.seen = {"a": 0}
+    assert world.next() == "a"
+    assert world.expected
+    world.now_ms += SOON_MS
+    assert not world.expected
+    world.start("edge", 0, "a")
+    assert not world.expected
+    assert world.next() == "a"
+    world.seen["a"] = 1
+    assert not world.expected
+    world.start("edge", 0, "a")
+    world.seen["a"] = 0
+    assert world.expected
+
+
+def test_what_a_dead_process_said_of_spares_does_not_hide_that_its_successor_took_one(world: World) -> None:
+    rows = [{"role": "shard", "index": index, "node_id": "a", "started_ms": index, "spares": spares} for index, spares in enumerate((1, 0))]
+    assert world.spares.expected(rows)
+
+
+def test_nothing_is_expected_of_nodes_whose_actors_do_not_say_what_they_see(world: World) -> None:
+    assert not world.expected

@@ -24,6 +24,7 @@ class FakeActor:
         silent: no call returns.
         lost: every call fails, as one whose node is gone.
         busy: its process takes a whole core.
+        lingers: an edge that has left says so, and does not end by itself.
         ready, formats: what `stats` says.
         calls: names of the methods that were called, with their arguments, the proof left out.
     """
@@ -32,6 +33,7 @@ class FakeActor:
         self.key = key
         self.silent, self.lost = False, cloud.placed is not None and key[1] not in cloud.placed
         self.ready = self.has_place = True
+        self.lingers = self.left = False
         self.calls: list[tuple[Any, ...]] = []
         self.loads: dict[int, float] = {}
         self.busy = False
@@ -72,9 +74,14 @@ class FakeActor:
         vitals |= {"cpu_s": time.monotonic() if self.busy else 0.0, "has_place": self.has_place}
         versions = [(await require_slot_map(client)).version for client in self._cloud.clients]
         vitals |= {"formats": self.formats}
+        vitals |= {} if self._cloud.warm is None else {"spares": self._cloud.warm}
+        vitals |= {"left": True} if self.left else {}
         return {**vitals, "ready": self.ready, "slots_version": versions[index % len(versions)], "slots_versions": versions}
 
     async def _hand_over(self, *arguments: Any) -> int:
+        if self.key[0] == "edge" and self.lingers:
+            self.left = True
+            return 0
         if self.key[0] == "edge":
             self._cloud.restart(self)  # it has ended, and Ray starts the next one
             return 0
@@ -127,6 +134,7 @@ class FakeActors(RayActors):
         room: whether a node has a place free.
         guests: those that were created without one.
         spares: nodes on which a process without an actor was started, in order.
+        warm: how many of those there are, as actors say; None: they do not say it.
     """
 
     def __init__(self, *clients: Redis) -> None:
@@ -144,6 +152,7 @@ class FakeActors(RayActors):
         self.asked = 0  # about room
         self.guests: list[ActorKey] = []
         self.spares: list[str] = []
+        self.warm: int | None = None
         self._pids = 0
 
     def next_pid(self) -> int:
@@ -168,8 +177,10 @@ class FakeActors(RayActors):
     async def draining_nodes(self) -> dict[str, int]:
         return self.draining
 
-    async def start_spare(self, node_id: str) -> bool:
-        self.spares.append(node_id)
+    async def start_spares(self, node_id: str, count: int) -> bool:
+        self.spares += [node_id] * count
+        if self.warm is not None:
+            self.warm += count
         return True
 
     def show(self, namespace: str, rows: list[Any], now_ms: float) -> None:
