@@ -371,7 +371,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     timer_failures_max: Positive = 3  # then it waits for the compensation batch: a timer that keeps failing must not delay the rest
     timer_degrade_load: float = 0.9  # of timer_claims_max or _bytes: a shard this busy gets failed timers with the compensation batch only
     timer_compensate_ms: Positive = 1000  # between compensation batches of one shard, timer_batch timers each, while some fail
-    fired_tombstone_s: Positive = 24 * 3600  # how long a cancellation gets `409 already fired` instead of `404`
     list_timers_max: Positive = 1000
     list_timers_bytes: Positive = 2 << 20  # of one listing; a longer one is cut and marked as such
     timer_release_ms: Positive = 1000  # for the scheduler that had a partition to release it, then it is taken; it reads the map as often
@@ -546,10 +545,6 @@ def _storage_rules(config: Config) -> Iterator[tuple[bool, str]]:
     for name, count in (("shards", config.shards), ("schedulers", config.schedulers)):
         yield count == 0 or count >= servers, f"{name}: needed are at least {servers}, one for each server of redis_url"
     remembered_s = config.idempotency_caller_s
-    yield (
-        config.fired_tombstone_s >= remembered_s,
-        "fired_tombstone_s: must not be below idempotency_caller_s, else a repeated publish could fire again",
-    )
     yield (
         config.collapse_window_s_max <= remembered_s,
         "collapse_window_s_max: must not exceed idempotency_caller_s, else a repeated publish could count twice",

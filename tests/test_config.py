@@ -42,7 +42,6 @@ def test_the_defaults_are_of_the_types_they_are_declared_with() -> None:
         ("data_bytes_max", {"data_bytes_max": 2 << 20}),
         ("client_frames_burst", {"client_frames_burst": 100}),
         ("frame_requests_max", {"frame_requests_max": 50_000}),
-        ("fired_tombstone_s", {"fired_tombstone_s": 60}),
         ("collapse_window_s_max", {"collapse_window_s_max": 2 * 86_400}),
         ("digest_ms", {"digest_ms": 86_400_001}),
         ("ttl_s_default", {"ttl_s_default": 31 * 86_400}),

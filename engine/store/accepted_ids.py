@@ -23,6 +23,8 @@ all writers change in the same moment. For `idempotency_caller_s` after that, th
 Crash points: the controller ends between raising the formats and opening the buckets: its successor opens them. A fail-over that loses
 that: the shard that finds the loss opens them again (`engine.store.restore`), and ids that it has lost are forgotten, as all that is lost.
 
+Which timers have fired is in the buckets too, written and read by `engine.store.timer_store`: field `id_hash("", scheduled id)`.
+
 Ids of broadcasts and of actions stay in keys of their own: they are few. `look_up`, of timers that may have taken effect before, has both.
 """
 

@@ -141,7 +141,7 @@ def ids_state_key() -> str:
 
 
 def ids_prefix() -> str:
-    """Prefix; with the number of a bucket appended, a hash: hash of an id -> the first result under it."""
+    """Prefix; with the number of a bucket appended, a hash: hash of an id -> the first result under it; of a fired timer -> its tenant."""
     return "{ids}"
 
 
@@ -205,7 +205,7 @@ def timer_collapse_key(partition: int) -> str:
 
 
 def timer_fired_key(partition: int) -> str:
-    """Sorted set, tombstones of fired timers: `<tenant>:<scheduled id>`, scored by when they are deleted, ms."""
+    """Sorted set, timers that fired before formats `FIRED_IN_BUCKETS`: `<tenant>:<scheduled id>`, scored by when they go, ms."""
     return f"{{t{partition}}}fired"
 
 

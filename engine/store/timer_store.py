@@ -2,9 +2,13 @@
 
 Per partition (all keys share the hash tag `{t<partition>}`): a sorted set of scheduled ids by due time, a hash with the packed
 timers, a sorted set per user for listing, cancelling and the limit, a hash with the collapse keys of timers that have one,
-tombstones of fired and cancelled timers, the epoch that fences older schedulers, the name of the owner, the claim horizon and its
+tombstones of cancelled timers, the epoch that fences older schedulers, the name of the owner, the claim horizon and its
 exceptions (`engine.core.scheduler.claim_horizon`), and what is counted for tenants. The due time in the sorted set is authoritative:
 moving a timer does not rewrite its record.
+
+That a timer has fired is remembered for `idempotency_caller_s` in the buckets of ids (`engine.store.accepted_ids`), as a hash of its
+scheduled id and the tenant: some 30 bytes, which shards delete with the ids. Until formats `FIRED_IN_BUCKETS` it was, and while an engine
+is upgraded it is, a tombstone in a sorted set of the partition, of 94 bytes. It is looked for in both.
 
 A turn is one script run per partition, all partitions in one round trip. A turn may be repeated: a scheduled id is stored once, a
 cancelled one stays cancelled, removing an absent timer changes nothing.
@@ -13,7 +17,7 @@ Ids given by callers are those of immediate publishing (`engine.store.accepted_i
 which may be another server. Therefore two steps: store the id, with the scheduled id in its value; then store the timer. A crash in
 between leaves an id whose timer does not exist: neither armed, nor fired, nor cancelled. A repeat of that publish detects this and stores
 the timer under the scheduled id that is stored with the id, so a publish that is repeated until it is answered is stored exactly once.
-For this the tombstones must outlive the ids (checked in `engine.config`).
+For this what is remembered of a fired or cancelled timer must outlive the id: it is kept as long, and stored later.
 
 Timers count for their tenants (`engine.store.tenant_usage`) from the turn that stores them to the turn that removes them: cancelled, fired
 or erased. A fired timer is removed when the shard's journal has the message, which counts with its page at the next checkpoint: for these
@@ -64,10 +68,12 @@ from engine.core.wire.records import (
     TimerAnswer,
 )
 from engine.errors import CorruptRecord, StorageUnavailable
-from engine.store.accepted_ids import AcceptedIds, packed_text
+from engine.store.accepted_ids import LIBRARY, AcceptedIds, id_hash, packed_text
 from engine.store.epoch import take_epoch
 from engine.store.keys import (
     idempotency_key,
+    ids_prefix,
+    ids_state_key,
     page_key,
     tenants_key,
     timer_cancelled_key,
@@ -93,7 +99,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TAKE_OVER = Script("timers_take_over")
-_TURN = Script("fenced/timers_turn")
+_TURN = Script("fenced/timers_turn", LIBRARY)
 _QUARANTINE = Script("fenced/timers_quarantine")
 _RELEASE = Script("fenced/timers_release")
 _COUNT = Script("fenced/timers_count")
@@ -353,9 +359,9 @@ class TimerStore:
     # -- The script. ---------------------------------------------------------------------------------------------------
     def _call(self, part: StoreWork, entries: Sequence[_TurnEntry], now_ms: int) -> tuple[list[str], list[Any]]:
         open_entries = [entry for entry in entries if entry.answer is None]
-        args = [*self._head(part, now_ms), len(open_entries)]
-        for pair in part.fired.items():
-            args += pair
+        args = self._head(part, now_ms, len(open_entries))
+        for sid, key in part.fired.items():
+            args += (sid, key, _hash(sid))
         for sid, move in part.moved.items():
             args += (sid, *move)
         for entry in open_entries:
@@ -364,12 +370,14 @@ class TimerStore:
             args += [*part.page.after, part.page.until_ms, part.page.limit, part.page.bytes_max]
         return _keys_of(part.partition), args
 
-    def _head(self, part: StoreWork, now_ms: int) -> list[Any]:
-        """The arguments before the number of requests."""
+    def _head(self, part: StoreWork, now_ms: int, requests: int) -> list[Any]:
+        """The arguments before those of single timers."""
         config = self._config
-        forget_at_ms = now_ms + config.fired_tombstone_s * 1000
+        remembered_ms = config.idempotency_caller_s * 1000
         limits = (config.timers_per_user_max, config.tenant_users_max, TIMER_BYTES)
-        return [self.epoch, now_ms, part.claimed_ms, forget_at_ms, *limits, part.claim_ms, len(part.fired), len(part.moved)]
+        counts = (len(part.fired), len(part.moved), requests)
+        head = [self.epoch, now_ms, part.claimed_ms, now_ms + remembered_ms, *limits, part.claim_ms, *counts]
+        return [*head, remembered_ms, int(part.fired_in_buckets)]
 
     def _done(self, part: StoreWork, entries: Sequence[_TurnEntry], reply: list[Any]) -> StoreDone:
         _, stored, replies, page, more, moved, claimed_ms, young = reply
@@ -406,7 +414,14 @@ def _keys_of(partition: int) -> list[str]:
         timer_young_key(partition),
         timer_unpaged_key(partition),
         *_TENANTS_KEYS,
+        ids_state_key(),
+        ids_prefix(),
     ]
+
+
+def _hash(sid: str) -> bytes:
+    """The field that stands for a fired timer; no mailbox key is empty, so it is that of no id."""
+    return id_hash("", sid)
 
 
 def _pairs(scheduling: Sequence[_Scheduling]) -> list[tuple[str, str]]:
@@ -450,12 +465,28 @@ def _request_args(entry: _TurnEntry, config: Config) -> tuple[Any, ...]:
     if isinstance(request, Schedule):
         timer = entry.timer
         assert timer is not None
-        return ("S", timer.sid, timer.key, timer.due_ms, encode_timer(timer), timer.envelope.collapse, page_key(slot_of(timer.key)))
+        return (
+            "S",
+            timer.sid,
+            timer.key,
+            timer.due_ms,
+            encode_timer(timer),
+            timer.envelope.collapse,
+            page_key(slot_of(timer.key)),
+            _hash(timer.sid),
+        )
     if isinstance(request, ListTimers):
         return ("L", request.collapse, request.key, min(request.limit, config.list_timers_max), config.list_timers_bytes, "")
     if isinstance(request, CancelAll):
         return ("A", request.collapse, request.key, " ".join(entry.spared), "", "")
-    return (_ONE_TIMER[type(request)], request.sid, request.tenant, request.due_ms if isinstance(request, Reschedule) else 0, 0, "")
+    return (
+        _ONE_TIMER[type(request)],
+        request.sid,
+        request.tenant,
+        request.due_ms if isinstance(request, Reschedule) else 0,
+        0,
+        _hash(request.sid),
+    )
 
 
 def _settle(entry: _TurnEntry, reply: list[Any], quarantined: list[str]) -> None:

@@ -116,7 +116,9 @@ def test_scripts_run_as_in_a_real_server(real: Any) -> None:
     packed = encode_timer(Timer("3-a", "t:u", NOW_MS + 5, 1, 60_000, Envelope("id", b"\xff" * 8, 1, True, b'"id":"id"')))
     other = encode_timer(Timer("3-b", "t:u", NOW_MS + 5, 1, 60_000, Envelope("id2", b"\xff" * 8, 1, True, b"")))
 
-    def one_turn(done: int, requests: list[tuple[Any, ...]], limit: int = 0, fired: tuple[str, ...] = ()) -> tuple[Any, ...]:
+    a, b = b"a" * 12, b"b" * 12  # what stands for the two ids
+
+    def one_turn(done: int, requests: list[tuple[Any, ...]], limit: int = 0, fired: tuple[Any, ...] = ()) -> tuple[Any, ...]:
         flat = [part for request in requests for part in request]
         page = (0, "", NOW_MS + 1000, limit, 4096) if limit else ()
         partition = (
@@ -132,9 +134,11 @@ def test_scripts_run_as_in_a_real_server(real: Any) -> None:
             "unpaged",
             "users",
             "bytes",
+            "ids",
+            "ids:",
         )
-        head = ("EVAL", turn, 12, *partition, 7, NOW_MS, NOW_MS + 600_000, NOW_MS + 9_000_000, 10, 2, 256, NOW_MS + 2000)
-        return (*head, done, 0, len(requests), *fired, *flat, *page)
+        head = ("EVAL", turn, 14, *partition, 7, NOW_MS, NOW_MS + 600_000, NOW_MS + 9_000_000, 10, 2, 256, NOW_MS + 2000)
+        return (*head, done, 0, len(requests), 86_400_000, 0, *fired, *flat, *page)
 
     commands: list[tuple[Any, ...]] = [
         ("SET", "e", 7),
@@ -145,12 +149,12 @@ def test_scripts_run_as_in_a_real_server(real: Any) -> None:
         ("EVAL", append, 3, "e", "h", "j", 6, 2, b"\x93", 600_000, "7-1"),
         ("XRANGE", "j", "-", "+"),
         ("SET", "te", 7),
-        one_turn(0, [("S", "3-a", "t:u", NOW_MS + 5, packed, "", "page"), ("S", "3-b", "t:u", NOW_MS + 5, other, "", "page")], 10),
-        one_turn(0, [("L", "", "t:u", 10, 4096, 0), ("M", "3-b", "t", NOW_MS + 7, 0, 0)]),
+        one_turn(0, [("S", "3-a", "t:u", NOW_MS + 5, packed, "", "page", a), ("S", "3-b", "t:u", NOW_MS + 5, other, "", "page", b)], 10),
+        one_turn(0, [("L", "", "t:u", 10, 4096, 0), ("M", "3-b", "t", NOW_MS + 7, 0, b)]),
         ("ZSCORE", "users", "t"),
         ("ZSCORE", "bytes", "t"),
-        one_turn(1, [("C", "3-b", "wrong", 0, 0, 0)], 1, fired=("3-a", "")),
-        one_turn(0, [("C", "3-b", "t", 0, 0, 0), ("I", "3-a", "t", 0, 0, 0)]),
+        one_turn(1, [("C", "3-b", "wrong", 0, 0, b)], 1, fired=("3-a", "", a)),
+        one_turn(0, [("C", "3-b", "t", 0, 0, b), ("I", "3-a", "t", 0, 0, a)]),
         ("ZSCORE", "users", "t"),
         ("ZSCORE", "bytes", "t"),
         ("ZRANGE", "due", 0, -1, "WITHSCORES"),

@@ -34,9 +34,19 @@ from engine.core.wire.records import (
     TimerAnswer,
 )
 from engine.errors import Fenced, StorageUnavailable
-from engine.store.keys import idempotency_key, timer_due_key, timer_fired_key, timer_key, timer_quarantine_key, timer_user_prefix
+from engine.publish.message_ids import MessageIds
+from engine.store.keys import (
+    idempotency_key,
+    ids_state_key,
+    timer_due_key,
+    timer_fired_key,
+    timer_key,
+    timer_quarantine_key,
+    timer_user_prefix,
+)
 from engine.store.timer_store import TimerStore
 from tests.support.redis_server import RedisServer, start_redis
+from tests.support.waiting import until
 
 NOW = 1_790_000_000_000
 KEY = "default:ann"
@@ -63,6 +73,7 @@ class Hold:
     def __init__(self, client: Redis, config: Config) -> None:
         self.store = TimerStore(client, config, range(TIMER_PARTITIONS), "scheduler-0")
         self.claimed_ms = NOW - 1
+        self.fired_in_buckets = True
 
     async def ask(self, *requests: Any, now_ms: int = NOW) -> list[TimerAnswer]:
         work = StoreWork(PARTITION, self.claimed_ms, {}, [StoreRequest(request) for request in requests])
@@ -72,7 +83,8 @@ class Hold:
         return await self.ask(*(Schedule(n, idempotent, item) for n, item in enumerate(timers)))
 
     async def fired(self, *sids: str, key: str = KEY, now_ms: int = NOW) -> StoreDone:
-        return (await self.store.apply([StoreWork(PARTITION, self.claimed_ms, dict.fromkeys(sids, key), [])], now_ms))[0]
+        work = StoreWork(PARTITION, self.claimed_ms, dict.fromkeys(sids, key), [], fired_in_buckets=self.fired_in_buckets)
+        return (await self.store.apply([work], now_ms))[0]
 
     async def page(self, page: ReadTimers) -> TimersRead:
         done = (await self.store.apply([StoreWork(PARTITION, self.claimed_ms, {}, [], page)], NOW))[0]
@@ -93,6 +105,20 @@ async def _hold(client: Redis, **settings: Any) -> Hold:
 @pytest.fixture
 async def hold(redis_client: Redis) -> Hold:
     return await _hold(redis_client)
+
+
+@pytest.fixture(params=[False, True], ids=["older schedulers run", "all read formats 4"])
+async def rolled(redis_client: Redis, request: pytest.FixtureRequest) -> Hold:
+    """While an upgrade goes on, and after it."""
+    hold = await _hold(redis_client)
+    hold.fired_in_buckets = request.param
+    return hold
+
+
+async def _buckets(client: Redis) -> dict[bytes, bytes]:
+    """Field and value of all that is in buckets of ids."""
+    keys = [key for key in await client.keys("{ids}*") if key != ids_state_key().encode()]
+    return {field: value for key in keys for field, value in (await client.hgetall(key)).items()}
 
 
 async def _keys(client: Redis) -> set[str]:
@@ -214,8 +240,8 @@ async def test_a_move_changes_the_due_time_everywhere(hold: Hold) -> None:
     assert [found.due_ms for found in (await hold.page(ReadTimers(BEGINNING, NOW + 999, 10, 1 << 20))).timers] == [NOW + 200, NOW + 300]
 
 
-async def test_a_fired_timer_is_told_from_one_that_never_was(hold: Hold) -> None:
-    sid = timer("a").sid
+async def test_a_fired_timer_is_told_from_one_that_never_was(rolled: Hold) -> None:
+    hold, sid = rolled, timer("a").sid
     await hold.schedule(timer("a"))
     await hold.fired(sid)
     await hold.fired(sid)  # again, as after a lost answer
@@ -225,19 +251,52 @@ async def test_a_fired_timer_is_told_from_one_that_never_was(hold: Hold) -> None
     assert await hold.one(Inspect(1, "other", sid)) == (NOT_FOUND, [])
 
 
+async def test_what_fired_before_all_schedulers_read_buckets_is_known_afterwards(hold: Hold, redis_client: Redis) -> None:
+    await hold.schedule(timer("a"), timer("b"))
+    hold.fired_in_buckets = False
+    await hold.fired(timer("a").sid)
+    hold.fired_in_buckets = True
+    await hold.fired(timer("b").sid)
+    assert await redis_client.zcard(timer_fired_key(PARTITION)) == len(await _buckets(redis_client)) == 1
+    for name in "ab":
+        assert await hold.one(Inspect(1, "default", timer(name).sid)) == (ALREADY_FIRED, [])
+
+
 async def test_a_fired_timer_of_an_unknown_owner_leaves_every_index(hold: Hold, redis_client: Redis) -> None:
     await hold.schedule(timer("a"))
     await hold.fired(timer("a").sid, key="")
-    assert await _keys(redis_client) == {timer_fired_key(PARTITION)}
+    assert await _keys(redis_client) == set()
     assert await hold.one(Inspect(1, "default", timer("a").sid)) == (ALREADY_FIRED, [])
 
 
-async def test_what_never_was_gets_no_tombstone(hold: Hold, redis_client: Redis) -> None:
-    await hold.fired(timer("never").sid)
+async def test_what_never_was_gets_no_tombstone(rolled: Hold, redis_client: Redis) -> None:
+    await rolled.fired(timer("never").sid)
     assert await _keys(redis_client) == set()
+    assert await _buckets(redis_client) == {}
+
+
+async def test_a_fired_timer_takes_35_bytes_among_many(hold: Hold, redis_client: Redis) -> None:
+    sids = [timer(MessageIds().short()).sid for _ in range(3000)]
+    for at in range(0, len(sids), 500):
+        await hold.schedule(*(timer(sid.partition("-")[2]) for sid in sids[at : at + 500]))
+        await hold.fired(*sids[at : at + 500])
+    assert len(await _buckets(redis_client)) == len(sids)
+    sizes = [await redis_client.memory_usage(key) for key in await redis_client.keys("{ids}*")]
+    assert sum(filter(None, sizes)) < 40 * len(sids)
+    answers = await hold.ask(*(Inspect(n, "default", sid) for n, sid in enumerate(sids[::7])))
+    assert {answer.status for answer in answers} == {ALREADY_FIRED}
+
+
+async def test_a_fired_timer_is_forgotten_with_the_ids_of_its_time(redis_client: Redis) -> None:
+    hold = await _hold(redis_client, idempotency_caller_s=1)
+    await hold.schedule(timer("a"))
+    await hold.fired(timer("a").sid)
+    assert await hold.one(Inspect(1, "default", timer("a").sid)) == (ALREADY_FIRED, [])
+    await until(lambda: hold.one(Inspect(1, "default", timer("a").sid)), holds=lambda outcome: outcome == (NOT_FOUND, []))
 
 
 async def test_tombstones_are_forgotten_in_time(hold: Hold, redis_client: Redis) -> None:
+    hold.fired_in_buckets = False
     later = NOW + 25 * 3_600_000
     await hold.schedule(timer("a"), timer("b"), timer("c"))
     await hold.fired(timer("a").sid, timer("b").sid)
@@ -364,7 +423,8 @@ async def test_the_idempotency_record_is_what_immediate_publishing_reads(hold: H
     assert 86_000_000 < await redis_client.pttl(idempotency_key(KEY, "mine")) <= 86_400_000
 
 
-async def test_a_duplicate_of_a_fired_or_cancelled_timer_names_it(hold: Hold) -> None:
+async def test_a_duplicate_of_a_fired_or_cancelled_timer_names_it(rolled: Hold) -> None:
+    hold = rolled
     await hold.schedule(timer("a", id="one"), timer("b", id="two"), idempotent=True)
     await hold.fired(timer("a").sid)
     await hold.ask(Cancel(1, "default", timer("b").sid))

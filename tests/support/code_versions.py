@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import engine
-from engine.core.model.formats import FORMATS, ID_BUCKETS, UPGRADES
+from engine.core.model.formats import FIRED_IN_BUCKETS, FORMATS, UPGRADES
 
 THIS: Final = "this"
 OLDER: Final = "older"
@@ -33,13 +33,13 @@ class CodeVersions:
     """
 
     def __init__(self, folder: Path) -> None:
-        assert FORMATS == ID_BUCKETS, "the older version is that before inboxes: take out what came since"
+        assert FORMATS == FIRED_IN_BUCKETS, "the older version is that before inboxes: take out what came since"
         self._installed = folder / "site" / "engine"
         self._installed.parent.mkdir()
         self._places = {THIS: Path(engine.__file__).resolve().parent, OLDER: folder / OLDER}
         shutil.copytree(self._places[THIS], self._places[OLDER], ignore=shutil.ignore_patterns("__pycache__"))
         formats = self._places[OLDER] / "core/model/formats.py"
-        _change(formats, r"^FORMATS: Final = ID_BUCKETS$", "FORMATS: Final = UPGRADES", 1)
+        _change(formats, r"^FORMATS: Final = FIRED_IN_BUCKETS$", "FORMATS: Final = UPGRADES", 1)
         _change(self._places[OLDER] / "actors/controller.py", r"^ *await begin_with_buckets\(client\)\n", "")
         category = self._places[OLDER] / "core/model/category.py"
         _change(

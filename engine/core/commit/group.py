@@ -203,7 +203,7 @@ class GroupBuilder:
         self._outcomes[identity] = (seq, digest, reason) if reason else (seq, digest)
         if post.idempotent or pending.timer:
             group.ids.append(identity)
-            group.values.append(packed_result(digest, seq, reason or pending.timer))
+            group.values.append(packed_result(digest, seq, reason))
             group.owners.append(len(group.posts))
         group.posts.append(pending)
 

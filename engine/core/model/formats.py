@@ -39,5 +39,8 @@ ID_BUCKETS: Final = 3
 may be, `accepted_ids.open_buckets`, since the scripts of all writers have to agree from one moment on. The map keeps older code away.
 The choice `inbox` too, which older code takes for corrupt in profiles and in the terms of messages."""
 
-FORMATS: Final = ID_BUCKETS
+FIRED_IN_BUCKETS: Final = 4
+"""That a timer has fired is stored in the buckets of ids (`engine.store.timer_store`), where older schedulers do not look."""
+
+FORMATS: Final = FIRED_IN_BUCKETS
 """What this code reads, and writes once every process does."""

@@ -62,6 +62,7 @@ from typing import Final
 import msgspec
 
 from engine.config import Config
+from engine.core.model.formats import FIRED_IN_BUCKETS
 from engine.core.model.routing import SlotMap, partition_of_timer, partitions_of, split_key
 from engine.core.scheduler.claim_horizon import ClaimHorizon
 from engine.core.scheduler.firing import LATENESS_BUCKETS_MS, Firing
@@ -376,7 +377,8 @@ class SchedulerCore:
     def _work_of(self, work: dict[int, StoreWork], partition: int) -> StoreWork:
         part = work.get(partition)
         if part is None:
-            part = work[partition] = StoreWork(partition, self._horizon.inherited_ms, {}, [], moved={})
+            in_buckets = self._slots.formats >= FIRED_IN_BUCKETS
+            part = work[partition] = StoreWork(partition, self._horizon.inherited_ms, {}, [], moved={}, fired_in_buckets=in_buckets)
         return part
 
     def _take_batch(self) -> list[Waiting]:

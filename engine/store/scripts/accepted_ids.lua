@@ -4,7 +4,7 @@
 local FIELDS_MAX = 40 -- of a bucket, beyond which there is one more; looked at with every 16th id, so exceeded by some
 local BUCKETS_MAX = 16777216 -- the first three bytes of a hash choose
 
-local ids_key_at, ids_arg_at, ids_stride, ids_count, ids_prefix, ids_ttl_ms, ids_now_s, ids_stamp
+local ids_key_at, ids_arg_at, ids_stride, ids_count, ids_state_key, ids_prefix, ids_ttl_ms, ids_now_s, ids_stamp
 local ids_buckets, ids_low, ids_high -- buckets: nil while ids get keys of their own
 
 -- Linear hashing (Litwin 1980): of `high` places, a power of two, those from `buckets` on are still one with the place `low` below.
@@ -16,20 +16,25 @@ local function ids_sized(buckets)
   ids_low = ids_high / 2
 end
 
-local function ids_open(key_at, arg_at, ttl_ms)
-  ids_key_at, ids_arg_at, ids_ttl_ms, ids_prefix = key_at, arg_at, ttl_ms, KEYS[key_at + 1]
-  ids_stride = #KEYS > key_at + 1 and 3 or 2
-  ids_count = (#ARGV - arg_at + 1) / ids_stride
-  if ids_count == 0 then
-    return
-  end
-  local buckets = redis.call('HGET', KEYS[key_at], 'buckets')
-  if buckets or ids_stride == 2 then
+-- Look how many buckets there are; when that is not said, there is one, unless ids may have keys of their own.
+local function ids_open_buckets(state_key, prefix, ttl_ms, own_keys)
+  ids_state_key, ids_prefix, ids_ttl_ms = state_key, prefix, ttl_ms
+  local buckets = redis.call('HGET', state_key, 'buckets')
+  if buckets or not own_keys then
     ids_sized(tonumber(buckets or '1'))
   end
   ids_now_s = tonumber(redis.call('TIME')[1])
   local rest = math.floor(ids_now_s / 256)
   ids_stamp = string.char(math.floor(rest / 65536) % 256, math.floor(rest / 256) % 256, rest % 256, ids_now_s % 256)
+end
+
+local function ids_open(key_at, arg_at, ttl_ms)
+  ids_key_at, ids_arg_at = key_at, arg_at
+  ids_stride = #KEYS > key_at + 1 and 3 or 2
+  ids_count = (#ARGV - arg_at + 1) / ids_stride
+  if ids_count > 0 then
+    ids_open_buckets(KEYS[key_at], KEYS[key_at + 1], ttl_ms, ids_stride == 3)
+  end
 end
 
 local function ids_bucket(hash)
@@ -144,15 +149,18 @@ local function ids_split()
     redis.call('HSET', to, unpack(moved))
     redis.call('HDEL', from, unpack(gone))
   end
-  redis.call('HSET', KEYS[ids_key_at], 'buckets', ids_buckets)
+  redis.call('HSET', ids_state_key, 'buckets', ids_buckets)
 end
 
--- Add buckets where those of these ids, which were stored, have become too large.
+-- Add a bucket where that of this id, which was stored, has become too large.
+local function ids_grow_at(hash)
+  if string.byte(hash, 4) < 16 and ids_buckets < BUCKETS_MAX and redis.call('HLEN', ids_bucket(hash)) > FIELDS_MAX then
+    ids_split()
+  end
+end
+
 local function ids_grow(stored)
   for i = 1, ids_buckets and #stored or 0 do
-    local hash = ARGV[ids_arg_at + ids_stride * stored[i]]
-    if string.byte(hash, 4) < 16 and ids_buckets < BUCKETS_MAX and redis.call('HLEN', ids_bucket(hash)) > FIELDS_MAX then
-      ids_split()
-    end
+    ids_grow_at(ARGV[ids_arg_at + ids_stride * stored[i]])
   end
 end

@@ -1,14 +1,15 @@
 -- One turn of a timer partition: remove fired timers, move postponed ones, advance the claim horizon, apply requests in order, read a
 -- page. Idempotent.
 -- KEYS: epoch, due, timer, fired, cancelled, prefix of the users' indexes, collapse keys, claimed, young, unpaged (same hash tag),
---       of all tenants: users, bytes
+--       of all tenants: users, bytes; of ids (accepted_ids.lua): state, prefix of the buckets
 -- ARGV: epoch, now, claimed-before, forget-at, timers per user, users per tenant or 0, bytes a timer takes beside its record,
---       claim-until or 0, number of fired, number of moved, number of requests,
---       fired: (sid, mailbox key or '')...
+--       claim-until or 0, number of fired, number of moved, number of requests, how long ids are remembered in ms,
+--       1 where it is stored in the buckets that a timer has fired, 0 in `fired`,
+--       fired: (sid, mailbox key or '', hash of the sid)...
 --       moved: (sid, due, mailbox key)...
 --       requests: (kind, sid, tenant or mailbox key, x, y, z)...
---         'S' schedule: mailbox key, due, packed timer, collapse key or ''; and a seventh, the key of the user's page
---         'I' inspect: tenant    'C' cancel: tenant    'M' move: tenant, due
+--         'S' schedule: mailbox key, due, packed timer, collapse key or ''; and two more, the key of the user's page, hash of the sid
+--         'I' inspect: tenant    'C' cancel: tenant    'M' move: tenant, due; z of each is the hash of the sid
 --         'L' list: sid is the collapse key or '', mailbox key, limit, bytes
 --         'A' cancel all: sid is the collapse key or '', mailbox key, scheduled ids to keep joined by spaces
 --       page, or nothing: after-ms, after-sid, until-ms, limit, bytes
@@ -35,6 +36,26 @@ local function owner_of(packed)
   return read and type(key) == 'string' and key or nil
 end
 
+-- That a timer has fired is looked for in both places: before formats `FIRED_IN_BUCKETS` it was stored in `fired`.
+local buckets_open = false
+
+local function open_buckets()
+  if not buckets_open then
+    buckets_open = true
+    ids_open_buckets(KEYS[13], KEYS[14], tonumber(ARGV[12]), false)
+  end
+end
+
+local exist = {}
+
+-- Whether there are tombstones of this kind at all, as of the first time it is asked.
+local function has(tombs)
+  if exist[tombs] == nil then
+    exist[tombs] = redis.call('EXISTS', tombs) == 1
+  end
+  return exist[tombs]
+end
+
 -- Delete `count` expired tombstones, twice as many as were added; the key expires when the partition is idle.
 local function expire_tombstones(tombs, count)
   local old = redis.call('ZRANGEBYSCORE', tombs, '-inf', now, 'LIMIT', 0, count)
@@ -47,14 +68,16 @@ end
 -- Store a tombstone of a fired or cancelled timer.
 local function add_tombstone(tombs, tenant, sid)
   redis.call('ZADD', tombs, forget_at, tenant .. ':' .. sid)
+  exist[tombs] = true
   expire_tombstones(tombs, 2)
 end
 
-local function fate_of(tenant, sid)
-  local name = tenant .. ':' .. sid
-  if redis.call('ZSCORE', fired_key, name) then
+local function fate_of(tenant, sid, hash)
+  open_buckets()
+  local name, fired = tenant .. ':' .. sid, redis.call('HGET', ids_bucket(hash), hash)
+  if fired and ids_live(fired) and string.sub(fired, 5) == tenant or has(fired_key) and redis.call('ZSCORE', fired_key, name) then
     return 'fired'
-  elseif redis.call('ZSCORE', cancelled_key, name) then
+  elseif has(cancelled_key) and redis.call('ZSCORE', cancelled_key, name) then
     return 'cancelled'
   end
   return 'absent'
@@ -110,7 +133,7 @@ local function is_of(sid, collapse)
   return collapse == '' or redis.call('HGET', collapse_key, sid) == collapse
 end
 
-local function schedule(sid, key, due, packed, collapse, page_key)
+local function schedule(sid, key, due, packed, collapse, page_key, hash)
   local there = redis.call('HGET', timer_key, sid)
   if there then
     local present_due = redis.call('ZSCORE', due_key, sid)
@@ -118,7 +141,7 @@ local function schedule(sid, key, due, packed, collapse, page_key)
     return {'present', present_due, there}
   end
   local tenant = tenant_of(key)
-  local fate = fate_of(tenant, sid)
+  local fate = fate_of(tenant, sid, hash)
   if fate ~= 'absent' then
     return {fate}
   end
@@ -152,10 +175,10 @@ local function schedule(sid, key, due, packed, collapse, page_key)
 end
 
 -- Inspect, move or cancel one timer of a tenant.
-local function decide(kind, sid, tenant, new_due)
+local function decide(kind, sid, tenant, new_due, hash)
   local packed = redis.call('HGET', timer_key, sid)
   if not packed then
-    return {fate_of(tenant, sid)}
+    return {fate_of(tenant, sid, hash)}
   end
   local key, due = owner_of(packed), redis.call('ZSCORE', due_key, sid)
   if not key or not due then
@@ -268,15 +291,15 @@ end
 -- Remove fired timers: one command per timer for its user's index, the rest in bulk. Records are read a few at a time, as they have the
 -- bodies of messages.
 local function remove_fired(first, count)
-  local gone, tombs = {}, {}
-  for from = first, first + 2 * count - 2, 100 do
+  local gone, tombs, in_buckets = {}, {}, ARGV[13] == '1'
+  for from = first, first + 3 * count - 3, 150 do
     local sids = {}
-    for at = from, math.min(from + 98, first + 2 * count - 2), 2 do
+    for at = from, math.min(from + 147, first + 3 * count - 3), 3 do
       sids[#sids + 1] = ARGV[at]
     end
     local records = redis.call('HMGET', timer_key, unpack(sids))
     for i = 1, #sids do
-      local sid, key, packed = sids[i], ARGV[from + 2 * i - 1], records[i]
+      local sid, key, hash, packed = sids[i], ARGV[from + 3 * i - 2], ARGV[from + 3 * i - 1], records[i]
       if packed and key == '' then
         key = owner_of(packed) or ''
       end
@@ -288,8 +311,8 @@ local function remove_fired(first, count)
           have_fewer[key] = true
         end
         gone[#gone + 1] = sid
-        tombs[#tombs + 1] = forget_at
-        tombs[#tombs + 1] = tenant .. ':' .. sid
+        tombs[#tombs + 1] = in_buckets and hash or forget_at
+        tombs[#tombs + 1] = in_buckets and tenant or tenant .. ':' .. sid
       end
     end
   end
@@ -298,9 +321,17 @@ local function remove_fired(first, count)
     redis.call('HDEL', timer_key, unpack(gone, from, to))
     redis.call('ZREM', due_key, unpack(gone, from, to))
     redis.call('HDEL', collapse_key, unpack(gone, from, to))
-    redis.call('ZADD', fired_key, unpack(tombs, 2 * from - 1, 2 * to))
+    if not in_buckets then
+      redis.call('ZADD', fired_key, unpack(tombs, 2 * from - 1, 2 * to))
+    end
   end
-  if #gone > 0 then
+  if #gone > 0 and in_buckets then
+    open_buckets()
+    for i = 1, #tombs, 2 do
+      redis.call('HSET', ids_bucket(tombs[i]), tombs[i], ids_stamp .. tombs[i + 1])
+      ids_grow_at(tombs[i])
+    end
+  elseif #gone > 0 then
     expire_tombstones(fired_key, 2 * #gone)
   end
 end
@@ -325,8 +356,8 @@ local function move_again(first, count)
 end
 
 local fired, again = tonumber(ARGV[9]), tonumber(ARGV[10])
-remove_fired(12, fired)
-local at = 12 + 2 * fired
+remove_fired(14, fired)
+local at = 14 + 3 * fired
 local moved = move_again(at, again)
 at = at + 3 * again
 
@@ -338,14 +369,14 @@ local replies = {}
 for i = 1, tonumber(ARGV[11]) do
   local kind, sid, whose, x, y, z = unpack(ARGV, at, at + 5)
   if kind == 'S' then
-    replies[i] = schedule(sid, whose, x, y, z, ARGV[at + 6])
-    at = at + 1
+    replies[i] = schedule(sid, whose, x, y, z, ARGV[at + 6], ARGV[at + 7])
+    at = at + 2
   elseif kind == 'L' then
     replies[i] = list(sid, whose, tonumber(x), tonumber(y))
   elseif kind == 'A' then
     replies[i] = cancel_all(sid, whose, x)
   else
-    replies[i] = decide(kind, sid, whose, x)
+    replies[i] = decide(kind, sid, whose, x, z)
   end
   at = at + 6
 end
