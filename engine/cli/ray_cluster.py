@@ -47,7 +47,6 @@ LOCAL_SETTINGS: Final = {
     "RAY_kill_idle_workers_interval_ms": "5000",
     "RAY_kill_worker_timeout_milliseconds": "500",  # 5000 by default: a hung actor is ended for good so long after it was told to end
     "RAY_gcs_pull_resource_loads_period_milliseconds": "5000",
-    "RAY_io_context_monitor_probe_interval_ms": "10000",
     "RAY_DASHBOARD_AGGREGATOR_AGENT_CHECK_MAIN_THREAD_LIVENESS_INTERVAL_SECONDS": "5",  # 0.1 by default
     "REPORTER_UPDATE_INTERVAL_MS": "3600000",  # 5000 by default: figures of every process for the dashboard, which is not started
 }
