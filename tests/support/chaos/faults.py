@@ -87,10 +87,10 @@ def scaled(*numbers: dict[str, int], killing: bool = False) -> Fault:
             for wanted in numbers:
                 began_s = time.monotonic()
                 await _asked(http, victim, "POST", "/v1/scale", wanted)
-                while not (scaling := (await _asked(http, victim, "GET", "/v1/status"))["scaling"])["settled"] or scaling["have"] != {
+                while not (scaling := (await _asked(http, victim, "GET", "/v1/status"))["scaling"]).get("settled") or scaling["have"] != {
                     **scaling["have"], **wanted,
                 }:  # fmt: skip
-                    if killing and kills < _KILLS_EACH * (len(took_s) + 1) and (scaling["moves"] or scaling["leaving"]):
+                    if killing and kills < _KILLS_EACH * (len(took_s) + 1) and (scaling.get("moves") or scaling.get("leaving")):
                         victim.kill(("shard", "controller", "redis", "shard", "edge", "scheduler")[kills % 6])
                         kills += 1
                     await asyncio.sleep(0.05)
