@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import psutil
 from msgspec import Struct
 from redis import Redis
 
@@ -28,11 +29,12 @@ from engine.cli.settings import variable
 from engine.store.embedded_redis import dying_with_parent
 from tests.support.free_port import free_port
 from tests.support.load.poster import Poster
-from tests.support.process_tree import tree
+from tests.support.process_tree import spare_processes, tree
 
 SECRET = "bench-secret-0123456789abcdef0123456789abcdef"
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 30
+_IDLE_S = 0.02  # of CPU within half a second
 _LINK_CALLS = re.compile(rb'^engine_edge_link_calls_total\{edge="[^"]+"\} (\S+)$', re.MULTILINE)
 
 
@@ -156,6 +158,8 @@ def engine(place: Place = HERE, **options: object) -> Iterator[Engine]:
             )  # fmt: skip
         try:
             _wait_ready(process, f"http://{place.host}:{port}/readyz", log)
+            if place is HERE:
+                _wait_spare(process.pid)
             redis_url = str(settings.get("redis_url", ""))
             yield Engine(process.pid, port, Path(folder, "data"), place, redis_url)
         finally:
@@ -168,6 +172,20 @@ def engine(place: Place = HERE, **options: object) -> Iterator[Engine]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _wait_spare(engine: int) -> None:
+    """The process that is kept ready for a killed one has been started, and is idle: a second of CPU that is no message's."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    last = -1.0
+    while time.monotonic() < deadline:
+        spares = spare_processes(engine)
+        spent = sum(psutil.Process(pid).cpu_times().user for pid in spares)
+        if spares and spent - last < _IDLE_S:
+            return
+        last = spent
+        time.sleep(0.5)
+    raise SystemExit("the engine has started no spare process")
 
 
 def _wait_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
