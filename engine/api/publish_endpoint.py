@@ -11,7 +11,6 @@ differs.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -26,7 +25,7 @@ from engine.http.problems import Problem
 from engine.publish.drafts import Draft, parse_drafts
 from engine.publish.media_types import Content
 from engine.publish.request_trace import RequestTrace
-from engine.publish.results import ItemResult, results_body
+from engine.publish.results import results_body
 from engine.publish.type_retention import keep_by_type
 
 PATH: Final = "/v1/notifications"
@@ -129,42 +128,13 @@ class PublishEndpoint:
         gateway = self._gateway
         if gateway.spans is not None or content.traceparent:
             return await self._publish_traced(body, content, principal)
-        turn = self.enter(body, content, principal)
+        turn = gateway.request_queue.enter(body, content, principal.tenant)
         if turn is not None:
             await turn
         drafts = self.parse(body, content, principal)
         await self._complete(drafts)
-        return await self.post(drafts)
-
-    # -- The steps of `publish`, for requests that share a call to their shard: see `engine.api.publish_frames`. -----------------
-    @property
-    def shares_calls(self) -> bool:
-        """Whether nothing is traced and no message gets links now; else `publish` takes each request."""
-        return self._gateway.spans is None and not self._rule_book.linked()
-
-    def enter(self, body: bytes, content: Content, principal: Principal) -> asyncio.Future[None] | None:
-        """None when it is this request's turn to be parsed, else what is done when it is. Raises Overloaded: it would wait too long."""
-        return self._gateway.request_queue.enter(body, content, principal.tenant)
-
-    def shard_of(self, draft: Draft) -> int:
-        """The shard that a draft for a user goes to now."""
-        return self._gateway.slots.owner(draft.key)
-
-    async def post(self, drafts: Sequence[Draft]) -> bytes:
-        """Publish the drafts of one request; the body of the 202. Raises as `publish`."""
-        return self._body(await self._gateway.shard_client.post(drafts))
-
-    async def post_each(self, drafts: Sequence[Draft]) -> list[bytes | Problem]:
-        """Publish drafts for users, each of a request of its own: the body of its 202, or why it is none.
-
-        Raises:
-            Overloaded, Unavailable: nothing was sent.
-        """
-        outcomes = await self._gateway.shard_client.post_each(drafts)
-        return [outcome if isinstance(outcome, Problem) else self._body((outcome,)) for outcome in outcomes]
-
-    def _body(self, results: Sequence[ItemResult]) -> bytes:
-        return results_body(results, self._gateway.storage.durability)
+        results = await gateway.shard_client.post(drafts)
+        return results_body(results, gateway.storage.durability)
 
     async def _publish_traced(self, body: bytes, content: Content, principal: Principal) -> bytes:
         gateway = self._gateway
@@ -180,7 +150,7 @@ class PublishEndpoint:
             trace.failed(error)
             raise
         trace.answered(results)
-        return self._body(results)
+        return results_body(results, gateway.storage.durability)
 
     async def _complete(self, drafts: Sequence[Draft]) -> None:
         """Add the links that the rules in force give to messages of some categories."""

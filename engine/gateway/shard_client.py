@@ -27,7 +27,7 @@ from engine.errors import Overloaded, Unavailable
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.pending_calls import PendingCall, PendingCalls
 from engine.gateway.ports import EdgeContext
-from engine.http.problems import Problem, over_quota, whole_seconds
+from engine.http.problems import over_quota, whole_seconds
 from engine.publish.broadcasts import BroadcastPublisher
 from engine.publish.drafts import Draft, leave_out_inbox
 from engine.publish.results import (
@@ -83,38 +83,6 @@ class ShardClient:
             Problem: at least one draft was not accepted, or not in time (see `engine.publish.results`).
         """
         started_ms = self._clock()
-        results, answers = await self._outcomes(drafts)
-        self._measure(started_ms, drafts[:1])
-        raise_unless_taken(results, drafts, answers)
-        return results
-
-    async def post_each(self, drafts: Sequence[Draft]) -> list[ItemResult | Problem]:
-        """As `post`, in one call, for drafts that are each of a request of its own, and for users: the result of each, or its problem.
-
-        Raises:
-            Overloaded, Unavailable: nothing was sent.
-        """
-        started_ms = self._clock()
-        results, answers = await self._outcomes(drafts)
-        self._measure(started_ms, drafts)
-        outcomes: list[ItemResult | Problem] = []
-        for draft, result, answer in zip(drafts, results, answers, strict=True):
-            try:
-                raise_unless_taken((result,), (draft,), (answer,))
-            except Problem as problem:
-                outcomes.append(problem)
-            else:
-                outcomes.append(result)
-        return outcomes
-
-    def _measure(self, started_ms: int, drafts: Sequence[Draft]) -> None:
-        """Requests have ended: those of these drafts."""
-        took_ms, now_ms = self._clock() - started_ms, self._wall_ms()
-        for draft in drafts:
-            self._metrics.publish_took(took_ms, draft.envelope.id, now_ms, sampled_trace_id(draft.envelope.body))
-
-    async def _outcomes(self, drafts: Sequence[Draft]) -> tuple[list[ItemResult], Sequence[Any]]:
-        """The result of each draft, accepted or not, and the answers of shards and schedulers."""
         if not self.offers_inbox:
             leave_out_inbox(drafts)
         to_log = [place for place, draft in enumerate(drafts) if draft.topic is not None and not draft.due_ms]
@@ -131,10 +99,13 @@ class ShardClient:
             by_place.update(zip(to_peers, await self._await_post(others, call), strict=True))
             results = [by_place[place] for place in range(len(drafts))]
         if drafts:
+            envelope = drafts[0].envelope
+            self._metrics.publish_took(self._clock() - started_ms, envelope.id, self._wall_ms(), sampled_trace_id(envelope.body))
             self._metrics.published(split_key(drafts[0].key)[0], [result.status for result in results])
         if self.outcomes is not None:
             self._record(drafts, results)
-        return results, call.answers
+        raise_unless_taken(results, drafts, call.answers)
+        return results
 
     def _record(self, drafts: Sequence[Draft], results: Sequence[ItemResult]) -> None:
         """Record what was scheduled, and broadcasts; shards record the rest."""

@@ -46,8 +46,6 @@ normal and 100 % for high priority (`priority_lanes.SHARES`). A 429 has `Retry-A
   about any number of users brings no shard to a level.
 - A breaker refuses what its shard would leave unanswered for publish_timeout_ms. Delayed messages need a scheduler and broadcasts their
   log, so they are accepted, as are items for the users of other shards; connections stay.
-- A frame of a connection that a publisher holds (`engine.transports.publisher_socket`) is a request here, refused at the same places. The
-  connection is not read while too much of it is unanswered, so one publisher waits rather than being refused for itself.
 - What is refused before anything was sent was not accepted. In `results` every item has its own outcome; repeating the whole request
   under the same ids is safe in every case.
 """

@@ -1,10 +1,10 @@
 """A WebSocket that a publisher holds: any number of publish requests on one connection, answered as each becomes durable.
 
-    client --{"type":"publish","ref","items"}--> PublisherSocket --those of a read--> PublishFrames, each as a request
+    client --{"type":"publish","ref","items"}--> PublisherSocket --a task--> PublishEndpoint, as a request
     client <--{"type":"publish_result","ref","status",...}-- the results of a turn of the event loop, in one write
 
 Bytes, handshake, heartbeats, tokens and closing are those of `DirectWebSocket`; what a frame publishes is checked, queued, traced, counted
-and answered by the code of requests (`engine.api.publish_frames`). The connection is of no user: no shard knows it, it receives nothing,
+and answered by the code of requests (`engine.api.publish_endpoint`). The connection is of no user: no shard knows it, it receives nothing,
 and it makes nobody present.
 
 States of a frame: arrived -> under way -> answered. Who owns it: this object until a result is written, then nobody.
@@ -31,7 +31,6 @@ from collections.abc import MutableSet
 from typing import Any, Final
 
 from engine.api.publish_endpoint import PublishEndpoint
-from engine.api.publish_frames import PublishFrames
 from engine.auth.tokens import Principal
 from engine.core.wire import client_frames
 from engine.core.wire.client_frames import ClientAuth, ClientPing, ClientPublish
@@ -40,12 +39,14 @@ from engine.gateway.connection import NO_CURSOR, PUBLISHER
 from engine.gateway.gateway import GOING_AWAY, TOKEN_REFUSED, Gateway
 from engine.http.error_responses import problem_of
 from engine.http.problems import Problem
+from engine.publish.media_types import Content
 from engine.transports.websocket_protocol import INVALID_DATA, NOT_UTF8, Verify
 from engine.transports.websocket_transport import DirectWebSocket
 
 _FRAME_BYTES: Final = 1024
 """Of a publish frame beside its items: `type`, and `ref` with escapes."""
 
+_JSON: Final = Content()
 
 log = logging.getLogger(__name__)
 
@@ -58,14 +59,15 @@ class PublisherSocket(DirectWebSocket):
         publisher: takes what is published.
     """
 
-    __slots__ = ("_arrived", "_frames", "_held", "_leaving", "_results", "_unanswered", "_unanswered_bytes")
+    __slots__ = ("_arrived", "_held", "_leaving", "_publisher", "_results", "_tasks", "_unanswered", "_unanswered_bytes")
 
     receives = False
 
     def __init__(self, gateway: Gateway, owner: Principal, verify: Verify, publisher: PublishEndpoint) -> None:
         super().__init__(gateway, owner, NO_CURSOR, "", verify)
-        self._frames = PublishFrames(publisher)
+        self._publisher = publisher
         self._arrived: list[ClientPublish] = []  # by the read that is being handled
+        self._tasks: set[asyncio.Task[None]] = set()  # the loop holds them weakly
         self._results: list[bytes] = []  # to be written at the end of this turn
         self._unanswered = 0  # frames
         self._unanswered_bytes = 0  # of their items
@@ -88,7 +90,8 @@ class PublisherSocket(DirectWebSocket):
         super().data_received(data)
         if self._arrived:
             arrived, self._arrived = self._arrived, []
-            self._begin(arrived)
+            for frame in arrived:
+                self._begin(frame)
             self._regulate()
 
     def text(self, data: bytes) -> None:
@@ -114,25 +117,27 @@ class PublisherSocket(DirectWebSocket):
             elif type(frame) is ClientAuth:
                 self._reauthenticate(frame.token)
 
-    def _begin(self, arrived: list[ClientPublish]) -> None:
+    def _begin(self, frame: ClientPublish) -> None:
         if self.gateway.wall_ms() >= self.expires_ms:
             self.close(TOKEN_REFUSED, "the token has expired")
         if self.ended:
             return
-        frames = [bytes(frame.items) for frame in arrived]
-        self._unanswered += len(frames)
-        self._unanswered_bytes += sum(map(len, frames))
+        items = bytes(frame.items)
+        self._unanswered += 1
+        self._unanswered_bytes += len(items)
+        task = asyncio.get_running_loop().create_task(self._publish(frame.ref, items))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-        def on_result(place: int, result: bytes | Exception) -> None:
-            ref = arrived[place].ref
-            frame = client_frames.publish_result(ref, result) if isinstance(result, bytes) else self._refusal(ref, result)
-            self._answered(frame, len(frames[place]))
-
-        if self._leaving:
-            for place in range(len(frames)):
-                on_result(place, Unavailable("going away"))
-        else:
-            self._frames.begin(frames, self.owner, on_result)
+    async def _publish(self, ref: str, items: bytes) -> None:
+        try:
+            if self._leaving:
+                raise Unavailable("going away")
+            self._publisher.check(self.owner)
+            result = client_frames.publish_result(ref, await self._publisher.publish(items, _JSON, self.owner))
+        except Exception as error:
+            result = self._refusal(ref, error)
+        self._answered(result, len(items))
 
     def _refusal(self, ref: str, error: Exception) -> bytes:
         if not isinstance(error, Problem | Overloaded | Unavailable):

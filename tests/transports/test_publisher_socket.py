@@ -15,6 +15,7 @@ from engine.core.model.revocation import USER, Revocation
 from engine.core.model.routing import spread
 from engine.core.wire import records as wire
 from engine.gateway.gateway import GOING_AWAY, TOKEN_REFUSED
+from engine.transports.publisher_socket import PublisherSocket
 from engine.transports.websocket_protocol import FORBIDDEN, INVALID_DATA, POLICY_VIOLATION, TOO_MANY_FRAMES, TOO_SLOW
 from tests.support.edge_world import client_frame, closed_with, edge_world, frame_of
 from tests.support.waiting import until
@@ -123,6 +124,20 @@ async def test_frames_of_one_read_each_have_their_own_result() -> None:
         told = [await frame_of(socket, "publish_result") for _ in range(300)]
         assert {one["ref"]: one["status"] for one in told} == {str(n): 202 if n % 3 else 422 for n in range(300)}
         assert {one["results"][0]["user"] for one in told if one["status"] == 202} == {f"u{n}" for n in range(300) if n % 3}
+
+
+async def test_a_message_that_is_held_up_holds_up_no_other_frame_of_its_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with edge_world() as world, world.connect_publisher() as socket:
+        take = world.shard.take
+        monkeypatch.setattr(world.shard, "take", lambda record: getattr(record, "key", "") == "default:slow" or take(record))
+        (connection,) = world.gateway.connections.values()
+        assert isinstance(connection, PublisherSocket)
+        frames = [publish_frame({**ITEM, "user": user}, user) for user in ("u1", "slow", "u2", "u3")]
+        connection.data_received(b"".join(client_frame(frame.encode()) for frame in frames))
+        assert {(await frame_of(socket, "publish_result"))["ref"] for _ in range(3)} == {"u1", "u2", "u3"}
+        monkeypatch.undo()
+        world.shard.reset()
+        assert (await frame_of(socket, "publish_result"))["ref"] == "slow"
 
 
 @pytest.mark.parametrize(("scopes", "status"), [("connect", 403), ("connect publish", 101), ("publish", 101)])
