@@ -28,8 +28,12 @@ def representative(results: Iterable[Result]) -> list[Result]:
 
 def _own(results: Sequence[Result]) -> list[Result]:
     """Without the engine's by turns with peers, where it was measured alone, too."""
-    alone = {result["bench"] for result in results if result.get("system") == "engine" and not result.get("compared")}
-    return [result for result in results if not (result.get("compared") and result["system"] == "engine" and result["bench"] in alone)]
+    alone = [(result["bench"], result["case"]) for result in results if result.get("system") == "engine" and not result.get("compared")]
+
+    def measured_alone(result: Result) -> bool:
+        return any(bench == result["bench"] and case == result["case"] for bench, case in alone)
+
+    return [result for result in results if not (result.get("compared") and result["system"] == "engine" and measured_alone(result))]
 
 
 def charts(results: Sequence[Result]) -> dict[str, str]:
@@ -124,7 +128,7 @@ def _comparisons(results: Sequence[Result]) -> str:
         cells = [f"{own:g} {comparison.unit}"]
         cells += [f"{found[peer]:g} ({own / found[peer]:.2f} x)" if found.get(peer) else "-" for peer in peers]
         goal = "-"
-        if comparison.peer in found:
+        if found.get(comparison.peer):
             reached = own / found[comparison.peer] <= comparison.at_most
             goal = f"at most {comparison.at_most:g} x {comparison.peer}: {'met' if reached else 'not met'}"
         rows.append((comparison.text, *cells, goal))

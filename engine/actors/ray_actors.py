@@ -19,7 +19,6 @@ from importlib import import_module
 from typing import Any, Final
 
 import ray
-from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from engine.actors import loaded_code
@@ -191,7 +190,7 @@ class RayActors:
             for call in starting:
                 call.cancel()
             for call in up:
-                if isinstance(error := call.exception(), RayError):
+                if (error := call.exception()) is not None:
                     log.info("no spare process on node %s: %s", node_id, error)
                     return False
             if not up:

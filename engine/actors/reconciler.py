@@ -330,7 +330,10 @@ class Reconciler:
         if wanted.sharing and kept == wanted.shards and not (going or self._upgrading_shards()):
             await self._shared(wanted)
         await self._end_surplus("shard", slots, max(slots.shards, count))
-        return _POLL_S if self.settled else _BUSY_S
+        if not self.settled:
+            return _BUSY_S
+        self._held_ms = None  # the next change waits for its own spare processes
+        return _POLL_S
 
     def _ready_after(self, count: int, wanted: int, join_ms: float) -> int:
         """How many shards there are with those new ones that can begin; none before all can, for so long."""

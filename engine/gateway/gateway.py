@@ -640,9 +640,7 @@ class Gateway:
             if self._calm():
                 await self._rest()
             else:
-                due_ms = self.clock() + TICK_MS
-                await asyncio.sleep(TICK_MS / 1000)
-                self._timed_tick(due_ms)
+                await self._tick_later()
 
     def _timed_tick(self, due_ms: int) -> None:
         now_ms = self.clock()
@@ -665,8 +663,12 @@ class Gateway:
         except TimeoutError:
             self._timed_tick(due_ms)
         else:
-            await asyncio.sleep(TICK_MS / 1000)
-            self.tick()
+            await self._tick_later()
+
+    async def _tick_later(self) -> None:
+        due_ms = self.clock() + TICK_MS
+        await asyncio.sleep(TICK_MS / 1000)
+        self._timed_tick(due_ms)
 
     def tick(self) -> None:
         """Check connections that are due, stalled clients, and deadlines of calls."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -182,5 +183,23 @@ async def test_an_edge_at_rest_is_woken_by_a_call(monkeypatch: pytest.MonkeyPatc
     await turns()
     gateway.pending_calls.begin(0, lambda _first: [])
     await until(lambda: ticks)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_an_edge_whose_rest_is_disturbed_again_and_again_still_notices_that_its_event_loop_is_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.gateway.gateway._REST_MS", 3_600_000)
+    gateway = EdgeWorld(Config(), 1).gateway
+    late_ms: list[int] = []
+    monkeypatch.setattr(gateway.request_queue, "tick", lambda _now_ms, late: late_ms.append(late))
+    running = asyncio.ensure_future(gateway.run())
+    await turns()
+    gateway._stirred.set()
+    await turns()
+    time.sleep(0.3)
+    await until(lambda: late_ms)
+    assert late_ms[0] >= 100
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

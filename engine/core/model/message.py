@@ -27,7 +27,7 @@ def timer_effect_id(sid: str) -> str:
 
 
 def is_timer_effect_id(id: str) -> bool:
-    """Whether a durable timer may take effect under this id: as versions with legacy ids made them: a partition and a UUID."""
+    """Whether a durable timer may take effect under this id: those of versions up to 65fafe9 too, a partition and a UUID."""
     return id.startswith(TIMER_EFFECT) and _TIMER_EFFECT_ID.fullmatch(id) is not None
 
 
