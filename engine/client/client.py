@@ -257,7 +257,7 @@ class Client:
         try:
             return await question(requests)
         finally:
-            requests.close()
+            await requests.close()
 
     def _changed(self) -> None:
         """Messages may have arrived, or the cursor moved: a nack was confirmed, or another device settled what held it."""

@@ -113,15 +113,14 @@ class _Exchange(asyncio.Protocol):
             self._transport.abort()
             self._transport = None
 
-    async def send(self, request: bytes, timeout_s: float) -> Response:
+    async def send(self, request: bytes) -> Response:
         if self._transport is None:
             raise ConnectionResetError("the connection was closed")
         self._reset()
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         try:
-            async with asyncio.timeout(timeout_s):
-                return await self._answer
+            return await self._answer
         except BaseException:
             self.abort()  # its answer may still arrive and would be taken for that of the next request
             raise
@@ -151,27 +150,31 @@ class HttpConnection:
 
         Raises:
             OSError: no connection, or it broke (`ConnectionError`); the request may have taken effect.
-            TimeoutError: no answer within `timeout_s` (an OSError too).
+            TimeoutError: no answer within `timeout_s` from its turn on, connecting included (an OSError too).
         """
         head = request_head(self._address, method, path, headers, len(body))
         async with self._slots:
-            connection = await self._connection(timeout_s)
-            answer = await connection.send(head + body, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                connection = await self._connection()
+                answer = await connection.send(head + body)
             if connection.open:
                 self._idle.append(connection)
             return answer
 
-    async def _connection(self, timeout_s: float) -> _Exchange:
+    async def _connection(self) -> _Exchange:
         while self._idle:
             connection = self._idle.pop()
             if connection.open:
                 return connection
-        async with asyncio.timeout(timeout_s):
-            loop = asyncio.get_running_loop()
-            _, made = await loop.create_connection(_Exchange, self._address.host, self._address.port, ssl=self._ssl)
+        loop = asyncio.get_running_loop()
+        _, made = await loop.create_connection(_Exchange, self._address.host, self._address.port, ssl=self._ssl)
         return made
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the idle connections."""
+        self.abort()
+
+    def abort(self) -> None:
+        """Likewise: there is nothing to wait for."""
         while self._idle:
             self._idle.pop().abort()

@@ -73,7 +73,7 @@ class Publisher:
         batch_max: items per request, `users` counted each; at most the engine's `items_max`.
         linger_s: how long a posted item waits for others in its request.
         queue_max: posted items that wait; at this limit `post` waits, which is the back-pressure.
-        timeout_s: of one attempt. An engine answers or rejects within 8 s.
+        timeout_s: of one attempt, connecting included. An engine answers or rejects within 8 s.
         retry_for_s: how long requests to an unreachable or overloaded engine are retried before `Unreachable` is raised.
         on_result: called with the `Result` of every posted item.
         connections_max: requests in flight, of those that do not use the held connection; more wait for their turn.
@@ -317,7 +317,7 @@ class Publisher:
             if self._pump is not None:
                 self._pump.cancel()
                 await asyncio.wait({self._pump})
-            self._requests.close()
+            await self._requests.close()
 
     # -- inside --------------------------------------------------------------------------------------------------------
     def _item(self, fields: Mapping[str, Any]) -> _Item:

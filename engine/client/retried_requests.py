@@ -38,8 +38,8 @@ class Carrier(Protocol):
     async def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, timeout_s: float) -> Response:
         """The answer. Raises OSError when there is none; the request may have taken effect."""
 
-    def close(self) -> None:
-        """Close what is idle."""
+    async def close(self) -> None:
+        """Close the connections."""
 
 
 class RetriedRequests:
@@ -109,9 +109,9 @@ class RetriedRequests:
                 raise Unreachable(f"{self._carrier.engine} {failed} within {self._retry_for_s:g} s: {reason}")
             await asyncio.sleep(delay_s)
 
-    def close(self) -> None:
-        """Close the idle connections."""
-        self._carrier.close()
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._carrier.close()
 
 
 def retry_after_s(header: str | None) -> float | None:

@@ -86,7 +86,7 @@ class EdgeCalls:
                 self._go_on(name)
             return response
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Do nothing: Ray closes its own connections."""
 
     async def _edge(self) -> tuple[str, Any]:

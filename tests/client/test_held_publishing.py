@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,6 +15,9 @@ from websockets.http11 import Request, Response
 
 from engine import Publisher
 from engine.client import PublishError, SyncPublisher, held_publishing
+from engine.client import http_connection as http
+from engine.client.credentials import parse_url
+from engine.client.held_publishing import ITEMS_BYTES_MAX, PATH, UNDER_WAY_BYTES_MAX, HeldPublishing
 from engine.core.wire import records as wire
 from engine.errors import Forbidden, Unauthorized, Unreachable
 from tests.support.edge_world import EdgeWorld, edge_world
@@ -25,6 +29,22 @@ Step = Callable[[ServerConnection, dict[str, Any]], Awaitable[None]]
 
 def publisher_of(world: EdgeWorld, **options: Any) -> Publisher:
     return Publisher(world.url(), options.pop("token", world.token("app", "publish")), **options)
+
+
+@asynccontextmanager
+async def carrying(url: str) -> AsyncIterator[HeldPublishing]:
+    """The carrier of a publisher, for attempts one by one."""
+    address = parse_url(url)
+    carrier = HeldPublishing(address, http.HttpConnection(address))
+    try:
+        yield carrier
+    finally:
+        await carrier.close()
+
+
+async def attempt(carrier: HeldPublishing, token: str, text: str = "", timeout_s: float = 10) -> http.Response:
+    body = json.dumps([{"id": "m", "user": "u1", "type": "t", "data": text}]).encode()
+    return await carrier.request("POST", PATH, {"Authorization": f"Bearer {token}"}, body, timeout_s=timeout_s)
 
 
 def held(world: EdgeWorld) -> int:
@@ -137,11 +157,107 @@ async def test_a_token_without_the_scope_is_refused_as_by_a_request(scopes: str,
                 await publisher.publish(user="u1", type="t")
 
 
-async def test_where_no_websocket_gets_through_requests_are_used() -> None:
+@pytest.mark.parametrize("status", [401, 403, 405, 429, 503])
+async def test_where_no_websocket_gets_through_requests_are_used(status: int) -> None:
     async with running() as engine, Publisher(engine.url, "tok") as publisher:
+        engine.handshake_status = status
         for _ in range(5):
             assert (await publisher.publish(user="u1", type="t")).status == "accepted"
         assert len(engine.requests) == 5
+        assert engine.handshakes == 1
+
+
+async def test_an_edge_without_room_for_a_connection_is_sent_requests_until_it_has() -> None:
+    async with edge_world(connections_max=1) as world, publisher_of(world) as second:
+        async with publisher_of(world) as first:
+            for publisher in (first, first, second, second, second):
+                assert (await publisher.publish(user="u1", type="t")).status == "accepted"
+            assert world.gateway.metrics.frames_received == 1
+        await until(lambda: held(world) == 0)
+
+        async def holds() -> bool:
+            await second.publish(user="u1", type="t")
+            return held(world) == 1
+
+        async with asyncio.timeout(30):  # it says when to try again: long before a proxy that says nothing
+            while not await holds():
+                pass
+
+
+async def test_a_frame_that_the_engine_finds_too_large_is_refused_alone() -> None:
+    async with edge_world(body_bytes_max=20_000) as world, publisher_of(world) as publisher:
+        await publisher.publish(user="u1", type="t")
+        assert (await publisher.publish(user="u1", type="t")).status == "accepted"
+        world.shard.connected = False
+        waiting = [asyncio.create_task(publisher.publish(user=f"u{n}", type="t")) for n in range(20)]
+        await until(lambda: len(world.gateway.pending_calls))
+        large = [asyncio.create_task(publisher.publish(user="u1", type="t", data="x" * 30_000)) for _ in range(3)]
+        await until(lambda: held(world) == 0)
+        world.shard.reset()
+        assert {result.status for result in await asyncio.gather(*waiting)} <= {"accepted", "duplicate"}
+        for refused in large:
+            with pytest.raises(PublishError, match="413"):
+                await refused
+        with pytest.raises(PublishError, match="413"):
+            await publisher.publish(user="u1", type="t", data="x" * 30_000)
+        assert world.gateway.metrics.closes[1009] == 1
+
+
+async def test_large_batches_are_requests() -> None:
+    async with edge_world() as world, publisher_of(world) as publisher:
+        items = [{"user": "u1", "type": "t", "data": "x" * 50_000} for _ in range(ITEMS_BYTES_MAX // 50_000 + 1)]
+        for _ in range(3):
+            await publisher.publish_many(items)
+        assert world.gateway.metrics.frames_received == 0
+
+
+async def test_no_more_bytes_are_under_way_than_an_engine_reads() -> None:
+    async with edge_world() as world, publisher_of(world) as publisher:
+        await publisher.publish(user="u1", type="t")
+        world.shard.connected = False
+        size = 60_000
+        fit = UNDER_WAY_BYTES_MAX // size
+        waiting = [asyncio.create_task(publisher.publish(user=f"u{n}", type="t", data="x" * size)) for n in range(2 * fit)]
+        await until(lambda: world.gateway.metrics.frames_received == fit)
+        await publisher.scheduled("none")  # what was sent before has arrived
+        assert world.gateway.metrics.frames_received == fit
+        world.shard.reset()
+        assert {result.status for result in await asyncio.gather(*waiting)} == {"accepted"}
+        assert world.gateway.metrics.frames_received == 2 * fit
+
+
+async def test_another_token_is_another_connection_and_the_first_is_closed_when_its_results_are_there() -> None:
+    async with edge_world() as world, carrying(world.url()) as carrier:
+        old, fresh = world.token("app", "publish", ttl_s=600), world.token("app", "publish", ttl_s=900)
+        assert [(await attempt(carrier, old)).status for _ in range(2)] == [202, 202]
+        world.shard.connected = False
+        waiting = asyncio.create_task(attempt(carrier, old))
+        await until(lambda: len(world.gateway.pending_calls))
+        later = asyncio.create_task(attempt(carrier, fresh))
+        await until(lambda: held(world) == 2)
+        world.shard.reset()
+        assert [(await waiting).status, (await later).status] == [202, 202]
+        await until(lambda: held(world) == 1)
+        assert (await attempt(carrier, fresh)).status == 202
+        assert held(world) == 1
+        assert world.gateway.metrics.frames_received == 4
+        assert world.gateway.metrics.closes == Counter({1000: 1})
+
+
+async def test_a_token_that_is_not_valid_is_refused_also_after_one_that_was() -> None:
+    async with edge_world() as world, carrying(world.url()) as carrier:
+        assert [(await attempt(carrier, world.token("app", "publish"))).status for _ in range(2)] == [202, 202]
+        assert (await attempt(carrier, "nonsense")).status == 401
+
+
+async def test_a_publisher_that_is_closed_ends_its_connection_with_a_close_frame() -> None:
+    async with edge_world() as world:
+        async with publisher_of(world) as publisher:
+            await publisher.publish(user="u1", type="t")
+            await publisher.publish(user="u1", type="t")
+            assert held(world) == 1
+        await until(lambda: held(world) == 0)
+        assert world.gateway.metrics.closes == Counter({1000: 1})
 
 
 async def test_a_blocking_publisher_holds_one_too() -> None:
@@ -164,14 +280,23 @@ class Scripted:
         self.accepted: dict[str, int] = {}
         self.posts = 0
         self.handshakes = 0
+        self.ended = 0
+        self.handshake_s = 0.0
         self.url = ""
 
-    def refuse_requests(self, _connection: ServerConnection, request: Request) -> Response | None:
+    async def refuse_requests(self, _connection: ServerConnection, request: Request) -> Response | None:
         self.handshakes += 1
         assert request.path == "/v1/notifications"
+        await asyncio.sleep(self.handshake_s)
         return None
 
     async def handle(self, socket: ServerConnection) -> None:
+        try:
+            await self.take(socket)
+        finally:
+            self.ended += 1
+
+    async def take(self, socket: ServerConnection) -> None:
         async for text in socket:
             frame = json.loads(text)
             if frame["type"] == "publish":
@@ -225,8 +350,17 @@ async def test_everything_unanswered_is_sent_again_with_its_id_over_a_new_connec
         assert server.handshakes == 2
 
 
-@pytest.mark.parametrize("step", [resets, talks_nonsense])
+async def cannot_read_it(socket: ServerConnection, _frame: dict[str, Any]) -> None:
+    await socket.send(json.dumps({"type": "error", "code": "malformed", "detail": "no JSON"}))
+
+
+async def tells_more_than_is_taken(socket: ServerConnection, _frame: dict[str, Any]) -> None:
+    await socket.send(json.dumps({"type": "pong", "ts": "x" * 100_000}))
+
+
+@pytest.mark.parametrize("step", [resets, talks_nonsense, cannot_read_it, tells_more_than_is_taken])
 async def test_a_connection_that_brings_nothing_is_not_tried_again_soon(step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_publishing, "RESPONSE_BYTES_MAX", 50_000)
     async with scripted(monkeypatch, step) as server, Publisher(server.url, "tok", retry_for_s=0.5) as publisher:
         with pytest.raises(Unreachable):  # this server takes no requests
             await publisher.publish(user="u", type="t")
@@ -239,3 +373,42 @@ async def test_silence_ends_the_connection_and_what_waits_is_sent_again(monkeypa
         server.steps += [says_nothing]
         assert (await publisher.publish(user="u", type="t", id="m1")).status == "accepted"
         assert server.ids == ["first", "m1", "m1"]
+
+
+async def test_whatever_fails_while_results_are_read_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_held: object, _frame: bytes) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(held_publishing._Held, "_take", fails)
+    async with scripted(monkeypatch) as server, carrying(server.url) as carrier:
+        with pytest.raises(ConnectionResetError, match="a bug"):
+            await attempt(carrier, "tok")
+        await until(lambda: server.ended == 1)
+
+
+async def test_an_attempt_has_its_time_once_for_connecting_and_for_publishing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scripted(monkeypatch) as server, carrying(server.url) as carrier:
+
+        async def takes_most_of_the_time(socket: ServerConnection, frame: dict[str, Any]) -> None:
+            await asyncio.sleep(0.9)
+            await server.accept(socket, frame)
+
+        server.handshake_s, server.steps = 0.2, [takes_most_of_the_time]
+        with pytest.raises(OSError):
+            await attempt(carrier, "tok", timeout_s=1)
+
+
+async def test_a_request_has_the_time_that_a_handshake_without_an_answer_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    had: list[float] = []
+
+    class Requests(http.HttpConnection):
+        async def request(self, *_request: Any, timeout_s: float, **_more: Any) -> http.Response:
+            had.append(timeout_s)
+            return http.Response(202, {}, b"")
+
+    async with scripted(monkeypatch) as server:
+        server.handshake_s = 1
+        carrier = HeldPublishing(parse_url(server.url), Requests(parse_url(server.url)))
+        assert (await attempt(carrier, "tok", timeout_s=0.5)).status == 202
+        assert had[0] <= 0.25
+        await carrier.close()

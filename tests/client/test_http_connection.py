@@ -55,7 +55,7 @@ async def serving(*steps: Step | bytes, connections_max: int = 8) -> AsyncIterat
         try:
             yield server, http
         finally:
-            http.close()
+            await http.close()
 
 
 async def get(http: HttpConnection, body: bytes = b"", timeout_s: float = 5) -> Response:
@@ -188,3 +188,20 @@ def test_it_works_in_a_loop_of_uvloop_whose_transports_are_no_asyncio_transports
             return (await get(http)).status
 
     assert uvloop.run(ask()) == 200
+
+
+async def test_the_time_of_a_request_covers_connecting_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answers_late(writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.6)
+        writer.write(OK)
+
+    async with serving(answers_late) as (_server, http):
+        connects = http._connection
+
+        async def connects_late() -> object:
+            await asyncio.sleep(0.6)
+            return await connects()
+
+        monkeypatch.setattr(http, "_connection", connects_late)
+        with pytest.raises(TimeoutError):
+            await get(http, timeout_s=1)

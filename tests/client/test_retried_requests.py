@@ -70,7 +70,7 @@ async def test_each_of_these_statuses_is_retried_and_shown_to_the_caller(status:
         requests = RetriedRequests(HttpConnection(parse_url(engine.url)), Credentials("tok"), timeout_s=5, retry_for_s=5)
         answer = await requests.send("POST", "/v1/notifications", b"[]", on_retry=lambda answer: seen.append(answer.status))
         assert (answer.status, seen, len(engine.requests)) == (202, [status], 2)
-        requests.close()
+        await requests.close()
 
 
 @pytest.mark.parametrize("status", [200, 204, 400, 404, 409, 422, 501])
@@ -79,7 +79,7 @@ async def test_any_other_status_is_the_answer(status: int) -> None:
         requests = RetriedRequests(HttpConnection(parse_url(engine.url)), Credentials("tok"), timeout_s=5, retry_for_s=5)
         assert (await requests.send("POST", "/v1/notifications", b"[]")).status == status
         assert len(engine.requests) == 1
-        requests.close()
+        await requests.close()
 
 
 async def test_after_its_time_the_last_reason_is_raised() -> None:
@@ -87,4 +87,4 @@ async def test_after_its_time_the_last_reason_is_raised() -> None:
         requests = RetriedRequests(HttpConnection(parse_url(engine.url)), Credentials("tok"), timeout_s=5, retry_for_s=0.3)
         with pytest.raises(Unreachable, match=r"did not answer within 0\.3 s: 503 because 503"):
             await requests.send("POST", "/v1/notifications", b"[]")
-        requests.close()
+        await requests.close()

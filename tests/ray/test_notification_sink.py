@@ -104,7 +104,7 @@ class Scripted:
     def _answer(self, status: int, body: Any) -> Response:
         return Response(status, {}, json.dumps(body).encode())
 
-    def close(self) -> None: ...
+    async def close(self) -> None: ...
 
 
 def rows_of(*data: str) -> list[_Row]:

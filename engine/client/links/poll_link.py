@@ -139,4 +139,4 @@ class PollLink:
     def abort(self) -> None:
         """Close both connections."""
         self._acks.close()
-        self._http.close()
+        self._http.abort()

@@ -148,4 +148,4 @@ class AckRequests:
 
     def close(self) -> None:
         """Close the connection."""
-        self._http.close()
+        self._http.abort()
