@@ -263,7 +263,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     http_connections_max: Positive = 10_000  # sockets of an edge beside connections_max: publishers, pages, probes; some 10 KB each
     request_head_bytes_max: Positive = 64 << 10  # request line and headers: tokens, cookies and what proxies add; and again trailers
     request_headers_max: Positive = 100  # of one request, some 100 bytes each; browsers and proxies send 20 to 40
-    request_timeout_s: Positive = 30  # for a client to send a request's head, and again its body
+    request_timeout_s: Positive = 30  # for a client to send a request's head, again its body, and a WebSocket frame
     ray_requests_max: Positive = (
         200  # of Ray jobs, that an edge answers at once: a fifth of its concurrent calls, which health checks need too
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -21,6 +22,8 @@ from engine.http.problems import (
     too_many_requests,
     unavailable,
 )
+
+log = logging.getLogger(__name__)
 
 
 def handlers(refused: Counter[int]) -> Mapping[Any, Any]:
@@ -46,6 +49,15 @@ def refusal(error: Exception, refused: Counter[int]) -> Response:
     problem = problem_of(error)
     refused[problem.status] += 1
     return problem_response(problem)
+
+
+def problem_for(error: Exception, refused: Counter[int]) -> Problem:
+    """The problem that a publisher is answered without Starlette, counted in `refused`. A bug is logged."""
+    if not isinstance(error, Problem | Overloaded | Unavailable):
+        log.error("a publish request failed", exc_info=error)
+    problem = problem_of(error)
+    refused[problem.status] += 1
+    return problem
 
 
 def problem_of(error: Exception) -> Problem:

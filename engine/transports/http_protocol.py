@@ -66,10 +66,10 @@ from engine.api import publish_endpoint
 from engine.api.publish_endpoint import PublishHead
 from engine.auth.tokens import Principal, RawHeaders
 from engine.config import Config
-from engine.errors import Overloaded, Unavailable
+from engine.errors import Unavailable
 from engine.gateway.paced_turns import PacedTurns
 from engine.http import error_responses
-from engine.http.problems import Problem, bad_request
+from engine.http.problems import Problem, bad_request, problem_response
 from engine.transports import http_framing, websocket_handshake
 from engine.transports.asgi import STATUS_LINES, TRANSPORT, AsgiExchange
 from engine.transports.kept_heads import KeptHeads
@@ -689,9 +689,7 @@ class HttpProtocol(asyncio.Protocol):
             self._answer(202, publish_endpoint.headers(answer), answer)
 
     def _refuse(self, error: Exception, paths: FastPaths) -> None:
-        if not isinstance(error, Problem | Overloaded | Unavailable):
-            log.error("a publish request failed", exc_info=error)  # a bug
-        refusal = error_responses.refusal(error, paths.refused)
+        refusal = problem_response(error_responses.problem_for(error, paths.refused))
         self._answer(refusal.status_code, refusal.raw_headers, bytes(refusal.body))
 
     def _answer(self, status: int, headers: RawHeaders, body: bytes) -> None:

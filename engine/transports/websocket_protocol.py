@@ -37,11 +37,6 @@ FORBIDDEN: Final = 4403
 HEARTBEAT_MISSED: Final = 4408
 TOO_SLOW: Final = 4413
 TOO_MANY_FRAMES: Final = 4429
-TOO_SLOW_HINT: Final = "too slow: read faster or ask for less; reconnect with your cursor, everything not acknowledged is kept"
-"""The reason in the close frame, at most 123 bytes (RFC 6455, section 5.5)."""
-
-TOO_MANY_FRAMES_HINT: Final = "too many frames: acknowledge by `seq`, and wait for answers; reconnect with your cursor"
-
 NOT_UTF8: Final = "text frames are UTF-8"
 
 _TOKEN_BYTES: Final = 256
@@ -56,7 +51,14 @@ class WebSocketSession(Connection):
 
     Args:
         verify: checks the fresh token of an `auth` frame.
+
+    Attributes:
+        too_slow_hint: the reason in the close frame of 4413, at most 123 bytes (RFC 6455, section 5.5).
+        too_many_frames_hint: in that of 4429.
     """
+
+    too_slow_hint = "too slow: read faster or ask for less; reconnect with your cursor, everything not acknowledged is kept"
+    too_many_frames_hint = "too many frames: acknowledge by `seq`, and wait for answers; reconnect with your cursor"
 
     __slots__ = ("_budget", "_budgeted", "_requests", "heard", "heartbeat", "malformed_frames", "unsent", "verify")
 
@@ -175,7 +177,7 @@ class WebSocketSession(Connection):
         self._budgeted = self.sent
         if budget.take(now_ms, tokens):
             return True
-        self.fail(TOO_MANY_FRAMES, TOO_MANY_FRAMES_HINT)
+        self.fail(TOO_MANY_FRAMES, self.too_many_frames_hint)
         return False
 
     def spend_on(self, text: bytes) -> bool:

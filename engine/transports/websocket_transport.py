@@ -12,7 +12,8 @@ Reading. Frames are found by their headers (RFC 6455, section 5.2). The common c
 so are pongs. Everything else (fragments, pings, close, binary, errors) goes to a `ServerProtocol` of the websockets library, created
 when it is needed and dropped when it is idle; each of these frames takes a token of the connection's budget, and a message has at most
 `fragments_max` of them. An incomplete frame, at most `frame_bytes_max` of it, is buffered here until it is complete, however it is cut into
-reads, so the library is always at a frame boundary.
+reads, so the library is always at a frame boundary. One that is not complete after `request_timeout_s`, or a message, ends the connection
+with 1008 at the next heartbeat.
 
 Writing. A server does not mask (section 5.1): a frame is its header and the payload, passed to the transport as they are.
 
@@ -40,7 +41,7 @@ from engine.auth.tokens import Principal
 from engine.core.wire.records import Welcome
 from engine.gateway.connection import Cursor, Progress
 from engine.gateway.gateway import GOING_AWAY, Gateway
-from engine.transports.websocket_protocol import INVALID_DATA, NOT_UTF8, POLICY_VIOLATION, TOO_SLOW, TOO_SLOW_HINT, Verify, WebSocketSession
+from engine.transports.websocket_protocol import INVALID_DATA, NOT_UTF8, POLICY_VIOLATION, TOO_SLOW, Verify, WebSocketSession
 
 try:
     from websockets.speedups import apply_mask
@@ -53,6 +54,8 @@ EXTENSION: Final = "notify.socket"
 ABNORMAL_CLOSURE: Final = 1006
 
 TOO_MANY_FRAGMENTS: Final = "a message in too many fragments"
+
+UNFINISHED: Final = "an incomplete frame for too long"
 
 _FINAL_TEXT: Final = 0x81
 _FINAL_PONG: Final = 0x8A
@@ -147,6 +150,7 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
     """A WebSocket that is the protocol of its transport. See the module's theory of operation."""
 
     __slots__ = (
+        "_began_ms",
         "_connections",
         "_corked",
         "_fragments",
@@ -169,6 +173,7 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         self._half_character = b""  # of a text, at the end of its fragments
         self._tail = bytearray()  # the received part of an incomplete frame
         self._needed = 0  # bytes of it before it is worth a look
+        self._began_ms = 0  # when the incomplete frame or message began
         self._timer: asyncio.TimerHandle | None = None  # of the closing handshake
         self._corked: list[bytes] | None = None  # frames to be written together with the welcome
         self._progress: Progress | None = None  # while bytes are unsent
@@ -203,6 +208,8 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
                 return
             data = bytes(self._tail)
             self._tail = bytearray()
+        elif not self._fragments:
+            self._began_ms = 0
         position, end = 0, len(data)
         while end - position >= 6 and data[position] == _FINAL_TEXT and self._library is None:
             size = data[position + 1] - 0x80
@@ -231,6 +238,8 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
             return end
         stop = start + size
         if size == _INCOMPLETE or stop > end:
+            if (position and not self._fragments) or not self._began_ms:
+                self._began_ms = self.gateway.clock()  # else it had begun before this read
             self._tail += data[position:]
             self._needed = stop - position if size != _INCOMPLETE else 0
             return end
@@ -253,6 +262,8 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
             frame = cast("Frame", event)
             if frame.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT) and not self.ended:
                 self._fragments.append(frame)
+                if len(self._fragments) == 1:
+                    self._began_ms = self.gateway.clock()
                 if frame.fin:
                     self._message()
                 elif not self._is_utf8(frame.data):
@@ -336,7 +347,7 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         self._written += len(data)
         self._transport.write(data)
         if self.unsent and self._transport.get_write_buffer_size() > self.gateway.config.send_buffer_bytes_max:
-            self.close(TOO_SLOW, TOO_SLOW_HINT)
+            self.close(TOO_SLOW, self.too_slow_hint)
 
     def _write_all(self, chunks: list[bytes]) -> None:
         self.flush()
@@ -362,9 +373,20 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         progress = self._progress
         taken = self._written - self._transport.get_write_buffer_size()
         if progress is not None and progress.stalled_ms(taken, now_ms) > self.gateway.config.send_stall_ms:
-            self.close(TOO_SLOW, TOO_SLOW_HINT)
+            self.close(TOO_SLOW, self.too_slow_hint)
 
     # -- The end. ----------------------------------------------------------------------------------------------------------
+    def check(self, now_ms: int, wall_ms: int) -> int:
+        """Heartbeat, token expiry, and a frame or message that is not complete after `request_timeout_s`."""
+        due_ms = super().check(now_ms, wall_ms)
+        if self.ended or not (self._tail or self._fragments):
+            return due_ms
+        end_ms = self._began_ms + self.gateway.config.request_timeout_s * 1000
+        if now_ms >= end_ms:
+            self.fail(POLICY_VIOLATION, UNFINISHED)
+            return now_ms
+        return min(due_ms, end_ms)
+
     def close(self, code: int, reason: str) -> None:
         """Send a close frame and wait up to `close_timeout_ms` for the client's; then abort the transport.
 

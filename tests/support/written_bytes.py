@@ -24,6 +24,12 @@ class Transport:
     def is_closing(self) -> bool:
         return self.ended
 
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
     def get_write_buffer_size(self) -> int:
         return 0
 

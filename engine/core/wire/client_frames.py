@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -84,6 +84,11 @@ class ClientPublish(Struct, tag="publish", gc=False):
     ref: Annotated[str, Meta(max_length=REF_CHARS_MAX)] = ""
 
 
+class _PublishRef(Struct, gc=False):
+    type: Literal["publish"]
+    ref: Annotated[str, Meta(max_length=REF_CHARS_MAX)] = ""
+
+
 class _Typed(Struct, gc=False):
     type: str
 
@@ -96,6 +101,7 @@ _KNOWN: Final = frozenset({"ack", "nack", "ping", "auth", "subscribe", "unsubscr
 _KNOWN_OF_PUBLISHERS: Final = frozenset({"publish", "ping", "auth"})
 _frames: Final = msgspec.json.Decoder(ClientFrame)
 _publisher_frames: Final = msgspec.json.Decoder(PublisherFrame)
+_publish_refs: Final = msgspec.json.Decoder(_PublishRef)
 _typed: Final = msgspec.json.Decoder(_Typed)
 _encoder: Final = msgspec.json.Encoder()
 
@@ -130,6 +136,14 @@ def parse(text: bytes) -> ClientFrame | None:
 def parse_publisher(text: bytes) -> PublisherFrame | None:
     """As `parse`, of a connection that publishes."""
     return _parse(text, _publisher_frames, _KNOWN_OF_PUBLISHERS)
+
+
+def publish_ref(text: bytes) -> str | None:
+    """The `ref` of a publish frame that `parse_publisher` refuses; None when it is none, or its `ref` cannot be read."""
+    try:
+        return _publish_refs.decode(text).ref
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
 def _parse(text: bytes, decoder: msgspec.json.Decoder[_Frame], known: frozenset[str]) -> _Frame | None:
