@@ -21,7 +21,7 @@ One ticker drives everything that depends on time: heartbeats and token expiry (
 stalled clients, deadlines of calls. A timer per connection would cost more than the connection. While nobody is waiting for anything it
 rests until the next bucket is due, and a call or a connection wakes it.
 
-Limits: `connections_max` connections, then `Unavailable` before the upgrade; `connections_per_s` new ones, then 429 there;
+Limits: `connections_max` connections that receive, then `Unavailable` before the upgrade; `connections_per_s` new ones, then 429 there;
 `publish_inflight_max` unanswered records, or `publish_inflight_bytes_max`, then `Overloaded`. `engine.publish` has the table of who
 refuses what under load.
 """
@@ -48,6 +48,7 @@ from engine.core.model.routing import RoutingTable, SlotMap, server_of
 from engine.core.wire import records as wire
 from engine.errors import CorruptRecord, Unavailable
 from engine.gateway.connection import Connection, PendingNacks
+from engine.gateway.held_publishers import HeldPublishers
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.paced_turns import PacedTurns
 from engine.gateway.pending_calls import CallLimits, PendingCalls
@@ -170,6 +171,7 @@ class Gateway:
         "incarnation",
         "metrics",
         "pending_calls",
+        "publishers",
         "request_queue",
         "returned",
         "revoked",
@@ -226,6 +228,7 @@ class Gateway:
         self.revoked = RevokedTokens()  # kept by `engine.api.token_revocation`
         self.connections: dict[int, Connection] = {}
         self.connections_of: Counter[str] = Counter()  # by tenant; those without one are left out
+        self.publishers = HeldPublishers(config)  # among `connections`
         self.backlog: set[Connection] = set()  # those with bytes their client has not taken
         self.draining = False
         self.frame_requests = 0  # of all connections, unanswered
@@ -299,13 +302,29 @@ class Gateway:
         self.tenant_quotas.check_bytes(tenant)
 
     def require_capacity(self) -> None:
-        """Check that one more connection may be open. Enough for a poll: it ends with its answer, and costs no more than any request.
+        """Check that one more connection that receives may be open. Enough for a poll: it ends with its answer and costs as a request.
 
         Raises:
             Unavailable: `connections_max` are open, or the edge drains.
         """
-        if self.draining or len(self.connections) >= self.config.connections_max:
-            raise Unavailable("going away" if self.draining else f"{len(self.connections)} connections are open here")
+        self._require_serving()
+        open_here = len(self.connections) - self.publishers.count
+        if open_here >= self.config.connections_max:
+            raise Unavailable(f"{open_here} connections are open here")
+
+    def admit_publisher(self, key: str) -> None:
+        """Check that a publisher of this user (mailbox key) may hold one more connection.
+
+        Raises:
+            Unavailable: as `HeldPublishers.admit`, or the edge drains.
+            Problem: 429, as there.
+        """
+        self._require_serving()
+        self.publishers.admit(key)
+
+    def _require_serving(self) -> None:
+        if self.draining:
+            raise Unavailable("going away")
 
     def attach(self, connection: Connection) -> None:
         """Add a connection and announce it to its user's shard, if it receives. Its first `check` is called at once."""
@@ -316,6 +335,8 @@ class Gateway:
         self.metrics.connections[connection.opened_as] += 1
         if connection.receives:
             self._announce(connection)
+        else:
+            self.publishers.add(connection.key)
         if self.revoked.covers(connection.owner):  # since the request was authenticated
             connection.close(TOKEN_REFUSED, _REVOKED)
         self._schedule(connection, connection.check(self.clock(), self.wall_ms()))
@@ -346,6 +367,7 @@ class Gateway:
             self.metrics.connections[connection.opened_as] -= 1
             self.metrics.closes[code] += 1
             if not connection.receives:
+                self.publishers.discard(connection.key)
                 return
             send = partial(self._links.send_shard, connection.shard, wire.Detach(connection.id, code), True)
             if self._detaches.enter(send):
@@ -706,7 +728,7 @@ class Gateway:
     async def hand_over(self) -> None:
         """Close every connection, evenly over `drain_spread_ms`, so that its client connects to another edge; requests are still answered.
 
-        Returns when no call is unanswered, `drain_ms` after the last connection at the latest.
+        Returns when no call is unanswered and no publisher is about to leave, `drain_ms` after the last connection at the latest.
         """
         self.draining = True
         leaving = list(self.connections.values())
@@ -721,7 +743,7 @@ class Gateway:
         await self._answered()
 
     async def drain(self) -> None:
-        """Close every connection with a hint when to come back, and wait for unanswered calls, `drain_ms` at most."""
+        """Close every connection with a hint when to come back, and wait for unanswered calls and publishers, `drain_ms` at most."""
         self.draining = True
         for connection in list(self.connections.values()):
             connection.drain(random.randrange(self.config.drain_spread_ms))
@@ -729,5 +751,5 @@ class Gateway:
 
     async def _answered(self) -> None:
         deadline = self.clock() + self.config.drain_ms
-        while len(self.pending_calls) and self.clock() < deadline:
+        while (len(self.pending_calls) or self.publishers.count) and self.clock() < deadline:
             await asyncio.sleep(TICK_MS / 1000)

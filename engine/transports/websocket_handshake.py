@@ -157,9 +157,9 @@ class Sockets:
 
     def _open_publisher(self, headers: RawHeaders, query_string: bytes, subprotocols: Sequence[str]) -> PublisherSocket:
         """A connection that publishes. It costs no shard anything, so the limits of those who return after an outage are not its own; it
-        counts as a request. Raises as `arguments`."""
+        counts as a request. Raises as `arguments`, and 429 when the user holds too many."""
         principal = self._opener(headers, query_string, subprotocols, "publish")
-        self._gateway.require_capacity()
+        self._gateway.admit_publisher(mailbox_key(principal.tenant, principal.user))
         self._gateway.tenant_quotas.check_request(principal)
         return PublisherSocket(self._gateway, principal, self._verify_publisher, self._publisher)
 

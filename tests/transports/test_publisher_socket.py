@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from typing import Any
@@ -169,6 +170,39 @@ async def test_a_token_beside_the_subprotocol_opens_it_too_and_none_does_not() -
         with pytest.raises(InvalidStatus) as refused:
             await world.connect_publisher(additional_headers={})
         assert refused.value.response.status_code == 401
+
+
+@pytest.mark.parametrize("short", [True, False])
+async def test_publishers_and_those_who_receive_take_no_room_from_each_other(short: bool) -> None:
+    limits = {"connections_max": 1, "http_connections_max": 20, "publisher_connections_per_user_max": 2}
+    async with edge_world(short=short, **limits) as world, contextlib.AsyncExitStack() as held:
+        for _ in range(2):
+            await held.enter_async_context(world.connect_publisher("p0"))
+        with pytest.raises(InvalidStatus) as of_user:
+            await world.connect_publisher("p0")
+        assert of_user.value.response.status_code == 429
+        assert b"connections of this publisher are open here" in (of_user.value.response.body or b"")
+        async with world.connect() as receiver:
+            await frame_of(receiver, "welcome")
+            async with world.connect_publisher("p1") as another:
+                assert (await result(another, ITEM))["status"] == 202
+            with pytest.raises(InvalidStatus) as full:
+                await world.connect("u2")
+            assert full.value.response.status_code == 503
+        await held.aclose()
+        await until(lambda: not world.gateway.connections)
+        async with world.connect_publisher("p0") as again:
+            assert (await result(again, ITEM))["status"] == 202
+            assert world.gateway.publishers.count == 1
+
+
+async def test_an_edge_holds_as_many_publishers_as_it_may() -> None:
+    async with edge_world(http_connections_max=1) as world, world.connect_publisher("p0"):
+        with pytest.raises(InvalidStatus) as full:
+            await world.connect_publisher("p1")
+        assert full.value.response.status_code == 503
+        async with world.connect() as receiver:
+            await frame_of(receiver, "welcome")
 
 
 async def test_a_get_without_an_upgrade_is_told_so_and_publishing_by_requests_goes_on() -> None:

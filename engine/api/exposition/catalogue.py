@@ -200,7 +200,7 @@ EDGE_LABELLED: Final = (
     ),
     _counter("refused", "engine_edge_refused", "Requests and upgrades this edge refused, by HTTP status.", "edge", "code"),
     _counter("shed", "engine_edge_shed", "Publish requests refused unparsed under load, by priority.", "edge", "priority"),
-    _gauge("connections", "engine_edge_connections", "Open connections of this edge.", "edge", "transport"),
+    _gauge("connections", "engine_edge_connections", "Open connections of this edge; `publisher`: only publish.", "edge", "transport"),
     _counter("closes", "engine_edge_closes", "Connections of this edge that ended, by close code; 0 where there is none.", "edge", "code"),
     _gauge("links", "engine_edge_links", "Open links of this edge, by what carries them.", "edge", "carrier"),
     _gauge(
