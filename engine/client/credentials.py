@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import time
 from base64 import urlsafe_b64decode
@@ -69,22 +70,30 @@ class Credentials:
     def __init__(self, token: Token) -> None:
         self._source = token
         self._current: str | None = token if isinstance(token, str) else None
+        self._asking = asyncio.Lock()
 
     @property
     def renewable(self) -> bool:
         """Whether the source can issue fresh tokens."""
         return not isinstance(self._source, str)
 
-    async def get(self, *, fresh: bool = False) -> str:
-        """The current token; a fresh one with `fresh`, or when it has expired, if there is a source.
+    async def get(self, *, fresh: bool = False, refused: str | None = None) -> str:
+        """The current token; a fresh one with `fresh`, or when it has expired or is the one `refused`, if there is a source.
+
+        Any number of requests may be refused with one token, or find it expired: the first asks the source, for all.
 
         Raises whatever the source raises.
         """
-        if not isinstance(self._source, str) and (fresh or self._current is None or self.renew_in_s() == 0):
-            answer = self._source()
-            self._current = await answer if inspect.isawaitable(answer) else answer
+        if not isinstance(self._source, str) and (fresh or self._stale(refused)):
+            async with self._asking:
+                if fresh or self._stale(refused):
+                    answer = self._source()
+                    self._current = await answer if inspect.isawaitable(answer) else answer
         assert self._current is not None
         return self._current
+
+    def _stale(self, refused: str | None) -> bool:
+        return self._current is None or self._current == refused or self.renew_in_s() == 0
 
     def renew_in_s(self) -> float | None:
         """Seconds until the token is to be renewed, None for never: at 90 % of the time until it expires, less a second."""

@@ -80,9 +80,10 @@ class RetriedRequests:
             Exception: whatever the source of tokens raises.
         """
         give_up = time.monotonic() + self._retry_for_s
-        attempt, renewed = 0, False
+        attempt = 0
+        refused: str | None = None  # a token
         while True:
-            token = await self._credentials.get(fresh=renewed)
+            token = await self._credentials.get(refused=refused)
             headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
             wait_s = None
             try:
@@ -91,8 +92,8 @@ class RetriedRequests:
                 reason = str(error) or f"no answer within {self._timeout_s:g} s"
                 again = repeatable or isinstance(error, ConnectionRefusedError)
             else:
-                if answer.status == 401 and self._credentials.renewable and not renewed:
-                    renewed = True
+                if answer.status == 401 and self._credentials.renewable and refused is None:
+                    refused = token
                     continue
                 if answer.status not in RETRIED:
                     return answer

@@ -244,6 +244,32 @@ async def test_another_token_is_another_connection_and_the_first_is_closed_when_
         assert world.gateway.metrics.closes == Counter({1000: 1})
 
 
+async def test_all_that_a_token_was_refused_for_share_the_fresh_one_and_its_connection() -> None:
+    tokens: list[str] = []
+    async with edge_world() as world:
+
+        async def token() -> str:
+            tokens.append(world.token("app", "publish", ttl_s=600 + len(tokens)))
+            await asyncio.sleep(0)
+            return tokens[-1]
+
+        async with publisher_of(world, token=token) as publisher:
+            await publisher.publish(user="u1", type="t")
+            await publisher.publish(user="u1", type="t")
+            (connection,) = world.gateway.connections.values()
+            world.shard.connected = False
+            waiting = [asyncio.create_task(publisher.publish(user=f"u{n}", type="t")) for n in range(50)]
+            await until(lambda: world.gateway.metrics.frames_received == 51)
+            connection.close(4401, "the token was revoked")
+            await until(lambda: world.gateway.metrics.frames_received == 101)
+            world.shard.reset()
+            assert {result.status for result in await asyncio.gather(*waiting)} <= {"accepted", "duplicate"}
+            assert held(world) == 1
+            assert len(tokens) == 2
+        await until(lambda: held(world) == 0)
+        assert world.gateway.metrics.closes == Counter({4401: 1, 1000: 1})
+
+
 async def test_a_token_that_is_not_valid_is_refused_also_after_one_that_was() -> None:
     async with edge_world() as world, carrying(world.url()) as carrier:
         assert [(await attempt(carrier, world.token("app", "publish"))).status for _ in range(2)] == [202, 202]
