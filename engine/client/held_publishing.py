@@ -12,7 +12,7 @@ States of the connection:
     none     -> opening   at the second publish: one alone is a request, which costs less than a connection and a frame
     opening  -> open      the handshake is granted; those that came meanwhile wait for it
              -> refused   any other answer, or none in half the time of an attempt. Who refuses a WebSocket may take a request (a proxy, an
-                          edge with `connections_max` of them, an older engine), so those that waited are sent as requests: what
+                          edge that holds as many as it may, an older engine), so those that waited are sent as requests: what
                           these are answered counts
     open     -> left      `drain`; a publish with another token; a publish without an answer in time
              -> none      its end

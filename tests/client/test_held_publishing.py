@@ -168,7 +168,7 @@ async def test_where_no_websocket_gets_through_requests_are_used(status: int) ->
 
 
 async def test_an_edge_without_room_for_a_connection_is_sent_requests_until_it_has() -> None:
-    async with edge_world(connections_max=1) as world, publisher_of(world) as second:
+    async with edge_world(publisher_connections_per_user_max=1) as world, publisher_of(world) as second:
         async with publisher_of(world) as first:
             for publisher in (first, first, second, second, second):
                 assert (await publisher.publish(user="u1", type="t")).status == "accepted"
