@@ -12,8 +12,8 @@ States of a frame: arrived -> under way -> answered. Who owns it: this object un
     end of                   what was under way                          what the publisher does
     the client's connection  is carried out; nobody is told              sends everything unanswered again, under the same ids
     this process             in the journal or not, as of a request      the same, to another edge
-    the edge, by draining    is answered, also what comes within `_CROSSING_S` of   sends what comes later elsewhere
-                             `drain`; then the connection is closed with 1012
+    the edge, by draining    is answered, and what comes within          sends the rest elsewhere
+                             `_CROSSING_S`; then closed 1012
     the token                as of the client's connection; closed 4401  the same, with a fresh token
 
 Backpressure. A turn of the event loop handles `_TURN_BYTES` of what was read, or a frame that is larger; the rest waits here for the next

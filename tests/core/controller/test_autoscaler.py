@@ -175,6 +175,8 @@ def test_the_rows_of_the_status_are_what_it_goes_by() -> None:
     assert (decision.role, decision.wanted) == ("shards", 2)
     (decision,) = policy_run(ScalingPolicy(CONFIG), [row(5.0)], [row(5.0, connections={"sse": CONFIG.connections_max})], UP_MS)
     assert (decision.role, decision.wanted) == ("edges", 2)
+    held = {"sse": 3, "publisher": CONFIG.connections_max}
+    assert not policy_run(ScalingPolicy(CONFIG), [row(5.0)], [row(5.0, connections=held)], UP_MS), "publishers take no room of clients"
 
 
 def test_a_role_without_limits_is_left_alone_and_without_any_it_is_off() -> None:
