@@ -409,11 +409,16 @@ async def test_a_frame_that_stays_incomplete_ends_the_connection(path: str) -> N
         connection.check(world.gateway.clock(), wall_ms)
         assert not connection.ended, "that one was completed, and another has begun"
         connection._began_ms -= timeout_ms
+        connection.data_received(frame[5:])
+        connection._began_ms -= timeout_ms
+        connection.data_received(frame[:5])
+        connection.check(world.gateway.clock(), wall_ms)
+        assert not connection.ended, "none was incomplete before this one"
         connection.data_received(frame[5:] + client_frame(b'{"type":', fin=False))
         connection.check(world.gateway.clock(), wall_ms)
         assert not connection.ended
         connection._began_ms -= timeout_ms
-        connection.data_received(client_frame(b"x", 0, fin=False))
+        connection.data_received(client_frame(b"x", 0, fin=False) + client_frame(b"y", 0)[:5])
         connection.check(world.gateway.clock(), wall_ms)
         assert connection.ended, "a message in fragments has one deadline"
         assert await raw.close_code() == POLICY_VIOLATION
