@@ -270,7 +270,7 @@ async def test_what_comes_when_a_connection_departs_is_not_begun_and_what_is_und
 
 
 async def test_a_turn_of_the_loop_handles_a_part_of_a_large_read_and_later_ones_the_rest() -> None:
-    async with edge_world(held_publishes_max=2000) as world, world.connect_publisher() as socket:
+    async with edge_world(held_publishes_max=2000, publish_delay_target_ms=60_000) as world, world.connect_publisher() as socket:
         connection = only_connection(world)
         frame = client_frame(b'{"type":"publish","items":7}')
         connection.data_received(frame * 5000)
