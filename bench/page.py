@@ -29,11 +29,11 @@ def representative(results: Iterable[Result]) -> list[Result]:
 def _own(results: Sequence[Result]) -> list[Result]:
     """Without the engine's by turns with peers, where it was measured alone, too."""
     alone = [(result["bench"], result["case"]) for result in results if result.get("system") == "engine" and not result.get("compared")]
-
-    def measured_alone(result: Result) -> bool:
-        return any(bench == result["bench"] and case == result["case"] for bench, case in alone)
-
-    return [result for result in results if not (result.get("compared") and result["system"] == "engine" and measured_alone(result))]
+    return [
+        result
+        for result in results
+        if not (result.get("compared") and result["system"] == "engine" and (result["bench"], result["case"]) in alone)
+    ]
 
 
 def charts(results: Sequence[Result]) -> dict[str, str]:
