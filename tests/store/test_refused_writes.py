@@ -45,15 +45,19 @@ Trouble = Callable[[Redis], AbstractAsyncContextManager[None]]
 @asynccontextmanager
 async def out_of_memory(client: Redis) -> AsyncIterator[None]:
     await client.config_set("maxmemory", "1")
-    yield
-    await client.config_set("maxmemory", "0")
+    try:
+        yield
+    finally:
+        await client.config_set("maxmemory", "0")
 
 
 @asynccontextmanager
 async def demoted(client: Redis) -> AsyncIterator[None]:
     await client.replicaof("127.0.0.1", "1")
-    yield
-    await client.replicaof("NO", "ONE")
+    try:
+        yield
+    finally:
+        await client.replicaof("NO", "ONE")
 
 
 @asynccontextmanager
@@ -62,19 +66,25 @@ async def snapshots_fail(client: Redis) -> AsyncIterator[None]:
     in_the_way = Path((await client.config_get("dir"))["dir"], "dump.rdb")
     in_the_way.unlink(missing_ok=True)
     in_the_way.mkdir()
-    await client.config_set("save", "3600 1")
-    await client.bgsave()
-    await until(lambda: client.info("persistence"), holds=lambda info: info["rdb_last_bgsave_status"] == "err")
-    yield
-    in_the_way.rmdir()
-    await client.config_set("save", "")
+    try:
+        await client.config_set("save", "3600 1")
+        await client.bgsave()
+        # The status is that of an earlier test until this one has ended.
+        await until(lambda: client.info("persistence"), holds=lambda info: not info["rdb_bgsave_in_progress"])
+        assert (await client.info("persistence"))["rdb_last_bgsave_status"] == "err"
+        yield
+    finally:
+        in_the_way.rmdir()
+        await client.config_set("save", "")
 
 
 @asynccontextmanager
 async def too_few_replicas(client: Redis) -> AsyncIterator[None]:
     await client.config_set("min-replicas-to-write", "1")
-    yield
-    await client.config_set("min-replicas-to-write", "0")
+    try:
+        yield
+    finally:
+        await client.config_set("min-replicas-to-write", "0")
 
 
 @asynccontextmanager
@@ -89,10 +99,12 @@ async def busy(client: Redis) -> AsyncIterator[None]:
                 await asyncio.sleep(0.01)
             except RedisError:
                 break
-    yield
-    await client.script_kill()
-    with pytest.raises(RedisError):
-        await endless
+    try:
+        yield
+    finally:
+        await client.script_kill()
+        with pytest.raises(RedisError):
+            await endless
 
 
 @pytest.fixture
