@@ -153,7 +153,7 @@ class Journal:
             written: the slot marks that `Pages.write` returned.
 
         Raises:
-            As `append`. Also DataLost when storage, which may be another server after a fail-over, lacks one of `written`.
+            As `append`. Also StorageUnavailable when storage, another server after a fail-over, lacks one of `written`: write them again.
         """
         self._checkpoints += 1
         number = self._checkpoints

@@ -1,7 +1,8 @@
 """Lua scripts, which Redis runs atomically, so that a fencing check and the write it protects are one step.
 
 The first element of a script's reply is a status: OK, FENCED (a newer epoch owns the keys), LOST (storage lacks a write it had
-confirmed), or one that the script defines. A script makes all its checks before its first write, so it applies whole or not at all;
+confirmed), BEHIND (it lacks one it had not confirmed: too few replicas had it, and one without it was promoted), or one that the script
+defines. A script makes all its checks before its first write, so it applies whole or not at all;
 Redis itself rejects writes (out of memory, read-only, disk full) at the first write of a script and never later.
 
 The text of `scripts/FOLDER.lua` is put before each script of a folder. Scripts for one writer at a time are in `fenced`.
@@ -88,7 +89,7 @@ class Script:
         Raises:
             Fenced: a newer epoch owns the keys; nothing was written.
             DataLost: storage has lost a write that this script depends on; nothing was written.
-            StorageUnavailable: no reply, or too few replicas have it; it may have run.
+            StorageUnavailable: no reply, or too few replicas have it; it may have run. Or storage lacks what was to be repeated first.
         """
         if replicas.count:
             return (await self.run_many(client, [(keys, args)], replicas))[0]
@@ -141,9 +142,11 @@ class Script:
         return replies[1:] if load else replies
 
     def checked(self, reply: list[Any]) -> list[Any]:
-        """Return the reply. Raises Fenced or DataLost when its status says so."""
+        """Return the reply. Raises Fenced, DataLost or StorageUnavailable when its status says so."""
         if reply[0] == b"FENCED":
             raise Fenced(f"{self.name}: epoch {reply[1].decode()} owns the keys now")
         if reply[0] == b"LOST":
             raise DataLost(f"{self.name}: storage has lost {reply[1].decode()}, it is {reply[2].decode() or 'not there'}")
+        if reply[0] == b"BEHIND":
+            raise StorageUnavailable(f"{self.name}: storage lacks {reply[1].decode()}, which it had not confirmed")
         return reply

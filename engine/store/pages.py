@@ -72,8 +72,9 @@ class Pages:
         self._stream_max = stream_max
         self._stream_bytes_max = stream_bytes_max
         self._stream_count_min = stream_bytes_max // entry_bytes_max  # fewer messages cannot exceed the bytes
-        self._writes = 0  # attempted
+        self._writes = 0  # script runs, attempted
         self._marks: dict[int, int] = {}  # slot -> number of the last write that was confirmed
+        self._written: dict[int, int] = {}  # likewise, of the runs of the last `write`, which was not confirmed yet
         self._epochs: dict[int, int] = {}  # of the slots that were adopted since the shard began; of the others it is the shard's
         self.corrupt: list[tuple[str, bytes]] = []
         self.damaged: list[str] = []  # of the last `read`
@@ -171,6 +172,7 @@ class Pages:
         for slot in slots:
             self._epochs[slot] = epoch
             self._marks.pop(slot, None)
+            self._written.pop(slot, None)
 
     def _epoch_of(self, slot: int) -> int:
         return self._epochs.get(slot, self._loss_detector.epoch)
@@ -178,20 +180,19 @@ class Pages:
     async def write(self, spills: Iterable[Spill], now_ms: int) -> dict[str, tuple[int, int]]:
         """Write pages and spilled messages, each mailbox atomically. Idempotent; one call at a time.
 
-        Returns {key of a slot's mark: (its epoch, number of this write)}. Storage must show at least these before the journal is trimmed
-        (`Journal.covered`).
+        Returns {key of a slot's mark: (its epoch, number of its last run)}. Storage must show at least these before the journal is trimmed
+        (`Journal.covered`); `confirm` afterwards.
 
         Raises:
             Fenced: this incarnation has been replaced.
-            DataLost: storage has lost an earlier write; nothing was written to that slot.
+            DataLost: storage has lost a confirmed write; nothing was written to that slot.
             StorageUnavailable: no reply; some of it may have been written.
         """
-        self._writes += 1
-        number = self._writes
+        self._written = {}
         by_slot: dict[int, list[Spill]] = {}
         for spill in spills:
             by_slot.setdefault(slot_of(spill.key), []).append(spill)
-        runs = self._runs(by_slot, number, now_ms)
+        runs = self._runs(by_slot, now_ms)
         grown: list[bytes] = []
         now_s = asyncio.get_running_loop().time
         began_s = ended_s = now_s()
@@ -201,10 +202,13 @@ class Pages:
             for _, *streams in await _CHECKPOINT.run_many(self._client, calls):
                 grown += streams
             ended_s = now_s()
-        self._marks.update(dict.fromkeys(by_slot, number))
         if self._stream_bytes_max:
             await self._trim(grown)
-        return {slot_mark_key(slot): (self._epoch_of(slot), number) for slot in by_slot}
+        return {slot_mark_key(slot): (self._epoch_of(slot), number) for slot, number in self._written.items()}
+
+    def confirm(self) -> None:
+        """Storage, with the replicas that it must have, has the last write: where it is missing from now on, data is lost."""
+        self._marks.update(self._written)
 
     async def _trim(self, streams: Sequence[bytes]) -> None:
         """Trim the streams that grew to their bytes. What is trimmed is announced as a gap when it is not found."""
@@ -212,8 +216,8 @@ class Pages:
         for start in range(0, len(calls), _ROUND_TRIP_RUNS):
             await _TRIM.run_many(self._client, calls[start : start + _ROUND_TRIP_RUNS])
 
-    def _runs(self, by_slot: dict[int, list[Spill]], number: int, now_ms: int) -> Iterator[_Run]:
-        """The (keys, arguments) of the script runs that write these, each with mailboxes of one slot."""
+    def _runs(self, by_slot: dict[int, list[Spill]], now_ms: int) -> Iterator[_Run]:
+        """The (keys, arguments) of the script runs that write these, each with mailboxes of one slot and behind that slot's run before."""
         for slot, spills in by_slot.items():
             run: _Run | None = None
             messages = 0
@@ -223,10 +227,7 @@ class Pages:
                     run = None
                 if run is None:
                     messages = 0
-                    run = (
-                        _keys_of(slot),
-                        [self._epoch_of(slot), number, self._marks.get(slot, 0), self._stream_max, now_ms],
-                    )
+                    run = (_keys_of(slot), [self._epoch_of(slot), *self._next_marks(slot), self._stream_max, now_ms])
                 keys, args = run
                 keys.append(offline_key(spill.key))
                 args += [spill.key, spill.page, spill.trim_below, spill.closes_ms, spill.expires_ms]
@@ -236,6 +237,14 @@ class Pages:
                 messages += len(spill.entries)
             if run is not None:
                 yield run
+
+    def _next_marks(self, slot: int) -> tuple[int, int, int]:
+        """(number of the slot's next run, number of its last one that was confirmed, number of its last one)."""
+        self._writes += 1
+        confirmed = self._marks.get(slot, 0)
+        marks = self._writes, confirmed, self._written.get(slot, confirmed)
+        self._written[slot] = self._writes
+        return marks
 
 
 def _round_trip(runs: Iterator[_Run]) -> list[_Run]:

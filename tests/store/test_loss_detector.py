@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -11,8 +12,9 @@ from engine.core.journal.journal_records import StoredMessage, spill_of
 from engine.core.journal.stored_formats import decode_journal
 from engine.core.model.routing import slot_of
 from engine.core.shard.mailbox_store import StreamRead
-from engine.errors import DataLost, Fenced
+from engine.errors import DataLost, Fenced, StorageUnavailable
 from engine.store.keys import journal_head_key, journal_key, page_key
+from engine.store.lua import Script
 from engine.store.offline_streams import OfflineStreams
 from engine.store.pages import Pages
 from engine.store.redis_client import claim_data_epoch
@@ -21,6 +23,7 @@ from tests.support.mailboxes import KEY, mailbox
 from tests.support.redis_rewind import Moment
 
 NOW_MS = int(time.time() * 1000)
+SAME_SLOT = next(key for number in range(100_000) if slot_of(key := f"t:other-{number}") == slot_of(KEY))
 
 
 @pytest.fixture
@@ -119,18 +122,55 @@ async def test_nothing_is_read_where_a_checkpoint_is_missing(writer: Writer, red
 async def test_the_journal_keeps_what_pages_held_that_were_lost_before_the_checkpoint_was_said_to_be_written(
     writer: Writer, redis_client: Redis
 ) -> None:
-    """A replica that has every group, and not yet the pages, is promoted between the two steps of a checkpoint."""
+    """A replica that has every group, and not yet the pages, is promoted between the two steps of a checkpoint: nothing is lost."""
     pages = Pages(redis_client, writer.journal.loss_detector, 100)
     await writer.write("a")
     before = await Moment.taken(redis_client)
     written = await pages.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS)
     await before.come_back()
-    with pytest.raises(DataLost):
+    with pytest.raises(StorageUnavailable):
         await writer.journal.covered(1, written)
     assert await writer.stored() == ["a"]
-    written = await Pages(redis_client, writer.journal.loss_detector, 100).write([spill_of(mailbox(NOW_MS, 3))], NOW_MS)
-    await writer.journal.covered(1, written)
+    await writer.journal.covered(1, await pages.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS))
     assert await writer.stored() == []
+
+
+async def test_a_checkpoint_is_not_missed_where_it_was_not_confirmed_and_is_where_it_was(writer: Writer, redis_client: Redis) -> None:
+    pages = Pages(redis_client, writer.journal.loss_detector, 100)
+    before = await Moment.taken(redis_client)
+    await pages.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS)  # and too few replicas had it
+    await before.come_back()
+    await pages.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS)
+    pages.confirm()
+    assert await pages.read([KEY]) != {KEY: None}
+    await before.come_back()
+    with pytest.raises(DataLost):
+        await pages.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS)
+
+
+async def test_the_second_half_of_a_slot_is_not_written_where_the_first_is_missing(
+    writer: Writer, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica without the first run is promoted between two round trips of one checkpoint, and the client repeats only the second."""
+    pages = Pages(redis_client, writer.journal.loss_detector, 1000)
+    before = await Moment.taken(redis_client)
+    round_trips = 0
+    run_many = Script.run_many
+
+    async def losing_the_first(script: Script, client: Redis, calls: Any, *more: Any) -> Any:
+        nonlocal round_trips
+        if script.name == "fenced/slot_checkpoint":
+            round_trips += 1
+            if round_trips == 2:
+                await before.come_back()
+        return await run_many(script, client, calls, *more)
+
+    monkeypatch.setattr(Script, "run_many", losing_the_first)
+    spills = [spill_of(mailbox(NOW_MS, 400)), spill_of(mailbox(NOW_MS, 400, key=SAME_SLOT))]
+    with pytest.raises(StorageUnavailable):
+        await pages.write(spills, NOW_MS)
+    assert round_trips == 2
+    await writer.journal.covered(None, await pages.write(spills, NOW_MS))
 
 
 async def test_what_a_successor_wrote_is_no_loss_and_nobody_takes_the_shard_back_from_it(writer: Writer, redis_client: Redis) -> None:

@@ -115,6 +115,7 @@ async def test_a_checkpoint_is_not_written_where_the_one_before_it_is_lost(redis
     before = await Moment.taken(redis_client)
     box = mailbox(NOW_MS, 2)
     await pages.write([spill_of(box)], NOW_MS)
+    pages.confirm()
     box.spilled = 2
     box.append(Message(3, Envelope("m3", b"", 1, True, b'"id":"m3"'), NOW_MS + 60_000, NOW_MS), b"digest..", 64)
     await before.come_back()

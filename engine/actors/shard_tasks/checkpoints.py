@@ -102,6 +102,7 @@ class Checkpoints:
             try:
                 written = await self._pages.write(checkpoint.spills, self._now_ms())
                 await self._journal.covered(checkpoint.through_commit, written)
+                self._pages.confirm()
             except StorageUnavailable as error:
                 log.warning("shard %d: checkpoint: %s", self._core.index, error)
                 self._core.mailbox_store.checkpoint_failed()

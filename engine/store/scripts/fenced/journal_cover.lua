@@ -9,10 +9,11 @@ if last < tonumber(ARGV[3]) then
 end
 for i = 4, #KEYS do
   local epoch_at = 2 * i - 3
-  -- A replica without these pages may have been promoted since they were written: then only the journal has their content.
+  -- A replica without these pages may have been promoted since they were written: then only the journal has their content, and they are
+  -- written again.
   local found = redis.call('GET', KEYS[i]) or ''
   if tonumber(string.match(found, '^' .. ARGV[epoch_at] .. '%-(%d+)$') or '-1') < tonumber(ARGV[epoch_at + 1]) then
-    return {'LOST', 'pages of this checkpoint', found}
+    return {'BEHIND', 'pages of this checkpoint'}
   end
 end
 if ARGV[4] ~= '0' then

@@ -1,23 +1,25 @@
 -- Write dirty mailboxes of one slot: stream entries first, then the page; all or nothing.
 -- KEYS: slot epoch, slot mark, page, windows, looks, floor, held, topics, of all tenants: users, bytes, topics, prefix of the subscribers
 --   of a tenant's topics, of the timer partition: prefix of the users' indexes, unpaged, then streams...
--- ARGV: epoch, number, lowest mark expected, MAXLEN, now ms, then per stream:
+-- ARGV: epoch, number, lowest mark expected: of confirmed writes, of all; MAXLEN, now ms, then per stream:
 --   mailbox key, page blob or '' for none, trim below, next window closes at ms (0: none is open, -1: it never had one),
 --   expires at ms (0 without entries), the sweep looks at ms (0: never), removed at (-1, or: delete page and stream first, and give out
 --   no number up to this one again), subscriptions joined by line feeds, entries to delete joined by spaces, entries n, n x (seq, blob)
 -- Returns {'OK', streams that passed a multiple of 64 entries...}: their size is to be measured (stream_trim.lua).
 -- mark is "<epoch>-<number>" of the last write. A write contains only what changed since the one it expects, so it must not be applied
--- when that one is missing.
+-- when that one is missing. One that was not confirmed may be missing without a loss: the journal has what it held.
 -- Tenants are counted in the same step: by how much this write changes what storage has, so that writing it again changes nothing.
 -- A user with a page is counted here; one with timers and no page is in `unpaged`, and counted by `timers_turn.lua`.
 local mark = redis.call('GET', KEYS[2]) or ''
 local last = tonumber(string.match(mark, '^' .. ARGV[1] .. '%-(%d+)$') or '0')
 if last < tonumber(ARGV[3]) then
   return {'LOST', 'the last checkpoint', mark}
+elseif last < tonumber(ARGV[4]) then
+  return {'BEHIND', 'the beginning of this checkpoint'}
 elseif last > tonumber(ARGV[2]) then
   return {'OK'} -- a delayed copy: a newer page is stored
 end
-local maxlen, now = ARGV[4], tonumber(ARGV[5])
+local maxlen, now = ARGV[5], tonumber(ARGV[6])
 local held_key, topics_key, users_key, bytes_key, tenant_topics_key, subscribers_prefix, timers_prefix, unpaged_key = unpack(KEYS, 7, 14)
 local is_counted = redis.call('HEXISTS', held_key, '') == 1 -- before `slot_count`, which counts the whole slot
 local has_topics = redis.call('EXISTS', topics_key) == 1
@@ -94,7 +96,7 @@ local function count_topics(name, topics)
   end
 end
 
-local at = 6
+local at = 7
 local reply = {'OK'}
 for i = 15, #KEYS do
   local stream = KEYS[i]
