@@ -8,7 +8,8 @@ Every route has its lanes (`engine.publish.priority_lanes`): they decide when a 
 
 Every shard has a circuit breaker (`engine.core.edge.circuit_breaker`), which is reported how each of its records ends. While it does not
 admit, records for that shard are refused. Records for other shards, for schedulers (delayed messages) and broadcasts need nothing of it
-and are accepted: a request for users of several shards gets a result for each.
+and are accepted: a request for users of several shards gets a result for each. A record whose slot moves waits here for the next slot map:
+its shard has answered, so what becomes of the record meanwhile is no failure of the shard.
 
 Limits: `limits.records` records await answers at once, or of one tenant its part of `limits.bytes`, equal among those who have some, and
 what one request adds to it, then `Overloaded`; every call ends after `limits.timeout_ms`, with `None` in place of the answers that did not
@@ -156,7 +157,7 @@ class PendingCalls:
         self._bytes_of: dict[str, int] = {}  # by tenant, of the calls that await answers; counted until the last of a call is there
         self._calls: dict[int, PendingCall] = {}
         self._deadlines: deque[PendingCall] = deque()
-        self._parked: list[int] = []
+        self._parked: dict[int, None] = {}  # refs, in order; their shard has said that their slot is not its own
         self._next = 0
 
     def __len__(self) -> int:
@@ -315,7 +316,7 @@ class PendingCalls:
             (ref, call) for ref, call in self._calls.items() if call.routes[ref - call.base] == route and not self._lanes[route].has(ref)
         ]
         if route in self._breakers:
-            self._breakers[route].lost(sum(call.repeated for _, call in sent), self._clock())
+            self._breakers[route].lost(sum(call.repeated for ref, call in sent if ref not in self._parked), self._clock())
         for ref, call in sent:
             self._resend(ref, call)
 
@@ -339,17 +340,18 @@ class PendingCalls:
         if known and self._route(call.records[ref - call.base]) != route:
             self._resend(ref, call)
         else:
-            self._parked.append(ref)
+            self._parked[ref] = None
 
     def send_parked(self) -> None:
         """Send again the records that wait for a newer slot map."""
-        parked, self._parked = self._parked, []
+        parked, self._parked = self._parked, {}
         for ref in parked:
             call = self._calls.get(ref)
             if call is not None:
                 self._resend(ref, call)
 
     def _resend(self, ref: int, call: PendingCall) -> None:
+        self._parked.pop(ref, None)
         index = ref - call.base
         record = call.records[index]
         call.repeated = True
@@ -380,7 +382,7 @@ class PendingCalls:
         for ref, route in enumerate(call.routes, call.base):
             if self._calls.pop(ref, None) is None:
                 continue
-            if route >= 0 and not self._lanes[route].has(ref):
+            if route >= 0 and ref not in self._parked and not self._lanes[route].has(ref):
                 self._breakers[route].failed(began_ms)
             over.setdefault((route, call.tenant), []).append(ref)
         if over:

@@ -245,6 +245,35 @@ async def test_what_was_never_sent_is_no_failure_of_the_shard() -> None:
     assert peers.calls.breaker_states == {0: BreakerState.CLOSED}, "four of nine; the tenth was never sent"
 
 
+def waiting_for_a_map() -> Peers:
+    """Calls that were sent twice, and wait for the slot map after the one by which they were."""
+    peers = Peers()
+    peers.ask(*"aaaa")
+    for _ in range(2):
+        peers.calls.send_parked()
+        for ref in range(4):
+            peers.calls.moved(ref, 0, known=False)
+    peers.newly_sent()
+    return peers
+
+
+async def test_what_waits_for_a_newer_slot_map_when_its_time_is_over_is_no_failure_of_the_shard() -> None:
+    waiting = waiting_for_a_map()
+    waiting.now_ms = TIMEOUT_MS
+    waiting.calls.expire(TIMEOUT_MS)
+    assert waiting.calls.breaker_states == {0: BreakerState.CLOSED}
+    assert len(waiting.calls) == 0
+
+
+async def test_what_waits_for_a_newer_slot_map_when_the_session_ends_is_no_failure_and_is_sent_again() -> None:
+    waiting = waiting_for_a_map()
+    waiting.calls.repeat(0)
+    assert waiting.calls.breaker_states == {0: BreakerState.CLOSED}
+    assert waiting.newly_sent() == [(0, ref) for ref in range(4)]
+    waiting.calls.send_parked()
+    assert waiting.newly_sent() == [], "once"
+
+
 async def test_a_session_that_works_lets_probes_through_and_their_answers_everything() -> None:
     peers = Peers()
     await failing(peers, *"aaaa")
