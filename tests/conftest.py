@@ -41,6 +41,7 @@ os.environ.setdefault("RAY_AUTH_MODE", "token")  # which Ray reads once, when it
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="fewer examples of each property: a first answer, not a proof")
+    parser.addoption("--explore", action="store_true", help="other examples of each property than those of every run")
 
 
 EDGE_FOLDERS = ("http", "auth", "publish", "gateway", "api", "transports", "test_routes.py")
@@ -56,8 +57,11 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
 def pytest_configure(config: pytest.Config) -> None:
     # Speed is measured in bench/; a busy machine must not fail a property by its deadline of 200 ms.
     # And explaining a failure takes minutes of tracing, more than a test may take: the shrunk example has to do.
+    # What a change has broken fails with that change: every run has the same examples, and `--explore` looks for new ones.
     phases = [phase for phase in Phase if phase is not Phase.explain]
-    calm = settings(settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow], phases=phases)
+    same = not config.getoption("--explore")
+    slow = [HealthCheck.too_slow]
+    calm = settings(settings.default, deadline=None, suppress_health_check=slow, phases=phases, derandomize=same)
     settings.register_profile("calm", calm)
     settings.register_profile("quick", calm, max_examples=QUICK_EXAMPLES)
     settings.load_profile("quick" if config.getoption("--quick") else "calm")

@@ -95,7 +95,7 @@ async def test_garbage_from_every_side_ends_nothing_and_delays_nobody_for_ever(e
 
 async def test_timers_and_events_of_a_real_engine_are_cancelled_together(engine: RunningEngine) -> None:
     headers = {"Authorization": f"Bearer {engine.token('app', 'publish')}"}
-    results = await engine.publish(*({"user": "fuzz-later", "type": "a", "delay": delay} for delay in (0.4, 0.5, 3600)))
+    results = await engine.publish(*({"user": "fuzz-later", "type": "a", "delay": delay} for delay in (4, 4.5, 3600)))
     assert {result["status"] for result in results} == {"scheduled"}
     async with httpx.AsyncClient(base_url=engine.url, headers=headers, timeout=60, trust_env=False, verify=False) as client:
         answer = await client.delete("/v1/scheduled", params={"user": "fuzz-later"})
@@ -104,7 +104,7 @@ async def test_timers_and_events_of_a_real_engine_are_cancelled_together(engine:
         assert (await client.post("/v1/events", json={"type": "a", "user": "fuzz-later"})).json()["matched"] == []
     async with engine.connect("fuzz-later") as socket:
         await engine.receive(socket, "welcome")
-        await engine.publish({"user": "fuzz-later", "type": "b", "delay": 1})
+        await engine.publish({"user": "fuzz-later", "type": "b", "delay": 5})
         try:
             frame = await engine.receive(socket, "messages")
         except ConnectionClosed as closed:
