@@ -51,7 +51,9 @@ class Server:
         with self.client() as client:
             while True:
                 try:
-                    client.ping()
+                    answering = client.info("server")["process_id"]
+                    if answering != self.pid:
+                        raise RuntimeError(f"port {self.port} is that of process {answering}")
                     return
                 except RedisError as error:
                     if self.process.poll() is not None or time.monotonic() > deadline:
