@@ -1,21 +1,19 @@
-"""Parses the bodies of `PATCH /v1/scheduled/{scheduled_id}` and `POST /v1/ack`, and what other small bodies have in common with them."""
+"""Parses the bodies of `PATCH /v1/scheduled/{scheduled_id}` and `POST /v1/ack`."""
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from engine.api.json_bodies import decode_body
 from engine.config import Config
 from engine.core.model.constants import SEQ_MAX, TS_MS_MAX
 from engine.core.model.names import is_id
 from engine.errors import Invalid
-from engine.http.problems import bad_request, too_large
 from engine.publish import media_types
 from engine.publish.drafts import due_of
-
-T = TypeVar("T", bound=Struct)
 
 
 class _Patch(Struct, forbid_unknown_fields=True, gc=False):
@@ -41,9 +39,9 @@ def parse_patch(body: bytes, config: Config, now_ms: int) -> int:
     """The new due time of a timer, from `{"at"}` or `{"delay"}`, in ms since the epoch, not before `now_ms`.
 
     Raises:
-        Problem: 400, 413 or 422.
+        Problem: 400 or 422.
     """
-    patch = decode_small(_PATCH, body, config)
+    patch = decode_body(_PATCH, body, _Patch)
     try:
         due_ms, _ = due_of(patch.delay, patch.at, config, now_ms)
     except Invalid as error:
@@ -55,9 +53,9 @@ def parse_ack(body: bytes, config: Config) -> tuple[int, list[str], int]:
     """The sequence number, -1 when there is none, and the ids of `{"seq"}`, `{"ids"}` or both; and `ts`, 0 when there is none.
 
     Raises:
-        Problem: 400, 413 or 422.
+        Problem: 400 or 422.
     """
-    ack = decode_small(_ACKNOWLEDGEMENT, body, config)
+    ack = decode_body(_ACKNOWLEDGEMENT, body, _Acknowledgement)
     seq = -1 if ack.seq is UNSET else ack.seq
     ids = [] if ack.ids is UNSET else ack.ids
     try:
@@ -80,21 +78,3 @@ def check_ids(ids: list[str], config: Config) -> None:
     for index, id_ in enumerate(ids):
         if not is_id(id_, config.id_chars_max):
             raise Invalid(f"printable text of 1 to {config.id_chars_max} characters", f"$.ids[{index}]")
-
-
-def decode_small(decoder: msgspec.json.Decoder[T], body: bytes, config: Config) -> T:
-    """A small JSON object.
-
-    Raises:
-        Problem: 400, 413 or 422.
-    """
-    if len(body) > config.body_bytes_max:
-        raise too_large(config.body_bytes_max)
-    try:
-        return decoder.decode(body)
-    except msgspec.ValidationError as error:
-        raise media_types.unacceptable(media_types.invalid(error, decoder.type)) from None
-    except msgspec.DecodeError as error:
-        raise bad_request(media_types.malformed(error)) from None
-    except UnicodeDecodeError:
-        raise bad_request("the body is not valid UTF-8") from None

@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Struct
 
+from engine.api.json_bodies import decode_body
 from engine.config import Config
 from engine.core.edge.counter_merge import CounterBatch, CounterMerge
 from engine.core.model.names import is_id
@@ -30,7 +31,7 @@ from engine.core.model.period import until_next
 from engine.errors import Invalid, StorageUnavailable
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.tenant_quotas import TenantQuotas
-from engine.http.problems import RETRY_AFTER_S, bad_request, over_quota, too_large, unavailable
+from engine.http.problems import RETRY_AFTER_S, bad_request, over_quota, unavailable
 from engine.publish import media_types
 
 log = logging.getLogger(__name__)
@@ -116,14 +117,7 @@ class CounterSignals:
             raise unavailable(str(error), RETRY_AFTER_S) from None
 
     def _read(self, body: bytes) -> list[_Signal]:
-        if len(body) > self._config.body_bytes_max:
-            raise too_large(self._config.body_bytes_max)
-        try:
-            found = _SIGNALS.decode(body)
-        except msgspec.ValidationError as error:
-            raise media_types.unacceptable(media_types.invalid(error, _Signal)) from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise bad_request(f"malformed JSON: {error}") from None
+        found = decode_body(_SIGNALS, body, _Signal)
         signals = found if isinstance(found, list) else [found]
         if len(signals) > self._config.items_max:
             raise media_types.too_many(self._config)

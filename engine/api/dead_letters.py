@@ -29,6 +29,7 @@ import msgspec
 from msgspec import Raw, Struct
 from starlette.datastructures import QueryParams
 
+from engine.api.json_bodies import decode_body
 from engine.auth import tokens
 from engine.auth.tokens import Principal
 from engine.config import Config
@@ -40,7 +41,7 @@ from engine.core.model.routing import mailbox_key
 from engine.core.model.trace_context import trace_in, traced_body
 from engine.errors import Invalid, StorageUnavailable
 from engine.gateway.gateway import Gateway
-from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, forbidden, not_found, too_large, unavailable
+from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, forbidden, not_found, unavailable
 from engine.publish import media_types
 from engine.publish.drafts import DIGEST_BYTES, Draft
 from engine.publish.results import ItemResult
@@ -185,24 +186,13 @@ class DeadLetters:
 
     def _chosen(self, body: bytes) -> list[str]:
         """The letters that a request names, each once. Raises Problem."""
-        if len(body) > self._config.body_bytes_max:
-            raise too_large(self._config.body_bytes_max)
-        try:
-            letters = _CHOSEN.decode(body).letters
-            count_max = self._config.dead_letters_page_max
-            if not 0 < len(letters) <= count_max:
-                raise Invalid(f"1 to {count_max} dead letters are needed", "$.letters")
-            for index, letter in enumerate(letters):
-                if not is_letter(letter):
-                    raise Invalid("the `letter` of a dead letter, such as 1700000000000-0", f"$.letters[{index}]")
-        except msgspec.ValidationError as error:
-            raise media_types.unacceptable(media_types.invalid(error, _Chosen)) from None
-        except Invalid as error:
-            raise media_types.unacceptable(error) from None
-        except msgspec.DecodeError as error:
-            raise bad_request(media_types.malformed(error)) from None
-        except UnicodeDecodeError:
-            raise bad_request("the body is not valid UTF-8") from None
+        letters = decode_body(_CHOSEN, body, _Chosen).letters
+        count_max = self._config.dead_letters_page_max
+        if not 0 < len(letters) <= count_max:
+            raise media_types.unacceptable(Invalid(f"1 to {count_max} dead letters are needed", "$.letters"))
+        for index, letter in enumerate(letters):
+            if not is_letter(letter):
+                raise media_types.unacceptable(Invalid("the `letter` of a dead letter, such as 1700000000000-0", f"$.letters[{index}]"))
         return list(dict.fromkeys(letters))
 
     async def _read(self, tenant: str, letters: Sequence[str]) -> list[StoredLetter | None]:

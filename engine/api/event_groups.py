@@ -20,6 +20,7 @@ from msgspec import UNSET, Struct, UnsetType
 from starlette.datastructures import QueryParams
 
 from engine.api.dead_letters import summary
+from engine.api.json_bodies import decode_body
 from engine.auth.tokens import ADMIN, EVENTS, Principal
 from engine.config import Config
 from engine.core.model.names import is_group
@@ -110,14 +111,7 @@ class EventGroups:
     async def acknowledge(self, tenant: str, group: str, body: bytes) -> dict[str, Any]:
         """Store how far a consumer has come. Raises Problem: 400, 404, 409, 422 or 503."""
         _check_group(group)
-        try:
-            given = _ACKNOWLEDGEMENT.decode(body)
-        except msgspec.ValidationError as error:
-            raise media_types.unacceptable(media_types.invalid(error, _Acknowledgement)) from None
-        except msgspec.DecodeError as error:
-            raise bad_request(media_types.malformed(error)) from None
-        except UnicodeDecodeError:
-            raise bad_request("the body is not valid UTF-8") from None
+        given = decode_body(_ACKNOWLEDGEMENT, body, _Acknowledgement)
         if not _is_consumer(given.consumer):
             raise media_types.unacceptable(Invalid(_CONSUMER, "$.consumer"))
         try:

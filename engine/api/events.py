@@ -31,6 +31,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from engine.api import profiles
 from engine.api.event_sample import EventSample
 from engine.api.inactivity import Followers, Happening, InactivityTimers, split
+from engine.api.json_bodies import decode_body
 from engine.api.message_links import MessageLinks
 from engine.api.rule_book import RuleBook
 from engine.auth.tokens import Principal
@@ -56,7 +57,7 @@ from engine.core.wire.records import OK, ProfileIs
 from engine.errors import Invalid
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.shard_client import ShardClient
-from engine.http.problems import RETRY_AFTER_S, bad_request, too_large, unavailable
+from engine.http.problems import RETRY_AFTER_S, too_large, unavailable
 from engine.publish import media_types
 from engine.publish.drafts import Draft, Drafter
 from engine.publish.items import Collapse, Item
@@ -295,10 +296,8 @@ def read_event(body: bytes, config: Config) -> tuple[_Event, dict[str, Any]]:
     Raises:
         Problem: 400, 413 or 422.
     """
-    if len(body) > config.body_bytes_max:
-        raise too_large(config.body_bytes_max)
     try:
-        event = _EVENT.decode(body)
+        event = decode_body(_EVENT, body, _Event)
         _check(event, config)
         payload = {name: value for name in event.__struct_fields__ if (value := getattr(event, name)) is not UNSET}
         for name, bytes_max in (
@@ -309,16 +308,10 @@ def read_event(body: bytes, config: Config) -> tuple[_Event, dict[str, Any]]:
         ):
             if name in payload and len(msgspec.json.encode(payload[name])) > bytes_max:
                 raise Invalid(f"at most {bytes_max} bytes", f"$.{name}")
-    except msgspec.ValidationError as error:
-        raise media_types.unacceptable(media_types.invalid(error, _Event)) from None
     except Invalid as error:
         raise media_types.unacceptable(error) from None
     except RecursionError:
         raise media_types.unacceptable(Invalid(f"nested too deeply; at most {config.json_depth_max} levels are allowed")) from None
-    except msgspec.DecodeError as error:
-        raise bad_request(media_types.malformed(error)) from None
-    except UnicodeDecodeError:
-        raise bad_request("the body is not valid UTF-8") from None
     return event, payload
 
 

@@ -14,7 +14,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from engine.api.ack_and_patch import check_ids, decode_small
+from engine.api.ack_and_patch import check_ids
+from engine.api.json_bodies import decode_body
 from engine.config import Config
 from engine.core.inbox.inbox import ALL, ARCHIVED, IN_ARCHIVE, PINNED, READ, SEEN, UNREAD
 from engine.core.model.constants import SEQ_MAX
@@ -190,7 +191,7 @@ def _mark_of(name: str) -> tuple[int, bool]:
 
 def _chosen(body: bytes, config: Config) -> tuple[list[str], int]:
     """The ids, and the number up to which messages are marked: 0 for none, -1 for all."""
-    chosen = decode_small(_CHOSEN, body, config)
+    chosen = decode_body(_CHOSEN, body, _Chosen)
     try:
         given = [field for field in ("ids", "upto", "all") if getattr(chosen, field) is not UNSET]
         if len(given) != 1:

@@ -26,6 +26,7 @@ from msgspec import UNSET, Struct, UnsetType
 from engine.api import profiles
 from engine.api.event_sample import EventSample, SampleStore
 from engine.api.events import read_event, user_facts_of
+from engine.api.json_bodies import decode_body
 from engine.api.rule_book import RuleBook, parse_version
 from engine.api.rules_follower import RulesFollower, VersionStore
 from engine.config import Config
@@ -179,7 +180,7 @@ class RulesEndpoint:
 
     async def stage(self, body: bytes, if_match: str | None, by: str) -> tuple[str, dict[str, Any]]:
         """Put a stored version in force for a share of the users. Raises Problem."""
-        request = _decode(_STAGE, body, _StageRequest)
+        request = decode_body(_STAGE, body, _StageRequest)
         if not 0 <= request.share <= 1:
             raise media_types.unacceptable(Invalid("a number from 0 (nobody) to 1 (everyone)", "$.share"))
         stored = await self._read()
@@ -195,7 +196,7 @@ class RulesEndpoint:
 
     async def rollback(self, body: bytes, if_match: str | None, by: str) -> tuple[str, dict[str, Any]]:
         """Take the newest step back, or put the version that is named in force again. Raises Problem."""
-        request = _decode(_ROLLBACK, body or b"{}", _RollbackRequest)
+        request = decode_body(_ROLLBACK, body or b"{}", _RollbackRequest)
         version = None if request.version is UNSET else request.version
         stored = await self._read()
         if version is not None and _in_effect(stored.state, version, 1):
@@ -419,14 +420,3 @@ def _limit_of(text: str, limit_max: int) -> int:
 
 _STAGE: Final = msgspec.json.Decoder(_StageRequest)
 _ROLLBACK: Final = msgspec.json.Decoder(_RollbackRequest)
-
-
-def _decode(decoder: msgspec.json.Decoder[Any], body: bytes, kind: type[Struct]) -> Any:
-    try:
-        return decoder.decode(body)
-    except msgspec.ValidationError as error:
-        raise media_types.unacceptable(media_types.invalid(error, kind)) from None
-    except msgspec.DecodeError as error:
-        raise bad_request(media_types.malformed(error)) from None
-    except UnicodeDecodeError:
-        raise bad_request("the body is not valid UTF-8") from None

@@ -7,10 +7,10 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from engine.api.json_bodies import decode_body
 from engine.config import Config, redis_urls
 from engine.core.model.routing import SLOTS, TIMER_PARTITIONS
 from engine.errors import Invalid
-from engine.http.problems import bad_request
 from engine.publish import media_types
 
 COUNT_MAX: Final = {"shards": SLOTS, "schedulers": TIMER_PARTITIONS, "edges": 64}
@@ -32,14 +32,7 @@ def numbers_of(body: bytes, config: Config) -> dict[str, int]:
     Raises:
         Problem: 400 or 422, the request is not valid.
     """
-    try:
-        request = _REQUEST.decode(body)
-    except msgspec.ValidationError as error:
-        raise media_types.unacceptable(media_types.invalid(error, _Request)) from None
-    except msgspec.DecodeError as error:
-        raise bad_request(media_types.malformed(error)) from None
-    except UnicodeDecodeError:
-        raise bad_request("the body is not valid UTF-8") from None
+    request = decode_body(_REQUEST, body, _Request)
     wanted = {name: number for name, number in msgspec.structs.asdict(request).items() if number is not UNSET}
     if not wanted:
         raise media_types.unacceptable(Invalid("at least one of shards, schedulers and edges is needed"))

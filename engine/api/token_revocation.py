@@ -29,6 +29,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from engine.api.json_bodies import decode_body
 from engine.auth.revoked_tokens import RevokedTokens
 from engine.auth.tokens import Authenticator, Principal
 from engine.config import Config
@@ -37,7 +38,7 @@ from engine.core.model.period import until_next
 from engine.core.model.revocation import JTI, TOKEN, USER, Revocation
 from engine.errors import Invalid, Overloaded, StorageUnavailable
 from engine.gateway.gateway import Gateway
-from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, forbidden, too_large, unavailable
+from engine.http.problems import RETRY_AFTER_S, Problem, forbidden, unavailable
 from engine.publish import media_types
 from engine.publish.items import rfc3339_ms
 from engine.store.revocation_log import RevocationsRead
@@ -160,7 +161,7 @@ class TokenRevocations:
 
     def _parse(self, body: bytes, principal: Principal, now_ms: int) -> Revocation:
         """The revocation that a request asks for. Raises Problem or Invalid."""
-        request = self._decode(body)
+        request = decode_body(_REQUEST, body, _Request)
         named = [name for name in (TOKEN, JTI, USER) if getattr(request, name) is not UNSET]
         if len(named) != 1:
             raise Invalid("exactly one of token, jti and user is needed")
@@ -182,18 +183,6 @@ class TokenRevocations:
         return Revocation(
             USER, principal.tenant, request.user, max(last_ms, before_ms + self._config.token_lifetime_s_max * 1000), before_ms
         )
-
-    def _decode(self, body: bytes) -> _Request:
-        if len(body) > self._config.body_bytes_max:
-            raise too_large(self._config.body_bytes_max)
-        try:
-            return _REQUEST.decode(body)
-        except msgspec.ValidationError as error:
-            raise media_types.invalid(error, _Request) from None
-        except msgspec.DecodeError as error:
-            raise bad_request(media_types.malformed(error)) from None
-        except UnicodeDecodeError:
-            raise bad_request("the body is not valid UTF-8") from None
 
     def _of_token(self, token: str, principal: Principal, now_ms: int) -> Revocation:
         try:

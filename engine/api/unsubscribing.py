@@ -26,7 +26,7 @@ from msgspec import UNSET, Struct, UnsetType
 from starlette.responses import Response
 
 from engine.api import profiles
-from engine.api.ack_and_patch import decode_small
+from engine.api.json_bodies import decode_body
 from engine.api.profiles import Preferences
 from engine.api.rule_book import RuleBook
 from engine.auth.unsubscribe_links import LinkClaims, make_link_token, read_link_token
@@ -95,7 +95,7 @@ class Unsubscribing:
             Problem: 400, 413 or 422; 503, storage did not answer.
             Unavailable: the rules cannot be read.
         """
-        wanted = decode_small(_wanted, body, self._config)
+        wanted = decode_body(_wanted, body, _Wanted)
         try:
             users = self._check(wanted)
         except Invalid as error:
