@@ -91,7 +91,8 @@ def records_of(drafts: Sequence[Draft], base: int, now_ms: int, new_timer_name: 
         if not draft.due_ms:
             made.append(_post(ref, draft))
             continue
-        made.append(Schedule(ref, draft.idempotent, timer_of(draft, timer_id(draft.key, new_timer_name()), now_ms)))
+        timer = timer_of(draft, timer_id(draft.key, new_timer_name()), now_ms)
+        made.append(Schedule(ref, draft.idempotent, timer, fresh=True))
     return made
 
 

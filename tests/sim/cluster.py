@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from hashlib import md5
 from random import Random
 from typing import Any, Final
 
@@ -38,6 +39,7 @@ from engine.errors import ClockSetBack, Fenced
 from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.ports import EdgeContext
+from engine.publish.message_ids import short_id
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.keys import EPOCH_FIELD, IDS_SINCE_FIELD, ids_state_key, meta_key, slots_key
 from engine.store.slot_map import read_routing_table
@@ -172,7 +174,7 @@ class EdgeActor(ActorProcess):
                 wall_ms=lambda: context.wall_ns() // 1_000_000,
                 clock=lambda: int(context.monotonic_ms()),
                 new_id=self._new_id,
-                new_timer_name=self._new_id,
+                new_timer_name=self._new_timer_name,
             ),
             links,
             BroadcastLog(client, self._config),
@@ -183,6 +185,10 @@ class EdgeActor(ActorProcess):
                 tasks.create_task(task)
             self.links = links.links
             self._ready.set()
+
+    def _new_timer_name(self) -> str:
+        """As long as in production, and with all its characters, the hyphen behind the partition among them."""
+        return short_id(md5(self._new_id().encode(), usedforsecurity=False).hexdigest())
 
     async def hand_over(self, _proof: bytes = b"") -> int:
         """Leave the clients to other edges, then end."""

@@ -121,7 +121,7 @@ def test_scripts_run_as_in_a_real_server(real: Any) -> None:
     def one_turn(done: int, requests: list[tuple[Any, ...]], limit: int = 0, fired: tuple[Any, ...] = ()) -> tuple[Any, ...]:
         flat = [part for request in requests for part in request]
         page = (0, "", NOW_MS + 1000, limit, 4096) if limit else ()
-        partition = (
+        keys = (
             "te",
             "due",
             "timer",
@@ -137,8 +137,9 @@ def test_scripts_run_as_in_a_real_server(real: Any) -> None:
             "ids",
             "ids:",
         )
-        head = ("EVAL", turn, 14, *partition, 7, NOW_MS, NOW_MS + 600_000, NOW_MS + 9_000_000, 10, 2, 256, NOW_MS + 2000)
-        return (*head, done, 0, len(requests), 86_400_000, 0, *fired, *flat, *page)
+        head = ("EVAL", turn, 14, *keys, 7, NOW_MS, NOW_MS + 9_000_000, 10, 2, 256, 86_400_000)
+        partition = (NOW_MS + 600_000, NOW_MS + 2000, 0, done, 0, len(requests), int(limit > 0))
+        return (*head, *partition, *fired, *flat, *page)
 
     commands: list[tuple[Any, ...]] = [
         ("SET", "e", 7),

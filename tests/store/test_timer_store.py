@@ -38,6 +38,7 @@ from engine.publish.message_ids import MessageIds
 from engine.store.keys import (
     idempotency_key,
     ids_state_key,
+    tenants_key,
     timer_due_key,
     timer_fired_key,
     timer_key,
@@ -443,6 +444,16 @@ async def test_an_id_taken_by_a_crashed_publish_still_leads_to_one_timer(hold: H
     assert await hold.one(ListTimers(1, KEY, 9)) == (OK, [lost.sid])
 
 
+async def test_a_new_timer_under_a_known_id_is_as_old_as_the_first_one(hold: Hold) -> None:
+    """The first one has fired, and must not be stored again in place of the new one."""
+    await hold.schedule(timer("a", id="mine"), idempotent=True)
+    await hold.fired(timer("a").sid)
+    request = StoreRequest(Schedule(1, True, timer("b", id="mine"), fresh=True), fresh=True)
+    (done,) = await hold.store.apply([StoreWork(PARTITION, NOW - 1, {}, [request])], NOW)
+    assert done.answers == [TimerAnswer(1, DUPLICATE, [], timer("a").sid)]
+    assert done.stored == 0
+
+
 async def test_an_id_is_given_back_when_the_timer_is_refused(redis_client: Redis) -> None:
     hold = await _hold(redis_client, timers_per_user_max=1)
     await hold.schedule(timer("a"))
@@ -542,6 +553,46 @@ async def test_a_turn_covers_many_partitions(hold: Hold) -> None:
     assert sum(part.stored for part in done) == 40
 
 
+async def test_a_turn_of_more_timers_than_a_run_takes_stores_removes_and_moves_all_of_them(hold: Hold) -> None:
+    def work_of(items: list[Timer], kind: str) -> list[StoreWork]:
+        work = {partition: StoreWork(partition, NOW - 1, {}, [], moved={}) for partition in range(TIMER_PARTITIONS)}
+        for n, item in enumerate(items):
+            part = work[partition_of(item.key)]
+            if kind == "store":
+                part.requests.append(StoreRequest(Schedule(n, False, item), fresh=n % 2 == 0))
+            elif kind == "remove":
+                part.fired[item.sid] = item.key
+            else:
+                part.moved[item.sid] = (NOW + 90_000, item.key)
+        return list(work.values())
+
+    timers = [timer(f"a{n}", key=f"default:u{n}") for n in range(1000)]
+    assert all(part.requests for part in work_of(timers, "store"))
+    done = await hold.store.apply(work_of(timers, "store"), NOW)
+    assert {answer.ref: answer.status for part in done for answer in part.answers} == dict.fromkeys(range(1000), SCHEDULED)
+    moved = await hold.store.apply(work_of(timers, "move"), NOW)
+    assert {sid for part in moved for sid, there in part.moved.items() if there} == {item.sid for item in timers}
+    assert sum(part.stored for part in await hold.store.apply(work_of(timers[:700], "remove"), NOW)) == 300
+
+
+async def test_a_timer_that_is_scheduled_twice_in_a_turn_is_stored_once(hold: Hold) -> None:
+    answers = await hold.schedule(timer("a"), timer("b"), timer("a", NOW + 1), timer("a"))
+    assert [answer.status for answer in answers] == [SCHEDULED] * 4
+    assert [found.due_ms for answer in answers for found in answer.timers] == [NOW + 60_000] * 4
+    assert await hold.one(ListTimers(1, KEY, 9)) == (OK, [timer("a").sid, timer("b").sid])
+
+
+async def test_the_new_users_of_a_turn_are_limited_across_its_partitions(redis_client: Redis) -> None:
+    hold = await _hold(redis_client, tenant_users_max=5)
+    keys = [f"default:u{n}" for n in range(40)]
+    work = {partition: StoreWork(partition, NOW - 1, {}, []) for partition in range(TIMER_PARTITIONS)}
+    for n, key in enumerate(keys):
+        work[partition_of(key)].requests.append(StoreRequest(Schedule(n, False, timer(f"a{n}", key=key))))
+    done = await hold.store.apply(list(work.values()), NOW)
+    assert sum(answer.status == SCHEDULED for part in done for answer in part.answers) == 5
+    assert await redis_client.zscore(tenants_key("users"), "default") == 5
+
+
 # -- What cannot be read. ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("stored", [b"", b"\xff\xfe garbage", msgspec.msgpack.encode([1, 2, 3]), msgspec.msgpack.encode({"sid": 1})])
 async def test_a_timer_that_cannot_be_read_is_moved_aside_and_reported(hold: Hold, redis_client: Redis, stored: bytes) -> None:
@@ -586,6 +637,24 @@ async def test_an_older_incarnation_can_write_nothing(hold: Hold, redis_client: 
         await hold.fired(timer("a").sid)
     assert {key: await redis_client.dump(key) for key in await redis_client.keys("{t*")} == before
     assert await newer.one(Inspect(1, "default", timer("a").sid)) == (OK, [timer("a").sid])
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+async def test_a_run_writes_to_none_of_its_partitions_when_another_scheduler_has_one_of_them(redis_client: Redis, lost: int) -> None:
+    hold = await _hold(redis_client)
+    owned = [0, 1]
+    other = TimerStore(redis_client, Config(), [lost], "scheduler-1")
+    await other.take_over()
+    keys = [next(key for n in range(1000) if partition_of(key := f"default:u{n}") == partition) for partition in owned]
+    with pytest.raises(Fenced):
+        await hold.store.apply(
+            [
+                StoreWork(at, NOW - 1, {}, [StoreRequest(Schedule(1, False, timer("a", key=key)))])
+                for at, key in zip(owned, keys, strict=True)
+            ],
+            NOW,
+        )
+    assert [await redis_client.exists(timer_key(partition)) for partition in owned] == [0, 0]
 
 
 async def test_a_redis_without_memory_refuses_new_timers_and_still_lets_old_ones_go(hold: Hold, redis_client: Redis) -> None:

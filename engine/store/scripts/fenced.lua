@@ -1,12 +1,21 @@
 -- Put before every script of the folder `fenced`: reject a writer older than the owner of the keys, and storage that has lost the owner;
 -- and what the scripts share that count for tenants.
 -- KEYS: epoch, ...   ARGV: epoch, ...   Returns {'FENCED', epoch} or {'LOST', 'the epoch', found}, or continues.
-local epoch = redis.call('GET', KEYS[1])
-if epoch ~= ARGV[1] then
-  if epoch and tonumber(epoch) > tonumber(ARGV[1]) then
-    return {'FENCED', epoch}
+
+-- The reply to who may not write what this epoch protects; nil for its owner.
+local function rejection(epoch_key)
+  local epoch = redis.call('GET', epoch_key)
+  if epoch ~= ARGV[1] then
+    if epoch and tonumber(epoch) > tonumber(ARGV[1]) then
+      return {'FENCED', epoch}
+    end
+    return {'LOST', 'the epoch', epoch or ''}
   end
-  return {'LOST', 'the epoch', epoch or ''}
+end
+
+local rejected = rejection(KEYS[1])
+if rejected then
+  return rejected
 end
 
 -- The tenant of a mailbox key.

@@ -1,28 +1,46 @@
--- One turn of a timer partition: remove fired timers, move postponed ones, advance the claim horizon, apply requests in order, read a
--- page. Idempotent.
--- KEYS: epoch, due, timer, fired, cancelled, prefix of the users' indexes, collapse keys, claimed, young, unpaged (same hash tag),
---       of all tenants: users, bytes; of ids (accepted_ids.lua): state, prefix of the buckets
--- ARGV: epoch, now, claimed-before, forget-at, timers per user, users per tenant or 0, bytes a timer takes beside its record,
---       claim-until or 0, number of fired, number of moved, number of requests, how long ids are remembered in ms,
---       1 where it is stored in the buckets that a timer has fired, 0 in `fired`,
+-- One turn of some timer partitions, one after another: remove fired timers, move postponed ones, advance the claim horizon, apply requests
+-- in order, read a page. Idempotent. Writes to all of them or, when one has another owner, to none.
+-- KEYS: of each partition (same hash tag): epoch, due, timer, fired, cancelled, prefix of the users' indexes, collapse keys, claimed, young,
+--       unpaged; then of all tenants: users, bytes; of ids (accepted_ids.lua): state, prefix of the buckets
+-- ARGV: epoch, now, forget-at, timers per user, users per tenant or 0, bytes a timer takes beside its record, how long ids are remembered in
+--       ms; then of each partition: claimed-before, claim-until or 0, 1 where it is stored in the buckets that a timer has fired, 0 in
+--       `fired`, number of fired, number of moved, number of requests, 1 with a page,
 --       fired: (sid, mailbox key or '', hash of the sid)...
 --       moved: (sid, due, mailbox key)...
 --       requests: (kind, sid, tenant or mailbox key, x, y, z)...
---         'S' schedule: mailbox key, due, packed timer, collapse key or ''; and two more, the key of the user's page, hash of the sid
+--         'S' schedule: mailbox key, due, packed timer, collapse key or ''; and two more, the key of the user's page, hash of the sid or, when
+--             it is new and can be neither fired nor cancelled, ''
 --         'I' inspect: tenant    'C' cancel: tenant    'M' move: tenant, due; z of each is the hash of the sid
 --         'L' list: sid is the collapse key or '', mailbox key, limit, bytes
 --         'A' cancel all: sid is the collapse key or '', mailbox key, scheduled ids to keep joined by spaces
---       page, or nothing: after-ms, after-sid, until-ms, limit, bytes
--- Returns {'OK', timers in the partition, replies, page, more, moved, claimed-until or 0, young}; times are ms.
+--       page: after-ms, after-sid, until-ms, limit, bytes
+-- Returns {'OK', of each partition {timers in it, replies, page, more, moved, claimed-until or 0, young}...}; times are ms.
 --   reply: {status} or {status, due, packed} or {'list', more, sid, due, packed, ...} or {'all', number cancelled}
 --   page: sid, due, packed (false where it is missing), ...
 --   moved: 1, or 0 for a timer that does not exist; shorter than the request where Redis rejected a write
 --   young: those of these sids that are due up to claimed-before and were stored or moved under this epoch
 -- Tenants are counted in the same step, by what this turn adds and removes, so that a repeated turn changes nothing. A user with a page is
 -- counted by `slot_checkpoint.lua`; one with timers and no page is in `unpaged`, and counted here.
-local _, due_key, timer_key, fired_key, cancelled_key, user_prefix, collapse_key, claimed_key, young_key = unpack(KEYS)
-local now, claimed_before, forget_at, user_max = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
-local more_bytes, new_users, have_fewer, timer_bytes = {}, {}, {}, tonumber(ARGV[7])
+local KEYS_OF_ONE, KEYS_OF_ALL = 10, 4
+local SCHEDULED_MAX = 100 -- timers stored by one command: their records are among its arguments
+local STORED = {'stored'}
+local users_key, bytes_key, ids_state, ids_buckets_prefix = unpack(KEYS, #KEYS - KEYS_OF_ALL + 1)
+for at = 1 + KEYS_OF_ONE, #KEYS - KEYS_OF_ALL, KEYS_OF_ONE do
+  rejected = rejection(KEYS[at])
+  if rejected then
+    return rejected
+  end
+end
+local now, forget_at, user_max, users_max, timer_bytes = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
+local more_bytes, more_users = {}, {}
+
+-- Of the partition whose turn it is:
+local due_key, timer_key, fired_key, cancelled_key, user_prefix, collapse_key, claimed_key, young_key, unpaged_key
+local claimed_before, in_buckets
+local exist -- tombstones by their key: whether there are any, as of the first time it is asked
+local young -- what `mark_young` and `note_young` found
+local new_users -- tenant -> keys of users who have their first timer, and no page
+local have_fewer -- mailbox keys of which timers were removed
 
 -- The mailbox key in a packed timer, nil when it cannot be decoded. A timer is an array of at most 15 elements, first the scheduled id
 -- and the key; the rest is not decoded (cmsgpack cannot read binary fields).
@@ -42,13 +60,11 @@ local buckets_open = false
 local function open_buckets()
   if not buckets_open then
     buckets_open = true
-    ids_open_buckets(KEYS[13], KEYS[14], tonumber(ARGV[12]), false)
+    ids_open_buckets(ids_state, ids_buckets_prefix, tonumber(ARGV[7]), false)
   end
 end
 
-local exist = {}
-
--- Whether there are tombstones of this kind at all, as of the first time it is asked.
+-- Whether there are tombstones of this kind at all.
 local function has(tombs)
   if exist[tombs] == nil then
     exist[tombs] = redis.call('EXISTS', tombs) == 1
@@ -74,10 +90,12 @@ end
 
 local function fate_of(tenant, sid, hash)
   open_buckets()
-  local name, fired = tenant .. ':' .. sid, redis.call('HGET', ids_bucket(hash), hash)
-  if fired and ids_live(fired) and string.sub(fired, 5) == tenant or has(fired_key) and redis.call('ZSCORE', fired_key, name) then
+  local fired = redis.call('HGET', ids_bucket(hash), hash)
+  if fired and ids_live(fired) and string.sub(fired, 5) == tenant then
     return 'fired'
-  elseif has(cancelled_key) and redis.call('ZSCORE', cancelled_key, name) then
+  elseif has(fired_key) and redis.call('ZSCORE', fired_key, tenant .. ':' .. sid) then
+    return 'fired'
+  elseif has(cancelled_key) and redis.call('ZSCORE', cancelled_key, tenant .. ':' .. sid) then
     return 'cancelled'
   end
   return 'absent'
@@ -95,8 +113,6 @@ local function claim(until_ms)
   end
   return claimed
 end
-
-local young = {}
 
 -- Mark a timer as stored or moved under this epoch: no earlier one can have sent it. Marks expire when the clock reaches the horizon.
 local function mark_young(sid, due)
@@ -133,45 +149,93 @@ local function is_of(sid, collapse)
   return collapse == '' or redis.call('HGET', collapse_key, sid) == collapse
 end
 
-local function schedule(sid, key, due, packed, collapse, page_key, hash)
-  local there = redis.call('HGET', timer_key, sid)
-  if there then
-    local present_due = redis.call('ZSCORE', due_key, sid)
-    note_young(sid, present_due or 0)
-    return {'present', present_due, there}
+-- How many users a tenant has, with those that this turn has counted so far.
+local function users_of(tenant)
+  return tonumber(redis.call('ZSCORE', users_key, tenant) or '0') + (more_users[tenant] or 0) + #(new_users[tenant] or {})
+end
+
+-- Store some timers, whose requests begin at ARGV[first], with one command for each user's index and the rest in bulk; no two have the same
+-- sid. Returns a reply for each.
+local function store_all(first, sids)
+  local there = redis.call('HMGET', timer_key, unpack(sids))
+  local replies, stored, indexes, records, dues, present, users = {}, {}, {}, {}, {}, {}, {}
+  for i = 1, #sids do
+    local sid = sids[i]
+    local _, _, key, due, packed, _, page_key, hash = unpack(ARGV, first + 8 * i - 8, first + 8 * i - 1)
+    if there[i] then
+      local present_due = redis.call('ZSCORE', due_key, sid)
+      note_young(sid, present_due or 0)
+      replies[i] = {'present', present_due, there[i]}
+    else
+      local fate, index = hash == '' and 'absent' or fate_of(tenant_of(key), sid, hash), user_prefix .. key
+      local count = present[index] or redis.call('ZCARD', index)
+      -- The first timer of a user without a page; keys with a line feed stand for the subscribers of a topic, or for everyone.
+      local new_of = count == 0 and not string.find(key, '\n', 1, true) and redis.call('HEXISTS', page_key, key) == 0 and tenant_of(key)
+      if fate ~= 'absent' then
+        replies[i] = {fate}
+      elseif count >= user_max then
+        replies[i] = {'limit'}
+      elseif new_of and users_max ~= '0' and users_of(new_of) + #(users[new_of] or {}) >= tonumber(users_max) then
+        replies[i] = {'users'}
+      else
+        if new_of then
+          users[new_of] = users[new_of] or {}
+          table.insert(users[new_of], key)
+        end
+        present[index] = count + 1
+        local n = #stored + 1
+        stored[n], indexes[n] = i, index
+        records[2 * n - 1], records[2 * n] = sid, packed
+        dues[2 * n - 1], dues[2 * n] = due, sid
+      end
+    end
   end
-  local tenant = tenant_of(key)
-  local fate = fate_of(tenant, sid, hash)
-  if fate ~= 'absent' then
-    return {fate}
+  if #stored == 0 then
+    return replies
   end
-  local present = redis.call('ZCARD', user_prefix .. key)
-  if present >= user_max then
-    return {'limit'}
-  end
-  -- The first timer of a user without a page; keys with a line feed stand for the subscribers of a topic, or for everyone.
-  local is_new = present == 0 and not string.find(key, '\n', 1, true) and redis.call('HEXISTS', page_key, key) == 0
-  local beside = new_users[tenant] or {}
-  if is_new and ARGV[6] ~= '0' and tonumber(redis.call('ZSCORE', KEYS[11], tenant) or '0') + #beside >= tonumber(ARGV[6]) then
-    return {'users'}
-  end
-  -- Out of memory is raised at a script's first write only: this one, so a rejected timer leaves nothing behind.
-  local written = redis.pcall('HSET', timer_key, sid, packed)
+  -- Out of memory is raised at a script's first write only: this one, so rejected timers leave nothing behind.
+  local written = redis.pcall('HSET', timer_key, unpack(records))
   if type(written) == 'table' and written.err then
-    return {'refused', written.err}
+    for n = 1, #stored do
+      replies[stored[n]] = {'refused', written.err}
+    end
+    return replies
   end
-  redis.call('ZADD', due_key, due, sid)
-  redis.call('ZADD', user_prefix .. key, due, sid)
-  more_bytes[tenant] = (more_bytes[tenant] or 0) + #packed + timer_bytes
-  if is_new then
-    beside[#beside + 1] = key
-    new_users[tenant] = beside
+  redis.call('ZADD', due_key, unpack(dues))
+  for n = 1, #stored do
+    local i, due, sid = stored[n], dues[2 * n - 1], dues[2 * n]
+    local tenant, collapse = tenant_of(ARGV[first + 8 * i - 6]), ARGV[first + 8 * i - 3]
+    redis.call('ZADD', indexes[n], due, sid)
+    more_bytes[tenant] = (more_bytes[tenant] or 0) + #records[2 * n] + timer_bytes
+    if collapse ~= '' then
+      redis.call('HSET', collapse_key, sid, collapse)
+    end
+    mark_young(sid, due)
+    replies[i] = STORED
   end
-  if collapse ~= '' then
-    redis.call('HSET', collapse_key, sid, collapse)
+  for tenant, keys in pairs(users) do
+    new_users[tenant] = new_users[tenant] or {}
+    for n = 1, #keys do
+      table.insert(new_users[tenant], keys[n])
+    end
   end
-  mark_young(sid, due)
-  return {'stored'}
+  return replies
+end
+
+-- Apply requests to schedule as long as one follows the other. Returns where the next request begins.
+local function schedule_all(at, replies, requests)
+  while #replies < requests and ARGV[at] == 'S' do
+    local first, sids, seen = at, {}, {}
+    while #replies + #sids < requests and ARGV[at] == 'S' and not seen[ARGV[at + 1]] and #sids < SCHEDULED_MAX do
+      sids[#sids + 1] = ARGV[at + 1]
+      seen[ARGV[at + 1]] = true
+      at = at + 8
+    end
+    for _, reply in ipairs(store_all(first, sids)) do
+      replies[#replies + 1] = reply
+    end
+  end
+  return at
 end
 
 -- Inspect, move or cancel one timer of a tenant.
@@ -291,7 +355,7 @@ end
 -- Remove fired timers: one command per timer for its user's index, the rest in bulk. Records are read a few at a time, as they have the
 -- bodies of messages.
 local function remove_fired(first, count)
-  local gone, tombs, in_buckets = {}, {}, ARGV[13] == '1'
+  local gone, tombs = {}, {}
   for from = first, first + 3 * count - 3, 150 do
     local sids = {}
     for at = from, math.min(from + 147, first + 3 * count - 3), 3 do
@@ -355,64 +419,81 @@ local function move_again(first, count)
   return moved
 end
 
-local fired, again = tonumber(ARGV[9]), tonumber(ARGV[10])
-remove_fired(14, fired)
-local at = 14 + 3 * fired
-local moved = move_again(at, again)
-at = at + 3 * again
-
--- After the removals: they free memory, and a script that has written is not rejected for lack of memory.
-local claim_until = tonumber(ARGV[8])
-local claimed_until = claim_until > 0 and claim(claim_until) or 0
-
-local replies = {}
-for i = 1, tonumber(ARGV[11]) do
-  local kind, sid, whose, x, y, z = unpack(ARGV, at, at + 5)
-  if kind == 'S' then
-    replies[i] = schedule(sid, whose, x, y, z, ARGV[at + 6], ARGV[at + 7])
-    at = at + 2
-  elseif kind == 'L' then
-    replies[i] = list(sid, whose, tonumber(x), tonumber(y))
-  elseif kind == 'A' then
-    replies[i] = cancel_all(sid, whose, x)
-  else
-    replies[i] = decide(kind, sid, whose, x, z)
-  end
-  at = at + 6
-end
-
 -- Count users who have their first timer, and no longer those who have had their last; whoever has a page is not in `unpaged`.
-local more_users, unpaged_key = {}, KEYS[10]
-for tenant, keys in pairs(new_users) do
-  for from = 1, #keys, 1000 do
-    local added = redis.call('SADD', unpaged_key, unpack(keys, from, math.min(from + 999, #keys)))
-    more_users[tenant] = (more_users[tenant] or 0) + added
-  end
-end
-local keys, indexes = {}, {}
-for key in pairs(have_fewer) do
-  keys[#keys + 1] = key
-  indexes[#indexes + 1] = user_prefix .. key
-end
-for from = 1, #keys, 1000 do
-  local to, gone = math.min(from + 999, #keys), {}
-  local left = redis.call('EXISTS', unpack(indexes, from, to)) -- of all, mostly, or of none
-  for i = from, left <= to - from and to or 0 do
-    if left == 0 or redis.call('EXISTS', indexes[i]) == 0 then
-      local tenant = tenant_of(keys[i])
-      gone[tenant] = gone[tenant] or {}
-      table.insert(gone[tenant], keys[i])
+local function count_users()
+  for tenant, keys in pairs(new_users) do
+    for from = 1, #keys, 1000 do
+      local added = redis.call('SADD', unpaged_key, unpack(keys, from, math.min(from + 999, #keys)))
+      more_users[tenant] = (more_users[tenant] or 0) + added
     end
   end
-  for tenant, names in pairs(gone) do
-    more_users[tenant] = (more_users[tenant] or 0) - redis.call('SREM', unpaged_key, unpack(names))
+  local keys, indexes = {}, {}
+  for key in pairs(have_fewer) do
+    keys[#keys + 1] = key
+    indexes[#indexes + 1] = user_prefix .. key
+  end
+  for from = 1, #keys, 1000 do
+    local to, gone = math.min(from + 999, #keys), {}
+    local left = redis.call('EXISTS', unpack(indexes, from, to)) -- of all, mostly, or of none
+    for i = from, left <= to - from and to or 0 do
+      if left == 0 or redis.call('EXISTS', indexes[i]) == 0 then
+        local tenant = tenant_of(keys[i])
+        gone[tenant] = gone[tenant] or {}
+        table.insert(gone[tenant], keys[i])
+      end
+    end
+    for tenant, names in pairs(gone) do
+      more_users[tenant] = (more_users[tenant] or 0) - redis.call('SREM', unpaged_key, unpack(names))
+    end
   end
 end
-add_to(KEYS[11], more_users)
-add_to(KEYS[12], more_bytes)
 
-local page, more = {}, 0
-if ARGV[at] then
-  page, more = read_page(ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]))
+-- The turn of one partition, whose arguments begin at `at`. Returns its reply, and where its arguments end.
+local function turn(at)
+  local claim_until, fired, again, requests = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
+  local has_page = ARGV[at + 6] == '1'
+  claimed_before, in_buckets = tonumber(ARGV[at]), ARGV[at + 2] == '1'
+  exist, young, new_users, have_fewer = {}, {}, {}, {}
+  at = at + 7
+  remove_fired(at, fired)
+  at = at + 3 * fired
+  local moved = move_again(at, again)
+  at = at + 3 * again
+
+  -- After the removals: they free memory, and a script that has written is not rejected for lack of memory.
+  local claimed_until = claim_until > 0 and claim(claim_until) or 0
+
+  local replies = {}
+  while #replies < requests do
+    local kind, sid, whose, x, y, z = unpack(ARGV, at, at + 5)
+    if kind == 'S' then
+      at = schedule_all(at, replies, requests)
+    else
+      if kind == 'L' then
+        replies[#replies + 1] = list(sid, whose, tonumber(x), tonumber(y))
+      elseif kind == 'A' then
+        replies[#replies + 1] = cancel_all(sid, whose, x)
+      else
+        replies[#replies + 1] = decide(kind, sid, whose, x, z)
+      end
+      at = at + 6
+    end
+  end
+  count_users()
+
+  local page, more = {}, 0
+  if has_page then
+    page, more = read_page(ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]))
+    at = at + 5
+  end
+  return {redis.call('ZCARD', due_key), replies, page, more, moved, claimed_until, young}, at
 end
-return {'OK', redis.call('ZCARD', due_key), replies, page, more, moved, claimed_until, young}
+
+local answer, next_at = {'OK'}, 8
+for at = 1, #KEYS - KEYS_OF_ALL, KEYS_OF_ONE do
+  due_key, timer_key, fired_key, cancelled_key, user_prefix, collapse_key, claimed_key, young_key, unpaged_key = unpack(KEYS, at + 1, at + 9)
+  answer[#answer + 1], next_at = turn(next_at)
+end
+add_to(users_key, more_users)
+add_to(bytes_key, more_bytes)
+return answer
