@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "engine"
 MODULES = sorted(path for path in ROOT.rglob("*.py"))
+CORE = [path for path in MODULES if path.is_relative_to(ROOT / "core")]
 
 CORE_MAY_IMPORT = {
     "__future__", "abc", "bisect", "collections", "collections.abc", "contextlib", "dataclasses", "datetime", "enum", "functools",
@@ -95,6 +96,7 @@ def parsed(path: Path) -> ast.Module:
         gc.enable()
 
 
+@functools.cache
 def imports(path: Path) -> list[tuple[int, str]]:
     """Every module that a file imports, with its line, also inside functions."""
     found = []
@@ -118,31 +120,38 @@ def floor_of(module: str) -> int | None:
     return PACKAGES.index(package)
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if path.is_relative_to(ROOT / "core")], ids=module_name)
-def test_the_core_imports_only_what_computes_from_its_arguments(path: Path) -> None:
-    allowed = CORE_MAY_IMPORT
-    wrong = [f"{path}:{line} imports {name}" for line, name in imports(path) if name not in allowed and not name.startswith("engine.core")]
+def test_the_core_imports_only_what_computes_from_its_arguments() -> None:
+    wrong = [
+        f"{path}:{line} imports {name}"
+        for path in CORE
+        for line, name in imports(path)
+        if name not in CORE_MAY_IMPORT and not name.startswith("engine.core")
+    ]
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if path.is_relative_to(ROOT / "core")], ids=module_name)
-def test_the_core_reads_no_clock_and_no_random_source(path: Path) -> None:
-    calls = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)]
-    names = [(node.lineno, node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")) for node in calls]
-    wrong = [f"{path}:{line} calls {name}()" for line, name in names if name in IMPURE_CALLS]
+def called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def test_the_core_reads_no_clock_and_no_random_source() -> None:
+    wrong = [
+        f"{path}:{node.lineno} calls {called(node)}()"
+        for path in CORE
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call) and called(node) in IMPURE_CALLS
+    ]
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_packages_import_from_lower_ones_only(path: Path) -> None:
-    own = floor_of(module_name(path))
-    if own is None:
-        return
+def test_packages_import_from_lower_ones_only() -> None:
     wrong = []
-    for line, name in imports(path):
-        other = floor_of(name)
-        if other is not None and other > own:
-            wrong.append(f"{path}:{line} {module_name(path)} imports {name}, which stands above it")
+    for path in MODULES:
+        own = floor_of(module_name(path))
+        for line, name in imports(path) if own is not None else ():
+            other = floor_of(name)
+            if own is not None and other is not None and other > own:
+                wrong.append(f"{path}:{line} {module_name(path)} imports {name}, which stands above it")
     assert not wrong, "\n".join(wrong)
 
 
@@ -185,22 +194,27 @@ def module_tested_by(test: str) -> str:
     return folder + name
 
 
-@pytest.mark.parametrize("path", sorted(TESTS.rglob("*.py")), ids=lambda path: path.relative_to(TESTS).as_posix())
-def test_no_test_module_imports_another(path: Path) -> None:
+def test_no_test_module_imports_another() -> None:
     """What tests share lives in tests/support; a conftest holds fixtures, which nobody imports."""
     wrong = [
         f"{path}:{line} imports {name}"
+        for path in sorted(TESTS.rglob("*.py"))
         for line, name in imports(path)
         if name.startswith("tests.") and any(part == "conftest" or part.startswith("test_") for part in name.split("."))
     ]
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("path", sorted(TESTS.rglob("*.py")), ids=lambda path: path.relative_to(TESTS).as_posix())
-def test_tests_of_the_engine_need_no_benchmark(path: Path) -> None:
+def test_tests_of_the_engine_need_no_benchmark() -> None:
     """What both use lives in tests/support, and bench imports it from there."""
-    wrong = [f"{path}:{line} imports {name}" for line, name in imports(path) if name.partition(".")[0] == "bench"]
-    assert not wrong or path.is_relative_to(TESTS / "bench"), "\n".join(wrong)
+    wrong = [
+        f"{path}:{line} imports {name}"
+        for path in sorted(TESTS.rglob("*.py"))
+        if not path.is_relative_to(TESTS / "bench")
+        for line, name in imports(path)
+        if name.partition(".")[0] == "bench"
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("path", sorted(TESTS.rglob("conftest.py")), ids=lambda path: path.relative_to(TESTS).as_posix())
@@ -217,6 +231,6 @@ def test_what_a_folder_of_tests_shares_ends_with_the_folder(path: Path) -> None:
     assert "package" not in scopes or all((folder / "__init__.py").exists() for folder in folders)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_every_module_states_its_theory_of_operation(path: Path) -> None:
-    assert ast.get_docstring(parsed(path)), f"{path} has no docstring"
+def test_every_module_states_its_theory_of_operation() -> None:
+    silent = [path for path in MODULES if not ast.get_docstring(parsed(path))]
+    assert not silent, f"without a docstring: {silent}"

@@ -41,10 +41,11 @@ TOGETHER: Final = {
     "browser": ("tests/browser/",),  # one Chromium
     "worlds": ("tests/sim/test_sim.py",),  # its last test adds up what the others found
     "old data": ("tests/store/test_legacy_ids.py", "tests/store/test_old_data.py"),  # one engine on a recorded data directory
+    "rules": ("tests/test_architecture.py",),  # the syntax tree of every module, made once
 }
 """Group -> beginnings of node ids; the first one that fits. Longest first: they are started in this order."""
 
-COMPUTING: Final = frozenset({"worlds"})
+COMPUTING: Final = frozenset({"worlds", "rules"})
 """Groups that keep a processor busy. The others mostly wait, for engines whose own processes then compute."""
 
 ENGINES_AT_ONCE: Final = 2
