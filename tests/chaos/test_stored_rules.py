@@ -12,7 +12,7 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
 RULES = '[[rule]]\nname = "{}"\nevent = "stored.rules"\nrecipients = ["user"]\ntype = "t"\n'
-LATE_S = 60
+LATE_S = 110
 
 
 def put(engine: RunningEngine, text: str, query: str = "") -> dict[str, object]:

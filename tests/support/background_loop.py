@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Final
 
-DEADLINE_S: Final = 20.0
+DEADLINE_S: Final = 60.0
 
 
 @contextmanager

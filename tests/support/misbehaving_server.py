@@ -13,7 +13,7 @@ from websockets.asyncio.server import Request, Response, ServerConnection, serve
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 Handler = Callable[["Peer"], Awaitable[None]]
 
 

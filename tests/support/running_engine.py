@@ -74,7 +74,7 @@ class RunningEngine:
 
         return ready
 
-    def stop(self, within_s: float = 30, number: signal.Signals = signal.SIGTERM) -> int:
+    def stop(self, within_s: float = 60, number: signal.Signals = signal.SIGTERM) -> int:
         """With a signal, unless it has ended; returns the exit code."""
         assert self.process is not None
         if self.process.poll() is None:
@@ -122,7 +122,7 @@ class RunningEngine:
         options.setdefault("additional_headers", {"Authorization": f"Bearer {self.token(user, tenant=tenant)}"})
         return connect(str(url), subprotocols=["notify.v1.json"], proxy=None, **options)  # type: ignore[list-item]
 
-    async def receive(self, socket: ClientConnection, kind: str, within_s: float = 30) -> dict[str, Any]:
+    async def receive(self, socket: ClientConnection, kind: str, within_s: float = 60) -> dict[str, Any]:
         """The next frame of this type on the socket; others are passed over."""
         async with asyncio.timeout(within_s):
             while True:

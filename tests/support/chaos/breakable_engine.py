@@ -12,7 +12,7 @@ from tests.support.chaos.victim import Victim
 from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until_done
 
-LATE_S = 60
+LATE_S = 110
 SMALL = {"online": 12, "away": 2, "rate": 150}
 """Traffic of tests; the benchmark has more of everything."""
 

@@ -59,7 +59,7 @@ class Scenario:
     what: str
     fault: Fault | None = None
     place: str = "plain"
-    within_s: float = 60
+    within_s: float = 110
 
 
 NUMBERS: Final = (

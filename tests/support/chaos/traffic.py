@@ -151,7 +151,7 @@ class Traffic:
             self.retries += 1
             await asyncio.sleep(RECONNECT_S)
 
-    async def flowing(self, since_s: float, within_s: float = 60) -> float:
+    async def flowing(self, since_s: float, within_s: float = 110) -> float:
         """Wait until every online user has received something sent since then; returns how long after `since_s` that was."""
         while any(receiver.newest_sent_s < since_s for receiver in self.online):
             for task in self._publishing:
@@ -199,7 +199,7 @@ class Traffic:
             moments = [from_s, *(at_s for at_s, _ in receiver.arrivals if from_s <= at_s < to_s), to_s]
             yield from ((begin, end, receiver.user) for begin, end in pairwise(moments))
 
-    async def finish(self, within_s: float = 60) -> dict[str, Any]:
+    async def finish(self, within_s: float = 110) -> dict[str, Any]:
         """Stop publishing, bring in who was away, wait for what is missing; returns the books.
 
         {"accepted", "lost", "repeated", "out_of_order", "wrong", "publisher_retries", "refused", "reconnects"}; `wrong` are sentences about
