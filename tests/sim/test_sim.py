@@ -13,12 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.sim.faults import CLASSES
-from tests.sim.many import Totals, run_here, trace
+from tests.sim.many import SEEDS, Totals, run_here, trace
 from tests.sim.shrink import report
 from tests.sim.world import Options, World
-
-SEEDS = 100
-"""Worlds of every run, 20 s of one core. New seeds are for `make sim`, by the hour."""
 
 SEEDS_MAX = 400
 """The rarest situation is met by two of 100 worlds: where a change moves what happens in which world, a few more have to meet it."""
