@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import IO, Final
 
-_PORTS: Final = range(20_000, 32_000)
-"""Linux gives out 32768 to 60999, others 49152 to 65535."""
+_PORTS: Final = range(20_100, 32_000)
+"""Linux gives out 32768 to 60999, others 49152 to 65535. Links of engines take those from 20000 on (`link_ports`)."""
 
 _TRIES: Final = 1000
 
