@@ -76,7 +76,7 @@ async def test_a_publish_without_an_answer_ends_with_503_in_time() -> None:
 
 
 async def test_too_many_unanswered_items_are_429_and_nothing_is_sent() -> None:
-    async with edge_world(publish_inflight_max=3, publish_timeout_ms=2000) as world, world.http() as client:
+    async with edge_world(publish_inflight_max=3, publish_timeout_ms=20_000) as world, world.http() as client:
         world.shard.connected = False
         waiting = asyncio.ensure_future(client.post("/v1/notifications", json=[ITEM, ITEM]))
         await until(lambda: len(world.gateway.pending_calls) == 2)

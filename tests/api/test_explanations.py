@@ -23,7 +23,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture
 async def world() -> AsyncIterator[EdgeWorld]:
-    async with edge_world(publish_timeout_ms=500) as world:
+    async with edge_world(publish_timeout_ms=3000) as world:
         yield world
 
 

@@ -16,7 +16,7 @@ from tests.support.waiting import until
 
 @pytest.fixture
 async def world() -> AsyncIterator[EdgeWorld]:
-    async with edge_world(publish_timeout_ms=300) as world:
+    async with edge_world(publish_timeout_ms=3000) as world:
         yield world
 
 

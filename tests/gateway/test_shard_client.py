@@ -23,7 +23,7 @@ TENANT = "default"
 @pytest.fixture
 async def world() -> AsyncIterator[EdgeWorld]:
     """Two shards; a request that has no answer fails soon, and four that fail open the breaker."""
-    async with edge_world(2, publish_timeout_ms=300, publish_delay_target_ms=10_000, breaker_calls_min=4, breaker_probes=2) as made:
+    async with edge_world(2, publish_timeout_ms=2000, publish_delay_target_ms=10_000, breaker_calls_min=4, breaker_probes=2) as made:
         made.gateway.set_slots(spread(2, version=2))
         yield made
 

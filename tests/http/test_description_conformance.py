@@ -134,7 +134,7 @@ def is_as_described(case: schemathesis.Case, edge: EdgeWorld, session: requests.
         case.query = {**(case.query or {}), "wait": 0}
     edge.shard.profiles.clear()  # choices of many requests would be too many of one user
     headers = {"Authorization": f"Bearer {edge.token(scopes=EVERY_SCOPE)}"}
-    case.call_and_validate(base_url=edge.url(), headers=headers, session=session, timeout=10)
+    case.call_and_validate(base_url=edge.url(), headers=headers, session=session, timeout=60)
 
 
 @pytest.mark.parametrize(("path", "method"), sorted(OPERATIONS))

@@ -9,7 +9,7 @@ import re
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -962,6 +962,18 @@ async def edge_world(
         await asyncio.wait_for(serving, DEADLINE_S)
         ticker.cancel()
         await asyncio.gather(ticker, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def standing_still(world: EdgeWorld) -> Iterator[None]:
+    """No time passes for what an edge allows per second: on a busy machine, that would be more than a test expects."""
+    gateway, quotas = world.gateway, world.gateway.tenant_quotas
+    running, now_ms = gateway.clock, gateway.clock()
+    gateway.clock = quotas._clock = lambda: now_ms
+    try:
+        yield
+    finally:
+        gateway.clock = quotas._clock = running
 
 
 async def frame_of(socket: ClientConnection, kind: str = "messages") -> dict[str, Any]:

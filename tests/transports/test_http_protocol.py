@@ -227,10 +227,10 @@ async def test_the_time_of_a_request_does_not_end_the_one_before_it() -> None:
 
 
 async def test_every_request_has_its_whole_time_whatever_came_before_it() -> None:
-    client = HttpClient(Echo(), request_timeout_s=0.2, keep_alive_s=5)
+    client = HttpClient(Echo(), request_timeout_s=3, keep_alive_s=60)
     for _ in range(3):
         client.send(get("/")[:9])
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(1.1)
         assert not client.transport.ended
         client.send(get("/")[9:])
         await asyncio.sleep(0)
@@ -270,7 +270,7 @@ async def test_an_idle_connection_is_closed_whatever_comes_that_is_no_request() 
 
 
 async def test_a_body_that_comes_behind_its_response_keeps_no_connection() -> None:
-    client = HttpClient(refuse, request_timeout_s=0.2)
+    client = HttpClient(refuse, request_timeout_s=2)
     client.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n")
     await client.answered(1)
     client.send(b"x" * 100_000)

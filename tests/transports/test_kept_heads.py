@@ -17,7 +17,7 @@ from engine.api.publish_endpoint import PublishHead
 from engine.core.model.revocation import USER, Revocation
 from engine.publish.media_types import Content
 from engine.transports.kept_heads import HEAD_BYTES_MAX, KeptHeads
-from tests.support.edge_world import EdgeWorld, edge_world
+from tests.support.edge_world import EdgeWorld, edge_world, standing_still
 from tests.support.publish_requests import Connection, asked, connected, connections, counting
 from tests.support.waiting import until
 
@@ -137,7 +137,7 @@ async def test_a_kept_head_in_front_of_anything_but_its_body_is_parsed() -> None
 
 async def test_a_body_that_comes_behind_a_kept_head_is_waited_for_in_any_pieces() -> None:
     seen: list[str] = []
-    async with edge_world(wrap=counting(seen), request_timeout_s=0.5) as world, connected(world) as connection:
+    async with edge_world(wrap=counting(seen), request_timeout_s=5) as world, connected(world) as connection:
         protocol = await warm(world, connection, token := world.token())
         parser, protocol._parser = protocol._parser, NoParser()
         request = asked(token, item(2))
@@ -230,9 +230,10 @@ async def test_requests_with_a_kept_head_count_against_the_quota_of_their_tenant
         token = world.token()
         await warm(world, connection, token)
         statuses = set()
-        for number in range(8):
-            connection.writer.write(asked(token, item(number)))
-            statuses.add((await connection.answer()).split(b" ")[1])
+        with standing_still(world):
+            for number in range(8):
+                connection.writer.write(asked(token, item(number)))
+                statuses.add((await connection.answer()).split(b" ")[1])
         assert b"429" in statuses
 
 

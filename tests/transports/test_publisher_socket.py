@@ -19,7 +19,7 @@ from engine.gateway.gateway import GOING_AWAY, TOKEN_REFUSED
 from engine.transports.publisher_socket import PublisherSocket
 from engine.transports.websocket_protocol import FORBIDDEN, INVALID_DATA, POLICY_VIOLATION, TOO_MANY_FRAMES, TOO_SLOW
 from engine.transports.websocket_transport import DirectWebSocket
-from tests.support.edge_world import EdgeWorld, client_frame, closed_with, edge_world, frame_of
+from tests.support.edge_world import EdgeWorld, client_frame, closed_with, edge_world, frame_of, standing_still
 from tests.support.waiting import until
 
 ITEM = {"user": "u1", "type": "order.paid", "data": {"n": 1}}
@@ -105,9 +105,10 @@ async def test_refusals_of_shards_and_limits_are_those_of_requests_with_the_time
         away = await result(socket, ITEM)
         assert (away["status"], away["retry_after"] >= 1, away["problem"]["results"][0]["status"]) == (503, True, "unavailable")
         world.shard.status = wire.ACCEPTED
-        for n in range(20):
-            await socket.send(publish_frame(ITEM, str(n)))
-        told = [await frame_of(socket, "publish_result") for _ in range(20)]
+        with standing_still(world):
+            for n in range(20):
+                await socket.send(publish_frame(ITEM, str(n)))
+            told = [await frame_of(socket, "publish_result") for _ in range(20)]
         over = [one for one in told if one["status"] != 202]
         assert {one["status"] for one in over} == {429}
         assert {one["problem"]["quota"] for one in over} == {"tenant_requests_per_s"}, "each frame counts as a request"

@@ -18,7 +18,7 @@ from websockets.server import ServerProtocol
 
 from engine.core.wire import records as wire
 from engine.transports import websocket_handshake
-from tests.support.edge_world import EdgeWorld, client_frame, edge_world
+from tests.support.edge_world import EdgeWorld, client_frame, edge_world, standing_still
 from tests.support.handshakes import PLAIN, asked, told
 from tests.support.waiting import until
 
@@ -200,7 +200,8 @@ async def test_a_client_that_offers_subprotocols_but_not_ours_is_refused_before_
 async def test_a_storm_is_refused_with_429_before_the_upgrade_on_both_ways_and_the_times_to_come_back_are_spread() -> None:
     for short in (True, False):
         async with edge_world(short=short, connections_per_s=2, connections_burst_s=30) as world:
-            answers = [await told(world, asked(world.token(f"u{n}"))) for n in range(100)]
+            with standing_still(world):
+                answers = [await told(world, asked(world.token(f"u{n}"))) for n in range(100)]
             refused = [answer for answer in answers if b" 101 " not in answer]
             assert 70 <= len(refused) <= 80, "a new edge admits a third of its burst"
             assert all(answer.startswith(b"HTTP/1.1 429 Too Many Requests\r\n") and answer.endswith(b"<end>") for answer in refused)
@@ -215,7 +216,8 @@ async def test_a_storm_is_refused_with_429_before_the_upgrade_on_both_ways_and_t
 
 async def test_a_user_who_connects_in_a_loop_is_refused_and_others_are_not() -> None:
     async with edge_world(connections_of_user_burst=5) as world:
-        answers = [await told(world, asked(world.token("loop"))) for _ in range(12)]
+        with standing_still(world):
+            answers = [await told(world, asked(world.token("loop"))) for _ in range(12)]
         assert 5 <= sum(b" 101 " in answer for answer in answers) <= 7
         assert b"this user begins connections too often" in answers[-1]
         assert b" 101 " in await told(world, asked(world.token("other")))
@@ -231,14 +233,15 @@ async def test_requests_that_are_refused_for_another_reason_use_up_nothing() -> 
 
 async def test_event_streams_are_admitted_like_websockets_and_polls_are_not_counted() -> None:
     async with edge_world(connections_per_s=1, connections_burst_s=3) as world, world.http() as client:
-        for _ in range(3):
-            assert (await client.get("/v1/poll?wait=0")).status_code == 200
-        async with client.stream("GET", "/v1/sse") as stream:
-            assert stream.status_code == 200
-        answer = await client.get("/v1/sse")
-        assert answer.status_code == 429
-        assert int(answer.headers["retry-after"]) >= 1
-        assert b" 429 " in await told(world, asked(world.token()))
+        with standing_still(world):
+            for _ in range(3):
+                assert (await client.get("/v1/poll?wait=0")).status_code == 200
+            async with client.stream("GET", "/v1/sse") as stream:
+                assert stream.status_code == 200
+            answer = await client.get("/v1/sse")
+            assert answer.status_code == 429
+            assert int(answer.headers["retry-after"]) >= 1
+            assert b" 429 " in await told(world, asked(world.token()))
 
 
 words = st.text("abcXYZ019-_. ,;@=+/?\xe9", max_size=30).map(str.strip)
