@@ -235,6 +235,6 @@ async def test_revocations_that_storage_has_lost_stay_in_force_and_are_appended_
 
 async def test_expired_revocations_leave_the_memory_of_an_edge() -> None:
     async with edge_world(revocations_poll_ms=20) as world:
-        world.revocation_log.revocations.append(Revocation("jti", "default", "x", int(time.time() * 1000) + 50))
+        world.revocation_log.revocations.append(Revocation("jti", "default", "x", int(time.time() * 1000) + 2000))
         await until(lambda: len(world.gateway.revoked) == 1)
         await until(lambda: len(world.gateway.revoked) == 0)

@@ -25,7 +25,7 @@ PHONE = {"width": 375, "height": 812}
 async def open_demo(page: Page, url: str, with_token: str) -> None:
     """Open the demo link and wait until the page is connected."""
     await page.goto(f"{url}/#token={with_token}")
-    await expect(page.locator("#pill")).to_have_attribute("data-state", "open", timeout=15_000)
+    await expect(page.locator("#pill")).to_have_attribute("data-state", "open")
 
 
 async def publish(page: Page, *, kind: str = "post.liked", title: str | None = None, delay: str = "", to: str | None = None) -> None:

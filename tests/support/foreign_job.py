@@ -20,7 +20,7 @@ from ray._private import state as gcs_state
 from ray._private.worker import global_worker
 from ray.exceptions import RayTaskError
 
-WAIT_S: Final = 20
+WAIT_S: Final = 60
 KV_NAMESPACES: Final = (
     None,
     b"fun",

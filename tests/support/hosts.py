@@ -37,7 +37,7 @@ _PROGRAMS: Final = {"ip": "iproute2", "unshare": "util-linux", "nsenter": "util-
 _FOLDERS: Final = "engine-hosts-"  # and the pid of the test run and the number of the network; short: a socket path has 107 bytes
 _NETWORKS: Final = 256  # of test runs at the same time on this machine: 198.18.0.0/16, reserved for tests of networks (RFC 2544)
 _NOBODY: Final = "02:00:00:00:00:00"  # a link-layer address that no host has
-_WITHIN_S: Final = 10.0
+_WITHIN_S: Final = 60.0
 
 
 def require_namespaces() -> None:

@@ -101,7 +101,7 @@ async def main() -> None:
     published = dict(zip(ways, await asyncio.gather(*(way(user) for user, way in ways.items())), strict=True))
     ids = {user: {f"{user}-{number}" for number in range(count)} for user, count in published.items()}
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(90):
             while any(ids[user] - numbers[user].keys() for user in ways):
                 await asyncio.sleep(0.2)
                 for task in listening:

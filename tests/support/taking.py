@@ -9,7 +9,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_PATIENCE_S = 30
+_PATIENCE_S = 90
 
 
 async def take(coming: AsyncGenerator[T, None], count: int) -> list[T]:

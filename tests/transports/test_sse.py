@@ -123,7 +123,7 @@ async def test_a_silent_stream_is_kept_awake_by_comments() -> None:
 
 
 async def test_an_expired_token_ends_the_stream() -> None:
-    async with edge_world() as world, world.http(ttl_s=1) as client, client.stream("GET", "/v1/sse") as response:
+    async with edge_world() as world, world.http(ttl_s=4) as client, client.stream("GET", "/v1/sse") as response:
         assert (await next_event(events(response), "close")).body["code"] == 4401
 
 
