@@ -113,6 +113,7 @@ class Firing:
         self._entries: dict[str, _Entry] = {}
         self._by_key: dict[str, set[str]] = {}
         self._lanes: dict[int, _Lane] = {}
+        self._incomplete = False  # a lane is
         self.bytes = 0
         self.fired = 0  # timers confirmed
         self.refired = 0  # handed out again
@@ -150,6 +151,8 @@ class Firing:
 
     def is_left_to_storage(self, key: str) -> bool:
         """Whether the timers of the owning shard, which has no session, were evicted and further ones are not kept in memory."""
+        if not self._incomplete:
+            return False
         lane = self._lanes.get(self._slots.owner(key))
         return lane is not None and lane.incomplete
 
@@ -158,7 +161,11 @@ class Firing:
         """Add a durable timer that is not in memory. `young`: no earlier incarnation can have claimed it."""
         entry = _Entry(timer, timer.due_ms <= self._horizon.inherited_ms and not young)
         self._entries[timer.sid] = entry
-        self._by_key.setdefault(timer.key, set()).add(timer.sid)
+        siblings = self._by_key.get(timer.key)
+        if siblings is None:
+            self._by_key[timer.key] = {timer.sid}
+        else:
+            siblings.add(timer.sid)
         self.bytes += entry.size
         if not frozen:
             self._arm(entry, now_ms)
@@ -253,6 +260,7 @@ class Firing:
         assert lane.session is None
         lane.session = session
         incomplete, lane.incomplete = lane.incomplete, False
+        self._incomplete = any(each.incomplete for each in self._lanes.values())
         return incomplete
 
     def close(self, shard: int, now_ms: int) -> None:
@@ -277,7 +285,7 @@ class Firing:
             if entry.state not in (FROZEN, HANDED, MOVING) and slots.owner(entry.timer.key) != entry.shard:
                 self._leave(entry)
                 self._arm(entry, now_ms)
-        incomplete = any(lane.incomplete for lane in self._lanes.values())
+        incomplete, self._incomplete = self._incomplete, False
         for lane in self._lanes.values():
             lane.incomplete = False
         return incomplete
@@ -400,6 +408,7 @@ class Firing:
         lanes = [lane for lane in self._lanes.values() if lane.session is None and not lane.incomplete and len(lane.wheel)]
         if not lanes:
             return
+        self._incomplete = True
         for lane in lanes:
             lane.incomplete = True
         self._evict([sid for sid, entry in self._entries.items() if self._is_unreachable(entry)])

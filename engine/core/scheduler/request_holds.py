@@ -37,6 +37,8 @@ class RequestHolds:
         self._keys: Counter[str] = Counter()
 
     def __contains__(self, timer: object) -> bool:
+        if not self._sids and not self._keys:  # nearly always
+            return False
         return isinstance(timer, Timer) and (timer.sid in self._sids or timer.key in self._keys)
 
     def begin(self, request: Request) -> None:

@@ -116,6 +116,8 @@ from engine.core.wire.records import (
 )
 from engine.errors import CorruptRecord
 
+_OF_SHARDS: Final = frozenset((Arm, FireDone, FireFailed, FireAgain))
+
 _STORE_RETRY_MS: Final = (50, 100, 200, 400, 800)
 """Backoff between attempts while storage fails, ms; the last value repeats. Short first: a failover takes less than a second."""
 
@@ -263,11 +265,14 @@ class SchedulerCore:
 
     def _received(self, session: str, records: Sequence[Request | Arm | FireDone | FireFailed | FireAgain], now_ms: int) -> None:
         wheel = self._sessions[session]
-        if wheel is None and any(isinstance(record, Arm | FireDone | FireFailed | FireAgain) for record in records):
-            raise CorruptRecord(f"{session} is no shard, and speaks as one")
+        if wheel is None:
+            if not _OF_SHARDS.isdisjoint(map(type, records)):
+                raise CorruptRecord(f"{session} is no shard, and speaks as one")
+            for record in records:
+                self._requested(session, record, now_ms)  # type: ignore[arg-type]  # as was just seen
+            return
         for record in records:
             if isinstance(record, Arm):
-                assert wheel is not None
                 wheel.arm(record.key, record.at_ms)
             elif isinstance(record, FireDone):
                 self._fire_done(record.sids, now_ms)
