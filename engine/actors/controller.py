@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from ray.exceptions import ActorDiedError, RayError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
@@ -389,8 +389,7 @@ class Controller:
         period_ms, short_ms = self._config.health_ms, min(self._config.health_ms, RETRY_S * 1000)
         while True:
             # During a start the rounds are close: `engine up` waits for the last actor, or a step for a spare process.
-            settled = self._fleet.ready() and not self._in_a_hurry() and not (self._reconciler is not None and self._reconciler.holds)
-            wait_ms = self._round_at_ms + (period_ms if settled else short_ms) - self._context.monotonic_ms()
+            wait_ms = self._round_at_ms + (short_ms if self._in_a_hurry() else period_ms) - self._context.monotonic_ms()
             if self._round is not None and wait_ms > 0:
                 await asyncio.sleep(wait_ms / 1000)  # a status may have begun a round meanwhile
             else:
@@ -488,6 +487,8 @@ class Controller:
                 fleet.create(key)
         except (RayError, TimeoutError) as error:
             watch.failed()
+            if isinstance(error, ActorUnavailableError):
+                watch.restarting(self._context.monotonic_ms())
             if key in fleet.watches:
                 fleet.failed(key)
             log.info("%s-%d does not answer: %s", *key, type(error).__name__)
@@ -515,7 +516,9 @@ class Controller:
         await self._reconciler.run()
 
     def _in_a_hurry(self) -> bool:
-        return self._reconciler is not None and self._reconciler.in_a_hurry
+        """Whether somebody waits for an actor to become ready, or for a spare process."""
+        reconciler = self._reconciler
+        return not self._fleet.ready() or (reconciler is not None and (reconciler.in_a_hurry or reconciler.spare_wait.lasts))
 
     async def _autoscale(self) -> None:
         """Look at the load of the last round, and want what the policy decides."""

@@ -159,7 +159,7 @@ class Fleet:
         if key not in self.watches:
             return
         row = self.watches[key].row()
-        if not row.get("has_place", True):
+        if not row.get("has_place", True) and not self.told_to_end(key):
             self.guests.add(key)
         if row["ready"]:
             self.joining.pop(key, None)

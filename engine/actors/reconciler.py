@@ -41,9 +41,8 @@ A shard, source or target, dies: Ray starts it again, it reads the map, and its 
 numbers change in the middle: the next step goes by the new ones. Two controllers, one of which was cut off: moving is the shards' own
 compare-and-set, so slots may move once more than needed, and the one that writes the wanted numbers or checks its epoch ends itself.
 
-A part that dies in the middle makes its users wait until its next process serves: 0.3 s in a spare process, seconds in one that is started
-then, and actors that came have taken the spare ones. So before sets of slots move to other shards, and before edges leave, nodes get theirs
-again (`engine.actors.spares`); after `_SPARES_MS` it goes on without.
+Before sets of slots move to other shards, and before edges leave, the nodes get the spare processes again that new actors have taken
+(`engine.actors.spare_wait`).
 
 New shards that wait for a machine hold nobody up: after `_JOIN_MS` those that are ready begin. A map has shards 0 to n, and Ray fills
 places in any order: one that got a place before a lower one is ended, so that the lower one gets it, and created again later.
@@ -64,6 +63,7 @@ from redis.asyncio import Redis
 from engine.actors.actor_process import RETRY_S, ProcessContext
 from engine.actors.fleet import ROLES, ActorKey, Fleet
 from engine.actors.replacements import Replacements, name_of
+from engine.actors.spare_wait import SpareWait
 from engine.config import Config
 from engine.core.controller.slot_moves import Move, away_moves, even_moves, load_moves, next_sets, slots_in
 from engine.core.controller.wanted import WantedNumbers
@@ -90,9 +90,6 @@ _JOIN_MS: Final = 10_000
 
 _CLOSE_ROUNDS_MS: Final = 60_000
 """So long the controller asks new actors often whether they are ready; then they wait for a machine, which takes minutes."""
-
-_SPARES_MS: Final = 10_000
-"""A step waits so long for a spare process: a start on a busy machine takes seconds. Then it goes on without one."""
 
 _MOVE_TIMEOUT_S: Final = 15.0
 """For one set of slots. A shard that has not handed them over by then keeps them, or the map says that it has."""
@@ -148,8 +145,7 @@ class Reconciler:
         self._now_ms = context.monotonic_ms
         self._prove = prove
         self._epoch = epoch
-        self._spares_expected = spares_expected
-        self._held_ms: float | None = None  # since when steps wait for a spare process; None while none is expected
+        self.spare_wait = SpareWait(spares_expected, self._now_ms)
         self._wanted_ms = self._now_ms()
         self._slots: RoutingTable | None = None
         self._read_ms = float("-inf")  # when it was read last
@@ -234,11 +230,6 @@ class Reconciler:
         """Whether it knows how the engine is."""
         return self._slots is not None
 
-    @property
-    def holds(self) -> bool:
-        """Whether a step waits for a spare process."""
-        return self._held_ms is not None and self._now_ms() - self._held_ms < _SPARES_MS
-
     def status(self) -> dict[str, Any]:
         """For the status of the engine."""
         slots, wanted, fleet = self._slots, self.wanted, self._fleet
@@ -314,7 +305,7 @@ class Reconciler:
         kept = min(slots.shards, count)
         moves = self._moves_away(slots, kept, going) if going else await self._moves(slots, kept)
         self._left = slots_in(moves)
-        if moves and not going and self._waits_for_spares():
+        if moves and not going and self.spare_wait.holds_back():
             return _BUSY_S
         if moves:
             return 0 if await self._move(moves) else _BUSY_S
@@ -332,7 +323,7 @@ class Reconciler:
         await self._end_surplus("shard", slots, max(slots.shards, count))
         if not self.settled:
             return _BUSY_S
-        self._held_ms = None  # the next change waits for its own spare processes
+        self.spare_wait.end()
         return _POLL_S
 
     def _ready_after(self, count: int, wanted: int, join_ms: float) -> int:
@@ -468,7 +459,7 @@ class Reconciler:
                 await fleet.handles[key].hand_over.remote(self._prove("hand_over"))
                 self._replacements.told(key)
         surplus = [key for key in fleet.keys("edge") if key[1] >= wanted]
-        if surplus and any(fleet.serves(("edge", index)) for index in range(wanted)) and not self._waits_for_spares():
+        if surplus and any(fleet.serves(("edge", index)) for index in range(wanted)) and not self.spare_wait.holds_back():
             fleet.leaving.update(surplus)
             await asyncio.gather(*map(self._end_edge, surplus))
         return _POLL_S if self.settled else _BUSY_S
@@ -558,16 +549,6 @@ class Reconciler:
             log.info("%s %d ends, and starts anew", *key)
             self._replacements.told(key)
             self._fleet.replace(key)
-
-    def _waits_for_spares(self) -> bool:
-        """Whether a step that makes users wait if a part dies meanwhile is to wait until the nodes have a spare process again. Actors that
-        came have taken them. Nodes that are to go are emptied without it."""
-        if not self._spares_expected():
-            self._held_ms = None
-            return False
-        if self._held_ms is None:
-            self._held_ms = self._now_ms()
-        return self.holds
 
     def _add(self, role: str, have: int, wanted: int) -> None:
         """Look after all that there are, and create those that are missing."""

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from engine.actors import reconciler, spares
+from engine.actors import spare_wait, spares
 from engine.actors.actor_process import ProcessContext
 from engine.actors.controller import Controller
 from engine.config import Config
@@ -397,7 +397,9 @@ async def test_a_new_shard_that_got_a_place_before_a_lower_one_gives_it_away(wor
     world.actors.actors["shard", 2].lost = False
     status = await world.when(lambda scaling: scaling["have"]["shards"] == 3 and bool(scaling["waiting"]))
     assert [entry["actor"] for entry in status["waiting"]] == ["shard-3"]
-    assert set((await world.slots()).owners) == {0, 1, 2}
+    async with asyncio.timeout(60):
+        while set((await world.slots()).owners) != {0, 1, 2}:
+            await asyncio.sleep(0.01)
 
 
 async def lost_and_taken_in(world: World, shard: int = 1) -> None:
@@ -792,7 +794,7 @@ async def test_slots_move_and_edges_leave_when_the_spare_processes_that_new_acto
 
 
 async def test_slots_move_in_the_end_where_a_node_keeps_no_spare_process(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconciler, "_SPARES_MS", 100)
+    monkeypatch.setattr(spare_wait, "MAX_MS", 100)
     monkeypatch.setattr(world.actors, "start_spares", AsyncMock(return_value=False))
     world.actors.warm = 0
     controller = await world.start()

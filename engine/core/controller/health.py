@@ -3,8 +3,8 @@
 A `HealthWatch` per actor is fed with the calls of its `stats()`, their results and their failures; `verdict` returns whether to leave the
 actor alone or to replace it. The timeout runs while a call is unanswered, not since the last answer: the pause between two calls is the
 controller's. It begins again (`excuse`) when the controller may have been cut off itself. Ray restarts a process that has died; the verdict
-is for one that runs and does not answer. A replaced actor gets `START_GRACE_FACTOR` timeouts before the next verdict, so that a slow start
-is not killed over and over.
+is for one that runs and does not answer. An actor that is replaced, or that Ray is starting again (`restarting`), gets `START_GRACE_FACTOR`
+timeouts before the next verdict, so that a slow start is not killed over and over.
 
 `totals` adds up the counters of all rows; a `LatencyWindow` turns cumulative histograms into quantiles of the recent past.
 """
@@ -20,7 +20,7 @@ Histogram = Sequence[Sequence[float]]
 """[[upper bound in ms, count], ...] in growing order; the last bound is -1: everything above the one before."""
 
 START_GRACE_FACTOR: Final = 6
-"""Timeouts that a replaced actor has for its start: a shard replays its journal in it."""
+"""Timeouts that the next process of an actor has for its start: a shard replays its journal in it."""
 
 
 class HealthWatch:
@@ -71,6 +71,12 @@ class HealthWatch:
     def failed(self) -> None:
         """`stats()` raised or did not return in time."""
         self._failed = True
+
+    def restarting(self, now_ms: float) -> None:
+        """Its process has died, and Ray starts the next one. No effect until that has answered: one that never does is replaced."""
+        if self._grace == 1:
+            self._asked_ms = now_ms
+            self._grace = START_GRACE_FACTOR
 
     def excuse(self, now_ms: float) -> None:
         """The asker may have been cut off itself: the call that is unanswered counts from now."""

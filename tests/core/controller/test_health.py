@@ -64,6 +64,19 @@ def test_longer_silence_means_one_replacement_and_then_time_to_start() -> None:
     assert one.verdict(1502 + START_GRACE_FACTOR * 1000) == "replace"
 
 
+def test_a_process_that_ray_starts_again_has_time_to_start_however_often_it_is_asked() -> None:
+    one = watch()
+    one.answered(stats(), 400)
+    one.asked(500)
+    one.restarting(900)
+    one.restarting(1500)
+    assert one.verdict(900 + START_GRACE_FACTOR * 1000) == "leave"
+    assert one.verdict(901 + START_GRACE_FACTOR * 1000) == "replace"
+    one.answered(stats(pid=8), 8000)
+    one.asked(8000)
+    assert one.verdict(9001) == "replace", "then it has the usual timeout again"
+
+
 def test_a_call_is_not_counted_while_the_asker_itself_was_cut_off() -> None:
     one = watch()
     one.answered(stats(), 400)
