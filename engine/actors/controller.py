@@ -527,7 +527,7 @@ class Controller:
         fleet, reconciler = self._fleet, self._reconciler
         rows = {role: [fleet.row(key) for key in fleet.keys(role) if fleet.serves(key)] for role in ("shard", "edge")}
         steady, now_ms = reconciler.steady and fleet.ready(), int(self._context.monotonic_ms())
-        for decision in self._policy.observe(rows["shard"], rows["edge"], now_ms, steady, reconciler.waiting()):
+        for decision in self._policy.observe(rows["shard"], rows["edge"], now_ms, steady, reconciler.newcomers.waiting()):
             shown = {**msgspec.structs.asdict(decision), "at_ms": self._wall_ms()}
             log.info("autoscaler: %s", shown)
             self._decisions.appendleft(shown)

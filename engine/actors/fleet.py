@@ -139,9 +139,16 @@ class Fleet:
         """For the status: actors that wait for a node with a place, and how many such places there are."""
         return [
             {"actor": f"{role}-{index}", "resource": place_of(role), "offered": self.places[role][0]}
-            for role, index in self.may_wait()
-            if role in self.places and not self.free_places(role)
+            for role, index in filter(self.lacks_place, self.may_wait())
         ]
+
+    def lacks_place(self, key: ActorKey) -> bool:
+        """Whether it waits for a node with a place, by what Ray said last."""
+        return key[0] in self.places and not self.free_places(key[0]) and key in self.may_wait()
+
+    def nodes(self) -> int:
+        """How many nodes the actors are on, as far as they have answered."""
+        return len({watch.stats["node_id"] for watch in self.watches.values() if "node_id" in watch.stats})
 
     def take_over(self, key: ActorKey) -> None:
         """Let it start as a guest. Its epoch fences the process on the lost node, if that still runs."""

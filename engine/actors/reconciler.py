@@ -44,8 +44,9 @@ compare-and-set, so slots may move once more than needed, and the one that write
 Before sets of slots move to other shards, and before edges leave, the nodes get the spare processes again that new actors have taken
 (`engine.actors.spare_wait`).
 
-New shards that wait for a machine hold nobody up: after `_JOIN_MS` those that are ready begin. A map has shards 0 to n, and Ray fills
-places in any order: one that got a place before a lower one is ended, so that the lower one gets it, and created again later.
+New actors are created a few at a time (`engine.actors.newcomers`). New shards that wait for a machine hold nobody up: after `_JOIN_MS`
+those that are ready begin. A map has shards 0 to n, and Ray fills places in any order: one that got a place before a lower one is ended, so that
+the lower one gets it, and created again later.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ from redis.asyncio import Redis
 
 from engine.actors.actor_process import RETRY_S, ProcessContext
 from engine.actors.fleet import ROLES, ActorKey, Fleet
+from engine.actors.newcomers import CLOSE_ROUNDS_MS, Newcomers
 from engine.actors.replacements import Replacements, name_of
 from engine.actors.spare_wait import SpareWait
 from engine.config import Config
@@ -86,10 +88,7 @@ _BUSY_S: Final = 0.1
 """Between two looks while an actor has to become ready, or to serve again."""
 
 _JOIN_MS: Final = 10_000
-"""New shards are waited for so long, since moving slots once to all of them moves fewer than to one after the other."""
-
-_CLOSE_ROUNDS_MS: Final = 60_000
-"""So long the controller asks new actors often whether they are ready; then they wait for a machine, which takes minutes."""
+"""New shards are waited for so long after the last actor was created: moving slots once to all of them moves fewer than to one by one."""
 
 _MOVE_TIMEOUT_S: Final = 15.0
 """For one set of slots. A shard that has not handed them over by then keeps them, or the map says that it has."""
@@ -146,6 +145,7 @@ class Reconciler:
         self._prove = prove
         self._epoch = epoch
         self.spare_wait = SpareWait(spares_expected, self._now_ms)
+        self.newcomers = Newcomers(fleet, self._now_ms)
         self._wanted_ms = self._now_ms()
         self._slots: RoutingTable | None = None
         self._read_ms = float("-inf")  # when it was read last
@@ -198,7 +198,7 @@ class Reconciler:
     @property
     def steady(self) -> bool:
         """Whether nothing is under way: the engine is as it is wanted, or lacks only actors that have been waiting for long."""
-        slots, wanted, fleet, waiting = self._slots, self.wanted, self._fleet, self.waiting()
+        slots, wanted, fleet, waiting = self._slots, self.wanted, self._fleet, self.newcomers.waiting()
         return (
             slots is not None
             and slots.shards + waiting["shards"] == wanted.shards
@@ -211,19 +211,11 @@ class Reconciler:
             and self._replacements.waiting_ms() is None
         )
 
-    def waiting(self) -> dict[str, int]:
-        """How many new actors of each role have been waiting for a machine for so long that they hold nobody up."""
-        long_ago_ms = self._now_ms() - _CLOSE_ROUNDS_MS
-        waiting = [role for (role, _), since_ms in self._fleet.joining.items() if since_ms <= long_ago_ms]
-        return {f"{role}s": waiting.count(role) for role in ROLES}
-
     @property
     def in_a_hurry(self) -> bool:
         """Whether an actor is about to become ready."""
         waiting_ms = self._replacements.waiting_ms()
-        return (waiting_ms is not None and waiting_ms < _CLOSE_ROUNDS_MS) or any(
-            self._now_ms() - since_ms < _CLOSE_ROUNDS_MS for since_ms in self._fleet.joining.values()
-        )
+        return (waiting_ms is not None and waiting_ms < CLOSE_ROUNDS_MS) or self.newcomers.about_to_be_ready
 
     @property
     def looked(self) -> bool:
@@ -331,7 +323,7 @@ class Reconciler:
         ready = count
         while ready < wanted and self._fleet.serves(("shard", ready)):
             ready += 1
-        return ready if ready == wanted or self._now_ms() - self._wanted_ms > join_ms else count
+        return ready if ready == wanted or self._now_ms() - max(self._wanted_ms, self.newcomers.created_ms) > join_ms else count
 
     def _give_place_to_lower(self, gap: int) -> None:
         """End the last new shard that serves while a lower one waits for a place. It is created again once that one serves, or did not
@@ -551,9 +543,10 @@ class Reconciler:
             self._fleet.replace(key)
 
     def _add(self, role: str, have: int, wanted: int) -> None:
-        """Look after all that there are, and create those that are missing."""
-        for index in range(max(have, wanted)):
-            self._fleet.add((role, index), joining=index >= have)
+        """Look after all that there are, and create those that are missing, a few at a time."""
+        for index in range(have):
+            self._fleet.add((role, index))
+        self.newcomers.create(role, range(have, wanted))
 
     async def _end_surplus(self, role: str, slots: RoutingTable, have: int) -> None:
         """End the actors of this role that the slot maps have no more, and nobody wants."""

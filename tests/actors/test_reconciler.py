@@ -449,7 +449,7 @@ async def test_the_status_says_who_waits_for_a_place_and_the_policy_goes_on_mean
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engine.actors.fleet._SILENT_MS", 50)
-    monkeypatch.setattr("engine.actors.reconciler._CLOSE_ROUNDS_MS", 200)
+    monkeypatch.setattr("engine.actors.newcomers.CLOSE_ROUNDS_MS", 200)
     await world.start(autoscale_shards="1-3", autoscale_up_ms=1, autoscale_down_ms=100)
     await world.settled()
     world.actors.room, world.actors.placed = False, ()

@@ -1,0 +1,64 @@
+"""New actors of an engine that runs: a few of them start at a time, since those that start take the CPU of those that serve.
+
+A process that starts takes more than a second of CPU, all it can get. With seven at once on two cores everybody's messages stood still for
+a second, without any failure. So there are never more that start than nodes have actors.
+
+States of one; nothing of this is stored, and a controller's successor finds what was created by its name
+    missing   it is to be created, in the order of its role's indexes
+    starting  created, and not ready yet
+    waiting   created, and no node has a place free for its role; or not ready for so long that it holds nobody up. Once one of a role
+              waits, the others of that role are created as well: they take no CPU, and Ray's autoscaler sees what is needed
+    ready     a member (`engine.actors.fleet`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from engine.actors.fleet import ROLES, ActorKey, Fleet
+
+CLOSE_ROUNDS_MS: Final = 60_000
+"""So long the controller asks new actors often whether they are ready; then they wait for a machine, which takes minutes."""
+
+
+class Newcomers:
+    """See the module's docstring.
+
+    Args:
+        clock: monotonic milliseconds.
+    """
+
+    def __init__(self, fleet: Fleet, clock: Callable[[], float]) -> None:
+        self._fleet = fleet
+        self._clock = clock
+        self.created_ms = float("-inf")  # the last one
+
+    def create(self, role: str, indices: Iterable[int]) -> None:
+        """Create those of these actors that are missing, as far as it is their turn."""
+        for index in indices:
+            if (role, index) in self._fleet.watches:
+                continue
+            if not self._have_turn(role):
+                return
+            self._fleet.add((role, index), joining=True)
+            self.created_ms = self._clock()
+
+    def _have_turn(self, role: str) -> bool:
+        fleet = self._fleet
+        starting = [key for key in self._young() if not fleet.lacks_place(key)]
+        return len(starting) < max(fleet.nodes(), 1) or any(key[0] == role and fleet.lacks_place(key) for key in fleet.joining)
+
+    def _young(self) -> list[ActorKey]:
+        long_ago_ms = self._clock() - CLOSE_ROUNDS_MS
+        return [key for key, since_ms in self._fleet.joining.items() if since_ms > long_ago_ms]
+
+    @property
+    def about_to_be_ready(self) -> bool:
+        """Whether one is."""
+        return bool(self._young())
+
+    def waiting(self) -> dict[str, int]:
+        """How many of each role have been waiting for so long that they hold nobody up."""
+        waiting = self._fleet.joining.keys() - set(self._young())
+        return {f"{role}s": sum(key[0] == role for key in waiting) for role in ROLES}

@@ -1,0 +1,90 @@
+"""How many new actors start at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.actors.fleet import ActorKey, Fleet
+from engine.actors.newcomers import CLOSE_ROUNDS_MS, Newcomers
+from engine.config import Config
+from tests.support.fake_actors import FakeActors
+
+
+class World:
+    """A fleet of members on some nodes, and a clock."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self.actors = FakeActors()
+        self.fleet = Fleet(Config(), self.actors, lambda: self.now_ms)
+        self.newcomers = Newcomers(self.fleet, lambda: self.now_ms)
+
+    def member(self, key: ActorKey, node: str) -> None:
+        self.fleet.add(key)
+        self.ready(key, node)
+
+    def ready(self, key: ActorKey, node: str = "a") -> None:
+        self.fleet.watches[key].answered({"pid": 1, "started_ms": 1, "cpu_s": 0.0, "node_id": node, "ready": True}, self.now_ms)
+        self.fleet.answered(key)
+
+    async def wait(self, ms: float) -> None:
+        """Nobody who has not answered yet does meanwhile; the controller asks Ray for places, as it does then."""
+        self.now_ms += ms
+        assert await self.fleet.look_for_places()
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.member(("shard", 0), "a")
+    return made
+
+
+def test_on_one_node_a_new_actor_is_created_when_the_one_before_is_ready_whatever_their_roles(world: World) -> None:
+    for _ in range(3):
+        world.newcomers.create("shard", range(1, 3))
+        world.newcomers.create("edge", range(1))
+    assert (world.actors.of("shard"), world.actors.of("edge")) == ([0, 1], [])
+    world.ready(("shard", 1))
+    world.newcomers.create("edge", range(1))
+    world.newcomers.create("shard", range(1, 3))
+    assert (world.actors.of("shard"), world.actors.of("edge")) == ([0, 1], [0])
+    world.ready(("edge", 0))
+    world.newcomers.create("shard", range(1, 3))
+    assert world.actors.of("shard") == [0, 1, 2]
+
+
+def test_as_many_start_at_a_time_as_there_are_nodes_with_actors(world: World) -> None:
+    world.member(("edge", 0), "b")
+    world.member(("edge", 1), "b")
+    world.newcomers.create("shard", range(1, 6))
+    assert world.actors.of("shard") == [0, 1, 2]
+    world.ready(("shard", 2))
+    world.newcomers.create("shard", range(1, 6))
+    assert world.actors.of("shard") == [0, 1, 2, 3]
+
+
+async def test_once_one_waits_for_a_place_all_of_its_role_do_so_that_the_demand_is_seen_and_other_roles_go_on(world: World) -> None:
+    world.newcomers.create("shard", range(1, 5))
+    await world.wait(6_000)
+    world.newcomers.create("shard", range(1, 5))
+    assert world.actors.of("shard") == [0, 1], "a node has a place: it starts slowly"
+    world.actors.room = False
+    await world.wait(0)
+    world.newcomers.create("shard", range(1, 5))
+    assert world.actors.of("shard") == [0, 1, 2, 3, 4]
+    for shard in range(2, 5):
+        assert ("shard", shard) in world.fleet.joining
+    await world.wait(6_000)
+    world.newcomers.create("edge", range(1))
+    assert world.actors.of("edge") == [0]
+
+
+def test_one_that_is_not_ready_for_long_holds_nobody_up(world: World) -> None:
+    world.newcomers.create("shard", range(1, 3))
+    world.now_ms += CLOSE_ROUNDS_MS
+    assert not world.newcomers.about_to_be_ready
+    assert world.newcomers.waiting()["shards"] == 1
+    world.newcomers.create("shard", range(1, 3))
+    assert world.actors.of("shard") == [0, 1, 2]
+    assert world.newcomers.waiting()["shards"] == 1
