@@ -45,8 +45,8 @@ Before sets of slots move to other shards, and before edges leave, the nodes get
 (`engine.actors.spare_wait`).
 
 New actors are created a few at a time (`engine.actors.newcomers`). New shards that wait for a machine hold nobody up: after `_JOIN_MS`
-those that are ready begin. A map has shards 0 to n, and Ray fills places in any order: one that got a place before a lower one is ended, so that
-the lower one gets it, and created again later.
+those that are ready begin. A map has shards 0 to n, and Ray fills places in any order: one that got a place before a lower one is ended, so
+that the lower one gets it, and created again later.
 """
 
 from __future__ import annotations

@@ -1,0 +1,23 @@
+"""What the controller knows of its actors."""
+
+from __future__ import annotations
+
+from engine.actors.fleet import Fleet
+from engine.config import Config
+from tests.support.fake_actors import FakeActors
+
+
+def test_a_late_answer_of_a_guest_that_was_told_to_end_does_not_make_its_successor_one() -> None:
+    fleet, key = Fleet(Config(), FakeActors(), lambda: 0.0), ("shard", 0)
+    fleet.add(key)
+
+    def answer() -> None:
+        fleet.watches[key].answered({"pid": 1, "started_ms": 1, "cpu_s": 0.0, "has_place": False, "ready": True}, 0.0)
+        fleet.answered(key)
+
+    answer()
+    assert fleet.guests == {key}
+    fleet.drained(key)
+    fleet.replace(key)
+    answer()
+    assert not fleet.guests
