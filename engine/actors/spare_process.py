@@ -24,7 +24,7 @@ from typing import Final
 _IDLE_S: Final = 1.0
 _NEEDED: Final = ("engine.actors.ray_actors", "engine.actors.shard", "engine.actors.edge")
 _NEEDED_BY_RAY: Final = ("ray._common.pydantic_compat", "pyarrow")
-"""Imported with the first value that a process of Ray 2.60 reads. They are none of its public names: where there are none, none is loaded."""
+"""Imported with the first value that a process of Ray 2.60 reads. No public names of Ray: what another Ray does not have is left out."""
 
 
 def _warm() -> None:
