@@ -211,11 +211,12 @@ async def test_actors_of_one_node_take_the_ports_of_the_range_one_after_the_othe
 
 
 # -- TLS ---------------------------------------------------------------------------------------------------------------
-async def test_with_tls_both_ends_need_a_certificate_of_the_ca(keys: KeyStore, tmp_path: Path) -> None:
+async def test_with_tls_both_ends_need_a_certificate_of_the_ca(keys: KeyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = (msgspec.structs.replace(CONFIG, **certificates(tmp_path / name)) for name in ("ours", "theirs"))
     actor = LinkActor(ours, keys)
     actor.listen_tcp()
     await linked(actor, edge(keys, ours))
+    monkeypatch.setattr(tcp_carrier, "CONNECT_S", 3.0)  # an end that speaks TLS waits for one that does not
     for config in (theirs, CONFIG):
         with pytest.raises((OSError, TimeoutError)):
             await linked(actor, edge(keys, config))
