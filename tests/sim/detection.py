@@ -30,7 +30,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "replay_forgets_acknowledgements": (20,),
     "replay_forgets_ids": (24,),
     "cold_numbers_below_a_read_are_forgotten": (197,),
-    "a_retry_timer_is_lost": (186,),
+    "a_retry_timer_is_lost": (215,),
     "a_link_applies_what_arrives_out_of_order": (51,),
     "a_timer_is_removed_before_it_is_confirmed": (8,),
     "a_timer_s_effect_is_not_remembered": (24,),
@@ -90,7 +90,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "a_mark_is_not_replayed": (42,),
     "counts_of_broadcasts_are_not_sent": (2,),
     "the_successor_of_a_controller_forgets_an_upgrade": (10,),
-    "a_process_is_told_to_end_again_and_again": (6,),
+    "a_process_is_told_to_end_again_and_again": (29, 91),
     "a_shard_is_never_emptied_for_its_successor": (6,),
 }
 """Seeds that showed a mutation when this was written (`python -m tests.sim --mutations` prints them anew); all others are seen at once.
