@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 
@@ -25,6 +26,13 @@ def latency_ms(samples_s: Iterable[float], *quantiles: float) -> dict[str, float
 def slope(points: Sequence[tuple[float, float]]) -> float:
     """Growth of the second figure per unit of the first: the least-squares line through the points."""
     return statistics.linear_regression([x for x, _ in points], [y for _, y in points]).slope
+
+
+def by_quarter(readings: Sequence[float]) -> list[float]:
+    """By how much the median of each quarter but the first is above that of the one before; empty below four readings."""
+    size = len(readings) // 4
+    medians = [statistics.median(readings[at : at + size]) for at in range(0, 4 * size, size)] if size else []
+    return [round(after - before, 2) for before, after in pairwise(medians)]
 
 
 def spread(results: Sequence[Any]) -> Any:

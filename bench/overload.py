@@ -210,6 +210,7 @@ async def measure(system: Engine, capacity: float, args: Namespace, phases: Phas
         "high_ms": {**high_ms, "under_load_whole_run": latency_ms([took for _, took in loaded])},
         "high_p99_ms_by_turn": {name: [row["p99"] for row in rows] for name, rows in by_turn.items()},
         "high_p99_of_alone": round(p99["under_load"] / p99["alone"], 2),
+        "high_p99_of_beside_half": round(p99["under_load"] / p99["beside_half"], 2),
         "high_p99_of_same_rate_alone": round(p99["under_load"] / p99["same_rate_alone"], 2),
         "retry_after_s": _spread([retry for outcome in flooded for retry in outcome.retry_after_s]),
         "low_taken_again_s": round(drain_s, 2),

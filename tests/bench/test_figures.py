@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.figures import latency_ms, quantile, slope, spread, summaries
+from bench.figures import by_quarter, latency_ms, quantile, slope, spread, summaries
 
 
 @given(st.lists(st.floats(0, 10), min_size=1), st.sampled_from([0.01, 0.25, 0.5, 0.9, 0.99, 1.0]))
@@ -22,6 +22,12 @@ def test_latencies_are_told_in_milliseconds_with_the_largest() -> None:
 
 def test_growth_is_the_slope_of_the_line_through_the_readings() -> None:
     assert slope([(0, 100.0), (1000, 300.0), (2000, 500.0)]) == pytest.approx(0.2)
+
+
+def test_growth_that_ends_is_told_from_growth_that_goes_on_by_the_quarters_of_a_run() -> None:
+    assert by_quarter([0, 10, 20, 30, 31, 33, 35, 36, 36, 36, 900, 36]) == [21, 5, 0]
+    assert by_quarter([0, 10, 20, 30, 40, 50, 60, 70]) == [20, 20, 20]
+    assert by_quarter([1, 2, 3]) == []
 
 
 def test_runs_that_agree_in_their_parameters_are_summed_up_figure_by_figure() -> None:
