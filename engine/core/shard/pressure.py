@@ -10,8 +10,9 @@ The level is a function of the measurements alone, with hysteresis:
             -                          100 %                   everything is refused
 
 It rises at once and falls by one after everything has stayed below 70 % of its threshold for `calm_ms`: a shard at a threshold must not
-oscillate, because each turn spills and reads the same messages again. The limit itself is checked at every post, the levels at every
-`measure`.
+oscillate, because each turn spills and reads the same messages again. Where memory has no part in it, that is no reason: once no post waits
+any more, it falls by one with every `measure`. Storage that stood still for a second would otherwise close the shard for another one. The
+limit itself is checked at every post, the levels at every `measure`.
 
 The answer to a refused publisher has the time to retry after: the lag, or the time to free the excess at the recent rate.
 `engine.publish` has the table of what each component refuses under load.
@@ -63,6 +64,7 @@ class Pressure:
         self.level = 0
         self.tight = False
         self._limits = limits
+        self._of_memory = False  # it was short since the level was 0
         self._calm_since_ms = -1
         self._measured_ms = -1
         self._freed_bytes = 0
@@ -77,9 +79,13 @@ class Pressure:
             self._freed_per_ms += (freed - self._freed_per_ms) * _GAIN
         self._load, self._measured_ms, self._freed_bytes = load, now_ms, load.freed_bytes
         lag, memory, posts = self._ratios()
+        self._of_memory = memory >= SHARES[0] * CALM or (self._of_memory and self.level > 0)
         wanted = max(_level(lag, LAG_FACTORS), _level(memory, SHARES), _level(posts, SHARES))
         if wanted >= self.level:
             self.level = wanted
+            self._calm_since_ms = -1
+        elif not load.posts and not self._of_memory:
+            self.level -= 1
             self._calm_since_ms = -1
         elif not self._is_calm(lag, memory, posts):
             self._calm_since_ms = -1

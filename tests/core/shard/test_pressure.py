@@ -44,6 +44,19 @@ def test_a_level_ends_only_after_a_calm_time_and_one_by_one() -> None:
     assert levels == [3] * 10 + [2] * 10 + [1] * 10 + [0] * 9
 
 
+def test_a_level_of_lag_alone_ends_one_by_one_as_soon_as_no_post_waits() -> None:
+    pressure = Pressure(LIMITS)
+    pressure.measure(load(lag_ms=1300, posts=40, messages=40), 0)
+    assert pressure.measure(load(lag_ms=20, posts=1, messages=1), 100) == 3, "one that waits keeps it for the calm time"
+    assert [pressure.measure(load(), now_ms) for now_ms in (200, 300, 400, 500)] == [2, 1, 0, 0]
+
+
+def test_a_level_of_lag_that_began_while_memory_was_short_keeps_the_calm_time() -> None:
+    pressure = Pressure(LIMITS)
+    pressure.measure(load(lag_ms=1300, posts=400, messages=400), 0)
+    assert [pressure.measure(load(), now_ms) for now_ms in (100, 200, 1000)] == [3, 3, 3]
+
+
 def test_a_load_just_below_a_threshold_keeps_the_level() -> None:
     pressure = Pressure(LIMITS)
     pressure.measure(load(size=500_000), 0)
@@ -84,16 +97,20 @@ def test_a_lag_alone_tells_to_come_back_after_the_lag() -> None:
         max_size=60,
     )
 )
-def test_the_level_rises_at_once_and_never_falls_faster_than_the_calm_time(steps: list[tuple[int, int, int, int, int]]) -> None:
+def test_the_level_rises_at_once_and_falls_after_the_calm_time_or_without_memory_when_no_post_waits(
+    steps: list[tuple[int, int, int, int, int]],
+) -> None:
     pressure = Pressure(LIMITS)
-    now_ms, before, changed_ms, freed = 0, 0, 0, 0
+    now_ms, before, changed_ms, freed, of_memory = 0, 0, 0, 0, False
     for elapsed_ms, lag_ms, posts, messages, size in steps:
         now_ms += elapsed_ms
         freed += size
         measured = load(lag_ms=lag_ms, posts=posts, messages=messages, size=size, freed=freed)
         level = pressure.measure(measured, now_ms)
         assert level >= wanted(measured)
-        assert level == before or level > before or (level == before - 1 and now_ms - changed_ms >= LIMITS.calm_ms)
+        of_memory = max(messages / 1000, size / 1_000_000) >= SHARES[0] * CALM or (of_memory and before > 0)
+        may_fall = now_ms - changed_ms >= LIMITS.calm_ms or not (posts or of_memory)
+        assert level >= before or (level == before - 1 and may_fall)
         assert level <= max(before, wanted(measured))
         if level != before:
             changed_ms = now_ms
