@@ -355,8 +355,6 @@ class PendingCalls:
         index = ref - call.base
         record = call.records[index]
         call.repeated = True
-        if type(record) is Schedule:
-            record.fresh = False
         before, call.routes[index] = call.routes[index], self._route(record)
         if call.routes[index] == before:
             self._lanes[before].again(ref, record)

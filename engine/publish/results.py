@@ -91,8 +91,7 @@ def records_of(drafts: Sequence[Draft], base: int, now_ms: int, new_timer_name: 
         if not draft.due_ms:
             made.append(_post(ref, draft))
             continue
-        timer = timer_of(draft, timer_id(draft.key, new_timer_name()), now_ms)
-        made.append(Schedule(ref, draft.idempotent, timer, fresh=True))
+        made.append(Schedule(ref, draft.idempotent, timer_of(draft, timer_id(draft.key, new_timer_name()), now_ms)))
     return made
 
 

@@ -138,12 +138,11 @@ _COUNTED_TIMERS: Final = 200
 class _TurnEntry:
     """One request during a turn."""
 
-    __slots__ = ("answer", "fresh", "request", "spared", "taken", "timer")
+    __slots__ = ("answer", "request", "spared", "taken", "timer")
 
     def __init__(self, item: StoreRequest) -> None:
         self.request = item.request
         self.spared = item.spared
-        self.fresh = item.fresh  # no timer can have been stored under its scheduled id
         self.timer = item.request.timer if isinstance(item.request, Schedule) else None  # to be stored
         self.taken = b""  # the value that this request stored its id with
         self.answer: TimerAnswer | None = None  # once it is decided
@@ -478,7 +477,6 @@ def _redirect(entry: _TurnEntry, timer: Timer, value: bytes) -> None:
         entry.taken = value  # by an earlier attempt of this request
     else:
         entry.timer = msgspec.structs.replace(timer, sid=detail)
-        entry.fresh = False
 
 
 def _request_args(entry: _TurnEntry, config: Config) -> tuple[Any, ...]:
@@ -494,7 +492,7 @@ def _request_args(entry: _TurnEntry, config: Config) -> tuple[Any, ...]:
             encode_timer(timer),
             timer.envelope.collapse,
             page_key(slot_of(timer.key)),
-            b"" if entry.fresh else _hash(timer.sid),
+            _hash(timer.sid),
         )
     if isinstance(request, ListTimers):
         return ("L", request.collapse, request.key, min(request.limit, config.list_timers_max), config.list_timers_bytes, "")

@@ -318,16 +318,6 @@ async def test_a_new_session_is_sent_what_its_route_has_not_answered_under_the_s
     assert call.repeated
 
 
-async def test_a_timer_is_new_to_whom_it_is_sent_first_and_to_nobody_afterwards() -> None:
-    peers = Peers()
-    peers.calls = PendingCalls(LIMITS, BREAKER, peers.clock, lambda _: ~0, peers._lanes)
-    record = Schedule(1, False, Timer("0-a", "t:u", 5, 0, 60_000, message(0, "t:u").envelope), fresh=True)
-    peers.calls.begin(1, lambda _: [record])
-    assert record.fresh
-    peers.calls.repeat(~0)
-    assert not record.fresh
-
-
 async def test_a_repeated_record_goes_where_its_slot_is_now_and_a_later_session_there_repeats_it() -> None:
     peers = Peers()
     peers.ask("a")

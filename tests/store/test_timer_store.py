@@ -448,7 +448,7 @@ async def test_a_new_timer_under_a_known_id_is_as_old_as_the_first_one(hold: Hol
     """The first one has fired, and must not be stored again in place of the new one."""
     await hold.schedule(timer("a", id="mine"), idempotent=True)
     await hold.fired(timer("a").sid)
-    request = StoreRequest(Schedule(1, True, timer("b", id="mine"), fresh=True), fresh=True)
+    request = StoreRequest(Schedule(1, True, timer("b", id="mine")))
     (done,) = await hold.store.apply([StoreWork(PARTITION, NOW - 1, {}, [request])], NOW)
     assert done.answers == [TimerAnswer(1, DUPLICATE, [], timer("a").sid)]
     assert done.stored == 0
@@ -543,6 +543,19 @@ async def test_a_storage_without_memory_refuses_to_move_and_does_everything_else
     assert len((await hold.store.apply([work], NOW))[0].moved) == 2
 
 
+@pytest.mark.parametrize("ended", ["cancelled", "fired"])
+async def test_a_late_copy_of_the_turn_that_stored_a_timer_stores_nothing_once_it_has_ended(hold: Hold, ended: str) -> None:
+    """Its reply never came, and its bytes arrive when the repeated turn is long over."""
+    late = [StoreWork(PARTITION, NOW - 1, {}, [StoreRequest(Schedule(1, False, timer("a")))])]
+    await hold.store.apply(late, NOW)
+    if ended == "fired":
+        await hold.fired(timer("a").sid)
+    else:
+        assert (await hold.ask(Cancel(2, "default", timer("a").sid)))[0].status == OK
+    (done,) = await hold.store.apply(late, NOW)
+    assert done.stored == 0
+
+
 async def test_a_turn_covers_many_partitions(hold: Hold) -> None:
     keys = [f"default:u{n}" for n in range(40)]
     work = {partition: StoreWork(partition, NOW - 1, {}, []) for partition in range(TIMER_PARTITIONS)}
@@ -559,7 +572,7 @@ async def test_a_turn_of_more_timers_than_a_run_takes_stores_removes_and_moves_a
         for n, item in enumerate(items):
             part = work[partition_of(item.key)]
             if kind == "store":
-                part.requests.append(StoreRequest(Schedule(n, False, item), fresh=n % 2 == 0))
+                part.requests.append(StoreRequest(Schedule(n, False, item)))
             elif kind == "remove":
                 part.fired[item.sid] = item.key
             else:

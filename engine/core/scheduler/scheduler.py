@@ -33,8 +33,7 @@ before requests. The shard handles a copy that is still in transit (`engine.core
 What a crash, or a lost answer, does at each point:
 
     before the request is stored       nothing happened; no answer was given, the edge sends the request again or answers 503
-    stored, not answered               the edge repeats it: the same scheduled id is stored once, and answered the same. What is sent again,
-                                       by the edge or to storage, is not `fresh`: by then it may have fired
+    stored, not answered               the edge repeats it: the same scheduled id is stored once, and answered the same
     stored, answered, not due          read from storage by the next incarnation
     handed out, shard has not acted    handed out again: after `timer_refire_ms`, when the shard's session is lost, or by the
                                        next incarnation; until then it counts as claimed (`engine.core.scheduler.claim_horizon`)
@@ -367,13 +366,11 @@ class SchedulerCore:
         self._settling.give(lambda partition: self._work_of(work, partition))
         self._batch = self._take_batch()
         for waiting in self._batch:
-            request, fresh = waiting.request, False
-            if isinstance(request, Schedule):
-                fresh = request.fresh and not waiting.tried
+            request = waiting.request
+            if isinstance(request, Schedule) and not self._retired:  # one due soon is claimed in the step that stores it
                 near_ms = request.timer.due_ms
-                if not self._retired and (due_ms is None or near_ms < due_ms):  # one due soon is claimed in the step that stores it
-                    due_ms = near_ms
-            self._work_of(work, waiting.partition).requests.append(StoreRequest(request, waiting.spared, fresh))
+                due_ms = near_ms if due_ms is None else min(due_ms, near_ms)
+            self._work_of(work, waiting.partition).requests.append(StoreRequest(request, waiting.spared))
             waiting.tried = True
         for partition, page in pages.items():
             self._work_of(work, partition).page = page

@@ -58,12 +58,10 @@ class StoreRequest(Struct, gc=False):
 
     Args:
         spared: timers that a CancelAll leaves alone, because they may have taken effect.
-        fresh: storage has never been given the timer of this Schedule.
     """
 
     request: Request
     spared: Sequence[str] = ()
-    fresh: bool = False
 
 
 class ReadTimers(Struct, gc=False):

@@ -623,15 +623,11 @@ class Timer(Struct, array_like=True, gc=False):
 
 
 class Schedule(Struct, array_like=True, tag=61, gc=False):
-    """Arm a durable timer. Answered by `TimerAnswer` SCHEDULED, DUPLICATE, CONFLICT or UNAVAILABLE, after it is durable.
-
-    `fresh`: nobody was sent this scheduled id before, so that it can be neither fired nor cancelled.
-    """
+    """Arm a durable timer. Answered by `TimerAnswer` SCHEDULED, DUPLICATE, CONFLICT or UNAVAILABLE, after it is durable."""
 
     ref: int
     idempotent: bool
     timer: Timer
-    fresh: bool = False
 
 
 class Inspect(Struct, array_like=True, tag=62, gc=False):

@@ -911,25 +911,6 @@ def test_a_repeated_schedule_stores_one_timer_and_gets_the_same_answer() -> None
     assert rig.sids() == [sid]
 
 
-def test_storage_is_told_of_a_new_timer_that_it_is_new_until_it_may_have_it() -> None:
-    rig = Rig()
-    rig.store()
-    sid = timer_id(USERS[0], "a")
-
-    def told() -> list[bool]:
-        assert rig.work is not None
-        return [item.fresh for part in rig.work for item in part.requests]
-
-    rig.send(EDGE, Schedule(1, False, timer(sid, USERS[0], START + 500), fresh=True))
-    assert told() == [True]
-    rig.fail(applied=True)
-    rig.at(rig.now + 1000)
-    assert told() == [False]
-    rig.store()
-    rig.send(EDGE, Schedule(2, False, timer(sid, USERS[0], START + 500)))
-    assert told() == [False]
-
-
 def test_a_duplicate_brings_the_first_timer() -> None:
     rig = Rig()
     first, second = timer_id(USERS[0], "a"), timer_id(USERS[0], "b")

@@ -8,8 +8,7 @@
 --       fired: (sid, mailbox key or '', hash of the sid)...
 --       moved: (sid, due, mailbox key)...
 --       requests: (kind, sid, tenant or mailbox key, x, y, z)...
---         'S' schedule: mailbox key, due, packed timer, collapse key or ''; and two more, the key of the user's page, hash of the sid or, when
---             it is new and can be neither fired nor cancelled, ''
+--         'S' schedule: mailbox key, due, packed timer, collapse key or ''; and two more, the key of the user's page, hash of the sid
 --         'I' inspect: tenant    'C' cancel: tenant    'M' move: tenant, due; z of each is the hash of the sid
 --         'L' list: sid is the collapse key or '', mailbox key, limit, bytes
 --         'A' cancel all: sid is the collapse key or '', mailbox key, scheduled ids to keep joined by spaces
@@ -167,7 +166,7 @@ local function store_all(first, sids)
       note_young(sid, present_due or 0)
       replies[i] = {'present', present_due, there[i]}
     else
-      local fate, index = hash == '' and 'absent' or fate_of(tenant_of(key), sid, hash), user_prefix .. key
+      local fate, index = fate_of(tenant_of(key), sid, hash), user_prefix .. key
       local count = present[index] or redis.call('ZCARD', index)
       -- The first timer of a user without a page; keys with a line feed stand for the subscribers of a topic, or for everyone.
       local new_of = count == 0 and not string.find(key, '\n', 1, true) and redis.call('HEXISTS', page_key, key) == 0 and tenant_of(key)
