@@ -494,9 +494,9 @@ class Controller:
             log.info("%s-%d does not answer: %s", *key, type(error).__name__)
 
     async def _take_over(self) -> None:
-        """Start elsewhere what has lost its node and finds no place. Asks Ray for free places while somebody may need one."""
+        """Start elsewhere what has lost its node and finds no place."""
         fleet = self._fleet
-        if not (fleet.guests or fleet.without_place() or fleet.may_wait()) or not await fleet.look_for_places():
+        if not await fleet.look_for_places():
             return
         for key in fleet.without_place():
             if not fleet.free_places(key[0]):

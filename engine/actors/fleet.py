@@ -111,7 +111,13 @@ class Fleet:
         return [key for key in members if not (key in self.guests or key in self.joining or key in self.leaving)]
 
     async def look_for_places(self) -> bool:
-        """Bring `places` up to date; returns whether Ray has said it. Nobody waits long for a control service that is away."""
+        """Bring `places` up to date; returns whether Ray has said it. Nobody waits long for a control service that is away.
+
+        Ray is asked while somebody may need a place. It is forgotten afterwards: those who start another day do not lack what these did.
+        """
+        if not (self.guests or self.without_place() or self.may_wait()):
+            self.places = {}
+            return False
         if self._asking is None:
             self._asking = asyncio.ensure_future(self._actors.places())
         done, _ = await asyncio.wait({self._asking}, timeout=_PLACES_S)

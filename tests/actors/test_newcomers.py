@@ -80,6 +80,20 @@ async def test_once_one_waits_for_a_place_all_of_its_role_do_so_that_the_demand_
     assert world.actors.of("edge") == [0]
 
 
+async def test_places_that_were_full_once_say_nothing_of_those_who_start_another_day(world: World) -> None:
+    world.actors.room = False
+    world.newcomers.create("shard", range(1, 2))
+    await world.wait(6_000)
+    world.actors.room = True
+    world.ready(("shard", 1))
+    assert not await world.fleet.look_for_places(), "nobody needs one"
+    world.now_ms += 3_600_000
+    for _ in range(2):
+        world.newcomers.create("shard", range(2, 9))
+        world.now_ms += 6_000
+    assert world.actors.of("shard") == [0, 1, 2]
+
+
 def test_one_that_is_not_ready_for_long_holds_nobody_up(world: World) -> None:
     world.newcomers.create("shard", range(1, 3))
     world.now_ms += CLOSE_ROUNDS_MS
