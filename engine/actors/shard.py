@@ -21,6 +21,7 @@ data, the shard first restores it from memory (`engine.store.restore`), then end
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
@@ -49,7 +50,7 @@ from engine.core.shard.poison import RecordFailed, fingerprint, refused_after
 from engine.core.shard.shard import ShardCore
 from engine.core.shard.user_overview import SlowConnection, slow_connections, slowest
 from engine.core.wire import records as wire
-from engine.errors import DataLost, StorageUnavailable
+from engine.errors import DataLost, Fenced, StorageUnavailable
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.external_streams import read_online
 from engine.store.journal import RECORD_ORIGIN, Journal
@@ -157,7 +158,8 @@ class Shard(Server):
         """Write a full checkpoint, so that the next start has nothing to replay. No effect until the shard is ready."""
         self._lock.check("drain", proof)
         if self._ready.is_set():
-            await self._checkpoints.write(full=True)
+            with contextlib.suppress(Fenced):  # a successor has it all; the next checkpoint ends this process
+                await self._checkpoints.write(full=True)
             if self._outcomes is not None:
                 await self._outcomes.flush()
             if self._process_spans is not None:
