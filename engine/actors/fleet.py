@@ -117,6 +117,9 @@ class Fleet:
         """
         if not (self.guests or self.without_place() or self.may_wait()):
             self.places = {}
+            if self._asking is not None:
+                self._asking.cancel()
+                self._asking = None
             return False
         if self._asking is None:
             self._asking = asyncio.ensure_future(self._actors.places())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from engine.actors.fleet import ActorKey, Fleet
@@ -92,6 +94,29 @@ async def test_places_that_were_full_once_say_nothing_of_those_who_start_another
         world.newcomers.create("shard", range(2, 9))
         world.now_ms += 6_000
     assert world.actors.of("shard") == [0, 1, 2]
+
+
+async def test_an_answer_about_places_that_comes_when_nobody_needs_one_is_not_taken_for_a_later_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = asyncio.Event()
+
+    async def late() -> dict[str, tuple[int, int]]:
+        await hanging.wait()
+        return {"shard": (4, 0)}
+
+    world.newcomers.create("shard", range(1, 2))
+    world.now_ms += 6_000
+    with monkeypatch.context() as patch:
+        patch.setattr("engine.actors.fleet._PLACES_S", 0)
+        patch.setattr(world.actors, "places", late)
+        assert not await world.fleet.look_for_places()
+    world.ready(("shard", 1))
+    hanging.set()
+    assert not await world.fleet.look_for_places(), "nobody needs one"
+    world.newcomers.create("shard", range(2, 3))
+    await world.wait(6_000)
+    assert world.fleet.free_places("shard") == 1
 
 
 def test_one_that_is_not_ready_for_long_holds_nobody_up(world: World) -> None:
