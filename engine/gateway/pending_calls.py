@@ -157,7 +157,7 @@ class PendingCalls:
         self._bytes_of: dict[str, int] = {}  # by tenant, of the calls that await answers; counted until the last of a call is there
         self._calls: dict[int, PendingCall] = {}
         self._deadlines: deque[PendingCall] = deque()
-        self._parked: dict[int, None] = {}  # refs, in order; their shard has said that their slot is not its own
+        self._parked: dict[int, PendingCall] = {}  # by ref, in order, some of `_calls`; their shard has said that their slot is not its own
         self._next = 0
 
     def __len__(self) -> int:
@@ -281,6 +281,7 @@ class PendingCalls:
             call = calls.pop(ref, None)
             if call is None:
                 continue
+            self._parked.pop(ref, None)
             index = ref - call.base
             call.answers[index] = answer
             call.unanswered -= 1
@@ -340,15 +341,12 @@ class PendingCalls:
         if known and self._route(call.records[ref - call.base]) != route:
             self._resend(ref, call)
         else:
-            self._parked[ref] = None
+            self._parked[ref] = call
 
     def send_parked(self) -> None:
         """Send again the records that wait for a newer slot map."""
-        parked, self._parked = self._parked, {}
-        for ref in parked:
-            call = self._calls.get(ref)
-            if call is not None:
-                self._resend(ref, call)
+        for ref, call in list(self._parked.items()):
+            self._resend(ref, call)
 
     def _resend(self, ref: int, call: PendingCall) -> None:
         self._parked.pop(ref, None)
@@ -382,7 +380,8 @@ class PendingCalls:
         for ref, route in enumerate(call.routes, call.base):
             if self._calls.pop(ref, None) is None:
                 continue
-            if route >= 0 and ref not in self._parked and not self._lanes[route].has(ref):
+            parked = self._parked.pop(ref, None) is not None
+            if route >= 0 and not parked and not self._lanes[route].has(ref):
                 self._breakers[route].failed(began_ms)
             over.setdefault((route, call.tenant), []).append(ref)
         if over:

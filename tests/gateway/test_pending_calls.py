@@ -263,6 +263,7 @@ async def test_what_waits_for_a_newer_slot_map_when_its_time_is_over_is_no_failu
     waiting.calls.expire(TIMEOUT_MS)
     assert waiting.calls.breaker_states == {0: BreakerState.CLOSED}
     assert len(waiting.calls) == 0
+    assert not waiting.calls._parked, "none waits for a map any more"
 
 
 async def test_what_waits_for_a_newer_slot_map_when_the_session_ends_is_no_failure_and_is_sent_again() -> None:
@@ -354,6 +355,7 @@ async def test_a_moved_record_waits_for_a_newer_map_where_ours_is_older_or_still
         peers.calls.moved(ref, 0, known=known)
     assert peers.newly_sent() == []
     peers.answer(1)  # nobody awaits it any more
+    assert list(peers.calls._parked) == [0]
     peers.routes = {"a": 1}
     peers.calls.send_parked()
     assert peers.newly_sent() == [(1, 0)]
