@@ -192,11 +192,10 @@ class Pages:
         by_slot: dict[int, list[Spill]] = {}
         for spill in spills:
             by_slot.setdefault(slot_of(spill.key), []).append(spill)
-        runs = self._runs(by_slot, now_ms)
         grown: list[bytes] = []
         now_s = asyncio.get_running_loop().time
         began_s = ended_s = now_s()
-        while calls := _round_trip(runs):
+        for calls in _round_trips(self._runs(by_slot, now_ms)):
             await asyncio.sleep(ended_s - began_s)
             began_s = now_s()
             for _, *streams in await _CHECKPOINT.run_many(self._client, calls):
@@ -247,16 +246,19 @@ class Pages:
         return marks
 
 
-def _round_trip(runs: Iterator[_Run]) -> list[_Run]:
-    """The next runs that fit into one round trip; at least one while there are any."""
+def _round_trips(runs: Iterable[_Run]) -> Iterator[list[_Run]]:
+    """The runs of each round trip. A run that expects the one before it, of the same slot, waits for its answer (`Script.run_many`)."""
     calls: list[_Run] = []
     words = 0
     for run in runs:
+        keys, args = run
+        if calls and (words >= _ROUND_TRIP_WORDS or keys[0] == calls[-1][0][0]):
+            yield calls
+            calls, words = [], 0
         calls.append(run)
-        words += len(run[0]) + len(run[1])
-        if words >= _ROUND_TRIP_WORDS:
-            break
-    return calls
+        words += len(keys) + len(args)
+    if calls:
+        yield calls
 
 
 def _keys_of(slot: int) -> list[str]:

@@ -229,3 +229,14 @@ async def test_a_checkpoint_of_thousands_leaves_room_for_others_between_its_roun
     assert len(sizes) >= 20
     assert max(sizes) < 1200, "a thousand and at most one run more, which has the mailboxes of one slot"
     assert set(await pages.read([box.key for box in boxes])) == {box.key for box in boxes}
+
+
+async def test_runs_of_one_slot_which_expect_each_other_are_not_in_one_round_trip(
+    redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = next(key for number in range(100_000) if slot_of(key := f"t:other-{number}") == slot_of(KEY))
+    pages = await pages_of(redis_client)
+    round_trips = recorded_runs(monkeypatch)
+    await pages.write([spill_of(mailbox(NOW_MS, 20)), spill_of(mailbox(NOW_MS, 490, key=other))], NOW_MS)
+    assert [len(calls) for calls in round_trips] == [1, 1]
+    assert None not in (await pages.read([KEY, other])).values()
