@@ -144,7 +144,7 @@ class DeadLetters:
         """Publish the messages of these dead letters again, oldest first, and remove the letters that were accepted.
 
         Raises:
-            Problem: 400, 413 or 422, the request is not valid; 409, 429 or 503: not all were accepted, `results` has each outcome, and
+            Problem: 400 or 422, the request is not valid; 409, 429 or 503: not all were accepted, `results` has each outcome, and
                 the letters that were are removed: the request can be repeated.
             Overloaded, Unavailable: nothing was published.
         """
@@ -181,7 +181,7 @@ class DeadLetters:
         return {"results": [results[letter] for letter in letters]}
 
     async def drop(self, tenant: str, body: bytes) -> dict[str, Any]:
-        """Delete these dead letters. Raises Problem: 400, 413 or 422, the request is not valid; 503: repeat it."""
+        """Delete these dead letters. Raises Problem: 400 or 422, the request is not valid; 503: repeat it."""
         return {"dropped": await self._remove(tenant, self._chosen(body))}
 
     def _chosen(self, body: bytes) -> list[str]:

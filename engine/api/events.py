@@ -294,7 +294,7 @@ def read_event(body: bytes, config: Config) -> tuple[_Event, dict[str, Any]]:
     """The event of a request body, and the payload that rules look into.
 
     Raises:
-        Problem: 400, 413 or 422.
+        Problem: 400 or 422.
     """
     try:
         event = decode_body(_EVENT, body, _Event)

@@ -167,7 +167,7 @@ async def mark(shard_client: ShardClient, key: str, name: str, body: bytes, conf
     """Carry out `POST /v1/inbox/{mark}`; durable on return. Returns the counts, and the ids that the inbox does not have.
 
     Raises:
-        Problem: 400, 404 (no such mark, or the engine keeps no inboxes), 413 or 422.
+        Problem: 400, 404 (no such mark, or the engine keeps no inboxes) or 422.
         Overloaded, Unavailable: the shard or its storage did not answer.
     """
     flag, on = _mark_of(name)

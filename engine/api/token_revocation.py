@@ -139,7 +139,7 @@ class TokenRevocations:
         """Revoke what the request names, for `principal`'s tenant; the answer's members.
 
         Raises:
-            Problem: 400, 413 or 422, the request is not valid; 403, the token is another tenant's; 503, storage does not answer:
+            Problem: 400 or 422, the request is not valid; 403, the token is another tenant's; 503, storage does not answer:
                 it may be in force, and the request can be repeated.
             Overloaded: `revocations_max` or `revocations_per_tenant_max` is reached.
         """

@@ -92,7 +92,7 @@ class Unsubscribing:
         """The answer to `POST /v1/unsubscribe-links`.
 
         Raises:
-            Problem: 400, 413 or 422; 503, storage did not answer.
+            Problem: 400 or 422; 503, storage did not answer.
             Unavailable: the rules cannot be read.
         """
         wanted = decode_body(_wanted, body, _Wanted)

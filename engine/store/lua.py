@@ -84,7 +84,7 @@ class Script:
         self._sha = sha1(self._text, usedforsecurity=False).hexdigest()
 
     async def run(self, client: redis.Redis, keys: Sequence[str], args: Sequence[Any], replicas: Replicas = NO_REPLICAS) -> list[Any]:
-        """Run it; returns the reply, whose status is neither FENCED nor LOST.
+        """Run it; returns the reply, whose status is none of FENCED, LOST and BEHIND.
 
         Raises:
             Fenced: a newer epoch owns the keys; nothing was written.

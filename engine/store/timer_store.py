@@ -218,7 +218,7 @@ class TimerStore:
         Raises:
             Fenced: this incarnation has been replaced; nothing was written in at least one partition.
             DataLost: storage has lost that this incarnation owns a partition; nothing was written there.
-            StorageUnavailable: no reply; it may have been applied in part: repeat it with `repeat` set.
+            StorageUnavailable: no reply; it may have been applied in part: repeat it.
         """
         entries = [[_TurnEntry(item) for item in part.requests] for part in work]
         await self._take_ids([entry for part in entries for entry in part])
