@@ -485,6 +485,7 @@ class Controller:
                 fleet.failed(key)
                 log.error("%s-%d is gone for good (%s); creating it anew", *key, error)
                 fleet.create(key)
+                watch.restarting(self._context.monotonic_ms())  # calls of it time out until its process is up
         except (RayError, TimeoutError) as error:
             watch.failed()
             if isinstance(error, ActorUnavailableError):

@@ -15,9 +15,10 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.actors import spare_wait, spares
-from engine.actors.actor_process import ProcessContext
+from engine.actors.actor_process import ProcessContext, monotonic_ms
 from engine.actors.controller import Controller
 from engine.config import Config
+from engine.core.controller.health import START_GRACE_FACTOR
 from engine.core.controller.wanted import WantedNumbers
 from engine.core.model.formats import FORMATS, UPGRADES
 from engine.core.model.routing import NOBODY, SLOTS, SlotMap
@@ -382,6 +383,17 @@ async def test_a_shard_that_lost_its_node_is_a_guest_elsewhere_only_where_there_
             await asyncio.sleep(0.01)
     assert world.actors.guests == [("shard", 1)]
     assert world.actors.actors["shard", 1] is not lost
+
+
+async def test_an_actor_that_is_created_anew_is_not_replaced_while_it_starts(world: World) -> None:
+    controller = await world.start()
+    await world.settled()
+    given_up = world.actors.actors["shard", 1]
+    world.actors.full = given_up.gone = True
+    await until(lambda: world.actors.actors["shard", 1] is not given_up)
+    watch, patience_ms = controller._fleet.watches["shard", 1], CONFIG.health_timeout_ms
+    assert watch.verdict(monotonic_ms() + 2 * patience_ms) == "leave"
+    assert watch.verdict(monotonic_ms() + (START_GRACE_FACTOR + 1) * patience_ms) == "replace"
 
 
 async def test_a_new_shard_that_got_a_place_before_a_lower_one_gives_it_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

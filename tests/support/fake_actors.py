@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
-from ray.exceptions import ActorUnavailableError
+from ray.exceptions import ActorDiedError, ActorUnavailableError
 from redis.asyncio import Redis
 
 from engine.actors.fleet import ActorKey
@@ -23,6 +23,7 @@ class FakeActor:
     Attributes:
         silent: no call returns.
         lost: every call fails, as one whose node is gone.
+        gone: Ray has given it up.
         busy: its process takes a whole core.
         lingers: an edge that has left says so, and does not end by itself.
         ready, formats: what `stats` says.
@@ -32,6 +33,7 @@ class FakeActor:
     def __init__(self, cloud: FakeActors, key: ActorKey) -> None:
         self.key = key
         self.silent, self.lost = False, cloud.placed is not None and key[1] not in cloud.placed
+        self.gone = False
         self.ready = self.has_place = True
         self.lingers = self.left = False
         self.calls: list[tuple[Any, ...]] = []
@@ -41,6 +43,7 @@ class FakeActor:
         self.before_hand_over: Callable[[], None] = lambda: None
         self._cloud = cloud
         self.begin()
+        self.silent = cloud.full
 
     def begin(self) -> None:
         """Another process begins."""
@@ -61,6 +64,8 @@ class FakeActor:
 
     async def answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
         """The answer of a method."""
+        if self.gone:
+            raise ActorDiedError
         if self.lost:
             raise ActorUnavailableError("its node is lost", None)
         if self.silent:
@@ -169,7 +174,7 @@ class FakeActors(RayActors):
     def create(self, _given: Any, role: str, index: int, *, guest: bool = False) -> FakeActor:
         if guest:
             self.guests.append((role, index))
-        if (role, index) not in self.actors:
+        if (role, index) not in self.actors or self.actors[role, index].gone:
             self.actors[role, index] = actor = FakeActor(self, (role, index))
             actor.has_place = not guest
         return self.actors[role, index]
