@@ -147,13 +147,12 @@ class Fleet:
     def waiting(self) -> list[dict[str, Any]]:
         """For the status: actors that wait for a node with a place, and how many such places there are."""
         return [
-            {"actor": f"{role}-{index}", "resource": place_of(role), "offered": self.places[role][0]}
-            for role, index in filter(self.lacks_place, self.may_wait())
+            {"actor": f"{role}-{index}", "resource": place_of(role), "offered": self.places[role][0]} for role, index in self.without_room()
         ]
 
-    def lacks_place(self, key: ActorKey) -> bool:
-        """Whether it waits for a node with a place, by what Ray said last."""
-        return key[0] in self.places and not self.free_places(key[0]) and key in self.may_wait()
+    def without_room(self) -> list[ActorKey]:
+        """Actors that wait for a node with a place, by what Ray said last."""
+        return [key for key in self.may_wait() if key[0] in self.places and not self.free_places(key[0])]
 
     def nodes(self) -> int:
         """How many nodes the actors are on, as far as they have answered."""

@@ -36,18 +36,21 @@ class Newcomers:
 
     def create(self, role: str, indices: Iterable[int]) -> None:
         """Create those of these actors that are missing, as far as it is their turn."""
-        for index in indices:
-            if (role, index) in self._fleet.watches:
-                continue
-            if not self._have_turn(role):
-                return
-            self._fleet.add((role, index), joining=True)
+        missing = [(role, index) for index in indices if (role, index) not in self._fleet.watches]
+        if not missing:
+            return
+        for key in missing[: self._turns(role, len(missing))]:
+            self._fleet.add(key, joining=True)
             self.created_ms = self._clock()
 
-    def _have_turn(self, role: str) -> bool:
+    def _turns(self, role: str, missing: int) -> int:
+        """How many of these have their turn."""
         fleet = self._fleet
-        starting = [key for key in self._young() if not fleet.lacks_place(key)]
-        return len(starting) < max(fleet.nodes(), 1) or any(key[0] == role and fleet.lacks_place(key) for key in fleet.joining)
+        waiting = fleet.joining.keys() & set(fleet.without_room())
+        if any(key[0] == role for key in waiting):
+            return missing
+        starting = set(self._young()) - waiting
+        return max(max(fleet.nodes(), 1) - len(starting), 0)
 
     def _young(self) -> list[ActorKey]:
         long_ago_ms = self._clock() - CLOSE_ROUNDS_MS

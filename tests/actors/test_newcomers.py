@@ -18,8 +18,13 @@ class World:
     def __init__(self) -> None:
         self.now_ms = 0.0
         self.actors = FakeActors()
-        self.fleet = Fleet(Config(), self.actors, lambda: self.now_ms)
-        self.newcomers = Newcomers(self.fleet, lambda: self.now_ms)
+        self.looks = 0  # at the clock
+        self.fleet = Fleet(Config(), self.actors, self._clock)
+        self.newcomers = Newcomers(self.fleet, self._clock)
+
+    def _clock(self) -> float:
+        self.looks += 1
+        return self.now_ms
 
     def member(self, key: ActorKey, node: str) -> None:
         self.fleet.add(key)
@@ -117,6 +122,18 @@ async def test_an_answer_about_places_that_comes_when_nobody_needs_one_is_not_ta
     world.newcomers.create("shard", range(2, 3))
     await world.wait(6_000)
     assert world.fleet.free_places("shard") == 1
+
+
+async def test_the_clock_is_read_a_few_times_for_each_actor_however_many_there_are(world: World) -> None:
+    world.actors.room = False
+    world.newcomers.create("shard", range(1, 2))
+    await world.wait(6_000)
+    world.newcomers.create("shard", range(1, 256))
+    await world.wait(6_000)
+    world.looks = 0
+    world.newcomers.create("shard", range(1, 512))
+    assert len(world.fleet.waiting()) == 255
+    assert world.looks < 5 * 512
 
 
 def test_one_that_is_not_ready_for_long_holds_nobody_up(world: World) -> None:
