@@ -6,8 +6,10 @@ a second, without any failure. So there are never more that start than nodes hav
 States of one; nothing of this is stored, and a controller's successor finds what was created by its name
     missing   it is to be created, in the order of its role's indexes
     starting  created, and not ready yet
-    waiting   created, and no node has a place free for its role; or not ready for so long that it holds nobody up. Once one of a role
-              waits, the others of that role are created as well: they take no CPU, and Ray's autoscaler sees what is needed
+    waiting   created, and no node has a place free for its role. Once one of a role waits for that, the others of that role are created
+              as well: they take no CPU, and Ray's autoscaler sees what is needed
+    stuck     created, and without a first answer or not ready for so long that it holds nobody up: its place may be on a node that is to
+              go, or its environment cannot be made
     ready     a member (`engine.actors.fleet`)
 """
 
@@ -20,6 +22,9 @@ from engine.actors.fleet import ROLES, ActorKey, Fleet
 
 CLOSE_ROUNDS_MS: Final = 60_000
 """So long the controller asks new actors often whether they are ready; then they wait for a machine, which takes minutes."""
+
+FIRST_ANSWER_MS: Final = 15_000
+"""A process that starts has answered by then: on a busy machine that takes 5 s and more. One that has not most likely takes no CPU."""
 
 
 class Newcomers:
@@ -49,7 +54,9 @@ class Newcomers:
         waiting = fleet.joining.keys() & set(fleet.without_room())
         if any(key[0] == role for key in waiting):
             return missing
-        starting = set(self._young()) - waiting
+        silent_since_ms = self._clock() - FIRST_ANSWER_MS
+        silent = {key for key, at_ms in fleet.joining.items() if at_ms <= silent_since_ms and not fleet.watches[key].stats}
+        starting = set(self._young()) - waiting - silent
         return max(max(fleet.nodes(), 1) - len(starting), 0)
 
     def _young(self) -> list[ActorKey]:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from engine.actors.fleet import ActorKey, Fleet
-from engine.actors.newcomers import CLOSE_ROUNDS_MS, Newcomers
+from engine.actors.newcomers import CLOSE_ROUNDS_MS, FIRST_ANSWER_MS, Newcomers
 from engine.config import Config
 from tests.support.fake_actors import FakeActors
 
@@ -31,7 +31,10 @@ class World:
         self.ready(key, node)
 
     def ready(self, key: ActorKey, node: str = "a") -> None:
-        self.fleet.watches[key].answered({"pid": 1, "started_ms": 1, "cpu_s": 0.0, "node_id": node, "ready": True}, self.now_ms)
+        self.answer(key, node, ready=True)
+
+    def answer(self, key: ActorKey, node: str = "a", *, ready: bool) -> None:
+        self.fleet.watches[key].answered({"pid": 1, "started_ms": 1, "cpu_s": 0.0, "node_id": node, "ready": ready}, self.now_ms)
         self.fleet.answered(key)
 
     async def wait(self, ms: float) -> None:
@@ -134,6 +137,25 @@ async def test_the_clock_is_read_a_few_times_for_each_actor_however_many_there_a
     world.newcomers.create("shard", range(1, 512))
     assert len(world.fleet.waiting()) == 255
     assert world.looks < 5 * 512
+
+
+async def test_one_that_does_not_answer_although_a_node_has_a_place_holds_the_others_up_for_some_seconds(world: World) -> None:
+    world.newcomers.create("shard", range(1, 4))
+    await world.wait(FIRST_ANSWER_MS - 1)
+    world.newcomers.create("shard", range(1, 4))
+    assert world.actors.of("shard") == [0, 1]
+    await world.wait(1)
+    world.newcomers.create("shard", range(1, 4))
+    assert world.actors.of("shard") == [0, 1, 2], "as long as that one starts no other does"
+    assert world.newcomers.about_to_be_ready
+
+
+def test_one_that_has_answered_and_is_not_ready_yet_takes_the_time_of_a_start(world: World) -> None:
+    world.newcomers.create("shard", range(1, 3))
+    world.answer(("shard", 1), ready=False)
+    world.now_ms += FIRST_ANSWER_MS
+    world.newcomers.create("shard", range(1, 3))
+    assert world.actors.of("shard") == [0, 1]
 
 
 def test_one_that_is_not_ready_for_long_holds_nobody_up(world: World) -> None:
