@@ -46,6 +46,7 @@ from engine.store.keys import (
     timer_user_prefix,
 )
 from engine.store.timer_store import TimerStore
+from tests.support.recorded_runs import recorded_runs
 from tests.support.redis_server import RedisServer, start_redis
 from tests.support.waiting import until
 
@@ -586,6 +587,17 @@ async def test_a_turn_of_more_timers_than_a_run_takes_stores_removes_and_moves_a
     moved = await hold.store.apply(work_of(timers, "move"), NOW)
     assert {sid for part in moved for sid, there in part.moved.items() if there} == {item.sid for item in timers}
     assert sum(part.stored for part in await hold.store.apply(work_of(timers[:700], "remove"), NOW)) == 300
+
+
+async def test_partitions_that_exceed_a_run_between_them_are_in_several(hold: Hold, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = [StoreWork(partition, NOW - 1, {}, []) for partition in range(4)]
+    for part, count in zip(work, (100, 150, 249, 300), strict=True):
+        timers = [timer(f"a{part.partition}-{n}", key=f"default:u{part.partition}-{n}") for n in range(count)]
+        part.requests += [StoreRequest(Schedule(n, False, item)) for n, item in enumerate(timers)]
+    round_trips = recorded_runs(monkeypatch)
+    done = await hold.store.apply(work, NOW)
+    assert [part.stored for part in done] == [100, 150, 249, 300]
+    assert [[part for part in range(4) if timer_key(part) in keys] for keys, _ in round_trips[0]] == [[0, 1], [2], [3]]
 
 
 async def test_a_timer_that_is_scheduled_twice_in_a_turn_is_stored_once(hold: Hold) -> None:
