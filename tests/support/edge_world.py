@@ -968,12 +968,12 @@ async def edge_world(
 def standing_still(world: EdgeWorld) -> Iterator[None]:
     """No time passes for what an edge allows per second: on a busy machine, that would be more than a test expects."""
     gateway, quotas = world.gateway, world.gateway.tenant_quotas
-    running, now_ms = gateway.clock, gateway.clock()
+    of_gateway, of_quotas, now_ms = gateway.clock, quotas._clock, gateway.clock()
     gateway.clock = quotas._clock = lambda: now_ms
     try:
         yield
     finally:
-        gateway.clock = quotas._clock = running
+        gateway.clock, quotas._clock = of_gateway, of_quotas
 
 
 async def frame_of(socket: ClientConnection, kind: str = "messages") -> dict[str, Any]:

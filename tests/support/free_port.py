@@ -7,6 +7,7 @@ So they are not of the range that the kernel gives out, and a lock keeps each fr
 from __future__ import annotations
 
 import fcntl
+import os
 import random
 import socket
 import tempfile
@@ -23,7 +24,7 @@ _held: Final[list[IO[bytes]]] = []
 
 def free_port() -> int:
     """Nobody listens on it now, and nobody else is given it."""
-    folder = Path(tempfile.gettempdir(), "engine-test-ports")
+    folder = Path(tempfile.gettempdir(), f"engine-test-ports-{os.getuid()}")  # that of whoever came first is closed to others
     folder.mkdir(exist_ok=True)
     dice = random.Random()
     for _ in range(_TRIES):

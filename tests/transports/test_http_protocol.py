@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import logging
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -33,6 +34,36 @@ CHUNKED = b"POST /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 async def refuse(scope: Any, receive: Any, send: Any) -> None:
     """Answers without reading."""
     await respond(send, b"", 413)
+
+
+class SteppedLoop:
+    """The running event loop, with a clock that a test moves, and timers that fire then."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._now_s = 1.0
+        self._timers: list[tuple[float, asyncio.Handle, Callable[[], object]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    def time(self) -> float:
+        return self._now_s
+
+    def call_later(self, delay_s: float, callback: Callable[[], object]) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, (), self._loop)
+        self._timers.append((self._now_s + delay_s, handle, callback))
+        return handle
+
+    def advance(self, by_s: float) -> None:
+        self._now_s += by_s
+        timers, self._timers = self._timers, []
+        for timer in timers:
+            due_s, handle, callback = timer
+            if due_s > self._now_s:
+                self._timers.append(timer)
+            elif not handle.cancelled():
+                callback()
 
 
 class Echo:
@@ -228,13 +259,16 @@ async def test_the_time_of_a_request_does_not_end_the_one_before_it() -> None:
 
 async def test_every_request_has_its_whole_time_whatever_came_before_it() -> None:
     client = HttpClient(Echo(), request_timeout_s=3, keep_alive_s=60)
-    for _ in range(3):
+    stepped = client.protocol._loop = SteppedLoop()  # type: ignore[assignment]
+    for number in range(3):
         client.send(get("/")[:9])
-        await asyncio.sleep(1.1)
+        stepped.advance(2.9)
         assert not client.transport.ended
         client.send(get("/")[9:])
-        await asyncio.sleep(0)
-    assert (await client.answered(3)).statuses == [200] * 3
+        assert (await client.answered(number + 1)).statuses == [200] * (number + 1)
+    client.send(get("/")[:9])
+    stepped.advance(3.1)
+    assert client.transport.ended
 
 
 async def test_time_in_which_the_client_has_to_wait_is_not_the_clients() -> None:
