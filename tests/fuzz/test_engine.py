@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import struct
 from typing import Any
@@ -72,7 +73,8 @@ async def send_sockets(engine: RunningEngine, rng: random.Random) -> None:
         try:
             async with asyncio.timeout(60):
                 await writer.drain()
-                writer.write_eof()
+                with contextlib.suppress(OSError):  # ENOTCONN, which is no ConnectionError, where the engine has reset the connection
+                    writer.write_eof()
                 while await reader.read(1 << 16):
                     pass
         except ConnectionError:
