@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -313,9 +313,12 @@ class Controller:
         slots, wanted = await self._prepare_storage()
         fleet, counts = self._fleet, (slots.shards, slots.schedulers, wanted.edges, int(bool(self._config.history_url)))
         members = [(role, index) for role, count in zip(ROLES, counts, strict=True) for index in range(count)]
+        existing = fleet.existing()
         for key in members:
-            fleet.add(key)
-        for key in fleet.existing():  # what a predecessor had created, or had not ended yet
+            # The edges that an engine lacks while it runs are new ones, created a few at a time; without the first one it is not ready.
+            if key[0] != "edge" or key == ("edge", 0) or key in existing or not _runs(existing):
+                fleet.add(key)
+        for key in existing:  # what a predecessor had created, or had not ended yet
             fleet.add(key, joining=True)
         self._reconciler = Reconciler(
             self._config,
@@ -358,7 +361,7 @@ class Controller:
         """How many actors there are, and how many are wanted: what was wanted last, or for an engine that starts what the settings say."""
         config, client = self._config, self._clients[0]
         stored = await read_wanted(client)
-        if any(role == "shard" for role, _ in self._fleet.existing()):
+        if _runs(self._fleet.existing()):
             slots = await read_routing_table(self._clients)
             wanted = stored or WantedNumbers(slots.shards, slots.schedulers, config.edges)
         else:
@@ -599,3 +602,8 @@ class Controller:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("the controller ends: %r", error, exc_info=error)
             self._context.end_process()
+
+
+def _runs(existing: Iterable[ActorKey]) -> bool:
+    """Whether an engine with these actors runs, which a controller then continues."""
+    return any(role == "shard" for role, _ in existing)

@@ -3,7 +3,8 @@
 A process that starts takes more than a second of CPU, all it can get. With seven at once on two cores everybody's messages stood still for
 a second, without any failure. So there are never more that start than nodes have actors.
 
-States of one; nothing of this is stored, and a controller's successor finds what was created by its name
+States of one; nothing of this is stored. A controller's successor finds what was created by its name: shards and schedulers that the slot
+map has are members to it, and so are all edges that exist, also one that starts or waits
     missing   it is to be created, in the order of its role's indexes
     starting  created, and not ready yet
     waiting   created, and no node has a place free for its role. Once one of a role waits for that, the others of that role are created

@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 from engine.actors import spare_wait, spares
 from engine.actors.actor_process import ProcessContext, monotonic_ms
 from engine.actors.controller import Controller
+from engine.actors.fleet import ActorKey
 from engine.config import Config
 from engine.core.controller.health import START_GRACE_FACTOR
 from engine.core.controller.wanted import WantedNumbers
@@ -150,6 +151,55 @@ async def test_a_controller_that_dies_in_the_middle_is_continued_by_its_successo
     assert status["have"] == {"shards": 5, "schedulers": 3, "edges": 2}
     assert len({slot for slot, _, _ in world.actors.moved}) == len(world.actors.moved), "what had moved stayed"
     assert max(Counter((await world.slots()).owners).values()) == SLOTS // 5 + 1
+
+
+async def start_one_by_one(world: World) -> list[ActorKey]:
+    """Let each new actor be ready when it has been asked a few times; returns them in order. Never two of them start at a time."""
+    started = []
+    while not (await world.controller.status())["scaling"]["settled"]:
+        starting = [actor for actor in world.actors.actors.values() if not actor.ready]
+        assert len(starting) <= 1
+        if starting and len(starting[0].calls) > 5:
+            starting[0].ready = True
+            started.append(starting[0].key)
+        await asyncio.sleep(0.01)
+    return started
+
+
+async def test_of_several_new_actors_one_starts_at_a_time_on_one_node(world: World) -> None:
+    controller = await world.start()
+    await all_ready(world)
+    world.actors.born_ready = False
+    await controller.scale(shards=4, schedulers=2, edges=3)
+    async with asyncio.timeout(60):
+        started = await start_one_by_one(world)
+    assert sorted(started) == [("edge", 1), ("edge", 2), ("scheduler", 1), ("shard", 2), ("shard", 3)]
+
+
+async def test_a_successor_starts_the_new_edges_one_at_a_time_that_its_predecessor_did_not(world: World) -> None:
+    controller = await world.start()
+    await all_ready(world)
+    world.actors.born_ready = False
+    await controller.scale(edges=4)
+    await until(lambda: world.actors.of("edge") == [0, 1])
+    await world.crash()
+    world.actors.actors["edge", 1].ready = True
+    await world.start()
+    async with asyncio.timeout(60):
+        assert await start_one_by_one(world) == [("edge", 2), ("edge", 3)]
+
+
+async def test_an_engine_whose_controller_died_before_it_had_an_edge_is_not_ready_without_one(world: World) -> None:
+    await world.start(edges=2)
+    await world.settled()
+    await world.crash()
+    world.actors.actors = {key: actor for key, actor in world.actors.actors.items() if key[0] != "edge"}
+    world.actors.born_ready = False
+    controller = await world.start(edges=2)
+    await until(controller.status, holds=lambda status: status["shards"][1]["ready"] and status["schedulers"][0]["ready"])
+    assert not (await controller.status())["ready"]
+    world.actors.actors["edge", 0].ready = True
+    await until(controller.status, holds=lambda status: status["ready"])
 
 
 async def test_a_successor_ends_what_its_predecessor_did_not(world: World) -> None:
