@@ -12,14 +12,16 @@ collection of garbage before it serves (`engine.actors.actor_process`): both are
 
 from __future__ import annotations
 
-import contextlib
 import gc
+import logging
 import os
 import sys
 import threading
 import time
 from importlib import import_module
 from typing import Final
+
+log = logging.getLogger(__name__)
 
 _IDLE_S: Final = 1.0
 _NEEDED: Final = ("engine.actors.ray_actors", "engine.actors.shard", "engine.actors.edge")
@@ -38,8 +40,10 @@ def _warm() -> None:
         for name in _NEEDED:
             import_module(name)
         for name in _NEEDED_BY_RAY:
-            with contextlib.suppress(ImportError):
+            try:
                 import_module(name)
+            except Exception as error:  # whatever a broken library raises: the actor is slower then
+                log.warning("%s is not loaded before an actor needs it: %r", name, error)
         code.remember()
         gc.collect()
         gc.freeze()  # modules live as long as the process: no later collection looks at them
