@@ -41,7 +41,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "a_window_tells_one_message_too_few": (6,),
     "a_restart_ends_subscriptions": (14,),
     "who_was_slow_gets_no_more_broadcasts": (14,),
-    "a_repeat_of_the_edge_is_refused_as_if_it_came_first": (158,),
+    "a_repeat_of_the_edge_is_refused_as_if_it_came_first": (1143, 1293, 2601),
     "a_message_forgets_how_many_it_stands_for": (17,),
     "what_is_delivered_does_not_count": (5,),
     "what_is_put_off_is_not_scheduled": (30,),
