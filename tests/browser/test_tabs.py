@@ -60,11 +60,28 @@ async def test_when_the_tab_with_the_connection_is_closed_another_goes_on_with_n
     for one in (second, third):
         await wait(one, "events.filter(([type]) => type === 'message').length === 4")
         assert await shown(one) == [1, 2, 3, 4]
-    assert scripted.connects == [("websocket", None), ("websocket", "7-1")]
+    assert scripted.connects[0] == ("websocket", None)
+    assert scripted.connects[1:] in ([("websocket", "7-1")], [("websocket", "7-2")]), "the second was told, or not any more"
     await second.close()
     scripted.publish()
     await wait(third, "events.filter(([type]) => type === 'message').length === 5")
     await scripted.until(lambda: not scripted.pending)
+
+
+async def test_the_last_messages_of_the_tab_that_had_the_connection_are_shown_though_the_lock_was_faster(
+    context: BrowserContext, scripted: ScriptedEngine
+) -> None:
+    only = await tab(context, scripted, share="late")
+    scripted.publish()
+    await wait(only, "events.filter(([type]) => type === 'message').length === 1")
+    await only.evaluate("""() => {
+        const message = { ...events.find(([type]) => type === "message")[1], id: "m2", seq: 2, event_id: "7-2" };
+        const channel = new BroadcastChannel(`notify:${location.host}:late:`);
+        channel.postMessage({ from: "before", to: "all", frame: { type: "messages", messages: [message] } });
+        channel.close();
+    }""")
+    await wait(only, "events.filter(([type]) => type === 'message').length === 2")
+    assert await shown(only) == [1, 2]
 
 
 async def test_a_client_that_is_closed_hands_the_connection_over(context: BrowserContext, scripted: ScriptedEngine) -> None:

@@ -94,6 +94,7 @@ export class NotifyClient extends EventTarget {
   #heartbeatMs = 30_000;
   #timeoutMs = 60_000;
   #flushing = false;
+  #untold = 0; // messages told to the other tabs, and not passed on yet
   #posting = false;
   #unsaved = false;
   #saving = false;
@@ -322,6 +323,10 @@ export class NotifyClient extends EventTarget {
       follow: () => this.#changeRole("another tab has the connection"),
       asked: (from, frame) => this.#serve(from, frame),
       told: (frame) => this.#told(frame),
+      passed: () => {
+        this.#untold = Math.max(this.#untold - 1, 0);
+        this.#flushSoon();
+      },
     });
     await this.#tabs.enter();
   }
@@ -329,10 +334,12 @@ export class NotifyClient extends EventTarget {
   #leaveTabs() {
     this.#tabs?.leave();
     this.#tabs = null;
+    this.#untold = 0;
   }
 
   /** @param {string} reason */
   #changeRole(reason) {
+    this.#untold = 0;
     this.#dropCandidate();
     this.#unlink();
     if (this.state === "open") this.#become("reconnecting", { reason, retryInMs: 0 });
@@ -354,7 +361,10 @@ export class NotifyClient extends EventTarget {
   /** The tab that leads tells something. @param {any} frame */
   #told(frame) {
     const link = this.#link;
-    if (!link?.shared) return;
+    if (!link?.shared) {
+      if (link && frame.type === "messages") this.#deliver(link, frame.messages); // this tab leads, and the one before it had these
+      return this.#flushSoon();
+    }
     if (frame.type === "lead") link.send({ type: "join", last_event_id: this.lastEventId });
     else this.#received(link, frame);
   }
@@ -629,7 +639,10 @@ export class NotifyClient extends EventTarget {
     const received = messages.map((message) => ({ message, verdict: this.#ledger.receive(message) }));
     // The other tabs have them before any of them is acknowledged. Not what was settled: a tab opened since has never seen it.
     const unsettled = received.filter(({ verdict }) => verdict !== "settled").map(({ message }) => message);
-    if (unsettled.length) this.#relay({ type: "messages", messages: unsettled });
+    if (unsettled.length && this.#tabs?.leading) {
+      this.#untold += 1;
+      this.#relay({ type: "messages", messages: unsettled });
+    }
     for (const { message, verdict } of received) this.#show(link, message, verdict);
   }
 
@@ -658,6 +671,7 @@ export class NotifyClient extends EventTarget {
 
   #flush() {
     this.#flushing = false;
+    if (this.#untold) return; // nothing is acknowledged before the other tabs have it
     const link = this.#link;
     if (link?.openedMs && !link.duplex) this.#post(link);
     else if (link?.openedMs) for (const ack of this.#takeAcks()) link.send({ type: "ack", ...ack, ts: Date.now() });

@@ -6,13 +6,16 @@
  * Who leads. The lock is released by `leave`, and by the browser when the tab ends in any way; the tab that asked for it first has it
  * next, and says `lead`, upon which the others join again. A leader that is frozen keeps the lock but answers nothing: a tab that waits in
  * vain for an answer steals the lock, and the old leader follows when it wakes up. Until then two tabs are connected, as two devices are:
- * both have ledgers, so nothing is shown twice.
+ * both have ledgers, so nothing is shown twice. The lock may be there before the last messages of the tab that had it, which has
+ * acknowledged them: a tab that leads takes messages of another one too. And a tab that is being closed goes on for a moment with a
+ * channel that the browser has cut: what it tells is acknowledged once a second channel of its own has heard it.
  *
  * @typedef {object} Hooks
  * @property {() => void} lead This tab leads from now on.
  * @property {() => void} follow It does not any more.
  * @property {(from: string, frame: any) => void} asked A frame of a tab, to the leader.
  * @property {(frame: any) => void} told A frame of the leader, to the others.
+ * @property {() => void} passed The browser has passed messages on that this tab told.
  */
 
 export class Tabs {
@@ -34,7 +37,11 @@ export class Tabs {
     this.channel = new BroadcastChannel(name);
     this.channel.onmessage = ({ data: { from, to, frame } }) => {
       if (to === "leader" && this.leading) hooks.asked(from, frame);
-      else if (!this.leading && (to === "all" || to === this.#id)) hooks.told(frame);
+      else if ((!this.leading || frame.type === "messages") && (to === "all" || to === this.#id)) hooks.told(frame);
+    };
+    this.echo = new BroadcastChannel(name);
+    this.echo.onmessage = ({ data: { from, frame } }) => {
+      if (from === this.#id && frame.type === "messages") hooks.passed();
     };
   }
 
@@ -72,6 +79,7 @@ export class Tabs {
     this.#waiting.abort();
     this.#release();
     this.channel.close();
+    this.echo.close();
   }
 
   #queue() {
