@@ -15,7 +15,7 @@
  * @property {() => void} follow It does not any more.
  * @property {(from: string, frame: any) => void} asked A frame of a tab, to the leader.
  * @property {(frame: any) => void} told A frame of the leader, to the others.
- * @property {() => void} passed The browser has passed messages on that this tab told.
+ * @property {() => void} passed The browser has passed messages on that this tab told all others.
  */
 
 export class Tabs {
@@ -40,8 +40,8 @@ export class Tabs {
       else if ((!this.leading || frame.type === "messages") && (to === "all" || to === this.#id)) hooks.told(frame);
     };
     this.echo = new BroadcastChannel(name);
-    this.echo.onmessage = ({ data: { from, frame } }) => {
-      if (from === this.#id && frame.type === "messages") hooks.passed();
+    this.echo.onmessage = ({ data: { from, to, frame } }) => {
+      if (from === this.#id && to === "all" && frame.type === "messages") hooks.passed();
     };
   }
 
