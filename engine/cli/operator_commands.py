@@ -14,8 +14,9 @@ from urllib.parse import quote
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
-from engine.cli.settings import SECTION_OF, SECTIONS, load, load_with_sources, option_of
+from engine.cli.settings import SECTION_OF, SECTIONS, Loaded, load, load_with_sources, option_of, remark
 from engine.config import Config
 from engine.errors import EngineError, Refused
 
@@ -68,7 +69,9 @@ def up(
     """
     from engine.cli.up import up as run
 
-    raise typer.Exit(run(load(_options(port, host, shards, schedulers, edges, redis, data_dir, address)), Console()))
+    loaded = load_with_sources(_options(port, host, shards, schedulers, edges, redis, data_dir, address))
+    _remark(loaded)
+    raise typer.Exit(run(loaded.config, Console()))
 
 
 def config(
@@ -97,12 +100,19 @@ def config(
     from engine.cli.settings_report import report, settings_table
 
     loaded = load_with_sources(_options(port, host, shards, schedulers, edges, redis, data_dir, address))
+    _remark(loaded)
     if json:
         import msgspec
 
         sys.stdout.write(msgspec.json.format(msgspec.json.encode({"settings": report(loaded, internal)}), indent=2).decode() + "\n")
     else:
         Console().print(settings_table(report(loaded, internal)))
+
+
+def _remark(loaded: Loaded) -> None:
+    """On standard error: what reads the output of `engine config --json` gets JSON."""
+    if text := remark(loaded.left_alone):
+        Console(stderr=True).print(f"[yellow]warning:[/] {escape(text)}", soft_wrap=True)
 
 
 def _options(

@@ -12,7 +12,9 @@ name everywhere; in the file its key stands in its section:
 Internal limits are not part of the interface and may change in any release. They can be set under one marked name only: in the section
 `[internal]`, or as `ENGINE_INTERNAL_<NAME>`.
 
-A name that does not exist is refused, in the file and in the environment: a misspelt setting would otherwise be a default in force.
+A name that does not exist is refused in the file: a misspelt setting would otherwise be a default in force. The environment belongs to
+others too: a variable is refused when its name is nearly a setting's. Others that begin with `ENGINE_` are left alone and reported, but for
+those with which Kubernetes describes a Service named `engine...` to every pod of its namespace.
 """
 
 from __future__ import annotations
@@ -41,6 +43,9 @@ INTERNAL: Final = "internal"
 _PREFIX: Final = "ENGINE_"
 _INTERNAL_PREFIX: Final = "ENGINE_INTERNAL_"
 _OF_CLIENTS: Final = ("ENGINE_TOKEN", "ENGINE_URL")  # client commands and the examples read these themselves
+_OF_SERVICES: Final = re.compile(r"_SERVICE_(HOST|PORT)(_|$)|_PORT_\d+_(TCP|UDP|SCTP)(_|$)")  # variables' names, and below their values
+_ADDRESS_OF_SERVICE: Final = re.compile(r"(tcp|udp|sctp)://")
+_MISSPELT_RATIO_MIN: Final = 0.86  # of difflib: two letters wrong of a name of 14, but not another word more
 _OPTIONS: Final = {"redis_url": "--redis"}  # other options bear the setting's name
 _FILES: Final = ("rules_path", "link_tls_cert", "link_tls_key", "link_tls_ca")
 _UNIT: Final = re.compile(r"_(ms|per_s|s|bytes|chars)(?=_|$)")
@@ -192,6 +197,8 @@ class Loaded(Struct, frozen=True):
 
     config: Config
     sources: Mapping[str, str]
+    left_alone: tuple[str, ...] = ()
+    """Variables that begin as the engine's do and are none, by name."""
 
 
 def load(options: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None, toml_path: str | Path = TOML_PATH) -> Config:
@@ -210,14 +217,15 @@ def load_with_sources(
         toml_path: read when it exists.
 
     Raises:
-        ConfigError: a source names an unknown setting, or a value is malformed or out of range. One line.
+        ConfigError: a source names an unknown setting (a variable: nearly a setting), or a value is malformed or out of range. One line.
     """
     given: dict[str, tuple[Any, str]] = {}
     given |= _from_file(Path(toml_path))
-    given |= _from_environment(os.environ if env is None else env)
+    environment, left_alone = _from_environment(os.environ if env is None else env)
+    given |= environment
     given |= _from_options(options or {})
     values = {name: _converted(name, value, source) for name, (value, source) in given.items()}
-    return Loaded(_complete(values), {name: source for name, (_, source) in given.items()})
+    return Loaded(_complete(values), {name: source for name, (_, source) in given.items()}, left_alone)
 
 
 def checked(config: Config) -> Config:
@@ -287,21 +295,26 @@ def _from_file(path: Path) -> dict[str, tuple[Any, str]]:
     return given
 
 
-def _from_environment(env: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
+def _from_environment(env: Mapping[str, str]) -> tuple[dict[str, tuple[Any, str]], tuple[str, ...]]:
+    """What the engine's variables give, and the names of those that are somebody else's."""
     given: dict[str, tuple[Any, str]] = {}
+    left_alone: list[str] = []
     for key, text in env.items():
-        if not key.startswith(_PREFIX) or not text or key in _OF_CLIENTS:
+        if not key.startswith(_PREFIX) or not text or key in _OF_CLIENTS or _OF_SERVICES.search(key) or _ADDRESS_OF_SERVICE.match(text):
             continue
         name = key.removeprefix(_INTERNAL_PREFIX if key.startswith(_INTERNAL_PREFIX) else _PREFIX).lower()
         if name not in FIELDS:
-            near = _nearest(key, [variable(published) for published in FIELDS])
-            raise ConfigError(f"unknown setting {key!r} in the environment; {f'did you mean {near}?' if near else _LIST_ALL}")
+            near = _nearest(key, [variable(published) for published in FIELDS], _MISSPELT_RATIO_MIN)
+            if near:
+                raise ConfigError(f"unknown setting {key!r} in the environment; did you mean {near}?")
+            left_alone.append(key)
+            continue
         if key != variable(name):
             kind = "an internal limit, not part of the interface" if SECTION_OF[name] == INTERNAL else "a published setting"
             raise ConfigError(f"{key} in the environment: {name} is {kind}; its variable is {variable(name)}")
         is_list = isinstance(inspect.type_info(FIELDS[name].type), inspect.VarTupleType)
         given[name] = [part.strip() for part in text.split(",") if part.strip()] if is_list else text, key
-    return given
+    return given, tuple(sorted(left_alone))
 
 
 def _from_options(options: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
@@ -346,9 +359,15 @@ def _unknown_setting(name: str, title: str) -> str:
     return f"unknown setting {name!r}; {f'did you mean {near} in [{SECTION_OF[near]}]?' if near else _LIST_ALL}"
 
 
-def _nearest(name: str, names: Iterable[str]) -> str:
+def _nearest(name: str, names: Iterable[str], ratio_min: float = 0.6) -> str:
     """The name most like this one; "" when none is."""
-    return next(iter(difflib.get_close_matches(name, list(names), 1)), "")
+    return next(iter(difflib.get_close_matches(name, list(names), 1, ratio_min)), "")
+
+
+def remark(left_alone: Iterable[str]) -> str:
+    """What an operator reads of variables that are no settings; "" when there are none."""
+    names = ", ".join(left_alone)
+    return f"not settings of the engine, left alone: {names} (`engine config` lists all settings)" if names else ""
 
 
 def _shortened(value: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.cli.settings import INTERNAL, SECTION_OF, SECTIONS, allowed, checked, load, load_with_sources, unit, variable
+from engine.cli.settings import INTERNAL, SECTION_OF, SECTIONS, allowed, checked, load, load_with_sources, remark, unit, variable
 from engine.config import FIELDS, Config
 from engine.errors import ConfigError
 
@@ -155,7 +155,7 @@ def test_a_wrong_file_is_answered_with_the_place_and_what_is_allowed(tmp_path: P
         ("ENGINE_INTERNAL_PORT", "1", ["published", "ENGINE_PORT"]),
         ("ENGINE_INTERNAL_HELTH_MS", "1", ["ENGINE_INTERNAL_HEALTH_MS?"]),
         ("ENGINE_PORT", "many", ["port (ENGINE_PORT)", "'many' is not allowed", "an integer from 0 to 65535"]),
-        ("ENGINE_QQQQQQQQQQQQQQQQQQQQQQQ", "1", ["`engine config`"]),
+        ("ENGINE_JWKS_URL", "https://i", ["ENGINE_JWT_JWKS_URL?"]),
         ("ENGINE_PORT", "9" * 5000, ["port (ENGINE_PORT)", "..."]),
     ],
 )
@@ -163,6 +163,28 @@ def test_a_wrong_variable_is_answered_with_its_name_and_what_is_allowed(tmp_path
     answer = reason(tmp_path, env={key: text})
     assert [part for part in told if part not in answer] == []
     assert len(answer) < 250
+
+
+def test_a_variable_that_is_no_misspelt_setting_is_left_alone_and_reported(tmp_path: Path) -> None:
+    loaded = load_with_sources({}, {"ENGINE_HOME": "/opt", "ENGINE_DIR": "/srv/engine", "ENGINE_PORT": "81"}, tmp_path / "none.toml")
+    assert (loaded.config.port, loaded.left_alone) == (81, ("ENGINE_DIR", "ENGINE_HOME"))
+    assert "ENGINE_DIR, ENGINE_HOME" in remark(loaded.left_alone)
+    assert remark(()) == ""
+
+
+def test_what_kubernetes_says_of_a_service_named_engine_is_no_setting(tmp_path: Path) -> None:
+    loaded = load_with_sources({}, of_service("ENGINE", 80) | of_service("ENGINE_REDIS", 6379), tmp_path / "none.toml")
+    assert loaded == load_with_sources({}, {}, tmp_path / "none.toml")
+
+
+def of_service(name: str, port: int) -> dict[str, str]:
+    """The variables of a Service with one named port, as every pod of its namespace gets them (enableServiceLinks)."""
+    url = f"tcp://10.96.0.7:{port}"
+    return {
+        f"{name}_SERVICE_HOST": "10.96.0.7", f"{name}_SERVICE_PORT": str(port), f"{name}_SERVICE_PORT_HTTP": str(port), f"{name}_PORT": url,
+        f"{name}_PORT_{port}_TCP": url, f"{name}_PORT_{port}_TCP_PROTO": "tcp", f"{name}_PORT_{port}_TCP_PORT": str(port),
+        f"{name}_PORT_{port}_TCP_ADDR": "10.96.0.7",
+    }  # fmt: skip
 
 
 def test_a_wrong_option_is_named_as_it_is_typed(tmp_path: Path) -> None:

@@ -77,9 +77,9 @@ def test_any_environment_is_a_configuration_or_a_reason(tmp_path_factory: pytest
 @example({"ENGINE_\n": "1"})
 @example({"ENGINE_": "1"})
 @example({"ENGINE_INTERNAL_": "1"})
-def test_any_variable_of_ours_is_a_setting_or_refused(tmp_path_factory: pytest.TempPathFactory, env: dict[str, str]) -> None:
+def test_any_other_variable_is_refused_or_changes_nothing(tmp_path_factory: pytest.TempPathFactory, env: dict[str, str]) -> None:
     config = load_or_reason(None, env, tmp_path_factory.getbasetemp() / "none.toml")
-    assert config is None or not any(env.values())
+    assert config in (None, Config())
 
 
 scalars = st.one_of(
