@@ -27,7 +27,7 @@ _VERSIONS_OF_PEERS: Final = ("Django", "channels", "channels-redis", "celery", "
 
 
 def plan(*, quick: bool, peers: bool, soak_minutes: float) -> dict[str, list[str]]:
-    """Name -> arguments of each benchmark, in order. The engine's take about twenty minutes, quick ones five."""
+    """Name -> arguments of each benchmark, in order. The engine's take about half an hour, quick ones six minutes."""
     if quick:
         steps = [
             "delivery --messages 20000",
@@ -39,10 +39,12 @@ def plan(*, quick: bool, peers: bool, soak_minutes: float) -> dict[str, list[str
             "scaling --counts 1,2 --messages 10000",
             "cluster --sizes 1+1 --many= --messages 5000 --seconds 2",
             "wheel --timers 50000",
+            "storage --users 1000 --each 1",
+            "overload --seconds 4 --calm-seconds 1 --calm-turns 1",
         ]
     else:
         steps = ["delivery --repeat 3 --publishers 1,4", "latency --repeat 3", "fanout --repeat 3", "idle", "storm --repeat 3"]
-        steps += ["timers --repeat 3", "scaling --repeat 2", "cluster", "wheel"]
+        steps += ["timers --repeat 3", "scaling --repeat 2", "cluster", "wheel", "storage", "overload"]
     if peers:
         steps.append("peers --quick" if quick else "peers --repeat 3")
     if soak_minutes:
@@ -137,7 +139,7 @@ def write(file: ResultsFile, folder: Path) -> Path:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--quick", action="store_true", help="as little of each as shows that it runs: five minutes")
+    parser.add_argument("--quick", action="store_true", help="as little of each as shows that it runs: six minutes")
     parser.add_argument("--peers", action="store_true", help="the peers too, by turns with the engine: some forty minutes more")
     parser.add_argument("--soak", type=float, default=0.0, metavar="MINUTES", help="a soak of this length too")
     parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing: write the page from these results")
