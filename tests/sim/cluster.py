@@ -66,6 +66,9 @@ START_MS = 1_800_000_000_000
 _TCP_RETRY_S: Final = 0.6
 """Instead of the engine's half minute, which no world lasts."""
 
+_UNDER_WAY_S: Final = 0.05
+"""The longest that a record takes from a process to a client, pacing of links included."""
+
 
 class Layout(Struct, frozen=True):
     """Which hosts there are, and who is where."""
@@ -247,6 +250,7 @@ class Cluster:
         self._incarnations: dict[str, int] = {}
         self._sessions = 0
         self._ids = 0
+        self._split_until_s = 0.0
         owners = [NOBODY] * SLOTS
         used = [slot_of(user) for user in users]
         used += [slot for slot in range(SLOTS) if slot not in used][:spare_slots]
@@ -362,6 +366,8 @@ class Cluster:
 
     def kill(self, process: Process) -> None:
         if process.alive:
+            if self.is_split():
+                self._split_until_s = self.loop.time() + _UNDER_WAY_S
             self._tell(f"END {process}")
             self.loop.kill(process)
             self.sockets.died(process)
@@ -402,7 +408,9 @@ class Cluster:
         return [(process, edge) for process, edge in routes if process.alive and edge.gateway is not None]
 
     def is_split(self) -> bool:
-        """Are two incarnations of an actor alive?"""
+        """Are two incarnations of an actor alive, or is what one of them sent before it ended still under way?"""
+        if self.loop.time() < self._split_until_s:
+            return True
         alive = [process.name for process in self.processes if process.alive and process.name != CONTROLLER]
         return len(set(alive)) < len(alive)
 
