@@ -337,7 +337,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     commit_retry_ms: Positive = 2000  # storage away longer than this: publishers get 503
     ack_journal_ms: Positive = 200  # ACKs wait this long for the next commit; losing one only causes a repeat
     checkpoint_ms: Positive = 3000
-    checkpoint_mailboxes: Positive = 32  # prepared at once: the shard is blocked for 1 or 2 ms
+    checkpoint_mailboxes: Positive = 32  # prepared at once, fewer with many messages: the shard is blocked for about 1 ms
     posts_pending_max: Positive = 50_000  # messages waiting for a page or a commit, per shard; beyond it OVERLOADED
     redis_connections_max: Positive = 16  # per process; a command waits for a free one, for redis_timeout_ms at most
     redis_replicas_timeout_ms: Positive = 1000  # for them to have it; then it is repeated, and after commit_retry_ms publishers get 503

@@ -64,6 +64,9 @@ from engine.core.shard.limits import ShardLimits
 _EVICTIONS_MAX: Final = 2000
 """Mailboxes that one call of `evict` looks at: a few milliseconds. Ten calls a second keep up with any edge's reads."""
 
+_MAILBOXES_OF_A_MESSAGE: Final = 0.15
+"""To add a message to a checkpoint takes so much of what a mailbox without one takes: 0.9 of 5.6 us."""
+
 
 class DeadLetter(Struct):
     """A nacked message on its way to the dead-letter stream; `by` are the connections to be sent the confirmation."""
@@ -341,17 +344,22 @@ class MailboxStore:
         return self._checkpoint
 
     def fill_checkpoint(self, mailboxes_max: int, now_ms: int) -> bool:
-        """Add the next `mailboxes_max` mailboxes, in their present state, to the checkpoint. Returns whether more are left."""
+        """Add the next mailboxes, in their present state, to the checkpoint: `mailboxes_max` of them, or what takes as long.
+
+        Returns whether more are left.
+        """
         checkpoint = self._checkpoint
         assert checkpoint is not None, "no checkpoint is under way"
-        waiting = checkpoint.waiting
-        for mailbox in reversed(waiting[-mailboxes_max:]):
+        waiting, left = checkpoint.waiting, float(mailboxes_max)
+        while waiting and left > 0:
+            mailbox = waiting.pop()
             self._urgent.pop(mailbox.key, None)
             self._dirty.pop(mailbox.key, None)
             mailbox.weigh()
-            checkpoint.spills.append(self._spill(mailbox, checkpoint, now_ms + self._limits.user_forget_ms))
+            spill = self._spill(mailbox, checkpoint, now_ms + self._limits.user_forget_ms)
+            checkpoint.spills.append(spill)
             checkpoint.upto[mailbox.key] = mailbox.head
-        del waiting[-mailboxes_max:]
+            left -= 1 + len(spill.entries) * _MAILBOXES_OF_A_MESSAGE
         return bool(waiting)
 
     def _spill(self, mailbox: Mailbox, checkpoint: Checkpoint, forget_at_ms: int) -> Spill:

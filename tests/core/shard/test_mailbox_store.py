@@ -138,6 +138,25 @@ def test_what_storage_does_not_have_stays_until_a_checkpoint_has_written_it() ->
     assert evict(world) == 1
 
 
+def test_a_part_of_a_checkpoint_has_fewer_mailboxes_when_they_have_many_messages() -> None:
+    world = World()
+    for user in ("a", "b", "c", "d"):
+        for _ in range(30):
+            world.post(user)
+    for user in ("e", "f", "g", "h"):
+        world.post(user)
+    world.settle()
+    store = world.core.mailbox_store
+    checkpoint = store.take_checkpoint(True, 1000)
+    assert checkpoint is not None
+    parts = []
+    while store.fill_checkpoint(4, world.now_ms):
+        parts.append(len(checkpoint.spills) - sum(parts))
+    parts.append(len(checkpoint.spills) - sum(parts))
+    assert parts == [1, 1, 1, 1, 4]
+    assert sum(len(spill.entries) for spill in checkpoint.spills) == 4 * 30 + 4
+
+
 def test_what_a_checkpoint_has_written_may_go_some_at_a_time_and_none_is_forgotten() -> None:
     world, users = World(), [f"u{n}" for n in range(5)]
     for user in users:
