@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 _FILL_PAUSE_S: Final = 0.001
 """Between two parts of a checkpoint (`checkpoint_mailboxes`), which take as long: half of the shard's time is left to messages."""
 
-_DONE_MAILBOXES: Final = 256
-"""Mailboxes of a written checkpoint at once: a millisecond."""
+_DONE_MAILBOXES: Final = 64
+"""Mailboxes of a written checkpoint at once: a millisecond where each had a dozen messages."""
 
 _SPILL_MESSAGES: Final = 5000
 """Messages per partial checkpoint: tens of milliseconds, after which the journal's checkpoint can run."""
