@@ -7,7 +7,7 @@ redis.call('HSET', KEYS[2], '', '')
 for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
   local stream, tenant, holds = ARGV[1] .. name, string.match(name, '^[^:]*'), 0
   if redis.call('XLEN', stream) > 0 then
-    holds = redis.call('MEMORY', 'USAGE', stream, 'SAMPLES', '100')
+    holds = redis.call('MEMORY', 'USAGE', stream, 'SAMPLES', '20')
     redis.call('HSET', KEYS[2], name, holds)
   end
   if redis.call('SREM', KEYS[5], name) == 0 then -- else the user is counted already, for timers
