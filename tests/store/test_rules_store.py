@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
 from engine.config import Config
 from engine.core.rules.versions import VersionInfo, VersionState
@@ -57,7 +59,7 @@ async def test_a_state_that_cannot_be_decoded_is_an_error_of_its_own(redis_clien
 
 
 async def test_storage_that_is_away_is_told() -> None:
-    client = Redis(host="127.0.0.1", port=1)
+    client = Redis(host="127.0.0.1", port=1, retry=Retry(NoBackoff(), 0))
     store = RulesStore(client, Config())
     try:
         for asking in (store.stamp(), store.read(), store.texts([1]), store.change(StoredState(), VersionState())):
