@@ -12,6 +12,7 @@ import pytest
 from engine.cli.settings import INTERNAL, SECTION_OF, SECTIONS, allowed, checked, load, load_with_sources, remark, unit, variable
 from engine.config import FIELDS, Config
 from engine.errors import ConfigError
+from tests.support.kubernetes import service_variables
 
 
 def reason(path: Path, text: str = "", env: dict[str, str] | None = None, **options: Any) -> str:
@@ -173,18 +174,10 @@ def test_a_variable_that_is_no_misspelt_setting_is_left_alone_and_reported(tmp_p
 
 
 def test_what_kubernetes_says_of_a_service_named_engine_is_no_setting(tmp_path: Path) -> None:
-    loaded = load_with_sources({}, of_service("ENGINE", 80) | of_service("ENGINE_REDIS", 6379), tmp_path / "none.toml")
+    loaded = load_with_sources(
+        {}, service_variables("engine", "http", 80) | service_variables("engine-redis", "redis", 6379), tmp_path / "none.toml"
+    )
     assert loaded == load_with_sources({}, {}, tmp_path / "none.toml")
-
-
-def of_service(name: str, port: int) -> dict[str, str]:
-    """The variables of a Service with one named port, as every pod of its namespace gets them (enableServiceLinks)."""
-    url = f"tcp://10.96.0.7:{port}"
-    return {
-        f"{name}_SERVICE_HOST": "10.96.0.7", f"{name}_SERVICE_PORT": str(port), f"{name}_SERVICE_PORT_HTTP": str(port), f"{name}_PORT": url,
-        f"{name}_PORT_{port}_TCP": url, f"{name}_PORT_{port}_TCP_PROTO": "tcp", f"{name}_PORT_{port}_TCP_PORT": str(port),
-        f"{name}_PORT_{port}_TCP_ADDR": "10.96.0.7",
-    }  # fmt: skip
 
 
 def test_a_wrong_option_is_named_as_it_is_typed(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from ray.scripts.scripts import start
 from engine.cli.ray_cluster import LOCAL_RESOURCES
 from engine.cli.settings import load
 from engine.config import Config
+from tests.support.kubernetes import service_variables
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PARTS: Final[list[dict[str, Any]]] = list(yaml.safe_load_all((DEPLOY / "kuberay.yaml").read_text()))
@@ -91,13 +92,22 @@ def test_the_ray_version_is_the_one_of_the_lock() -> None:
     assert CLUSTER["rayVersion"] == ray.__version__
 
 
+def of_services() -> dict[str, str]:
+    """What every pod of the namespace gets for the Services of the file; a pod's own variables replace those of the same name."""
+    services = [part for part in PARTS if part["kind"] == "Service"]
+    return {
+        name: value
+        for service in services
+        for port in service["spec"]["ports"]
+        for name, value in service_variables(service["metadata"]["name"], port["name"], port["port"]).items()
+    }
+
+
 def test_pods_offer_each_resource_that_an_actor_asks_for_and_enough_to_begin_with() -> None:
     head, up = CLUSTER["headGroupSpec"], next(part for part in PARTS if part["kind"] == "Deployment")
     (container,) = up["spec"]["template"]["spec"]["containers"]
-    config = load(
-        env={name: value for name, value in environment(container).items() if value != "secret" and name.startswith("ENGINE_")},
-        toml_path="none",
-    )
+    own = {name: value for name, value in environment(container).items() if value != "secret" and name.startswith("ENGINE_")}
+    config = load(env=of_services() | own, toml_path="none")
     room = dict.fromkeys(LOCAL_RESOURCES, 0)
     for group, count in ((head, 1), *((group, group["minReplicas"]) for group in GROUPS)):
         for name, places in resources(group).items():
