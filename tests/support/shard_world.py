@@ -6,7 +6,7 @@ leaves exactly what was written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.api.time_zones import zone
@@ -267,12 +267,14 @@ class World:
             said += self.settle()
         return said
 
-    def checkpoint(self, *, full: bool = True) -> None:
+    def checkpoint(self, *, full: bool = True, meanwhile: Callable[[], object] | None = None) -> None:
+        """Write a checkpoint. Between its parts life goes on: groups are committed, or what `meanwhile` does happens."""
+        meanwhile = meanwhile or self.commit
         checkpoint = self.core.mailbox_store.take_checkpoint(full, 1000)
         if checkpoint is None:
             return
         while self.core.mailbox_store.fill_checkpoint(2, self.now_ms):
-            self.commit()  # life goes on
+            meanwhile()
         for spill in checkpoint.spills:
             if spill.removed_at >= 0:
                 self.pages.pop(spill.key, None)
@@ -296,7 +298,7 @@ class World:
         if checkpoint.through_commit is not None:
             self.journal = [entry for entry in self.journal if entry[0] > checkpoint.through_commit]
         while self.core.mailbox_store.checkpoint_done(2):
-            self.commit()
+            meanwhile()
         self.core.user_requests.erased(self.core.mailbox_store.take_erased())
 
     def crash(self) -> None:

@@ -117,12 +117,12 @@ class CapMachine(RuleBasedStateMachine):
         if written == "journal":
             self.commit(only_append=True)
         elif written == "checkpoint":
-            self.world.checkpoint()
+            self.world.checkpoint(meanwhile=self.commit)
         self.world.crash()
 
     @rule(full=st.booleans())
     def checkpoint_and_evict(self, full: bool) -> None:
-        self.world.checkpoint(full=full)
+        self.world.checkpoint(full=full, meanwhile=self.commit)
         self.world.now_ms += self.world.limits.mailbox_idle_ms
         self.world.core.evict(self.world.now_ms)
 

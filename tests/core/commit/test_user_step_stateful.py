@@ -169,13 +169,13 @@ class PreferencesMachine(RuleBasedStateMachine):
         if written == "journal":
             self.commit(only_append=True)
         elif written == "checkpoint":
-            self.world.checkpoint()
+            self.world.checkpoint(meanwhile=self.commit)
         self.world.crash()
         self.asked.clear()  # those of before the crash are not answered: devices repeat them
 
     @rule(full=st.booleans())
     def checkpoint_and_evict(self, full: bool) -> None:
-        self.world.checkpoint(full=full)
+        self.world.checkpoint(full=full, meanwhile=self.commit)
         self.world.now_ms += 60_000
         self.world.core.evict(self.world.now_ms)
 
