@@ -43,8 +43,8 @@ INTERNAL: Final = "internal"
 _PREFIX: Final = "ENGINE_"
 _INTERNAL_PREFIX: Final = "ENGINE_INTERNAL_"
 _OF_CLIENTS: Final = ("ENGINE_TOKEN", "ENGINE_URL")  # client commands and the examples read these themselves
-_OF_SERVICES: Final = re.compile(r"_SERVICE_(HOST|PORT)(_|$)|_PORT_\d+_(TCP|UDP|SCTP)(_|$)")  # variables' names, and below their values
-_ADDRESS_OF_SERVICE: Final = re.compile(r"(tcp|udp|sctp)://")
+_OF_SERVICES: Final = re.compile(r"_SERVICE_(HOST|PORT)(_|$)|_PORT_\d+_(TCP|UDP|SCTP)(_|$)")  # names of variables
+_ADDRESS_OF_SERVICE: Final = re.compile(r"(tcp|udp|sctp)://")  # the value of the one that ends with _PORT
 _MISSPELT_RATIO_MIN: Final = 0.86  # of difflib: two letters wrong of a name of 14, but not another word more
 _OPTIONS: Final = {"redis_url": "--redis"}  # other options bear the setting's name
 _FILES: Final = ("rules_path", "link_tls_cert", "link_tls_key", "link_tls_ca")
@@ -300,7 +300,7 @@ def _from_environment(env: Mapping[str, str]) -> tuple[dict[str, tuple[Any, str]
     given: dict[str, tuple[Any, str]] = {}
     left_alone: list[str] = []
     for key, text in env.items():
-        if not key.startswith(_PREFIX) or not text or key in _OF_CLIENTS or _OF_SERVICES.search(key) or _ADDRESS_OF_SERVICE.match(text):
+        if not key.startswith(_PREFIX) or not text or key in _OF_CLIENTS or _is_of_service(key, text):
             continue
         name = key.removeprefix(_INTERNAL_PREFIX if key.startswith(_INTERNAL_PREFIX) else _PREFIX).lower()
         if name not in FIELDS:
@@ -315,6 +315,11 @@ def _from_environment(env: Mapping[str, str]) -> tuple[dict[str, tuple[Any, str]
         is_list = isinstance(inspect.type_info(FIELDS[name].type), inspect.VarTupleType)
         given[name] = [part.strip() for part in text.split(",") if part.strip()] if is_list else text, key
     return given, tuple(sorted(left_alone))
+
+
+def _is_of_service(key: str, text: str) -> bool:
+    """Whether Kubernetes describes a Service by this variable."""
+    return bool(_OF_SERVICES.search(key)) or (key.endswith("_PORT") and bool(_ADDRESS_OF_SERVICE.match(text)))
 
 
 def _from_options(options: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:

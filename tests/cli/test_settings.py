@@ -180,6 +180,11 @@ def test_what_kubernetes_says_of_a_service_named_engine_is_no_setting(tmp_path: 
     assert loaded == load_with_sources({}, {}, tmp_path / "none.toml")
 
 
+def test_only_the_port_of_a_service_may_be_an_address(tmp_path: Path) -> None:
+    assert "tcp://10.0.0.5:6379" in reason(tmp_path, env={"ENGINE_SHARDS": "tcp://10.0.0.5:6379"})
+    assert load({}, {"ENGINE_REDIS_URL": "tcp://10.0.0.5:6379"}, tmp_path / "none.toml").redis_url == "tcp://10.0.0.5:6379"
+
+
 def test_a_wrong_option_is_named_as_it_is_typed(tmp_path: Path) -> None:
     assert "(--data-dir)" in reason(tmp_path, data_dir=5)
     assert "(--redis)" in reason(tmp_path, redis_url=5)
