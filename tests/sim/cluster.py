@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Callable
 from hashlib import md5
 from random import Random
@@ -366,7 +367,7 @@ class Cluster:
 
     def kill(self, process: Process) -> None:
         if process.alive:
-            if self.is_split():
+            if process.name in self._twice():
                 self._split_until_s = self.loop.time() + _UNDER_WAY_S
             self._tell(f"END {process}")
             self.loop.kill(process)
@@ -409,10 +410,12 @@ class Cluster:
 
     def is_split(self) -> bool:
         """Are two incarnations of an actor alive, or is what one of them sent before it ended still under way?"""
-        if self.loop.time() < self._split_until_s:
-            return True
-        alive = [process.name for process in self.processes if process.alive and process.name != CONTROLLER]
-        return len(set(alive)) < len(alive)
+        return self.loop.time() < self._split_until_s or bool(self._twice())
+
+    def _twice(self) -> set[str]:
+        """The actors of which two incarnations are alive."""
+        alive = Counter(process.name for process in self.processes if process.alive and process.name != CONTROLLER)
+        return {name for name, count in alive.items() if count > 1}
 
     def end(self) -> None:
         """End every process, so that no task is left behind."""
