@@ -36,8 +36,8 @@ def _each(count: int) -> Mapping[str, object]:
 
 
 TARGETS: Final = (
-    Target("delivery: server CPU per acknowledged, durable message", "us", "delivery", _ONE, ("cpu_us_per_message", "total"), 40, 20),
-    Target("delivery: the same with four publishers", "us", "delivery", {"publishers": 4}, ("cpu_us_per_message", "total"), 40, 20),
+    Target("delivery: server CPU per acknowledged, durable message", "us", "delivery", _ONE, _CPU, 40, 20),
+    Target("delivery: the same with four publishers", "us", "delivery", {"publishers": 4}, _CPU, 40, 20),
     # What Centrifugo with Redis took of this work on another evening, without storing or acknowledging: 120 us, 282 us at 2 000/s.
     Target("one message per request over 128 connections: CPU", "us", "delivery", {"publishers": 128}, _CPU, 120, 120),
     Target("2 000/s: CPU", "us", "latency", {"rate": 2000}, _CPU, 200, 200),
