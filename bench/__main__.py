@@ -24,6 +24,7 @@ from bench.machine import machine
 from bench.progress import Phases
 
 NAMES = (
+    "calls",
     "delivery",
     "profile",
     "latency",
