@@ -31,7 +31,6 @@ from engine.store.slot_map import claim_slot_map
 from engine.store.timer_store import TimerStore
 from tests.support.journal_writer import USER, Writer
 from tests.support.key_strategies import AUDIENCES, IDS, MAILBOXES, colliding_users
-from tests.support.running_engine import RunningEngine
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "ids_65fafe9.json").read_text("utf-8"))
 HOUR_MS = 3_600_000
@@ -208,28 +207,3 @@ async def test_a_broadcast_under_an_id_of_the_old_version_is_a_duplicate_and_its
         assert (known.status, known.pos) == (DUPLICATE, 99)
         assert (first.status, last.status) == (ACCEPTED, ACCEPTED)
     assert [broadcast.envelope.id for broadcast in (await log.read(0, wait=False))[0]] == ["a", "c"]
-
-
-# -- The whole engine. -------------------------------------------------------------------------------------------------
-@pytest.mark.slow
-@pytest.mark.engine
-async def test_over_http_a_repeat_after_the_upgrade_gets_the_first_answer_and_its_twin_is_delivered(upgraded: RunningEngine) -> None:
-    async with Redis.from_url(upgraded.state["redis_url"]) as client:
-        assert await client.hget(meta_key(), IDS_SINCE_FIELD) != b"0", "the directory is an old version's"
-        for key, value in RECORDED["keys"].items():
-            await client.set(key, value, px=HOUR_MS)
-    again = await upgraded.publish(*RECORDED["items"])
-    for item, first, result in zip(RECORDED["items"], RECORDED["results"], again, strict=True):
-        if item["id"] == "x:order-1":  # its key is another user's too
-            assert result["status"] == "accepted"
-            continue
-        assert (result["status"], result.get("seq"), result.get("scheduled_id")) == (
-            "duplicate",
-            first.get("seq"),
-            first.get("scheduled_id"),
-        )
-    (twin,) = await upgraded.publish({**RECORDED["items"][2], "user": "g668:x", "id": "order-1"})
-    assert twin["status"] == "accepted"
-    async with upgraded.connect("g668:x") as socket:
-        (message,) = (await upgraded.receive(socket, "messages"))["messages"]
-        assert message["id"] == "order-1"

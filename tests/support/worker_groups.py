@@ -40,7 +40,6 @@ TOGETHER: Final = {
     "cluster": ("tests/cluster/",),  # engines on one Ray cluster
     "browser": ("tests/browser/",),  # one Chromium
     "worlds": ("tests/sim/test_sim.py",),  # its last test adds up what the others found
-    "old data": ("tests/store/test_legacy_ids.py", "tests/store/test_old_data.py"),  # one engine on a recorded data directory
     "rules": ("tests/test_architecture.py",),  # the syntax tree of every module, made once
 }
 """Group -> beginnings of node ids; the first one that fits. Longest first: they are started in this order."""
@@ -51,7 +50,7 @@ COMPUTING: Final = frozenset({"worlds", "rules"})
 ENGINES_AT_ONCE: Final = 2
 """Groups that wait, under way at the same time. More of them would slow each other down; a further worker computes meanwhile."""
 
-ENGINES: Final = {"engine": "engine", "victim": "chaos", "upgraded": "old data"}
+ENGINES: Final = {"engine": "engine", "victim": "chaos"}
 """The group of the tests that use a fixture: in another group they would start one more engine."""
 
 

@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Struct
 
 from engine.core.journal.journal_records import Adopted, Handled, MailboxPage, Record, StoredMessage
-from engine.core.journal.stored_formats import decode_journal, decode_page, decode_record, is_v0
+from engine.core.journal.stored_formats import decode_journal, decode_page, decode_record
 from engine.core.model.constants import FORMAT_VERSION
 from engine.core.wire.records import UNREADABLE
 from engine.errors import CorruptRecord
@@ -82,11 +82,10 @@ def salvage_journal(entry: bytes) -> Salvaged:
         return Salvaged(records, True)
     except UNREADABLE:
         pass
-    v0 = is_v0(entry)
-    if not v0 and entry[:1] != FORMAT_VERSION:
+    if entry[:1] != FORMAT_VERSION:
         return Salvaged(records, False)
     try:
-        count, position = _array(entry, 0 if v0 else 1)
+        count, position = _array(entry, 1)
     except _Damaged:
         return Salvaged(records, False)
     complete = True
@@ -97,15 +96,15 @@ def salvage_journal(entry: bytes) -> Salvaged:
             # Where this record ends, and so where the others are, is unknown; its beginning may tell the last number.
             _accounted(entry[position:], records)
             return Salvaged(records, False)
-        complete &= _take(entry[position:end], records, v0=v0)
+        complete &= _take(entry[position:end], records)
         position = end
     return Salvaged(records, complete and count <= len(entry) and position == len(entry))
 
 
-def _take(raw: bytes, records: list[Record], *, v0: bool) -> bool:
+def _take(raw: bytes, records: list[Record]) -> bool:
     """Append the record, or what stands for it. Returns whether every number in it is accounted for."""
     try:
-        record = decode_record(raw, v0=v0)
+        record = decode_record(raw)
     except UNREADABLE:
         return _accounted(raw, records)
     seqs = [record.seq] if isinstance(record, StoredMessage) else [seq for _, seq in record.numbers] if isinstance(record, Adopted) else []
@@ -142,8 +141,6 @@ def read_page(blob: bytes) -> MailboxPage:
         raise CorruptRecord(str(error)) from error
     if not 0 <= page.floor <= page.head <= SEQ_MAX:
         raise CorruptRecord(f"floor {page.floor} and head {page.head}")
-    if page.cold and page.cold[0] <= page.floor <= page.cold[1]:  # until this was mended, an ACK by ids left it so
-        page.cold = (page.floor + 1, page.cold[1]) if page.floor < page.cold[1] else None
     ranges = [*page.gone, *([page.cold] if page.cold else [])]
     if any(not page.floor < first <= last <= page.head for first, last in ranges):
         raise CorruptRecord("numbers outside of the mailbox's")
@@ -156,11 +153,9 @@ def read_page(blob: bytes) -> MailboxPage:
 
 def salvage_page(blob: bytes) -> MailboxPage | None:
     """The page that stands for one that `read_page` refuses, None when not even its numbers are known."""
-    if not is_v0(blob):
-        if blob[:1] != FORMAT_VERSION:
-            return None
-        blob = blob[1:]
-    head, floor = _values(blob, 2)
+    if blob[:1] != FORMAT_VERSION:
+        return None
+    head, floor = _values(blob[1:], 2)
     if type(head) is not int or type(floor) is not int or not 0 <= floor <= head <= SEQ_MAX:
         return None
     return page_with(head, floor)

@@ -1,0 +1,49 @@
+"""Every stored value carries the version of its layout. A value of another version is unreadable, never misread."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from engine.core.journal.journal_records import Handled, MailboxPage, StoredMessage
+from engine.core.journal.stored_formats import (
+    decode_journal,
+    decode_page,
+    decode_record,
+    decode_stored,
+    decode_timer,
+    encode_timer,
+    read_entry,
+)
+from engine.core.mailbox.broadcast_log import BroadcastEntry
+from engine.core.model.constants import FORMAT_VERSION
+from engine.core.model.envelope import Envelope
+from engine.core.wire.records import UNREADABLE, Timer
+
+ENVELOPE = Envelope("m1", b"digest01", 1, True, b'"id":"m1"')
+STORED = StoredMessage("t:u", 5, ENVELOPE, 9_000_000, 1_000)
+TIMER = Timer("3-abc", "t:u", 5_000, 1_000, 60_000, ENVELOPE)
+VALUES = {
+    decode_journal: FORMAT_VERSION + msgspec.msgpack.encode([STORED, Handled("t:u", 3, [5], 6)]),
+    decode_stored: FORMAT_VERSION + msgspec.msgpack.encode(STORED),
+    decode_page: FORMAT_VERSION + msgspec.msgpack.encode(MailboxPage(6, 3, [5], [], None, {}, [], 0)),
+    decode_timer: encode_timer(TIMER),
+    (lambda blob: read_entry(9, blob)): FORMAT_VERSION + msgspec.msgpack.encode(BroadcastEntry("t", "news", ENVELOPE, 9_000_000, 1_000)),
+}
+"""Decoder -> a value that it reads."""
+
+
+def test_stored_values_are_read_as_they_were_written() -> None:
+    assert decode_timer(encode_timer(TIMER)) == TIMER
+    assert decode_record(msgspec.msgpack.encode(STORED)) == STORED
+    for decode, value in VALUES.items():
+        decode(value)
+
+
+@pytest.mark.parametrize("version", [0, 2, 0x7F, 0x91])
+def test_a_value_of_another_version_is_unreadable(version: int) -> None:
+    for decode, value in VALUES.items():
+        with pytest.raises(UNREADABLE):
+            decode(bytes([version]) + value[1:])
+        with pytest.raises(UNREADABLE):
+            decode(b"")
