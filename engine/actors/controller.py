@@ -45,9 +45,7 @@ from engine.core.controller.wanted import WantedNumbers
 from engine.core.model.routing import RoutingTable
 from engine.core.shard.user_overview import SlowConnection, slowest
 from engine.errors import ConfigError, Fenced, FormatsTooNew, StorageUnavailable
-from engine.store.accepted_ids import begin_with_buckets
 from engine.store.epoch import controller_epoch, take_control
-from engine.store.legacy_ids import mark_upgrade
 from engine.store.load_history import LoadHistory
 from engine.store.redis_client import claim_data_epoch, display_url
 from engine.store.redis_lease import claim_redis, end_lease, renew_lease
@@ -345,8 +343,6 @@ class Controller:
                         await claim_redis(client, self._engine, self._lease_ms)
                 self._epoch = await take_control(self._clients[0])
                 for client in self._clients:
-                    await mark_upgrade(client, self._wall_ms())
-                    await begin_with_buckets(client)
                     await claim_data_epoch(client, self._wall_ms() // 1000)
                 return await self._numbers()
             except FormatsTooNew as error:  # of an engine that runs: it goes on without this controller

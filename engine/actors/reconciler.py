@@ -69,10 +69,9 @@ from engine.actors.spare_wait import SpareWait
 from engine.config import Config
 from engine.core.controller.slot_moves import Move, away_moves, even_moves, load_moves, next_sets, slots_in
 from engine.core.controller.wanted import WantedNumbers
-from engine.core.model.formats import FORMATS, ID_BUCKETS, UPGRADES
+from engine.core.model.formats import FORMATS, UPGRADES
 from engine.core.model.routing import SLOTS, RoutingTable, server_of
 from engine.errors import StorageUnavailable
-from engine.store.accepted_ids import open_buckets
 from engine.store.slot_map import read_routing_table, swap_slot_map
 from engine.store.wanted_numbers import read_wanted, write_wanted
 
@@ -160,7 +159,6 @@ class Reconciler:
         self._wake = {role: asyncio.Event() for role in (*ROLES, "controller")}
         self._writing = asyncio.Lock()
         self._asked_ms = 0  # of the last request, which storage may not have taken
-        self._buckets_open = False
         self._storing = asyncio.Lock()  # of the slot maps' numbers, so that nobody sees them differ between two servers
 
     async def want(self, *, at_ms: int, **changes: Any) -> None:
@@ -494,10 +492,6 @@ class Reconciler:
     async def _raise_formats(self) -> None:
         """Let everybody write the newest formats that every process reads (`engine.core.model.formats`)."""
         slots, fleet = self._slots, self._fleet
-        if slots is not None and slots.formats >= ID_BUCKETS and not self._buckets_open:
-            for client in self._clients:
-                await open_buckets(client, self._wall_ns() // 1_000_000)
-            self._buckets_open = True
         if slots is None or slots.formats >= FORMATS or not fleet.ready() or fleet.joining or fleet.leaving:
             return
         read_by_all = min((watch.stats.get("formats", UPGRADES) for watch in fleet.watches.values()), default=FORMATS)

@@ -371,7 +371,6 @@ class Scheduler(Server):
                 raise _MapChanged
 
         await store.take_over(confirm)
-        await store.count()
         return Term(self._config, self._index, slots, store, self._context, self._now_ms, self._slots_wanted.set, self._spans)
 
     # -- Serving. ------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ it exactly once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import redis.asyncio as redis
@@ -35,7 +35,6 @@ from engine.store.keys import (
     broadcast_state_key,
     idempotency_key,
 )
-from engine.store.legacy_ids import LegacyIds
 from engine.store.lua import Replicas, Script
 
 log = logging.getLogger(__name__)
@@ -75,7 +74,6 @@ class BroadcastLog:
         self._config = config
         self._limits = [config.broadcasts_max, config.broadcasts_bytes_max, broadcast_positions_key("")]
         self._replicas = Replicas.wanted(config)
-        self._legacy_ids = LegacyIds(client, config.idempotency_caller_s * 1000)
         self._block_ms = max(config.redis_timeout_ms // 2, 1)
 
     async def append(self, entries: Sequence[tuple[BroadcastEntry, str]], *, repeated: bool = False) -> list[Appended]:
@@ -88,27 +86,16 @@ class BroadcastLog:
         Raises:
             StorageUnavailable: no reply, or too few replicas have it; some of it may have been written: repeat it.
         """
-        legacy: Mapping[int, bytes] = {}
-        if self._legacy_ids.may_exist:
-            legacy = await self._legacy_ids.look_up([(audience_key(entry.tenant, entry.topic), id) for entry, id in entries])
         calls: list[tuple[list[str], list[Any]]] = []
         remember_ms = self._config.idempotency_caller_s * 1000
-        for index, (entry, id) in enumerate(entries):
-            if index in legacy:
-                continue
+        for entry, id in entries:
             keys = [*_KEYS, idempotency_key(audience_key(entry.tenant, entry.topic), id), broadcast_evicted_key()]
             calls.append((keys, [*self._limits, entry.envelope.digest.hex(), encode_entry(entry), remember_ms, entry.tenant]))
         if len(calls) == 1:
             replies = [await _APPEND.run(self._client, *calls[0], self._replicas)]
         else:
             replies = await _APPEND.run_many(self._client, calls, self._replicas)
-        if legacy:
-            there = iter(replies)
-            replies = [[b"KNOWN", legacy[index]] if index in legacy else next(there) for index in range(len(entries))]
-        return [
-            _appended(reply, entry.envelope.digest, repeated and index not in legacy)
-            for index, (reply, (entry, _)) in enumerate(zip(replies, entries, strict=True))
-        ]
+        return [_appended(reply, entry.envelope.digest, repeated) for reply, (entry, _) in zip(replies, entries, strict=True)]
 
     async def read(self, after: int, *, wait: bool) -> tuple[list[Broadcast], int]:
         """The next entries behind a position, and the position of the last one. An entry that cannot be decoded is logged and skipped.

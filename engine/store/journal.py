@@ -18,7 +18,7 @@ from engine.core.commit.group import Group
 from engine.core.model.message import timer_effect_id
 from engine.core.shard.fired_timers import FiredTimers
 from engine.errors import StorageUnavailable
-from engine.store.accepted_ids import LIBRARY, AcceptedIds, known_of, packed_text
+from engine.store.accepted_ids import KEYS, LIBRARY, AcceptedIds, known_of, words_of
 from engine.store.epoch import take_epoch
 from engine.store.keys import (
     journal_head_key,
@@ -28,7 +28,6 @@ from engine.store.keys import (
     shard_epoch_key,
     slot_epoch_key,
 )
-from engine.store.legacy_ids import LegacyIds
 from engine.store.loss_detector import LossDetector
 from engine.store.lua import NO_REPLICAS, Replicas, Script
 
@@ -63,8 +62,8 @@ class Journal:
         self._idempotency_ms = idempotency_ms
         self._replicas = replicas
         self._ids = AcceptedIds(client, idempotency_ms)
-        self._legacy_ids = LegacyIds(client, idempotency_ms)
         self._keys = [shard_epoch_key(shard), journal_head_key(shard), journal_key(shard)]
+        self._keys_of_group = [*self._keys, *KEYS]
         self._checkpoints = 0  # attempted
         self._attempts: list[int] = []  # epochs of take-overs whose reply did not arrive
         self.loss_detector = LossDetector(shard)
@@ -123,24 +122,18 @@ class Journal:
             DataLost: storage has lost an earlier group; nothing was written.
             StorageUnavailable: no reply; it may have been written: repeat it, or roll it back.
         """
-        if group.ids and self._legacy_ids.may_exist and (known := await self._legacy_ids.look_up(group.ids)):
-            return {index: packed_text(value) for index, value in known.items()}
-        if group.ids:
-            await self._ids.look()
-        keys = [*self._keys, *self._ids.keys(group.ids)]
         args = [self.epoch, group.number, group.payload, self._idempotency_ms, self.loss_detector.head]
-        args += self._ids.words(group.ids, group.values)
-        reply = await _APPEND.run(self._client, keys, args, self._replicas)
+        args += words_of(group.ids, group.values)
+        reply = await _APPEND.run(self._client, self._keys_of_group, args, self._replicas)
         if reply[0] == b"KNOWN":
-            return known_of(reply[1:])
+            return known_of(reply[1])
         self.loss_detector.head = f"{self.epoch}-{group.number}"
         return {}
 
     async def rollback(self, group: Group) -> None:
         """Remove the group from the journal, and keep a delayed copy of its append from applying. Idempotent. Raises like `append`."""
-        keys = [*self._keys, *self._ids.keys(group.ids)]
-        args = [self.epoch, group.number, self.loss_detector.head, self._idempotency_ms, *self._ids.words(group.ids)]
-        await _ROLLBACK.run(self._client, keys, args, self._replicas)
+        args = [self.epoch, group.number, self.loss_detector.head, self._idempotency_ms, *words_of(group.ids)]
+        await _ROLLBACK.run(self._client, self._keys_of_group, args, self._replicas)
         self.loss_detector.head = f"{self.epoch}-{group.number}u"
 
     async def covered(self, through: int | None, written: Mapping[str, tuple[int, int]] = _NOTHING) -> None:
@@ -187,12 +180,11 @@ class Journal:
             return
         ids = [(doubt.timer.key, timer_effect_id(doubt.timer.sid)) for doubt in doubts]
         try:
-            legacy = await self._legacy_ids.look_up(ids) if self._legacy_ids.may_exist else {}
-            known = await self._ids.look_up(ids)
+            known = await self._ids.is_known(ids)
         except StorageUnavailable:
             fired.failed([doubt.timer.sid for doubt in doubts])
             raise
-        fired.looked_up(doubts, [index in known or index in legacy for index in range(len(ids))])
+        fired.looked_up(doubts, known)
 
     async def quarantine(self, where: str, blob: bytes, length_max: int) -> None:
         """Keep a record that could not be decoded, with its origin, for inspection; the newest `length_max` are kept.

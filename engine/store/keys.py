@@ -19,9 +19,6 @@ LOOKS_COMPLETE: Final = ""
 EPOCH_FIELD: Final = "epoch"
 """Field of `meta_key()` with the data epoch: first half of every cursor."""
 
-IDS_SINCE_FIELD: Final = "ids_since_ms"
-"""Field of `meta_key()`: since when ids have been stored under `idempotency_key`, ms; 0 when always (`engine.store.legacy_ids`)."""
-
 CONTROLLER_FIELD: Final = "controller"
 """Field of `meta_key()`: epoch of the controller that may replace actors (`engine.store.epoch`)."""
 
@@ -204,11 +201,6 @@ def timer_collapse_key(partition: int) -> str:
     return f"{{t{partition}}}collapse"
 
 
-def timer_fired_key(partition: int) -> str:
-    """Sorted set, timers that fired before formats `FIRED_IN_BUCKETS`: `<tenant>:<scheduled id>`, scored by when they go, ms."""
-    return f"{{t{partition}}}fired"
-
-
 def timer_cancelled_key(partition: int) -> str:
     """Sorted set, tombstones of cancelled timers: `<tenant>:<scheduled id>`, scored by when they are deleted, ms."""
     return f"{{t{partition}}}cancelled"
@@ -227,11 +219,6 @@ def timer_claimed_key(partition: int) -> str:
 def timer_young_key(partition: int) -> str:
     """Hash: scheduled ids due up to the inherited horizon that were stored or moved since the take-over."""
     return f"{{t{partition}}}young"
-
-
-def timer_counted_key(partition: int) -> str:
-    """String: there once all timers of the partition are counted for their tenants."""
-    return f"{{t{partition}}}counted"
 
 
 def timer_unpaged_key(partition: int) -> str:

@@ -17,10 +17,8 @@ import redis.asyncio as redis
 
 from engine.core.commit.group import Group
 from engine.core.journal.rebuild import payloads
-from engine.core.model.formats import ID_BUCKETS
 from engine.core.model.routing import SlotMap
 from engine.core.shard.shard import ShardCore
-from engine.store.accepted_ids import open_buckets
 from engine.store.journal import Journal
 from engine.store.redis_client import replace_data_epoch
 from engine.store.slot_map import restore_slot_map
@@ -43,8 +41,6 @@ async def restore_storage(
     """
     await journal.take_over(core.slot_map.slots_of(core.index))
     await restore_slot_map(client, slot_map)
-    if slot_map.formats >= ID_BUCKETS:
-        await open_buckets(client, now_s * 1000)
     await replace_data_epoch(client, core.data_epoch, now_s)
     for number, payload in enumerate(payloads(core.mailboxes.values(), entry_bytes_max, slot_map.formats), 1):
         await journal.append(Group(number, payload, [], [], [], [], [], []))

@@ -7,17 +7,27 @@ exceptions (`engine.core.scheduler.claim_horizon`), and what is counted for tena
 moving a timer does not rewrite its record.
 
 That a timer has fired is remembered for `idempotency_caller_s` in the buckets of ids (`engine.store.accepted_ids`), as a hash of its
-scheduled id and the tenant: some 30 bytes, which shards delete with the ids. Until formats `FIRED_IN_BUCKETS` it was, and while an engine
-is upgraded it is, a tombstone in a sorted set of the partition, of 94 bytes. It is looked for in both.
+scheduled id and the tenant: some 30 bytes, which shards delete with the ids.
 
 A turn is one round trip, and a script run for as many partitions as have `_RUN_TIMERS` timers between them. A turn may be repeated: a
 scheduled id is stored once, a cancelled one stays cancelled, removing an absent timer changes nothing.
 
-Ids given by callers are those of immediate publishing (`engine.store.accepted_ids`); those of broadcasts are where the broadcast log is,
-which may be another server. Therefore two steps: store the id, with the scheduled id in its value; then store the timer. A crash in
-between leaves an id whose timer does not exist: neither armed, nor fired, nor cancelled. A repeat of that publish detects this and stores
-the timer under the scheduled id that is stored with the id, so a publish that is repeated until it is answered is stored exactly once.
-For this what is remembered of a fired or cancelled timer must outlive the id: it is kept as long, and stored later.
+Ids given by callers are those of immediate publishing (`engine.store.accepted_ids`). The script that stores a timer for a user stores
+its id, with the scheduled id in the value: both or neither. The time of such an id begins when the timer is due, so an id outlives what it
+stands for by `idempotency_caller_s`, and so does the tombstone of a cancelled timer. A moved timer takes its id along, in a script of
+its own; a crash between the two leaves an id that ends `idempotency_caller_s` after the old due time.
+
+    the script finds                    answer
+    no id                               id and timer are stored
+    the id of this timer                an earlier attempt: the timer is there, has fired or was cancelled; else it is stored
+    the id of another timer, same       that timer, by a second run of the script under its scheduled id
+      digest
+    the id of a message                 a duplicate of it
+    another digest                      a conflict
+
+Ids of broadcasts are where the broadcast log is, which may be another server. Therefore two steps: store the id, with the scheduled id in
+its value; then store the timer. A crash in between leaves an id whose timer does not exist: neither armed, nor fired, nor cancelled. A
+repeat with a delay detects this and stores the timer under the scheduled id that is stored with the id.
 
 Timers count for their tenants (`engine.store.tenant_usage`) from the turn that stores them to the turn that removes them: cancelled, fired
 or erased. A fired timer is removed when the shard's journal has the message, which counts with its page at the next checkpoint: for these
@@ -29,11 +39,10 @@ Timers in quarantine count on: they are still stored, and whose they are may not
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import redis.asyncio as redis
@@ -43,7 +52,7 @@ from engine.config import Config
 from engine.core.commit.first_result import NEVER, idempotency_value, packed_result, unpacked_result
 from engine.core.journal.stored_formats import decode_timer, encode_timer
 from engine.core.model.constants import AT_MAX_MS
-from engine.core.model.routing import slot_of, split_key, topic_of
+from engine.core.model.routing import slot_of, topic_of
 from engine.core.scheduler.scheduler_events import ReadTimers, Request, StoreDone, StoreRequest, StoreWork, TimersRead
 from engine.core.wire.records import (
     ALREADY_FIRED,
@@ -69,21 +78,17 @@ from engine.core.wire.records import (
     TimerAnswer,
 )
 from engine.errors import CorruptRecord, StorageUnavailable
-from engine.store.accepted_ids import LIBRARY, AcceptedIds, id_hash, packed_text
+from engine.store.accepted_ids import KEYS, LIBRARY, AcceptedIds, id_hash, packed_text
 from engine.store.epoch import take_epoch
 from engine.store.keys import (
     idempotency_key,
-    ids_prefix,
-    ids_state_key,
     page_key,
     tenants_key,
     timer_cancelled_key,
     timer_claimed_key,
     timer_collapse_key,
-    timer_counted_key,
     timer_due_key,
     timer_epoch_key,
-    timer_fired_key,
     timer_key,
     timer_owner_key,
     timer_quarantine_key,
@@ -91,7 +96,6 @@ from engine.store.keys import (
     timer_user_prefix,
     timer_young_key,
 )
-from engine.store.legacy_ids import LegacyIds
 from engine.store.lua import NO_REPLICAS, Replicas, Script
 
 if TYPE_CHECKING:
@@ -103,7 +107,6 @@ _TAKE_OVER = Script("timers_take_over")
 _TURN = Script("fenced/timers_turn", LIBRARY)
 _QUARANTINE = Script("fenced/timers_quarantine")
 _RELEASE = Script("fenced/timers_release")
-_COUNT = Script("fenced/timers_count")
 _RELEASE_ID = Script("idempotency_release")
 
 _TENANTS_KEYS: Final = (tenants_key("users"), tenants_key("stored_bytes"))
@@ -132,6 +135,9 @@ _RUN_TIMERS: Final = 250
 run of its own, with 2000 timers of some 30 ms (`commit_records_max`, `SETTLED_MAX`). A run for each of 16 partitions costs Python 2 us more
 for each of 250 timers, and Redis nothing that shows."""
 
+_REDIRECTS_MAX: Final = 3
+"""Runs of the script for an id that names another timer: one, unless that id ends and is stored anew in the same moment."""
+
 _COUNTED_TIMERS: Final = 200
 """Timers of an older version that are read, or users that are counted, in one round trip."""
 
@@ -145,7 +151,7 @@ class _TurnEntry:
         self.request = item.request
         self.spared = item.spared
         self.timer = item.request.timer if isinstance(item.request, Schedule) else None  # to be stored
-        self.taken = b""  # the value that this request stored its id with
+        self.taken = b""  # of a broadcast: the value that this request stored its id with
         self.answer: TimerAnswer | None = None  # once it is decided
 
     def settle(self, status: int, timers: Sequence[Timer] = (), detail: str = "", count: int = 0, retry_ms: int = 0) -> None:
@@ -172,7 +178,6 @@ class TimerStore:
         self._replicas = Replicas.wanted(config)
         self._partitions = partitions
         self._ids = AcceptedIds(client, config.idempotency_caller_s * 1000)
-        self._legacy_ids = LegacyIds(client, config.idempotency_caller_s * 1000)
         self.epoch = 0
         self.claimed: dict[int, int] = {}
         """Claim horizon of each partition at the take-over, ms."""
@@ -222,108 +227,76 @@ class TimerStore:
             StorageUnavailable: no reply; it may have been applied in part: repeat it.
         """
         entries = [[_TurnEntry(item) for item in part.requests] for part in work]
-        await self._take_ids([entry for part in entries for entry in part])
-        calls = self._calls(work, entries, now_ms)
+        await self._take_ids_of_audiences([entry for part in entries for entry in part])
         # Answers to requests and timers sent to shards rely on this turn. A removal that a fail-over loses only makes a timer fire
         # again.
         replicas = self._replicas if any(part.requests or part.moved or part.claim_ms for part in work) else NO_REPLICAS
+        done = await self._turn(work, entries, now_ms, replicas)
+        for _ in range(_REDIRECTS_MAX):  # requests whose id names another timer: now under its scheduled id
+            again = [(part, [entry for entry in of_part if entry.answer is None]) for part, of_part in zip(work, entries, strict=True)]
+            again = [(part, of_part) for part, of_part in again if of_part]
+            if not again:
+                break
+            parts = [StoreWork(part.partition, part.claimed_ms, {}, []) for part, _ in again]
+            later = await self._turn(parts, [of_part for _, of_part in again], now_ms, replicas)
+            for repeated in later:
+                first = next(result for result in done if result.partition == repeated.partition)
+                first.stored = repeated.stored
+                first.quarantined = list(dict.fromkeys((*first.quarantined, *repeated.quarantined)))
+                first.young = [*first.young, *repeated.young]
+        for entry in (entry for part in entries for entry in part if entry.answer is None):
+            entry.settle(UNAVAILABLE, detail="the id changes hands")
+        for result, of_part in zip(done, entries, strict=True):
+            result.answers = [entry.answer for entry in of_part if entry.answer is not None]
+        await self._extend_ids([entry for part in entries for entry in part])
+        await self._release_ids([entry for part in entries for entry in part])
+        await self._quarantine({part.partition: part.quarantined for part in done if part.quarantined})
+        return done
+
+    async def _turn(
+        self, work: Sequence[StoreWork], entries: Sequence[Sequence[_TurnEntry]], now_ms: int, replicas: Replicas
+    ) -> list[StoreDone]:
+        """Run the script. An entry has no answer afterwards when its id names another timer."""
+        calls = self._calls(work, entries, now_ms)
         if len(calls) == 1:
             replies = [await _TURN.run(self._client, *calls[0], replicas)]
         else:
             replies = await _TURN.run_many(self._client, calls, replicas)
         of_parts = [of_part for _, *of_run in replies for of_part in of_run]
-        done = [self._done(part, part_entries, reply) for part, part_entries, reply in zip(work, entries, of_parts, strict=True)]
-        await self._release_ids([entry for part in entries for entry in part])
-        await self._quarantine({part.partition: part.quarantined for part in done if part.quarantined})
-        return done
-
-    async def count(self) -> None:
-        """Count for their tenants the timers that an older version has stored. Once, after `take_over` and before anything else: nobody
-        changes them meanwhile. Idempotent.
-
-        Raises:
-            Fenced, DataLost, StorageUnavailable: as `apply`; repeat it after the last.
-        """
-        with _storage("counted timers"):
-            pipeline = self._client.pipeline(transaction=False)
-            for partition in self._partitions:
-                pipeline.get(timer_counted_key(partition))
-            counted = await pipeline.execute()
-        for partition in (partition for partition, done in zip(self._partitions, counted, strict=True) if done is None):
-            users, held = await self._stored(partition)
-            words = [word for key in users for word in (key, page_key(slot_of(key)))]
-            for at in range(0, len(words), 2 * _COUNTED_TIMERS):
-                await self._count(partition, words[at : at + 2 * _COUNTED_TIMERS])
-            await self._count(partition, [], held)
-
-    async def _stored(self, partition: int) -> tuple[set[str], Counter[str]]:
-        """The mailbox keys of users who have timers, and the bytes of each tenant's timers."""
-        users: set[str] = set()
-        held: Counter[str] = Counter()
-        first = 0
-        with _storage("timers to count"):
-            while sids := await self._client.zrange(timer_due_key(partition), first, first + _COUNTED_TIMERS - 1):
-                records: list[Any] = await self._client.hmget(timer_key(partition), cast("list[bytes]", sids))
-                for packed in records:
-                    with suppress(*UNREADABLE):  # goes to the quarantine when it is due
-                        if packed is not None:
-                            key = decode_timer(packed).key
-                            held[split_key(key)[0]] += len(packed) + TIMER_BYTES
-                            if topic_of(key) is None:
-                                users.add(key)
-                first += len(sids)
-        return users, held
-
-    async def _count(self, partition: int, users: Sequence[str], held: Counter[str] | None = None) -> None:
-        keys = [timer_epoch_key(partition), timer_unpaged_key(partition), timer_counted_key(partition), *_TENANTS_KEYS]
-        args = [self.epoch, len(users), *users, *(word for pair in (held or {}).items() for word in pair)]
-        await _COUNT.run(self._client, keys, args)
+        return [self._done(part, of_part, reply) for part, of_part, reply in zip(work, entries, of_parts, strict=True)]
 
     # -- Ids given by callers. -----------------------------------------------------------------------------------------
-    async def _take_ids(self, entries: Sequence[_TurnEntry]) -> None:
-        """Store the callers' ids, and answer or redirect the requests whose id another publish has stored."""
+    async def _extend_ids(self, entries: Sequence[_TurnEntry]) -> None:
+        """Let the ids of timers that were moved last as long as these. Raises StorageUnavailable."""
+        moved = [
+            timer
+            for entry in entries
+            if isinstance(entry.request, Reschedule) and entry.answer is not None and entry.answer.status == OK
+            for timer in entry.answer.timers
+            if topic_of(timer.key) is None
+        ]
+        if moved:
+            pairs = [(timer.key, timer.envelope.id) for timer in moved]
+            await self._ids.extend(pairs, [_value(timer) for timer in moved], [-(-timer.due_ms // 1000) for timer in moved])
+
+    async def _take_ids_of_audiences(self, entries: Sequence[_TurnEntry]) -> None:
+        """Store the ids of broadcasts, and answer or redirect the requests whose id is stored."""
         scheduling = [
             (entry, entry.timer)
             for entry in entries
-            if isinstance(entry.request, Schedule) and entry.request.idempotent and entry.timer is not None
+            if isinstance(entry.request, Schedule) and entry.request.idempotent and entry.timer and topic_of(entry.timer.key) is not None
         ]
-        if scheduling and self._legacy_ids.may_exist:
-            known = await self._legacy_ids.look_up(_pairs(scheduling))
-            for index, value in known.items():
-                _redirect(*scheduling[index], packed_text(value))
-            scheduling = [pair for index, pair in enumerate(scheduling) if index not in known]
-        of_users, of_audiences = _by_kind(scheduling)
-        await self._take_ids_of_users(of_users)
+        if not scheduling:
+            return
         try:
-            await self._take_ids_of_audiences(of_audiences)
+            await self._take_ids(scheduling)
         except StorageUnavailable as error:
             if self._first is self._client:
                 raise
-            for entry, _ in of_audiences:  # the timers of users go on. A repeat under an id that was stored stores the timer that it names
+            for entry, _ in scheduling:  # the timers of users go on. A repeat under an id that was stored stores the timer that it names
                 entry.settle(UNAVAILABLE, detail=str(error))
 
-    async def _take_ids_of_users(self, scheduling: list[_Scheduling]) -> None:
-        if not scheduling:
-            return
-        values = [_value(timer) for _, timer in scheduling]
-        try:
-            known = await self._ids.take(_pairs(scheduling), values)
-        except StorageUnavailable as error:
-            if not isinstance(error.__cause__, ResponseError):
-                raise
-            for entry, _ in scheduling:
-                entry.settle(UNAVAILABLE, detail=f"storage refuses: {error.__cause__}")
-            return
-        for index, (entry, timer) in enumerate(scheduling):
-            if index in known:
-                _redirect(entry, timer, known[index])
-            else:
-                entry.taken = values[index]
-
-    async def _take_ids_of_audiences(self, scheduling: list[_Scheduling]) -> None:
-        """Ids of broadcasts are where the broadcast log is, and in keys of their own."""
-        if not scheduling:
-            return
+    async def _take_ids(self, scheduling: Sequence[_Scheduling]) -> None:
         with _storage("ids"):
             pipeline = self._first.pipeline(transaction=False)
             for _, timer in scheduling:
@@ -343,18 +316,14 @@ class TimerStore:
                 _redirect(entry, timer, packed_text(value))
 
     async def _release_ids(self, entries: Sequence[_TurnEntry]) -> None:
-        """Delete the ids of timers that were then rejected, so that they can be used again."""
+        """Delete the ids of broadcasts whose timers were then rejected, so that they can be used again."""
         refused = [
-            (entry, entry.timer)
+            (entry.timer, entry.taken)
             for entry in entries
             if entry.taken and entry.timer is not None and entry.answer is not None and entry.answer.status in (OVERLOADED, UNAVAILABLE)
         ]
-        of_users, of_audiences = _by_kind(refused)
-        if of_users:
-            await self._ids.release(_pairs(of_users), [entry.taken for entry, _ in of_users])
         calls = [
-            ([idempotency_key(timer.key, timer.envelope.id)], [idempotency_value(*unpacked_result(entry.taken))])
-            for entry, timer in of_audiences
+            ([idempotency_key(timer.key, timer.envelope.id)], [idempotency_value(*unpacked_result(taken))]) for timer, taken in refused
         ]
         try:
             await _RELEASE_ID.run_many(self._first, calls)
@@ -388,7 +357,7 @@ class TimerStore:
         open_entries = [entry for entry in entries if entry.answer is None]
         counts = (len(part.fired), len(part.moved), len(open_entries))
         page = part.page
-        args: list[Any] = [part.claimed_ms, part.claim_ms, int(part.fired_in_buckets), *counts, int(page is not None)]
+        args: list[Any] = [part.claimed_ms, part.claim_ms, *counts, int(page is not None)]
         for sid, key in part.fired.items():
             args += (sid, key, _hash(sid))
         for sid, move in part.moved.items():
@@ -399,17 +368,17 @@ class TimerStore:
             args += (*page.after, page.until_ms, page.limit, page.bytes_max)
         return args, sum(counts) + (0 if page is None else page.limit)
 
-    def _done(self, part: StoreWork, entries: Sequence[_TurnEntry], reply: list[Any]) -> StoreDone:
+    @staticmethod
+    def _done(part: StoreWork, entries: Sequence[_TurnEntry], reply: list[Any]) -> StoreDone:
+        """`answers` are set when all runs are done."""
         stored, replies, page, more, moved, claimed_ms, young = reply
         quarantined: list[str] = []
         for entry, answer in zip((entry for entry in entries if entry.answer is None), replies, strict=True):
             _settle(entry, answer, quarantined)
-        answers = [entry.answer for entry in entries if entry.answer is not None]
-        assert len(answers) == len(entries)
         read = None if part.page is None else _page_read(part.page, page, bool(more), quarantined)
         there = {sid: bool(found) for sid, found in zip(part.moved, moved, strict=False)}  # shorter where storage refused
         young_sids = [sid.decode() for sid in young]
-        return StoreDone(part.partition, answers, read, stored, list(dict.fromkeys(quarantined)), there, claimed_ms, young_sids)
+        return StoreDone(part.partition, [], read, stored, list(dict.fromkeys(quarantined)), there, claimed_ms, young_sids)
 
     async def _quarantine(self, sids: dict[int, list[str]]) -> None:
         calls = []
@@ -427,7 +396,6 @@ def _keys_of(partition: int) -> tuple[str, ...]:
         timer_epoch_key(partition),
         timer_due_key(partition),
         timer_key(partition),
-        timer_fired_key(partition),
         timer_cancelled_key(partition),
         timer_user_prefix(partition),
         timer_collapse_key(partition),
@@ -437,25 +405,13 @@ def _keys_of(partition: int) -> tuple[str, ...]:
     )
 
 
-_KEYS_OF_ALL: Final = (*_TENANTS_KEYS, ids_state_key(), ids_prefix())
+_KEYS_OF_ALL: Final = (*_TENANTS_KEYS, *KEYS)
 """The keys of a turn that are of no partition."""
 
 
 def _hash(sid: str) -> bytes:
     """The field that stands for a fired timer; no mailbox key is empty, so it is that of no id."""
     return id_hash("", sid)
-
-
-def _pairs(scheduling: Sequence[_Scheduling]) -> list[tuple[str, str]]:
-    return [(timer.key, timer.envelope.id) for _, timer in scheduling]
-
-
-def _by_kind(scheduling: Sequence[_Scheduling]) -> tuple[list[_Scheduling], list[_Scheduling]]:
-    """Those for users, and those for everybody or a topic."""
-    parts: tuple[list[_Scheduling], list[_Scheduling]] = ([], [])
-    for entry, timer in scheduling:
-        parts[topic_of(timer.key) is not None].append((entry, timer))
-    return parts
 
 
 def _value(timer: Timer) -> bytes:
@@ -482,6 +438,13 @@ def _redirect(entry: _TurnEntry, timer: Timer, value: bytes) -> None:
         entry.timer = msgspec.structs.replace(timer, sid=detail)
 
 
+def _id_args(request: Schedule, timer: Timer) -> tuple[bytes, bytes]:
+    """Hash and value of the id that the script stores with the timer; none for a broadcast, and for an id that an edge has made."""
+    if not request.idempotent or topic_of(timer.key) is not None:
+        return b"", b""
+    return id_hash(timer.key, timer.envelope.id), _value(timer)
+
+
 def _request_args(entry: _TurnEntry, config: Config) -> tuple[Any, ...]:
     request: Request = entry.request
     if isinstance(request, Schedule):
@@ -496,6 +459,7 @@ def _request_args(entry: _TurnEntry, config: Config) -> tuple[Any, ...]:
             timer.envelope.collapse,
             page_key(slot_of(timer.key)),
             _hash(timer.sid),
+            *_id_args(request, timer),
         )
     if isinstance(request, ListTimers):
         return ("L", request.collapse, request.key, min(request.limit, config.list_timers_max), config.list_timers_bytes, "")
@@ -534,6 +498,8 @@ def _settle_schedule(entry: _TurnEntry, request: Schedule, timer: Timer, reply: 
     detail = timer.sid if redirected else ""
     if word == b"stored":
         entry.settle(status, [timer], detail)
+    elif word == b"known":
+        _redirect(entry, timer, reply[1])
     elif word == b"limit":
         entry.settle(OVERLOADED, detail=_TOO_MANY, retry_ms=_TOO_MANY_RETRY_MS)
     elif word == b"users":

@@ -299,20 +299,6 @@ async def test_over_http_delayed_messages_use_a_tenant_s_quotas_up_and_cancellin
         assert not any((await counted(redis_client, "small")).values())
 
 
-async def test_timers_of_an_older_version_are_counted_before_the_scheduler_serves(redis_server: RedisServer, redis_client: Redis) -> None:
-    async with world(redis_server) as engine:
-        edge, _ = await engine.connect()
-        await engine.schedule(edge, "a", now_ms() + 60_000)
-        figures = await counted(redis_client, "default")
-        assert figures == await recount(redis_client, "default")
-        await engine.end()
-        await redis_client.delete(*await redis_client.keys("{t*}counted"), *await redis_client.keys("{t*}unpaged"))
-        await redis_client.delete(*await redis_client.keys("{tenants}*"))
-        engine.begin()
-        await engine.connect()
-        assert await counted(redis_client, "default") == figures
-
-
 # -- Schedulers whose number changes. ----------------------------------------------------------------------------------
 class Reachable:
     """A handle to the newest process of a scheduler's name."""

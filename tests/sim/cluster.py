@@ -42,7 +42,7 @@ from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.ports import EdgeContext
 from engine.publish.message_ids import short_id
 from engine.store.broadcast_stream import BroadcastLog
-from engine.store.keys import EPOCH_FIELD, IDS_SINCE_FIELD, ids_state_key, meta_key, slots_key
+from engine.store.keys import EPOCH_FIELD, meta_key, slots_key
 from engine.store.slot_map import read_routing_table
 from tests.sim.control_service import ControlService
 from tests.sim.cuts import CONTROLLER, RAY, REDIS, Cuts, Place
@@ -259,9 +259,7 @@ class Cluster:
             owners[slot] = number % config.shards
         slot_map = SlotMap(1, tuple(owners), config.shards, config.schedulers, formats=FORMATS)
         self.server.execute("SET", slots_key(), msgspec.msgpack.encode(slot_map))
-        self.server.execute("HSET", meta_key(), EPOCH_FIELD, DATA_EPOCH, IDS_SINCE_FIELD, 0)
-        if not layout.has_controller:  # a controller changes from keys for each id to buckets, as in an upgrade
-            self.server.execute("HSET", ids_state_key(), "buckets", 1, "since_ms", 0)
+        self.server.execute("HSET", meta_key(), EPOCH_FIELD, DATA_EPOCH)
         self.names = [
             *(f"shard-{index}" for index in range(config.shards)),
             *(f"scheduler-{index}" for index in range(config.schedulers)),

@@ -7,16 +7,13 @@ from redis.asyncio import Redis
 
 from engine.core.commit.first_result import packed_result
 from engine.errors import Fenced, StorageUnavailable
-from engine.store.accepted_ids import begin_with_buckets
 from engine.store.journal import Journal
 from engine.store.keys import journal_key
 from tests.support.journal_writer import USER, Writer
 
 
-@pytest.fixture(params=["buckets", "keys of their own"])
-async def writer(redis_client: Redis, request: pytest.FixtureRequest) -> Writer:
-    if request.param == "buckets":
-        await begin_with_buckets(redis_client)
+@pytest.fixture
+async def writer(redis_client: Redis) -> Writer:
     writer = Writer(redis_client)
     await writer.journal.take_over([1, 2, 3])
     return writer

@@ -21,7 +21,6 @@ from engine.core.rules.versions import VersionInfo, VersionState
 from engine.core.scheduler.scheduler_events import StoreRequest, StoreWork
 from engine.core.wire.records import OK, Cancel, Schedule, Timer
 from engine.errors import StorageUnavailable
-from engine.store.accepted_ids import begin_with_buckets
 from engine.store.action_stream import ActionStreams, append_actions
 from engine.store.dead_letter_stream import DeadLetterStream
 from engine.store.journal import Journal
@@ -204,10 +203,7 @@ async def test_a_rollback_needs_no_memory(client: Redis, written: bool) -> None:
     assert await writer.write("a") == {}
 
 
-@pytest.mark.parametrize("buckets", [True, False])
-async def test_a_repeat_is_recognized_without_memory(client: Redis, buckets: bool) -> None:
-    if buckets:
-        await begin_with_buckets(client)
+async def test_a_repeat_is_recognized_without_memory(client: Redis) -> None:
     writer = Writer(client)
     await writer.journal.take_over([1])
     await writer.write("a", "b")

@@ -22,10 +22,7 @@ from engine.store.keys import (
     offline_key,
     subscribers_prefix,
     tenants_key,
-    timer_counted_key,
-    timer_due_key,
     timer_key,
-    timer_unpaged_key,
     timer_user_prefix,
     topics_key,
 )
@@ -159,10 +156,9 @@ async def test_what_an_older_version_has_stored_is_counted_once_when_a_shard_beg
 
 # -- Timers. -----------------------------------------------------------------------------------------------------------
 async def timers_of(client: Redis, **settings: int) -> TimerStore:
-    """Of a scheduler that owns all partitions, which are counted."""
+    """Of a scheduler that owns all partitions."""
     store = TimerStore(client, Config(**settings), range(TIMER_PARTITIONS), "scheduler-0")
     await store.take_over()
-    await store.count()
     return store
 
 
@@ -290,31 +286,6 @@ async def test_the_figures_are_those_of_the_timers_that_are_there_after_any_hist
             store = await timers_of(redis_client)
         for tenant in ("t", "u"):
             assert await counted(redis_client, tenant) == await recount(redis_client, tenant)
-
-
-async def test_timers_that_an_older_version_stored_are_counted_once_at_the_take_over(redis_client: Redis) -> None:
-    (pages, _), store = await stores_of(redis_client), await timers_of(redis_client)
-    keys = (*KEYS, audience_key("t", "x"))
-    for key in keys:
-        await turn(store, key, *(Schedule(n, False, timer(key, str(n), 100 * n)) for n in range(3)))
-    await pages.write([spill_of(mailbox(NOW_MS, 1, key="t:ann"))], NOW_MS)
-    broken = timer_id("t:bob", "broken")
-    await redis_client.hset(timer_key(partition_of("t:bob")), broken, b"\x01?")
-    await redis_client.zadd(timer_due_key(partition_of("t:bob")), {broken: NOW_MS})
-    wanted = {tenant: await counted(redis_client, tenant) for tenant in ("t", "u")}
-    ann = await recount_pages(redis_client, "t")
-    await redis_client.delete(*(of(partition) for of in (timer_counted_key, timer_unpaged_key) for partition in range(TIMER_PARTITIONS)))
-    await redis_client.zadd(tenants_key("users"), {"t": 1})
-    await redis_client.zrem(tenants_key("users"), "u")
-    await redis_client.zadd(tenants_key("stored_bytes"), {"t": ann})
-    await redis_client.zrem(tenants_key("stored_bytes"), "u")
-    for _ in range(2):
-        store = await timers_of(redis_client)
-        assert {tenant: await counted(redis_client, tenant) for tenant in ("t", "u")} == wanted
-    for key in keys:
-        await turn(store, key, CancelAll(1, key))
-    assert not any((await counted(redis_client, "u")).values())
-    assert await counted(redis_client, "t") == {"users": 1, "stored_bytes": ann, "topics": 0, "signal_names": 0}
 
 
 async def recount_pages(client: Redis, tenant: str) -> int:

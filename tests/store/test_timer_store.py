@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from engine.config import Config
-from engine.core.commit.first_result import NEVER, idempotency_value
+from engine.core.commit.first_result import NEVER, packed_result
+from engine.core.commit.group import Group
 from engine.core.model.envelope import Envelope
-from engine.core.model.routing import TIMER_PARTITIONS, audience_key, partition_of, timer_id
+from engine.core.model.routing import TIMER_PARTITIONS, audience_key, partition_of, slot_of, timer_id
 from engine.core.scheduler.scheduler_events import BEGINNING, ReadTimers, StoreDone, StoreRequest, StoreWork, TimersRead
 from engine.core.wire.records import (
     ALREADY_FIRED,
@@ -35,12 +39,14 @@ from engine.core.wire.records import (
 )
 from engine.errors import Fenced, StorageUnavailable
 from engine.publish.message_ids import MessageIds
+from engine.store.accepted_ids import AcceptedIds
+from engine.store.journal import Journal
 from engine.store.keys import (
     idempotency_key,
     ids_state_key,
     tenants_key,
+    timer_cancelled_key,
     timer_due_key,
-    timer_fired_key,
     timer_key,
     timer_quarantine_key,
     timer_user_prefix,
@@ -48,6 +54,7 @@ from engine.store.keys import (
 from engine.store.timer_store import TimerStore
 from tests.support.recorded_runs import recorded_runs
 from tests.support.redis_server import RedisServer, start_redis
+from tests.support.simulated_client import SimulatedClient
 from tests.support.waiting import until
 
 NOW = 1_790_000_000_000
@@ -75,7 +82,6 @@ class Hold:
     def __init__(self, client: Redis, config: Config) -> None:
         self.store = TimerStore(client, config, range(TIMER_PARTITIONS), "scheduler-0")
         self.claimed_ms = NOW - 1
-        self.fired_in_buckets = True
 
     async def ask(self, *requests: Any, now_ms: int = NOW) -> list[TimerAnswer]:
         work = StoreWork(PARTITION, self.claimed_ms, {}, [StoreRequest(request) for request in requests])
@@ -85,7 +91,7 @@ class Hold:
         return await self.ask(*(Schedule(n, idempotent, item) for n, item in enumerate(timers)))
 
     async def fired(self, *sids: str, key: str = KEY, now_ms: int = NOW) -> StoreDone:
-        work = StoreWork(PARTITION, self.claimed_ms, dict.fromkeys(sids, key), [], fired_in_buckets=self.fired_in_buckets)
+        work = StoreWork(PARTITION, self.claimed_ms, dict.fromkeys(sids, key), [])
         return (await self.store.apply([work], now_ms))[0]
 
     async def page(self, page: ReadTimers) -> TimersRead:
@@ -109,12 +115,22 @@ async def hold(redis_client: Redis) -> Hold:
     return await _hold(redis_client)
 
 
-@pytest.fixture(params=[False, True], ids=["older schedulers run", "all read formats 4"])
-async def rolled(redis_client: Redis, request: pytest.FixtureRequest) -> Hold:
-    """While an upgrade goes on, and after it."""
-    hold = await _hold(redis_client)
-    hold.fired_in_buckets = request.param
-    return hold
+class FailingClient:
+    """Fails at the n-th round trip, before or after its command was applied, and at all later ones."""
+
+    def __init__(self, client: Redis, at: int, *, applied: bool) -> None:
+        self._client = client
+        self._left = at
+        self._applied = applied
+
+    async def execute_command(self, *command: Any) -> Any:
+        self._left -= 1
+        if self._left < 0 and not (self._applied and self._left == -1):
+            raise RedisConnectionError("gone")
+        reply = await self._client.execute_command(*command)
+        if self._left < 0:
+            raise RedisConnectionError("gone before the reply")
+        return reply
 
 
 async def _buckets(client: Redis) -> dict[bytes, bytes]:
@@ -242,8 +258,8 @@ async def test_a_move_changes_the_due_time_everywhere(hold: Hold) -> None:
     assert [found.due_ms for found in (await hold.page(ReadTimers(BEGINNING, NOW + 999, 10, 1 << 20))).timers] == [NOW + 200, NOW + 300]
 
 
-async def test_a_fired_timer_is_told_from_one_that_never_was(rolled: Hold) -> None:
-    hold, sid = rolled, timer("a").sid
+async def test_a_fired_timer_is_told_from_one_that_never_was(hold: Hold) -> None:
+    sid = timer("a").sid
     await hold.schedule(timer("a"))
     await hold.fired(sid)
     await hold.fired(sid)  # again, as after a lost answer
@@ -253,17 +269,6 @@ async def test_a_fired_timer_is_told_from_one_that_never_was(rolled: Hold) -> No
     assert await hold.one(Inspect(1, "other", sid)) == (NOT_FOUND, [])
 
 
-async def test_what_fired_before_all_schedulers_read_buckets_is_known_afterwards(hold: Hold, redis_client: Redis) -> None:
-    await hold.schedule(timer("a"), timer("b"))
-    hold.fired_in_buckets = False
-    await hold.fired(timer("a").sid)
-    hold.fired_in_buckets = True
-    await hold.fired(timer("b").sid)
-    assert await redis_client.zcard(timer_fired_key(PARTITION)) == len(await _buckets(redis_client)) == 1
-    for name in "ab":
-        assert await hold.one(Inspect(1, "default", timer(name).sid)) == (ALREADY_FIRED, [])
-
-
 async def test_a_fired_timer_of_an_unknown_owner_leaves_every_index(hold: Hold, redis_client: Redis) -> None:
     await hold.schedule(timer("a"))
     await hold.fired(timer("a").sid, key="")
@@ -271,8 +276,8 @@ async def test_a_fired_timer_of_an_unknown_owner_leaves_every_index(hold: Hold, 
     assert await hold.one(Inspect(1, "default", timer("a").sid)) == (ALREADY_FIRED, [])
 
 
-async def test_what_never_was_gets_no_tombstone(rolled: Hold, redis_client: Redis) -> None:
-    await rolled.fired(timer("never").sid)
+async def test_what_never_was_gets_no_tombstone(hold: Hold, redis_client: Redis) -> None:
+    await hold.fired(timer("never").sid)
     assert await _keys(redis_client) == set()
     assert await _buckets(redis_client) == {}
 
@@ -297,14 +302,16 @@ async def test_a_fired_timer_is_forgotten_with_the_ids_of_its_time(redis_client:
     await until(lambda: hold.one(Inspect(1, "default", timer("a").sid)), holds=lambda outcome: outcome == (NOT_FOUND, []))
 
 
-async def test_tombstones_are_forgotten_in_time(hold: Hold, redis_client: Redis) -> None:
-    hold.fired_in_buckets = False
-    later = NOW + 25 * 3_600_000
-    await hold.schedule(timer("a"), timer("b"), timer("c"))
-    await hold.fired(timer("a").sid, timer("b").sid)
-    await hold.fired(timer("c").sid, now_ms=later)
-    assert await redis_client.zrange(timer_fired_key(PARTITION), 0, -1) == [b"default:" + timer("c").sid.encode()]
-    assert 86_000_000 < await redis_client.pttl(timer_fired_key(PARTITION)) <= 86_400_000
+async def test_tombstones_are_forgotten_with_the_ids_of_their_timers(hold: Hold, redis_client: Redis) -> None:
+    later = NOW + 49 * 3_600_000
+    due_ms = NOW + 24 * 3_600_000
+    await hold.schedule(timer("a", due_ms), timer("b", due_ms), timer("c", due_ms))
+    assert [(await hold.one(Cancel(1, "default", timer(name).sid)))[0] for name in "ab"] == [OK, OK]
+    key = timer_cancelled_key(PARTITION)
+    assert await redis_client.zscore(key, b"default:" + timer("a").sid.encode()) == due_ms + 86_400_000
+    assert 47 * 3_600_000 < await redis_client.pttl(key) <= 48 * 3_600_000
+    assert (await hold.ask(Cancel(1, "default", timer("c").sid), now_ms=later))[0].status == OK
+    assert await redis_client.zrange(key, 0, -1) == [b"default:" + timer("c").sid.encode()]
 
 
 async def test_what_an_earlier_incarnation_may_have_fired_cannot_be_touched(hold: Hold) -> None:
@@ -409,24 +416,30 @@ async def test_the_same_id_of_another_user_is_another_id(hold: Hold) -> None:
     assert (await hold.store.apply([work], NOW))[0].answers[0].status == SCHEDULED
 
 
+async def _publish(client: Redis, id: str, digest: bytes, seq: int, detail: str = "") -> Mapping[int, bytes]:
+    """A shard's group with one message under this id; what is known of the id, and then nothing is stored."""
+    journal = Journal(client, 0, 86_400_000)
+    await journal.take_over([slot_of(KEY)])
+    return await journal.append(Group(1, b"payload", [(KEY, id)], [packed_result(digest, seq, detail)], [], [], [], []))
+
+
 async def test_an_id_used_by_an_immediate_publish_is_a_duplicate_of_it(hold: Hold, redis_client: Redis) -> None:
-    await redis_client.set(idempotency_key(KEY, "mine"), idempotency_value(DIGEST, 42, ""))
+    assert await _publish(redis_client, "mine", DIGEST, 42) == {}
     assert await hold.schedule(timer("a", id="mine"), idempotent=True) == [TimerAnswer(0, DUPLICATE, [], "seq=42")]
+    assert await hold.one(ListTimers(1, KEY, 9)) == (OK, [])
 
 
 async def test_an_id_whose_immediate_publish_was_suppressed_is_suppressed_for_its_reason(hold: Hold, redis_client: Redis) -> None:
-    await redis_client.set(idempotency_key(KEY, "mine"), idempotency_value(DIGEST, NEVER, "cap: 2 | are allowed"))
+    await _publish(redis_client, "mine", DIGEST, NEVER, "cap: 2 | are allowed")
     assert await hold.schedule(timer("a", id="mine"), idempotent=True) == [TimerAnswer(0, SUPPRESSED, [], "cap: 2 | are allowed")]
 
 
-async def test_the_idempotency_record_is_what_immediate_publishing_reads(hold: Hold, redis_client: Redis) -> None:
+async def test_immediate_publishing_reads_the_id_of_a_timer(hold: Hold, redis_client: Redis) -> None:
     await hold.schedule(timer("a", id="mine"), idempotent=True)
-    assert await redis_client.get(idempotency_key(KEY, "mine")) == b"00112233445566ff|0|" + timer("a").sid.encode()
-    assert 86_000_000 < await redis_client.pttl(idempotency_key(KEY, "mine")) <= 86_400_000
+    assert await _publish(redis_client, "mine", DIGEST, 1) == {0: packed_result(DIGEST, 0, timer("a").sid)}
 
 
-async def test_a_duplicate_of_a_fired_or_cancelled_timer_names_it(rolled: Hold) -> None:
-    hold = rolled
+async def test_a_duplicate_of_a_fired_or_cancelled_timer_names_it(hold: Hold) -> None:
     await hold.schedule(timer("a", id="one"), timer("b", id="two"), idempotent=True)
     await hold.fired(timer("a").sid)
     await hold.ask(Cancel(1, "default", timer("b").sid))
@@ -434,15 +447,37 @@ async def test_a_duplicate_of_a_fired_or_cancelled_timer_names_it(rolled: Hold) 
     assert answers == [TimerAnswer(0, DUPLICATE, [], timer("a").sid), TimerAnswer(1, DUPLICATE, [], timer("b").sid)]
 
 
-async def test_an_id_taken_by_a_crashed_publish_still_leads_to_one_timer(hold: Hold, redis_client: Redis) -> None:
-    """The crash point between taking the id and storing the timer."""
+async def test_storage_that_fails_at_any_command_leaves_an_id_and_its_timer_or_neither(hold: Hold, redis_client: Redis) -> None:
+    """A scheduler gives up after a failure. The publisher then repeats under the id, and at once: what was accepted must exist."""
+    for failing in range(4):
+        for applied in (False, True):
+            unique = f"{failing}-{applied}"
+            hold.store._client = FailingClient(redis_client, failing, applied=applied)  # type: ignore[assignment]
+            hold.store._ids._client = hold.store._client
+            with suppress(StorageUnavailable):
+                await hold.schedule(timer(unique, id=unique), idempotent=True)
+            known = await _publish(redis_client, unique, DIGEST, 1)
+            armed = await redis_client.hexists(timer_key(PARTITION), timer(unique).sid)
+            assert known == ({0: packed_result(DIGEST, 0, timer(unique).sid)} if armed else {})
+
+
+async def test_a_repeat_under_the_id_of_a_lost_timer_stores_it_once(hold: Hold, redis_client: Redis) -> None:
+    """As after an entry that storage has lost: the id names a timer that is neither armed nor fired nor cancelled."""
     lost = timer("lost", id="mine")
-    await redis_client.set(idempotency_key(KEY, "mine"), idempotency_value(DIGEST, 0, lost.sid))
+    await hold.schedule(lost, idempotent=True)
+    await redis_client.hdel(timer_key(PARTITION), lost.sid)
     (answer,) = await hold.schedule(timer("again", NOW + 500, id="mine"), idempotent=True)
     assert (answer.status, answer.detail) == (DUPLICATE, lost.sid)
     assert await hold.one(ListTimers(1, KEY, 9)) == (OK, [lost.sid])
     assert (await hold.schedule(lost, idempotent=True))[0].status == SCHEDULED
     assert await hold.one(ListTimers(1, KEY, 9)) == (OK, [lost.sid])
+
+
+async def test_two_requests_of_one_turn_under_one_id_make_one_timer(hold: Hold) -> None:
+    answers = await hold.schedule(timer("a", id="mine"), timer("b", id="mine"), timer("c", id="other"), idempotent=True)
+    assert [answer.status for answer in answers] == [SCHEDULED, DUPLICATE, SCHEDULED]
+    assert answers[1].detail == timer("a").sid
+    assert await hold.one(ListTimers(1, KEY, 9)) == (OK, [timer("a").sid, timer("c").sid])
 
 
 async def test_a_new_timer_under_a_known_id_is_as_old_as_the_first_one(hold: Hold) -> None:
@@ -455,13 +490,68 @@ async def test_a_new_timer_under_a_known_id_is_as_old_as_the_first_one(hold: Hol
     assert done.stored == 0
 
 
-async def test_an_id_is_given_back_when_the_timer_is_refused(redis_client: Redis) -> None:
+async def test_a_refused_timer_leaves_no_id(redis_client: Redis) -> None:
     hold = await _hold(redis_client, timers_per_user_max=1)
     await hold.schedule(timer("a"))
     for _ in range(2):
         (answer,) = await hold.ask(Schedule(1, True, timer("b", id="mine")))
         assert answer.status == OVERLOADED
-        assert await redis_client.exists(idempotency_key(KEY, "mine")) == 0
+        assert await _buckets(redis_client) == {}
+
+
+# -- The time of an id. ------------------------------------------------------------------------------------------------
+DAY_S = 86_400
+
+
+@pytest.fixture
+def simulated() -> SimulatedClient:
+    pytest.importorskip("lupa")
+    return SimulatedClient(NOW)
+
+
+async def _is_known(client: Any, id: str) -> bool:
+    return (await AcceptedIds(client, DAY_S * 1000).is_known([(KEY, id)]))[0]
+
+
+async def test_an_id_lives_until_its_timer_is_due_and_a_day_more(simulated: SimulatedClient) -> None:
+    due_ms = NOW + 7 * DAY_S * 1000
+    hold = await _hold(simulated)  # type: ignore[arg-type]
+    await hold.schedule(timer("a", due_ms, id="mine"), idempotent=True)
+    for day in (2, 7):
+        simulated.now_ms = NOW + day * DAY_S * 1000
+        (again, other) = await hold.schedule(
+            timer(f"b{day}", due_ms, id="mine"), timer(f"c{day}", due_ms, id="mine", digest=b"\0" * 8), idempotent=True
+        )
+        assert (again.status, again.detail, other.status) == (DUPLICATE, timer("a").sid, CONFLICT)
+        while await AcceptedIds(simulated, DAY_S * 1000).sweep():  # type: ignore[arg-type]
+            pass
+    assert await hold.one(ListTimers(1, KEY, 9)) == (OK, [timer("a").sid])
+    simulated.now_ms = due_ms + DAY_S * 1000 - 1
+    assert await _is_known(simulated, "mine")
+    simulated.now_ms = due_ms + (DAY_S + 2) * 1000
+    assert not await _is_known(simulated, "mine")
+
+
+async def test_a_moved_timer_takes_its_id_along(simulated: SimulatedClient) -> None:
+    hold = await _hold(simulated)  # type: ignore[arg-type]
+    await hold.schedule(timer("a", NOW + 1000, id="mine"), idempotent=True)
+    later_ms = NOW + 30 * DAY_S * 1000
+    assert (await hold.one(Reschedule(1, "default", timer("a").sid, later_ms)))[0] == OK
+    simulated.now_ms = later_ms
+    assert await _is_known(simulated, "mine")
+    (again,) = await hold.schedule(timer("b", later_ms + 1000, id="mine"), idempotent=True)
+    assert (again.status, again.detail) == (DUPLICATE, timer("a").sid)
+
+
+async def test_a_cancelled_timer_stays_cancelled_as_long_as_its_id_lives(simulated: SimulatedClient) -> None:
+    due_ms = NOW + 7 * DAY_S * 1000
+    hold = await _hold(simulated)  # type: ignore[arg-type]
+    await hold.schedule(timer("a", due_ms, id="mine"), idempotent=True)
+    await hold.ask(Cancel(1, "default", timer("a").sid))
+    simulated.now_ms = due_ms - 1000
+    (again,) = await hold.ask(Schedule(1, True, timer("b", due_ms, id="mine")), now_ms=simulated.now_ms)
+    assert (again.status, again.detail) == (DUPLICATE, timer("a").sid)
+    assert await hold.one(ListTimers(1, KEY, 9)) == (OK, [])
 
 
 # -- Pages. ------------------------------------------------------------------------------------------------------------
@@ -732,9 +822,9 @@ async def test_ids_of_broadcasts_are_where_the_broadcast_log_is(redis_client: Re
     timers = [timer("one", id="of-user"), timer("two", key=audience, id="of-everyone")]
     work = [StoreWork(partition_of(item.key), NOW - 1, {}, [StoreRequest(Schedule(0, True, item), False)]) for item in timers]
     assert [done.answers[0].status for done in await store.apply(work, NOW)] == [SCHEDULED, SCHEDULED]
-    for client, stored in ((own, [1, 0]), (redis_client, [0, 1])):
-        assert [await client.exists(idempotency_key(item.key, item.envelope.id)) for item in timers] == stored
-        assert await client.exists(timer_due_key(PARTITION)) == stored[0]
+    assert await redis_client.exists(idempotency_key(audience, "of-everyone"))
+    assert (await AcceptedIds(own, 86_400_000).is_known([(KEY, "of-user")])) == [True]
+    assert [await client.exists(timer_due_key(PARTITION)) for client in (own, redis_client)] == [1, 0]
     await own.aclose()
 
 

@@ -1,9 +1,7 @@
 """Two versions of the engine's code, one of which is installed: what an operator changes with `pip install`.
 
 The older one is this one as it was before the formats of inboxes: it names lower formats as those that it reads, and its decoders do not
-know the records that came with them, nor the choice `inbox`. So it fails on each of them, as a release of that time would. Its controller
-does not open buckets of ids either, so all processes, whose scripts are the same, store ids as a release of that time would until this
-version's controller does.
+know the records that came with them, nor the choice `inbox`. So it fails on each of them, as a release of that time would.
 """
 
 from __future__ import annotations
@@ -40,7 +38,6 @@ class CodeVersions:
         shutil.copytree(self._places[THIS], self._places[OLDER], ignore=shutil.ignore_patterns("__pycache__"))
         formats = self._places[OLDER] / "core/model/formats.py"
         _change(formats, r"^FORMATS: Final = FIRED_IN_BUCKETS$", "FORMATS: Final = UPGRADES", 1)
-        _change(self._places[OLDER] / "actors/controller.py", r"^ *await begin_with_buckets\(client\)\n", "")
         category = self._places[OLDER] / "core/model/category.py"
         _change(
             category,

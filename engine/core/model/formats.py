@@ -35,12 +35,10 @@ INBOXES: Final = 2
 `ReadInbox`, `MarkInbox`, `ReadBacklog`, `ReadUser`, their answers, `Counts`, and `ChangeProfile`."""
 
 ID_BUCKETS: Final = 3
-"""Ids of messages for users are stored in buckets (`engine.store.accepted_ids`): not in the map but in Redis itself it is said that they
-may be, `accepted_ids.open_buckets`, since the scripts of all writers have to agree from one moment on. The map keeps older code away.
-The choice `inbox` too, which older code takes for corrupt in profiles and in the terms of messages."""
+"""The choice `inbox`, which older code takes for corrupt in profiles and in the terms of messages."""
 
 FIRED_IN_BUCKETS: Final = 4
-"""That a timer has fired is stored in the buckets of ids (`engine.store.timer_store`), where older schedulers do not look."""
+"""The id of a delayed message is stored by the script that stores its timer (`engine.store.timer_store`)."""
 
 FORMATS: Final = FIRED_IN_BUCKETS
 """What this code reads, and writes once every process does."""

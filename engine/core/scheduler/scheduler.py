@@ -62,7 +62,6 @@ from typing import Final
 import msgspec
 
 from engine.config import Config
-from engine.core.model.formats import FIRED_IN_BUCKETS
 from engine.core.model.routing import SlotMap, partition_of_timer, partitions_of, split_key
 from engine.core.scheduler.claim_horizon import ClaimHorizon
 from engine.core.scheduler.firing import LATENESS_BUCKETS_MS, Firing
@@ -383,8 +382,7 @@ class SchedulerCore:
     def _work_of(self, work: dict[int, StoreWork], partition: int) -> StoreWork:
         part = work.get(partition)
         if part is None:
-            in_buckets = self._slots.formats >= FIRED_IN_BUCKETS
-            part = work[partition] = StoreWork(partition, self._horizon.inherited_ms, {}, [], moved={}, fired_in_buckets=in_buckets)
+            part = work[partition] = StoreWork(partition, self._horizon.inherited_ms, {}, [], moved={})
         return part
 
     def _take_batch(self) -> list[Waiting]:

@@ -80,7 +80,6 @@ class StoreWork(Struct):
         fired: mailbox keys by scheduled id, empty where unknown.
         moved: timers that had no effect yet, with their new due time and their mailbox key.
         claim_ms: claim what is due until then, before it is handed out (`engine.core.scheduler.claim_horizon`); 0: nothing new.
-        fired_in_buckets: every scheduler reads formats `FIRED_IN_BUCKETS` (`engine.core.model.formats`).
     """
 
     partition: int
@@ -90,7 +89,6 @@ class StoreWork(Struct):
     page: ReadTimers | None = None
     moved: dict[str, tuple[int, str]] = {}
     claim_ms: int = 0
-    fired_in_buckets: bool = False
 
 
 class TimersRead(Struct):

@@ -1,11 +1,10 @@
 -- Put before the scripts that look up and store ids (engine/store/accepted_ids.py has the layout).
--- From KEYS[key_at] on: state, prefix of the buckets; then, while there may be ids in keys of their own, the key of each id.
--- From ARGV[arg_at] on: for each id its hash and value and, where its key is given, the value as such keys have it. Ids are counted from 0.
+-- From KEYS[key_at] on: state, prefix of the buckets. From ARGV[arg_at] on: hash and value of each id. Ids are counted from 0.
 local FIELDS_MAX = 40 -- of a bucket, beyond which there is one more; looked at with every 16th id, so exceeded by some
 local BUCKETS_MAX = 16777216 -- the first three bytes of a hash choose
 
-local ids_key_at, ids_arg_at, ids_stride, ids_count, ids_state_key, ids_prefix, ids_ttl_ms, ids_now_s, ids_stamp
-local ids_buckets, ids_low, ids_high -- buckets: nil while ids get keys of their own
+local ids_arg_at, ids_count, ids_state_key, ids_prefix, ids_ttl_ms, ids_now_s, ids_stamp
+local ids_buckets, ids_low, ids_high
 
 -- Linear hashing (Litwin 1980): of `high` places, a power of two, those from `buckets` on are still one with the place `low` below.
 local function ids_sized(buckets)
@@ -16,24 +15,23 @@ local function ids_sized(buckets)
   ids_low = ids_high / 2
 end
 
--- Look how many buckets there are; when that is not said, there is one, unless ids may have keys of their own.
-local function ids_open_buckets(state_key, prefix, ttl_ms, own_keys)
+local function ids_stamp_of(second)
+  local rest = math.floor(second / 256)
+  return string.char(math.floor(rest / 65536) % 256, math.floor(rest / 256) % 256, rest % 256, second % 256)
+end
+
+-- Look how many buckets there are; new data have one.
+local function ids_open_buckets(state_key, prefix, ttl_ms)
   ids_state_key, ids_prefix, ids_ttl_ms = state_key, prefix, ttl_ms
-  local buckets = redis.call('HGET', state_key, 'buckets')
-  if buckets or not own_keys then
-    ids_sized(tonumber(buckets or '1'))
-  end
+  ids_sized(tonumber(redis.call('HGET', state_key, 'buckets') or '1'))
   ids_now_s = tonumber(redis.call('TIME')[1])
-  local rest = math.floor(ids_now_s / 256)
-  ids_stamp = string.char(math.floor(rest / 65536) % 256, math.floor(rest / 256) % 256, rest % 256, ids_now_s % 256)
+  ids_stamp = ids_stamp_of(ids_now_s)
 end
 
 local function ids_open(key_at, arg_at, ttl_ms)
-  ids_key_at, ids_arg_at = key_at, arg_at
-  ids_stride = #KEYS > key_at + 1 and 3 or 2
-  ids_count = (#ARGV - arg_at + 1) / ids_stride
+  ids_arg_at, ids_count = arg_at, (#ARGV - arg_at + 1) / 2
   if ids_count > 0 then
-    ids_open_buckets(KEYS[key_at], KEYS[key_at + 1], ttl_ms, ids_stride == 3)
+    ids_open_buckets(KEYS[key_at], KEYS[key_at + 1], ttl_ms)
   end
 end
 
@@ -52,40 +50,23 @@ local function ids_live(value)
   return ((a * 256 + b) * 256 + c) * 256 + d + math.ceil(ids_ttl_ms / 1000) >= ids_now_s
 end
 
--- The value of an id with its stamp, or nil; and the one of its own key, or nil.
-local function ids_find(id)
-  local hash = ARGV[ids_arg_at + ids_stride * id]
-  local value = ids_buckets and redis.call('HGET', ids_bucket(hash), hash)
-  if value and ids_live(value) then
-    return value, nil
-  end
-  return nil, ids_stride == 3 and redis.call('GET', KEYS[ids_key_at + 2 + id]) or nil
-end
-
--- What is known of all ids: {index, value with its stamp, ...}, {index, value of its own key, ...}.
+-- What is known of all ids: {index, value with its stamp, ...}.
 local function ids_known()
-  local stamped, own = {}, {}
+  local known = {}
   for id = 0, ids_count - 1 do
-    local value, other = ids_find(id)
-    if value then
-      stamped[#stamped + 1] = id
-      stamped[#stamped + 1] = value
-    elseif other then
-      own[#own + 1] = id
-      own[#own + 1] = other
+    local hash = ARGV[ids_arg_at + 2 * id]
+    local value = redis.call('HGET', ids_bucket(hash), hash)
+    if value and ids_live(value) then
+      known[#known + 1] = id
+      known[#known + 1] = value
     end
   end
-  return stamped, own
+  return known
 end
 
 local function ids_drop(id)
-  local hash = ARGV[ids_arg_at + ids_stride * id]
-  if ids_buckets then
-    redis.call('HDEL', ids_bucket(hash), hash)
-  end
-  if ids_stride == 3 then
-    redis.call('DEL', KEYS[ids_key_at + 2 + id])
-  end
+  local hash = ARGV[ids_arg_at + 2 * id]
+  redis.call('HDEL', ids_bucket(hash), hash)
 end
 
 local function ids_drop_all(stored)
@@ -97,39 +78,30 @@ end
 -- Store each id that is not known. Returns what is known of the others as `ids_known` does, then those that are stored now; when
 -- Redis rejects writes, its error in place of these: nothing is stored then.
 local function ids_store_all()
-  local stamped, own, stored = {}, {}, {}
+  local known, stored = {}, {}
   for id = 0, ids_count - 1 do
-    local at = ids_arg_at + ids_stride * id
-    local hash, reply = ARGV[at], nil
-    local other = ids_stride == 3 and redis.call('GET', KEYS[ids_key_at + 2 + id])
-    if other then
-      own[#own + 1] = id
-      own[#own + 1] = other
-    elseif not ids_buckets then
-      reply = redis.pcall('SET', KEYS[ids_key_at + 2 + id], ARGV[at + 2], 'PX', ids_ttl_ms)
-    else
-      local bucket, value = ids_bucket(hash), ids_stamp .. ARGV[at + 1]
-      reply = redis.pcall('HSETNX', bucket, hash, value)
-      if reply == 0 then
-        local found = redis.call('HGET', bucket, hash)
-        if ids_live(found) then
-          stamped[#stamped + 1] = id
-          stamped[#stamped + 1] = found
-          reply = nil
-        else
-          reply = redis.pcall('HSET', bucket, hash, value)
-        end
+    local at = ids_arg_at + 2 * id
+    local hash = ARGV[at]
+    local bucket, value = ids_bucket(hash), ids_stamp .. ARGV[at + 1]
+    local reply = redis.pcall('HSETNX', bucket, hash, value)
+    if reply == 0 then
+      local found = redis.call('HGET', bucket, hash)
+      if ids_live(found) then
+        known[#known + 1] = id
+        known[#known + 1] = found
+        reply = nil
+      else
+        reply = redis.pcall('HSET', bucket, hash, value)
       end
     end
     if reply then
       if type(reply) == 'table' and reply.err then -- at the first write, or never
-        stamped, own = ids_known()
-        return stamped, own, nil, reply
+        return ids_known(), nil, reply
       end
       stored[#stored + 1] = id
     end
   end
-  return stamped, own, stored
+  return known, stored
 end
 
 -- Add a bucket, which takes its part from the one it has been one with.
@@ -160,7 +132,7 @@ local function ids_grow_at(hash)
 end
 
 local function ids_grow(stored)
-  for i = 1, ids_buckets and #stored or 0 do
-    ids_grow_at(ARGV[ids_arg_at + ids_stride * stored[i]])
+  for i = 1, #stored do
+    ids_grow_at(ARGV[ids_arg_at + 2 * stored[i]])
   end
 end

@@ -3,10 +3,7 @@
 -- Of the state: `cursor`, the bucket that is next; `swept_ms`, when its turn came, by this server's clock.
 -- Returns {'OK', how many buckets there are whose turn has come and that are left}.
 local state = redis.call('HMGET', KEYS[1], 'buckets', 'cursor', 'swept_ms')
-local buckets = tonumber(state[1] or '0')
-if buckets == 0 then
-  return {'OK', 0}
-end
+local buckets = tonumber(state[1] or '1')
 local now, pass_ms = redis.call('TIME'), tonumber(ARGV[2])
 local now_ms, now_s = now[1] * 1000 + math.floor(now[2] / 1000), tonumber(now[1])
 local cursor, swept_ms = tonumber(state[2] or '0'), tonumber(state[3] or '0')

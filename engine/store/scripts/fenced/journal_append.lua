@@ -10,10 +10,10 @@ elseif head ~= ARGV[5] then
   return {'LOST', 'the last group', head}
 end
 ids_open(4, 6, tonumber(ARGV[4]))
-local stamped, own, stored, rejected = ids_store_all()
-if #stamped > 0 or #own > 0 then
+local known, stored, rejected = ids_store_all()
+if #known > 0 then
   ids_drop_all(stored or {})
-  return {'KNOWN', stamped, own}
+  return {'KNOWN', known}
 elseif rejected then
   return rejected
 end

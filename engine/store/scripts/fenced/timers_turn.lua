@@ -1,14 +1,14 @@
 -- One turn of some timer partitions, one after another: remove fired timers, move postponed ones, advance the claim horizon, apply requests
 -- in order, read a page. Idempotent. Writes to all of them or, when one has another owner, to none.
--- KEYS: of each partition (same hash tag): epoch, due, timer, fired, cancelled, prefix of the users' indexes, collapse keys, claimed, young,
+-- KEYS: of each partition (same hash tag): epoch, due, timer, cancelled, prefix of the users' indexes, collapse keys, claimed, young,
 --       unpaged; then of all tenants: users, bytes; of ids (accepted_ids.lua): state, prefix of the buckets
 -- ARGV: epoch, now, forget-at, timers per user, users per tenant or 0, bytes a timer takes beside its record, how long ids are remembered in
---       ms; then of each partition: claimed-before, claim-until or 0, 1 where it is stored in the buckets that a timer has fired, 0 in
---       `fired`, number of fired, number of moved, number of requests, 1 with a page,
+--       ms; then of each partition: claimed-before, claim-until or 0, number of fired, number of moved, number of requests, 1 with a page,
 --       fired: (sid, mailbox key or '', hash of the sid)...
 --       moved: (sid, due, mailbox key)...
 --       requests: (kind, sid, tenant or mailbox key, x, y, z)...
---         'S' schedule: mailbox key, due, packed timer, collapse key or ''; and two more, the key of the user's page, hash of the sid
+--         'S' schedule: mailbox key, due, packed timer, collapse key or ''; and four more: the key of the user's page, hash of the sid, hash
+--             and packed value of the caller's id, both '' without one. The id and the timer are stored in this step, or neither is
 --         'I' inspect: tenant    'C' cancel: tenant    'M' move: tenant, due; z of each is the hash of the sid
 --         'L' list: sid is the collapse key or '', mailbox key, limit, bytes
 --         'A' cancel all: sid is the collapse key or '', mailbox key, scheduled ids to keep joined by spaces
@@ -20,7 +20,7 @@
 --   young: those of these sids that are due up to claimed-before and were stored or moved under this epoch
 -- Tenants are counted in the same step, by what this turn adds and removes, so that a repeated turn changes nothing. A user with a page is
 -- counted by `slot_checkpoint.lua`; one with timers and no page is in `unpaged`, and counted here.
-local KEYS_OF_ONE, KEYS_OF_ALL = 10, 4
+local KEYS_OF_ONE, KEYS_OF_ALL = 9, 4
 local SCHEDULED_MAX = 100 -- timers stored by one command: their records are among its arguments
 local STORED = {'stored'}
 local users_key, bytes_key, ids_state, ids_buckets_prefix = unpack(KEYS, #KEYS - KEYS_OF_ALL + 1)
@@ -34,8 +34,8 @@ local now, forget_at, user_max, users_max, timer_bytes = ARGV[2], ARGV[3], tonum
 local more_bytes, more_users = {}, {}
 
 -- Of the partition whose turn it is:
-local due_key, timer_key, fired_key, cancelled_key, user_prefix, collapse_key, claimed_key, young_key, unpaged_key
-local claimed_before, in_buckets
+local due_key, timer_key, cancelled_key, user_prefix, collapse_key, claimed_key, young_key, unpaged_key
+local claimed_before
 local exist -- tombstones by their key: whether there are any, as of the first time it is asked
 local young -- what `mark_young` and `note_young` found
 local new_users -- tenant -> keys of users who have their first timer, and no page
@@ -44,22 +44,20 @@ local have_fewer -- mailbox keys of which timers were removed
 -- The mailbox key in a packed timer, nil when it cannot be decoded. A timer is an array of at most 15 elements, first the scheduled id
 -- and the key; the rest is not decoded (cmsgpack cannot read binary fields).
 local function owner_of(packed)
-  local at = packed:byte(1) == 1 and 2 or 1 -- version 0 of the stored formats has no version byte
-  local header = packed:byte(at)
+  local header = packed:byte(2) -- behind the version of the stored formats
   if not header or header < 0x92 or header > 0x9f then
     return nil
   end
-  local read, _, _, key = pcall(cmsgpack.unpack_limit, packed, 2, at)
+  local read, _, _, key = pcall(cmsgpack.unpack_limit, packed, 2, 2)
   return read and type(key) == 'string' and key or nil
 end
 
--- That a timer has fired is looked for in both places: before formats `FIRED_IN_BUCKETS` it was stored in `fired`.
 local buckets_open = false
 
 local function open_buckets()
   if not buckets_open then
     buckets_open = true
-    ids_open_buckets(ids_state, ids_buckets_prefix, tonumber(ARGV[7]), false)
+    ids_open_buckets(ids_state, ids_buckets_prefix, tonumber(ARGV[7]))
   end
 end
 
@@ -71,18 +69,18 @@ local function has(tombs)
   return exist[tombs]
 end
 
--- Delete `count` expired tombstones, twice as many as were added; the key expires when the partition is idle.
+-- Delete `count` expired tombstones, twice as many as were added; the key expires with the last of them.
 local function expire_tombstones(tombs, count)
   local old = redis.call('ZRANGEBYSCORE', tombs, '-inf', now, 'LIMIT', 0, count)
   for from = 1, #old, 1000 do
     redis.call('ZREM', tombs, unpack(old, from, math.min(from + 999, #old)))
   end
-  redis.call('PEXPIRE', tombs, string.format('%.0f', forget_at - now))
+  redis.call('PEXPIRE', tombs, string.format('%.0f', redis.call('ZRANGE', tombs, -1, -1, 'WITHSCORES')[2] - now))
 end
 
--- Store a tombstone of a fired or cancelled timer.
-local function add_tombstone(tombs, tenant, sid)
-  redis.call('ZADD', tombs, forget_at, tenant .. ':' .. sid)
+-- Store a tombstone of a cancelled timer. It lasts as long as the id of the caller, whose time begins when the timer is due.
+local function add_tombstone(tombs, tenant, sid, due)
+  redis.call('ZADD', tombs, string.format('%.0f', math.max(forget_at, due + ARGV[7])), tenant .. ':' .. sid)
   exist[tombs] = true
   expire_tombstones(tombs, 2)
 end
@@ -91,8 +89,6 @@ local function fate_of(tenant, sid, hash)
   open_buckets()
   local fired = redis.call('HGET', ids_bucket(hash), hash)
   if fired and ids_live(fired) and string.sub(fired, 5) == tenant then
-    return 'fired'
-  elseif has(fired_key) and redis.call('ZSCORE', fired_key, tenant .. ':' .. sid) then
     return 'fired'
   elseif has(cancelled_key) and redis.call('ZSCORE', cancelled_key, tenant .. ':' .. sid) then
     return 'cancelled'
@@ -153,18 +149,45 @@ local function users_of(tenant)
   return tonumber(redis.call('ZSCORE', users_key, tenant) or '0') + (more_users[tenant] or 0) + #(new_users[tenant] or {})
 end
 
+-- What is stored under a caller's id, if it is something else than this value. Without an id: nothing.
+local function other_of(id, value)
+  if id == '' then
+    return nil
+  end
+  open_buckets()
+  local found = redis.call('HGET', ids_bucket(id), id)
+  return found and ids_live(found) and string.sub(found, 5) ~= value and string.sub(found, 5) or nil
+end
+
+-- Store the caller's id of a timer. Its time begins when the timer is due: the stamp is that second, or now. Returns an error of Redis.
+local function keep_id(id, value, due)
+  if id == '' then
+    return nil
+  end
+  open_buckets()
+  local written = redis.pcall('HSET', ids_bucket(id), id, ids_stamp_of(math.max(ids_now_s, math.ceil(due / 1000))) .. value)
+  if type(written) == 'table' then
+    return written.err
+  end
+  ids_grow_at(id)
+end
+
 -- Store some timers, whose requests begin at ARGV[first], with one command for each user's index and the rest in bulk; no two have the same
--- sid. Returns a reply for each.
+-- sid, or the same id. Returns a reply for each.
 local function store_all(first, sids)
   local there = redis.call('HMGET', timer_key, unpack(sids))
   local replies, stored, indexes, records, dues, present, users = {}, {}, {}, {}, {}, {}, {}
   for i = 1, #sids do
     local sid = sids[i]
-    local _, _, key, due, packed, _, page_key, hash = unpack(ARGV, first + 8 * i - 8, first + 8 * i - 1)
-    if there[i] then
+    local _, _, key, due, packed, _, page_key, hash, id, value = unpack(ARGV, first + 10 * i - 10, first + 10 * i - 1)
+    local other = other_of(id, value)
+    if other then
+      replies[i] = {'known', other}
+    elseif there[i] then
       local present_due = redis.call('ZSCORE', due_key, sid)
       note_young(sid, present_due or 0)
-      replies[i] = {'present', present_due, there[i]}
+      local failed = keep_id(id, value, present_due or due)
+      replies[i] = failed and {'refused', failed} or {'present', present_due, there[i]}
     else
       local fate, index = fate_of(tenant_of(key), sid, hash), user_prefix .. key
       local count = present[index] or redis.call('ZCARD', index)
@@ -203,13 +226,14 @@ local function store_all(first, sids)
   redis.call('ZADD', due_key, unpack(dues))
   for n = 1, #stored do
     local i, due, sid = stored[n], dues[2 * n - 1], dues[2 * n]
-    local tenant, collapse = tenant_of(ARGV[first + 8 * i - 6]), ARGV[first + 8 * i - 3]
+    local tenant, collapse = tenant_of(ARGV[first + 10 * i - 8]), ARGV[first + 10 * i - 5]
     redis.call('ZADD', indexes[n], due, sid)
     more_bytes[tenant] = (more_bytes[tenant] or 0) + #records[2 * n] + timer_bytes
     if collapse ~= '' then
       redis.call('HSET', collapse_key, sid, collapse)
     end
     mark_young(sid, due)
+    keep_id(ARGV[first + 10 * i - 2], ARGV[first + 10 * i - 1], due)
     replies[i] = STORED
   end
   for tenant, keys in pairs(users) do
@@ -225,10 +249,11 @@ end
 local function schedule_all(at, replies, requests)
   while #replies < requests and ARGV[at] == 'S' do
     local first, sids, seen = at, {}, {}
-    while #replies + #sids < requests and ARGV[at] == 'S' and not seen[ARGV[at + 1]] and #sids < SCHEDULED_MAX do
+    while #replies + #sids < requests and ARGV[at] == 'S' and not (seen[ARGV[at + 1]] or seen[ARGV[at + 8]]) and #sids < SCHEDULED_MAX do
       sids[#sids + 1] = ARGV[at + 1]
       seen[ARGV[at + 1]] = true
-      at = at + 8
+      seen[ARGV[at + 8]] = ARGV[at + 8] ~= ''
+      at = at + 10
     end
     for _, reply in ipairs(store_all(first, sids)) do
       replies[#replies + 1] = reply
@@ -252,7 +277,7 @@ local function decide(kind, sid, tenant, new_due, hash)
     return {'fired'}
   elseif kind == 'C' then
     remove(sid, key, #packed)
-    add_tombstone(cancelled_key, tenant, sid)
+    add_tombstone(cancelled_key, tenant, sid, due)
   elseif kind == 'M' then
     local written = redis.pcall('ZADD', due_key, new_due, sid)
     if type(written) == 'table' and written.err then
@@ -300,7 +325,7 @@ local function cancel_all(collapse, key, kept_sids)
     local sid = found[i]
     if not is_claimed(sid, found[i + 1]) and not kept[sid] and is_of(sid, collapse) then
       remove(sid, key, redis.call('HSTRLEN', timer_key, sid))
-      add_tombstone(cancelled_key, tenant, sid)
+      add_tombstone(cancelled_key, tenant, sid, found[i + 1])
       count = count + 1
     end
   end
@@ -374,8 +399,8 @@ local function remove_fired(first, count)
           have_fewer[key] = true
         end
         gone[#gone + 1] = sid
-        tombs[#tombs + 1] = in_buckets and hash or forget_at
-        tombs[#tombs + 1] = in_buckets and tenant or tenant .. ':' .. sid
+        tombs[#tombs + 1] = hash
+        tombs[#tombs + 1] = tenant
       end
     end
   end
@@ -384,18 +409,13 @@ local function remove_fired(first, count)
     redis.call('HDEL', timer_key, unpack(gone, from, to))
     redis.call('ZREM', due_key, unpack(gone, from, to))
     redis.call('HDEL', collapse_key, unpack(gone, from, to))
-    if not in_buckets then
-      redis.call('ZADD', fired_key, unpack(tombs, 2 * from - 1, 2 * to))
-    end
   end
-  if #gone > 0 and in_buckets then
+  if #gone > 0 then
     open_buckets()
     for i = 1, #tombs, 2 do
       redis.call('HSET', ids_bucket(tombs[i]), tombs[i], ids_stamp .. tombs[i + 1])
       ids_grow_at(tombs[i])
     end
-  elseif #gone > 0 then
-    expire_tombstones(fired_key, 2 * #gone)
   end
 end
 
@@ -449,11 +469,11 @@ end
 
 -- The turn of one partition, whose arguments begin at `at`. Returns its reply, and where its arguments end.
 local function turn(at)
-  local claim_until, fired, again, requests = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
-  local has_page = ARGV[at + 6] == '1'
-  claimed_before, in_buckets = tonumber(ARGV[at]), ARGV[at + 2] == '1'
+  local claim_until, fired, again, requests = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+  local has_page = ARGV[at + 5] == '1'
+  claimed_before = tonumber(ARGV[at])
   exist, young, new_users, have_fewer = {}, {}, {}, {}
-  at = at + 7
+  at = at + 6
   remove_fired(at, fired)
   at = at + 3 * fired
   local moved = move_again(at, again)
@@ -490,7 +510,7 @@ end
 
 local answer, next_at = {'OK'}, 8
 for at = 1, #KEYS - KEYS_OF_ALL, KEYS_OF_ONE do
-  due_key, timer_key, fired_key, cancelled_key, user_prefix, collapse_key, claimed_key, young_key, unpaged_key = unpack(KEYS, at + 1, at + 9)
+  due_key, timer_key, cancelled_key, user_prefix, collapse_key, claimed_key, young_key, unpaged_key = unpack(KEYS, at + 1, at + 8)
   answer[#answer + 1], next_at = turn(next_at)
 end
 add_to(users_key, more_users)
