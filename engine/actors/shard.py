@@ -272,7 +272,7 @@ class Shard(Server):
         self._checkpoints = Checkpoints(config, client, core, journal, pages, flush=flush, now_ms=now_ms)
         self._erasure = UserErasure(client, self._first, core, self._checkpoints, self._outcomes, flush)
         self._sweep = StorageSweep(
-            config, client, core, offline, follower, connect=self._context.connect, retry=self._retry_storage, now_ms=now_ms
+            config, client, core, offline, follower, connect=self._context.connect, retry=self._retry_storage, flush=flush, now_ms=now_ms
         )
         self._mover = SlotMover(
             client,

@@ -84,10 +84,10 @@ class Script:
         self._sha = sha1(self._text, usedforsecurity=False).hexdigest()
 
     async def run(self, client: redis.Redis, keys: Sequence[str], args: Sequence[Any], replicas: Replicas = NO_REPLICAS) -> list[Any]:
-        """Run it; returns the reply, whose status is none of FENCED, LOST and BEHIND.
+        """Run it; returns the reply, whose status is none of FENCED, STALE, LOST and BEHIND.
 
         Raises:
-            Fenced: a newer epoch owns the keys; nothing was written.
+            Fenced: a newer epoch owns the keys, or storage is newer than memory; nothing was written.
             DataLost: storage has lost a write that this script depends on; nothing was written.
             StorageUnavailable: no reply, or too few replicas have it; it may have run. Or storage lacks what was to be repeated first.
         """
@@ -145,6 +145,8 @@ class Script:
         """Return the reply. Raises Fenced, DataLost or StorageUnavailable when its status says so."""
         if reply[0] == b"FENCED":
             raise Fenced(f"{self.name}: epoch {reply[1].decode()} owns the keys now")
+        if reply[0] == b"STALE":
+            raise Fenced(f"{self.name}: storage has a newer page of {reply[1].decode()} than memory")
         if reply[0] == b"LOST":
             raise DataLost(f"{self.name}: storage has lost {reply[1].decode()}, it is {reply[2].decode() or 'not there'}")
         if reply[0] == b"BEHIND":

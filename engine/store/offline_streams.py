@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import redis.asyncio as redis
-from msgspec import Struct
 from redis.exceptions import RedisError
 
 from engine.core.inbox.inbox import InboxLimits
 from engine.core.journal.journal_records import MailboxPage, StoredMessage, looks_at
 from engine.core.journal.stored_formats import decode_page, decode_stored
-from engine.core.shard.mailbox_store import NONE_OVERDUE, Overdue, StreamRead
+from engine.core.shard.mailbox_store import Overdue, StreamRead, Swept
 from engine.core.wire.records import UNREADABLE
 from engine.errors import StorageUnavailable
 from engine.store.keys import LOOKS_COMPLETE, looks_key, offline_key, page_key
@@ -32,17 +31,6 @@ _REPLY_BYTES = 8 << 20
 
 _RANGES_FIRST = 4
 _RANGES_MAX = 64
-
-
-class Swept(Struct):
-    """A page that the sweep looked at. `expires`: entries of its stream had expired, and the first of the others expires at
-    `oldest_expires_ms`, 0 without others. Otherwise nothing has happened for `user_forget_s`."""
-
-    key: str
-    page: MailboxPage
-    expires: bool
-    oldest_expires_ms: int
-    overdue: Overdue = NONE_OVERDUE
 
 
 class OfflineStreams:

@@ -79,6 +79,7 @@ class Pages:
         self.corrupt: list[tuple[str, bytes]] = []
         self.damaged: list[str] = []  # of the last `read`
         self.lost: list[str] = []  # likewise
+        self._unreadable: set[str] = set()  # keys of the stored pages that could not be read
 
     async def read(self, keys: Sequence[str]) -> dict[str, MailboxPage | None]:
         """The pages of these mailboxes; None where there is none.
@@ -148,6 +149,7 @@ class Pages:
             log.error("the page of %s cannot be read: %s", key, error)
             self.corrupt.append((f"page {key}", blob))
             self.damaged.append(key)
+            self._unreadable.add(key)
         page = salvage_page(blob)
         if page is None:
             page = await self._page_of_stream(key)
@@ -230,7 +232,8 @@ class Pages:
                 keys, args = run
                 keys.append(offline_key(spill.key))
                 args += [spill.key, spill.page, spill.trim_below, spill.closes_ms, spill.expires_ms]
-                args += [spill.look_ms, spill.removed_at, spill.topics, " ".join(map(str, spill.deleted)), len(spill.entries)]
+                args += [spill.look_ms, spill.removed_at, spill.topics, " ".join(map(str, spill.deleted))]
+                args += [int(spill.key not in self._unreadable), len(spill.entries)]
                 for seq, blob in spill.entries:
                     args += (seq, blob)
                 messages += len(spill.entries)

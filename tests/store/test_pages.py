@@ -109,6 +109,38 @@ async def test_an_older_epoch_writes_no_page(redis_client: Redis) -> None:
     assert not await redis_client.exists(page_key(slot_of(KEY)), offline_key(KEY))
 
 
+async def test_a_page_below_the_stored_one_is_refused_with_all_of_its_run(redis_client: Redis) -> None:
+    """A mailbox of an older page would give out numbers again."""
+    pages = await pages_of(redis_client)
+    await pages.write([spill_of(mailbox(NOW_MS, 7))], NOW_MS)
+    other = next(key for number in range(1 << 16) if slot_of(key := f"t:other-{number}") == slot_of(KEY))
+    stale = spill_of(mailbox(NOW_MS, 6))
+    for spills in ([stale], [spill_of(mailbox(NOW_MS, 1, key=other)), stale]):
+        with pytest.raises(Fenced, match=KEY):
+            await pages.write(spills, NOW_MS)
+        read = await pages.read([KEY, other])
+        page = read[KEY]
+        assert page is not None
+        assert (page.head, read[other]) == (7, None)
+    await pages.write([spill_of(mailbox(NOW_MS, 300))], NOW_MS)
+    await pages.write([spill_of(mailbox(NOW_MS, 300))], NOW_MS)
+    with pytest.raises(Fenced):
+        await pages.write([spill_of(mailbox(NOW_MS, 299))], NOW_MS)
+
+
+async def test_a_page_that_cannot_be_read_is_no_measure_for_the_next(redis_client: Redis) -> None:
+    pages = await pages_of(redis_client)
+    await pages.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS)
+    whole = await redis_client.hget(page_key(slot_of(KEY)), KEY)
+    await redis_client.hset(page_key(slot_of(KEY)), KEY, whole[:4] + b"\xcd\x7f\xff" + whole[5:-1])
+    assert (await pages.read([KEY]))[KEY] is not None
+    assert pages.damaged == [KEY]
+    await pages.write([spill_of(mailbox(NOW_MS, 4))], NOW_MS)
+    page = (await pages.read([KEY]))[KEY]
+    assert page is not None
+    assert page.head == 4
+
+
 async def test_a_checkpoint_is_not_written_where_the_one_before_it_is_lost(redis_client: Redis) -> None:
     """It leaves out what the stream has already: on a stream that lost it, the rest would stand alone."""
     pages = await pages_of(redis_client)

@@ -24,6 +24,12 @@ log = logging.getLogger(__name__)
 _TENANTS_S: Final = 1.0
 """Between questions which tenants have as many users as they may: a quota is exceeded by the new users of so long, and a checkpoint."""
 
+_LOADED: Final = 100
+"""Mailboxes that are loaded at once: some milliseconds."""
+
+_LOADED_S: Final = 0.05
+"""Between two such parts."""
+
 _IDS_S: Final = 30.0
 _IDS_PAUSE_S: Final = 0.02  # between two parts of a millisecond
 
@@ -34,6 +40,7 @@ class StorageSweep:
     Args:
         client: of the server that has the shard's users.
         retry: runs an action until storage answers.
+        flush: carries out what the core wants.
     """
 
     def __init__(
@@ -46,6 +53,7 @@ class StorageSweep:
         *,
         connect: Callable[[Config], redis.Redis],
         retry: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
+        flush: Callable[[], None],
         now_ms: Callable[[], int],
     ) -> None:
         self._config = config
@@ -55,6 +63,7 @@ class StorageSweep:
         self._follower = follower
         self._connect = connect
         self._retry = retry
+        self._flush = flush
         self._now_ms = now_ms
 
     async def run(self) -> None:
@@ -77,13 +86,11 @@ class StorageSweep:
                 log.warning("shard %d: %s", core.index, error)
                 continue
             more = len(swept) == config.sweep_pages_max
-            for found in swept:
-                if core.slot_map.owner(found.key) != core.index:
-                    continue  # handed over meanwhile
-                if found.expires:
-                    core.mailbox_store.swept(found.key, found.page, found.oldest_expires_ms, swept_ms, found.overdue)
-                else:
-                    core.mailbox_store.forget(found.key, found.page, swept_ms)
+            for start in range(0, len(swept), _LOADED):
+                for found in swept[start : start + _LOADED]:
+                    core.swept(found)
+                self._flush()
+                await asyncio.sleep(_LOADED_S)
 
     async def run_ids(self) -> None:
         """Delete ids whose time is past, until cancelled. The shards of a server share its buckets, and the turns."""

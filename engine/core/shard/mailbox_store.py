@@ -89,6 +89,17 @@ class Overdue(Struct, frozen=True):
 NONE_OVERDUE: Final = Overdue()
 
 
+class Swept(Struct, frozen=True):
+    """A page that the sweep of storage has looked at. `expires`: entries of its stream had expired, and the first of the others expires at
+    `oldest_expires_ms`, 0 without others. Otherwise nothing has happened for `user_forget_ms`."""
+
+    key: str
+    page: MailboxPage
+    expires: bool
+    oldest_expires_ms: int
+    overdue: Overdue = NONE_OVERDUE
+
+
 class StreamRead(Struct, frozen=True):
     """A range of an offline stream to read: the numbers `first`..`last`, both included."""
 
@@ -553,9 +564,15 @@ class MailboxStore:
         erased, self.erased = self.erased, []
         return erased
 
-    def forget(self, key: str, page: MailboxPage, now_ms: int) -> None:
-        """The sweeper found a page that nobody has used for `user_forget_ms`: delete it, unless something has happened since."""
-        self.restore(key, page, now_ms)
+    def swept(self, found: Swept) -> None:
+        """Apply what the sweep found to the mailbox, which is in memory."""
+        if found.expires:
+            self._expired(found.key, found.oldest_expires_ms, found.overdue)
+        else:
+            self._forget(found.key)
+
+    def _forget(self, key: str) -> None:
+        """Nobody has used this mailbox for `user_forget_ms`: delete its page, unless something has happened since."""
         mailbox = self.mailboxes[key]
         self._removals.setdefault(key, False)
         if not mailbox.connections:
@@ -564,15 +581,14 @@ class MailboxStore:
                 mailbox.loaded(*mailbox.cold, ())  # all of them have expired
         self.mark(mailbox)
 
-    def swept(self, key: str, page: MailboxPage, oldest_expires_ms: int, now_ms: int, overdue: Overdue = NONE_OVERDUE) -> None:
-        """The sweeper removed expired entries of an offline user's stream; the page gets the new oldest expiry.
+    def _expired(self, key: str, oldest_expires_ms: int, overdue: Overdue) -> None:
+        """The sweep removed expired entries of an offline user's stream; the page gets the new oldest expiry.
 
         Of a user with an inbox it removed none: `overdue` has them, and the next checkpoint deletes those that memory has as over too.
         """
-        self.restore(key, page, now_ms)
         mailbox = self.mailboxes[key]
         mailbox.oldest_expires_ms = oldest_expires_ms
-        if page.inbox is not None:
+        if mailbox.inbox is not None:
             mailbox.outdated(overdue.expired, overdue.aged, overdue.due_ms)
             self.counts_changed(mailbox)
         self._dirty[key] = mailbox

@@ -1,4 +1,4 @@
-"""Records and posts that wait for a page to be read, in order of arrival.
+"""Records and posts that wait for a page to be read, in order of arrival; and what the sweep of storage found.
 
 Posts and questions count in the limit of posts that wait for a commit; attachments are limited at the edges (`connections_max`).
 """
@@ -12,9 +12,10 @@ from msgspec import Struct
 
 from engine.core.commit.group import Pending
 from engine.core.mailbox.memory import MESSAGE_BYTES
+from engine.core.shard.mailbox_store import Swept
 from engine.core.wire.records import Ack, AckIds, Attach, Explain, Nack, Rejoin, Written
 
-_OF_CONNECTIONS: Final = (Attach, Ack, AckIds, Nack, Written)
+_UNCOUNTED: Final = (Attach, Ack, AckIds, Nack, Written, Swept)
 
 BEHIND_MAX: Final = 1000
 """Limit of entries that wait for one page, above which acknowledgements are dropped: some 100 KB."""
@@ -39,7 +40,7 @@ class PageWait:
         waiting.append((session, what))
         if isinstance(what, Attach):
             self._attaching[session, what.conn] = key
-        else:
+        elif not isinstance(what, Swept):
             self.count += 1
             self.bytes += _size(what)
 
@@ -65,7 +66,7 @@ class PageWait:
         for session, what in waiting:
             if isinstance(what, Attach):
                 self._attaching.pop((session, what.conn), None)
-        self._discount(what for _, what in waiting if not isinstance(what, _OF_CONNECTIONS))
+        self._discount(what for _, what in waiting if not isinstance(what, _UNCOUNTED))
         return waiting
 
     def take_posts(self, keys: Iterable[str] | None = None) -> list[Pending]:

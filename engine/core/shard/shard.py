@@ -52,7 +52,7 @@ from engine.core.shard.fired_timers import FiredTimers
 from engine.core.shard.inbox_requests import InboxRead, InboxRequests
 from engine.core.shard.journalled_outcomes import adopted_outcomes, journalled_outcomes
 from engine.core.shard.limits import ShardLimits
-from engine.core.shard.mailbox_store import DeadLetter, MailboxStore, StreamRead
+from engine.core.shard.mailbox_store import DeadLetter, MailboxStore, StreamRead, Swept
 from engine.core.shard.output import ShardOutput
 from engine.core.shard.page_wait import PageWait
 from engine.core.shard.poison import RecordFailed, fingerprint
@@ -528,6 +528,18 @@ class ShardCore:
         """Removes and returns the keys whose page is to be read; answer with `pages_loaded` or `pages_failed`."""
         return self.page_wait.take_pages_wanted()
 
+    def swept(self, found: Swept) -> None:
+        """The sweep of storage has found something. A mailbox that is not in memory is loaded as for every other record.
+
+        Since the sweep has read its page, the user may have come, got messages, and gone again.
+        """
+        if self.slot_map.owner(found.key) != self.index:
+            return  # handed over meanwhile
+        if found.key in self.mailboxes:
+            self.mailbox_store.swept(found)
+        else:
+            self.page_wait.add(found.key, "", found)
+
     def pages_failed(self, keys: Iterable[str]) -> None:
         """The pages could not be read: they are wanted again, and the posts that wait for them are answered "unavailable"."""
         keys = list(keys)
@@ -546,6 +558,9 @@ class ShardCore:
                 try:
                     if isinstance(what, Pending):
                         self._enqueue(what, now_ms)
+                    elif isinstance(what, Swept):
+                        if what.page == page:  # else somebody has used the mailbox since: the new page is due at a time of its own
+                            self.mailbox_store.swept(what)
                     else:
                         self._handlers[type(what)](session, what, now_ms)
                 except Exception as error:

@@ -10,6 +10,7 @@ from engine.core.model.constants import HIGH, NORMAL
 from engine.core.model.routing import slot_of
 from engine.core.policy.preferences import PreferencesPatch
 from engine.core.policy.profile import Profile
+from engine.core.shard.mailbox_store import Swept
 from engine.core.shard.user_requests import admission_of
 from engine.core.wire.records import (
     OK,
@@ -321,7 +322,8 @@ def sweep(world: World) -> None:
     """What the shell does with a page that is due."""
     page = world.page(KEY)
     assert page is not None
-    world.core.mailbox_store.forget(KEY, page, world.now_ms)
+    world.core.swept(Swept(KEY, page, False, 0))
+    world.settle()
     world.checkpoint()
     world.core.evict(world.now_ms)
 
@@ -341,7 +343,8 @@ def test_a_user_who_comes_back_before_the_checkpoint_keeps_the_page() -> None:
     world = gone_world()
     page = world.page(KEY)
     assert page is not None
-    world.core.mailbox_store.forget(KEY, page, world.now_ms)
+    world.core.swept(Swept(KEY, page, False, 0))
+    world.settle()
     world.attach(1)
     world.settle()
     world.checkpoint()
@@ -369,13 +372,45 @@ def test_messages_that_have_expired_do_not_keep_a_page() -> None:
     page = world.page(KEY)
     assert page is not None
     assert world.looks[KEY] == page.oldest_expires_ms
-    world.core.mailbox_store.swept(KEY, page, 0, world.now_ms)
+    world.core.swept(Swept(KEY, page, True, 0))
+    world.settle()
     world.checkpoint()
     assert world.looks[KEY] == world.now_ms + world.limits.user_forget_ms
     world.now_ms += world.limits.mailbox_idle_ms
     world.core.evict(world.now_ms)
     sweep(world)
     assert KEY not in world.pages
+
+
+@pytest.mark.parametrize("expires", [False, True])
+def test_a_page_that_changed_after_the_sweep_read_it_stays_as_it_is(expires: bool) -> None:
+    world = gone_world()
+    stale = world.page(KEY)
+    assert stale is not None
+    world.post()
+    world.settle()
+    world.checkpoint()
+    world.now_ms += world.limits.mailbox_idle_ms
+    world.core.evict(world.now_ms)
+    newer = world.page(KEY)
+    assert newer is not None
+    assert newer.head > stale.head
+    world.core.swept(Swept(KEY, stale, expires, 0))
+    world.settle()
+    world.checkpoint()
+    assert world.page(KEY) == newer
+    world.post()
+    assert [record.seq for record in of(world.settle(), Posted)] == [newer.head + 1], "one number names one message"
+
+
+def test_what_the_sweep_found_waits_for_no_post() -> None:
+    world = gone_world()
+    page = world.page(KEY)
+    assert page is not None
+    world.core.swept(Swept(KEY, page, False, 0))
+    assert (world.core.page_wait.count, world.core.page_wait.bytes) == (0, 0)
+    world.settle()
+    assert (world.core.page_wait.count, world.core.page_wait.bytes) == (0, 0)
 
 
 def test_a_visitor_without_messages_gets_no_page_in_a_slot_with_deleted_ones() -> None:

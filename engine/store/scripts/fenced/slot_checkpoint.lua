@@ -4,10 +4,13 @@
 -- ARGV: epoch, number, lowest mark expected: of confirmed writes, of all; MAXLEN, now ms, then per stream:
 --   mailbox key, page blob or '' for none, trim below, next window closes at ms (0: none is open, -1: it never had one),
 --   expires at ms (0 without entries), the sweep looks at ms (0: never), removed at (-1, or: delete page and stream first, and give out
---   no number up to this one again), subscriptions joined by line feeds, entries to delete joined by spaces, entries n, n x (seq, blob)
+--   no number up to this one again), subscriptions joined by line feeds, entries to delete joined by spaces, 1 or 0: whether the stored
+--   page could be read, entries n, n x (seq, blob)
 -- Returns {'OK', streams that passed a multiple of 64 entries...}: their size is to be measured (stream_trim.lua).
 -- mark is "<epoch>-<number>" of the last write. A write contains only what changed since the one it expects, so it must not be applied
 -- when that one is missing. One that was not confirmed may be missing without a loss: the journal has what it held.
+-- A page whose head is below the stored one is refused, and all pages with it: {'STALE', mailbox key}. Numbers only grow, so the mailbox in
+-- memory is of an older page, and would give out numbers again. A page that could not be read, or that is deleted first, is no measure.
 -- Tenants are counted in the same step: by how much this write changes what storage has, so that writing it again changes nothing.
 -- A user with a page is counted here; one with timers and no page is in `unpaged`, and counted by `timers_turn.lua`.
 local mark = redis.call('GET', KEYS[2]) or ''
@@ -97,17 +100,34 @@ local function count_topics(name, topics)
   end
 end
 
+-- The first element of a page, its head: behind the version and the header of the array.
+local function head_of(page)
+  local read, _, head = pcall(cmsgpack.unpack_limit, page, 1, page:byte(2) == 0xdc and 4 or 2)
+  return read and type(head) == 'number' and head or 0
+end
+
+local stored_bytes, look_at = {}, 7
+for i = 15, #KEYS do
+  local name, page, removed_at, readable, count = ARGV[look_at], ARGV[look_at + 1], tonumber(ARGV[look_at + 6]), ARGV[look_at + 9], ARGV[look_at + 10]
+  local stored = redis.call('HGET', KEYS[3], name) or ''
+  stored_bytes[i] = #stored
+  if page ~= '' and stored ~= '' and removed_at < 0 and readable == '1' and head_of(stored) > head_of(page) then
+    return {'STALE', name}
+  end
+  look_at = look_at + 11 + 2 * count
+end
+
 local at = 7
 local reply = {'OK'}
 for i = 15, #KEYS do
   local stream = KEYS[i]
   local name, page, trim_below, closes, expires = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], tonumber(ARGV[at + 4])
   local looks, removed_at, topics = ARGV[at + 5], tonumber(ARGV[at + 6]), ARGV[at + 7]
-  local deleted, count = ARGV[at + 8], tonumber(ARGV[at + 9])
-  local entry = at + 10
+  local deleted, count = ARGV[at + 8], tonumber(ARGV[at + 10])
+  local entry = at + 11
   local before, held = 0, 0
   if is_counted then
-    before, held = redis.call('HSTRLEN', KEYS[3], name), tonumber(redis.call('HGET', held_key, name) or '0')
+    before, held = stored_bytes[i], tonumber(redis.call('HGET', held_key, name) or '0')
   end
   if removed_at >= 0 then
     -- The floor first: Redis rejects a script for lack of memory at its first write only.
