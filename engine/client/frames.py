@@ -37,7 +37,8 @@ class Message(Struct, kw_only=True, dict=True):
     Attributes:
         seq: its number in the user's sequence; a repeat carries the same.
         id: the publisher's idempotency key, or the UUIDv7 generated for it; duplicates are detected by it.
-        event_id: `<epoch>-<seq>`, the cursor after this message.
+        event_id: `<epoch>-<seq>`, the cursor after this message; "" for an early copy, until its place is reached.
+        early: it came ahead of lower numbers.
         type: dotted event type, `post.liked`.
         priority: `high`, `normal` or `low`.
         ts: when it happened, milliseconds since the epoch.
@@ -54,7 +55,8 @@ class Message(Struct, kw_only=True, dict=True):
 
     seq: int
     id: str
-    event_id: str
+    event_id: str = ""
+    early: bool = False
     type: str
     priority: Literal["high", "normal", "low"] = "normal"
     ts: int = 0
@@ -127,6 +129,12 @@ class MessagesFrame(Struct, tag="messages"):
     messages: list[Message]
 
 
+class EarlyFrame(Struct, tag="early"):
+    """Early copies: messages of high priority ahead of their place. They move no cursor, and come again in their place unless settled."""
+
+    messages: list[Message]
+
+
 class RevokeFrame(Struct, tag="revoke"):
     """These messages were settled on another device."""
 
@@ -171,14 +179,16 @@ class ErrorFrame(Struct, tag="error"):
     detail: str = ""
 
 
-Frame = WelcomeFrame | MessagesFrame | RevokeFrame | GapFrame | NackedFrame | PongFrame | DrainFrame | ErrorFrame | Digest | Counts
+Frame = (
+    WelcomeFrame | MessagesFrame | EarlyFrame | RevokeFrame | GapFrame | NackedFrame | PongFrame | DrainFrame | ErrorFrame | Digest | Counts
+)
 
 
 class _Typed(Struct):
     type: str
 
 
-_KNOWN: Final = frozenset({"welcome", "messages", "revoke", "gap", "nacked", "pong", "drain", "error", "digest", "counts"})
+_KNOWN: Final = frozenset({"welcome", "messages", "early", "revoke", "gap", "nacked", "pong", "drain", "error", "digest", "counts"})
 _frames: Final = msgspec.json.Decoder(Frame)
 _typed: Final = msgspec.json.Decoder(_Typed)
 

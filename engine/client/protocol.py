@@ -18,6 +18,9 @@ cursor is the highest number without an open one below it, so presenting it, whi
 a message that is still being handled. Numbers that did not arrive are not waited for: the server settled each number it skips, or
 announces it with `gap`.
 
+Early copies. An early copy is open, so that the cursor stays below it, and in `_early` in place of `_order`, so that the cursor never moves
+to it. It is acknowledged by id. In its place it comes as a repeat: of a settled message, or of an unsettled one, which joins `_order` then.
+
 Duplicates. A repeat of an unsettled message is ignored. A repeat of a settled one is dropped and acknowledged again, because its
 acknowledgement was lost. Settled ids are kept as long as the engine keeps idempotency keys; after that the same id is a new message.
 
@@ -39,6 +42,7 @@ from engine.client.digest import Digest
 from engine.client.frames import (
     Counts,
     DrainFrame,
+    EarlyFrame,
     ErrorFrame,
     GapFrame,
     Message,
@@ -160,6 +164,7 @@ class Session:
         self._unsettled: dict[str, Message] = {}
         self._open: set[int] = set()
         self._order: list[int] = []
+        self._early: dict[str, int] = {}  # unsettled early copies of this epoch: id -> number
         self._settled: dict[str, tuple[int, str | None]] = {}  # id -> (when, reason if it was rejected)
         self._ack_ids: list[str] = []
         self._refused: dict[str, str] = {}  # id -> reason, until the server confirms the nack
@@ -309,7 +314,7 @@ class Session:
             self._events.append(ServerError("malformed", f"a frame this client cannot read: {error}"))
             return
         match frame:
-            case MessagesFrame():
+            case MessagesFrame() | EarlyFrame():
                 for message in frame.messages:
                     self._take(message, now_ms)
             case WelcomeFrame():
@@ -339,6 +344,7 @@ class Session:
         if frame.epoch != self._epoch:
             # Storage lost data and sequence numbers start again: unsettled messages can only be acknowledged by id.
             self._open.clear()
+            self._early.clear()
             self._order.clear()
         if frame.epoch != self._epoch or frame.resumed == "gap":
             self._epoch, self._seq = frame.epoch, 0
@@ -354,7 +360,10 @@ class Session:
         if message.id in self._refused:
             self._nacks[message.id] = None
         elif message.id in self._unsettled:
-            return
+            if not message.early and self._early.get(message.id) == message.seq:  # its place is reached
+                del self._early[message.id]
+                self._unsettled[message.id].event_id = message.event_id
+                heapq.heappush(self._order, message.seq)
         elif known is not None and now_ms - known[0] < SETTLED_IDS_MS:
             if known[1] is None:
                 self._ack_ids.append(message.id)
@@ -367,7 +376,10 @@ class Session:
         else:
             self._unsettled[message.id] = message
             self._open.add(message.seq)
-            heapq.heappush(self._order, message.seq)
+            if message.early:
+                self._early[message.id] = message.seq
+            else:
+                heapq.heappush(self._order, message.seq)
             self._queue.append(message)
 
     def _revoke(self, ids: list[str], now_ms: int) -> None:
@@ -423,7 +435,7 @@ class Session:
         self._settled[message.id] = (now_ms, reason)
         if len(self._settled) > SETTLED_IDS_MAX:
             del self._settled[next(iter(self._settled))]
-        if message.event_id != f"{self._epoch}-{message.seq}":
+        if self._early.pop(message.id, None) is None and message.event_id != f"{self._epoch}-{message.seq}":
             return
         self._open.discard(message.seq)
         while self._order and self._order[0] not in self._open:

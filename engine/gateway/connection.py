@@ -165,6 +165,10 @@ class Connection:
         """Write messages (seq, attempt, body), in sequence order. `sent` is updated after the call."""
         raise NotImplementedError
 
+    def on_early(self, messages: Sequence[tuple[int, int, bytes]]) -> None:
+        """Write early copies (seq, attempt, body). They advance neither `sent` nor a cursor."""
+        raise NotImplementedError
+
     def on_revoke(self, ids: Sequence[str]) -> None:
         """These messages were acknowledged on another device."""
         raise NotImplementedError

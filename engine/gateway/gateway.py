@@ -389,6 +389,7 @@ class Gateway:
             connection.sent,
             connection.memberships,
             connection.wants_counts,
+            True,
         )
         self._links.send_shard(connection.shard, record, True)
         pending_nacks = connection.pending_nacks
@@ -575,6 +576,10 @@ class Gateway:
             return
         elif kind is wire.Revoke:
             connection.on_revoke(record.ids)
+        elif kind is wire.DeliverEarly:
+            self.metrics.frames_sent += 1
+            self.metrics.messages_sent += len(record.messages)
+            connection.on_early(record.messages)
         elif kind is wire.Counts:
             connection.on_counts(record)
         elif kind is wire.NacksStored:

@@ -14,7 +14,7 @@ import msgspec
 from starlette.types import Receive
 
 from engine.auth.tokens import Principal
-from engine.core.model.message import object_bytes
+from engine.core.model.message import early_bytes, object_bytes
 from engine.core.wire import records as wire
 from engine.gateway.connection import Connection, Cursor
 from engine.gateway.gateway import GOING_AWAY, TOKEN_REFUSED, Gateway
@@ -27,11 +27,12 @@ _TOO_MANY_CONNECTIONS: Final = 4409
 class Poll(Connection):
     """One long-polling request, for as long as it waits."""
 
-    __slots__ = ("_closed", "_expecting", "_gaps", "_messages", "_ready", "_resumed", "_seq", "_waited")
+    __slots__ = ("_closed", "_early", "_expecting", "_gaps", "_messages", "_ready", "_resumed", "_seq", "_waited")
 
     def __init__(self, gateway: Gateway, owner: Principal, cursor: Cursor, device: str) -> None:
         super().__init__(gateway, owner, wire.POLL, cursor, device)
         self._messages: list[bytes] = []
+        self._early: list[bytes] = []
         self._gaps: list[dict[str, int]] = []
         self._expecting = True
         self._waited = False  # the requested time has passed
@@ -73,12 +74,14 @@ class Poll(Connection):
         if not self.welcomed:
             raise unavailable("no answer in time", 1)
         gaps = b"" if not self._gaps else b',"gaps":%b' % msgspec.json.encode(self._gaps)
-        return b'{"messages":[%b],"last_event_id":"%b-%d","resumed":"%b"%b}' % (
+        early = b"" if not self._early else b',"early":[%b]' % b",".join(self._early)
+        return b'{"messages":[%b],"last_event_id":"%b-%d","resumed":"%b"%b%b}' % (
             b",".join(self._messages),
             self.epoch.encode(),
             self._seq,
             self._resumed.encode(),
             gaps,
+            early,
         )
 
     def on_welcome(self, record: wire.Welcome) -> None:
@@ -95,6 +98,10 @@ class Poll(Connection):
             self._messages.append(object_bytes(self.epoch, seq, attempt, body))
             self._seq = max(self._seq, seq)
         self._ready.set()
+
+    def on_early(self, messages: Sequence[tuple[int, int, bytes]]) -> None:
+        """Keep early copies for the answer. They do not end the wait: a message or gap before them follows."""
+        self._early += [early_bytes(*message) for message in messages]
 
     def on_gap(self, first: int, last: int) -> None:
         """Answer with the gap. Messages after it in the same batch are in the answer too: the waiting task runs after the batch."""

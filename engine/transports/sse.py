@@ -1,9 +1,9 @@
 """Server-sent events (WHATWG HTML, section 9.2), for clients whose network path carries no WebSocket.
 
 One response without end. The first event is `welcome`, with the reconnection time (`retry:`). A message is an event with `id:` (the
-cursor), `event: message` and `data:`. `welcome`, `revoke`, `gap`, `drain` and `close` are events without `id`, so the browser's cursor
-stays that of the last message. A comment per heartbeat interval keeps intermediaries from closing an idle stream. A stream has two
-tasks: one writes, one waits for the client to disconnect.
+cursor), `event: message` and `data:`. `welcome`, `early`, `revoke`, `gap`, `drain` and `close` are events without `id`, so the
+browser's cursor stays that of the last message. A comment per heartbeat interval keeps intermediaries from closing an idle stream. A
+stream has two tasks: one writes, one waits for the client to disconnect.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from engine.auth.tokens import Principal
-from engine.core.model.message import object_bytes
+from engine.core.model.message import early_frame, object_bytes
 from engine.core.wire import client_frames
 from engine.core.wire import records as wire
 from engine.gateway.connection import Connection, Cursor, Outbox, Progress
@@ -130,6 +130,10 @@ class EventStream(Connection):
                 if seq > fresh or attempt == 1
             )
         )
+
+    def on_early(self, messages: Sequence[tuple[int, int, bytes]]) -> None:
+        """Send an `early` event, with the frame of a WebSocket and without `id`: the browser's cursor stays."""
+        self._push(event("early", early_frame(messages)))
 
     def on_revoke(self, ids: Sequence[str]) -> None:
         """Send a `revoke` event: another connection of the user acknowledged these."""

@@ -23,7 +23,7 @@ from engine.auth.tokens import Principal
 from engine.auth.topic_permissions import check_topics, memberships, permits
 from engine.core.edge.heartbeat import Heartbeat, HeartbeatAction
 from engine.core.edge.token_bucket import TokenBucket
-from engine.core.model.message import frame_bytes
+from engine.core.model.message import early_frame, frame_bytes
 from engine.core.wire import client_frames
 from engine.core.wire import records as wire
 from engine.errors import Invalid
@@ -97,6 +97,9 @@ class WebSocketSession(Connection):
             if not messages:
                 return
         self.write(frame_bytes(self.epoch, messages))
+
+    def on_early(self, messages: Sequence[tuple[int, int, bytes]]) -> None:
+        self.write(early_frame(messages))
 
     def on_revoke(self, ids: Sequence[str]) -> None:
         self.write(client_frames.revoke(ids))

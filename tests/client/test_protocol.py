@@ -740,3 +740,49 @@ class AgainstAServer(RuleBasedStateMachine):
 
 TestAgainstAServer = AgainstAServer.TestCase
 TestAgainstAServer.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+def early(seq: int) -> str:
+    copy = {**message(seq), "early": True}
+    del copy["event_id"]
+    return json.dumps({"type": "early", "messages": [copy]})
+
+
+def test_early_copy_is_acknowledged_by_id_and_moves_no_cursor() -> None:
+    session = open_session()
+    session.receive(messages(1), NOW)
+    session.receive(early(9), NOW)
+    first, copy = handed(session)
+    assert (copy.seq, copy.early) == (9, True)
+    session.settle(copy, None, NOW)
+    assert [json.loads(body).get("ids") for body in session.acks_to_send(NOW)] == [["m9"]]
+    assert session.cursor is None
+    session.settle(first, None, NOW)
+    assert session.cursor == "7-1"
+    session.receive(messages(*range(2, 10)), NOW)
+    assert [one.seq for one in handed(session)] == list(range(2, 9)), "its repeat is dropped"
+
+
+def test_unsettled_early_copy_holds_the_cursor_at_its_place() -> None:
+    session = open_session()
+    session.receive(early(2), NOW)
+    (copy,) = handed(session)
+    session.receive(messages(1, 2, 3), NOW)
+    for one in handed(session):
+        session.settle(one, None, NOW)
+    assert session.cursor == "7-1"
+    session.settle(copy, None, NOW)
+    assert session.cursor == "7-3"
+
+
+def test_early_copy_of_a_former_epoch_settles_nothing_of_the_next() -> None:
+    session = open_session()
+    session.receive(early(2), NOW)
+    (copy,) = handed(session)
+    session.closed(1006, "", NOW)
+    session.opened(NOW, session.cursor)
+    session.receive(welcome(epoch="8"), NOW)
+    session.receive(messages(1, 2, 3, epoch="8"), NOW)
+    handed(session)
+    session.settle(copy, None, NOW)
+    assert session.cursor is None

@@ -25,8 +25,8 @@ def first_connection(mailbox: Mailbox) -> Attachment:
     return next(iter(mailbox.connections.values()))
 
 
-def connect(mailbox: Mailbox, number: int) -> None:
-    connection = Attachment(("edge-0/a", number), WEBSOCKET, "s", "d", mailbox.floor, 0)
+def connect(mailbox: Mailbox, number: int, *, early: bool = False) -> None:
+    connection = Attachment(("edge-0/a", number), WEBSOCKET, "s", "d", mailbox.floor, 0, early=early)
     mailbox.connections[connection.conn] = connection
     _send(mailbox)
 

@@ -38,6 +38,7 @@ class _Answer(Struct):
     last_event_id: str
     resumed: str = "ok"
     gaps: list[_Gap] = []
+    early: Raw = Raw(b"")
 
 
 _answers: Final = msgspec.json.Decoder(_Answer)
@@ -103,6 +104,8 @@ class PollLink:
         frames += [b'{"type":"gap","from":%d,"to":%d}' % (gap.from_, gap.to) for gap in answer.gaps]
         if seqs:
             frames.append(b'{"type":"messages","messages":%b}' % bytes(answer.messages))
+        if answer.early:
+            frames.append(b'{"type":"early","messages":%b}' % bytes(answer.early))
         return frames
 
     async def _pause(self) -> None:

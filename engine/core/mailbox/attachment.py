@@ -3,7 +3,8 @@
 `sent` is the last number that sending has passed on the connection. `flight` holds the sent messages that are not settled, in sequence
 order; the in-flight window limits its size. A message that has used up its tries is exhausted here: it leaves the flight alone, may leave
 memory, and is not sent on this connection again. The next connection begins with it. It keeps its place in the window until it is settled
-or has expired, so a client that acknowledges nothing gets no more than one window. The retry timer follows only the oldest message in
+or has expired, so a client that acknowledges nothing gets no more than one window. `early` has the messages sent ahead of their place
+(`engine.core.mailbox.send`); they are in neither flight nor exhausted. The retry timer follows only the oldest message in
 flight, as in TCP: later ones are checked when it is due."""
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ class Attachment:
         "conn",
         "counts",
         "device",
+        "early",
         "exhausted",
         "first_sent_ms",
         "flight",
         "flight_bytes",
         "kind",
+        "looked",
         "path",
         "retries",
         "rtt_ms",
@@ -51,8 +54,11 @@ class Attachment:
         path: EdgeRoundTrip | None = None,
         *,
         counts: bool = False,
+        early: bool = False,
     ) -> None:
         self.conn = conn
+        self.early: dict[int, tuple[int, str]] | None = {} if early else None  # early copies: seq -> (expires at ms, id); None: takes none
+        self.looked = 0  # numbers up to here were examined for early copies
         self.counts = counts  # it is sent the counts of the inbox
         self.path = path or EdgeRoundTrip()  # shared by all connections of the edge
         self.kind = kind
@@ -79,9 +85,11 @@ class Attachment:
         return bool(self.exhausted) and not self.flight
 
     def land(self, message: Message) -> int | None:
-        """Remove a settled or gone message from flight and the exhausted. Returns when it was first sent; None if not in flight."""
+        """Remove a settled or gone message from flight, exhausted and early. Returns when it was first sent; None if not in flight."""
         if self.exhausted:
             self.exhausted.pop(message.seq, None)
+        if self.early:
+            self.early.pop(message.seq, None)
         flown = self.flight.pop(message.seq, None)
         if flown is None:
             return None

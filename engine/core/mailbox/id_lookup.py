@@ -1,7 +1,7 @@
 """Resolves message ids sent by a client to sequence numbers.
 
 An id may be pending twice: storage drops publishers' ids after a day, a message is kept for three, and an id made by the engine is stored
-only while it is recent. An id from a connection means the messages in flight on it, or exhausted there. Any other id was delivered before
+only while it is recent. An id from a connection means the messages in flight, exhausted or early on it. Any other id was delivered before
 the shard failed, and its number is not recorded: it means the oldest, because messages are delivered in order."""
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ def oldest_of(mailbox: Mailbox, ids: Iterable[str]) -> dict[str, int]:
 
 
 def seqs_shown(mailbox: Mailbox, ids: Iterable[str], by: Attachment) -> list[int]:
-    """Return all numbers of these ids in flight or exhausted on a connection, and the oldest number of each other id, ascending."""
+    """Return all numbers of these ids in flight, exhausted or early on a connection, and the oldest number of each other id, ascending."""
     wanted = set(ids)
     shown = {
         seq: message.envelope.id for seq in by.flight if (message := mailbox.hot.get(seq)) is not None and message.envelope.id in wanted
     }
     if by.exhausted:
         shown |= {seq: id for seq, (_, id) in by.exhausted.items() if id in wanted}
+    if by.early:
+        shown |= {seq: id for seq, (_, id) in by.early.items() if id in wanted and mailbox.is_pending(seq)}
     left = wanted.difference(shown.values())  # nearly always empty
     return sorted([*shown, *oldest_of(mailbox, left).values()] if left else shown)

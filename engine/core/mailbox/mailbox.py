@@ -30,7 +30,7 @@ from engine.core.mailbox.attachment import Attachment, Conn
 from engine.core.mailbox.memory import MAILBOX_BYTES, RECENT_BYTES, Memory
 from engine.core.mailbox.retry import RetryPolicy
 from engine.core.mailbox.tally import UNCOUNTED
-from engine.core.model.constants import LOW
+from engine.core.model.constants import HIGH, LOW
 from engine.core.model.message import Collapsing, Message, SharedBody
 from engine.core.policy.user_state import UserState
 
@@ -87,6 +87,7 @@ class Mailbox:
         "log_pos",
         "memory",
         "newest_above_low",
+        "newest_high",
         "oldest_expires_ms",
         "open_windows",
         "queued_ms",
@@ -117,6 +118,7 @@ class Mailbox:
         self.cold: tuple[int, int] | None = None
         self.cold_attempts: dict[int, int] = {}
         self.newest_above_low = 0  # every number above it has low priority; includes settled numbers
+        self.newest_high = 0  # the newest number of high priority that was in memory; includes settled numbers
         self.collapsing: dict[str, Collapsing] = {}  # collapse key -> its newest message, oldest first
         self.spilled = 0  # every retained pending number up to here is in the offline stream
         self.connections: dict[Conn, Attachment] = {}
@@ -321,6 +323,8 @@ class Mailbox:
         self.hot[message.seq] = message
         if message.envelope.priority != LOW and message.seq > self.newest_above_low:
             self.newest_above_low = message.seq
+            if message.envelope.priority == HIGH:
+                self.newest_high = message.seq
 
     def _release(self, seq: int) -> Message | None:
         """Remove the message from `hot` and return it; `None` when it was not in memory."""
@@ -549,20 +553,22 @@ class Mailbox:
         return refused
 
     def _revoke_cold(self, first: int, last: int, by: Attachment | None, result: Settlement) -> None:
-        """Add the cold numbers, and revocations for the connections on which they are exhausted."""
+        """Add the cold numbers, and revocations for the connections on which they are exhausted or early."""
         result.cold = (*result.cold, (first, min(last, self.cold[1] if self.cold else last), self.acked if first < last else ()))
         for connection in self.connections.values():
-            if connection is not by and connection.exhausted:
-                told = result.revoked.setdefault(connection.conn, [])
-                told += [id for seq, (_, id) in connection.exhausted.items() if first <= seq <= last and self.is_cold(seq)]
+            for shown in (connection.exhausted, connection.early):
+                if connection is not by and shown:
+                    told = result.revoked.setdefault(connection.conn, [])
+                    told += [id for seq, (_, id) in shown.items() if first <= seq <= last and self.is_cold(seq)]
 
     def _settle(self, message: Message, by: Attachment | None, result: Settlement) -> None:
         seq, first_sent_ms = message.seq, 0
         for connection in self.connections.values():
+            copied = connection.early is not None and seq in connection.early
             sent_ms = connection.land(message)
             if connection is by:
                 first_sent_ms = sent_ms or 0
-            elif sent_ms is not None or seq <= connection.sent:
+            elif sent_ms is not None or seq <= connection.sent or copied:
                 result.revoked.setdefault(connection.conn, []).append(message.envelope.id)
         result.messages.append((message, first_sent_ms))
         if self.inbox is not None:

@@ -92,6 +92,16 @@ def object_bytes(epoch: str, seq: int, attempt: int, body: bytes) -> bytes:
     return _OBJECT % (seq, epoch.encode(), seq, attempt, body)
 
 
+def early_bytes(seq: int, attempt: int, body: bytes) -> bytes:
+    """The object of an early copy: without `event_id`, so that nobody takes it for a cursor."""
+    return b'{"seq":%d,"early":true,"attempt":%d,%b}' % (seq, attempt, body)
+
+
+def early_frame(messages: Sequence[tuple[int, int, bytes]]) -> bytes:
+    """One `early` frame of (seq, attempt, body) triples."""
+    return b'{"type":"early","messages":[%b]}' % b",".join([early_bytes(*message) for message in messages])
+
+
 def frame_bytes(epoch: str, messages: Sequence[tuple[int, int, bytes]]) -> bytes:
     """One `messages` frame of (seq, attempt, body) triples, in the order given."""
     prefix = epoch.encode()

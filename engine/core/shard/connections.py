@@ -143,7 +143,16 @@ class Connections:
                 self.settled(mailbox, settlement, None, now_ms)
         conn, path = (session, record.conn), self._paths[session]
         connection = Attachment(
-            conn, record.kind, record.session, record.device, mailbox.floor, now_ms, record.topics, path, counts=record.counts
+            conn,
+            record.kind,
+            record.session,
+            record.device,
+            mailbox.floor,
+            now_ms,
+            record.topics,
+            path,
+            counts=record.counts,
+            early=record.early,
         )
         while len(mailbox.connections) >= self._limits.connections_per_user_max:
             oldest = next(iter(mailbox.connections))

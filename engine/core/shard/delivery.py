@@ -15,13 +15,13 @@ from typing import Final, TypeGuard
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.broadcast_log import BodyCache
 from engine.core.mailbox.mailbox import Mailbox, Settlement
-from engine.core.mailbox.send import Sendable, SendLimits, send
+from engine.core.mailbox.send import Early, Sendable, SendLimits, send
 from engine.core.model.message import Message, SharedBody
 from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import MailboxStore
 from engine.core.shard.output import ShardOutput, place_of
 from engine.core.wire.outcomes import Outcome
-from engine.core.wire.records import Deliver, DeliverShared, GapRange, Revoke, Shared
+from engine.core.wire.records import Deliver, DeliverEarly, DeliverShared, GapRange, Revoke, Shared
 
 ARM_AHEAD_MS: Final = 60
 """How long before it fires a retry timer is sent to its scheduler: a few pacing intervals and the latency of one call."""
@@ -128,6 +128,10 @@ class Delivery:
             if type(part) is list:
                 self._output.sent(mailbox, part, connection, now_ms)
                 self._deliver(session, conn, part)
+            elif isinstance(part, Early):
+                self._output.sent(mailbox, part.messages, connection, now_ms)
+                copies = [(seq, attempt, bytes(body)) for seq, attempt, body in part.messages]
+                self._to_edges.append((session, DeliverEarly(conn, copies)))
             else:
                 self._to_edges.append((session, GapRange(conn, *part)))
                 self._mailbox_store.mark(mailbox)
@@ -153,7 +157,7 @@ class Delivery:
         if self._output.outcomes is not None:
             self._output.outcomes.add(Outcome(mailbox.key, now_ms, "superseded", id, message.seq))
         for connection in mailbox.connections.values():
-            if connection.sent >= message.seq:
+            if connection.sent >= message.seq or (connection.early and message.seq in connection.early):
                 self._revoke(mailbox, connection, [id], "superseded", now_ms)
 
     def release(self, now_ms: int, messages_max: int) -> None:
@@ -250,7 +254,7 @@ class Delivery:
             self.watch(mailbox, now_ms)
 
 
-def _all_shared(part: tuple[int, int] | list[tuple[int, int, bytes]]) -> TypeGuard[list[tuple[int, int, SharedBody]]]:
+def _all_shared(part: tuple[int, int] | list[tuple[int, int, bytes]] | Early) -> TypeGuard[list[tuple[int, int, SharedBody]]]:
     if type(part) is not list or type(part[0][2]) is not SharedBody:
         return False
     return len(part) == 1 or all(type(body) is SharedBody for _, _, body in part)

@@ -6,7 +6,8 @@ keep a record at a few bytes of overhead, and decoding (0.2-0.6 us each) at a fr
 Directions:
     Edge -> Shard       Post, Attach, Detach, Ack, AckIds, Nack, Written, Explain, Settle, Probe, Subscribe,
                         SetProfile, ChangeProfile, GetProfile, Happened, Trace, ReadBacklog, ReadInbox, MarkInbox, ReadUser
-    Shard -> Edge       Posted, Welcome, Deliver, Shared, DeliverShared, Revoke, Gap, Hangup, Fault, Moved, Settled, Probed, Subscribed,
+    Shard -> Edge       Posted, Welcome, Deliver, DeliverEarly, Shared, DeliverShared, Revoke, Gap, Hangup, Fault, Moved, Settled, Probed,
+                        Subscribed,
                         ProfileIs, Followed, Explained, Traced, BacklogIs, InboxIs, InboxMarked, Counts, UserIs
     Edge -> Scheduler   Schedule, Inspect, Reschedule, Cancel, CancelAll, ListTimers
     Scheduler -> Edge   TimerAnswer
@@ -435,6 +436,7 @@ class Attach(Struct, array_like=True, tag=2, gc=False):
     sent: int = 0  # with resume: highest sequence already written to this connection
     topics: tuple[str, ...] = ()  # of which the bearer's token makes it a member
     counts: bool = False  # the client wants the counts of the inbox
+    early: bool = False  # the edge takes `DeliverEarly`
 
 
 class Detach(Struct, array_like=True, tag=3, gc=False):
@@ -518,6 +520,13 @@ class Welcome(Struct, array_like=True, tag=32, gc=False):
 
 class Deliver(Struct, array_like=True, tag=33, gc=False):
     """Messages for one connection, in sequence order: [(seq, attempt, body)]."""
+
+    conn: int
+    messages: Annotated[list[tuple[int, int, bytes]], Meta(min_length=1)]
+
+
+class DeliverEarly(Struct, array_like=True, tag=67, gc=False):
+    """Early copies for one connection, as `Deliver.messages`: they are not in sequence with it, and advance no position."""
 
     conn: int
     messages: Annotated[list[tuple[int, int, bytes]], Meta(min_length=1)]
@@ -761,6 +770,7 @@ FromShard = (
     Posted
     | Welcome
     | Deliver
+    | DeliverEarly
     | Shared
     | DeliverShared
     | Revoke

@@ -5,10 +5,15 @@ from __future__ import annotations
 from copy import deepcopy
 
 import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from engine.core.mailbox.conflation import DEFAULTS, decide
+from engine.core.mailbox.id_lookup import seqs_shown
 from engine.core.mailbox.mailbox import Mailbox
-from engine.core.mailbox.send import Sendable, SendLimits, send
+from engine.core.mailbox.send import Early, Sendable, SendLimits, send
 from engine.core.model.constants import HIGH, LOW
+from engine.core.model.message import Collapsing, Message
 from tests.support.mailbox_states import LATER_MS, LIMITS, POLICY, append, connect, first_connection, mailboxes_after_two_events, state_of
 
 
@@ -110,3 +115,167 @@ def test_with_four_windows_acknowledged_above_an_exhausted_one_nothing_more_is_s
     assert sent(mailbox, limits=limits) is None
     mailbox.settle([1], None, 0, POLICY)
     assert sent(mailbox, limits=limits) == Sendable([[(10, 1, b"a")]])
+
+
+# -- early copies -----------------------------------------------------------------------------------------------------
+
+
+def crowded(*priorities: int) -> Mailbox:
+    """A connection that takes early copies, its window full of low messages, and messages of these priorities behind."""
+    mailbox = Mailbox("t:u", 0)
+    connect(mailbox, 0, early=True)
+    for priority in (*[LOW] * LIMITS.window, *priorities):
+        append(mailbox, priority, LATER_MS, b"x")
+        if mailbox.head == LIMITS.window:
+            sent(mailbox)
+    return mailbox
+
+
+def test_high_message_behind_full_window_is_sent_early_once() -> None:
+    mailbox = crowded(LOW, HIGH)
+    assert sent(mailbox) == Sendable([Early([(6, 1, b"x")])])
+    assert first_connection(mailbox).sent == LIMITS.window
+    assert sent(mailbox) is None
+    mailbox.settle_through(4, first_connection(mailbox), 30, POLICY)
+    assert sent(mailbox) == Sendable([[(5, 1, b"x"), (6, 2, b"x")]]), "unacknowledged, it comes in its place"
+
+
+def test_early_copy_acknowledged_by_id_is_not_sent_again() -> None:
+    mailbox = crowded(LOW, HIGH)
+    sent(mailbox)
+    connection = first_connection(mailbox)
+    mailbox.settle(seqs_shown(mailbox, ["id-6"], connection), connection, 30, POLICY)
+    assert (mailbox.floor, mailbox.acked) == (0, {6})
+    mailbox.settle_through(5, connection, 30, POLICY)
+    assert sent(mailbox) is None
+    assert mailbox.floor == 6
+
+
+def test_early_copies_beyond_their_room_wait_for_it() -> None:
+    mailbox = crowded(LOW, HIGH, HIGH)
+    assert sent(mailbox) == Sendable([Early([(6, 1, b"x")])])
+    connection = first_connection(mailbox)
+    mailbox.settle([6], connection, 30, POLICY)
+    assert sent(mailbox) == Sendable([Early([(7, 1, b"x")])])
+
+
+def test_early_copy_is_never_superseded() -> None:
+    mailbox = crowded(LOW, HIGH)
+    known = Collapsing(6, 1, HIGH, True)
+    assert decide(mailbox, known, HIGH, True, DEFAULTS).supersedes == 6
+    sent(mailbox)
+    assert decide(mailbox, known, HIGH, True, DEFAULTS).supersedes == 0
+
+
+def test_early_copy_is_revoked_when_acknowledged_elsewhere() -> None:
+    mailbox = crowded(LOW, HIGH)
+    sent(mailbox)
+    assert mailbox.settle([6], None, 30, POLICY).revoked == {first_connection(mailbox).conn: ["id-6"]}
+
+
+class EarlyCopies(RuleBasedStateMachine):
+    """Two connections whose clients drop repeats by id, and acknowledge in any order; numbers, ids, ends and cold messages at random."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mailbox = Mailbox("t:u", 0)
+        self.number = 0
+        self.acknowledged: set[int] = set()
+        self.in_order: dict[int, list[int]] = {}  # by connection: first sends in place
+        self.early: dict[int, set[int]] = {}
+        for _ in range(2):
+            self.open()
+
+    def open(self) -> None:
+        self.number += 1
+        self.in_order[self.number], self.early[self.number] = [], set()
+        connect(self.mailbox, self.number, early=True)
+        first = self.mailbox.connections[("edge-0/a", self.number)]
+        first.sent = self.mailbox.floor
+        first.spend(self.mailbox.hot)
+        if first.early:
+            first.early.clear()
+        first.looked = 0
+        self.pump()
+
+    def pump(self) -> None:
+        for (_, number), connection in self.mailbox.connections.items():
+            sendable = send(self.mailbox, connection, 20, LIMITS, hold_low=False)
+            while sendable is not None:
+                for part in sendable.parts:
+                    if isinstance(part, Early):
+                        assert connection.early is not None
+                        assert len(connection.early) <= 1
+                        for seq, _, _ in part.messages:
+                            assert seq not in self.early[number], "an early copy is sent once on a connection"
+                            assert seq not in self.acknowledged
+                            self.early[number].add(seq)
+                    elif isinstance(part, list):
+                        assert not self.acknowledged.intersection(seq for seq, _, _ in part)
+                        self.in_order[number] += [seq for seq, _, _ in part]
+                if sendable.load_from:
+                    last = min(sendable.load_from + 3, self.mailbox.head)
+                    found = [self.bodies[seq] for seq in range(sendable.load_from, last + 1) if seq in self.bodies]
+                    self.mailbox.loaded(sendable.load_from, last, [deepcopy(message) for message in found])
+                sendable = send(self.mailbox, connection, 20, LIMITS, hold_low=False)
+
+    bodies: dict[int, Message]
+
+    @initialize()
+    def begin(self) -> None:
+        self.bodies = {}
+
+    @rule(priority=st.sampled_from([HIGH, LOW, LOW]))
+    def publish(self, priority: int) -> None:
+        append(self.mailbox, priority, LATER_MS, b"x")
+        self.bodies[self.mailbox.head] = deepcopy(self.mailbox.hot[self.mailbox.head])
+        self.pump()
+
+    @rule(which=st.integers(0, 1), data=st.data())
+    def acknowledge_in_order(self, which: int, data: st.DataObject) -> None:
+        connection = list(self.mailbox.connections.values())[which]
+        shown = self.in_order[connection.conn[1]]
+        if shown:
+            seq = data.draw(st.sampled_from(shown))
+            self.acknowledged.update(range(1, seq + 1))
+            self.mailbox.settle_through(seq, connection, 30, POLICY)
+            self.pump()
+
+    @rule(which=st.integers(0, 1), data=st.data())
+    def acknowledge_by_id(self, which: int, data: st.DataObject) -> None:
+        connection = list(self.mailbox.connections.values())[which]
+        shown = sorted({*self.in_order[connection.conn[1]], *self.early[connection.conn[1]]})
+        if shown:
+            seq = data.draw(st.sampled_from(shown))
+            self.acknowledged.add(seq)
+            self.mailbox.settle(seqs_shown(self.mailbox, [f"id-{seq}"], connection), connection, 30, POLICY)
+            self.pump()
+
+    @rule(which=st.integers(0, 1))
+    def reconnect(self, which: int) -> None:
+        self.mailbox.detach(list(self.mailbox.connections)[which])
+        self.open()
+
+    @rule()
+    def cool(self) -> None:
+        self.mailbox.spilled = self.mailbox.head
+        self.mailbox.cool()
+
+    @invariant()
+    def nothing_unacknowledged_is_settled(self) -> None:
+        mailbox = self.mailbox
+        pending = {seq for seq in range(1, mailbox.head + 1) if mailbox.is_pending(seq)}
+        assert pending == set(range(1, mailbox.head + 1)) - self.acknowledged
+        for seqs in self.in_order.values():
+            assert seqs == sorted(set(seqs))
+
+    def teardown(self) -> None:
+        for connection in list(self.mailbox.connections.values())[:1]:
+            while pending := [seq for seq in range(1, self.mailbox.head + 1) if self.mailbox.is_pending(seq)]:
+                self.pump()
+                assert pending[0] in self.in_order[connection.conn[1]], "each pending message comes in its place"
+                self.acknowledged.add(pending[0])
+                self.mailbox.settle([pending[0]], connection, 30, POLICY)
+
+
+TestEarlyCopies = EarlyCopies.TestCase

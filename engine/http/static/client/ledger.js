@@ -1,5 +1,5 @@
 /**
- * @typedef {{seq: number, id: string, event_id: string, type: string, priority: "high" | "normal" | "low", ts: number, attempt: number,
+ * @typedef {{seq: number, id: string, event_id: string, type: string, priority: "high" | "normal" | "low", ts: number, attempt: number, early?: true,
  *   actor?: any, target?: any, context?: any, url?: string, data?: any, count?: number, actors?: any[], text?: string, replaces?: string}} Message
  */
 
@@ -17,6 +17,8 @@ export function parseEventId(text) {
  *
  * A message is *open* from when it is shown until it is settled: acknowledged, refused, or handled on another device. A refusal settles
  * when the server confirms it; until then it is said again on every connection, and the cursor does not pass the message.
+ *
+ * An early copy (`early`) has no event id. It is acknowledged by id, and comes again in its place unless the server settled it.
  */
 export class Ledger {
   /** @type {Map<string, Message>} shown and not settled, in the order of arrival */ #open = new Map();
@@ -75,8 +77,12 @@ export class Ledger {
     const { id, seq, event_id } = message;
     const epoch = parseEventId(event_id)?.epoch ?? this.epoch ?? "";
     if (epoch !== this.epoch) this.welcome({ epoch, resumed: "new", from: seq });
-    this.#high = Math.max(this.#high, seq);
-    if (this.#open.has(id)) return "open";
+    if (!message.early) this.#high = Math.max(this.#high, seq); // an early copy moves no cursor
+    const open = this.#open.get(id);
+    if (open) {
+      if (open.early && !message.early) this.#open.set(id, message); // its place is reached
+      return "open";
+    }
     if (this.#refused.has(id) || !this.#isSettled(message, epoch)) {
       this.#open.set(id, message);
       return this.#refused.has(id) ? "open" : "new";

@@ -585,7 +585,7 @@ export class NotifyClient extends EventTarget {
     if (link.shared) this.#alive(link);
     if (RELAYED.has(frame.type)) this.#relay(frame);
     if (frame.type === "welcome") this.#welcomed(link, frame);
-    else if (frame.type === "messages") this.#deliver(link, frame.messages);
+    else if (frame.type === "messages" || frame.type === "early") this.#deliver(link, frame.messages);
     else if (frame.type === "nacked") this.#ledger.revoke(frame.ids);
     else if (frame.type === "revoke") {
       const ids = this.#ledger.revoke(frame.ids);
