@@ -55,6 +55,33 @@ async def test_the_cursor_never_passes_a_message_that_is_not_settled(page: Page,
     ]
 
 
+async def test_early_copy_is_acknowledged_by_id_and_moves_no_cursor(page: Page, scripted: ScriptedEngine) -> None:
+    steps = await run(
+        page,
+        scripted,
+        """const ledger = new client.Ledger(), steps = [];
+        const receive = (seq) => ledger.receive({ id: `m${seq}`, seq, event_id: `7-${seq}` });
+        const early = (seq) => ledger.receive({ id: `m${seq}`, seq, early: true });
+        ledger.welcome({ epoch: "7", resumed: "new", from: 1 });
+        receive(1); steps.push([early(4), early(5), early(4)]);
+        ledger.settle("m1"); ledger.settle("m4");
+        steps.push([ledger.lastEventId, ledger.takeAcks()]);
+        steps.push([2, 3, 4, 5, 6].map(receive));
+        for (const seq of [2, 3, 6]) ledger.settle(`m${seq}`);
+        steps.push(ledger.lastEventId);
+        ledger.settle("m5");
+        steps.push(ledger.lastEventId);
+        return steps;""",
+    )
+    assert steps == [
+        ["new", "new", "open"],
+        ["7-1", [{"seq": 1}, {"ids": ["m4"]}]],
+        ["new", "new", "settled", "open", "new"],
+        "7-4",
+        "7-6",
+    ]
+
+
 async def test_ids_are_remembered_up_to_a_limit(page: Page, scripted: ScriptedEngine) -> None:
     verdicts = await run(
         page,

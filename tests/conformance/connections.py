@@ -224,6 +224,8 @@ class PollConnection(Connection):
             await self._take_in({"type": "welcome", "epoch": epoch, "resumed": body["resumed"]})
         for gap in body.get("gaps", ()):
             await self._take_in({"type": "gap", **gap})
+        if "early" in body:
+            await self._take_in({"type": "early", "messages": body["early"]})
         known = {one["id"] for one in self.messages}
         fresh = [one for one in body["messages"] if one["id"] not in known]
         if fresh:

@@ -176,6 +176,35 @@ async def window(server: Server, _random: random.Random) -> None:
 
 
 @promise
+async def early_copies(server: Server, _random: random.Random) -> None:
+    """A high message passes 600 low ones without an ACK, without a cursor, and is settled by id or comes again in its place."""
+    for transport in TRANSPORTS[:2]:  # between two polls the messages may leave memory
+        user = server.user()
+        for _ in range(3):
+            await user.publish(*[{"priority": "low", "data": {"text": "low"}}] * 200)
+        async with user.connection(transport) as connection:
+            await connection.take(200)
+            results = await user.publish(*[{"priority": "high", "data": {"text": "direct"}}] * 2)
+            if transport == "sse":  # a written message makes room there: nothing waits
+                await connection.take(602)
+            else:
+                await _check_early_copies(connection, *results)
+
+
+async def _check_early_copies(connection: Connection, settled: Frame, left: Frame) -> None:
+    def copies() -> dict[str, Frame]:
+        return {one["id"]: one for frame in connection.of_type("early") for one in frame["messages"]}
+
+    await connection.until(lambda: len(copies()) == 2, "two early copies", 5)
+    assert all(one["early"] is True and "event_id" not in one for one in copies().values())
+    assert copies()[left["id"]]["seq"] == left["seq"]
+    await connection.ack(settled["id"])
+    await connection.ack(seq=settled["seq"] - 1)
+    await connection.until(lambda: left["id"] in {one["id"] for one in connection.messages}, "the repeat in its place")
+    assert settled["id"] not in {one["id"] for one in connection.messages}
+
+
+@promise
 async def idempotency(server: Server, _random: random.Random) -> None:
     """A repeated publish under one id is a `duplicate` with the first number; with another payload it is `409`."""
     user = server.user()
