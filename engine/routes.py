@@ -70,6 +70,7 @@ from engine.http.description.document import document
 from engine.http.error_responses import handlers
 from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, conflict, forbidden, not_found, unavailable
 from engine.http.request_body import read_body
+from engine.http.routed_path import ENCODED_SLASH
 from engine.publish.media_types import Content
 from engine.publish.request_trace import RequestTrace
 from engine.transports.http_protocol import FastPaths
@@ -97,8 +98,18 @@ Rebalance = Callable[[str], Awaitable[Mapping[str, Any]]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-class _TextConvertor(PathConvertor):
-    """As `path`, and with line breaks: what a name may hold is for its endpoint to say, with more than a 404."""
+class _SegmentConvertor(PathConvertor):
+    """One segment of the path, also with line breaks: what a name may hold is for its endpoint to say, with more than a 404."""
+
+    regex = r"[^/]*"
+
+    def convert(self, value: str) -> str:
+        """With the slashes that were encoded."""
+        return value.replace(ENCODED_SLASH, "/")
+
+
+class _RestConvertor(_SegmentConvertor):
+    """The rest of the path."""
 
     regex = r"(?s:.*)"
 
@@ -109,7 +120,8 @@ class _LetterConvertor(PathConvertor):
     regex = LETTER_PATTERN
 
 
-register_url_convertor("text", _TextConvertor())
+register_url_convertor("segment", _SegmentConvertor())
+register_url_convertor("rest", _RestConvertor())
 register_url_convertor("letter", _LetterConvertor())
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -176,13 +188,13 @@ def app(services: EdgeServices) -> Starlette:
         _route("/v1/scheduled/{sid}", GET=api.inspect, PATCH=api.reschedule, DELETE=api.cancel),
         _route("/v1/events", POST=api.event),
         _route("/v1/subscriptions", GET=api.list_subscriptions),
-        _route("/v1/subscriptions/{topic:text}", PUT=api.subscribe, DELETE=api.unsubscribe),
-        _route("/v1/users/{user:text}/profile", GET=api.get_profile, PUT=api.set_profile, DELETE=api.forget_profile),
+        _route("/v1/subscriptions/{topic:rest}", PUT=api.subscribe, DELETE=api.unsubscribe),
+        _route("/v1/users/{user:segment}/profile", GET=api.get_profile, PUT=api.set_profile, DELETE=api.forget_profile),
         _route("/v1/preferences", GET=api.preferences, PATCH=api.change_preferences),
         _route("/v1/unsubscribe-links", POST=api.unsubscribe_links),
         _route(unsubscribing.PATH, GET=api.ask_unsubscribe, POST=api.unsubscribe_by_link),
-        _route("/v1/users/{user:text}/messages/{message:text}", GET=api.timeline),
-        _route("/v1/users/{user:text}", GET=api.user_report, DELETE=api.erase),
+        _route("/v1/users/{user:segment}/messages/{message:rest}", GET=api.timeline),
+        _route("/v1/users/{user:segment}", GET=api.user_report, DELETE=api.erase),
         _route("/v1/explain", POST=api.explain),
         _route("/v1/signals", GET=api.signals, POST=api.count),
         _route("/v1/ack", POST=api.acknowledge),

@@ -17,6 +17,16 @@ from engine.errors import ActionFailed
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """The addresses of a name. Raises OSError."""
 
+_NOT_PUBLIC: Final = tuple(
+    IPv6Network(network)
+    for network in (
+        "::/96",  # IPv4-compatible (RFC 4291, section 2.5.5.1): some systems connect to the IPv4 address
+        "::ffff:0:0:0/96",  # IPv4-translated (RFC 2765): likewise
+        "64:ff9b:1::/48",  # local-use translation (RFC 8215): where the IPv4 address stands depends on the site
+        "fec0::/10",  # site-local (RFC 3879)
+    )
+)
+
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 """RFC 6052: the last four bytes are the IPv4 address to which a translator sends it on."""
 
@@ -71,6 +81,8 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
         embedded = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
         if address in _NAT64:
             embedded.append(IPv4Address(int(address) & 0xFFFF_FFFF))
+        if any(address in network for network in _NOT_PUBLIC):
+            return False
         if any(inner is not None and not is_public(inner) for inner in embedded):
             return False
         if address.ipv4_mapped is not None:

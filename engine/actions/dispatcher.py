@@ -33,6 +33,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from engine.actions.ray_targets import REASON_CHARS_MAX
 from engine.config import Config
 from engine.core.edge.circuit_breaker import BreakerLimits, BreakerState, CircuitBreaker
 from engine.core.model.action import Target, parse_target
@@ -49,6 +50,9 @@ log = logging.getLogger(__name__)
 _TARGETS_MS: Final = 1000
 """Between looks for new targets."""
 
+_FORGET_MS: Final = 3_600_000
+"""A target without actions for so long is forgotten. Looking for its actions takes 0.2 ms of Redis a second."""
+
 _HOLDS_PER_CLAIM: Final = 5
 """How often held entries are held again before another edge could claim them."""
 
@@ -60,6 +64,8 @@ class Streams(Protocol):
     """Where the actions are, see `engine.store.action_stream`."""
 
     async def targets(self) -> set[str]: ...
+
+    async def forget(self, target: str) -> None: ...
 
     async def read(self, target: str, count: int, *, again: bool = False) -> list[QueuedAction]: ...
 
@@ -90,13 +96,14 @@ def _label(target: str) -> str:
 class _Lane:
     """One target: what this edge holds of it, and its breaker."""
 
-    def __init__(self, target: str, breaker: CircuitBreaker) -> None:
+    def __init__(self, target: str, breaker: CircuitBreaker, now_ms: int) -> None:
         self.target = target
         self.label = _label(target)
         self.breaker = breaker
         self.held: dict[str, asyncio.Task[None]] = {}
         self.calling = 0
         self.taken_over = False  # what was pending for the edge's last process
+        self.used_ms = now_ms  # when it last held an action
         self.outcomes: Counter[str] = Counter()  # `done` and `given_up` of actions, `failed` of tries
 
 
@@ -176,8 +183,11 @@ class Dispatcher:
         """Read what there is room for, and begin to carry it out. Raises StorageUnavailable."""
         now_ms = self._clock()
         if not self._lanes or now_ms - self._targets_ms >= _TARGETS_MS:
-            for target in sorted(await self._streams.targets() - self._lanes.keys()):
-                self._lanes[target] = _Lane(target, CircuitBreaker(self._limits, now_ms))
+            known = await self._streams.targets()
+            for target in [lane.target for lane in self._lanes.values() if lane.target not in known and not lane.held]:
+                del self._lanes[target]
+            for target in sorted(known - self._lanes.keys()):
+                self._lanes[target] = _Lane(target, CircuitBreaker(self._limits, now_ms), now_ms)
             self._targets_ms = now_ms
         hold = now_ms - self._held_ms >= self._config.action_claim_ms / _HOLDS_PER_CLAIM
         for lane in self._lanes.values():
@@ -185,6 +195,11 @@ class Dispatcher:
             if hold and lane.held:
                 await self._hold(lane)
             await self._fill(lane, claim=hold)
+            if lane.held:
+                lane.used_ms = now_ms
+            elif now_ms - lane.used_ms >= _FORGET_MS:
+                lane.used_ms = now_ms
+                await self._streams.forget(lane.target)
         if hold:
             self._held_ms = now_ms
 
@@ -293,6 +308,11 @@ class Dispatcher:
                 await self._call(target, action)
         except TimeoutError:
             raise ActionFailed(f"no answer within {timeout_s:g} s") from None
+        except ActionFailed:
+            raise
+        except Exception as error:  # a defect here: tried again, it would fail again, and hold up the others
+            log.exception("the action %s of tenant %s could not be called", action.key, action.tenant)
+            raise ActionFailed(f"{type(error).__name__}: {error}"[:REASON_CHARS_MAX], final=True) from error
 
     def _backoff_s(self, tries: int) -> float:
         """Exponential, with up to half of it taken off at random, so that what failed together is not tried again together."""

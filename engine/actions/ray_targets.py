@@ -2,7 +2,7 @@
 
 The method gets `{"key", "tenant", "user", "due", "message"}`, see `engine.actions.event_body`. It is done when it returns, whatever it
 returns. An exception may pass; so may an actor that does not exist yet or has died. A method that the actor does not have is refused for
-good.
+good, and so is one that does not take the call's argument.
 
 The rules file names the actors, and whoever writes it trusts them: Ray unpickles in the engine's process what they raise and return.
 """
@@ -52,6 +52,8 @@ class RayTargets:
             self._handles.pop(name, None)  # an actor of this name may be another one next time
             cause = getattr(error, "cause", None) or error
             raise ActionFailed(f"{type(cause).__name__}: {cause}"[:REASON_CHARS_MAX]) from error
+        except Exception as error:  # of the call itself: a signature that takes no single argument, for example
+            raise ActionFailed(f"{type(error).__name__}: {error}"[:REASON_CHARS_MAX], final=True) from error
 
     async def _find(self, target: ActorTarget) -> Any:
         """The actor's handle. Asks Ray's control service, in a thread: it may be away for long."""

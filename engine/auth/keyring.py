@@ -133,8 +133,8 @@ class Keyring:
         try:
             text = await asyncio.to_thread(_download, self._url, self._config.jwks_timeout_ms / 1000)
             listed = read_jwks(text)
-        except (OSError, ValueError) as error:
-            log.warning("the keys at %s could not be read: %s", display_url(self._url), error)
+        except Exception as error:  # whatever a foreign server sends: the keys that were read last stay
+            log.warning("the keys at %s could not be read: %s", display_url(self._url), str(error) or type(error).__name__)
             return
         self._fetched_s = time.monotonic()
         if {name: _fingerprint(key) for name, key in listed.items()} != {name: _fingerprint(key) for name, key in self._listed.items()}:

@@ -18,8 +18,11 @@ from engine.http.problems import forbidden, problem_response
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _PREFLIGHT_AGE_S: Final = 600
 _METHODS: Final = b"GET, HEAD, POST, PUT, PATCH, DELETE"
-_HEADERS: Final = b"authorization, content-type, last-event-id, x-client-id, x-last-seq"
-_EXPOSED: Final = b"retry-after, www-authenticate"
+_HEADERS: Final = b"authorization, content-type, last-event-id, x-client-id, x-last-seq, if-match"
+_EXPOSED: Final = b"retry-after, www-authenticate, etag"
+
+_OWN_SITES: Final = (b"", b"same-origin", b"none")
+"""Values of `Sec-Fetch-Site` (Fetch Metadata) without an `Origin`: a program, a page of the engine, the address bar."""
 
 
 _FROM_ANYWHERE: Final = "/v1/unsubscribe"
@@ -47,7 +50,7 @@ class CrossOrigin:
             elif name == b"sec-fetch-site":
                 site = value
         if not origin:
-            if site == b"cross-site":  # an <img> or a link on another site: cookies, but no Origin
+            if site not in _OWN_SITES:  # an <img> or a link on another site, or on a sibling domain: cookies, but no Origin
                 await problem_response(forbidden("requests of other sites need an allowed origin"))(scope, receive, send)
             else:
                 await self._app(scope, receive, send)

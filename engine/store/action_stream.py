@@ -31,6 +31,7 @@ from engine.store.keys import action_stream_key, action_targets_key, dead_letter
 from engine.store.lua import Replicas, Script
 
 _APPEND = Script("action_append")
+_FORGET = Script("action_forget")
 _HOLD = Script("action_hold")
 _SETTLE = Script("action_settle")
 
@@ -114,6 +115,10 @@ class ActionStreams:
             raise StorageUnavailable(f"targets of actions: {error}") from error
         return {target.decode() for target in found}
 
+    async def forget(self, target: str) -> None:
+        """Forget a target that no action waits for; the next action for it makes it known again. Raises StorageUnavailable."""
+        await _FORGET.run(self._client, [action_stream_key(target), action_targets_key()], [target])
+
     async def read(self, target: str, count: int, *, again: bool = False) -> list[QueuedAction]:
         """Up to `count` actions for this edge: new ones, or `again` those that were pending for it already. Raises StorageUnavailable."""
         key = action_stream_key(target)
@@ -123,6 +128,8 @@ class ActionStreams:
             except ResponseError as error:
                 if not str(error).startswith("NOGROUP"):
                     raise
+                if not await self._client.exists(key):
+                    return []  # the target was forgotten
                 await self._make_group(key)
                 found = await self._read(key, count, again=again)
         except (RedisError, OSError) as error:
@@ -135,7 +142,7 @@ class ActionStreams:
 
     async def _make_group(self, key: str) -> None:
         try:
-            await self._client.xgroup_create(key, GROUP, "0", mkstream=True)
+            await self._client.xgroup_create(key, GROUP, "0")
         except ResponseError as error:
             if not str(error).startswith("BUSYGROUP"):  # another edge was faster
                 raise

@@ -56,7 +56,6 @@ import sys
 from collections import Counter, deque
 from collections.abc import Coroutine, MutableSet
 from typing import Any, Final, NamedTuple, cast
-from urllib.parse import unquote
 
 import httptools
 import uvicorn
@@ -70,6 +69,7 @@ from engine.errors import Unavailable
 from engine.gateway.paced_turns import PacedTurns
 from engine.http import error_responses
 from engine.http.problems import Problem, bad_request, problem_response
+from engine.http.routed_path import routed_path
 from engine.transports import http_framing, websocket_handshake
 from engine.transports.asgi import STATUS_LINES, TRANSPORT, AsgiExchange
 from engine.transports.kept_heads import KeptHeads
@@ -553,7 +553,7 @@ class HttpProtocol(asyncio.Protocol):
             "http_version": version,
             "method": self._parser.get_method().decode("ascii"),
             "scheme": "http",
-            "path": unquote(path.decode("ascii")),
+            "path": routed_path(path.decode("ascii")),
             "raw_path": path,
             "query_string": query_string,
             "root_path": "",
@@ -724,7 +724,7 @@ class HttpProtocol(asyncio.Protocol):
     def _asks_for_websocket(self) -> bool:
         """Does the request ask for a WebSocket where there is one, with nothing unanswered that could come to stand behind the 101?"""
         upgrade = next((value.lower() for name, value in reversed(self._headers) if name == b"upgrade"), b"")
-        path = unquote(self._url.partition(b"?")[0].decode("latin-1"))
+        path = routed_path(self._url.partition(b"?")[0].decode("latin-1"))
         return upgrade == b"websocket" and path in websocket_handshake.PATHS and self._version != "1.0" and not self.busy
 
     def _head_without_upgrade(self) -> bytes:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import Any, Final
-from urllib.parse import unquote
 
 from starlette.applications import Starlette
 
@@ -31,6 +30,7 @@ from engine.core.model.names import is_user
 from engine.gateway.gateway import Gateway
 from engine.http.error_responses import refusal
 from engine.http.problems import Problem, bad_request, content_too_large, forbidden, too_many_requests
+from engine.http.routed_path import routed_path
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class RayRequests:
             raise bad_request(f"the method: allowed are {', '.join(_METHODS)}")
         if not (isinstance(target, str) and target.startswith("/") and target.isascii() and target.isprintable()):
             raise bad_request("the target: a path that begins with /, percent-encoded")
-        if target.partition("?")[0] in _STREAMS:
+        if routed_path(target.partition("?")[0]) in _STREAMS:
             raise Problem(406, "a stream is no answer to a Ray call; use /v1/poll")
         if len(target) > self._config.request_head_bytes_max:
             raise Problem(414, f"the target: at most {self._config.request_head_bytes_max} characters")
@@ -122,7 +122,7 @@ class RayRequests:
             "http_version": "1.1",
             "method": method,
             "scheme": "http",
-            "path": unquote(path),
+            "path": routed_path(path),
             "raw_path": path.encode(),
             "query_string": query.encode(),
             "root_path": "",

@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from redis.asyncio import Redis
 
+from engine.actions import dispatcher as dispatcher_module
 from engine.actions.dispatcher import Dispatcher
 from engine.actions.webhooks import Webhooks
 from engine.actors.edge import clock, wall_ms
@@ -22,7 +24,7 @@ from engine.core.wire.records import Timer
 from engine.errors import ActionFailed, StorageUnavailable
 from engine.store.action_stream import ActionStreams, QueuedAction, append_actions
 from engine.store.dead_letter_stream import DeadLetterStream, StoredLetter
-from engine.store.keys import action_stream_key
+from engine.store.keys import action_stream_key, action_targets_key
 from engine.store.user_entries import drop_user_entries
 from tests.support.waiting import until
 from tests.support.webhook_target import SECRET, webhook_server
@@ -125,6 +127,34 @@ async def test_what_is_refused_for_good_is_a_dead_letter_with_the_reason(redis_c
         await until(lambda: is_empty(redis_client))
     (letter,) = await letters(redis_client)
     assert (letter.reason, letter.attempts, letter.action, letter.key) == ("refused: answered 410", 2, TARGET, "k1")
+
+
+async def test_a_failure_that_no_target_tells_is_a_dead_letter_after_one_try(redis_client: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    targets = Targets()
+    targets.answers = [KeyError("a defect")]  # type: ignore[list-item]
+    await act(redis_client, 1, 2)
+    async with dispatching(redis_client, targets) as dispatcher:
+        await until(lambda: is_empty(redis_client))
+        assert dispatcher.figures()[TARGET].outcomes == {"failed": 1, "given_up": 1, "done": 1}
+    (letter,) = await letters(redis_client)
+    assert (letter.reason, letter.attempts) == ("refused: KeyError: 'a defect'", 1)
+    assert len(targets.calls) == 2
+    assert "could not be called" in caplog.text
+
+
+async def test_a_target_without_actions_is_forgotten_until_the_next(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatcher_module, "_FORGET_MS", 50)
+    monkeypatch.setattr(dispatcher_module, "_TARGETS_MS", 20)
+    targets = Targets()
+    await act(redis_client, 1)
+    async with dispatching(redis_client, targets) as one, dispatching(redis_client, targets, "edge-1") as other:
+        await until(lambda: len(targets.calls) == 1)
+        await until(lambda: redis_client.exists(action_targets_key()), holds=lambda there: not there)
+        await until(lambda: not one.breakers() and not other.breakers())
+        assert not await redis_client.exists(action_stream_key(TARGET))
+        await act(redis_client, 2)
+        await until(lambda: targets.keys() == ["k1", "k2"])
+        await until(lambda: is_empty(redis_client))
 
 
 async def test_what_fails_for_too_long_is_given_up_but_never_without_a_try(redis_client: Redis) -> None:

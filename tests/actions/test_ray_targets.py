@@ -91,6 +91,15 @@ async def test_a_missing_method_and_the_engine_itself_are_refused_for_good(actor
         assert (await failure(targets, target)).final
 
 
+async def test_a_method_that_does_not_take_the_call_is_refused_for_good(actors: dict[tuple[str, str], Handle]) -> None:
+    """Ray compares the signature in `.remote()`, and raises there."""
+    touch = Method()
+    touch.remote = lambda _event: (_ for _ in ()).throw(TypeError("too many positional arguments"))  # type: ignore[assignment,method-assign]
+    actors["shop", "carts"] = Handle(touch)
+    error = await failure(RayTargets("engine"), ActorTarget("shop", "carts", "touch"))
+    assert (str(error), error.final) == ("TypeError: too many positional arguments", True)
+
+
 # -- a whole engine ------------------------------------------------------------------------------------------------------
 async def test_the_example_acts_when_its_rule_fires_and_not_when_it_was_cancelled(engine: RunningEngine) -> None:
     env = {"ENGINE_URL": engine.url, "ENGINE_TOKEN": engine.token("shop", "publish"), "RAY_AUTH_MODE": "token"}

@@ -215,6 +215,35 @@ async def test_the_keys_last_seen_are_used_while_their_list_is_away(key_server: 
 
 
 @pytest.mark.parametrize(
+    "answer",
+    [
+        b"garbage\r\n\r\n", b"HTTP/1.1 banana OK\r\n\r\n", b"", b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 200 + b"\r\n",
+        b"HTTP/1.1 200 " + b"x" * 70_000 + b"\r\n\r\n",
+    ],
+)  # fmt: skip
+async def test_an_answer_that_is_no_http_leaves_the_keys_last_seen(key_server: KeyServer, answer: bytes) -> None:
+    key_server.publish(one=RSA_KEY)
+    keyring = Keyring(Config(jwt_jwks_url=key_server.url, jwks_cache_s=1, jwks_refetch_s=1))
+    running = asyncio.create_task(keyring.run())
+
+    def malformed(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(answer)
+        handler.close_connection = True
+
+    try:
+        await until(lambda: status_of(keyring, "RS256", "one") == 200)
+        key_server.answer = malformed
+        before = key_server.requests
+        await until(lambda: key_server.requests > before + 1)
+        assert not running.done()
+        assert status_of(keyring, "RS256", "one") == 200
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
     ("body", "status", "headers"),
     [
         (b"", 200, {}),

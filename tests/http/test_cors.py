@@ -67,6 +67,7 @@ async def test_a_foreign_origin_is_refused_before_anything_happens() -> None:
 
 async def test_a_request_of_another_site_without_an_origin_is_refused() -> None:
     assert (await answer(("*",), sec_fetch_site="cross-site"))[0] == 403
+    assert (await answer(("*",), sec_fetch_site="same-site"))[0] == 403, "an image on a sibling domain would acknowledge"
     assert (await answer((), sec_fetch_site="same-origin"))[0] == 200
 
 

@@ -40,6 +40,16 @@ async def test_the_number_of_a_writer_is_stored_for_a_day(redis_client: Redis) -
     assert 86_000 < await redis_client.ttl(signals_writer_key("e0")) <= 86_400
 
 
+@pytest.mark.parametrize("amount", [1 << 62, 1 << 63, 1 << 70])
+async def test_a_sum_that_overflows_is_clamped_and_counts_the_others_once(redis_client: Redis, amount: int) -> None:
+    sums = CounterSums(redis_client)
+    await sums.add("e0", CounterBatch(1, {"acme:huge": 1 << 62}))
+    for _ in range(3):
+        await sums.add("e0", CounterBatch(2, {"acme:views": 5, "acme:huge": amount, "other:views": 7}))
+    assert await sums.read("acme", ["views", "huge"]) == [5, (1 << 63) - 1]
+    assert await sums.read("other", ["views"]) == [7]
+
+
 async def test_a_silent_redis_is_unavailable() -> None:
     client = Redis.from_url("unix:///nonexistent/redis.sock")
     for call in (CounterSums(client).add("e0", CounterBatch(1, {"a:b": 1})), CounterSums(client).read("a", ["b"])):

@@ -116,6 +116,7 @@ async def test_a_job_reads_the_events_of_a_tenant_that_may_listen_and_nothing_el
         ("\n", "GET", "/v1/poll", b"", 400),
         (7, "GET", "/v1/poll", b"", 400),
         ("u1", "GET", "/v1/sse", b"", 406),
+        ("u1", "GET", "/v1/%73se", b"", 406),
         ("u1", "GET", "/v1/sse?ack=explicit", b"", 406),
         ("u1", "GET", "/v1/ws", b"", 406),
         ("u1", "GET", "/v1/nothing", b"", 404),
