@@ -68,7 +68,6 @@ class Principal(Struct, frozen=True, gc=False):
     user: str
     scopes: frozenset[str]
     expires_s: int  # seconds since the epoch
-    last_seen_ts: int | None = None  # ms since the epoch, if the token has it
     topics: frozenset[str] | None = None  # that the bearer may subscribe to; None: all
     token_id: str = ""  # of the token: a digest of what was signed
     jti: str = ""  # the claim, if the token has it
@@ -98,7 +97,6 @@ class _Claims(Struct, gc=False):
     aud: str | list[str] = ""
     tenant: str = "default"
     scope: str = "connect"
-    last_seen_ts: int | None = None
     topics: list[str] | None = None
     jti: Any = None  # of any kind, as issuers have it: a token is not refused for it
     iat: Any = None
@@ -231,8 +229,6 @@ class Authenticator:
             raise Invalid(f"text of 1 to {config.id_chars_max} characters without control characters is needed", "sub")
         if not is_tenant(claims.tenant):
             raise Invalid("1 to 64 letters, digits, _ . and - are needed", "tenant")
-        if claims.last_seen_ts is not None and claims.last_seen_ts < 0:
-            raise Invalid("milliseconds since the epoch are needed", "last_seen_ts")
         topics = claims.topics or ()
         if len(topics) > TOKEN_TOPICS_MAX:
             raise Invalid(f"at most {TOKEN_TOPICS_MAX} are allowed", "topics")
@@ -243,7 +239,6 @@ class Authenticator:
             claims.sub,
             _scopes(claims.scope),
             int(claims.exp),
-            claims.last_seen_ts,
             None if claims.topics is None else frozenset(topics),
             token_id,
             "" if claims.jti is None else str(claims.jti),

@@ -35,7 +35,8 @@ _ACK_S: Final = 1.0
 
 
 class ReceivedNotification(Struct, frozen=True):
-    """A message for a user. Absent fields are None; `seq` grows by user, `event_id` is the cursor after this message."""
+    """A message for a user, with the members of `engine.client.Message`. Absent fields are None; `seq` grows by user, `event_id` is the
+    cursor after this message."""
 
     id: str
     seq: int
@@ -50,6 +51,14 @@ class ReceivedNotification(Struct, frozen=True):
     context: Any = None
     url: str | None = None
     collapse: Any = None
+    count: int | None = None
+    actors: list[Any] | None = None
+    first_ts: int | None = None
+    last_ts: int | None = None
+    text: str | None = None
+    replaces: str | None = None
+    traceparent: str | None = None
+    unsubscribe: str | None = None
 
 
 class _Answer(Struct):

@@ -29,7 +29,7 @@ def token(user: str = "u1", scope: str = "connect", **claims: Any) -> str:
 
 
 def principal(topics: list[str] | None) -> Principal:
-    return Principal("t", "u", frozenset(), 0, None, None if topics is None else frozenset(topics))
+    return Principal("t", "u", frozenset(), 0, None if topics is None else frozenset(topics))
 
 
 @pytest.mark.parametrize(

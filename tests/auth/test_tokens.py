@@ -77,18 +77,18 @@ def refusal(token: str, config: Config = CONFIG, now_s: float = NOW_S) -> Proble
 # -- Good tokens. ------------------------------------------------------------------------------------------------------
 def test_a_token_tells_who_its_bearer_is() -> None:
     issued = {"jti": "j1", "iat": NOW_S - 1.5}
-    token = signed(claims(tenant="acme", scope="connect publish", last_seen_ts=5, topics=["news"], extra={"a": 1}, **issued))
+    token = signed(claims(tenant="acme", scope="connect publish", topics=["news"], extra={"a": 1}, **issued))
     principal = Authenticator(CONFIG).token_principal(token, NOW_S)
     signed_part = hashlib.sha256(token.rpartition(".")[0].encode()).hexdigest()[:32]
     assert principal == Principal(
-        "acme", "ann", frozenset(("connect", "publish")), int(NOW_S) + 60, 5, frozenset(("news",)),
+        "acme", "ann", frozenset(("connect", "publish")), int(NOW_S) + 60, frozenset(("news",)),
         signed_part, "j1", int(NOW_S * 1000) - 1500,
     )  # fmt: skip
 
 
 def test_tenant_and_scope_have_defaults() -> None:
     principal = Authenticator(CONFIG).token_principal(signed(claims()), NOW_S)
-    assert (principal.tenant, principal.scopes, principal.last_seen_ts, principal.topics) == ("default", {"connect"}, None, None)
+    assert (principal.tenant, principal.scopes, principal.topics) == ("default", {"connect"}, None)
 
 
 def test_a_minted_token_is_accepted_with_issuer_and_audience() -> None:
@@ -241,8 +241,6 @@ def test_a_token_of_the_future_is_refused() -> None:
         ({"iss": 5}, "iss"),
         ({"aud": 5}, "aud"),
         ({"aud": [5]}, "aud"),
-        ({"last_seen_ts": "x"}, "last_seen_ts"),
-        ({"last_seen_ts": -1}, "last_seen_ts"),
         ({"topics": "news"}, "topics"),
         ({"topics": [5]}, "topics"),
         ({"topics": [""]}, "topics"),
@@ -309,7 +307,7 @@ def test_arbitrary_text_is_refused(text: str) -> None:
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*claims(tenant=1, scope=1, topics=1), "x"]), inner),
     ),
-    st.sampled_from(["sub", "exp", "tenant", "scope", "nbf", "aud", "topics", "last_seen_ts"]),
+    st.sampled_from(["sub", "exp", "tenant", "scope", "nbf", "aud", "topics"]),
 )
 def test_arbitrary_signed_claims_are_accepted_or_refused(value: object, name: str) -> None:
     for payload in (value, claims(**{name: value})):

@@ -29,7 +29,7 @@ claims = objects(
     {
         "sub": st.one_of(st.just(b'"u1"'), texts.map(encoded)), "exp": numbers, "nbf": numbers, "iss": json_tokens, "aud": json_tokens,
         "tenant": st.one_of(st.just(b'"t1"'), texts.map(encoded)), "scope": st.one_of(st.just(b'"connect admin"'), texts.map(encoded)),
-        "last_seen_ts": numbers, "topics": st.lists(texts, max_size=3).map(encoded),
+        "topics": st.lists(texts, max_size=3).map(encoded),
     },
     ["sub", "exp"],
 )  # fmt: skip
