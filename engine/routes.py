@@ -51,7 +51,7 @@ from engine.api.profiles import Preferences
 from engine.api.publish_endpoint import PublishEndpoint, PublishHead
 from engine.api.rules_endpoint import RulesEndpoint
 from engine.api.token_revocation import TokenRevocations
-from engine.api.unsubscribing import LinkKey, Unsubscribing
+from engine.api.unsubscribing import LinkKey, RememberedKey, Unsubscribing
 from engine.auth import tokens
 from engine.auth.tokens import Authenticator, Principal
 from engine.auth.topic_permissions import check_topics, mailbox_of, memberships, permits
@@ -265,9 +265,11 @@ class _Api:
         self.config = config = services.config
         self._services = services
         self._rules = rules = services.rules
-        message_links = MessageLinks(config, services.link_key, gateway.wall_ms)
+        link_key = RememberedKey(services.link_key, gateway.clock)
+        message_links = MessageLinks(config, link_key, gateway.wall_ms)
         self.publisher = PublishEndpoint(gateway, services.authenticator, config, rules.rule_book, message_links)
         self.sockets = Sockets(gateway, services.authenticator, config, self.publisher)
+        self._described: dict[tuple[str, ...], bytes] = {}  # the OpenAPI document, by the names of categories in it
         self._events = EventEndpoint(
             config, gateway.shard_client, rules.rule_book, rules.sample, gateway.wall_ms, gateway.metrics, message_links
         )
@@ -277,9 +279,7 @@ class _Api:
         self._digests = Digests(config, gateway, services.bodies, services.digest_model)
         self._history = History(config, services.query_history)
         self._preferences = Preferences(config, gateway.shard_client, rules.rule_book)
-        self._unsubscribing = Unsubscribing(
-            config, gateway.shard_client, self._preferences, rules.rule_book, services.link_key, gateway.wall_ms
-        )
+        self._unsubscribing = Unsubscribing(config, gateway.shard_client, self._preferences, rules.rule_book, link_key, gateway.wall_ms)
 
     def authenticate(self, request: Request, scope: str) -> Principal:
         """The bearer of the token. Raises Problem: 401, 403 without the scope, where one is given, or 429, its tenant asks too often."""
@@ -752,9 +752,20 @@ class _Api:
         text, content_type = await metrics_page.page(self.gateway.metrics, self._services.status, request.headers.get("accept", ""))
         return Response(text, 200, {"Content-Type": content_type, "Vary": "accept"})
 
-    async def openapi(self, _request: Request) -> Response:
-        """`GET /openapi.json`."""
-        return _json(document(self.config, sorted(self._rules.rule_book.categories())))
+    async def openapi(self, request: Request) -> Response:
+        """`GET /openapi.json`: built once for each set of categories, whose names only the bearer of a token learns."""
+        try:
+            self._services.authenticator.authenticate(request.headers, request.scope["query_string"], now_s=self.gateway.wall_ms() / 1000)
+        except Problem:
+            names: tuple[str, ...] = ()
+        else:
+            names = tuple(sorted(self._rules.rule_book.categories()))
+        if names not in self._described:
+            self._described = {
+                (): self._described.get(()) or _encode(document(self.config, ())),
+                names: _encode(document(self.config, names)),
+            }
+        return Response(self._described[names], 200, {"Vary": "authorization, cookie"}, "application/json")
 
 
 class _Publish:

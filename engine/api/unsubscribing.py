@@ -48,7 +48,32 @@ FORM_BYTES_MAX: Final = 4096  # of the page's own form, or of a mail program's; 
 _LINKS_AT_ONCE: Final = 50  # about a millisecond of signing
 
 LinkKey = Callable[[], Awaitable[bytes]]
-"""The key that links are signed with. Raises StorageUnavailable. It is asked for each time: Redis may have lost it, and another be made."""
+"""The key that links are signed with. Raises StorageUnavailable. It is asked for again and again: Redis may have lost it, and another be
+made."""
+
+_KEY_MS: Final = 1000
+
+
+class RememberedKey:
+    """A key that storage is asked for once a second at most, so that requests with wrong signatures cost storage nothing.
+
+    Args:
+        ask: asks storage.
+        clock: milliseconds that never step.
+    """
+
+    def __init__(self, ask: LinkKey, clock: Callable[[], int]) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._key = b""
+        self._asked_ms = 0
+
+    async def __call__(self) -> bytes:
+        """The key. Raises StorageUnavailable."""
+        now_ms = self._clock()
+        if not self._key or now_ms - self._asked_ms >= _KEY_MS:
+            self._key, self._asked_ms = await self._ask(), now_ms
+        return self._key
 
 
 class _Wanted(Struct, forbid_unknown_fields=True, gc=False):

@@ -12,7 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from engine.api.unsubscribing import FORM_BYTES_MAX
+from engine.api import unsubscribing
+from engine.api.unsubscribing import FORM_BYTES_MAX, RememberedKey
 from engine.auth.tokens import mint
 from engine.auth.unsubscribe_links import LinkClaims, make_link_token
 from engine.core.model.category import DIGEST, OFF, ON
@@ -169,7 +170,23 @@ async def test_a_category_that_cannot_be_turned_off_any_more_is_refused_and_one_
         assert (answer.status_code, category in answer.text, choice(world, category=category)) == (status, True, kept)
 
 
-async def test_while_storage_is_away_the_page_asks_to_try_again(world: EdgeWorld) -> None:
+async def test_a_key_is_asked_of_storage_once_a_second_however_many_links_come() -> None:
+    asked: list[int] = []
+    now_ms = 5000
+
+    async def ask() -> bytes:
+        asked.append(now_ms)
+        return b"key %d" % len(asked)
+
+    key = RememberedKey(ask, lambda: now_ms)
+    assert {await key() for _ in range(100)} == {b"key 1"}
+    now_ms += 1000
+    assert {await key() for _ in range(100)} == {b"key 2"}
+    assert asked == [5000, 6000]
+
+
+async def test_while_storage_is_away_the_page_asks_to_try_again(world: EdgeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unsubscribing, "_KEY_MS", 0)
     path = await link(world)
     world.shard.profile_status = wire.UNAVAILABLE
     answer = await visit(world, "POST", path, headers={"Accept-Language": "zh-CN,zh;q=0.9"})

@@ -29,7 +29,7 @@ from engine.http.description.operation import PROBLEMS, Part, problem_response
 
 
 def document(config: Config, categories: Sequence[str]) -> Part:
-    """The whole document. `categories`: the names of those that are defined."""
+    """The whole document. `categories`: the names of those that are defined; empty where they are not to be told."""
     return {
         "openapi": "3.1.0",
         "info": {

@@ -123,7 +123,7 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
         "UnsubscribeLinksWanted": closed_object(
             "For whom, and of which category. Exactly one of `user` and `users`.",
             required=("category",),
-            category={"enum": list(categories)},
+            category={"enum": list(categories)} if categories else {"type": "string"},
             user=user_name(config),
             users=items_of(config, user_name(config)),
         )

@@ -250,7 +250,7 @@ def _options(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
             f" {config.context_bytes_max} bytes.",
         },
         "category": {
-            "enum": list(categories),
+            **({"enum": list(categories)} if categories else {"type": "string"}),
             "description": "Whose limits it counts against: one that the rules define, or `touch`. For users only.",
         },
     }

@@ -299,6 +299,9 @@ def test_a_message_is_as_described() -> None:
 async def test_the_answers_of_a_running_edge_are_as_described() -> None:
     async with edge_world() as world, world.http() as client, world.connect("u1") as socket:
         assert (await client.get("/openapi.json")).json() == document(world.config, CATEGORIES)
+        anyone = await client.get("/openapi.json", headers={"authorization": ""})
+        assert anyone.json() == document(world.config, ())
+        assert not [name for name in CATEGORIES if f'"{name}"' in anyone.text], "categories are for those with a token"
         item = {"user": "u1", "type": "a.b"}
 
         answer = await client.post("/v1/notifications", json=[item, {**item, "delay": 60, "id": "later"}])
