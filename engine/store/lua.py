@@ -1,8 +1,9 @@
 """Lua scripts, which Redis runs atomically, so that a fencing check and the write it protects are one step.
 
-The first element of a script's reply is a status: OK, FENCED (a newer epoch owns the keys), LOST (storage lacks a write it had
-confirmed), BEHIND (it lacks one it had not confirmed: too few replicas had it, and one without it was promoted), or one that the script
-defines. A script makes all its checks before its first write, so it applies whole or not at all;
+The first element of a script's reply is a status: OK, FENCED (a newer epoch owns the keys), NEWER (storage holds what memory has not
+seen), LOST (storage lacks a write it had confirmed), BEHIND (it lacks one it had not confirmed: too few replicas had it, and one
+without it was promoted), or one that the script defines. A script makes all its checks before its first write, so it applies whole or
+not at all;
 Redis itself rejects writes (out of memory, read-only, disk full) at the first write of a script and never later.
 
 The text of `scripts/FOLDER.lua` is put before each script of a folder. Scripts for one writer at a time are in `fenced`.
@@ -84,7 +85,7 @@ class Script:
         self._sha = sha1(self._text, usedforsecurity=False).hexdigest()
 
     async def run(self, client: redis.Redis, keys: Sequence[str], args: Sequence[Any], replicas: Replicas = NO_REPLICAS) -> list[Any]:
-        """Run it; returns the reply, whose status is none of FENCED, STALE, LOST and BEHIND.
+        """Run it; returns the reply, whose status is none of FENCED, NEWER, LOST and BEHIND.
 
         Raises:
             Fenced: a newer epoch owns the keys, or storage is newer than memory; nothing was written.
@@ -145,7 +146,7 @@ class Script:
         """Return the reply. Raises Fenced, DataLost or StorageUnavailable when its status says so."""
         if reply[0] == b"FENCED":
             raise Fenced(f"{self.name}: epoch {reply[1].decode()} owns the keys now")
-        if reply[0] == b"STALE":
+        if reply[0] == b"NEWER":
             raise Fenced(f"{self.name}: storage has a newer page of {reply[1].decode()} than memory")
         if reply[0] == b"LOST":
             raise DataLost(f"{self.name}: storage has lost {reply[1].decode()}, it is {reply[2].decode() or 'not there'}")

@@ -303,7 +303,7 @@ def replay_forgets_ids() -> Any:
 
     return both(
         patched(Mailbox, "remember", remember),
-        rewritten(journal._APPEND, (b"if #stamped > 0 or #own > 0 then", b"if false then")),
+        rewritten(journal._APPEND, (b"if #known > 0 then", b"if false then")),
     )
 
 
@@ -476,7 +476,7 @@ def a_retry_counts_again_in_its_window() -> Any:
     return both(
         patched(WindowItem, "mark", property(lambda self: b"%d" % id(self))),
         patched(Mailbox, "remember", forget),
-        rewritten(journal._APPEND, (b"if #stamped > 0 or #own > 0 then", b"if false then")),
+        rewritten(journal._APPEND, (b"if #known > 0 then", b"if false then")),
     )
 
 

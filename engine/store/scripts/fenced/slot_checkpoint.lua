@@ -9,7 +9,7 @@
 -- Returns {'OK', streams that passed a multiple of 64 entries...}: their size is to be measured (stream_trim.lua).
 -- mark is "<epoch>-<number>" of the last write. A write contains only what changed since the one it expects, so it must not be applied
 -- when that one is missing. One that was not confirmed may be missing without a loss: the journal has what it held.
--- A page whose head is below the stored one is refused, and all pages with it: {'STALE', mailbox key}. Numbers only grow, so the mailbox in
+-- A page whose head is below the stored one is refused, and all pages with it: {'NEWER', mailbox key}. Numbers only grow, so the mailbox in
 -- memory is of an older page, and would give out numbers again. A page that could not be read, or that is deleted first, is no measure.
 -- Tenants are counted in the same step: by how much this write changes what storage has, so that writing it again changes nothing.
 -- A user with a page is counted here; one with timers and no page is in `unpaged`, and counted by `timers_turn.lua`.
@@ -112,7 +112,7 @@ for i = 15, #KEYS do
   local stored = redis.call('HGET', KEYS[3], name) or ''
   stored_bytes[i] = #stored
   if page ~= '' and stored ~= '' and removed_at < 0 and readable == '1' and head_of(stored) > head_of(page) then
-    return {'STALE', name}
+    return {'NEWER', name}
   end
   look_at = look_at + 11 + 2 * count
 end
