@@ -75,7 +75,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "a_link_waits_for_its_port_instead_of_calling_through_ray": (95,),
     "a_shard_without_writes_does_not_notice_its_successor": (93,),
     "an_edge_trusts_a_session_that_its_shard_has_ended": (319,),
-    "what_was_under_way_when_a_link_broke_is_sent_again_on_the_next_session": (54,),
+    "what_was_under_way_when_a_link_broke_is_sent_again_on_the_next_session": (1339, 1716),
     "a_scheduler_keeps_its_partitions_when_the_slot_map_moves_them": (7,),
     "who_gets_partitions_does_not_read_their_timers": (4,),
     "who_gets_partitions_does_not_know_how_far_their_timers_were_claimed": (176,),
