@@ -42,7 +42,7 @@ from engine.api.dead_letters import LETTER_PATTERN, DeadLetters, LetterStore
 from engine.api.digests import BodyStore, Digests, TextModel
 from engine.api.event_frames import EventFrames
 from engine.api.event_groups import EventGroups, GroupStore
-from engine.api.events import EventEndpoint
+from engine.api.events import Arrivals, EventEndpoint
 from engine.api.exposition import metrics_page
 from engine.api.history import History, QueryHistory
 from engine.api.inspection import Inspection
@@ -146,6 +146,7 @@ class EdgeServices(Struct, frozen=True):
         rebalance: lets it move slots by load, for this operator; likewise.
         upgrade: lets it replace every process, for this operator; likewise.
         event_groups: the groups of consumers in storage, and their events.
+        arrivals: of events without an id.
         bodies: of pending messages in storage.
         digest_model: groups missed texts.
         inspection: what operators look at beside the status.
@@ -169,6 +170,7 @@ class EdgeServices(Struct, frozen=True):
     rebalance: Rebalance
     upgrade: Rebalance
     event_groups: GroupStore
+    arrivals: Arrivals
     bodies: BodyStore
     digest_model: TextModel
     inspection: Inspection
@@ -271,7 +273,7 @@ class _Api:
         self.sockets = Sockets(gateway, services.authenticator, config, self.publisher)
         self._described: dict[tuple[str, ...], bytes] = {}  # the OpenAPI document, by the names of categories in it
         self._events = EventEndpoint(
-            config, gateway.shard_client, rules.rule_book, rules.sample, gateway.wall_ms, gateway.metrics, message_links
+            config, gateway.shard_client, rules.rule_book, services.arrivals, rules.sample, gateway.wall_ms, gateway.metrics, message_links
         )
         self._event_frames = EventFrames(gateway, self._events)
         self._dead_letters = DeadLetters(config, services.dead_letters, gateway)

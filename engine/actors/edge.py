@@ -65,6 +65,7 @@ from engine.store.action_stream import ActionStreams, QueuedAction
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.counter_sums import CounterSums
 from engine.store.dead_letter_stream import DeadLetterStream
+from engine.store.event_arrivals import EventArrivals
 from engine.store.event_streams import EventStreams
 from engine.store.keys import unsubscribe_key_key
 from engine.store.load_history import LoadHistory
@@ -308,6 +309,7 @@ class Edge(Process):
                 self._rebalance,
                 self._upgrade,
                 EventStreams(self._redis, self._config, wall_ms),
+                EventArrivals(self._redis, self._config),
                 PendingBodies(*self._all_redis),
                 self._digest_model(),
                 self._inspection(usage),

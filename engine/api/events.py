@@ -11,8 +11,8 @@ and the ids of notifications come from the event. So a publisher that got no ans
 
 A rule may depend on the user (`$level`, language, last activity): only then the user's shard is asked, before the rules are applied.
 
-The id of an event is the publisher's `id`; without one, the whole event when it has a `ts`, else `type`, `user`, `actor` and `target`
-within `EVENT_DUPLICATE_MS`.
+The id of an event is the publisher's `id`; without one, a hash of the whole event and of its `ts`; without that either, of the event and of
+the time at which it came first within ten minutes.
 
 Shards need no rules: the limits of a category and the conditions that must hold at delivery travel with each notification.
 """
@@ -20,10 +20,9 @@ Shards need no rules: the limits of a category and the conditions that must hold
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -54,7 +53,7 @@ from engine.core.rules.rules import (
 )
 from engine.core.rules.staging import AppliedRules
 from engine.core.wire.records import OK, ProfileIs
-from engine.errors import Invalid
+from engine.errors import Invalid, StorageUnavailable
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.shard_client import ShardClient
 from engine.http.problems import RETRY_AFTER_S, too_large, unavailable
@@ -80,9 +79,6 @@ class _Event(Struct, forbid_unknown_fields=True):
     data: Any = UNSET
 
 
-EVENT_DUPLICATE_MS: Final = 600_000
-"""An event without an id and a time is the same event again when nothing in it differs within this time."""
-
 _EVENT: Final = msgspec.json.Decoder(_Event)
 
 _SKIPPED: Final = {
@@ -96,6 +92,13 @@ _SKIPPED: Final = {
 """Why a rule makes nothing for a user, as metrics name it; any other reason is what is wrong with the notification."""
 
 
+class Arrivals(Protocol):
+    """Knows when events came first (`engine.store.event_arrivals`)."""
+
+    async def first(self, tenant: str, content: str, now_ms: int) -> int:
+        """When this content came first lately, ms since the epoch. Raises StorageUnavailable."""
+
+
 class EventEndpoint:
     """Takes events on an edge.
 
@@ -103,6 +106,7 @@ class EventEndpoint:
         config: the engine's settings.
         shard_client: carries out what the rules make of an event.
         rule_book: the rules in force.
+        arrivals: of events without an id.
         sample: events are recorded and counted there.
         wall_ms: milliseconds since the epoch.
         metrics: counted into.
@@ -114,6 +118,7 @@ class EventEndpoint:
         config: Config,
         shard_client: ShardClient,
         rule_book: RuleBook,
+        arrivals: Arrivals,
         sample: EventSample,
         wall_ms: Callable[[], int],
         metrics: EdgeMetrics,
@@ -124,6 +129,7 @@ class EventEndpoint:
         self._config = config
         self._shard_client = shard_client
         self._rule_book = rule_book
+        self._arrivals = arrivals
         self._sample = sample
         self._wall_ms = wall_ms
         self._inactivity_timers = InactivityTimers(shard_client, wall_ms)
@@ -140,7 +146,7 @@ class EventEndpoint:
         event, payload = read_event(body, self._config)
         tenant = principal.tenant
         now_ms = self._wall_ms()
-        delivery = _delivery(event, payload, now_ms, EVENT_DUPLICATE_MS)
+        delivery = await self._delivery(event, payload, tenant, now_ms)
         rules = self._rule_book.in_force()
         apply = partial(rules.apply, event.type, payload, delivery, tenant=tenant, now_ms=now_ms)
         applied = await with_user_states(self._shard_client, apply, tenant)  # before the event itself counts as activity
@@ -162,6 +168,19 @@ class EventEndpoint:
         scheduled = [result.scheduled_id for result in results if result.scheduled_id]
         matched = list(dict.fromkeys(name for part in applied for name in part.outcome.matched))
         return {"matched": matched, "results": msgspec.to_builtins(results), "scheduled": scheduled, "cancelled": cancelled}
+
+    async def _delivery(self, event: _Event, payload: dict[str, Any], tenant: str, now_ms: int) -> str:
+        """Identifies the event, see the module's text. Raises Problem: 503."""
+        if event.id is not UNSET:
+            return event.id
+        content = delivery_id(event.type, payload)
+        if event.ts is not UNSET:
+            return content
+        try:
+            first_ms = await self._arrivals.first(tenant, content, now_ms)
+        except StorageUnavailable as error:
+            raise unavailable(str(error), RETRY_AFTER_S) from None
+        return delivery_id(event.type, {"content": content, "first_ms": first_ms})
 
     def _record(self, event: _Event, delivery: str, applied: Sequence[AppliedRules], results: Sequence[ItemResult], tenant: str) -> None:
         """Count and record what each rule made of the event. A rule whose notification is a repeat of an earlier one was triggered then."""
@@ -325,13 +344,3 @@ def _check(event: _Event, config: Config) -> None:
         raise Invalid(f"printable text of 1 to {chars_max} characters", "$.id")
     if event.ts is not UNSET and not 0 <= event.ts <= TS_MS_MAX:
         raise Invalid(f"milliseconds since the epoch, 0 to {TS_MS_MAX}", "$.ts")
-
-
-def _delivery(event: _Event, payload: dict[str, Any], now_ms: int, bucket_ms: int) -> str:
-    """Identifies the event, see the module's text."""
-    if event.id is not UNSET:
-        return event.id
-    if event.ts is not UNSET:
-        return delivery_id(event.type, payload)
-    parts = [event.type, event.user, payload.get("actor"), payload.get("target"), now_ms // bucket_ms]
-    return hashlib.sha1(msgspec.json.encode(parts, order="deterministic"), usedforsecurity=False).hexdigest()

@@ -76,6 +76,11 @@ def event_groups_key(tenant: str) -> str:
     return f"events:{tenant}"
 
 
+def event_arrival_key(tenant: str, content: str) -> str:
+    """String, which expires: when an event without an id came first, ms since the epoch (`engine.store.event_arrivals`)."""
+    return f"event:{tenant}:{content}"
+
+
 # -- of a slot ---------------------------------------------------------------------------------------------------------
 def slot_epoch_key(slot: int) -> str:
     """String: epoch of the shard that owns the slot; writes with an older one are rejected."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -162,12 +163,37 @@ async def test_an_id_of_a_rule_with_the_prefix_of_the_engines_own_is_refused(rul
         assert [post.envelope.id for post in world.shard.of(wire.Post)] == ["like-1"]
 
 
+async def test_events_without_an_id_are_told_apart_by_their_whole_content_and_their_time(rules: Path) -> None:
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        liked = {"type": "post.liked", "user": "u1", "actor": "bob", "data": {"text": "well done"}}
+        others = [{**liked, "data": {"text": "badly done"}}, {**liked, "context": "c"}, {**liked, "ts": 7}, {**liked, "ts": 8}]
+        for event in (liked, *others, liked, *others):
+            answer = await client.post("/v1/events", json=event)
+            assert answer.status_code == 202, answer.text
+        assert len(world.shard.of(wire.Post)) == 10
+        assert len({post.envelope.id for post in world.shard.of(wire.Post)}) == 5
+        world.arrivals.forget()
+        await asyncio.sleep(0.002)  # the arrival is a time in ms
+        assert (await client.post("/v1/events", json=liked)).json()["results"][0]["status"] == "accepted"
+
+
+async def test_an_event_without_an_id_is_refused_while_storage_is_away(rules: Path) -> None:
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        world.arrivals.away = True
+        liked = {"type": "post.liked", "user": "u1", "actor": "bob"}
+        refused = await client.post("/v1/events", json=liked)
+        assert refused.status_code == 503
+        assert "retry-after" in refused.headers
+        assert (await client.post("/v1/events", json={**liked, "id": "e1"})).status_code == 202
+        assert len(world.shard.of(wire.Post)) == 1
+
+
 async def test_what_an_event_makes_of_many_users_is_bounded_like_a_publish_request(rules: Path) -> None:
     rules.write_text(RULES + '[[rule]]\nname = "all"\nevent = "e"\nrecipients = ["data.users[]"]\ntype = "t"\ndata = { a = "{data.a}" }\n')
     async with edge_world(rules_path=str(rules), body_bytes_max=4000, items_max=20) as world, world.http() as client:
         event: dict[str, Any] = {"type": "e", "user": "u1", "data": {"a": "x" * 900, "users": ["a", "b"]}}
         assert (await client.post("/v1/events", json=event)).status_code == 202
-        event["data"]["users"] = ["a", "b", "c", "d"]
+        event["data"]["users"] = ["a", "b", "c", "d", "e"]
         assert (await client.post("/v1/events", json=event)).status_code == 413
         event["data"] = {"users": [f"u{n}" for n in range(21)]}
         assert (await client.post("/v1/events", json=event)).status_code == 413

@@ -126,7 +126,7 @@ def all_keys() -> list[str]:
     by_name = (keys.offline_key, keys.signals_key, keys.signals_writer_key, keys.dead_letter_key, keys.tenants_key, keys.action_stream_key)
     by_name = (*by_name, keys.trimmed_mark_key, keys.event_groups_key)
     found += [key_of(name) for key_of in by_name for name in ("t", "t:u")]
-    return [*found, keys.idempotency_key("t:u", "1")]
+    return [*found, keys.idempotency_key("t:u", "1"), keys.event_arrival_key("t", "c")]
 
 
 def test_no_two_kinds_of_keys_are_the_same() -> None:
@@ -136,7 +136,7 @@ def test_no_two_kinds_of_keys_are_the_same() -> None:
 
 def test_every_public_function_of_the_module_is_among_them() -> None:
     named = {name for name in vars(keys) if name.endswith(("_key", "_prefix"))}
-    assert len(named) == 64, "a new one: add it to `all_keys` and count again"
+    assert len(named) == 65, "a new one: add it to `all_keys` and count again"
 
 
 def test_what_one_script_touches_together_shares_a_hash_tag() -> None:

@@ -663,6 +663,23 @@ class FakeGroups:
             raise StorageUnavailable("groups of consumers: away")
 
 
+class FakeArrivals:
+    """Of events without an id."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[str, str], int] = {}
+        self.away = False
+
+    async def first(self, tenant: str, content: str, now_ms: int) -> int:
+        if self.away:
+            raise StorageUnavailable("arrivals: away")
+        return self.known.setdefault((tenant, content), now_ms)
+
+    def forget(self) -> None:
+        """Ten minutes pass."""
+        self.known.clear()
+
+
 class EdgeWorld:
     """One edge and its peers. `config` settings as given, with small times where tests wait for them."""
 
@@ -695,6 +712,7 @@ class EdgeWorld:
         self.revocations = TokenRevocations(config, self.revocation_log, self.authenticator, self.gateway)
         self.dead_letters: LetterStore = FakeLetters() if storage is None else DeadLetterStream(storage, config)
         self.event_groups: Any = FakeGroups() if storage is None else EventStreams(storage, config, wall_ms)
+        self.arrivals = FakeArrivals()
         self.bodies = FakeBodies()
         self.model = FakeModel()
         self.figures = FakeFigures()
@@ -745,6 +763,7 @@ class EdgeWorld:
             self.rebalance,
             self.upgrade,
             self.event_groups,
+            self.arrivals,
             self.bodies,
             self.model,
             Inspection(self.config, *(self.figures,) * 4, self.figures.slow_clients),
