@@ -273,7 +273,15 @@ class _Api:
         self.sockets = Sockets(gateway, services.authenticator, config, self.publisher)
         self._described: dict[tuple[str, ...], bytes] = {}  # the OpenAPI document, by the names of categories in it
         self._events = EventEndpoint(
-            config, gateway.shard_client, rules.rule_book, services.arrivals, rules.sample, gateway.wall_ms, gateway.metrics, message_links
+            config,
+            gateway.shard_client,
+            gateway.request_queue,
+            rules.rule_book,
+            services.arrivals,
+            rules.sample,
+            gateway.wall_ms,
+            gateway.metrics,
+            message_links,
         )
         self._event_frames = EventFrames(gateway, self._events)
         self._dead_letters = DeadLetters(config, services.dead_letters, gateway)

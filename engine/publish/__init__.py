@@ -12,6 +12,8 @@ normal and 100 % for high priority (`priority_lanes.SHARES`). A 429 has `Retry-A
       (edge)                                                              busy shard >= publish_delay_target_ms
     RequestQueue.enter         a publish request, its body unparsed       the same delay, or the age of the oldest         429
       (edge)                   (by its least important item)              request that waits >= share of that target
+    RequestQueue.enter_step    an event for the rules, before anything    likewise, as normal priority                     429
+      (edge)                   it leads to has happened
     RequestQueue.tick          a request that waits for its turn          it has waited publish_delay_target_ms            429
     PendingCalls.begin         any request, before it sends anything      publish_inflight_max records are unanswered, or  429
       (edge)                                                              a tenant's part of publish_inflight_bytes_max

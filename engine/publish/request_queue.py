@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from engine.config import Config
 from engine.core.edge.backlog import Backlog
-from engine.core.model.constants import HIGH, LOW, PRIORITIES
+from engine.core.model.constants import HIGH, LOW, NORMAL, PRIORITIES
 from engine.errors import Overloaded
 from engine.publish import media_types
 from engine.publish.fair_lane import FairLane
@@ -120,6 +120,19 @@ class RequestQueue:
                 return self._wait(self._lanes[priority], _Request(tenant, max(len(body), 1), self._clock()))
         self._flow.served(max(len(body), 1))
         self._take_turn(len(body))
+        return None
+
+    def enter_step(self, size: int, tenant: str) -> asyncio.Future[None] | None:
+        """As `enter`, for a step of other work of a tenant, which takes as long as parsing `size` bytes. Its priority is normal.
+
+        Raises:
+            Overloaded: likewise.
+        """
+        self._check(NORMAL, tenant, self.delay_ms(tenant))
+        if self._turn_left <= 0:
+            return self._wait(self._lanes[NORMAL], _Request(tenant, size, self._clock()))
+        self._flow.served(size)
+        self._take_turn(size)
         return None
 
     def _check(self, priority: int, tenant: str, delay_ms: float) -> None:

@@ -14,6 +14,7 @@ from engine.core.model.category import Category, PolicyTerms
 from engine.core.model.envelope import Merge
 from engine.core.policy.contact_policy import TOUCH
 from engine.core.policy.profile import Profile
+from engine.core.rules.rules import Rules
 from engine.core.wire import records as wire
 from engine.publish.drafts import parse_drafts
 from engine.publish.media_types import Content
@@ -198,6 +199,62 @@ async def test_what_an_event_makes_of_many_users_is_bounded_like_a_publish_reque
         event["data"] = {"users": [f"u{n}" for n in range(21)]}
         assert (await client.post("/v1/events", json=event)).status_code == 413
         assert len(world.shard.of(wire.Post)) == 2
+
+
+TO_ALL = '[[rule]]\nname = "all"\nevent = "e"\nrecipients = ["data.users[]"]\ntype = "t"\ncancel_on = "done"\ndelay = "{delay}"\n'
+
+
+async def test_an_event_for_more_users_than_a_request_may_have_is_refused_before_anything_is_made_of_it(
+    rules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    make = Rules.make
+
+    def counting(self: Rules, planned: Any, **arguments: Any) -> Any:
+        made.append(planned.user)
+        return make(self, planned, **arguments)
+
+    monkeypatch.setattr(Rules, "make", counting)
+    rules.write_text(TO_ALL.replace("{delay}", "1h"))
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        users = [f"u{n}" for n in range(world.config.items_max + 1)]
+        for event in ("e", "done"):
+            refused = await client.post("/v1/events", json={"type": event, "user": "u", "id": "1", "data": {"users": users}})
+            assert refused.status_code == 413
+        assert (made, world.scheduler.timers) == ([], {})
+        taken = await client.post("/v1/events", json={"type": "e", "user": "u", "id": "1", "data": {"users": users[1:]}})
+        assert taken.status_code == 202
+        assert (len(made), len(world.scheduler.timers)) == (world.config.items_max, world.config.items_max)
+
+
+async def test_a_large_event_lets_the_requests_of_others_pass_while_it_is_made(rules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, at_first = Rules.make, asyncio.Event()
+
+    def telling(self: Rules, planned: Any, **arguments: Any) -> Any:
+        at_first.set()
+        return make(self, planned, **arguments)
+
+    monkeypatch.setattr(Rules, "make", telling)
+    rules.write_text(TO_ALL.replace("{delay}", "0s"))
+    async with edge_world(rules_path=str(rules)) as world, world.http(tenant="large") as large, world.http(tenant="other") as other:
+        await other.post("/v1/notifications", json={"user": "warm", "type": "t"})
+        event = {"type": "e", "user": "u", "id": "1", "data": {"users": [f"u{n}" for n in range(1000)]}}
+        taking = asyncio.ensure_future(large.post("/v1/events", json=event))
+        await at_first.wait()
+        answer = await other.post("/v1/notifications", json={"user": "bob", "type": "t"})
+        assert answer.status_code == 202
+        assert [post.key for post in world.shard.of(wire.Post)] == ["other:warm", "other:bob"]
+        assert (await taking).status_code == 202
+
+
+async def test_events_that_would_wait_too_long_are_refused_as_publish_requests_are(rules: Path) -> None:
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        world.gateway.request_queue.tick(0, 10_000)
+        world.gateway.request_queue.tick(0, 10_000)  # late twice in a row
+        refused = await client.post("/v1/events", json={"type": "post.liked", "user": "u1", "id": "e1"})
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        assert world.shard.of(wire.Post) == []
 
 
 async def test_the_category_of_a_rule_travels_with_its_notifications_now_and_later(rules: Path) -> None:

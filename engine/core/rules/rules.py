@@ -58,7 +58,7 @@ duplicate.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -243,6 +243,32 @@ class RulesOutcome(Struct, frozen=True):
     cancellations: list[Cancellation] = []
 
 
+class PlannedNotification(Struct, frozen=True):
+    """A notification that is to be made, for one user or for `topic`."""
+
+    rule: Rule
+    user: str
+    actor: str | None
+    scope: Scope
+    topic: str | None = None
+
+
+class Plan(Struct, frozen=True):
+    """What one event leads to, before any notification is made; otherwise as `RulesOutcome`."""
+
+    matched: list[str]
+    planned: list[PlannedNotification]
+    skipped: list[Skipped]
+    cancellations: list[Cancellation]
+
+    def outcome(self, made: Sequence[Notification | Skipped]) -> RulesOutcome:
+        """The result, with what was made of each planned notification."""
+        notifications = [one for one in made if isinstance(one, Notification)]
+        return RulesOutcome(
+            self.matched, notifications, self.skipped + [one for one in made if isinstance(one, Skipped)], self.cancellations
+        )
+
+
 EVERY_EVENT: Final = "*"
 NO_RECIPIENT: Final = "the event names nobody to notify"
 OWN_ACTION: Final = "own action"
@@ -281,7 +307,7 @@ class Rules(Struct, frozen=True):
         now_ms: int = 0,
         user_facts: UserFacts = _unknown,
     ) -> RulesOutcome:
-        """Apply the rules to one event.
+        """Apply the rules to one event: `plan`, then `make` everything.
 
         Args:
             event: its name.
@@ -291,18 +317,48 @@ class Rules(Struct, frozen=True):
             now_ms: when it came.
             user_facts: level and last activity of a user.
         """
+        plan = self.plan(event, payload, delivery, tenant=tenant)
+        return plan.outcome([self.make(planned, tenant=tenant, now_ms=now_ms, user_facts=user_facts) for planned in plan.planned])
+
+    def plan(
+        self, event: str, payload: Mapping[str, Any], delivery: str, *, tenant: str, concerns: Callable[[str], bool] = lambda _user: True
+    ) -> Plan:
+        """Decide whom one event notifies, and what it cancels; arguments as of `apply`.
+
+        Args:
+            concerns: leaves out the users for whom it is False. It is asked about "" for what has no user.
+        """
         action = payload.get("action")
         scopes = [(rule, self.scope(rule, event, payload, delivery)) for rule in self.rules]
         matching = [(rule, scope) for rule, scope in scopes if rule.matches(event, action, scope)]
-        outcome = RulesOutcome([rule.name for rule, _ in matching], [], [], [])
-        spellings = self._spellings(matching)
-        applying = _Applying(tenant, now_ms, user_facts, spellings, set(), outcome)
+        plan = Plan([rule.name for rule, _ in matching], [], [], [])
+        planning = _Planning(tenant, concerns, self._spellings(matching), set(), plan)
         for rule, scope in scopes:
             if event in rule.cancel_on:
-                _cancel(rule, scope, outcome)
+                _cancel(rule, scope, plan)
         for rule, scope in matching:
-            self._notify(rule, scope, applying)
-        return outcome
+            if rule.audience is None:
+                self._notify(rule, scope, planning)
+            else:
+                self._notify_all(rule, rule.audience, scope, planning)
+        return plan
+
+    def make(self, planned: PlannedNotification, *, tenant: str, now_ms: int, user_facts: UserFacts) -> Notification | Skipped:
+        """Make a notification; arguments as of `apply`."""
+        rule, user, scope, topic = planned.rule, planned.user, planned.scope, planned.topic
+        variant = rule.content.variant_of(rule.name, tenant, user)
+        chosen = "" if variant is None else variant.name
+        content = rule.content.content if variant is None else variant.content
+        if topic is None:
+            names: Mapping[str, Any] = _Names({**scope.names, "$user": user, "$variant": chosen}, lambda: user_facts(user))
+        else:
+            names = {**scope.names, "$topic": topic}
+        in_locale = content.in_locale(names["$locale"] or "") if content.locales else content.default
+        try:
+            made = _notification(rule, user, planned.actor, Scope(scope.payload, names), now_ms, in_locale, topic)
+        except Invalid as error:
+            return Skipped(rule.name, user, error.detail)
+        return msgspec.structs.replace(made, variant=chosen) if chosen else made
 
     def scope(self, rule: Rule, event: str, payload: Mapping[str, Any], delivery: str) -> Scope:
         """What the paths and templates of a rule refer to."""
@@ -320,56 +376,44 @@ class Rules(Struct, frozen=True):
                     known.setdefault(str(value).casefold(), str(value))
         return known
 
-    def _notify(self, rule: Rule, scope: Scope, applying: _Applying) -> None:
-        outcome = applying.outcome
-        actor = _first_text(rule.actor, scope)
-        if rule.audience is not None:
-            topic = rule.audience.name(scope)
-            if topic is None:
-                outcome.skipped.append(Skipped(rule.name, "", NOT_A_TOPIC))
-            elif not rule.rollout.includes(rule.name, applying.tenant, topic):
-                outcome.skipped.append(Skipped(rule.name, "", NOT_ROLLED_OUT))
-            else:
-                self._add(rule, "", actor, scope, applying, topic)
+    def _notify_all(self, rule: Rule, audience: Audience, scope: Scope, planning: _Planning) -> None:
+        topic = audience.name(scope)
+        if not planning.concerns(""):
             return
+        if topic is None:
+            planning.plan.skipped.append(Skipped(rule.name, "", NOT_A_TOPIC))
+        elif not rule.rollout.includes(rule.name, planning.tenant, topic):
+            planning.plan.skipped.append(Skipped(rule.name, "", NOT_ROLLED_OUT))
+        else:
+            planning.plan.planned.append(PlannedNotification(rule, "", _first_text(rule.actor, scope), scope, topic))
+
+    def _notify(self, rule: Rule, scope: Scope, planning: _Planning) -> None:
+        planned, skipped = planning.plan.planned, planning.plan.skipped
+        actor = _first_text(rule.actor, scope)
         own = actor.casefold() if actor is not None and self.users_ignore_case else actor
         here: set[str] = set()
         for named in rule.users(scope):
-            user = applying.spellings.get(named.casefold(), named)
+            user = planning.spellings.get(named.casefold(), named)
             same = user.casefold() if self.users_ignore_case else user
             if same in here:
                 continue
             here.add(same)
+            if not planning.concerns(user):
+                continue
             if not is_user(user, NAME_CHARS_MAX):
-                outcome.skipped.append(Skipped(rule.name, user[:NAME_CHARS_MAX], NOT_A_USER))
+                skipped.append(Skipped(rule.name, user[:NAME_CHARS_MAX], NOT_A_USER))
             elif not rule.notify_self and same == own:
-                outcome.skipped.append(Skipped(rule.name, user, OWN_ACTION))
-            elif same in applying.notified and not rule.do:
-                outcome.skipped.append(Skipped(rule.name, user, ALREADY))
-            elif not rule.rollout.includes(rule.name, applying.tenant, user):
-                outcome.skipped.append(Skipped(rule.name, user, NOT_ROLLED_OUT))
+                skipped.append(Skipped(rule.name, user, OWN_ACTION))
+            elif same in planning.notified and not rule.do:
+                skipped.append(Skipped(rule.name, user, ALREADY))
+            elif not rule.rollout.includes(rule.name, planning.tenant, user):
+                skipped.append(Skipped(rule.name, user, NOT_ROLLED_OUT))
             else:
-                self._add(rule, user, actor, scope, applying)
+                planned.append(PlannedNotification(rule, user, actor, scope))
                 if not (rule.do or rule.delay.fixed_ms or rule.delay.levels or rule.fire.any):
-                    applying.notified.add(same)
-        if not here and not rule.mentions:  # a text without mentions is not worth reporting
-            outcome.skipped.append(Skipped(rule.name, "", NO_RECIPIENT))
-
-    def _add(self, rule: Rule, user: str, actor: str | None, scope: Scope, applying: _Applying, topic: str | None = None) -> None:
-        variant = rule.content.variant_of(rule.name, applying.tenant, user)
-        chosen = "" if variant is None else variant.name
-        content = rule.content.content if variant is None else variant.content
-        if topic is None:
-            names: Mapping[str, Any] = _Names({**scope.names, "$user": user, "$variant": chosen}, lambda: applying.user_facts(user))
-        else:
-            names = {**scope.names, "$topic": topic}
-        in_locale = content.in_locale(names["$locale"] or "") if content.locales else content.default
-        try:
-            made = _notification(rule, user, actor, Scope(scope.payload, names), applying.now_ms, in_locale, topic)
-        except Invalid as error:
-            applying.outcome.skipped.append(Skipped(rule.name, user, error.detail))
-            return
-        applying.outcome.notifications.append(msgspec.structs.replace(made, variant=chosen) if chosen else made)
+                    planning.notified.add(same)
+        if not here and not rule.mentions and planning.concerns(""):  # a text without mentions is not worth reporting
+            skipped.append(Skipped(rule.name, "", NO_RECIPIENT))
 
 
 class _Names(Mapping[str, Any]):
@@ -398,25 +442,24 @@ class _Names(Mapping[str, Any]):
 _USER_FACTS: Final = {"$level": "level", "$active_ms": "active_ms", "$locale": "locale"}
 
 
-class _Applying(Struct):
-    """The state of applying the rules to one event."""
+class _Planning(Struct):
+    """The state of planning for one event."""
 
     tenant: str
-    now_ms: int
-    user_facts: UserFacts
+    concerns: Callable[[str], bool]
     spellings: Mapping[str, str]
     notified: set[str]  # immediately, case-folded where case is ignored
-    outcome: RulesOutcome
+    plan: Plan
 
 
-def _cancel(rule: Rule, scope: Scope, outcome: RulesOutcome) -> None:
+def _cancel(rule: Rule, scope: Scope, plan: Plan) -> None:
     key = rule.key(scope)
     if rule.audience is not None:
         topic = rule.audience.name(scope)
-        outcome.cancellations.extend([Cancellation(rule.name, "", key, topic)] if topic is not None else [])
+        plan.cancellations.extend([Cancellation(rule.name, "", key, topic)] if topic is not None else [])
         return
     users = dict.fromkeys(user for user in rule.users(scope) if is_user(user, NAME_CHARS_MAX))
-    outcome.cancellations.extend(Cancellation(rule.name, user, key) for user in users)
+    plan.cancellations.extend(Cancellation(rule.name, user, key) for user in users)
 
 
 def short(name: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from engine.core.rules.delay import Rollout
-from engine.core.rules.rules import Rules, RulesOutcome, UserFacts
+from engine.core.rules.rules import Plan, Rules, RulesOutcome, UserFacts
 
 
 class AppliedRules(Struct, frozen=True):
@@ -48,24 +48,24 @@ class RulesInForce(Struct, frozen=True):
         self, event: str, payload: Mapping[str, Any], delivery: str, *, tenant: str, now_ms: int, user_facts: UserFacts
     ) -> list[AppliedRules]:
         """Apply the rules to one event; arguments as of `Rules.apply`."""
-        staged = self.staged
-        outcome = self.active.apply(event, payload, delivery, tenant=tenant, now_ms=now_ms, user_facts=user_facts)
-        if staged is None:
-            return [AppliedRules(self.version, self.active, outcome)]
-        tried = staged.apply(event, payload, delivery, tenant=tenant, now_ms=now_ms, user_facts=user_facts)
         return [
-            AppliedRules(self.version, self.active, self._for_its_users(outcome, tenant, staged=False)),
-            AppliedRules(self.staged_version, staged, self._for_its_users(tried, tenant, staged=True)),
+            AppliedRules(
+                version,
+                rules,
+                plan.outcome([rules.make(one, tenant=tenant, now_ms=now_ms, user_facts=user_facts) for one in plan.planned]),
+            )
+            for version, rules, plan in self.plan(event, payload, delivery, tenant=tenant)
         ]
+
+    def plan(self, event: str, payload: Mapping[str, Any], delivery: str, *, tenant: str) -> list[tuple[int, Rules, Plan]]:
+        """What each version, by its number, is to make of one event for its users; arguments as of `Rules.apply`."""
+        staged = self.staged
+        if staged is None:
+            return [(self.version, self.active, self.active.plan(event, payload, delivery, tenant=tenant))]
+        active = self.active.plan(event, payload, delivery, tenant=tenant, concerns=lambda user: not self.stages(tenant, user))
+        tried = staged.plan(event, payload, delivery, tenant=tenant, concerns=lambda user: self.stages(tenant, user))
+        return [(self.version, self.active, active), (self.staged_version, staged, tried)]
 
     def stages(self, tenant: str, user: str) -> bool:
         """Whether the staged version is in force for a user."""
         return bool(user) and Rollout(self.share).includes(f"version {self.staged_version}", tenant, user)
-
-    def _for_its_users(self, outcome: RulesOutcome, tenant: str, *, staged: bool) -> RulesOutcome:
-        return RulesOutcome(
-            outcome.matched,
-            [made for made in outcome.notifications if self.stages(tenant, made.user) is staged],
-            [skipped for skipped in outcome.skipped if self.stages(tenant, skipped.user) is staged],
-            outcome.cancellations,
-        )
