@@ -36,6 +36,10 @@ SERVERS_ALLOWED: Final = (1, 2, 4, 8, 16)
 _BETWEEN_URLS: Final = re.compile(r"\s+(?=[a-z+]+://)")  # and not a space within a password
 
 
+_ORIGIN: Final = re.compile(r"https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([1-9][0-9]{0,4}))?", re.IGNORECASE | re.ASCII)
+"""RFC 6454, section 6.2. Other schemes, `null` and wildcards match no request."""
+
+
 SECRETS: Final = ("redis_url", "jwt_secret", "jwt_jwks_url", "webhook_secret", "history_url")
 """Settings that are secrets, or URLs that may hold a password. Their values are `Secret`s in every `Config`."""
 
@@ -483,6 +487,7 @@ def check(config: Config) -> None:
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{name}: a finite number is needed; no comparison with {value} would ever be a limit")
     for holds, reason in (
+        *_edge_rules(config),
         *_delivery_rules(config),
         *_storage_rules(config),
         *_link_rules(config),
@@ -494,6 +499,15 @@ def check(config: Config) -> None:
     ):
         if not holds:
             raise ConfigError(reason)
+
+
+def _edge_rules(config: Config) -> Iterator[tuple[bool, str]]:
+    for origin in config.allowed_origins:
+        yield (
+            origin == "*" or ((parts := _ORIGIN.fullmatch(origin)) is not None and int(parts[1] or 1) <= 65535),
+            f"allowed_origins: {origin!r} is not allowed; allowed is http://HOST[:PORT] or https://HOST[:PORT], without a path, as a "
+            "browser sends it, or * for all",
+        )
 
 
 def _delivery_rules(config: Config) -> Iterator[tuple[bool, str]]:

@@ -9,6 +9,8 @@ name everywhere; in the file its key stands in its section:
     [redis]
     redis_url = "redis://10.0.0.5:6379/0"
 
+A number is in the unit that ends the setting's name. A list is a text with commas, or in the file an array.
+
 Internal limits are not part of the interface and may change in any release. They can be set under one marked name only: in the section
 `[internal]`, or as `ENGINE_INTERNAL_<NAME>`.
 
@@ -49,6 +51,11 @@ _MISSPELT_RATIO_MIN: Final = 0.86  # of difflib: two letters wrong of a name of 
 _OPTIONS: Final = {"redis_url": "--redis"}  # other options bear the setting's name
 _FILES: Final = ("rules_path", "link_tls_cert", "link_tls_key", "link_tls_ca")
 _UNIT: Final = re.compile(r"_(ms|per_s|s|bytes|chars)(?=_|$)")
+_IN_UNIT: Final = {
+    "s": ", in seconds, such as 3600 for 1h",
+    "ms": ", in milliseconds, such as 1500 for 1.5s",
+    "bytes": ", in bytes, such as 1048576 for 1 MiB",
+}
 _SHOWN_CHARS_MAX: Final = 40  # of a wrong value in an error message
 
 
@@ -79,7 +86,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
         {
             "host": "address the edges listen on; 0.0.0.0 for all interfaces",
             "port": "port of the edges; 0 picks a free one",
-            "allowed_origins": "other origins whose pages may connect from a browser; `*` for all",
+            "allowed_origins": "other origins whose pages may connect from a browser, such as https://app.example; `*` for all",
             "heartbeat_ms": "time between heartbeats; below the idle timeout of proxies in between",
             "drain_spread_ms": "time over which the clients of a drained edge are spread; when the engine stops, their reconnects",
             "offline_after_ms": "time after an abnormal close in which a user who neither reconnects nor probes is not yet offline",
@@ -283,7 +290,7 @@ def _from_file(path: Path) -> dict[str, tuple[Any, str]]:
     given: dict[str, tuple[Any, str]] = {}
     for title, section in sections.items():
         if title not in (*SECTIONS, INTERNAL):
-            raise ConfigError(f"{path}: {_misplaced(title) if title in FIELDS else _unknown(title, section)}")
+            raise ConfigError(f"{path}: {_unknown(title, section)}")
         if not isinstance(section, dict):
             raise ConfigError(f"{path}: {title} is a section: [{title}] on a line of its own, and its settings below it")
         for name, value in section.items():
@@ -312,8 +319,7 @@ def _from_environment(env: Mapping[str, str]) -> tuple[dict[str, tuple[Any, str]
         if key != variable(name):
             kind = "an internal limit, not part of the interface" if SECTION_OF[name] == INTERNAL else "a published setting"
             raise ConfigError(f"{key} in the environment: {name} is {kind}; its variable is {variable(name)}")
-        is_list = isinstance(inspect.type_info(FIELDS[name].type), inspect.VarTupleType)
-        given[name] = [part.strip() for part in text.split(",") if part.strip()] if is_list else text, key
+        given[name] = text, key
     return given, tuple(sorted(left_alone))
 
 
@@ -330,12 +336,17 @@ def _from_options(options: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
 
 
 def _converted(name: str, value: Any, source: str) -> Any:
+    kind = FIELDS[name].type
+    if isinstance(value, str) and isinstance(inspect.type_info(kind), inspect.VarTupleType):
+        value = [part.strip() for part in value.split(",") if part.strip()]
     try:
-        return msgspec.convert(value, FIELDS[name].type, strict=False)
+        return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
         what = "the value" if name in SECRETS else _shortened(value)
         where = f" ({source})" if source else ""
-        raise ConfigError(f"setting {name}{where}: {what} is not allowed; allowed is {allowed(name)}") from error
+        raise ConfigError(
+            f"setting {name}{where}: {what} is not allowed; allowed is {allowed(name)}{_IN_UNIT.get(unit(name), '')}"
+        ) from error
 
 
 # -- what errors say ---------------------------------------------------------------------------------------------------
@@ -347,15 +358,16 @@ def _misplaced(name: str) -> str:
     section = SECTION_OF[name]
     if section == INTERNAL:
         return f"{name} is an internal limit, not part of the interface; it is taken in the section [{INTERNAL}] only"
-    return f"{name} belongs in the section [{section}]"
+    return f"{name} is a setting of the section [{section}]"
 
 
 def _unknown(title: str, value: Any) -> str:
-    """Of a name at the top of the file, where only sections are."""
-    if not isinstance(value, dict):
-        return _unknown_setting(title, "")
+    """Of a name at the top of the file, where only sections are: a section, `[title]` or `[[title]]`, or a setting."""
+    if not isinstance(value, dict) and not (isinstance(value, list) and value and isinstance(value[0], dict)):
+        return _misplaced(title) if title in FIELDS else _unknown_setting(title, "")
     near = _nearest(title, [*SECTIONS, INTERNAL])
-    return f"unknown section {title!r}; {f'did you mean [{near}]?' if near else 'sections are ' + ', '.join((*SECTIONS, INTERNAL))}"
+    hint = _misplaced(title) if title in FIELDS else f"did you mean [{near}]?" if near else ""
+    return "; ".join(filter(None, (f"there is no section {title!r}", hint, f"sections are {', '.join((*SECTIONS, INTERNAL))}")))
 
 
 def _unknown_setting(name: str, title: str) -> str:
@@ -389,6 +401,6 @@ def _described(kind: inspect.Type) -> str:
         case inspect.FloatType():
             return "a finite number"
         case inspect.VarTupleType(item_type=item):
-            return f"a list, with commas in the environment; each {_described(item)}"
+            return f"a list, or a text with commas; each {_described(item)}"
         case _:
             return "a text"

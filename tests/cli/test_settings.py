@@ -12,6 +12,7 @@ import pytest
 from engine.cli.settings import INTERNAL, SECTION_OF, SECTIONS, allowed, checked, load, load_with_sources, remark, unit, variable
 from engine.config import FIELDS, Config
 from engine.errors import ConfigError
+from engine.http.cors import origin_allowed
 from tests.support.kubernetes import service_variables
 
 
@@ -93,6 +94,33 @@ def test_a_list_is_written_with_commas_in_the_environment_and_as_a_list_in_the_f
     assert load({}, env, tmp_path / "none.toml") == from_file
     assert from_file.allowed_origins == ("https://a", "https://b")
     assert from_file.reconnect_delays_ms == (1, 2)
+    path.write_text('[edge]\nallowed_origins = "https://a, https://b"\n[internal]\nreconnect_delays_ms = "1,2"\n')
+    assert load({}, {}, path) == from_file, "a text with commas in the file"
+    assert load({"allowed_origins": "https://a,https://b", "reconnect_delays_ms": "1,2"}, {}, tmp_path / "none.toml") == from_file
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["https://app.example", "http://localhost:3000", "https://[::1]:8443", "HTTPS://App.Example:443", "http://10.0.0.5", "*"],
+)
+def test_an_allowed_origin_is_a_scheme_a_host_and_perhaps_a_port(tmp_path: Path, origin: str) -> None:
+    loaded = load({}, {"ENGINE_ALLOWED_ORIGINS": origin}, tmp_path / "none.toml")
+    assert loaded.allowed_origins == (origin,)
+    assert origin == "*" or origin_allowed(origin.lower(), "engine.example", loaded)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "app.example", "https://*.example.com", "https://app.example/", "https://app.example/path", "https://app.example?x", "https://",
+        "wss://app.example", "capacitor://localhost", "null", "https://app.example:0", "https://app.example:65536", "https://app.example:",
+        "https://user@app.example", "https://bücher.example", "https://[zz]", "https://[::1", "https://a b",
+    ],
+)  # fmt: skip
+def test_an_origin_that_no_browser_sends_is_refused_with_the_allowed_form(tmp_path: Path, origin: str) -> None:
+    told = reason(tmp_path, env={"ENGINE_ALLOWED_ORIGINS": f"https://a,{origin}"})
+    assert f"allowed_origins: {origin!r} is not allowed" in told
+    assert "https://HOST[:PORT]" in told
 
 
 def test_rules_are_found_from_any_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,21 +148,24 @@ def test_variables_of_the_clients_are_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("port = 9000\n", ["port belongs in the section [edge]"]),
+        ("port = 9000\n", ["port is a setting of the section [edge]"]),
         ("health_ms = 9\n", ["internal limit", "[internal]"]),
         ("prot = 9000\n", ["unknown setting 'prot'", "port in [edge]"]),
         ("[edge]\nhots = 'x'\n", ["[edge]", "unknown setting 'hots'", "host in [edge]"]),
-        ("[edge]\nredis_url = 'x'\n", ["redis_url belongs in the section [redis]"]),
-        ("[internal]\nport = 1\n", ["port belongs in the section [edge]"]),
+        ("[edge]\nredis_url = 'x'\n", ["redis_url is a setting of the section [redis]"]),
+        ("[internal]\nport = 1\n", ["port is a setting of the section [edge]"]),
         ("[internal]\nhelth_ms = 1\n", ["unknown setting 'helth_ms'", "health_ms in [internal]"]),
-        ("[limit]\noffline_max = 1\n", ["unknown section 'limit'", "[limits]"]),
+        ("[limit]\noffline_max = 1\n", ["no section 'limit'", "[limits]"]),
         (
             "[zzzzzz]\n",
             [
-                "unknown section 'zzzzzz'",
+                "no section 'zzzzzz'",
                 "engine, edge, redis, auth, delivery, limits, links, autoscale, tenants, history, traces, actions, internal",
             ],
         ),
+        ("[edges]\nport = 1\n", ["no section 'edges'", "edges is a setting of the section [engine]", "sections are engine, edge, redis"]),
+        ("[[edges]]\nport = 1\n", ["no section 'edges'"]),
+        ("[health_ms]\nport = 1\n", ["no section 'health_ms'", "internal limit", "sections are engine, edge, redis"]),
         ("edge = 1\n", ["edge is a section", "[edge]"]),
         ("[[edge]]\nport = 1\n", ["edge is a section"]),
         ("[edge]\nport = 65536\n", ["port", "engine.toml", "65536 is not allowed", "an integer from 0 to 65535"]),
@@ -158,6 +189,9 @@ def test_a_wrong_file_is_answered_with_the_place_and_what_is_allowed(tmp_path: P
         ("ENGINE_PORT", "many", ["port (ENGINE_PORT)", "'many' is not allowed", "an integer from 0 to 65535"]),
         ("ENGINE_JWKS_URL", "https://i", ["ENGINE_JWT_JWKS_URL?"]),
         ("ENGINE_PORT", "9" * 5000, ["port (ENGINE_PORT)", "..."]),
+        ("ENGINE_TTL_S_DEFAULT", "3d", ["'3d' is not allowed", "an integer of at least 1, in seconds, such as 3600 for 1h"]),
+        ("ENGINE_HEARTBEAT_MS", "30s", ["'30s' is not allowed", "in milliseconds, such as 1500 for 1.5s"]),
+        ("ENGINE_DATA_BYTES_MAX", "64K", ["'64K' is not allowed", "in bytes, such as 1048576 for 1 MiB"]),
     ],
 )
 def test_a_wrong_variable_is_answered_with_its_name_and_what_is_allowed(tmp_path: Path, key: str, text: str, told: list[str]) -> None:
