@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from engine.actors.actor_process import RETRY_S
 from engine.core.model.message import timer_effect_id
 from engine.core.shard.shard import ShardCore
 from engine.errors import StorageUnavailable
-from engine.store.broadcast_stream import BroadcastLog
+from engine.store.broadcast_stream import BroadcastLog, Dropped
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,8 @@ class BroadcastFollower:
         self._broadcasts = broadcasts
         self._core = core
         self._broadcast_audience = core.broadcast_audience
-        self._evictions = 0  # the number of the last eviction that the mirror has followed
+        self._look = True  # for entries that have left, with the next read
+        self._drops = -1  # the number of the last drop that the mirror has followed; -1 before the first
 
     async def catch_up(self, *, wait: bool = False) -> None:
         """Read everything after the mirror's head; with `wait`, the first read blocks until there is something or it times out.
@@ -38,21 +39,28 @@ class BroadcastFollower:
         Raises:
             StorageUnavailable
         """
-        more = True
+        left: list[Dropped] = []
+        drops, horizon, more = self._drops, 0, True
+        look, self._look = self._look, True  # again, if this fails
         while more:
+            dropped: Sequence[Dropped] | None = ()
+            if look:
+                # What has left is asked for before the read, and followed once all is read: what is still there of before it is known then.
+                dropped, newest = await self._broadcasts.dropped(max(drops, 0))
+                if drops < 0 or dropped is None:
+                    lost, horizon = await self._broadcasts.lost()
+                    left += (Dropped(pos, channel) for channel, pos in lost.items())
+                drops = newest
             broadcasts, reached = await self._broadcasts.read(self._broadcast_audience.log.head, wait=wait)
             self._broadcast_audience.read(broadcasts, reached, await self._broadcasts.first() if broadcasts else 0)
-            if broadcasts:  # only an append evicts
-                await self._follow_evictions()
-            more, wait = bool(broadcasts), False
-
-    async def _follow_evictions(self) -> None:
-        mirror = self._broadcast_audience.log
-        evicted, newest = await self._broadcasts.evicted(self._evictions)
-        if evicted is None:
-            evicted = mirror.not_among(await self._broadcasts.positions())
-        mirror.drop(evicted)
-        self._evictions = newest
+            if dropped is None:
+                dropped = [Dropped(pos, None) for pos in self._broadcast_audience.log.not_among(await self._broadcasts.positions())]
+            left += dropped
+            look = more = bool(broadcasts)  # an append evicts
+            wait = False
+        if left or horizon:
+            self._broadcast_audience.lose(left, horizon)
+        self._drops, self._look = drops, False
 
     async def run(self, on_read: Callable[[], None]) -> None:
         """Follow the log until cancelled.
@@ -90,3 +98,4 @@ class BroadcastFollower:
         expired = self._broadcast_audience.log.expired(now_ms)
         await self._broadcasts.drop(expired)
         self._broadcast_audience.log.drop(expired)
+        self._look = True  # others may have dropped what was never read here

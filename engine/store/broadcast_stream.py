@@ -2,8 +2,10 @@
 
 An append is one script run per broadcast, whatever its audience: look up the idempotency key, append, store the key, trim the log to
 its limits; all or nothing. It is not fenced, because a writer of the log has no state. Tenants share the log: what makes room is the oldest
-entry of the tenant with the largest part of it, so a tenant that floods the log evicts its own broadcasts. Evictions are numbered, and
-followers read which entries went.
+entry of the tenant with the largest part of it, so a tenant that floods the log evicts its own broadcasts.
+
+Entries leave the log when they expire and when they are evicted. Each drop is numbered, and followers read which entries went. Of each
+audience the newest retained entry that has left is remembered, so that users who have not got it are told.
 
 An append whose reply is lost may have been applied. It is repeated under the same id until `commit_retry_ms` have passed, and then
 finds itself. So after "unavailable" the broadcast may or may not be in the log, and a publisher that repeats it under its id stores
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import redis.asyncio as redis
 from msgspec import Struct
@@ -23,13 +25,14 @@ from redis.exceptions import RedisError
 from engine.config import Config
 from engine.core.commit.first_result import parse_idempotency_value
 from engine.core.journal.stored_formats import read_entry
-from engine.core.mailbox.broadcast_log import Broadcast, BroadcastEntry, encode_entry
+from engine.core.mailbox.broadcast_log import Broadcast, BroadcastEntry, Channel, encode_entry
 from engine.core.model.routing import audience_key
 from engine.core.wire.records import ACCEPTED, CONFLICT, DUPLICATE, UNREADABLE
 from engine.errors import StorageUnavailable
 from engine.store.keys import (
-    broadcast_evicted_key,
+    broadcast_dropped_key,
     broadcast_log_key,
+    broadcast_lost_key,
     broadcast_parts_key,
     broadcast_positions_key,
     broadcast_state_key,
@@ -42,7 +45,7 @@ log = logging.getLogger(__name__)
 _APPEND = Script("broadcast_log/append")
 _DROP = Script("broadcast_log/drop")
 
-_KEYS: Final = [broadcast_log_key(), broadcast_state_key(), broadcast_parts_key()]
+_KEYS: Final = [broadcast_log_key(), broadcast_state_key(), broadcast_parts_key(), broadcast_dropped_key(), broadcast_lost_key()]
 
 _READ_ENTRIES: Final = 200
 """Entries per read: at most some ten megabytes, usually a hundred kilobytes."""
@@ -60,6 +63,13 @@ class Appended(Struct, frozen=True):
     status: int
     pos: int = 0
     scheduled_id: str = ""
+
+
+class Dropped(NamedTuple):
+    """An entry that has left the log; `channel` None: it was not retained."""
+
+    pos: int
+    channel: Channel | None
 
 
 class BroadcastLog:
@@ -89,8 +99,9 @@ class BroadcastLog:
         calls: list[tuple[list[str], list[Any]]] = []
         remember_ms = self._config.idempotency_caller_s * 1000
         for entry, id in entries:
-            keys = [*_KEYS, idempotency_key(audience_key(entry.tenant, entry.topic), id), broadcast_evicted_key()]
-            calls.append((keys, [*self._limits, entry.envelope.digest.hex(), encode_entry(entry), remember_ms, entry.tenant]))
+            keys = [*_KEYS, idempotency_key(audience_key(entry.tenant, entry.topic), id)]
+            audience = f"{entry.tenant} {entry.topic}" if entry.envelope.retain else ""
+            calls.append((keys, [*self._limits, entry.envelope.digest.hex(), encode_entry(entry), remember_ms, entry.tenant, audience]))
         if len(calls) == 1:
             replies = [await _APPEND.run(self._client, *calls[0], self._replicas)]
         else:
@@ -127,17 +138,31 @@ class BroadcastLog:
             raise StorageUnavailable(f"broadcast log: {error}") from error
         return int(found[0][0].partition(b"-")[0]) if found else 0
 
-    async def evicted(self, since: int) -> tuple[Sequence[int] | None, int]:
-        """The positions of the entries that made room for newer ones after eviction number `since`, and the number of the last one.
+    async def dropped(self, since: int) -> tuple[Sequence[Dropped] | None, int]:
+        """The entries that have left the log after drop number `since`, and the number of the last one.
 
-        None in place of the positions: not all of them are stored any more, the newest `broadcasts_max` only. Raises StorageUnavailable.
+        None in place of the entries: not all of them are stored any more, the newest `broadcasts_max` only. Raises StorageUnavailable.
         """
         try:
-            newest = int(await self._client.hget(broadcast_state_key(), "evictions") or 0)
-            found: Any = await self._client.zrangebyscore(broadcast_evicted_key(), f"({since}", newest) if newest > since else ()
+            newest = int(await self._client.hget(broadcast_state_key(), "drops") or 0)
+            found: Any = await self._client.zrangebyscore(broadcast_dropped_key(), f"({since}", newest) if newest > since else ()
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"broadcast log: {error}") from error
-        return ([int(position) for position in found] if len(found) == newest - since else None), newest
+        if len(found) != newest - since:
+            return None, newest
+        return [Dropped(int(pos), _channel(audience)) for pos, _, audience in (one.decode().partition(" ") for one in found)], newest
+
+    async def lost(self) -> tuple[dict[Channel, int], int]:
+        """By tenant and topic, the position of the newest retained entry that has left; and that up to which these may be forgotten.
+
+        Raises StorageUnavailable.
+        """
+        try:
+            found: Any = await self._client.zrange(broadcast_lost_key(), 0, -1, withscores=True)
+            horizon = int(await self._client.hget(broadcast_state_key(), "horizon") or 0)
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"broadcast log: {error}") from error
+        return {channel: int(pos) for audience, pos in found if (channel := _channel(audience.decode())) is not None}, horizon
 
     async def positions(self) -> list[int]:
         """The positions of all entries. Costs a read of the whole log. Raises StorageUnavailable."""
@@ -156,6 +181,11 @@ class BroadcastLog:
         """Delete expired entries from the log. Raises StorageUnavailable."""
         for start in range(0, len(positions), _READ_ENTRIES):
             await _DROP.run(self._client, _KEYS, [*self._limits, *positions[start : start + _READ_ENTRIES]])
+
+
+def _channel(audience: str) -> Channel | None:
+    tenant, _, topic = audience.partition(" ")
+    return (tenant, topic) if audience else None
 
 
 def _appended(reply: list[Any], digest: bytes, repeated: bool) -> Appended:

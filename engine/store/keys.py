@@ -248,7 +248,7 @@ def broadcast_log_key() -> str:
 
 
 def broadcast_state_key() -> str:
-    """Hash: `last`, the last position assigned; `bytes` of all entries; `evictions`, how many entries made room for newer ones."""
+    """Hash: `last`, the last position assigned; `bytes` of all entries; `drops`, how many have left; `horizon` of `broadcast_lost_key`."""
     return "{broadcasts}state"
 
 
@@ -257,9 +257,14 @@ def broadcast_parts_key() -> str:
     return "{broadcasts}parts"
 
 
-def broadcast_evicted_key() -> str:
-    """Sorted set: position of an evicted entry -> the number of its eviction. The newest only."""
-    return "{broadcasts}evicted"
+def broadcast_dropped_key() -> str:
+    """Sorted set: `<position> <audience>` of an entry that has left the log -> the number of that drop. The newest only."""
+    return "{broadcasts}dropped"
+
+
+def broadcast_lost_key() -> str:
+    """Sorted set: audience, `<tenant> <topic>` -> position of its newest retained entry that has left. Those above the horizon only."""
+    return "{broadcasts}lost"
 
 
 def broadcast_positions_key(tenant: str) -> str:

@@ -108,6 +108,35 @@ async def test_sweeping_takes_what_expired_out_of_log_and_mirror(shard: Shard, r
     assert await redis_client.xlen(broadcast_log_key()) == 1
 
 
+async def test_it_learns_what_left_the_log_before_it_could_read_it_and_what_had_left_when_it_starts(
+    shard: Shard, redis_client: Redis
+) -> None:
+    await shard.append("a")
+    await shard.follower.catch_up()
+    log = shard.core.broadcast_audience.log
+    unread = await shard.append("b", "c")
+    await shard.log.drop(unread)
+    await shard.follower.sweep(0)
+    await shard.follower.catch_up()
+    assert (log.head, [lost.pos for lost in log.lost_after("t", "", 0)]) == (unread[1], [unread[1]])
+    successor = Shard(redis_client)
+    await successor.follower.catch_up()
+    assert [lost.pos for lost in successor.core.broadcast_audience.log.lost_after("t", "", 0)] == [unread[1]]
+    assert successor.held == ["a"]
+
+
+async def test_a_follower_that_missed_more_drops_than_are_stored_reads_them_anew(redis_server: RedisServer) -> None:
+    client = connect(Config(redis_url=redis_server.url))
+    shard = Shard(client, broadcasts_max=3)
+    await shard.append("a", "b")
+    await shard.follower.catch_up()
+    positions = await shard.append(*(f"c{n}" for n in range(9)))
+    await shard.follower.catch_up()
+    assert shard.held == ["c6", "c7", "c8"]
+    assert [lost.pos for lost in shard.core.broadcast_audience.log.lost_after("t", "", 0)] == [positions[5]]
+    await client.aclose()
+
+
 def timer(sid: str) -> Timer:
     return Timer(sid, audience_key("t", ""), 1000, 0, LONG_MS, Envelope(sid, b"digest..", LOW, True, b"{}"))
 

@@ -262,6 +262,31 @@ async def topics(server: Server, _random: random.Random) -> None:
         assert texts(await connection.take(1)) == ["to the topic"]
 
 
+@promise
+async def lost_broadcast(server: Server, _random: random.Random) -> None:
+    """A message for a topic that left the log while its subscriber was away is announced by `gap`, over each transport."""
+    for transport in TRANSPORTS:
+        user = server.user()
+        topic = f"{user.name}-topic"
+        answer = await server.ask("PUT", f"/v1/subscriptions/{topic}", params={"user": user.name})
+        assert answer.status_code == 200, answer.text
+        item = {"topic": topic, "type": "conformance"}
+        async with user.connection() as connection:
+            await server.ask("POST", "/v1/notifications", json={**item, "data": {"text": "before"}})
+            (before,) = await connection.take(1)
+            await connection.ack(before["id"])
+        stale = {**item, "data": {"text": "stale"}, "ttl": 1}
+        assert (await server.ask("POST", "/v1/notifications", json=[stale, stale])).status_code == 202
+        await asyncio.sleep(1.2)  # the promise is about time
+        await server.ask("POST", "/v1/notifications", json={**item, "data": {"text": "fresh"}})
+        async with user.connection(transport, before["event_id"]) as connection:
+            (fresh,) = await connection.take(1)
+            gone = connection.of_type("gap")
+        assert texts([fresh]) == ["fresh"], transport
+        lost = range(before["seq"] + 1, fresh["seq"])
+        assert [(one["from"], one["to"]) for one in gone] == [(lost.start, lost[-1])], transport
+
+
 # -- the edges ---------------------------------------------------------------------------------------------------------
 @promise
 async def unknown_is_ignored(server: Server, _random: random.Random) -> None:

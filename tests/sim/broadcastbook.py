@@ -1,7 +1,8 @@
 """The book of broadcasts: what is in the log, who is subscribed since when, and who has got what under which number.
 
 Checked: an entry is in the log once, and leaves it only when it has expired or newer ones push it out; a user gets an entry once, in the
-log's order, and only what is for everyone or for a topic of theirs; in the end everybody who is connected has got all that concerns them.
+log's order, and only what is for everyone or for a topic of theirs. In the end everybody who is connected has got all that concerns them,
+or a number that is gone, in place of what has left the log since they got something of it for the first time.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class Taken:
 
     def __init__(self) -> None:
         self.seq_of: dict[int, int] = {}  # position -> number, ascending
+        self.lost = 0  # up to this position, a number that is gone stands for what has left the log
         self._topics: list[dict[str, int]] = [{}]  # topic -> position from which it counts; as journalled, the last one holds
 
     @property
@@ -73,17 +75,23 @@ class BroadcastBook:
             raise Broken(f"[5] {entry.envelope.id} is adopted as {seq}, and was as {taken.seq_of[pos]}")
         if taken.seq_of and pos < next(reversed(taken.seq_of)):
             raise Broken(f"order: {entry.envelope.id} is adopted as {seq}, after one that is behind it in the log")
-        if not _concerns(entry, taken.topics):
+        if pos in self.live and not _concerns(entry, taken.topics):
             raise Broken(f"{entry.envelope.id} for the topic {entry.topic!r} is adopted by somebody subscribed to {taken.topics}")
         taken.seq_of[pos] = seq
+        if pos not in self.live:
+            taken.lost = pos
         return entry
 
     def owed(self, taken: Taken, now_ms: int) -> list[str]:
-        """What concerns a connected user and has no number yet."""
+        """What concerns a connected user and has no number yet, or was lost and no number stands for it."""
+        told = max(taken.lost, min(taken.seq_of, default=1 << 60))
         return [
             entry.envelope.id
-            for pos, entry in self.live.items()
-            if pos not in taken.seq_of and entry.envelope.retain and entry.expires_ms > now_ms and _concerns(entry, taken.topics)
+            for pos, entry in self.entries.items()
+            if pos not in taken.seq_of
+            and entry.envelope.retain
+            and _concerns(entry, taken.topics)
+            and (entry.expires_ms > now_ms if pos in self.live else pos > told)
         ]
 
 

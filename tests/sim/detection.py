@@ -70,6 +70,8 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "gaps_are_not_announced": (2,),
     "a_new_link_session_does_not_announce_connections_again": (2,),
     "what_is_refused_is_taken_all_the_same": (7,),
+    "lost_broadcasts_are_not_announced": (25, 45, 90),
+    "a_restart_does_not_know_what_has_left_the_broadcast_log": (133, 140, 195),
     "a_controller_that_is_cut_off_replaces_the_others": (37,),
     "a_controller_that_was_replaced_goes_on": (33,),
     "a_link_waits_for_its_port_instead_of_calling_through_ray": (95,),

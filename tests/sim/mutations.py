@@ -26,8 +26,8 @@ from engine.actors.reconciler import Reconciler
 from engine.actors.scheduler import Scheduler, Term
 from engine.actors.shard import Shard
 from engine.actors.slot_mover import SlotMover
+from engine.core.commit import broadcast_step, user_step
 from engine.core.commit import group as commit
-from engine.core.commit import user_step
 from engine.core.commit.broadcast_step import BroadcastStep
 from engine.core.commit.group import Pending
 from engine.core.controller.health import HealthWatch
@@ -538,6 +538,19 @@ def a_restart_ends_subscriptions() -> Any:
 @mutation
 def who_was_slow_gets_no_more_broadcasts() -> Any:
     return patched(BroadcastStep, "settled", lambda self, mailbox: None)
+
+
+@mutation
+def lost_broadcasts_are_not_announced() -> Any:
+    return patched(broadcast_step, "_lost", lambda *_: [])
+
+
+@mutation
+def a_restart_does_not_know_what_has_left_the_broadcast_log() -> Any:
+    async def lost(_self: BroadcastLog) -> Any:
+        return {}, 0
+
+    return patched(BroadcastLog, "lost", lost)
 
 
 @mutation

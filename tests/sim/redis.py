@@ -378,10 +378,11 @@ class MiniRedis:
     def cmd_zadd(self, key: bytes, *pairs: bytes) -> int:
         members: SortedSet = self._make(key, SortedSet)
         added = 0
-        new_only = pairs[0].upper() == b"NX"
-        pairs = pairs[new_only:]
+        option = pairs[0].upper()
+        pairs = pairs[option in (b"NX", b"GT") :]
         for score, member in zip(pairs[::2], pairs[1::2], strict=True):
-            if new_only and member in members.scores:
+            known = members.scores.get(member)
+            if known is not None and (option == b"NX" or (option == b"GT" and known >= float(score))):
                 continue
             added += members.add(member, float(score))
             self.watch("zadd", key, (member, float(score)))
@@ -404,6 +405,15 @@ class MiniRedis:
             self.watch("zrem", key, member)
         self._tidy(key, value)
         return removed
+
+    def cmd_zremrangebyrank(self, key: bytes, start: bytes, stop: bytes) -> int:
+        members = self.cmd_zrange(key, start, stop)
+        return self.cmd_zrem(key, *members) if members else 0
+
+    def cmd_zpopmin(self, key: bytes, count: bytes) -> list[bytes]:
+        found = self.cmd_zrange(key, b"0", b"%d" % (int(count) - 1), b"WITHSCORES")
+        self.cmd_zrem(key, *found[::2])
+        return found
 
     def cmd_zscore(self, key: bytes, member: bytes) -> bytes | None:
         value = self._get(key, SortedSet)

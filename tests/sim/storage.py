@@ -218,8 +218,11 @@ class Client:
     async def srem(self, key: str, *members: str) -> Any:
         return await self.execute_command("SREM", key, *members)
 
-    async def zrange(self, key: str, start: int, end: int) -> Any:
-        return await self.execute_command("ZRANGE", key, start, end)
+    async def zrange(self, key: str, start: int, end: int, *, withscores: bool = False) -> Any:
+        if not withscores:
+            return await self.execute_command("ZRANGE", key, start, end)
+        found = await self.execute_command("ZRANGE", key, start, end, "WITHSCORES")
+        return [(member, float(score)) for member, score in zip(found[::2], found[1::2], strict=True)]
 
     async def zadd(self, key: str, scores: Mapping[Any, float], *, nx: bool = False) -> Any:
         pairs = [part for member, score in scores.items() for part in (score, member)]

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from engine.config import Config
 from engine.core.commit.first_result import idempotency_value
-from engine.core.mailbox.broadcast_log import BroadcastEntry, encode_entry
+from engine.core.mailbox.broadcast_log import BroadcastEntry
 from engine.core.model.constants import LOW
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import audience_key
@@ -35,8 +35,8 @@ def log_of(client: Redis, **settings: Any) -> BroadcastLog:
     return BroadcastLog(client, Config(redis_timeout_ms=settings.pop("redis_timeout_ms", 2000), **settings))
 
 
-async def append(log: BroadcastLog, id: str, *, repeated: bool = False, **fields: Any) -> Any:
-    return (await log.append([(entry(id, **fields), id)], repeated=repeated))[0]
+async def append(log: BroadcastLog, id: str, topic: str = "", *, repeated: bool = False, **fields: Any) -> Any:
+    return (await log.append([(entry(id, topic, **fields), id)], repeated=repeated))[0]
 
 
 async def stored_bytes(client: Redis) -> int:
@@ -120,11 +120,12 @@ async def test_a_tenant_that_floods_the_log_evicts_its_own_and_followers_learn_w
     mine = [await append(log, f"q{n}", tenant="quiet") for n in range(2)]
     flood = [await append(log, f"f{n}", tenant="flood") for n in range(20)]
     assert await held(log) == {"quiet": ["q0", "q1"], "flood": ["f16", "f17", "f18", "f19"]}
-    assert await log.evicted(0) == (None, 16), "the newest 6 are stored"
-    assert await log.evicted(10) == ([appended.pos for appended in flood[10:16]], 16)
+    assert await log.dropped(0) == (None, 16), "the newest 6 are stored"
+    assert await log.dropped(10) == ([(appended.pos, ("flood", "")) for appended in flood[10:16]], 16)
     assert await log.positions() == [appended.pos for appended in (*mine, *flood[16:])]
-    assert await log.evicted(15) == ([flood[15].pos], 16)
-    assert await log.evicted(16) == ([], 16)
+    assert await log.dropped(15) == ([(flood[15].pos, ("flood", ""))], 16)
+    assert await log.dropped(16) == ([], 16)
+    assert await log.lost() == ({("flood", ""): flood[15].pos}, 0)
     await append(log, "q2", tenant="quiet")
     await append(log, "q3", tenant="quiet")
     assert await held(log) == {"quiet": ["q1", "q2", "q3"], "flood": ["f17", "f18", "f19"]}, "its fair part is half"
@@ -146,16 +147,20 @@ async def test_large_broadcasts_count_by_their_bytes_and_the_one_that_is_appende
     assert (await held(log))["large"] == ["l2"], "the largest part is its own, and there is no other entry of its tenant"
 
 
-async def test_entries_without_a_tenant_of_an_engine_before_are_evicted_first(redis_client: Redis) -> None:
-    log = log_of(redis_client, broadcasts_max=4)
-    for n in range(3):
-        await redis_client.xadd(broadcast_log_key(), {"b": encode_entry(entry(f"old{n}", tenant="quiet"))}, id=f"{n + 1}-0")
-    await redis_client.hset(broadcast_state_key(), mapping={"last": 3, "bytes": await stored_bytes(redis_client)})
-    for n in range(4):
-        await append(log, f"f{n}", tenant="flood")
-    assert await held(log) == {"flood": ["f0", "f1", "f2", "f3"]}
-    assert await log.evicted(0) == ([1, 2, 3], 3)
-    assert int(await redis_client.hget(broadcast_state_key(), "bytes") or 0) == await stored_bytes(redis_client)
+async def test_the_newest_lost_entry_of_each_topic_is_remembered_and_the_oldest_of_too_many_forgotten(redis_client: Redis) -> None:
+    log = log_of(redis_client, broadcasts_max=3)
+    live = BroadcastEntry("t", "live", Envelope("live", DIGEST, LOW, False, b"{}"), 10**15, 5)
+    (passing,) = await log.append([(live, "live")])
+    lost = [await append(log, f"n{n}", topic) for n, topic in enumerate(("a", "a b", "a"))]
+    await log.drop([passing.pos])
+    assert await log.dropped(0) == ([(passing.pos, None)], 1)
+    assert await log.lost() == ({}, 0), "one that is not retained was only for those who were there"
+    await log.drop([appended.pos for appended in lost])
+    await log.drop([appended.pos for appended in lost])
+    assert await log.lost() == ({("t", "a"): lost[2].pos, ("t", "a b"): lost[1].pos}, 0)
+    more = [await append(log, f"m{n}", f"m{n}") for n in range(3)]
+    await log.drop([appended.pos for appended in more])
+    assert await log.lost() == ({("t", f"m{n}"): appended.pos for n, appended in enumerate(more)}, lost[2].pos)
 
 
 async def test_dropping_twice_counts_the_bytes_once(redis_client: Redis) -> None:

@@ -84,7 +84,8 @@ def all_keys() -> list[str]:
         keys.broadcast_log_key(),
         keys.broadcast_state_key(),
         keys.broadcast_parts_key(),
-        keys.broadcast_evicted_key(),
+        keys.broadcast_dropped_key(),
+        keys.broadcast_lost_key(),
         keys.broadcast_positions_key("t"),
         keys.session_stream_key(),
         keys.subscribers_prefix(),
@@ -136,7 +137,7 @@ def test_no_two_kinds_of_keys_are_the_same() -> None:
 
 def test_every_public_function_of_the_module_is_among_them() -> None:
     named = {name for name in vars(keys) if name.endswith(("_key", "_prefix"))}
-    assert len(named) == 65, "a new one: add it to `all_keys` and count again"
+    assert len(named) == 66, "a new one: add it to `all_keys` and count again"
 
 
 def test_what_one_script_touches_together_shares_a_hash_tag() -> None:

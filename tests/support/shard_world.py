@@ -14,7 +14,7 @@ from engine.core.commit.first_result import DIGEST_BYTES, packed_result
 from engine.core.commit.group import Group
 from engine.core.journal.journal_records import MailboxPage, keys_of
 from engine.core.journal.stored_formats import decode_journal, decode_page, decode_stored, read_entry
-from engine.core.mailbox.broadcast_log import BodyCache, BroadcastEntry, encode_entry
+from engine.core.mailbox.broadcast_log import BodyCache, BroadcastEntry, Channel, encode_entry
 from engine.core.mailbox.retry import RetryPolicy
 from engine.core.model.constants import LOW, NORMAL
 from engine.core.model.envelope import Envelope
@@ -79,6 +79,7 @@ class World:
         self.online: set[str] = set()  # as storage has it
         self.log: list[tuple[int, bytes]] = []  # the broadcast log: position, entry
         self.log_end = 0
+        self.dropped: list[tuple[int, Channel | None]] = []  # what left it
         self.log_ids: set[str] = set()
         self.now_ms = 1_000_000
         self.refs = 0
@@ -87,6 +88,7 @@ class World:
 
     def _new_core(self) -> None:
         self.core = ShardCore(0, self.limits, spread(1), "e1", zone)
+        self.drops_followed = 0
         self.epoch += 1
         self.core.inbox_requests.epoch = self.epoch
         self.core.opened(EDGE)
@@ -202,12 +204,17 @@ class World:
         fresh = [(pos, blob) for pos, blob in self.log if pos > audience.log.head]
         if fresh:
             audience.read([read_entry(pos, blob) for pos, blob in fresh], fresh[-1][0], self.log[0][0])
+        if len(self.dropped) > self.drops_followed:
+            audience.lose(self.dropped[self.drops_followed :])
+            self.drops_followed = len(self.dropped)
         return bool(fresh)
 
     def drop(self, *positions: int) -> None:
-        """These leave the log: expired, or pushed out."""
+        """These leave the log, expired or pushed out, and the shard hears of it."""
+        for pos, entry in [(pos, read_entry(pos, blob)) for pos, blob in self.log if pos in positions]:
+            self.dropped.append((pos, (entry.tenant, entry.topic) if entry.envelope.retain else None))
         self.log = [(pos, blob) for pos, blob in self.log if pos not in positions]
-        self.core.broadcast_audience.log.drop(positions)
+        self.follow()
 
     def fetch(self) -> bool:
         core = self.core

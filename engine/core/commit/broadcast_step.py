@@ -23,8 +23,9 @@ once. Caps and the digest are for messages to users: a broadcast counts against 
 An entry that is adopted is a message like any other: journalled, as its position and the numbers it got in up to `adopt_max`
 mailboxes (`checkpoint.Adopted`), then delivered, repeated, acknowledged, spilled. Its body is the log's own object.
 
-An entry gets no number, and so leaves no gap, when it expired or was dropped from the log first, or is not retained and was published
-while the user was not connected.
+An entry gets no number, and so leaves no gap, when it is not retained and was published while the user was not connected. One that was
+dropped from the log before the mailbox could adopt it gets a number that is gone at once: a gap, sent and acknowledged as every other. One
+such number stands for one or more entries that were lost. A user who was never connected has lost nothing.
 
 After a crash a group in the journal is replayed, with the cursor. A group that is not there had no effect, and the successor's mailboxes
 are behind as soon as their connections are announced. A cursor that was not stored is older than the last one in memory: the entries after
@@ -43,7 +44,7 @@ from msgspec import Struct
 from engine.core.commit.policy_step import ZoneOf, facts_of, profile_of, utc
 from engine.core.journal.journal_records import Adopted
 from engine.core.mailbox.attachment import Attachment
-from engine.core.mailbox.broadcast_log import EVERYONE, Broadcast, BroadcastMirror
+from engine.core.mailbox.broadcast_log import EVERYONE, LOST, Broadcast, BroadcastMirror, lost_at
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.message import Message
@@ -222,12 +223,17 @@ class BroadcastStep:
     def read(self, broadcasts: Iterable[Broadcast]) -> None:
         """Take in entries of the log, ascending: connected mailboxes that they concern are behind."""
         for broadcast in self._log.add(broadcasts):
-            if broadcast.topic == EVERYONE:
-                concerned = self._tenants.get(broadcast.tenant)
-            else:
-                concerned = self._members.get((broadcast.tenant, broadcast.topic))
-            if concerned:
+            if concerned := self._concerned(broadcast.tenant, broadcast.topic):
                 (self._behind if broadcast.envelope.priority == LOW else self._urgent).update(concerned)
+
+    def lose(self, tenant: str, topic: str, pos: int) -> None:
+        """A retained entry has left the log, up to which it was read. Who is connected and has not been offered it is behind."""
+        if self._log.lose(tenant, topic, pos) and pos > self._log.head and (concerned := self._concerned(tenant, topic)):
+            self._behind.update(concerned)
+
+    def _concerned(self, tenant: str, topic: str) -> dict[str, Mailbox] | None:
+        """Connected mailboxes."""
+        return self._tenants.get(tenant) if topic == EVERYONE else self._members.get((tenant, topic))
 
     def _due(self, mailbox: Mailbox, now_ms: int, count_max: int) -> list[Broadcast]:
         """The next entries that concern the mailbox, ascending, `count_max` at most; not to be changed."""
@@ -238,25 +244,35 @@ class BroadcastStep:
         of_everyone = log.after(tenant, EVERYONE, cursor)
         found: Iterable[Broadcast] = of_everyone
         topics = self._topics.get(mailbox.key)
-        if topics is None and len(of_everyone) == 1 and mailbox.user_state is None:  # nearly always
-            return of_everyone if _is_live(of_everyone[0], mailbox, now_ms) else []
-        if topics:
-            claimed = frozenset().union(*(connection.topics for connection in mailbox.connections.values()))
-            channels = [found]
-            for topic in topics:
-                since = cursor if topic in claimed else max(cursor, mailbox.topics[topic])
-                channels.append(log.after(tenant, topic, since))
+        if cursor >= log.lost_head and topics is None and len(of_everyone) == 1 and mailbox.user_state is None:  # nearly always
+            return of_everyone if _is_live(of_everyone[0], mailbox, now_ms) else _lost([*of_everyone], cursor, mailbox)
+        if topics or cursor < log.lost_head:
+            beginnings = self._beginnings(mailbox, topics)
+            channels = [log.after(tenant, topic, max(cursor, since)) for topic, since in beginnings]
+            channels += [log.lost_after(tenant, topic, max(cursor, since)) for topic, since in beginnings]
             found = merge(*channels, key=_position)
         due: list[Broadcast] = []
+        lost: list[Broadcast] = []  # behind the last one that is due
         profile = None if mailbox.user_state is None else mailbox.user_state.profile
         for broadcast in found:
-            if profile is not None and _is_muted(broadcast, mailbox, profile):
+            if broadcast.envelope is not LOST and profile is not None and _is_muted(broadcast, mailbox, profile):
                 continue
-            if _is_live(broadcast, mailbox, now_ms):
-                due.append(broadcast)
-                if len(due) == count_max:
-                    break
-        return due
+            if broadcast.envelope is LOST or not _is_live(broadcast, mailbox, now_ms):
+                lost.append(broadcast)
+                continue
+            due += _lost(lost, cursor, mailbox)
+            due.append(broadcast)
+            lost.clear()
+            if len(due) >= count_max:
+                return due[:count_max]
+        return due + _lost(lost, cursor, mailbox)
+
+    def _beginnings(self, mailbox: Mailbox, topics: Iterable[str] | None) -> list[tuple[str, int]]:
+        """The topics that concern the mailbox, and from which position on."""
+        if not topics:
+            return [(EVERYONE, 0)]
+        claimed = frozenset().union(*(connection.topics for connection in mailbox.connections.values()))
+        return [(EVERYONE, 0), *((topic, 0 if topic in claimed else mailbox.topics[topic]) for topic in topics)]
 
     def take(self, now_ms: int, *, low: bool = True, high: bool = True) -> list[Adoption]:
         """The adoptions of the next group. Call `committed` or `refused` before the next call.
@@ -342,6 +358,18 @@ def _is_live(broadcast: Broadcast, mailbox: Mailbox, now_ms: int) -> bool:
     return broadcast.expires_ms > now_ms and (broadcast.envelope.retain or broadcast.pos > mailbox.live_pos)
 
 
+def _lost(broadcasts: Sequence[Broadcast], cursor: int, mailbox: Mailbox) -> list[Broadcast]:
+    """What stands for these, which are not live, in the mailbox: nothing, or one entry for all that the user has lost."""
+    known = cursor or _known_since(mailbox)
+    newest = max((broadcast.pos for broadcast in broadcasts if broadcast.envelope.retain and broadcast.pos > known), default=0)
+    return [lost_at(newest)] if newest else []
+
+
+def _known_since(mailbox: Mailbox) -> int:
+    """The position at which a user without a cursor was last there; 0 for a user who never was before."""
+    return mailbox.left_ms * 1000 or mailbox.live_pos
+
+
 def _through_high(broadcasts: Sequence[Broadcast]) -> list[Broadcast]:
     """Those up to the last one of high priority."""
     upto = len(broadcasts)
@@ -371,7 +399,9 @@ def _inbox_only(adoption: Adoption) -> frozenset[int]:
         return frozenset()
     inbox = mailbox.inbox_limits is not None
     verdicts = (
-        (broadcast.pos, wished(_facts(broadcast), profile, mailbox.seen_ms, digest=False, inbox=inbox)) for broadcast in adoption.broadcasts
+        (broadcast.pos, wished(_facts(broadcast), profile, mailbox.seen_ms, digest=False, inbox=inbox))
+        for broadcast in adoption.broadcasts
+        if broadcast.envelope is not LOST
     )
     return frozenset(pos for pos, verdict in verdicts if verdict is not None and verdict.decision is Decision.INBOX)
 
@@ -402,7 +432,10 @@ def number(adoptions: Sequence[Adoption], heads: dict[str, int], now_ms: int) ->
 
 
 def adopt(mailbox: Mailbox, broadcast: Broadcast, seq: int, now_ms: int, recent_max: int, *, inbox_only: bool) -> None:
-    """Add the broadcast to the mailbox under this number. `inbox_only`: it is settled at once."""
+    """Add the broadcast to the mailbox under this number. `inbox_only`: it is settled at once; one that was lost is gone."""
+    if broadcast.envelope is LOST:
+        mailbox.reach(seq, ())
+        return
     message = Message(seq, broadcast.envelope, broadcast.expires_ms, now_ms)
     mailbox.append(message, b"", recent_max)
     if inbox_only:

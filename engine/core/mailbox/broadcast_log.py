@@ -12,7 +12,9 @@ An entry is in exactly one state:
     ahead     in Redis, not yet read by this shard
     held      mirrored here
     dropped   expired, or evicted by newer ones: lost for mailboxes that have not adopted it, and for those that store only
-              its position; the latter receive a gap notice
+              its position; all of them receive a gap notice
+
+Of each tenant's topic the newest retained entry that was dropped is known (`lost_after`): one lost entry stands for all before it.
 
 A shard reads the log from its beginning at its start, then follows its end. A crash loses the mirror, never the log.
 """
@@ -21,18 +23,23 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from engine.core.model.constants import FORMAT_VERSION
+from engine.core.model.constants import FORMAT_VERSION, LOW, TS_MS_MAX
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import SharedBody
 from engine.core.policy.contact_policy import Facts
 
 EVERYONE: Final = ""
 """The topic of a broadcast to all users."""
+
+
+Channel = tuple[str, str]
+"""A tenant and one of its topics."""
 
 
 class BroadcastEntry(Struct, array_like=True, gc=False):
@@ -57,6 +64,10 @@ class Broadcast(Struct, gc=False):
     facts: Facts | None = None  # for the contact policy, computed when first needed
 
 
+LOST: Final = Envelope("", b"", LOW, True, b"")
+"""Of an entry that was dropped."""
+
+
 def encode_entry(entry: BroadcastEntry) -> bytes:
     """Encode an entry for the log; `engine.core.journal.stored_formats.read_entry` is the inverse."""
     return FORMAT_VERSION + _encode(entry)
@@ -68,16 +79,33 @@ def broadcast_of(pos: int, entry: BroadcastEntry) -> Broadcast:
     return Broadcast(pos, entry.tenant, entry.topic, envelope, entry.expires_ms, entry.accepted_ms)
 
 
+def lost_at(pos: int) -> Broadcast:
+    """In place of entries that were lost, up to this position."""
+    return Broadcast(pos, "", EVERYONE, LOST, TS_MS_MAX, 0)
+
+
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
+_LOST_MAX: Final = 20_000
+"""Topics whose newest lost entry is known, some 200 bytes each; beyond it the older half is forgotten, and `horizon` rises."""
+
+
 class BroadcastMirror:
-    """The mirror. `head` is the position read last; all log entries up to it are held."""
+    """The mirror.
+
+    Attributes:
+        head: the position read last; all log entries up to it are held.
+        lost_head: the position of the newest entry that was lost, of whatever topic.
+    """
 
     def __init__(self) -> None:
         self.head = 0
+        self.lost_head = 0
+        self._lost: dict[Channel, int] = {}
+        self._horizon = 0  # losses up to it may be forgotten
         self._entries: dict[int, Broadcast] = {}  # by position, ascending
-        self._channels: dict[tuple[str, str], list[Broadcast]] = {}  # by tenant and topic, each ascending
+        self._channels: dict[Channel, list[Broadcast]] = {}  # by tenant and topic, each ascending
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -123,12 +151,37 @@ class BroadcastMirror:
             broadcast = self._entries.pop(pos, None)
             if broadcast is not None:
                 touched.add((broadcast.tenant, broadcast.topic))
+                if broadcast.envelope.retain:
+                    self.lose(broadcast.tenant, broadcast.topic, pos)
         for name in touched:
             left = [broadcast for broadcast in self._channels[name] if broadcast.pos in self._entries]
             if left:
                 self._channels[name] = left
             else:
                 del self._channels[name]
+
+    def lose(self, tenant: str, topic: str, pos: int) -> bool:
+        """A retained entry of this topic was dropped from the log. Returns whether no later one was."""
+        channel = (tenant, topic)
+        if pos <= self._lost.get(channel, 0):
+            return False
+        self._lost[channel] = pos
+        self.lost_head = max(self.lost_head, pos)
+        if len(self._lost) > _LOST_MAX:
+            kept = sorted(self._lost.items(), key=itemgetter(1))[_LOST_MAX // 2 :]
+            self._lost = dict(kept)
+            self.forget(kept[0][1] - 1)
+        return True
+
+    def forget(self, horizon: int) -> None:
+        """Losses up to this position may be forgotten."""
+        self._horizon = max(self._horizon, horizon)
+        self.lost_head = max(self.lost_head, horizon)
+
+    def lost_after(self, tenant: str, topic: str, pos: int) -> list[Broadcast]:
+        """The newest entry of one topic that was lost, if it is after this position. What is forgotten counts as one for everyone."""
+        found = max(self._lost.get((tenant, topic), 0), self._horizon if topic == EVERYONE else 0)
+        return [lost_at(found)] if found > pos else []
 
     def drop_before(self, first: int) -> None:
         """Remove the entries before `first`, the first position now in the log."""

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from engine.core.commit.broadcast_step import Adoption, BroadcastStep
 from engine.core.commit.subscription_step import SubscriptionChange, SubscriptionStep
-from engine.core.mailbox.broadcast_log import Broadcast, BroadcastEntry, BroadcastMirror
+from engine.core.mailbox.broadcast_log import Broadcast, BroadcastEntry, BroadcastMirror, Channel
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.routing import split_key, topic_of
 from engine.core.shard.delivery import Delivery
@@ -54,6 +54,21 @@ class BroadcastAudience:
         self._broadcast_step.read(broadcasts)
         self.log.head = max(self.log.head, reached)
         self.log.drop_before(first)
+
+    def lose(self, dropped: Iterable[tuple[int, Channel | None]], horizon: int = 0) -> None:
+        """Entries have left the log: their positions and, of retained ones, for whom they were. The log was read beyond them since.
+
+        What is older than `horizon` may be lost without being among them.
+        """
+        log = self.log
+        positions = []
+        for pos, channel in dropped:
+            positions.append(pos)
+            if channel is not None:
+                self._broadcast_step.lose(*channel, pos)
+        log.drop(positions)
+        log.forget(horizon)
+        log.head = max(log.head, log.lost_head)
 
     def announce(self, timer: Timer, now_ms: int) -> None:
         """Queue a due broadcast for the log under the timer's id, so that it is appended once however often the timer fires."""

@@ -9,7 +9,7 @@ import pytest
 from engine.core.inbox.inbox import InboxLimits
 from engine.core.model.constants import HIGH, LOW
 from engine.core.policy.profile import Profile
-from engine.core.wire.records import POLL, Deliver, Detach, Welcome
+from engine.core.wire.records import POLL, Deliver, Detach, GapRange, Welcome
 from tests.support.policy_world import HOUR_MS, NIGHT, SEVEN_AM, TEN_PM, at, later_core, profile_of, put, told, wants
 from tests.support.shard_world import World, of
 
@@ -101,12 +101,78 @@ def test_an_urgent_broadcast_passes_quiet_hours_with_those_before_it_and_leaves_
     assert woken(world, SEVEN_AM) == [3]
 
 
-def test_what_expires_in_quiet_hours_never_had_a_number() -> None:
+def test_what_expires_in_quiet_hours_is_announced_as_one_gap_when_they_end() -> None:
     world = sleeping()
-    world.broadcast("b1", ttl_ms=HOUR_MS)
+    for id, ttl_ms in (("b1", HOUR_MS), ("b2", HOUR_MS), ("b3", LONG), ("b4", HOUR_MS)):
+        world.broadcast(id, ttl_ms=ttl_ms)
     world.settle()
-    assert woken(world, SEVEN_AM) == []
-    assert (world.core.mailboxes["t:u"].head, world.core.mailboxes["t:u"].gone) == (0, [])
+    world.now_ms = SEVEN_AM
+    world.core.tick(SEVEN_AM)
+    said = world.settle()
+    assert heard(said) == [2]
+    assert [(gap.first, gap.last) for gap in of(said, GapRange)] == [(1, 1), (3, 3)]
+
+
+def gaps(records: list[Any]) -> list[tuple[int, int]]:
+    return [(gap.first, gap.last) for gap in of(records, GapRange)]
+
+
+@pytest.mark.parametrize("how", ["evicted", "expired", "before a crash"])
+def test_who_was_away_is_sent_a_gap_for_broadcasts_that_left_the_log_and_is_not_sent_it_again(how: str) -> None:
+    world = World()
+    world.attach(1)
+    world.broadcast("b1")
+    assert heard(world.settle()) == [1]
+    world.ack(1, 1)
+    world.detach(1)
+    positions = [world.broadcast("b2"), world.broadcast("b3")]
+    world.broadcast("b4", ttl_ms=LONG)
+    world.settle()
+    if how == "expired":
+        world.now_ms += 60_000
+        world.core.tick(world.now_ms)
+    else:
+        world.drop(*positions)
+    if how == "before a crash":
+        later_core(world, "checkpoint and crash")
+    world.attach(2)
+    said = world.settle()
+    assert (gaps(said), heard(said, 2)) == ([(2, 2)], [3])
+    world.ack(2, 3)
+    world.detach(2)
+    world.settle()
+    later_core(world, "checkpoint and crash")
+    world.attach(3)
+    said = world.settle()
+    assert (gaps(said), heard(said, 3)) == ([], [])
+
+
+def test_only_what_concerned_a_user_who_was_there_before_is_lost() -> None:
+    world = World()
+    world.attach(1, "old")
+    world.broadcast("b1")
+    world.settle()
+    world.detach(1)
+    world.drop(world.broadcast("other", "news"), world.broadcast("passing", retain=False))
+    world.attach(2, "old")
+    assert gaps(world.settle()) == []
+    world.detach(2)
+    world.drop(world.broadcast("b2"))
+    world.attach(3, "old")
+    world.attach(4, "new")
+    said = world.settle()
+    assert [record.conn for record in of(said, GapRange)] == [3]
+
+
+def test_what_left_the_log_before_a_slow_shard_read_it_is_a_gap_for_those_connected() -> None:
+    world = World()
+    world.attach(1)
+    world.broadcast("b1")
+    world.settle()
+    world.drop(world.broadcast("b2"))
+    assert gaps(world.settle()) == [(2, 2)]
+    world.broadcast("b3")
+    assert heard(world.settle()) == [3]
 
 
 def test_who_ends_the_quiet_hours_by_another_profile_is_told_at_once() -> None:

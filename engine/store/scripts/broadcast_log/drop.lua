@@ -1,16 +1,18 @@
 -- Delete expired entries from the log. Idempotent, for any caller.
--- KEYS: log, state, parts   ARGV: limits and prefix (see broadcast_log.lua), positions
+-- KEYS: as broadcast_log.lua   ARGV: as broadcast_log.lua, positions
 -- Returns {'OK', number deleted}.
-local dropped, bytes = 0, 0
+local before = tonumber(redis.call('HGET', KEYS[2], 'drops') or '0')
+local drops, bytes = before, 0
 for i = 4, #ARGV do
   local id = ARGV[i] .. '-0'
   local entry = redis.call('XRANGE', KEYS[1], id, id)[1]
   if entry then
-    bytes = bytes + delete(entry)
-    dropped = dropped + 1
+    drops = drops + 1
+    bytes = bytes + delete(entry, drops)
   end
 end
-if dropped > 0 then
+if drops > before then
+  remember(drops)
   redis.call('HINCRBY', KEYS[2], 'bytes', string.format('%.0f', -bytes))
 end
-return {'OK', dropped}
+return {'OK', drops - before}
