@@ -492,7 +492,8 @@ class _Api:
         body = await read_body(request.scope, request.receive, self.config)
         return _json(
             await explanations.explain(
-                self.gateway.shard_client, self.publisher.parse(body, Content.of(request.scope["headers"]), principal)
+                self.gateway.shard_client,
+                self.publisher.parse(body, Content.of(request.scope["headers"]), principal, self._rules.rule_book.in_use()),
             )
         )
 
@@ -769,7 +770,7 @@ class _Api:
         except Problem:
             names: tuple[str, ...] = ()
         else:
-            names = tuple(sorted(self._rules.rule_book.categories()))
+            names = tuple(sorted(self._rules.rule_book.in_use().categories))
         if names not in self._described:
             self._described = {
                 (): self._described.get(()) or _encode(document(self.config, ())),

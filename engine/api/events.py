@@ -242,12 +242,12 @@ class EventEndpoint:
         drafts: list[Draft] = []
         for part in applied:
             notifications = part.outcome.notifications
+            default = part.rules.default_terms(tenant)
             for start in range(0, len(notifications), _STEP):
                 step = notifications[start : start + _STEP]
                 await turns.made(len(step))
-                drafter = Drafter(
-                    tenant, self._config, now_ms, self._shard_client.new_id, part.rules.categories, compact=False, trace=trace
-                )
+                new_id, categories = self._shard_client.new_id, part.rules.categories
+                drafter = Drafter(tenant, self._config, now_ms, new_id, categories, compact=False, trace=trace, default_terms=default)
                 made = drafter.drafts_of(ParsedBody([_item(notification) for notification in step], [], Form.JSON, array=True))
                 for draft, notification in zip(made, step, strict=True):
                     draft.item += len(drafts)
@@ -331,6 +331,7 @@ def _complete(draft: Draft, notification: Notification, now_ms: int) -> None:
     if draft.conditions is not None and not draft.due_ms:
         draft.due_ms = now_ms  # conditions are decided when a timer fires
     if notification.do:
+        draft.envelope = msgspec.structs.replace(draft.envelope, policy_terms=None)  # it contacts nobody
         draft.due_ms = draft.due_ms or now_ms  # likewise what is called in place of a message
         draft.action = action_of(notification.do, draft.key, draft.envelope.id)
 

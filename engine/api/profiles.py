@@ -108,7 +108,7 @@ class Preferences:
 
     def _patch(self, body: bytes) -> PreferencesPatch:
         try:
-            return preferences.parse_patch(body, self._rule_book.categories(), time_zones.zone, _limits(self._config))
+            return preferences.parse_patch(body, self._rule_book.in_use().categories, time_zones.zone, _limits(self._config))
         except Invalid as error:
             if self._rule_book.unread:
                 raise Unavailable("the rules file, which defines categories, cannot be used") from error
@@ -118,10 +118,10 @@ class Preferences:
         return ANY_CHOICE if self._config.inbox_max and self._shard_client.offers_inbox else ANY_CHOICE & ~(1 << INBOX)
 
     def _shown(self, key: str, answer: ProfileIs) -> dict[str, Any]:
-        rules = self._rule_book
+        rules = self._rule_book.in_use()
         return {
             "user": split_key(key)[1],
-            **preferences_of(answer.profile or NO_PROFILE, rules.categories(), rules.titles(), self._offered()),
+            **preferences_of(answer.profile or NO_PROFILE, rules.categories, rules.titles, self._offered()),
         }
 
 

@@ -11,7 +11,7 @@ differs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from engine.api.message_links import MessageLinks
@@ -19,6 +19,7 @@ from engine.api.rule_book import RuleBook
 from engine.auth import tokens
 from engine.auth.tokens import Authenticator, BearerToken, Principal, RawHeaders
 from engine.config import Config
+from engine.core.rules.rules import Rules
 from engine.errors import Unavailable
 from engine.gateway.gateway import Gateway
 from engine.http.problems import Problem
@@ -131,8 +132,10 @@ class PublishEndpoint:
         turn = gateway.request_queue.enter(body, content, principal.tenant)
         if turn is not None:
             await turn
-        drafts = self.parse(body, content, principal)
-        await self._complete(drafts)
+        rules = self._rule_book.in_use()
+        drafts = self.parse(body, content, principal, rules)
+        if rules.linked:
+            await self._message_links.add(drafts, rules.linked)
         results = await gateway.shard_client.post(drafts)
         return results_body(results, gateway.storage.durability)
 
@@ -143,8 +146,10 @@ class PublishEndpoint:
             turn = gateway.request_queue.enter(body, content, principal.tenant)
             if turn is not None:
                 await turn
-            drafts = self.parse(body, content, principal, trace)
-            await self._complete(drafts)
+            rules = self._rule_book.in_use()
+            drafts = self.parse(body, content, principal, rules, trace)
+            if rules.linked:
+                await self._message_links.add(drafts, rules.linked)
             results = await gateway.shard_client.post(drafts)
         except Exception as error:
             trace.failed(error)
@@ -152,26 +157,22 @@ class PublishEndpoint:
         trace.answered(results)
         return results_body(results, gateway.storage.durability)
 
-    async def _complete(self, drafts: Sequence[Draft]) -> None:
-        """Add the links that the rules in force give to messages of some categories."""
-        if linked := self._rule_book.linked():
-            await self._message_links.add(drafts, linked)
-
-    def parse(self, body: bytes, content: Content, principal: Principal, trace: RequestTrace | None = None) -> list[Draft]:
-        """The drafts of a publish request.
+    def parse(self, body: bytes, content: Content, principal: Principal, rules: Rules, trace: RequestTrace | None = None) -> list[Draft]:
+        """The drafts of a publish request; `rules` define categories.
 
         Raises:
             Problem: it is not valid.
             Unavailable: it is not valid without the rules, which this edge could not read.
         """
-        gateway, categories = self._gateway, self._rule_book.categories()
+        gateway, config = self._gateway, self._config
+        default = rules.default_terms(principal.tenant) if rules.default_categories else None
         try:
             new_id = gateway.shard_client.new_id
-            drafts = parse_drafts(body, content, principal, self._config, gateway.wall_ms(), new_id, categories, trace)
+            drafts = parse_drafts(body, content, principal, config, gateway.wall_ms(), new_id, rules.categories, trace, default)
         except Problem as problem:
             if problem.status == 422 and self._rule_book.unread:
                 raise Unavailable("the rules file, which defines categories, cannot be used") from problem
             raise
-        if kept := self._rule_book.kept():
-            keep_by_type(drafts, kept)
+        if rules.kept:
+            keep_by_type(drafts, rules.kept)
         return drafts

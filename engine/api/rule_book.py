@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -28,8 +28,6 @@ from msgspec import Struct
 from engine.actions.allowed_targets import not_allowed
 from engine.config import Config
 from engine.core.model.action import parse_target
-from engine.core.model.category import Category
-from engine.core.policy.contact_policy import CATEGORIES
 from engine.core.rules.rules import Rule, Rules
 from engine.core.rules.staging import RulesInForce
 from engine.core.rules.toml_loader import parse_rules
@@ -162,21 +160,9 @@ class RuleBook:
         """The version in force for everyone. Raises Unavailable, as `in_force`."""
         return self.in_force().active
 
-    def categories(self) -> Mapping[str, Category]:
-        """The categories in force for everyone, by name; those that need no rules while there are none."""
-        return CATEGORIES if self.unread else self.in_force().active.categories
-
-    def titles(self) -> Mapping[str, str]:
-        """Those of the categories in force that have one, for people."""
-        return {} if self.unread else self.in_force().active.titles
-
-    def linked(self) -> frozenset[str]:
-        """Those of them whose messages carry an unsubscribe link."""
-        return frozenset() if self.unread else self.in_force().active.linked
-
-    def kept(self) -> Mapping[str, int]:
-        """How long messages of types stay in the inbox, as far as the rules in force say so (`engine.publish.type_retention`)."""
-        return {} if self.unread else self.in_force().active.kept
+    def in_use(self) -> Rules:
+        """The version in force for everyone; while there is none, rules that define nothing but the predefined categories."""
+        return _NO_RULES if self.unread else self.in_force().active
 
     @property
     def unread(self) -> bool:

@@ -145,7 +145,7 @@ class Unsubscribing:
             if not is_user(user, self._config.id_chars_max):
                 path = "$.user" if wanted.users is UNSET else f"$.users[{index}]"
                 raise Invalid(f"text of 1 to {self._config.id_chars_max} characters without control characters", path)
-        categories = self._rule_book.categories()
+        categories = self._rule_book.in_use().categories
         category = categories.get(wanted.category)
         if category is None and self._rule_book.unread:
             raise Unavailable("the rules file, which defines categories, cannot be used")
@@ -203,10 +203,10 @@ class Unsubscribing:
 
     def _category(self, claims: LinkClaims) -> Category:
         """The limits of a link's category; of one that is not defined any more, those that restrict nothing."""
-        return self._rule_book.categories().get(claims.category, Category())
+        return self._rule_book.in_use().categories.get(claims.category, Category())
 
     def _title(self, claims: LinkClaims) -> str:
-        return self._rule_book.titles().get(claims.category, claims.category)
+        return self._rule_book.in_use().titles.get(claims.category, claims.category)
 
 
 def _again(content_type: str, body: bytes) -> str:

@@ -93,6 +93,7 @@ def parse_drafts(
     new_id: Callable[[], str],
     categories: Mapping[str, Category] = CATEGORIES,
     trace: RequestTrace | None = None,
+    default_terms: PolicyTerms | None = None,
 ) -> list[Draft]:
     """The drafts of a publish request, in order; one per user of an item with `users`.
 
@@ -105,6 +106,7 @@ def parse_drafts(
         new_id: called for each item without an id.
         categories: by name, those that are defined.
         trace: contexts of the items; None: only those that they give themselves.
+        default_terms: of items for users that name no category; None: none.
 
     Raises:
         Problem: 400, 413, 415 or 422; then nothing is to be accepted.
@@ -112,7 +114,9 @@ def parse_drafts(
     if len(body) > config.body_bytes_max:
         raise too_large(config.body_bytes_max)
     parsed = media_types.read(body, content, config)
-    drafter = Drafter(principal.tenant, config, now_ms, new_id, categories, compact=_breaks_lines(body), trace=trace)
+    drafter = Drafter(
+        principal.tenant, config, now_ms, new_id, categories, compact=_breaks_lines(body), trace=trace, default_terms=default_terms
+    )
     return drafter.drafts_of(parsed)
 
 
@@ -127,9 +131,22 @@ class Drafter:
         categories: by name, those that are defined.
         compact: the items may hold whitespace that would break a line of an event stream: JSON with some is written anew.
         trace: contexts of the items; None: only those that they give themselves.
+        default_terms: of items for users that name no category; None: none.
     """
 
-    __slots__ = ("_categories", "_compact", "_config", "_drafts", "_key_prefix", "_new_id", "_now_ms", "_trace", "_ts", "_ttl_ms")
+    __slots__ = (
+        "_categories",
+        "_compact",
+        "_config",
+        "_default_terms",
+        "_drafts",
+        "_key_prefix",
+        "_new_id",
+        "_now_ms",
+        "_trace",
+        "_ts",
+        "_ttl_ms",
+    )
 
     def __init__(
         self,
@@ -141,8 +158,10 @@ class Drafter:
         *,
         compact: bool,
         trace: RequestTrace | None = None,
+        default_terms: PolicyTerms | None = None,
     ) -> None:
         self._categories = categories
+        self._default_terms = default_terms
         self._key_prefix = mailbox_key(tenant, "")
         self._config = config
         self._now_ms = now_ms
@@ -207,8 +226,9 @@ class Drafter:
         ts, ttl_ms, due_ms, choices = self._times(item)
         if merge is not None and ttl_ms <= merge.window_ms:
             raise Invalid("must be longer than the window, at whose end the message is delivered", "$.ttl")
-        terms = None
-        if item.category is not UNSET or item.unless_active:
+        named = item.category is not UNSET or item.unless_active
+        terms = self._default_terms if topic is None else None
+        if named:
             terms = self._policy_terms(item.category, item.unless_active, topic)
 
         payload = context + head + data
@@ -216,8 +236,8 @@ class Drafter:
         if self._trace is not None or item.traceparent is not UNSET:
             body = self._traced(item.traceparent, id, body)
 
-        if collapse or terms is not None:
-            choices += _more_choices(item, collapse, merge, terms)
+        if collapse or named:
+            choices += _more_choices(item, collapse, merge)
         # Nobody can repeat an item under an id made here, so its payload needs no canonical form: 0.3 to 1.2 us less.
         digested = _canonical_payload(context, head, data) if idempotent else payload
         digest = blake2b(digested + choices, digest_size=DIGEST_BYTES).digest()
@@ -293,7 +313,7 @@ class Drafter:
             raise Invalid("only for messages to users", "$.category" if name is not UNSET else "$.unless_active")
         since_ms = self._now_ms if unless_active else 0
         if name is UNSET:
-            return PolicyTerms(unless_active_since_ms=since_ms)
+            return msgspec.structs.replace(self._default_terms or PolicyTerms(), unless_active_since_ms=since_ms)
         limits = self._categories.get(name)
         if limits is None:
             raise Invalid(f"no category has this name; defined are {', '.join(sorted(self._categories))}", "$.category")
@@ -398,13 +418,13 @@ def _canonical_payload(context: bytes, head: bytes, data: bytes) -> bytes:
     return canonical_context + head + _canonical(data)
 
 
-def _more_choices(item: Item, collapse: str, merge: Merge | None, terms: PolicyTerms | None) -> bytes:
+def _more_choices(item: Item, collapse: str, merge: Merge | None) -> bytes:
     """What the publisher chose of `collapse`, `category` and `unless_active`, for the digest."""
     choices = b""
     if collapse:
         choices = _encode({"collapse": collapse} if merge is None else {"collapse": collapse, "merge": merge})
-    if terms is not None:
-        choices += _encode({"category": terms.category, "unless_active": item.unless_active})
+    if item.category is not UNSET or item.unless_active:
+        choices += _encode({"category": "" if item.category is UNSET else item.category, "unless_active": item.unless_active})
     return choices
 
 

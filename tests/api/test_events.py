@@ -276,6 +276,37 @@ async def test_the_category_of_a_rule_travels_with_its_notifications_now_and_lat
         ]
 
 
+DEFAULT_CATEGORY = '[category.social]\ncap = 2\n[default_category]\nacme = "social"\n"*" = "touch"\n'
+
+
+async def test_messages_to_users_that_name_no_category_have_the_default_one_of_their_tenant(rules: Path) -> None:
+    rules.write_text(DEFAULT_CATEGORY + '[[rule]]\nname = "like"\nevent = "post.liked"\nrecipients = ["user"]\ntype = "t"\n')
+    async with edge_world(rules_path=str(rules)) as world:
+        for tenant in ("acme", "other"):
+            async with world.http(tenant=tenant) as client:
+                item = {"user": "u1", "type": "t"}
+                items = [item, {**item, "unless_active": True}, {**item, "category": "touch"}, {"topic": "news", "type": "t"}]
+                assert (await client.post("/v1/notifications", json=items)).status_code == 202
+                assert (await client.post("/v1/events", json={"type": "post.liked", "user": "u1"})).status_code == 202
+        terms = [post.envelope.policy_terms for post in world.shard.of(wire.Post)]
+        assert [one.category if one else "" for one in terms] == ["social", "social", "touch", "social", "touch", "touch", "touch", "touch"]
+        assert terms[1] is not None
+        assert terms[1].unless_active_since_ms > 0
+        assert terms[1].limits == Category(cap=2)
+        assert [entry.envelope.policy_terms for entry in world.log.entries] == [None, None]
+
+
+async def test_a_default_category_makes_a_repeat_no_other_message(rules: Path) -> None:
+    item = {"user": "u1", "type": "t", "id": "i1"}
+    digests = []
+    for text in (RULES, RULES + DEFAULT_CATEGORY):
+        rules.write_text(text)
+        async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+            assert (await client.post("/v1/notifications", json=item)).status_code == 202
+            digests.append(world.shard.of(wire.Post)[0].envelope.digest)
+    assert digests[0] == digests[1]
+
+
 async def test_what_a_rule_sends_into_quiet_hours_is_scheduled(rules: Path) -> None:
     async with edge_world(rules_path=str(rules)) as world, world.http() as client:
         world.shard.quiet_until_ms = world.gateway.wall_ms() + 3_600_000

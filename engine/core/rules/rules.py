@@ -66,7 +66,7 @@ import msgspec
 from msgspec import Struct
 
 from engine.core.mailbox.broadcast_log import EVERYONE
-from engine.core.model.category import Category
+from engine.core.model.category import Category, PolicyTerms
 from engine.core.model.envelope import Merge
 from engine.core.model.names import is_topic, is_user
 from engine.core.model.placeholders import EventPath, Scope, Shape, Template, render_shape
@@ -295,7 +295,13 @@ class Rules(Struct, frozen=True):
     activity_asked: bool = False  # some rule depends on a user's last activity: shards record every event of a user
     titles: Mapping[str, str] = {}  # of categories, for people; those that have one
     linked: frozenset[str] = frozenset()  # categories whose messages carry an unsubscribe link
+    default_categories: Mapping[str, str] = {}  # by tenant, "*" for all others: of messages to users that name none
     kept: Mapping[str, int] = {}  # by type, or beginning that ends in `.*`: how long its messages stay in the inbox, ms
+
+    def default_terms(self, tenant: str) -> PolicyTerms | None:
+        """What holds for messages of a tenant to its users that name no category."""
+        name = self.default_categories.get(tenant) or self.default_categories.get("*")
+        return PolicyTerms(name, self.categories[name]) if name else None
 
     def apply(
         self,

@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from engine.core.model.action import parse_target
 from engine.core.model.category import ANY_CHOICE, CAP_MAX, CHOICES, DAY_MS, INBOX, OFF, ON, SPAN_MAX_MS, Category
-from engine.core.model.names import is_event_type
+from engine.core.model.names import is_event_type, is_tenant
 from engine.core.model.placeholders import EventPath, Shape, parse_path, parse_shape, parse_template
 from engine.core.policy.conditions import Conditions
 from engine.core.policy.contact_policy import CATEGORIES
@@ -29,6 +29,7 @@ CATEGORIES_MAX: Final = 100
 TITLE_CHARS_MAX: Final = 100  # of a category, as people read it: a line of a page
 KEPT_TYPES_MAX: Final = 100  # each message is compared with those that end in .*
 TYPE_CHARS_MAX: Final = 256
+TENANTS_MAX: Final = 10_000  # with a category of their own for messages that name none
 _RULE_HEADER: Final = re.compile(r"^[ \t]*\[\[\s*rule\s*\]\]", re.MULTILINE)
 _LINE: Final = re.compile(r"\(at line (\d{1,9}), ")
 _PLACE_IN_RULE: Final = re.compile(r"\$\.rule\[(\d+)\](.*)")
@@ -133,6 +134,7 @@ class _FileText(Struct, forbid_unknown_fields=True):
     category: Annotated[dict[_CategoryName, _CategoryText], Meta(max_length=CATEGORIES_MAX)] = {}
     total: _TotalText | None = None
     inbox: Annotated[dict[str, str], Meta(max_length=KEPT_TYPES_MAX)] = {}
+    default_category: Annotated[dict[str, str], Meta(max_length=TENANTS_MAX)] = {}
     defaults: _DefaultsText = msgspec.field(default_factory=_DefaultsText)
 
 
@@ -155,9 +157,10 @@ def parse_rules(text: str, source: str) -> Rules:
         file = msgspec.convert(raw, _FileText)
     except msgspec.ValidationError as error:
         raise _located(str(error), source, text, raw) from error
-    if not (file.rule or file.category or file.total or file.inbox):
+    if not (file.rule or file.category or file.total or file.inbox or file.default_category):
         raise RulesError(f"{source}: at least one rule or category is needed")
     categories = _categories(file.category, file.total, source)
+    _check_default_categories(file.default_category, categories, source)
     lines = _rule_lines(text)
     rules: list[Rule] = []
     for index, written in enumerate(file.rule):
@@ -181,7 +184,15 @@ def parse_rules(text: str, source: str) -> Rules:
     titles = {name: text.title for name, text in file.category.items() if text.title}
     linked = frozenset(name for name, text in file.category.items() if text.unsubscribe)
     return Rules(
-        tuple(rules), file.defaults.users_ignore_case, categories, events_asked, activity_asked, titles, linked, _kept(file.inbox, source)
+        rules=tuple(rules),
+        users_ignore_case=file.defaults.users_ignore_case,
+        categories=categories,
+        events_asked=events_asked,
+        activity_asked=activity_asked,
+        titles=titles,
+        linked=linked,
+        default_categories=file.default_category,
+        kept=_kept(file.inbox, source),
     )
 
 
@@ -212,6 +223,17 @@ def _categories(written: dict[str, _CategoryText], total: _TotalText | None, sou
         except Invalid as error:
             raise RulesError(f"{source}: category {name!r}: {error.path}: {error.detail}", path=f"category.{name}.{error.path}") from error
     return categories
+
+
+def _check_default_categories(written: dict[str, str], categories: dict[str, Category], source: str) -> None:
+    for tenant, name in written.items():
+        detail = ""
+        if name not in categories:
+            detail = f"no category is named {name!r}; defined are {', '.join(sorted(categories))}"
+        elif tenant != "*" and not is_tenant(tenant):
+            detail = "a tenant's name is needed, or * for all others"
+        if detail:
+            raise RulesError(f"{source}: default_category: {tenant}: {detail}", path=f"default_category.{tenant}")
 
 
 def _kept(written: dict[str, str], source: str) -> dict[str, int]:
