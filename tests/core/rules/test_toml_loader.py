@@ -218,7 +218,7 @@ def test_a_total_is_a_limit_of_every_category_that_does_not_decline_it() -> None
     [
         ("[total]", "rules.toml: total"),
         ('[default_category]\nacme = "x"', "rules.toml: default_category: acme: no category is named 'x'; defined are touch"),
-        ('[default_category]\n"a b" = "touch"', "rules.toml: default_category: a b: a tenant's name is needed, or [*] for all others"),
+        ('[default_category]\n"a b" = "touch"', "rules.toml: default_category: a b: a tenant's name is needed, or * for all others"),
         ("[total]\ncap = 0", "rules.toml: total.cap"),
         ("[total]\ncap = 1\nper = '0s'", "rules.toml: total: per: more than nothing, at most 365d"),
         ("[total]\ncap = 1\nper = 'soon'", "rules.toml: total: per: a duration"),
