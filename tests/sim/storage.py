@@ -150,7 +150,7 @@ class Storage:
 
 
 class Client:
-    """What `engine.store.redis.connect` returns, here."""
+    """What `engine.store.redis_client.connect` returns, here."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage

@@ -359,7 +359,7 @@ class _Server(uvicorn.Server):
 
 @contextlib.asynccontextmanager
 async def serving(engine: ScriptedEngine, port: int = 0) -> AsyncIterator[ScriptedEngine]:
-    """Serve it on a loopback port; `engine.url` says where."""
+    """Serve it on a loopback port; its `url` says where."""
     listener = socket.create_server(("127.0.0.1", port))
     engine.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     server = _Server(uvicorn.Config(engine.app(), log_level="critical", access_log=False, ws="websockets-sansio", lifespan="off"))

@@ -3,16 +3,8 @@
 A batch is a MessagePack array of records; a record is an array whose first element is its tag. Arrays and integer tags
 keep a record at a few bytes of overhead, and decoding (0.2-0.6 us each) at a fraction of a Ray call's cost.
 
-Directions:
-    Edge -> Shard       Post, Attach, Detach, Ack, AckIds, Nack, Written, Explain, Settle, Probe, Subscribe,
-                        SetProfile, ChangeProfile, GetProfile, Happened, Trace, ReadBacklog, ReadInbox, MarkInbox, ReadUser
-    Shard -> Edge       Posted, Welcome, Deliver, DeliverEarly, Shared, DeliverShared, Revoke, Gap, Hangup, Fault, Moved, Settled, Probed,
-                        Subscribed,
-                        ProfileIs, Followed, Explained, Traced, BacklogIs, InboxIs, InboxMarked, Counts, UserIs
-    Edge -> Scheduler   Schedule, Inspect, Reschedule, Cancel, CancelAll, ListTimers
-    Scheduler -> Edge   TimerAnswer
-    Shard -> Scheduler  Arm, FireDone, FireFailed, FireAgain
-    Scheduler -> Shard  Due, Fire
+The unions at the end of the module say who sends which record to whom: `ToShard`, `FromShard`, `EdgeToScheduler`, `SchedulerToEdge`,
+`ShardToScheduler`, `SchedulerToShard`.
 """
 
 from __future__ import annotations
@@ -593,7 +585,7 @@ class Moved(Struct, array_like=True, tag=39, gc=False):
 
 
 class Shared(Struct, array_like=True, tag=45, gc=False):
-    """The body of a broadcast, once per link session while the edge keeps it (`engine.core.mailbox.broadcast_log.Shelf`)."""
+    """The body of a broadcast, once per link session while the edge keeps it (`engine.core.mailbox.broadcast_log.BodyCache`)."""
 
     pos: int
     body: bytes
