@@ -105,7 +105,7 @@ def _cursor(text: str) -> bytes:
         cursor = bytes.fromhex(text)
     except ValueError:
         cursor = b""
-    if len(cursor) != _CURSOR_BYTES:
+    if len(cursor) != _CURSOR_BYTES or cursor.hex() != text:
         raise bad_request("`before`: what the page before answered as `before`")
     return cursor
 

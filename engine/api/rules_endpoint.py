@@ -163,6 +163,7 @@ class RulesEndpoint:
         Raises:
             Problem: 400 or 422, they cannot be used; 412, 428 or 503.
         """
+        given = _given(if_match)
         share = _share_of(share_text)
         text, rules = await self._parsed(body)
         stored = await self._read()
@@ -170,7 +171,7 @@ class RulesEndpoint:
         newest = stored.state.versions[-1] if stored.state.versions else None
         if newest is not None and newest.digest == digest and _in_effect(stored.state, newest.version, share):
             return self._answer(stored, newest.version)
-        _check_match(if_match, stored)
+        _check_match(given, stored)
         now_ms = self._gateway.wall_ms()
         info = VersionInfo(stored.state.last + 1, now_ms, by, len(rules.rules), len(text.encode()), digest)
         state = stored.state.stored(info, self._config.rules_versions_max)
@@ -180,13 +181,14 @@ class RulesEndpoint:
 
     async def stage(self, body: bytes, if_match: str | None, by: str) -> tuple[str, dict[str, Any]]:
         """Put a stored version in force for a share of the users. Raises Problem."""
+        given = _given(if_match)
         request = decode_body(_STAGE, body, _StageRequest)
         if not 0 <= request.share <= 1:
             raise media_types.unacceptable(Invalid("a number from 0 (nobody) to 1 (everyone)", "$.share"))
         stored = await self._read()
         if _in_effect(stored.state, request.version, request.share):
             return self._answer(stored, request.version)
-        _check_match(if_match, stored)
+        _check_match(given, stored)
         try:
             state = stored.state.staged_to(request.version, request.share, by, self._gateway.wall_ms())
         except Invalid as error:
@@ -196,12 +198,13 @@ class RulesEndpoint:
 
     async def rollback(self, body: bytes, if_match: str | None, by: str) -> tuple[str, dict[str, Any]]:
         """Take the newest step back, or put the version that is named in force again. Raises Problem."""
+        given = _given(if_match)
         request = decode_body(_ROLLBACK, body or b"{}", _RollbackRequest)
         version = None if request.version is UNSET else request.version
         stored = await self._read()
         if version is not None and _in_effect(stored.state, version, 1):
             return self._answer(stored, version)
-        _check_match(if_match, stored)
+        _check_match(given, stored)
         try:
             state = stored.state.rolled_back(version, by, self._gateway.wall_ms())
         except Invalid as error:
@@ -384,11 +387,16 @@ def _in_effect(state: VersionState, version: int, share: float) -> bool:
     return state.staged == version and state.share == share
 
 
-def _check_match(if_match: str | None, stored: StoredState) -> None:
-    """Check that a change was made from the state that is stored. Raises Problem: 412 or 428."""
+def _given(if_match: str | None) -> str:
+    """The header, which every change needs, also one that is in effect already. Raises Problem: 428."""
     if if_match is None:
         detail = "If-Match is needed: the `revision` that GET /v1/rules answers, in double quotes, or * for whatever it is now"
         raise Problem(428, detail, title="Precondition Required")
+    return if_match
+
+
+def _check_match(if_match: str, stored: StoredState) -> None:
+    """Check that a change was made from the state that is stored. Raises Problem: 412."""
     tags = [tag.strip().removeprefix("W/").strip('"') for tag in if_match.split(",")]
     if if_match.strip() != "*" and stored.stamp not in tags:
         raise _other_state(stored.stamp)

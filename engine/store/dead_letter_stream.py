@@ -123,6 +123,8 @@ class DeadLetterStream:
         key, found, looked = dead_letter_key(tenant), list[StoredLetter](), 0
         try:
             total = int(await self._client.xlen(key))
+            if after.strip("0") == "-" and not oldest_first:  # before 0-0 there is nothing, and Redis refuses to look there
+                return LetterPage([], "", total)
             while True:
                 wanted = min(count - len(found), _PAGE) if not user else _PAGE
                 entries: Any

@@ -65,7 +65,7 @@ _LETTERS: Final = 50
 _BATCHES: Final = 4
 """Batches of outcomes read at once: up to 8000 outcomes, some 10 ms of an edge."""
 
-_PART: Final = r"[0-9]{1,15}-[0-9]{1,20}"
+_PART: Final = r"[0-9]{1,15}-([0-9]{1,19}|1[0-7][0-9]{18}|18446744073709551615)"  # below 2**64, what Redis takes and `_before` makes
 _POSITION: Final = re.compile(rf"{_PART}\.{_PART}(\.{_PART}(-[0-9]{{1,9}})?)?")
 _OLDEST: Final = "0-0"
 _EMPTY: Final = "0-1"  # before everything, of a stream that was empty: from it on, everything counts as missed when it is trimmed

@@ -114,6 +114,17 @@ async def test_of_two_operators_who_change_the_same_state_the_second_is_told() -
         assert await titles(world, client) == ["two"]
 
 
+async def test_every_change_needs_if_match_even_one_in_effect_already() -> None:
+    async with operated() as (_, client):
+        await client.put("/v1/rules", content=rules_of("one"), headers=ANY)
+        answers = [
+            await client.put("/v1/rules", content=rules_of("one")),
+            await client.post("/v1/rules/stage", json={"version": 1, "share": 1}),
+            await client.post("/v1/rules/rollback", json={"version": 1}),
+        ]
+        assert [answer.status_code for answer in answers] == [428] * 3
+
+
 async def test_a_change_whose_answer_was_lost_can_be_repeated_and_is_made_once() -> None:
     async with operated() as (world, client):
         world.rules_store.loses_answer = True

@@ -77,6 +77,17 @@ async def test_pages_together_have_every_letter_once_in_order(redis_client: Redi
     assert (await stream.page("t", count=1)).total == 300
 
 
+@pytest.mark.parametrize("after", ["0-0", "00-0", "0-1", "999999999999999-9999999999"])
+async def test_a_page_behind_either_end_is_empty_or_whole(redis_client: Redis, after: str) -> None:
+    stream = DeadLetterStream(redis_client, Config())
+    await write_dead_letters(redis_client, [letter("t:u", seq) for seq in range(3)], 1000)
+    newest = [found.seq for found in (await stream.page("t", after=after)).letters]
+    oldest = [found.seq for found in (await stream.page("t", after=after, oldest_first=True)).letters]
+    assert (newest, oldest) == (([], [0, 1, 2]) if after.startswith("0") else ([2, 1, 0], []))
+    assert await stream.read("t", [after]) == [None]
+    assert await stream.remove("t", [after]) == 0
+
+
 async def test_a_page_of_one_user_looks_at_a_bounded_number_of_entries(redis_client: Redis) -> None:
     stream = DeadLetterStream(redis_client, Config(dead_letters_looked_max=100))
     await write_dead_letters(redis_client, [letter("t:ann" if seq == 0 else "t:bob", seq) for seq in range(400)], 1000)

@@ -195,7 +195,7 @@ async def test_a_group_that_reads_no_more_is_behind(redis_client: Redis) -> None
     assert await redis_client.exists(dead_letter_key("t")) == 0
 
 
-@pytest.mark.parametrize("text", ["", "1-0", "1-0.2", "1-0.x-0", "1-0.1-0.1", "1-0.1-0.1-0-x", "1-0.1-0.1-0.1-0", "-1-0.1-0", "1-0.1-0 "])
+@pytest.mark.parametrize("text", ["", "1-0", "1-0.2", "1-0.x-0", "1-0.1-0.1", "1-0.1-0.1-0-x", "1-0.1-0.1-0.1-0", "-1-0.1-0", "1-0.1-0 ", f"1-0.1-{1 << 64}"])
 def test_a_text_that_is_no_position_is_refused(text: str) -> None:
     with pytest.raises(Invalid):
         parse_position(text)
@@ -204,6 +204,14 @@ def test_a_text_that_is_no_position_is_refused(text: str) -> None:
 def test_a_position_is_one_text() -> None:
     assert str(parse_position("17-1.18-0")) == "17-1.18-0"
     assert parse_position("17-1.18-0").parts == ("17-1", "18-0")
+
+
+@pytest.mark.parametrize("part", ["0-0", "00-0", f"0-{(1 << 64) - 1}", f"999999999999999-{(1 << 64) - 1}"])
+async def test_storage_can_look_behind_every_position(redis_client: Redis, part: str) -> None:
+    letter = DeadLetter("t:u", Message(1, Envelope("m", b"", HIGH, True, b'"id":"m"'), 0, 0), "no")
+    await write_dead_letters(redis_client, [letter], 9)
+    await streams(redis_client).look("t", parse_position(f"{part}.{part}.{part}"), 10)
+    await streams(redis_client).look("t", parse_position(f"{part}.{part}.{part}-1"), 10)
 
 
 async def test_a_silent_redis_is_unavailable() -> None:

@@ -146,7 +146,8 @@ def _consumer_name() -> Schema:
     return {"type": "string", "minLength": 1, "maxLength": 128, "format": "printable"}
 
 
-_POSITION: Final = r"^[0-9]{1,15}-[0-9]{1,20}\.[0-9]{1,15}-[0-9]{1,20}(\.[0-9]{1,15}-[0-9]{1,20}(-[0-9]{1,9})?)?$"
+_PART: Final = r"[0-9]{1,15}-([0-9]{1,19}|1[0-7][0-9]{18}|18446744073709551615)"
+_POSITION: Final = rf"^{_PART}\.{_PART}(\.{_PART}(-[0-9]{{1,9}})?)?$"
 
 
 def _position(description: str) -> Schema:
