@@ -238,6 +238,10 @@ class Inbox:
         low, high = max(first - self._base, 0), last - self._base
         return ((1 << high + 1) - 1) >> low << low if high >= low else 0
 
+    def _below(self, before: int) -> int:
+        """The mask of the messages below a number that a client gave: a bit for each number up to that one would be too many."""
+        return self._range(self._base, min(before, self._base + self._held.bit_length()) - 1)
+
     def _mask(self, seqs: Iterable[int]) -> int:
         base, mask = self._base, 0
         for seq in seqs:
@@ -249,7 +253,7 @@ class Inbox:
 
     def upto(self, seq: int) -> list[int]:
         """The numbers of the messages up to `seq`, ascending."""
-        return sorted([*(pin for pin in self.pins if pin <= seq), *self._numbers(self._held & self._range(self._base, seq))])
+        return sorted([*(pin for pin in self.pins if pin <= seq), *self._numbers(self._held & self._below(seq + 1))])
 
     def mark(self, mark: int, seqs: Iterable[int], limits: InboxLimits, *, on: bool) -> None:
         """Set or take away a mark of these messages; numbers that are not in it, and pins beyond `pinned_max`, are ignored."""
@@ -343,7 +347,7 @@ class Inbox:
         mask = self._held & self._archived if view & IN_ARCHIVE else self._held & ~self._archived
         if view & UNREAD:
             mask &= ~self._read
-        mask &= self._range(self._base, before - 1)
+        mask &= self._below(before)
         base, found = self._base, []
         for _ in range(count_max):
             if not mask:

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from engine.core.inbox.inbox import ALL, ARCHIVED, IN_ARCHIVE, PINNED, READ, SEEN, UNREAD, Inbox, InboxLimits, inbox_of
 from engine.core.model.category import Category, PolicyTerms
+from engine.core.model.constants import SEQ_MAX
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import Message
 
@@ -188,3 +189,10 @@ def test_a_category_has_a_time_of_its_own_or_keeps_nothing() -> None:
     assert LIMITS.keep_of(PolicyTerms("a", Category())) == 1000
     assert LIMITS.keep_of(PolicyTerms("a", Category(inbox_ms=5))) == 5
     assert LIMITS.keep_of(PolicyTerms("a", Category(inbox_ms=0))) == 0
+
+
+def test_a_number_far_above_the_newest_message_takes_no_memory() -> None:
+    inbox = filled(1, 2, 5)
+    assert inbox.select(SEQ_MAX, 10, ALL) == [5, 2, 1]
+    assert inbox.upto(SEQ_MAX) == [1, 2, 5]
+    assert Inbox(1).select(SEQ_MAX, 10, ALL) == Inbox(1).upto(SEQ_MAX) == []
