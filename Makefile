@@ -62,6 +62,9 @@ oldest: $(VENV)/.installed-test ## the tests of engine.ray on the oldest Ray tha
 fuzz: $(VENV)/.installed-test ## send anything to a running engine: HOURS=1 for longer, SEED=7 for the same again, ONLY=http,frames
 	@exec $(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(HOURS),--hours $(HOURS)) $(if $(ONLY),--only $(ONLY))
 
+described: $(VENV)/.installed-test ## requests made from /openapi.json to a running engine, with a token of each scope: MINUTES=5 ONLY=publish
+	@exec $(BIN)/python -m tests.fuzz.described $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only $(ONLY))
+
 format: $(VENV)/.installed-test
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .

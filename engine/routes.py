@@ -93,7 +93,7 @@ Status = Callable[[], Awaitable[Mapping[str, Any]]]
 ConnectionsOf = Callable[[str], Awaitable[int]]
 Ready = Callable[[], Awaitable[Mapping[str, bool]]]
 DrainEdge = Callable[[int], Awaitable[tuple[str, int]]]
-Scale = Callable[[Mapping[str, int], str], Awaitable[Mapping[str, Any]]]
+Scale = Callable[[Mapping[str, int], str, bool], Awaitable[Mapping[str, Any]]]
 Rebalance = Callable[[str], Awaitable[Mapping[str, Any]]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -142,7 +142,8 @@ class EdgeServices(Struct, frozen=True):
         usage: how much each tenant has in storage.
         drain_edge: lets the edge of this index leave its clients to the others; why it is refused, "" when not, and its connections.
         dead_letters: those in storage.
-        scale: lets the engine have these numbers of actors, by `shards`, `schedulers`, `edges`, for this operator; `scaling` of the status.
+        scale: lets the engine have these numbers of actors, by `shards`, `schedulers`, `edges`, for this operator, and by
+            force also more than the nodes carry; `scaling` of the status, or `refused` and `fits`.
         rebalance: lets it move slots by load, for this operator; likewise.
         upgrade: lets it replace every process, for this operator; likewise.
         event_groups: the groups of consumers in storage, and their events.
@@ -719,8 +720,11 @@ class _Api:
     async def scale(self, request: Request) -> Response:
         """`POST /v1/scale`."""
         principal = self.authenticate(request, tokens.OPERATOR)
-        numbers = scaling.numbers_of(await read_body(request.scope, request.receive, self.config), self.config)
-        return _json(await self._services.scale(numbers, principal.user), 202)
+        numbers, force = scaling.numbers_of(await read_body(request.scope, request.receive, self.config), self.config)
+        found = await self._services.scale(numbers, principal.user, force)
+        if "refused" in found:
+            raise conflict(found["refused"], type="about:blank", fits=found["fits"])
+        return _json(found, 202)
 
     async def rebalance(self, request: Request) -> Response:
         """`POST /v1/rebalance`."""

@@ -327,10 +327,13 @@ async def test_scaling_is_for_operators_and_says_what_is_allowed() -> None:
         for wrong, path in (({"shards": 0}, "$.shards"), ({"edges": 65}, "$.edges"), ({"shard": 2}, "$"), ({}, "$"), ([], "$")):
             assert problem(await client.post("/v1/scale", json=wrong), 422)["errors"][0]["path"].startswith(path)
         problem(await client.post("/v1/scale", content=b"{"), 400)
+        assert problem(await client.post("/v1/scale", json={"shards": 9}), 409)["fits"] == {"shards": 8, "schedulers": 8, "edges": 8}
+        assert (await client.post("/v1/scale", json={"shards": 9, "force": True})).status_code == 202
+        assert problem(await client.post("/v1/scale", json={"force": True}), 422)
         async with world.http(scopes="admin") as other:
             problem(await other.post("/v1/scale", json={"shards": 4}), 403)
             problem(await other.post("/v1/rebalance"), 403)
-    assert len(world.scaled) == 2
+    assert [numbers for numbers, _ in world.scaled] == [{"shards": 4, "edges": 2}, {}, {"shards": 9}]
 
 
 async def test_upgrading_is_for_operators() -> None:

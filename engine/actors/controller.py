@@ -64,6 +64,7 @@ FRESH_MS: Final = 400
 """Age of a round beyond which the status starts another one. With the edges' cache of the status, counters are shown within a second."""
 
 _ANSWER_TIMEOUTS: Final = 4  # a round gives up on an answer after this part of the health timeout
+_CAPACITY_S: Final = 2.0  # for Ray to say what the nodes offer
 _DECISIONS_MAX: Final = 20  # of the autoscaler, that the status has
 _LATENCY_WINDOW_MS: Final = 10_000  # the past that the quantiles of the status cover
 _LEASE_ROUNDS: Final = 5  # an engine that was killed keeps its Redis from another, on another machine, for so many
@@ -215,23 +216,52 @@ class Controller:
         return "", await fleet.handles[key].hand_over.remote(self._lock.proof("hand_over"))
 
     async def scale(
-        self, shards: int | None = None, schedulers: int | None = None, edges: int | None = None, by: str = "", proof: bytes = b""
+        self,
+        shards: int | None = None,
+        schedulers: int | None = None,
+        edges: int | None = None,
+        by: str = "",
+        force: bool = False,
+        proof: bytes = b"",
     ) -> dict[str, Any]:
         """Run with other numbers of actors from now on. Returns when they are stored, which is before they are reached.
 
         Args:
             shards, schedulers, edges: None leaves the number as it is.
             by: who wants it.
+            force: also more of them than the nodes carry.
 
         Returns:
-            `scaling` of the status.
+            `scaling` of the status; or `refused`, why nothing was stored, and `fits`, the numbers that the nodes carry.
 
         Raises:
             StorageUnavailable: nothing was begun.
         """
         self._lock.check("scale", proof)
-        await self._want(by, shards=shards, schedulers=schedulers, edges=edges)
+        numbers = {"shards": shards, "schedulers": schedulers, "edges": edges}
+        if not force and (refusal := await self._beyond_capacity(numbers)):
+            return refusal
+        await self._want(by, **numbers)
         return self._scaling()
+
+    async def _beyond_capacity(self, numbers: Mapping[str, int | None]) -> dict[str, Any]:
+        """The refusal of numbers that grow beyond what the nodes carry; empty where none does, or Ray does not say."""
+        if self._reconciler is None:
+            return {}
+        local = not self._config.address
+        try:
+            async with asyncio.timeout(_CAPACITY_S):
+                fits = {f"{role}s": carried for role, carried in (await self._actors.capacity(local=local)).items()}
+        except (RayError, TimeoutError) as error:
+            log.warning("what the nodes carry is not known: %s", error)
+            return {}
+        wanted = self._reconciler.wanted
+        beyond = [f"{number} {name}" for name, number in numbers.items() if number and number > max(fits[name], getattr(wanted, name))]
+        if not beyond:
+            return {}
+        carried = ", ".join(f"{number} {name}" for name, number in fits.items())
+        whose = "this machine carries" if local else "the nodes offer places for"
+        return {"refused": f"{', '.join(beyond)}: {whose} {carried}; give `force` to have more all the same", "fits": fits}
 
     async def rebalance(self, by: str = "", proof: bytes = b"") -> dict[str, Any]:
         """Move slots from busy shards to idle ones, by what each slot gets. Returns and raises as `scale`."""

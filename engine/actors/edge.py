@@ -388,8 +388,9 @@ class Edge(Process):
         answer: tuple[str, int] = await self._ask("drain_edge", index)
         return answer
 
-    async def _scale(self, numbers: Mapping[str, int], by: str) -> Mapping[str, Any]:
-        answer: Mapping[str, Any] = await self._ask("scale", numbers.get("shards"), numbers.get("schedulers"), numbers.get("edges"), by)
+    async def _scale(self, numbers: Mapping[str, int], by: str, force: bool) -> Mapping[str, Any]:
+        counts = (numbers.get(name) for name in ("shards", "schedulers", "edges"))
+        answer: Mapping[str, Any] = await self._ask("scale", *counts, by, force)
         return answer
 
     async def _slow_clients(self, count: int) -> Sequence[SlowConnection]:

@@ -100,6 +100,12 @@ def __getattr__(name: str) -> Any:
 
 _GCS_TIMEOUT_S: Final = 1.0
 
+_LOCAL_PER_CORE: Final = 4
+"""Actors of a role for each core of the one machine: more share a core that is busy with them, and take 200 MB each."""
+
+_LOCAL_LEAST: Final = 8
+"""On the smallest machine, for those who try what several do."""
+
 _SPARE_S: Final = 0.2
 """Until a placeholder is ended. Its process takes longer to start; when it is up by then it was an idle one, and the next one is not."""
 
@@ -140,6 +146,16 @@ class RayActors:
         offered, free = await asyncio.to_thread(lambda: (ray.cluster_resources(), ray.available_resources()))  # type: ignore[no-untyped-call]
         named = {role: place_of(role) for role in ("shard", "scheduler", "edge")}
         return {role: (int(offered.get(name, 0)), int(free.get(name, 0))) for role, name in named.items()}
+
+    async def capacity(self, *, local: bool) -> dict[str, int]:
+        """By role, how many actors the nodes carry: as many as they offer places; of a Ray of its own, which places any number, its cores.
+
+        Asked as `places`. Raises RayError.
+        """
+        if not local:
+            return {role: offered for role, (offered, _) in (await self.places()).items()}
+        cores: float = (await asyncio.to_thread(ray.cluster_resources)).get("CPU", 0)
+        return dict.fromkeys(("shard", "scheduler", "edge"), max(_LOCAL_LEAST, int(_LOCAL_PER_CORE * cores)))
 
     def create(self, given: Config | SealedConfig, role: str, index: int, *, guest: bool = False) -> Any:
         """The handle of the actor of this name, created when there is none. A guest starts on any node, whatever places that offers."""

@@ -36,7 +36,7 @@ from engine.core.rules.rules import Rule, Rules, RulesOutcome
 from engine.core.rules.versions import FILE, VersionInfo, VersionState
 from engine.errors import CorruptRecord, EngineError, Invalid, RulesError, StorageUnavailable
 from engine.gateway.gateway import Gateway
-from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, not_found, too_many_requests, unavailable, unprocessable
+from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, conflict, not_found, too_many_requests, unavailable, unprocessable
 from engine.publish import media_types
 from engine.store.recorded_events import RecordedEvent
 from engine.store.rules_store import StoredState
@@ -192,7 +192,7 @@ class RulesEndpoint:
         try:
             state = stored.state.staged_to(request.version, request.share, by, self._gateway.wall_ms())
         except Invalid as error:
-            raise media_types.unacceptable(error) from None
+            raise _impossible(error) from None
         await self._check_usable(state)
         return self._answer(await self._change(stored, state), request.version)
 
@@ -208,7 +208,7 @@ class RulesEndpoint:
         try:
             state = stored.state.rolled_back(version, by, self._gateway.wall_ms())
         except Invalid as error:
-            raise media_types.unacceptable(error) from None
+            raise _impossible(error) from None
         await self._check_usable(state)
         return self._answer(await self._change(stored, state), state.active)
 
@@ -400,6 +400,11 @@ def _check_match(if_match: str, stored: StoredState) -> None:
     tags = [tag.strip().removeprefix("W/").strip('"') for tag in if_match.split(",")]
     if if_match.strip() != "*" and stored.stamp not in tags:
         raise _other_state(stored.stamp)
+
+
+def _impossible(error: Invalid) -> Problem:
+    """Of a step that the stored versions do not allow."""
+    return conflict(error.detail, type="about:blank", errors=[{"path": error.path, "detail": error.detail}])
 
 
 def _other_state(stamp: str) -> Problem:

@@ -21,19 +21,20 @@ class _Request(Struct, forbid_unknown_fields=True):
     shards: int | float | UnsetType = UNSET  # 4.0 is an integer in JSON
     schedulers: int | float | UnsetType = UNSET
     edges: int | float | UnsetType = UNSET
+    force: bool = False
 
 
 _REQUEST: Final = msgspec.json.Decoder(_Request)
 
 
-def numbers_of(body: bytes, config: Config) -> dict[str, int]:
-    """The numbers that a request asks for, by `shards`, `schedulers` and `edges`.
+def numbers_of(body: bytes, config: Config) -> tuple[dict[str, int], bool]:
+    """The numbers that a request asks for, by `shards`, `schedulers` and `edges`; and whether also beyond what the nodes carry.
 
     Raises:
         Problem: 400 or 422, the request is not valid.
     """
     request = decode_body(_REQUEST, body, _Request)
-    wanted = {name: number for name, number in msgspec.structs.asdict(request).items() if number is not UNSET}
+    wanted = {name: number for name in COUNT_MAX if (number := getattr(request, name)) is not UNSET}
     if not wanted:
         raise media_types.unacceptable(Invalid("at least one of shards, schedulers and edges is needed"))
     servers = len(redis_urls(config.redis_url))
@@ -41,4 +42,4 @@ def numbers_of(body: bytes, config: Config) -> dict[str, int]:
         least, most = 1 if name == "edges" else servers, COUNT_MAX[name]  # of the others one for each server
         if number != int(number) or not least <= number <= most:
             raise media_types.unacceptable(Invalid(f"a whole number from {least} to {most}", f"$.{name}"))
-    return {name: int(number) for name, number in wanted.items()}
+    return {name: int(number) for name, number in wanted.items()}, request.force

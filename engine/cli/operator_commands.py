@@ -162,6 +162,7 @@ def scale(
     shards: Annotated[int | None, typer.Option(help="How many shards the engine should have.", min=1, max=1024)] = None,
     schedulers: Annotated[int | None, typer.Option(help="How many schedulers.", min=1, max=16)] = None,
     edges: Annotated[int | None, typer.Option(help="How many edges.", min=1, max=64)] = None,
+    force: Annotated[bool, typer.Option("--force", help="Also more than the nodes carry: some may wait for a machine.")] = False,
     data_dir: DataDir = None,
 ) -> None:
     """Run with other numbers of shards, schedulers and edges from now on, while the engine serves; shows the progress.
@@ -177,7 +178,7 @@ def scale(
     if not numbers:
         raise EngineError("at least one of --shards, --schedulers and --edges is needed")
     config = load({"data_dir": data_dir})
-    follow(config, request(data_dir, "/v1/scale", numbers), Console())
+    follow(config, request(data_dir, "/v1/scale", numbers | ({"force": True} if force else {})), Console())
 
 
 def rebalance(data_dir: DataDir = None) -> None:

@@ -12,6 +12,7 @@ from unittest.mock import AsyncMock
 import httpx
 import msgspec
 import pytest
+from ray.exceptions import RayError
 from redis.asyncio import Redis
 
 from engine.actors import spare_wait, spares
@@ -112,6 +113,33 @@ async def test_shards_that_are_added_get_their_share_of_the_slots_and_no_slot_mo
     assert len(world.actors.moved) == len({slot for slot, _, _ in world.actors.moved}) == SLOTS // 2
     assert {target for _, _, target in world.actors.moved} == {2, 3}
     assert (status["wanted"]["shards"], status["by"], status["slots_left"], status["slots_moved"]) == (4, "somebody", 0, SLOTS // 2)
+
+
+async def test_numbers_beyond_what_the_nodes_carry_are_refused_unless_forced(world: World) -> None:
+    controller = await world.start()
+    await world.settled()
+    world.actors.carried = {"shard": 3, "scheduler": 1, "edge": 1}
+    refused = await controller.scale(shards=4, edges=1)
+    assert refused["fits"] == {"shards": 3, "schedulers": 1, "edges": 1}
+    assert "4 shards" in refused["refused"]
+    assert "3" in refused["refused"]
+    assert (await world.settled())["wanted"]["shards"] == 2, "nothing was stored"
+    await controller.scale(shards=3)
+    assert (await world.settled())["have"]["shards"] == 3
+    await controller.scale(shards=5, force=True)
+    assert (await world.settled())["have"]["shards"] == 5
+    await controller.scale(shards=4)
+    assert (await world.settled())["have"]["shards"] == 4, "fewer than there are is never too many"
+
+
+async def test_numbers_are_taken_when_ray_does_not_say_what_the_nodes_carry(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(*, local: bool) -> dict[str, int]:
+        raise RayError("away")
+
+    controller = await world.start()
+    monkeypatch.setattr(world.actors, "capacity", away)
+    await controller.scale(shards=3)
+    assert (await world.settled())["have"]["shards"] == 3
 
 
 async def test_an_actor_that_is_ended_while_a_round_of_questions_begins_is_not_asked(world: World) -> None:

@@ -67,5 +67,5 @@ async def test_a_node_comes_for_shards_without_a_place_and_goes_when_they_have_l
 async def scale(engine: RunningEngine, shards: int) -> None:
     headers = {"Authorization": f"Bearer {engine.token(scopes='operator')}"}
     async with httpx.AsyncClient(base_url=engine.url, headers=headers, trust_env=False, timeout=20) as client:
-        answer = await client.post("/v1/scale", json={"shards": shards})
+        answer = await client.post("/v1/scale", json={"shards": shards, "force": True})
     assert answer.status_code == 202, answer.text

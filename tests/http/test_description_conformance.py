@@ -5,27 +5,22 @@ Schemathesis makes them, the same in every run, and sends them to an edge over r
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 import requests
 import schemathesis
-from hypothesis import strategies as st
 from schemathesis.config import SchemathesisConfig
-from schemathesis.generation import GenerationMode
 from schemathesis.generation.feedback import FeedbackSources
 from schemathesis.pytest._test_builder import build_operation_test
 
-from engine.config import Config
 from engine.core.policy.contact_policy import CATEGORIES
 from engine.http.description.document import document
 from tests.support.background_loop import in_background
-from tests.support.edge_world import SECRET, EdgeWorld, edge_world
+from tests.support.described_requests import CONFIG, at_once, unspoilt
+from tests.support.edge_world import EdgeWorld, edge_world
 
-CONFIG = Config(jwt_secret=SECRET)
 LEFT_OUT = (
     "/v1/ws",  # no HTTP
     "/v1/sse",  # ends when the client does
@@ -55,17 +50,6 @@ SETTINGS: dict[str, Any] = {
     },
 }
 
-graphic = st.characters(exclude_categories=("C", "Z"))
-zones = st.sampled_from(["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/St_Johns"])
-times = st.datetimes(datetime(1970, 1, 2), datetime(2029, 1, 1), timezones=st.just(UTC)).map(datetime.isoformat)  # noqa: DTZ001
-for name, texts in (
-    ("printable", st.text(graphic | st.just(" "), min_size=1, max_size=20)),
-    ("topic", st.text(graphic.filter(lambda one: one != "*"), min_size=1, max_size=20)),
-    ("time-zone", zones),
-    ("date-time", times),
-):
-    schemathesis.openapi.format(name, texts)
-
 DOCUMENT = document(CONFIG, sorted(CATEGORIES))
 METHODS = {"get", "post", "put", "patch", "delete"}
 OPERATIONS = [
@@ -92,46 +76,10 @@ def session() -> Iterator[requests.Session]:
         yield session
 
 
-def beyond_json_schema(body: Any) -> bool:
-    """Does a body break one of the rules that the description can only state in words?"""
-    for item in body if isinstance(body, list) else [body]:
-        if not isinstance(item, dict):
-            continue
-        collapse = item.get("collapse") or {}
-        if (
-            any(quiet["from"] == quiet["to"] for quiet in item.get("quiet") or ())
-            or (isinstance(item.get("at"), int) and item["at"] > (time.time() + CONFIG.delay_s_max) * 1000)
-            or item.get("ttl", CONFIG.ttl_s_default) <= collapse.get("window", 0)
-            or not {"{", "}"}.isdisjoint(collapse.get("text", ""))
-            or any(isinstance(item.get(name), float) for name in ("seq", "ts", "at", "amount"))  # 1.0 is an integer of JSON Schema
-        ):
-            return True
-    return False
-
-
-def unspoilt(case: schemathesis.Case) -> bool:
-    """Is what the case expects what the interface promises? Schemathesis does not know these."""
-    names = (case.query or {}).get("name", ())
-    if isinstance(names, list) and sum(len(str(name)) for name in names) > CONFIG.request_head_bytes_max / 4:
-        return False
-    if case.meta is not None and case.meta.generation.mode is GenerationMode.POSITIVE:
-        return not beyond_json_schema(case.body)
-    return not any(name.lower().startswith("x-schemathesis-") for name in case.headers or ())  # unknown headers are ignored everywhere
-
-
-def waits(case: schemathesis.Case) -> bool:
-    """Does it ask to wait, for however long? Numbers such as 1e+16, too."""
-    try:
-        return float((case.query or {}).get("wait", 25)) >= 0
-    except (TypeError, ValueError):
-        return False
-
-
 def is_as_described(case: schemathesis.Case, edge: EdgeWorld, session: requests.Session) -> None:
     if not unspoilt(case):
         return
-    if case.path in ("/v1/poll", "/v1/event-groups/{group}/events") and waits(case):
-        case.query = {**(case.query or {}), "wait": 0}
+    at_once(case)
     edge.shard.profiles.clear()  # choices of many requests would be too many of one user
     headers = {"Authorization": f"Bearer {edge.token(scopes=EVERY_SCOPE)}"}
     case.call_and_validate(base_url=edge.url(), headers=headers, session=session, timeout=60)

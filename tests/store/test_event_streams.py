@@ -195,7 +195,9 @@ async def test_a_group_that_reads_no_more_is_behind(redis_client: Redis) -> None
     assert await redis_client.exists(dead_letter_key("t")) == 0
 
 
-@pytest.mark.parametrize("text", ["", "1-0", "1-0.2", "1-0.x-0", "1-0.1-0.1", "1-0.1-0.1-0-x", "1-0.1-0.1-0.1-0", "-1-0.1-0", "1-0.1-0 ", f"1-0.1-{1 << 64}"])
+@pytest.mark.parametrize(
+    "text", ["", "1-0", "1-0.2", "1-0.x-0", "1-0.1-0.1", "1-0.1-0.1-0-x", "1-0.1-0.1-0.1-0", "-1-0.1-0", "1-0.1-0 ", f"1-0.1-{1 << 64}"]
+)
 def test_a_text_that_is_no_position_is_refused(text: str) -> None:
     with pytest.raises(Invalid):
         parse_position(text)

@@ -735,7 +735,9 @@ class EdgeWorld:
     async def drain_edge(self, index: int) -> tuple[str, int]:
         return self.drains[index]
 
-    async def scale(self, numbers: Mapping[str, int], by: str) -> Mapping[str, Any]:
+    async def scale(self, numbers: Mapping[str, int], by: str, force: bool = False) -> Mapping[str, Any]:
+        if numbers.get("shards", 0) > 8 and not force:
+            return {"refused": "too many shards", "fits": {"shards": 8, "schedulers": 8, "edges": 8}}
         self.scaled.append((dict(numbers), by))
         return {"settled": False}
 

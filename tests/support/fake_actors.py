@@ -156,6 +156,7 @@ class FakeActors(RayActors):
         self.replaced: list[ActorKey] = []
         self.full = False
         self.room = True
+        self.carried = dict.fromkeys(("shard", "scheduler", "edge"), 16)
         self.asked = 0  # about room
         self.guests: list[ActorKey] = []
         self.spares: list[str] = []
@@ -172,6 +173,9 @@ class FakeActors(RayActors):
     async def places(self) -> dict[str, tuple[int, int]]:
         self.asked += 1
         return dict.fromkeys(("shard", "scheduler", "edge"), (4, 1 if self.room else 0))
+
+    async def capacity(self, *, local: bool) -> dict[str, int]:
+        return self.carried
 
     def create(self, _given: Any, role: str, index: int, *, guest: bool = False) -> FakeActor:
         if guest:

@@ -53,7 +53,12 @@ def paths(config: Config) -> Part:
                         _consumer_name(),
                         required=True,
                     ),
-                    parameter("position", "query", "Of the last event handled.", _position("A position that was answered.")),
+                    parameter(
+                        "position",
+                        "query",
+                        "Of the last event handled; empty, or left out, for none.",
+                        _position("A position that was answered.") | {"pattern": f"^({_POSITION[1:-1]})?$"},
+                    ),
                     parameter("begin", "query", "Where a new group begins.", {"enum": ["newest", "oldest"], "default": "newest"}),
                     parameter(
                         "outcomes",

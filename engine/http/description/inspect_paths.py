@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from engine.config import Config
+from engine.config import Config, redis_urls
 from engine.core.controller.load_points import LoadPoint
 from engine.http.description.json_schema import COUNT, SEQ, TIME_MS, Schema, answer_of, ref
 from engine.http.description.operation import TENANT, Part, json_of, operation, parameter, user_in_path
@@ -21,7 +21,13 @@ def paths(config: Config) -> Part:
     def listing(name: str, summary: str, schema: str) -> Part:
         return {"get": operation(name, "operating", summary, {200: ("As of now.", json_of(schema))}, (429, 503), scope="operator")}
 
-    after = parameter("after", "query", "The `after` of the page before.", {"type": "string", "pattern": "^[0-9]{1,2}-[0-9]{1,20}$"})
+    server = "|".join(str(number) for number in range(len(redis_urls(config.redis_url))))
+    after = parameter(
+        "after",
+        "query",
+        "The `after` of the page before.",
+        {"type": "string", "pattern": f"^({server})-([0-9]{{1,19}}|1[0-7][0-9]{{18}})$"},
+    )
     return {
         "/v1/load": listing("load", "The load of the last hour, a point every few seconds, the oldest first.", "LoadHistory"),
         "/v1/tenants": listing("listTenants", "What the largest tenants have in storage, and the quotas.", "TenantList"),

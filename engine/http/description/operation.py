@@ -23,6 +23,7 @@ PROBLEMS: Final[dict[int, tuple[str, str]]] = {
     426: ("UpgradeRequired", "This endpoint speaks WebSocket."),
     428: ("PreconditionRequired", "`If-Match` is needed."),
     429: ("TooManyRequests", "A limit is reached; nothing was lost, repeat after `Retry-After` under the same ids."),
+    431: ("RequestHeaderFieldsTooLarge", "The head has more bytes or headers than allowed."),
     503: ("Unavailable", "What is needed does not answer; repeat after `Retry-After` under the same ids."),
 }
 _HEADERS: dict[int, Part] = {
@@ -53,7 +54,7 @@ def operation(
     body: Part | None = None,
 ) -> Part:
     """One operation. `answers`: description and content by status. `scope`: what the token needs, None for no token at all."""
-    problems = (*((401, 403) if scope else ()), *problems)
+    problems = (*((401, 403, 431) if scope else ()), *problems)
     made: Part = {
         "operationId": name,
         "tags": [tag],

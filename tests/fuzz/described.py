@@ -1,0 +1,69 @@
+"""`make described`: requests made from /openapi.json, and what follows from their answers, to a running engine with a token of each scope.
+
+make described                      five minutes, all scopes at once
+make described MINUTES=1 ONLY=publish,events
+
+Schemathesis makes the requests. A finding is an answer that the description does not allow, or a request that it allows and the engine
+refuses; it is printed with the command that repeats it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from engine.auth.tokens import SCOPES
+from tests.support.running_engine import RunningEngine, running_engine
+
+_LEFT_OUT = "^/v1/(ws|sse|scale|rebalance|upgrade|tokens/revoke|edges/.*|rules/dry-run)$"
+"""No HTTP, without end, an end of the edge or of the token, or a body in TOML; of two more operations, one method."""
+
+_SETTINGS = """
+request-timeout = 30
+[generation]
+with-security-parameters = false
+database = "none"
+[checks]
+negative_data_rejection.expected-statuses = ["400", "403", "404", "405", "406", "409", "412", "413", "415", "422", "428", "431"]
+positive_data_acceptance.expected-statuses = ["2xx", "403", "404", "409", "412"]
+"""
+
+
+def main() -> int:
+    """Run one Schemathesis for each scope. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.described", description="requests made from the description")
+    parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--only", default=",".join(sorted(SCOPES)), help="scopes, by commas")
+    arguments = parser.parse_args()
+    with running_engine(env={"ENGINE_HISTORY_URL": "sqlite:///history.db"}) as engine, tempfile.TemporaryDirectory() as folder:
+        settings = Path(folder) / "schemathesis.toml"
+        settings.write_text(_SETTINGS)
+        running = [(scope, _started(engine, scope, settings, int(arguments.minutes * 60))) for scope in arguments.only.split(",")]
+        failed = []
+        for scope, process in running:
+            output, _ = process.communicate()
+            sys.stdout.write(f"\n### {scope}\n{output}")
+            if process.returncode:
+                failed.append(scope)
+    sys.stdout.write(f"findings with {', '.join(failed)}\n" if failed else "no findings\n")
+    return 1 if failed else 0
+
+
+def _started(engine: RunningEngine, scope: str, settings: Path, seconds: int) -> subprocess.Popen[str]:
+    token = engine.token(f"user-{scope}", scope, ttl_s=seconds + 600)
+    command = [
+        str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(settings), "run", f"{engine.url}/openapi.json",
+        "--header", f"Authorization: Bearer {token}", "--max-time", str(seconds), "--phases", "fuzzing,stateful", "--continue-on-failure",
+        "--exclude-path-regex", _LEFT_OUT, "--exclude-operation-id", "publishOnConnection", "--exclude-operation-id", "storeRules",
+        "--suppress-health-check", "all", "--warnings", "off", "--no-color",
+    ]  # fmt: skip
+    env = os.environ | {"SCHEMATHESIS_HOOKS": "tests.support.described_requests", "PYTHONPATH": str(Path(__file__).parents[2])}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, cwd=settings.parent)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""What Schemathesis needs to make requests from the engine's description: the formats of its texts, and the rules it states in words only.
+
+Loaded by the program too, as the module of its hooks (`SCHEMATHESIS_HOOKS`).
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+import schemathesis
+from hypothesis import strategies as st
+from schemathesis.core.mutations import Mutation
+from schemathesis.core.parameters import ParameterLocation
+from schemathesis.generation import GenerationMode
+
+from engine.config import Config
+from tests.support.edge_world import SECRET
+
+CONFIG = Config(jwt_secret=SECRET)
+
+graphic = st.characters(exclude_categories=("C", "Z"))
+zones = st.sampled_from(["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/St_Johns"])
+times = st.datetimes(datetime(1970, 1, 2), datetime(2029, 1, 1), timezones=st.just(UTC)).map(datetime.isoformat)  # noqa: DTZ001
+for name, texts in (
+    ("printable", st.text(graphic | st.just(" "), min_size=1, max_size=20)),
+    ("topic", st.text(graphic.filter(lambda one: one != "*"), min_size=1, max_size=20)),
+    ("time-zone", zones),
+    ("date-time", times),
+):
+    schemathesis.openapi.format(name, texts)
+
+
+def beyond_json_schema(body: Any) -> bool:
+    """Does a body break one of the rules that the description can only state in words?"""
+    for item in body if isinstance(body, list) else [body]:
+        if not isinstance(item, dict):
+            continue
+        collapse = item.get("collapse") or {}
+        if (
+            any(quiet["from"] == quiet["to"] for quiet in item.get("quiet") or ())
+            or (isinstance(item.get("at"), int) and item["at"] > (time.time() + CONFIG.delay_s_max) * 1000)
+            or item.get("ttl", CONFIG.ttl_s_default) <= collapse.get("window", 0)
+            or not {"{", "}"}.isdisjoint(collapse.get("text", ""))
+            or any(
+                isinstance(item.get(name), float) for name in ("seq", "ts", "at", "amount", "upto", "version")
+            )  # 1.0 is an integer of JSON Schema
+        ):
+            return True
+    return False
+
+
+def unspoilt(case: schemathesis.Case) -> bool:
+    """Is what the case expects what the interface promises? Schemathesis does not know these."""
+    names = (case.query or {}).get("name", ())
+    if isinstance(names, list) and sum(len(quote(str(name))) for name in names) > CONFIG.request_head_bytes_max / 2:
+        return False
+    if case.meta is not None and case.meta.generation.mode is GenerationMode.POSITIVE:
+        return not beyond_json_schema(case.body)
+    mutations = case.meta.phase.data.mutations if case.meta is not None else ()
+    if mutations and all(_is_harmless(mutation) for mutation in mutations):
+        return False
+    return not any(name.lower().startswith("x-schemathesis-") for name in case.headers or ())  # unknown headers are ignored everywhere
+
+
+def _is_harmless(mutation: Mutation) -> bool:
+    """May what it makes be valid? A text that was to break its format may have it all the same; unknown names in a query are ignored."""
+    in_query = mutation.parameter_location is ParameterLocation.QUERY
+    return set(mutation.keywords) <= ({"format", "additionalProperties"} if in_query else {"format"})
+
+
+def waits(case: schemathesis.Case) -> bool:
+    """Does it ask to wait, for however long? Numbers such as 1e+16, too."""
+    try:
+        return float((case.query or {}).get("wait", 25)) >= 0
+    except (TypeError, ValueError):
+        return False
+
+
+def at_once(case: schemathesis.Case) -> None:
+    """Keep a request from waiting."""
+    if case.path in ("/v1/poll", "/v1/event-groups/{group}/events") and waits(case):
+        case.query = {**(case.query or {}), "wait": 0}
+
+
+@schemathesis.hook
+def filter_case(_context: schemathesis.HookContext, case: schemathesis.Case) -> bool:
+    return unspoilt(case)
+
+
+@schemathesis.hook
+def before_call(_context: schemathesis.HookContext, case: schemathesis.Case, _kwargs: Any) -> None:
+    at_once(case)
