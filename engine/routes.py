@@ -749,17 +749,20 @@ class _Api:
             problem = unavailable(f"not answering: {', '.join(failing)}", RETRY_AFTER_S)
             problem.members["failing"] = failing
             raise problem
-        degraded = sorted(self.gateway.metrics.reasons())
-        return _json({"status": "ready", "quarantined": await self._quarantined(), "degraded": degraded, **self._durability()})
+        status, degraded = await self._status_at_once(), set(self.gateway.metrics.reasons())
+        if status is not None and any(not row["ready"] or row["database"] != "ok" for row in status.get("archivists", ())):
+            degraded.add("history")
+        # None: not known, as without a status. Readiness does not depend on it.
+        quarantined = None if status is None else int(status.get("totals", {}).get("quarantined", 0))
+        return _json({"status": "ready", "quarantined": quarantined, "degraded": sorted(degraded), **self._durability()})
 
-    async def _quarantined(self) -> int | None:
-        """Stored records that could not be read; None when the controller does not answer at once: readiness does not depend on it."""
+    async def _status_at_once(self) -> Mapping[str, Any] | None:
+        """The status; None when the controller does not answer at once."""
         try:
             async with asyncio.timeout(_READY_PATIENCE_S):
-                status = await self._services.status()
+                return await self._services.status()
         except (Unavailable, TimeoutError):
             return None
-        return int(status.get("totals", {}).get("quarantined", 0))
 
     async def metrics(self, request: Request) -> Response:
         """`GET /metrics`: of the whole engine."""

@@ -214,6 +214,11 @@ async def test_health_and_readiness_say_which_part_does_not_answer() -> None:
         assert (await client.get("/readyz")).json() == {"status": "ready", "quarantined": 0, "degraded": []}
         world.status = {"totals": {"quarantined": 3}}
         assert (await client.get("/readyz")).json() == {"status": "ready", "quarantined": 3, "degraded": []}
+        for archivist in ({"ready": True, "database": "connection refused"}, {"ready": False}):
+            world.status = {**world.status, "archivists": [archivist]}
+            assert (await client.get("/readyz")).json()["degraded"] == ["history"]
+        world.status = {**world.status, "archivists": [{"ready": True, "database": "ok"}]}
+        assert (await client.get("/readyz")).json()["degraded"] == []
         world.ready |= {"shard-0": False, "storage": False}
         answer = await client.get("/readyz")
         body = problem(answer, 503)

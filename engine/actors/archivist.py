@@ -19,6 +19,7 @@ dropped and counted; so is a row that the database refuses.
 Tasks
     archive     the way above; new rows are in the database half a second after the outcome, while it keeps up
     sweep       deletes rows older than `history_ttl_s`
+    probe       asks whether the database is there
     watch       measures what waits in the stream; is this process the newest archivist
 """
 
@@ -56,6 +57,8 @@ _RETRY_FIRST_S: Final = 0.5
 _RETRY_CAP_S: Final = 10.0
 
 _WATCH_S: Final = 1.0
+_PROBES: Final = 5
+"""Looks at the stream for each question to the database."""
 
 
 class Archivist(Process):
@@ -68,7 +71,8 @@ class Archivist(Process):
         self._archived = 0  # rows committed
         self._refused = 0  # rows, and outcomes that cannot be read
         self._swept = 0
-        self._fault = "not asked yet"  # why the database does not answer
+        self._fault = "not asked yet"  # why the database does not take rows
+        self._away = ""  # why it does not answer at all, asked while there may be none
         self._lag = StreamLag(0, 0, 0, 0)
         # One thread writes, so that batches stay in order; another one answers, so that no question waits for a batch.
         self._writing = ThreadPoolExecutor(1, "history")
@@ -84,7 +88,7 @@ class Archivist(Process):
         lag = self._lag
         return {
             **self._vitals(),
-            "database": self._fault or "ok",
+            "database": self._fault or self._away or "ok",
             "archived": self._archived,
             "refused": self._refused,
             "swept": self._swept,
@@ -129,6 +133,7 @@ class Archivist(Process):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._archive())
             tasks.create_task(self._watch())
+            tasks.create_task(self._probe())
             tasks.create_task(incarnation.watch(self._config.health_ms))
 
     async def _archive(self) -> None:
@@ -193,6 +198,16 @@ class Archivist(Process):
             except StorageUnavailable as error:
                 log.info("the lag of the history is not known: %s", error)
             await asyncio.sleep(_WATCH_S)
+
+    async def _probe(self) -> None:
+        """Ask the database whether it is there, also while there are no rows to write."""
+        while True:
+            try:
+                await self._in(self._reading, self._database.ping)
+                self._away = ""
+            except StorageUnavailable as error:
+                self._away = str(error)
+            await asyncio.sleep(_PROBES * _WATCH_S)
 
     async def _until_done(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         """The result of work with the database; repeats it while the database is away."""

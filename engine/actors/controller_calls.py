@@ -13,7 +13,7 @@ from typing import Any
 
 from ray.exceptions import ActorDiedError, RayError
 
-from engine.errors import Unavailable
+from engine.errors import StorageUnavailable, Unavailable
 
 
 class ControllerCalls:
@@ -23,12 +23,16 @@ class ControllerCalls:
         find: looks the actor up; raises ValueError when there is none.
         timeout_s: for a call, its lookup included.
         what: the actor, in errors.
+        storage: what it stores things in, likewise.
     """
 
-    def __init__(self, find: Callable[[], Awaitable[Any]], timeout_s: float, what: str = "the controller") -> None:
+    def __init__(
+        self, find: Callable[[], Awaitable[Any]], timeout_s: float, what: str = "the controller", storage: str = "storage"
+    ) -> None:
         self._find = find
         self._timeout_s = timeout_s
         self._what = what
+        self._storage = storage
         self._handle: asyncio.Future[Any] | None = None  # being looked up, or found
 
     async def call(self, method: str, *arguments: Any, proof: bytes) -> Any:
@@ -44,6 +48,8 @@ class ControllerCalls:
         except ActorDiedError as error:
             self._handle = None
             raise Unavailable(f"{self._what} has ended") from error
+        except StorageUnavailable as error:  # its text may name hosts
+            raise Unavailable(f"{self._what} gets no answer from {self._storage}") from error
         except (TimeoutError, ValueError, RayError) as error:
             raise Unavailable(f"{self._what} does not answer") from error
 

@@ -134,7 +134,7 @@ class Edge(Process):
         self._left = False
         self._controller = ControllerCalls(lambda: find_actor("controller", self._config.namespace), _STATUS_TIMEOUT_S)
         find_archivist = partial(find_actor, "archivist-0", self._config.namespace)
-        self._archivist = ControllerCalls(find_archivist, _STATUS_TIMEOUT_S, "the archivist of the history")
+        self._archivist = ControllerCalls(find_archivist, _STATUS_TIMEOUT_S, "the archivist of the history", "its database")
         self._listener: socket.socket
         self._redis: Redis  # the first server
         self._all_redis: list[Redis]

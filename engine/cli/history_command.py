@@ -37,7 +37,7 @@ def history(
     engine history alice --since 1d --json | jq 'select(.event == "suppressed") | .reason'[/dim]
     """
     from engine.cli.local_engine import find_engine
-    from engine.cli.operator_request import NoAnswer, ask, reason_of
+    from engine.cli.operator_request import Failing, NoAnswer, ask, reason_of
 
     wanted: dict[str, Any] = {"user": user, "limit": limit}
     if id is not None:
@@ -50,6 +50,8 @@ def history(
     except EngineError as error:
         raise target.explained(error) from error
     except NoAnswer as error:
+        if isinstance(error, Failing) and error.detail:
+            raise EngineError(error.detail) from error
         raise EngineError(f"the engine at {target.url} does not answer: {reason_of(error)}") from error
     for row in reversed(rows):
         sys.stdout.write((msgspec.json.encode(row).decode() if json else line_of(row)) + "\n")

@@ -20,6 +20,14 @@ NoAnswer: Final = (OSError, http.client.HTTPException, msgspec.MsgspecError)
 """What `ask` raises when there is no answer, or one that no engine gives."""
 
 
+class Failing(http.client.HTTPException):
+    """A 5xx: the engine, or a proxy, says that something does not answer. One of `NoAnswer`; `detail` says what, where it is the engine."""
+
+    def __init__(self, status: int, reason: str, detail: str) -> None:
+        super().__init__(f"{status} {reason}{f': {detail}' if detail else ''}")
+        self.detail = detail
+
+
 class _Problem(msgspec.Struct):
     detail: str = ""
 
@@ -54,7 +62,14 @@ def ask(
         if HTTPStatus.BAD_REQUEST <= answer.status < HTTPStatus.INTERNAL_SERVER_ERROR:
             detail = printable(msgspec.json.decode(found, type=_Problem).detail)
             raise Unauthorized(detail, answer.status) if answer.status == HTTPStatus.UNAUTHORIZED else Refused(detail, answer.status)
-        raise http.client.HTTPException(f"{answer.status} {answer.reason}")
+        raise Failing(answer.status, answer.reason, printable(_detail_of(found)))
+
+
+def _detail_of(body: bytes) -> str:
+    try:
+        return msgspec.json.decode(body, type=_Problem).detail
+    except msgspec.MsgspecError:
+        return ""  # of a proxy
 
 
 def reason_of(error: Exception) -> str:

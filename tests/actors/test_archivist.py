@@ -175,6 +175,25 @@ async def test_while_postgresql_is_away_rows_wait_and_nothing_else(
         await until(archivist.stats, holds=lambda stats: stats["database"] == "ok" and stats["waiting"] == 0)
 
 
+async def test_a_database_that_is_away_is_noticed_without_anything_to_write(
+    redis_client: Redis, config: Config, postgresql_server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.actors.archivist._WATCH_S", 0.05)
+    config = msgspec.structs.replace(config, history_url=emptied(postgresql_server), history_sweep_ms=3_600_000)
+    async with archiving(config) as archivist:
+        await until(archivist.stats, holds=lambda stats: stats["database"] == "ok")
+        postgresql_server.kill()
+        await until(archivist.stats, holds=lambda stats: stats["database"] != "ok")
+        postgresql_server.start()
+        await until(archivist.stats, holds=lambda stats: stats["database"] == "ok")
+
+
+async def test_a_database_file_that_cannot_be_made_is_a_fault_and_no_crash(redis_client: Redis, config: Config, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    async with archiving(msgspec.structs.replace(config, history_url="sqlite:///file/history.db")) as archivist:
+        await until(archivist.stats, holds=lambda stats: "File exists" in stats["database"])
+
+
 @pytest.mark.slow
 async def test_an_archivist_that_is_killed_again_and_again_writes_every_row_once(
     redis_client: Redis, redis_server: RedisServer, config: Config

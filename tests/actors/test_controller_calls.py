@@ -9,7 +9,7 @@ import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from engine.actors.controller_calls import ControllerCalls
-from engine.errors import Unavailable
+from engine.errors import StorageUnavailable, Unavailable
 
 SOON_S = 0.05
 
@@ -93,3 +93,10 @@ async def test_the_successor_of_a_controller_that_is_gone_for_good_is_looked_up(
             await calls.call("status", proof=b"")
     assert await calls.call("status", proof=b"") == "well"
     assert registry.lookups == 3
+
+
+async def test_an_actor_whose_storage_is_away_says_which_storage() -> None:
+    registry = Registry(Handle(StorageUnavailable("connection to server at 10.0.0.5 failed")))
+    calls = ControllerCalls(registry.find, 60, "the archivist of the history", "its database")
+    with pytest.raises(Unavailable, match=r"^the archivist of the history gets no answer from its database$"):
+        await calls.call("status", proof=b"p")

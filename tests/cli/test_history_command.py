@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from engine.cli.app import app
 from engine.cli.history_command import line_of
+from engine.cli.operator_request import Failing
 
 ACKNOWLEDGED = {
     "at": 1_795_375_028_183, "user": "alice", "event": "acknowledged", "id": "a1", "seq": 1, "sent": 1_795_375_028_178, "rtt_ms": 5,
@@ -21,3 +28,13 @@ def test_a_wrong_clock_is_told_and_control_characters_are_not_printed() -> None:
     refused = line_of({"at": 1, "user": "u", "event": "dead_lettered", "id": "a", "reason": "refused: \x1b[2J"})
     assert "\x1b" not in refused
     assert "refused: \\x1b[2J" in refused
+
+
+def test_a_database_that_is_away_is_named_and_not_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_arguments: Any) -> Any:
+        raise Failing(503, "Service Unavailable", "the archivist of the history gets no answer from its database")
+
+    monkeypatch.setattr("engine.cli.operator_request.ask", refused)
+    monkeypatch.setattr("engine.cli.local_engine.find_engine", lambda *_arguments: None)
+    found = CliRunner().invoke(app, ["history", "alice"])
+    assert str(found.exception) == "the archivist of the history gets no answer from its database"

@@ -136,7 +136,8 @@ def schemas(config: Config) -> dict[str, Schema]:
             degraded={
                 "type": "array",
                 "items": {"type": "string"},
-                "description": "Parts of this edge that do less than they should, such as `rules`; `/v1/status` has the reasons.",
+                "description": "Parts that do less than they should, such as `rules`, or `history` while its database is away; "
+                "`/v1/status` has the reasons.",
             },
             quarantined={
                 "type": ["integer", "null"],

@@ -84,8 +84,11 @@ class HistoryDatabase:
     def migrate(self) -> None:
         """Create the schema, or bring it up to date. No effect when it is."""
         if not self._is_postgresql and self._url.database:
-            os.makedirs(os.path.dirname(self._url.database), exist_ok=True)
-            os.close(os.open(self._url.database, os.O_CREAT | os.O_RDWR, 0o600))  # it is about users
+            try:
+                os.makedirs(os.path.dirname(self._url.database), exist_ok=True)
+                os.close(os.open(self._url.database, os.O_CREAT | os.O_RDWR, 0o600))  # it is about users
+            except OSError as error:
+                raise StorageUnavailable(f"the database of the history: {error}") from error
         settings = AlembicConfig()
         settings.set_main_option("script_location", "engine.store.history:migrations")
         with self._transaction() as connection:
@@ -143,6 +146,11 @@ class HistoryDatabase:
             tenant, user = split_key(key)
             of_user = (history.c.tenant == tenant) & (history.c.user_id == user)
             connection.execute(delete(history).where(of_user & (history.c.id < first_id(at_ms + 1))))
+
+    def ping(self) -> None:
+        """Ask for nothing."""
+        with self._transaction(writes=False) as connection:
+            connection.execute(text("SELECT 1"))
 
     def sweep(self, before_ms: int, now_ms: int) -> int:
         """Delete some of the rows that are older than `before_ms`; returns how many. Repeat it until there are none."""
