@@ -201,6 +201,7 @@ def app(services: EdgeServices) -> Starlette:
         _route("/v1/explain", POST=api.explain),
         _route("/v1/signals", GET=api.signals, POST=api.count),
         _route("/v1/ack", POST=api.acknowledge),
+        _route("/v1/nack", POST=api.refuse),
         _route("/v1/inbox", GET=api.inbox),
         _route("/v1/inbox/{mark}", POST=api.mark_inbox),
         _route("/v1/heartbeat", GET=api.heartbeat),
@@ -525,6 +526,14 @@ class _Api:
         if error:
             raise Problem(409, error)
         return _json({"acknowledged": True})
+
+    async def refuse(self, request: Request) -> Response:
+        """`POST /v1/nack`."""
+        principal = self.authenticate(request, "connect")
+        body = await read_body(request.scope, request.receive, self.config)
+        ids, reason = ack_and_patch.parse_nack(body, self.config)
+        await self.gateway.refuse(mailbox_key(principal.tenant, principal.user), ids, reason)
+        return _json({"nacked": True})
 
     async def inbox(self, request: Request) -> Response:
         """`GET /v1/inbox?before=&limit=&unread=&archived=&type=&q=&user=`."""

@@ -11,7 +11,9 @@ import msgspec
 import pytest
 
 from engine.core.wire import records as wire
+from engine.store.traces.edge_spans import EdgeSpans
 from tests.support.edge_world import DEADLINE_S, edge_world
+from tests.support.listed_spans import ListedSpans
 from tests.support.waiting import until
 
 ITEM = {"user": "u1", "type": "test.event"}
@@ -194,6 +196,30 @@ async def test_an_ack_by_http_settles_and_one_from_the_future_is_refused() -> No
         problem(await client.post("/v1/ack", json={"seq": 9}), 409)
         problem(await client.post("/v1/ack", json={"seq": "2"}), 422)
         problem(await client.post("/v1/ack", content=b"{"), 400)
+
+
+async def test_a_nack_by_http_is_the_bearers_and_names_the_wrong_field() -> None:
+    async with edge_world() as world, world.http() as client:
+        answer = await client.post("/v1/nack", json={"ids": ["m1", "m2"], "reason": "no such post"})
+        assert (answer.status_code, answer.json()) == (200, {"nacked": True})
+        (refuse,) = world.shard.of(wire.Refuse)
+        assert (refuse.key, refuse.ids, refuse.reason) == ("default:u1", ["m1", "m2"], "no such post")
+        refused = problem(await client.post("/v1/nack", json={"ids": []}), 422)
+        assert refused["errors"] == [{"path": "$.ids", "detail": "at least one id is needed"}]
+        problem(await client.post("/v1/nack", content=b"{"), 400)
+        problem(await client.get("/v1/nack"), 405)
+        async with world.http(scopes="publish") as publisher:
+            problem(await publisher.post("/v1/nack", json={"ids": ["m1"]}), 403)
+        problem(await client.post("/v1/nack", json={"ids": ["m1"]}, headers={"Authorization": ""}), 401)
+        assert len(world.shard.of(wire.Refuse)) == 1
+
+
+async def test_a_nack_by_http_is_a_span_that_failed() -> None:
+    async with edge_world() as world, world.http() as client:
+        listed = ListedSpans()
+        world.gateway.spans = EdgeSpans(listed.spans)
+        assert (await client.post("/v1/nack", json={"ids": ["m1"]})).status_code == 200
+        assert [(span.name, span.error) for span in listed.found] == [("acknowledge", "refused")]
 
 
 async def test_the_probe_tells_presence_and_the_newest_number() -> None:

@@ -1,4 +1,4 @@
-"""Parses the bodies of `PATCH /v1/scheduled/{scheduled_id}` and `POST /v1/ack`."""
+"""Parses the bodies of `PATCH /v1/scheduled/{scheduled_id}`, `POST /v1/ack` and `POST /v1/nack`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from engine.api.json_bodies import decode_body
 from engine.config import Config
-from engine.core.model.constants import SEQ_MAX, TS_MS_MAX
+from engine.core.model.constants import REASON_CHARS_MAX, SEQ_MAX, TS_MS_MAX
 from engine.core.model.names import is_id
 from engine.errors import Invalid
 from engine.publish import media_types
@@ -31,8 +31,16 @@ class _Acknowledgement(Struct, forbid_unknown_fields=True, gc=False):
     ts: int | UnsetType = UNSET
 
 
+class _Refusal(Struct, forbid_unknown_fields=True, gc=False):
+    """The body of POST /v1/nack."""
+
+    ids: list[str]
+    reason: str = ""
+
+
 _PATCH: Final = msgspec.json.Decoder(_Patch)
 _ACKNOWLEDGEMENT: Final = msgspec.json.Decoder(_Acknowledgement)
+_REFUSAL: Final = msgspec.json.Decoder(_Refusal)
 
 
 def parse_patch(body: bytes, config: Config, now_ms: int) -> int:
@@ -69,6 +77,24 @@ def parse_ack(body: bytes, config: Config) -> tuple[int, list[str], int]:
     except Invalid as error:
         raise media_types.unacceptable(error) from None
     return seq, ids, 0 if ack.ts is UNSET else ack.ts
+
+
+def parse_nack(body: bytes, config: Config) -> tuple[list[str], str]:
+    """The ids and the reason, "" when there is none.
+
+    Raises:
+        Problem: 400 or 422.
+    """
+    nack = decode_body(_REFUSAL, body, _Refusal)
+    try:
+        if not nack.ids:
+            raise Invalid("at least one id is needed", "$.ids")
+        check_ids(nack.ids, config)
+        if len(nack.reason) > REASON_CHARS_MAX:
+            raise Invalid(f"at most {REASON_CHARS_MAX} characters", "$.reason")
+    except Invalid as error:
+        raise media_types.unacceptable(error) from None
+    return nack.ids, nack.reason
 
 
 def check_ids(ids: list[str], config: Config) -> None:

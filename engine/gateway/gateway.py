@@ -79,6 +79,9 @@ of a second share a wake-up."""
 _TOGETHER_MAX: Final = 128
 """Connections that do: looking at more takes longer than some milliseconds, in which others wait."""
 
+_NO_CONNECTION: Final = -1
+"""In place of a connection's id, for what is refused by a request."""
+
 GOING_AWAY: Final = 1012
 TOKEN_REFUSED: Final = 4401  # it has expired, or was revoked
 _CHECKED_MAX: Final = 1000  # connections looked at for a revoked token before others get their turn: about a millisecond
@@ -440,6 +443,12 @@ class Gateway:
         if self.spans is not None:
             self.spans.settled(connection.id, ids, reason or "refused")
         self._links.send_shard(connection.shard, wire.Nack(connection.id, ids, reason), True)
+
+    async def refuse(self, key: str, ids: list[str], reason: str) -> None:
+        """A client without a connection that takes frames cannot handle these messages. Raises as `ShardClient.refuse`."""
+        if self.spans is not None:
+            self.spans.settled(_NO_CONNECTION, ids, reason or "refused")
+        await self.shard_client.refuse(key, ids, reason)
 
     # -- Records from links. -----------------------------------------------------------------------------------------------
     def from_shard(self, index: int, records: Sequence[Any]) -> None:

@@ -21,6 +21,7 @@ _TO_THE_OWNER_OF_THE_SLOT: Final = frozenset(
     (
         wire.Post,
         wire.Settle,
+        wire.Refuse,
         wire.Probe,
         wire.Subscribe,
         wire.SetProfile,

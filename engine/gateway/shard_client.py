@@ -1,4 +1,4 @@
-"""The requests of an edge to shards and schedulers: publish, acknowledge, probe, inspect and move timers.
+"""The requests of an edge to shards and schedulers: publish, acknowledge, refuse, probe, inspect and move timers.
 
 Each is one call (`engine.gateway.pending_calls`), which repeats its records and ends at its deadline.
 
@@ -165,6 +165,11 @@ class ShardClient:
         self._metrics.acks += 1
         answer, _ = await self._ask(lambda ref: wire.Settle(ref, key, seq, ids, client_ms), HIGH)
         return str(answer.error)
+
+    async def refuse(self, key: str, ids: list[str], reason: str) -> None:
+        """Refuse messages without a connection; on return they are in the dead-letter stream, or were settled before."""
+        self._require(wire.Refuse)
+        await self._ask(lambda ref: wire.Refuse(ref, key, ids, reason), HIGH)
 
     async def probe(self, key: str, client: str, seq: int) -> wire.Probed:
         """Return whether the user is online, and its newest sequence number."""

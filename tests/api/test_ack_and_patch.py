@@ -1,4 +1,4 @@
-"""The small bodies of `PATCH /v1/scheduled/{id}` and `POST /v1/ack`: read, or refused with the path of what is wrong."""
+"""The small bodies of `PATCH /v1/scheduled/{id}`, `POST /v1/ack` and `POST /v1/nack`: read, or refused with the path of what is wrong."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.api.ack_and_patch import parse_ack, parse_patch
+from engine.api.ack_and_patch import parse_ack, parse_nack, parse_patch
 from engine.config import Config
 from engine.core.model.constants import SEQ_MAX, TS_MS_MAX
 from engine.http.problems import Problem, problem_response
@@ -90,12 +90,43 @@ def test_an_acknowledgement_of_anything_else_is_a_problem(body: bytes, path: str
     assert caught.value.members["errors"][0]["path"] == path
 
 
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"ids":["a","b"],"reason":"no such post"}', (["a", "b"], "no such post")),
+        (b'{"ids":["a"]}', (["a"], "")),
+        (b'{"ids":["a"],"reason":"%b"}' % (b"x" * 1024), (["a"], "x" * 1024)),
+    ],
+)
+def test_a_refusal_has_ids_and_may_have_a_reason(body: bytes, expected: tuple[list[str], str]) -> None:
+    assert parse_nack(body, CONFIG) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        (b"{}", "$"),
+        (b'{"ids":[]}', "$.ids"),
+        (b'{"ids":["a",""]}', "$.ids[1]"),
+        (b'{"ids":[%b]}' % b",".join([b'"a"'] * 1001), "$.ids"),
+        (b'{"ids":["a"],"reason":5}', "$.reason"),
+        (b'{"ids":["a"],"reason":"%b"}' % (b"x" * 1025), "$.reason"),
+        (b'{"ids":["a"],"seq":1}', "$.seq"),
+    ],
+)
+def test_a_problem_names_the_wrong_field_of_a_refusal(body: bytes, path: str) -> None:
+    with pytest.raises(Problem) as caught:
+        parse_nack(body, CONFIG)
+    assert caught.value.status == 422
+    assert caught.value.members["errors"][0]["path"] == path
+
+
 @given(
     st.binary(max_size=200)
-    | st.dictionaries(st.sampled_from(["seq", "ids", "ts", "at", "delay"]), json_values).map(lambda v: json.dumps(v).encode())
+    | st.dictionaries(st.sampled_from(["seq", "ids", "ts", "at", "delay", "reason"]), json_values).map(lambda v: json.dumps(v).encode())
 )
 def test_arbitrary_small_bodies_are_read_or_a_problem(body: bytes) -> None:
-    for read in (lambda: parse_patch(body, CONFIG, NOW_MS), lambda: parse_ack(body, CONFIG)):
+    for read in (lambda: parse_patch(body, CONFIG, NOW_MS), lambda: parse_ack(body, CONFIG), lambda: parse_nack(body, CONFIG)):
         try:
             read()
         except Problem as problem:

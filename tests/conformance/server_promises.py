@@ -249,6 +249,42 @@ async def nack(server: Server, _random: random.Random) -> None:
 
 
 @promise
+async def nack_by_request(server: Server, _random: random.Random) -> None:
+    """On SSE and polling `POST /v1/nack` refuses messages: they are dead letters with its answer, and never come again."""
+    for transport in ("sse", "poll"):
+        user = server.user()
+        bad, worse, good = await user.publish("bad", "worse", "good")
+        refusal = {"ids": [bad["id"], worse["id"]], "reason": "conformance"}
+        async with user.connection(transport) as connection:
+            await connection.take(3)
+            for _ in range(2):  # a repeated refusal is confirmed too
+                answer = await server.ask("POST", "/v1/nack", as_user=user.name, scope="connect", json=refusal)
+                assert answer.status_code == 200, f"{transport}: a refusal was answered {answer.status_code}: {answer.text}"
+            await connection.ack(good["id"])
+        listed = await server.ask("GET", f"/v1/dead-letters?user={user.name}", scope="admin")
+        letters = {(letter["id"], letter["reason"]) for letter in listed.json()["dead_letters"]}
+        assert letters == {(bad["id"], "conformance"), (worse["id"], "conformance")}, f"{transport}: dead letters are {letters}"
+        await nothing_pending(user)
+    empty = await server.ask("POST", "/v1/nack", as_user=user.name, scope="connect", json={"ids": []})
+    assert (empty.status_code, empty.json()["errors"][0]["path"]) == (422, "$.ids")
+
+
+@promise
+async def nack_of_what_storage_has(server: Server, _random: random.Random) -> None:
+    """A message is refused by `POST /v1/nack` also when no connection is left."""
+    user = server.user()
+    bad, good = await user.publish("bad", "good")
+    async with user.connection("poll") as connection:
+        await connection.take(2)
+    answer = await server.ask("POST", "/v1/nack", as_user=user.name, scope="connect", json={"ids": [bad["id"]]})
+    assert answer.status_code == 200, f"a refusal was answered {answer.status_code}: {answer.text}"
+    async with user.connection() as connection:
+        assert texts(await connection.take(1)) == ["good"]
+        await connection.ack(good["id"])
+    await nothing_pending(user)
+
+
+@promise
 async def topics(server: Server, _random: random.Random) -> None:
     """`subscribe` is answered with all topics of the user; from then on what is published to the topic arrives."""
     user = server.user()

@@ -154,7 +154,8 @@ def in_one_line(raw: bytes) -> bytes:
 users = st.one_of(st.sampled_from([b"fuzz-1", b"fuzz-2"]), st.binary(max_size=8).map(escaped))
 paths = st.one_of(
     st.sampled_from([
-        b"/v1/notifications", b"/v1/events", b"/v1/ack", b"/v1/scheduled", b"/v1/scheduled/0-x", b"/v1/subscriptions", b"/v1/signals",
+        b"/v1/notifications", b"/v1/events", b"/v1/ack", b"/v1/nack",
+        b"/v1/scheduled", b"/v1/scheduled/0-x", b"/v1/subscriptions", b"/v1/signals",
         b"/v1/explain", b"/v1/heartbeat", b"/v1/poll?wait=0", b"/v1/status", b"/v1/ws", b"/healthz", b"/readyz", b"/metrics",
         b"/openapi.json", b"/", b"*", b"/%ff", b"/..", b"http://h/v1/status", b"//", b"",
     ]),

@@ -24,7 +24,8 @@ SCRAPS = (
     b'{"at":"2031-02-30T00:00:00Z"}', b'{"user":"f1","type":"a","at":1,"delay":1}', b"x" * (1 << 20), b"x" * ((1 << 20) + 1),
 )  # fmt: skip
 PATHS = (
-    "/v1/notifications", "/v1/events", "/v1/ack", "/v1/scheduled", "/v1/scheduled/0-x", "/v1/poll?wait=0", "/v1/heartbeat", "/v1/ws",
+    "/v1/notifications", "/v1/events", "/v1/ack", "/v1/nack",
+    "/v1/scheduled", "/v1/scheduled/0-x", "/v1/poll?wait=0", "/v1/heartbeat", "/v1/ws",
     "/%ff", "/v1/status",
 )  # fmt: skip
 HEADS = (

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Final
 
 import engine
-from engine.core.model.formats import FIRED_IN_BUCKETS, FORMATS, UPGRADES
+from engine.core.model.formats import FORMATS, REFUSALS, UPGRADES
 
 THIS: Final = "this"
 OLDER: Final = "older"
 
-_CAME: Final = ("ReadBacklog", "BacklogIs", "ReadInbox", "InboxIs", "MarkInbox", "InboxMarked", "Counts", "Marked", "Inboxed")
+_CAME: Final = ("ReadBacklog", "BacklogIs", "ReadInbox", "InboxIs", "MarkInbox", "InboxMarked", "Counts", "Marked", "Inboxed", "Refuse")
 """Records of the formats that the older version does not read."""
 
 _UNIONS: Final = ("core/wire/records.py", "core/journal/journal_records.py")
@@ -31,13 +31,13 @@ class CodeVersions:
     """
 
     def __init__(self, folder: Path) -> None:
-        assert FORMATS == FIRED_IN_BUCKETS, "the older version is that before inboxes: take out what came since"
+        assert FORMATS == REFUSALS, "the older version is that before inboxes: take out what came since"
         self._installed = folder / "site" / "engine"
         self._installed.parent.mkdir()
         self._places = {THIS: Path(engine.__file__).resolve().parent, OLDER: folder / OLDER}
         shutil.copytree(self._places[THIS], self._places[OLDER], ignore=shutil.ignore_patterns("__pycache__"))
         formats = self._places[OLDER] / "core/model/formats.py"
-        _change(formats, r"^FORMATS: Final = FIRED_IN_BUCKETS$", "FORMATS: Final = UPGRADES", 1)
+        _change(formats, r"^FORMATS: Final = REFUSALS$", "FORMATS: Final = UPGRADES", 1)
         category = self._places[OLDER] / "core/model/category.py"
         _change(
             category,

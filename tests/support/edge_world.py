@@ -219,6 +219,9 @@ class FakeShard:
         self._acked(settle.key, settle.seq)
         self.say(wire.Settled(settle.ref))
 
+    def refuse(self, refuse: wire.Refuse) -> None:
+        self.say(wire.Settled(refuse.ref))
+
     def subscribe(self, subscribe: wire.Subscribe) -> None:
         topics = self.topics.setdefault(subscribe.key, set())
         if self.subscribe_status == wire.OK:

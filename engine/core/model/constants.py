@@ -13,6 +13,9 @@ TS_MS_MAX: Final = 253_402_300_799_999
 SEQ_MAX: Final = (1 << 53) - 1
 """Sequence numbers stay exact in every JSON reader (RFC 8259, section 6)."""
 
+REASON_CHARS_MAX: Final = 1024
+"""Of the reason that a client gives by `POST /v1/nack`."""
+
 HIGH: Final = 0
 NORMAL: Final = 1
 LOW: Final = 2

@@ -40,5 +40,8 @@ ID_BUCKETS: Final = 3
 FIRED_IN_BUCKETS: Final = 4
 """The id of a delayed message is stored by the script that stores its timer (`engine.store.timer_store`)."""
 
-FORMATS: Final = FIRED_IN_BUCKETS
+REFUSALS: Final = 5
+"""`Refuse`, on links: a nack without a connection."""
+
+FORMATS: Final = REFUSALS
 """What this code reads, and writes once every process does."""

@@ -12,12 +12,16 @@ Who is online, and who may come back by itself, is decided by `engine.core.shard
 A nack takes effect when the dead-letter stream has the message. The edge is sent `NacksStored` then, and repeats the nack under each new
 link session until it is. Before that neither journal nor page has the message as settled, whatever the client acknowledges after it
 (`journal_records.settled_numbers`). The nack of a message that is not in memory waits for a read (`engine.core.shard.nack_queue`).
+
+A nack by HTTP (`Refuse`) has no connection: `~ref`, a negative number, stands in its place. It is answered when its last id is confirmed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
 from typing import Final
+
+from msgspec import Struct
 
 from engine.core.commit.broadcast_step import BroadcastStep
 from engine.core.journal.journal_records import Handled, settled_numbers
@@ -34,6 +38,7 @@ from engine.core.shard.output import SessionEvent, ShardOutput
 from engine.core.shard.presence import OFFLINE, SUSPECT, Client, Presence
 from engine.core.wire.outcomes import Outcome
 from engine.core.wire.records import (
+    OVERLOADED,
     POLL,
     Ack,
     AckIds,
@@ -46,6 +51,8 @@ from engine.core.wire.records import (
     NacksStored,
     Probe,
     Probed,
+    Refuse,
+    Rejected,
     Rejoin,
     Settle,
     Welcome,
@@ -54,6 +61,18 @@ from engine.core.wire.records import (
 from engine.core.wire.records import Settled as SettledRecord
 
 _NONE_ATTACHED: Final[Mapping[int, tuple[Mailbox, Attachment]]] = {}
+
+REFUSALS_MAX: Final = 1000
+"""Requests to refuse messages that wait for the dead-letter stream at once."""
+
+_RETRY_MS: Final = 1000
+
+
+class _Refusal(Struct):
+    """A `Refuse` that is not answered yet: ids that are not confirmed."""
+
+    key: str
+    ids: set[str]
 
 
 class Connections:
@@ -83,6 +102,7 @@ class Connections:
         self._acked_since_ms = 0
         self._refused: dict[str, list[int]] = {}  # of these mailboxes: what left the inbox as a dead letter
         self._nack_queue = NackQueue(mailbox_store, limits.window)
+        self._refusals: dict[Conn, _Refusal] = {}  # by link session and `~ref`
         self.presence = Presence(limits.offline_after_ms, limits.suspects_max)
         self._unknown = unknown  # called with records of connections that are not attached, or not yet
 
@@ -100,6 +120,7 @@ class Connections:
             self._end(session, Detach(conn, 1006), now_ms)
         self._sessions.pop(session, None)
         self._paths.pop(session, None)
+        self._refusals = {conn: refusal for conn, refusal in self._refusals.items() if conn[0] != session}
         self._delivery.closed(session)
 
     def data_epoch_changed(self, data_epoch: str, now_ms: int) -> None:
@@ -207,7 +228,7 @@ class Connections:
         mailbox, connection = found
         mailbox.detach(connection.conn)
         if not mailbox.connections:
-            self._nack_queue.discard(mailbox)
+            self._nack_queue.connections_ended(mailbox)
         self._broadcast_step.detached(mailbox)
         mailbox.active_ms = now_ms
         client = _client(connection)
@@ -228,10 +249,12 @@ class Connections:
             self.detach(session, Detach(conn, 1000), now_ms)
         if self.presence.forget(mailbox.key):
             self._session_event(OFFLINE, mailbox.key, Client(), now_ms, 1000, online=False)
+        self._nack_queue.discard(mailbox)
+        self._output.to_edges.extend((session, SettledRecord(~number)) for session, number in self._take_refusals({mailbox.key}))
         self._acked.pop(mailbox.key, None)
         self._refused.pop(mailbox.key, None)
 
-    def release(self, slots: Container[int], mailboxes: Iterable[Mailbox], version: int) -> None:
+    def release(self, slots: Container[int], mailboxes: Collection[Mailbox], version: int) -> None:
         """Another shard gets these users: detach their connections. Their edges announce them there, by this version of the slot map.
 
         Who is online stays in storage.
@@ -243,7 +266,15 @@ class Connections:
                 mailbox.detach((session, conn))
                 self._broadcast_step.detached(mailbox)
             self._nack_queue.discard(mailbox)
+        refusals = self._take_refusals({mailbox.key for mailbox in mailboxes})
+        self._output.to_edges.extend((session, Moved(~number, -1, version)) for session, number in refusals)
         self.presence.release(slots)
+
+    def _take_refusals(self, keys: Container[str]) -> list[Conn]:
+        taken = [conn for conn, refusal in self._refusals.items() if refusal.key in keys]
+        for conn in taken:
+            del self._refusals[conn]
+        return taken
 
     def forget(self, keys: Iterable[str]) -> None:
         """Settlements of these mailboxes need no group: their pages have them."""
@@ -344,6 +375,14 @@ class Connections:
         self._nack(mailbox, session, record)
         self._delivery.send(mailbox, connection, now_ms)
 
+    def refuse(self, mailbox: Mailbox, session: str, record: Refuse) -> None:
+        """A nack by HTTP, without a connection."""
+        if len(self._refusals) >= REFUSALS_MAX:
+            self._output.to_edges.append((session, Rejected(record.ref, OVERLOADED, "too many refusals wait for storage", _RETRY_MS)))
+            return
+        self._refusals[session, ~record.ref] = _Refusal(mailbox.key, set(record.ids))
+        self._nack(mailbox, session, Nack(~record.ref, record.ids, record.reason))
+
     def _nack(self, mailbox: Mailbox, session: str, record: Nack, *, read: bool = False) -> None:
         over = self._nack_queue.nack(mailbox, session, record, read=read)
         if over:
@@ -355,7 +394,7 @@ class Connections:
             return
         records, read = self._nack_queue.take(mailbox, first, last)
         for session, record in records:
-            if record.conn not in self._sessions.get(session, ()):
+            if record.conn not in self._sessions.get(session, ()) and (session, record.conn) not in self._refusals:
                 continue  # its edge repeats it on the next link session, unless the client has left
             if isinstance(record, Ack):
                 self.ack(session, record, now_ms)
@@ -382,7 +421,12 @@ class Connections:
     def confirm_nacks(self, conn: Conn, ids: list[str]) -> None:
         """The nacks are durable, or have no pending message: notify the connection's edge, unless its session is over."""
         session, number = conn
-        if number in self._sessions.get(session, ()):
+        if (refusal := self._refusals.get(conn)) is not None:
+            refusal.ids.difference_update(ids)
+            if not refusal.ids:
+                del self._refusals[conn]
+                self._output.to_edges.append((session, SettledRecord(~number)))
+        elif number in self._sessions.get(session, ()):
             self._output.to_edges.append((session, NacksStored(number, ids)))
 
     def written(self, session: str, record: Written, now_ms: int) -> None:

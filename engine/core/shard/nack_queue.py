@@ -13,10 +13,12 @@ A connection's records keep their order: behind a nack that waits, its later ack
 acknowledgement would settle the nacked message as handled. Records of other connections do not wait.
 
 Crash, or the end of the link session: the queue is lost. None of its nacks was confirmed, so the edge repeats them on its next link
-session, before the acknowledgements that followed them. A read that fails is wanted again; the queue stays.
+session, before the acknowledgements that followed them; a nack without a connection (`Refuse`) is repeated likewise. A read that fails is
+wanted again; the queue stays.
 
 Limits: `BEHIND_MAX` records behind the waiting nacks of one mailbox; further ones are dropped, as when a link is lost: a dropped
-acknowledgement causes a repeat, a dropped nack is never confirmed. Waiting nacks themselves are at most one per connection attached.
+acknowledgement causes a repeat, a dropped nack is never confirmed. Waiting nacks themselves are at most one per connection attached, and
+`connections.REFUSALS_MAX` without one.
 """
 
 from __future__ import annotations
@@ -99,6 +101,14 @@ class NackQueue:
             return [], False
         return waiting.records, first <= waiting.first <= last or mailbox.cold is None
 
+    def connections_ended(self, mailbox: Mailbox) -> None:
+        """The mailbox's last connection ended: only nacks without a connection, whose `conn` is negative, are still to be confirmed."""
+        waiting = self.waiting.get(mailbox.key)
+        if waiting is not None:
+            waiting.records = [(session, record) for session, record in waiting.records if record.conn < 0]
+            if not waiting.records:
+                del self.waiting[mailbox.key]
+
     def discard(self, mailbox: Mailbox) -> None:
-        """The mailbox's last connection ended: nobody is left to be confirmed to."""
+        """The mailbox is erased, or another shard's: nobody is left to be confirmed to."""
         self.waiting.pop(mailbox.key, None)

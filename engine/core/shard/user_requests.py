@@ -1,4 +1,4 @@
-"""Requests of edges about one user, made without a connection: acknowledge, probe, subscribe, read or set the profile, explain a
+"""Requests of edges about one user, made without a connection: acknowledge, refuse, probe, subscribe, read or set the profile, explain a
 message that would be or was published (`engine.core.shard.explain`), read the backlog (`engine.core.shard.backlog_reads`), and read and
 mark the inbox (`engine.core.shard.inbox_requests`), and show the user to an operator (`engine.core.shard.user_overview`).
 
@@ -60,26 +60,29 @@ from engine.core.wire.records import (
     ReadBacklog,
     ReadInbox,
     ReadUser,
+    Refuse,
+    Rejected,
     SetProfile,
     Settle,
     Subscribe,
     Trace,
 )
 
-Change = Settle | Subscribe | SetProfile | ChangeProfile | Happened | MarkInbox | Erase
+Change = Settle | Refuse | Subscribe | SetProfile | ChangeProfile | Happened | MarkInbox | Erase
 Question = Change | Probe | GetProfile | Explain | Trace | ReadBacklog | ReadInbox | ReadUser
 
 MAKES_USERS: Final = (Subscribe, SetProfile, ChangeProfile, Happened)
 """Questions after which a user has a page."""
 
 _READS: Final = (Probe, GetProfile, Explain, Trace, ReadBacklog, ReadInbox, ReadUser)
-_URGENT: Final = (Settle, Probe, Erase)
+_URGENT: Final = (Settle, Refuse, Probe, Erase)
 
 
 def admission_of(record: Question, *, in_memory: bool) -> int | None:
     """The priority with which a question is admitted; None for one that takes no memory: a read of a mailbox that is in memory.
 
-    Acknowledging and erasing free memory, and a client whose heartbeat is refused may pass for one that is gone: these have high priority.
+    Acknowledging, refusing and erasing free memory, and a client whose heartbeat is refused may pass for one that is gone: these have high
+    priority.
     """
     if in_memory and isinstance(record, _READS):
         return None
@@ -145,6 +148,11 @@ class UserRequests:
     def _ask_change(self, mailbox: Mailbox, session: str, record: Change, now_ms: int) -> None:
         if isinstance(record, Settle):
             self._connections.settle(mailbox, session, record, now_ms)
+        elif isinstance(record, Refuse):
+            if self._storage_away:
+                self._output.to_edges.append((session, Rejected(record.ref, UNAVAILABLE, "storage does not answer")))
+            else:
+                self._connections.refuse(mailbox, session, record)
         elif isinstance(record, Subscribe):
             self._broadcast_audience.subscribe(mailbox, session, record)
         elif isinstance(record, Happened):

@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 from engine.core.model.action import Action
 from engine.core.model.category import Instant, PolicyTerms, Span
 from engine.core.model.envelope import Envelope
-from engine.core.model.formats import INBOXES
+from engine.core.model.formats import INBOXES, REFUSALS
 from engine.core.policy.conditions import Conditions
 from engine.core.policy.preferences import PreferencesPatch
 from engine.core.policy.profile import Profile
@@ -61,8 +61,17 @@ class Settle(Struct, array_like=True, tag=7, gc=False):
     client_ms: Instant = 0
 
 
+class Refuse(Struct, array_like=True, tag=27, gc=False):
+    """`POST /v1/nack`: as `Nack`, without connection. Answered by `Settled` when the dead-letter stream has the messages."""
+
+    ref: int
+    key: str
+    ids: list[str]
+    reason: str
+
+
 class Settled(Struct, array_like=True, tag=37, gc=False):
-    """Answer to `Settle`. `error` is empty, or the reason why nothing was acknowledged."""
+    """Answer to `Settle` and `Refuse`. `error` is empty, or the reason why nothing was acknowledged."""
 
     ref: int
     error: str = ""
@@ -743,6 +752,7 @@ ToShard = (
     | Nack
     | Rejoin
     | Settle
+    | Refuse
     | Probe
     | Written
     | Subscribe
@@ -797,6 +807,7 @@ NEWER: Final[Mapping[type[Struct], int]] = {
     MarkInbox: INBOXES,
     ChangeProfile: INBOXES,
     ReadUser: INBOXES,
+    Refuse: REFUSALS,
 }
 """Requests of edges that an earlier version does not read, with the formats that have them (`engine.core.model.formats`)."""
 

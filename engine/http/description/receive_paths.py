@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.config import Config
-from engine.core.model.constants import PRIORITIES, SEQ_MAX, TS_MS_MAX
+from engine.core.model.constants import PRIORITIES, REASON_CHARS_MAX, SEQ_MAX, TS_MS_MAX
 from engine.http.description.json_schema import ANY, SEQ, TIME_MS, TRACEPARENT, Schema, object_of, printable, ref
 from engine.http.description.operation import Part, json_of, operation, parameter
 
@@ -71,6 +71,17 @@ def paths(config: Config) -> Part:
                 body=json_of("Acknowledgement"),
             )
         },
+        "/v1/nack": {
+            "post": operation(
+                "refuse",
+                "receiving",
+                "Refuse what came over SSE or long polling: no retry, to the dead letters.",
+                {200: ("Among the dead letters, or settled before.", json_of("Refused"))},
+                (400, 408, 413, 422, 429, 503),
+                scope="connect",
+                body=json_of("Refusal"),
+            )
+        },
         "/v1/heartbeat": {
             "get": operation(
                 "probe",
@@ -114,6 +125,11 @@ def schemas(config: Config) -> dict[str, Schema]:
             messages={"type": "array", "items": ref("Message")},
             last_event_id={"type": "string", "description": "The cursor for the next request."},
             resumed={"enum": ["new", "ok", "gap"], "description": "`gap`: the cursor given was not one of this mailbox."},
+            early={
+                "type": "array",
+                "items": ref("Message"),
+                "description": "Early copies, without `event_id`: acknowledge them by `ids`. Absent without any.",
+            },
             gaps={
                 "type": "array",
                 "items": object_of("Messages that will not come.", required=("from", "to"), to=SEQ, **{"from": SEQ}),
@@ -132,6 +148,17 @@ def schemas(config: Config) -> dict[str, Schema]:
             "additionalProperties": False,
         },
         "Acknowledged": object_of("Done.", required=("acknowledged",), acknowledged={"const": True}),
+        "Refusal": {
+            "type": "object",
+            "description": "Messages that the client cannot handle, and why.",
+            "properties": {
+                "ids": {"type": "array", "items": printable(config), "minItems": 1, "maxItems": config.items_max},
+                "reason": {"type": "string", "maxLength": REASON_CHARS_MAX},
+            },
+            "required": ["ids"],
+            "additionalProperties": False,
+        },
+        "Refused": object_of("Done.", required=("nacked",), nacked={"const": True}),
         "Presence": object_of(
             "Whether the user is online: connected, or suspect since its last connection ended abnormally.",
             required=("online", "state", "seq"),
@@ -174,10 +201,11 @@ def schemas(config: Config) -> dict[str, Schema]:
 def _message() -> Schema:
     return object_of(
         "A message as every transport delivers it.",
-        required=("seq", "id", "event_id", "type", "priority", "ts", "attempt", "data"),
+        required=("seq", "id", "type", "priority", "ts", "attempt", "data"),
         seq=SEQ,
         id={"type": "string", "description": "Drop what has the id of something handled before."},
-        event_id={"type": "string", "description": "The cursor after this message: `<epoch>-<seq>`."},
+        event_id={"type": "string", "description": "The cursor after this message: `<epoch>-<seq>`. An early copy has none."},
+        early={"const": True, "description": "It came ahead of lower numbers."},
         type={"type": "string"},
         priority={"enum": list(PRIORITIES)},
         ts=TIME_MS,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from engine.core.wire.records import Attach, Nack, NacksStored
+from engine.core.model.routing import slot_of
+from engine.core.shard import connections
+from engine.core.wire.records import OVERLOADED, Attach, Erase, Moved, Nack, NacksStored, Refuse, Rejected, Settled
 from tests.support.shard_world import EDGE, World, delivered, of
 
 
@@ -117,3 +119,90 @@ def test_a_connection_that_ends_while_its_refusal_waits_for_a_read_leaves_nothin
     world.attach(2)
     assert [seq for seq, _ in delivered(world.settle(), 2)] == [1, 2, 3]
     assert dead(world) == []
+
+
+# -- without a connection ----------------------------------------------------------------------------------------------
+def offline_with_three(**changes: object) -> World:
+    """The user is away; memory has neither the three messages nor their ids."""
+    world = World(recent_ids=1, **changes)
+    for id in ("a", "b", "c"):
+        world.post(id=id)
+    world.settle()
+    world.checkpoint()
+    world.crash()
+    return world
+
+
+def test_a_request_to_refuse_is_answered_when_the_dead_letters_have_its_messages() -> None:
+    world = World()
+    world.attach(1)
+    for id in ("a", "b", "c"):
+        world.post(id=id)
+    world.settle()
+    world.tell(Refuse(9, "t:u", ["b", "c"], "cannot"))
+    assert of(world.said(), Settled) == []
+    said = world.settle()
+    assert (of(said, Settled), dead(world)) == ([Settled(9)], ["b", "c"])
+    world.tell(Refuse(10, "t:u", ["b", "never sent"], "cannot"))
+    assert of(world.said(), Settled) == [Settled(10)]
+
+
+def test_a_request_to_refuse_reads_what_only_storage_has() -> None:
+    world = offline_with_three()
+    world.tell(Refuse(9, "t:u", ["b", "never sent"], "cannot"))
+    said = world.settle()
+    assert (of(said, Settled), dead(world)) == ([Settled(9)], ["b"])
+    world.attach(1)
+    assert [seq for seq, _ in delivered(world.settle(), 1)] == [1, 3]
+
+
+def test_a_request_to_refuse_outlives_the_last_connection() -> None:
+    world = offline_with_three()
+    world.attach(1, cursor=0, resume=True, sent=3)
+    world.core.pages_loaded({key: world.page(key) for key in world.core.take_pages_wanted()}, world.now_ms)
+    world.tell(Nack(1, ["a"], "cannot"), Refuse(9, "t:u", ["b"], "cannot"))
+    world.detach(1)
+    assert of(world.settle(), Settled) == [Settled(9)]
+    assert dead(world) == ["b"]
+
+
+def test_a_request_to_refuse_is_forgotten_with_its_link_session_and_may_be_repeated() -> None:
+    world = offline_with_three()
+    world.core.pages_loaded({"t:u": world.page("t:u")}, world.now_ms)
+    world.tell(Refuse(9, "t:u", ["b"], "cannot"))
+    world.core.closed(EDGE, world.now_ms)
+    world.core.opened("edge-0/2")
+    world.core.handle("edge-0/2", [Refuse(9, "t:u", ["b"], "cannot")], world.now_ms)
+    assert of(world.settle(), Settled) == [Settled(9)]
+    assert dead(world) == ["b"]
+
+
+def test_a_request_to_refuse_follows_its_slot_to_the_next_owner() -> None:
+    world = offline_with_three()
+    world.core.pages_loaded({"t:u": world.page("t:u")}, world.now_ms)
+    world.tell(Refuse(9, "t:u", ["b"], "cannot"))
+    world.core.release([slot_of("t:u")])
+    assert [(one.ref, one.conn) for one in of(world.said(), Moved)] == [(9, -1)]
+    world.fetch()
+    assert of(world.said(), Settled) == []
+
+
+def test_erasing_the_user_answers_a_request_to_refuse() -> None:
+    world = World()
+    world.post(id="a")
+    world.settle()
+    world.tell(Refuse(9, "t:u", ["a"], "cannot"), Erase(10, "t:u"))
+    while world.commit():
+        pass
+    assert of(world.said(), Settled) == [Settled(9)]
+
+
+def test_requests_to_refuse_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "REFUSALS_MAX", 1)
+    world = World()
+    for id in ("a", "b"):
+        world.post(id=id)
+    world.settle()
+    world.tell(Refuse(8, "t:u", ["a"], "cannot"), Refuse(9, "t:u", ["b"], "cannot"))
+    assert [(one.ref, one.status) for one in of(world.said(), Rejected)] == [(9, OVERLOADED)]
+    assert of(world.settle(), Settled) == [Settled(8)]

@@ -18,7 +18,7 @@ from msgspec import inspect
 
 from engine.core.journal.journal_records import MailboxPage, Record
 from engine.core.mailbox.broadcast_log import BroadcastEntry
-from engine.core.model.formats import FIRED_IN_BUCKETS, FORMATS, ID_BUCKETS, INBOXES
+from engine.core.model.formats import FIRED_IN_BUCKETS, FORMATS, ID_BUCKETS, INBOXES, REFUSALS
 from engine.core.model.routing import SlotMap
 from engine.core.wire import records as wire
 
@@ -49,6 +49,7 @@ CAME_SINCE: Final = {
     },
     ID_BUCKETS: set(),  # in storage only
     FIRED_IN_BUCKETS: set(),  # likewise
+    REFUSALS: {"Refuse"},
 }
 """Records that the last release does not read, by the formats that have them."""
 
