@@ -141,9 +141,5 @@ class Forbidden(Refused):
     """403 or 4403: the token is valid and lacks the scope."""
 
 
-class NackNeedsWebSocket(ClientError):
-    """A message can be rejected over a WebSocket only, and the client has fallen back to SSE or polling. The message stays pending."""
-
-
 class TooManyConnections(Refused):
     """4409: closed in favour of newer connections of the same user. Reconnecting would close another one."""

@@ -219,8 +219,8 @@ export class NotifyClient extends EventTarget {
   reconnect(afterMs?: number): void;
   /** Acknowledge a message, or everything up to and including a sequence number. */
   ack(target: number | Message): void;
-  /** These cannot be handled: to the dead-letter queue. False: not over a WebSocket now, they stay pending. */
-  nack(ids: string[], reason?: string): boolean;
+  /** These cannot be handled: to the dead-letter queue. It is said until the engine confirms it. */
+  nack(ids: string[], reason?: string): void;
   /** Become a subscriber of topics, for good; all topics of the user. Rejects with {@link Refused}. */
   subscribe(...topics: string[]): Promise<string[]>;
   /** Be no subscriber any more; the topics that are left. */

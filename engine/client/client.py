@@ -42,8 +42,7 @@ class Client:
     is made again after 1, 2, 5, 10 s with jitter, or after the delay a server gives, and resumes at the cursor.
 
     Where no WebSocket gets through, messages come over SSE, and where streams are held back too, by polling; the client goes back to a
-    better transport as soon as one works. Nothing is lost or repeated by that. Only a WebSocket takes a `nack`: on the others it raises
-    `NackNeedsWebSocket`.
+    better transport as soon as one works. Nothing is lost or repeated by that.
 
     With `auto_ack=False` settle each message with `await message.ack()` or `await message.nack("why")`, in any order and from any task;
     the engine stops sending at about 256 unsettled messages.
@@ -170,7 +169,7 @@ class Client:
         return message
 
     def settle(self, message: Message, reason: str | None) -> None:
-        """Acknowledge a message, or reject it with a reason; `message.ack()` and `message.nack()` call it, and raise what it raises."""
+        """Acknowledge a message, or reject it with a reason; `message.ack()` and `message.nack()` call it."""
         self._session.settle(message, reason, self._receiver.now_ms())
         self._receiver.send_soon()
         self._schedule_report()

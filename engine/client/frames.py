@@ -86,10 +86,6 @@ class Message(Struct, kw_only=True, dict=True):
         """Reject this message: it goes to the dead-letter stream with `reason` and is not retried.
 
         The client repeats it until the engine confirms it, also on later connections; the cursor waits for that.
-
-        Raises:
-            NackNeedsWebSocket: the client has fallen back to SSE or polling. The message is not settled: acknowledge it, or leave it
-                pending, in which case it comes again to the next client.
         """
         return self._settle(reason or "refused")
 

@@ -8,10 +8,9 @@ One `Session` lasts as long as the client, over any number of connections:
 After each call the shell takes `events()` and `data_to_send()`, closes the connection if `closing` is set, and calls `tick` at
 `deadline_ms` at the latest. The application takes messages with `next_message` and settles each with `settle`.
 
-Transports. On a WebSocket the session writes frames. SSE and polling only receive: `acks_to_send` has what is acknowledged by requests
-there, and a nack is an error: kept for a WebSocket that may never come, it would hold the cursor and its place in the window for good.
-Only a nack that a WebSocket took, or that was made between two of them, waits for the next one. `opened` while a connection is open
-replaces that one: a better transport was found, and what was acknowledged over the former may be acknowledged again.
+Transports. The session writes frames: on a WebSocket all, on SSE and polling acknowledgements and nacks only, which their links turn into
+requests. `opened` while a connection is open replaces that one: a better transport was found, and what was acknowledged or refused over the
+former may be so again.
 
 Cursor. `_open` holds the sequence numbers received and not settled, `_order` a heap of all numbers received above the cursor. The
 cursor is the highest number without an open one below it, so presenting it, which acknowledges everything up to it, never acknowledges
@@ -24,7 +23,7 @@ to it. It is acknowledged by id. In its place it comes as a repeat: of a settled
 Duplicates. A repeat of an unsettled message is ignored. A repeat of a settled one is dropped and acknowledged again, because its
 acknowledgement was lost. Settled ids are kept as long as the engine keeps idempotency keys; after that the same id is a new message.
 
-Nacks. A rejected message stays open until the server confirms it with `nacked`: an unconfirmed nack is sent again on the next
+Nacks. A rejected message stays open until the server confirms it, with `nacked`: an unconfirmed nack is sent again on the next
 connection, and a cursor beyond the message would acknowledge it.
 """
 
@@ -53,7 +52,7 @@ from engine.client.frames import (
     WelcomeFrame,
     parse,
 )
-from engine.errors import ClientError, Forbidden, NackNeedsWebSocket, Refused, TooManyConnections, Unauthorized
+from engine.errors import ClientError, Forbidden, Refused, TooManyConnections, Unauthorized
 
 WELCOME_TIMEOUT_MS: Final = 10_000  # from the upgrade to the first frame
 IDS_PER_FRAME: Final = 100  # ids have 128 characters at most, a frame 64 KiB
@@ -409,16 +408,10 @@ class Session:
         return self._queue.popleft() if self._queue else None
 
     def settle(self, message: Message, reason: str | None, now_ms: int) -> None:
-        """Acknowledge a message, or reject it with `reason`. Idempotent; a revoked message is ignored.
-
-        Raises:
-            NackNeedsWebSocket: there is a reason, and the connection, or the last one, is not a WebSocket.
-        """
+        """Acknowledge a message, or reject it with `reason`. Idempotent; a revoked message is ignored."""
         if self._unsettled.get(message.id) is not message or message.id in self._refused:
             return
         if reason is not None:
-            if self._transport != "websocket":
-                raise NackNeedsWebSocket(f"{message.id} cannot be rejected over {self._transport}, only over a WebSocket: it stays pending")
             self._refuse(message.id, reason[:REASON_CHARS_MAX])
             return
         self._close_out(message, now_ms, None)
@@ -456,6 +449,11 @@ class Session:
         if not self._connected or self._welcomed_ms is None:
             return []
         frames, self._frames = self._frames, []
+        frames += [msgspec.json.encode({"type": "ack", "ids": some, "ts": now_ms}) for some in _chunks(self._ack_ids)]
+        self._ack_ids.clear()
+        if self._seq > self._acked:
+            self._acked = self._seq
+            frames.append(b'{"type":"ack","seq":%d,"ts":%d}' % (self._seq, now_ms))
         by_reason: dict[str, list[str]] = {}
         for id_ in self._nacks:
             if id_ in self._refused:  # else confirmed or revoked meanwhile
@@ -463,18 +461,7 @@ class Session:
         self._nacks.clear()
         for reason, ids in by_reason.items():
             frames += [msgspec.json.encode({"type": "nack", "ids": some, "reason": reason}) for some in _chunks(ids)]
-        return frames + [b'{"type":"ack",%b' % body[1:] for body in self.acks_to_send(now_ms)]
-
-    def acks_to_send(self, now_ms: int) -> list[bytes]:
-        """What is to be acknowledged now, as bodies of `POST /v1/ack`; takes it from the session. Empty before `welcome`."""
-        if not self._connected or self._welcomed_ms is None:
-            return []
-        bodies = [msgspec.json.encode({"ids": some, "ts": now_ms}) for some in _chunks(self._ack_ids)]
-        self._ack_ids.clear()
-        if self._seq > self._acked:
-            self._acked = self._seq
-            bodies.append(b'{"seq":%d,"ts":%d}' % (self._seq, now_ms))
-        return bodies
+        return frames
 
     def events(self) -> list[Event]:
         """Events since the last call, oldest first."""

@@ -251,10 +251,12 @@ class Receiver:
                 return end
 
     async def _flush(self, link: Link) -> None:
-        now_ms = self.now_ms()
-        frames = self._session.data_to_send(now_ms) if link.duplex else self._session.acks_to_send(now_ms)
-        if frames:
-            await link.send(frames)
+        frames = self._session.data_to_send(self.now_ms())
+        if frames and (answers := await link.send(frames)):
+            for answer in answers:
+                self._session.receive(answer, self.now_ms())
+            self._on_change()
+            self._writable.set()  # the cursor may have moved
 
     async def _leave(self, link: Link) -> None:
         """Send what is pending and close, within `CLOSE_TIMEOUT_S`. What is not sent then is sent on the next connection."""

@@ -225,7 +225,7 @@ async def test_a_refused_message_goes_to_the_server_as_a_nack(page: Page, script
     await wait(page, "client.state === 'open'")
     scripted.publish()
     await wait(page, "events.some(([type]) => type === 'message')")
-    assert await page.evaluate("client.nack(['m1'], 'no such post')") is True
+    await page.evaluate("client.nack(['m1'], 'no such post')")
     await scripted.until(lambda: {"type": "nack", "ids": ["m1"], "reason": "no such post"} in scripted.frames)
     await wait(page, "client.lastEventId === '7-1'")
 
@@ -252,6 +252,23 @@ async def test_a_refusal_is_said_on_every_connection_until_it_is_confirmed_and_t
     await wait(page, "client.lastEventId === '7-2'")
     assert not any(ack.get("seq") == 1 or "m1" in ack.get("ids", ()) for ack in scripted.acks)
     assert len(await events(page, "message")) == 2, "it is shown once"
+
+
+@pytest.mark.parametrize("transport", ["sse", "poll"])
+async def test_a_refusal_without_a_websocket_is_a_request_and_settles_the_message(
+    page: Page, scripted: ScriptedEngine, transport: str
+) -> None:
+    await start(page, scripted, ack="manual", transports=[transport])
+    await wait(page, "client.state === 'open'")
+    scripted.publish()
+    scripted.publish()
+    await wait(page, "events.filter(([type]) => type === 'message').length === 2")
+    await page.evaluate("client.ack(events.find(([type, detail]) => type === 'message' && detail.seq === 2)[1])")
+    await page.evaluate("client.nack(['m1'], 'no such post')")
+    await wait(page, "client.lastEventId === '7-2'")
+    assert not scripted.pending
+    assert scripted.frames == [{"type": "nack", "ids": ["m1"], "reason": "no such post"}]
+    assert not any(ack.get("seq") == 1 or "m1" in ack.get("ids", ()) for ack in scripted.acks)
 
 
 async def test_refusing_a_message_while_it_is_shown_does_not_acknowledge_it(page: Page, scripted: ScriptedEngine) -> None:

@@ -27,7 +27,7 @@ from engine.client.protocol import (
     Transport,
     split_cursor,
 )
-from engine.errors import Forbidden, NackNeedsWebSocket, Refused, TooManyConnections, Unauthorized
+from engine.errors import Forbidden, Refused, TooManyConnections, Unauthorized
 
 NOW = 1_700_000_000_000
 
@@ -138,8 +138,8 @@ def test_a_refused_message_holds_the_cursor_until_the_refusal_is_confirmed() -> 
     session.settle(second, None, NOW)
     assert session.cursor is None
     assert sent(session) == [
-        {"type": "nack", "ids": ["m1"], "reason": "cannot"},
         {"type": "ack", "ids": ["m2"], "ts": NOW},
+        {"type": "nack", "ids": ["m1"], "reason": "cannot"},
     ]
     assert session.cursor is None
     session.receive(nacked("m1", "of somebody else"), NOW)
@@ -173,7 +173,7 @@ def test_a_refusal_that_its_connection_may_have_lost_is_said_again_on_the_next_o
     assert session.cursor == "7-1"
     session.opened(NOW, session.cursor)
     session.receive(welcome(resumed="ok", seq=3, from_=2), NOW)
-    assert sent(session) == [{"type": "nack", "ids": ["m2"], "reason": "cannot"}, {"type": "ack", "ids": ["m3"], "ts": NOW}]
+    assert sent(session) == [{"type": "ack", "ids": ["m3"], "ts": NOW}, {"type": "nack", "ids": ["m2"], "reason": "cannot"}]
     session.receive(nacked("m2"), NOW)
     assert sent(session) == [{"type": "ack", "seq": 3, "ts": NOW}]
     session.closed(1006, "", NOW)
@@ -491,44 +491,41 @@ def test_a_link_that_only_receives_is_acknowledged_by_requests_and_neither_pinge
     assert session.deadline_ms == NOW + 3000
     session.heard(NOW + 2000)
     assert session.deadline_ms == NOW + 5000
-    assert [json.loads(body) for body in session.acks_to_send(NOW)] == [{"ids": ["m3"], "ts": NOW}]
+    assert sent(session) == [{"type": "ack", "ids": ["m3"], "ts": NOW}]
     session.settle(first, None, NOW)
     session.settle(second, None, NOW)
-    assert [json.loads(body) for body in session.acks_to_send(NOW)] == [{"seq": 3, "ts": NOW}]
+    assert sent(session) == [{"type": "ack", "seq": 3, "ts": NOW}]
 
 
-@pytest.mark.parametrize("transport", ["sse", "poll"])
-def test_a_refusal_that_only_a_websocket_could_take_is_an_error_and_the_message_stays_to_be_acknowledged(transport: Transport) -> None:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_refusal_is_sent_over_each_transport_and_the_cursor_waits_for_its_confirmation(transport: Transport) -> None:
     session = Session()
     session.opened(NOW, None, transport)
     session.receive(welcome(), NOW)
-    session.receive(messages(1), NOW)
-    (one,) = handed(session)
-    with pytest.raises(NackNeedsWebSocket, match=f"m1 cannot be rejected over {transport}"):
-        session.settle(one, "no", NOW)
-    session.closed(1006, "", NOW)
-    with pytest.raises(NackNeedsWebSocket):
-        session.settle(one, "no", NOW)
-    session.settle(one, None, NOW)
-    assert session.cursor == "7-1"
-    session.settle(one, "no", NOW)  # it is settled already
+    session.receive(messages(1, 2), NOW)
+    first, second = handed(session)
+    session.settle(first, "no", NOW)
+    session.settle(second, None, NOW)
+    assert sent(session) == [{"type": "ack", "ids": ["m2"], "ts": NOW}, {"type": "nack", "ids": ["m1"], "reason": "no"}]
+    assert session.cursor is None
+    session.receive(nacked("m1"), NOW)
+    assert session.cursor == "7-2"
 
 
 @pytest.mark.parametrize("connected", [False, True])
-def test_a_refusal_of_a_websocket_waits_for_the_next_one_and_no_cursor_passes_it_until_then(connected: bool) -> None:
+def test_a_refusal_that_was_not_confirmed_is_sent_over_the_next_transport(connected: bool) -> None:
     session = open_session()
     session.receive(messages(1, 2), NOW)
     first, second = handed(session)
     if not connected:
         session.closed(1006, "", NOW)
     session.settle(first, "no", NOW)
+    sent(session)
     session.opened(NOW, session.cursor, "sse")
     session.receive(welcome(), NOW)
     session.settle(second, None, NOW)
     assert session.cursor is None
-    session.opened(NOW, session.cursor, "websocket")
-    session.receive(welcome(), NOW)
-    assert sent(session)[0] == {"type": "nack", "ids": ["m1"], "reason": "no"}
+    assert {"type": "nack", "ids": ["m1"], "reason": "no"} in sent(session)
 
 
 @pytest.mark.parametrize("transport", ["sse", "poll"])
@@ -540,7 +537,7 @@ def test_what_a_replaced_connection_may_not_have_sent_is_acknowledged_on_the_nex
     presented = session.cursor
     for one in handed(session):
         session.settle(one, None, NOW)
-    assert session.acks_to_send(NOW)
+    assert sent(session)
     session.opened(NOW, presented, "websocket")
     session.receive(welcome(), NOW)
     assert sent(session) == [{"type": "ack", "seq": 2, "ts": NOW}]
@@ -598,7 +595,6 @@ class AgainstAServer(RuleBasedStateMachine):
         self.dead: set[str] = set()
         self.to_confirm: list[str] = []  # refusals heard on this connection
         self.connected = False
-        self.transport: Transport = "websocket"
         self.presented: list[str | None] = []
 
     @precondition(lambda self: not self.presented)
@@ -624,7 +620,6 @@ class AgainstAServer(RuleBasedStateMachine):
         if not self.presented:
             self._present()
         cursor = self.presented.pop()
-        self.transport = transport
         self._acknowledge_up_to(split_cursor(cursor)[1] if cursor else 0)
         self.session.opened(self.now, cursor, transport)
         self.session.receive(welcome(resumed="ok" if cursor else "new", seq=self.published, from_=min(self.pending, default=1)), self.now)
@@ -662,12 +657,7 @@ class AgainstAServer(RuleBasedStateMachine):
         if self.holding:
             one = self.holding.pop(data.draw(st.integers(0, len(self.holding) - 1)))
             reason = data.draw(st.sampled_from([None, None, "no"]))
-            try:
-                self.session.settle(one, reason, self.now)
-            except NackNeedsWebSocket:
-                assert self.transport != "websocket"
-                reason = None
-                self.session.settle(one, None, self.now)
+            self.session.settle(one, reason, self.now)
             (self.settled if reason is None else self.refused).add(one.id)
 
     @rule(lost=st.booleans())
@@ -675,10 +665,7 @@ class AgainstAServer(RuleBasedStateMachine):
         self._transmit(lost)
 
     def _transmit(self, lost: bool) -> None:
-        if self.transport == "websocket":
-            frames = sent(self.session, self.now)
-        else:
-            frames = [{"type": "ack", **json.loads(body)} for body in self.session.acks_to_send(self.now)]
+        frames = sent(self.session, self.now)
         if not self.connected:
             assert not frames
         if lost and self.connected:
@@ -755,7 +742,7 @@ def test_early_copy_is_acknowledged_by_id_and_moves_no_cursor() -> None:
     first, copy = handed(session)
     assert (copy.seq, copy.early) == (9, True)
     session.settle(copy, None, NOW)
-    assert [json.loads(body).get("ids") for body in session.acks_to_send(NOW)] == [["m9"]]
+    assert [frame.get("ids") for frame in sent(session)] == [["m9"]]
     assert session.cursor is None
     session.settle(first, None, NOW)
     assert session.cursor == "7-1"

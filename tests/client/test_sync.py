@@ -10,7 +10,7 @@ import pytest
 
 from engine import SyncClient, SyncPublisher
 from engine.client import PublishError
-from engine.errors import Forbidden, NackNeedsWebSocket, Unreachable
+from engine.errors import Forbidden, Unreachable
 from tests.support.background_loop import in_background
 from tests.support.misbehaving_server import Peer, misbehaving, stay
 from tests.support.publish_server import accepts, rejects, running
@@ -56,18 +56,16 @@ def test_the_synchronous_client_falls_back_and_goes_back_alike() -> None:
     assert not server.pending
 
 
-async def test_a_refusal_that_only_a_websocket_could_take_is_raised_in_the_callers_thread() -> None:
+async def test_the_synchronous_client_refuses_over_a_stream() -> None:
     def program(url: str) -> None:
         with SyncClient(url, token(), auto_ack=False, transports=("sse",)) as client:
-            message = client.receive(5)
-            with pytest.raises(NackNeedsWebSocket):
-                message.nack("no")
-            message.ack()
+            client.receive(5).nack("no")
 
     async with serving(ScriptedEngine()) as server:
         server.publish()
         await asyncio.to_thread(program, server.url)
         await until(lambda: not server.pending)
+    assert server.frames == [{"type": "nack", "ids": ["m1"], "reason": "no"}]
 
 
 async def test_the_synchronous_client_settles_from_the_callers_thread() -> None:

@@ -195,7 +195,7 @@ async def cursor_waits(trial: Trial, _random: random.Random) -> None:
     assert trial.cursor == "7-2"
 
 
-@promise(manual=True)
+@promise(manual=True, also=("sse", "poll"))
 async def repeats_nacks(trial: Trial, _random: random.Random) -> None:
     """A refusal is repeated on every new connection until it is confirmed; until then the cursor does not pass the message."""
     nack = {"type": "nack", "ids": ["m1"], "reason": "no such post"}
@@ -349,7 +349,7 @@ async def goes_back_to_the_better_one(trial: Trial, _random: random.Random) -> N
 
 @promise(manual=True, needs="sse")
 async def keeps_refusals_across_transports(trial: Trial, _random: random.Random) -> None:
-    """A refusal that was not confirmed waits for the next WebSocket; on the transports until then no cursor passes the message."""
+    """A refusal that was not confirmed is repeated over the next transport; no cursor passes the message until then."""
     server = trial.server
     nack = {"type": "nack", "ids": ["m1"], "reason": "no such post"}
     server.confirms = False
@@ -366,9 +366,8 @@ async def keeps_refusals_across_transports(trial: Trial, _random: random.Random)
     await trial.cut()
     await trial.until(lambda: server.connects[-1][0] == "sse", "a stream")
     assert trial.cursor in (None, "7-0")
+    await trial.until(lambda: nack in server.frames, "the refusal by a request")
     server.confirms = True
-    server.refuse = {}
-    await trial.until(lambda: nack in server.frames, "the refusal on the next WebSocket")
     await trial.all_acknowledged()
     assert not any("m1" in ack.get("ids", ()) for ack in server.acks), "a refused message was acknowledged"
     await trial.shows([1, 2])

@@ -212,7 +212,7 @@ class ScriptedEngine:
         if frame["type"] == "ack":
             self.acknowledge(frame)
         elif frame["type"] == "nack" and self.confirms:
-            self.pending = {seq: message for seq, message in self.pending.items() if message["id"] not in frame["ids"]}
+            self._bury(frame["ids"])
             self.say({"type": "nacked", "ids": frame["ids"]})
         elif frame["type"] == "ping":
             self.say({"type": "pong", "ts": frame["ts"]})
@@ -285,6 +285,17 @@ class ScriptedEngine:
         self.acknowledge(await request.json() | {"post": True})
         return JSONResponse({})
 
+    async def nack(self, request: Request) -> Response:
+        frame = {"type": "nack", **await request.json()}
+        self.frames.append(frame)
+        if not self.confirms:
+            return JSONResponse({"title": "Service Unavailable", "detail": "no answer in time", "status": 503}, 503)
+        self._bury(frame["ids"])
+        return JSONResponse({"nacked": True})
+
+    def _bury(self, ids: list[str]) -> None:
+        self.pending = {seq: message for seq, message in self.pending.items() if message["id"] not in ids}
+
     # -- what the demo page asks for -----------------------------------------------------------------------------------
     async def post(self, request: Request) -> Response:
         body = await request.json()
@@ -335,6 +346,7 @@ class ScriptedEngine:
                 Route("/v1/poll", self.poll),
                 Route("/v1/preferences", self.preferences),
                 Route("/v1/ack", self.ack, methods=["POST"]),
+                Route("/v1/nack", self.nack, methods=["POST"]),
                 Route("/v1/subscriptions/{topic:path}", self.subscription, methods=["PUT", "DELETE"]),
                 Route("/v1/inbox", self.read_inbox),
                 Route("/v1/inbox/{mark}", self.mark_inbox, methods=["POST"]),

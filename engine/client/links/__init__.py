@@ -2,8 +2,8 @@
 
     transport_link      what a link does for the receiver, and how it ends
     websocket_link      frames in both directions
-    event_stream_link   frames by SSE, acknowledgements by POST
-    poll_link           frames by long polling, acknowledgements by POST and by the cursor of the next request
+    event_stream_link   frames by SSE, acknowledgements and refusals by POST
+    poll_link           frames by long polling, acknowledgements by POST and by the cursor of the next request, refusals by POST
     transport_ladder    which transport is tried next: WebSocket, SSE, polling, and back
 
 A link is one connection and knows nothing of messages: it turns what arrives into the frames of PROTOCOL.md. The `Session`

@@ -1,7 +1,7 @@
 """A link over server-sent events: one response without end, for network paths that carry no WebSocket.
 
 The stream is asked for with `ack=explicit`, so the engine keeps to its in-flight window and repeats what was not acknowledged, as on a
-WebSocket: a slow handler is not sent the whole backlog. Acknowledgements are requests of their own.
+WebSocket: a slow handler is not sent the whole backlog. Acknowledgements and refusals are requests of their own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from engine.client.http_connection import Response
 from engine.client.http_stream import HttpStream
 from engine.client.links.event_stream_parser import EventStreamParser
-from engine.client.links.transport_link import FRAME_BYTES_MAX, AckRequests, LinkEnded, LinkOptions, broken, refusal_of
+from engine.client.links.transport_link import FRAME_BYTES_MAX, LinkEnded, LinkOptions, SettlingRequests, broken, refusal_of
 from engine.client.protocol import Transport
 
 
@@ -32,7 +32,7 @@ class EventStreamLink:
     def __init__(self, options: LinkOptions) -> None:
         self._options = options
         self.presented = options.cursor()
-        self._acks = AckRequests(options)
+        self._settling = SettlingRequests(options)
         self._parser = EventStreamParser()
         self._stream: HttpStream | None = None
         self._first = b""
@@ -90,16 +90,16 @@ class EventStreamLink:
         self._end = LinkEnded(close.reason or "the stream ended", code=close.code)
         return b""
 
-    async def send(self, frames: Sequence[bytes]) -> None:
+    async def send(self, frames: Sequence[bytes]) -> Sequence[bytes]:
         """One request for each."""
-        await self._acks.post(frames)
+        return await self._settling.post(frames)
 
     async def close(self) -> None:
         """As `abort`: a stream has no closing handshake."""
         self.abort()
 
     def abort(self) -> None:
-        """End the response and the connection for acknowledgements."""
+        """End the response and the connection for requests."""
         if self._stream is not None:
             self._stream.abort()
-        self._acks.close()
+        self._settling.close()

@@ -1,8 +1,7 @@
 """A link over long polling, for network paths that hold streams back: each answer is complete, and the next request asks for what follows.
 
 Every request presents the cursor, which acknowledges. What an answer had and the application has not settled comes again with the next
-one, at once: so the next request waits until all of it is settled, and for 1, 2, 5, 10 s at most, in which others wait too. That is so
-as well while a nack, made over a WebSocket that was lost before it was confirmed, waits for the next WebSocket.
+one, at once: so the next request waits until all of it is settled, and for 1, 2, 5, 10 s at most, in which others wait too.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from msgspec import Raw, Struct
 
 from engine.client.frames import Reconnect
 from engine.client.http_connection import HttpConnection
-from engine.client.links.transport_link import AckRequests, LinkEnded, LinkOptions, broken, refusal_of
+from engine.client.links.transport_link import LinkEnded, LinkOptions, SettlingRequests, broken, refusal_of
 from engine.client.protocol import Transport
 
 POLL_WAIT_S: Final = 25  # as long as the engine lets a request wait; a welcome allows 60 s of silence
@@ -54,7 +53,7 @@ class PollLink:
     def __init__(self, options: LinkOptions) -> None:
         self._options = options
         self.presented = options.cursor()
-        self._acks = AckRequests(options)
+        self._settling = SettlingRequests(options)
         self._http = HttpConnection(options.address, connections_max=1, ssl=options.ssl)
         self._first: list[bytes] = []
         self._unsettled: tuple[str, int] | None = None  # epoch and number of the last message of the last answer
@@ -130,10 +129,11 @@ class PollLink:
         epoch, _, seq = (self._options.cursor() or "-0").rpartition("-")
         return epoch == self._unsettled[0] and int(seq) >= self._unsettled[1]
 
-    async def send(self, frames: Sequence[bytes]) -> None:
-        """One request for each; then the next request need not wait."""
-        await self._acks.post(frames)
+    async def send(self, frames: Sequence[bytes]) -> Sequence[bytes]:
+        """One request for each; then the next poll need not wait."""
+        answers = await self._settling.post(frames)
         self._settled.set()
+        return answers
 
     async def close(self) -> None:
         """As `abort`: there is nothing to say."""
@@ -141,5 +141,5 @@ class PollLink:
 
     def abort(self) -> None:
         """Close both connections."""
-        self._acks.close()
+        self._settling.close()
         self._http.abort()

@@ -11,6 +11,7 @@ from ssl import SSLContext
 from typing import Final, Protocol
 from urllib.parse import urlencode
 
+import msgspec
 from msgspec import Struct
 
 from engine.client.credentials import Credentials, EngineUrl
@@ -21,6 +22,17 @@ from engine.client.retried_requests import retry_after_s
 
 FRAME_BYTES_MAX: Final = 8 << 20  # an engine sends at most 256 KiB
 CLOSE_TIMEOUT_S: Final = 2.0
+
+
+_ACK: Final = b'{"type":"ack",'
+_NACK: Final = b'{"type":"nack",'
+
+
+class _Ids(Struct):
+    ids: list[str]
+
+
+_ids: Final = msgspec.json.Decoder(_Ids)
 
 
 class LinkEnded(Exception):
@@ -89,7 +101,7 @@ class Link(Protocol):
     Attributes:
         transport: which one.
         presented: the cursor that it began with.
-        duplex: it takes frames; one that does not takes bodies of `POST /v1/ack`.
+        duplex: it takes all frames; one that does not takes `ack` and `nack`, as requests.
     """
 
     transport: Transport
@@ -102,8 +114,8 @@ class Link(Protocol):
     async def receive(self) -> Sequence[bytes]:
         """The next frames; empty when the server has shown that it is there, and has nothing."""
 
-    async def send(self, frames: Sequence[bytes]) -> None:
-        """Send frames, or acknowledgements. Some may have arrived when it fails."""
+    async def send(self, frames: Sequence[bytes]) -> Sequence[bytes]:
+        """Send frames. Returns the frames that answer requests. Some may have arrived when it fails."""
 
     async def close(self) -> None:
         """End it in the way of the transport; within `CLOSE_TIMEOUT_S`, else it is aborted."""
@@ -127,24 +139,36 @@ def broken(error: OSError) -> LinkEnded:
     return LinkEnded(str(error) or type(error).__name__, reached=reached, silent=isinstance(error, TimeoutError))
 
 
-class AckRequests:
-    """Acknowledges by `POST /v1/ack`, one request after the other, for links that only receive."""
+class SettlingRequests:
+    """Acknowledges by `POST /v1/ack` and refuses by `POST /v1/nack`, one request after the other, for links that only receive."""
 
     def __init__(self, options: LinkOptions) -> None:
         self._options = options
         self._http = HttpConnection(options.address, connections_max=1, ssl=options.ssl)
 
-    async def post(self, bodies: Sequence[bytes]) -> None:
-        """Send these. Raises LinkEnded without a status: the next cursor says it again, and is refused then if it has to be."""
-        for body in bodies:
-            headers = await self._options.authorization() | {"Content-Type": "application/json"}
-            try:
-                answer = await self._http.request("POST", "/v1/ack", headers, body, timeout_s=self._options.timeout_s)
-            except OSError as error:
-                raise LinkEnded(f"acknowledgement failed: {broken(error).reason}") from error
-            if answer.status != 200:
-                refusal = refusal_of(answer)
-                raise LinkEnded(f"acknowledgement failed: {refusal.reason}", retry_after_s=refusal.retry_after_s)
+    async def post(self, frames: Sequence[bytes]) -> list[bytes]:
+        """Send these `ack` and `nack` frames; returns `nacked` for each `nack`.
+
+        Raises LinkEnded without a status: the session sends it again on the next connection, and is refused then if it has to be.
+        """
+        answers = []
+        for frame in frames:
+            if frame.startswith(_ACK):
+                await self._post("/v1/ack", b"{" + frame.removeprefix(_ACK), "acknowledgement")
+            else:
+                await self._post("/v1/nack", b"{" + frame.removeprefix(_NACK), "refusal")
+                answers.append(msgspec.json.encode({"type": "nacked", "ids": _ids.decode(frame).ids}))
+        return answers
+
+    async def _post(self, path: str, body: bytes, what: str) -> None:
+        headers = await self._options.authorization() | {"Content-Type": "application/json"}
+        try:
+            answer = await self._http.request("POST", path, headers, body, timeout_s=self._options.timeout_s)
+        except OSError as error:
+            raise LinkEnded(f"{what} failed: {broken(error).reason}") from error
+        if answer.status != 200:
+            refusal = refusal_of(answer)
+            raise LinkEnded(f"{what} failed: {refusal.reason}", retry_after_s=refusal.retry_after_s)
 
     def close(self) -> None:
         """Close the connection."""

@@ -66,14 +66,15 @@ class WebSocketLink:
         except ConnectionClosed as error:
             raise self._end() from error
 
-    async def send(self, frames: Sequence[bytes]) -> None:
-        """One message for each."""
+    async def send(self, frames: Sequence[bytes]) -> Sequence[bytes]:
+        """One message for each; answers arrive by `receive`."""
         assert self._socket is not None
         try:
             for frame in frames:
                 await self._socket.send(frame, text=True)
         except ConnectionClosed as error:
             raise self._end() from error
+        return ()
 
     def _end(self) -> LinkEnded:
         assert self._socket is not None

@@ -120,11 +120,31 @@ async def test_an_event_without_end_is_not_gathered_for_ever(monkeypatch: pytest
         link.abort()
 
 
+async def test_a_refusal_is_a_request_and_its_answer_the_confirmation() -> None:
+    async with streaming(STREAM_HEAD, chunk(b":\n")) as server:
+        link = link_to(server.url)
+        await link.open(5)
+        answers = await link.send([b'{"type":"nack","ids":["m2","m3"],"reason":"no"}'])
+        assert [json.loads(one) for one in answers] == [{"type": "nacked", "ids": ["m2", "m3"]}]
+        assert [json.loads(one.body) for one in server.of("/v1/nack")] == [{"ids": ["m2", "m3"], "reason": "no"}]
+        link.abort()
+
+
+async def test_a_refusal_that_is_not_taken_ends_the_link_without_a_status() -> None:
+    async with streaming(STREAM_HEAD, chunk(b":\n"), ack=answer(503, {"detail": "no answer in time"}, Retry_After="3")) as server:
+        link = link_to(server.url)
+        await link.open(5)
+        with pytest.raises(LinkEnded, match="refusal failed: no answer in time") as ended:
+            await link.send([b'{"type":"nack","ids":["m2"],"reason":"no"}'])
+        assert (ended.value.status, ended.value.retry_after_s) == (0, 3.0)
+        link.abort()
+
+
 async def test_acknowledgements_are_requests_and_one_that_fails_ends_the_link_without_a_status() -> None:
     async with streaming(STREAM_HEAD, chunk(b":\n")) as server:
         link = link_to(server.url)
         await link.open(5)
-        await link.send([b'{"ids":["m2"]}', b'{"seq":1}'])
+        await link.send([b'{"type":"ack","ids":["m2"]}', b'{"type":"ack","seq":1}'])
         assert [json.loads(one.body) for one in server.of("/v1/ack")] == [{"ids": ["m2"]}, {"seq": 1}]
         assert server.of("/v1/ack")[0].headers["authorization"] == "Bearer tok"
         link.abort()
@@ -132,6 +152,6 @@ async def test_acknowledgements_are_requests_and_one_that_fails_ends_the_link_wi
         link = link_to(server.url)
         await link.open(5)
         with pytest.raises(LinkEnded, match="acknowledgement failed: not yours") as ended:
-            await link.send([b'{"seq":1}'])
+            await link.send([b'{"type":"ack","seq":1}'])
         assert (ended.value.status, ended.value.retry_after_s) == (0, 3.0)
         link.abort()

@@ -77,13 +77,13 @@ async def test_the_next_request_waits_until_the_last_answer_is_settled_and_prese
         await link.open(5)
         await link.receive()
         next_one = asyncio.create_task(link.receive())
-        await link.send([b'{"ids":["m2"]}'])
+        await link.send([b'{"type":"ack","ids":["m2"]}'])
         assert len(server.of("/v1/poll")) == 1, "nothing is settled up to a cursor yet"
         cursor.now = "7-1"
-        await link.send([b'{"seq":1}'])
+        await link.send([b'{"type":"ack","seq":1}'])
         assert len(server.of("/v1/poll")) == 1
         cursor.now = "7-2"
-        await link.send([b'{"seq":2}'])
+        await link.send([b'{"type":"ack","seq":2}'])
         assert frames_of(await next_one) == [{"type": "messages", "messages": [{"seq": 3}]}]
         assert server.of("/v1/poll")[1].query == {"last_event_id": "7-2", "wait": str(POLL_WAIT_S)}
         assert [one.body for one in server.of("/v1/ack")] == [b'{"ids":["m2"]}', b'{"seq":1}', b'{"seq":2}']

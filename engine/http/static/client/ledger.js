@@ -25,6 +25,7 @@ export class Ledger {
   /** @type {Map<string, string>} id -> event id, "" when unknown; oldest first, bounded */ #settled = new Map();
   /** @type {Map<string, number>} settled, but the server was not told yet */ #untold = new Map();
   /** @type {Map<string, string>} id -> reason, not confirmed yet */ #refused = new Map();
+  /** @type {Set<string>} of those, what is to be said on this connection */ #unsaid = new Set();
   #high = 0; // newest sequence number shown or known to be gone
   /** @type {string | null} */ epoch = null;
   floor = 0;
@@ -65,6 +66,7 @@ export class Ledger {
   welcome({ epoch, resumed, from }) {
     if (epoch !== this.epoch) this.#open.clear(); // sequence numbers of another epoch mean nothing here
     if (epoch !== this.epoch || resumed === "gap") this.#restart(epoch, from - 1);
+    this.#unsaid = new Set(this.#refused.keys());
     const gone = this.open.filter(({ id, seq }) => seq < from && !this.#refused.has(id)).map(({ id }) => id);
     this.#high = Math.max(this.#high, from - 1);
     this.revoke(gone);
@@ -81,11 +83,17 @@ export class Ledger {
     const open = this.#open.get(id);
     if (open) {
       if (open.early && !message.early) this.#open.set(id, message); // its place is reached
+      if (this.#refused.has(id)) this.#unsaid.add(id); // it comes again because the server has not heard
       return "open";
     }
-    if (this.#refused.has(id) || !this.#isSettled(message, epoch)) {
+    if (this.#refused.has(id)) {
       this.#open.set(id, message);
-      return this.#refused.has(id) ? "open" : "new";
+      this.#unsaid.add(id);
+      return "open";
+    }
+    if (!this.#isSettled(message, epoch)) {
+      this.#open.set(id, message);
+      return "new";
     }
     this.#untold.set(id, seq); // it comes again because the server has not heard: acknowledge again
     this.#advance();
@@ -107,12 +115,17 @@ export class Ledger {
 
   /** These cannot be handled. @param {string[]} ids @param {string} reason */
   refuse(ids, reason) {
-    for (const id of ids) this.#refused.set(id, reason);
+    for (const id of ids) {
+      this.#refused.set(id, reason);
+      this.#unsaid.add(id);
+    }
   }
 
-  /** What to tell the server of refusals that it has not confirmed, of these ids or of all. @param {string[]} [ids] */
-  nacks(ids = [...this.#refused.keys()]) {
-    return ids.filter((id) => this.#refused.has(id)).map((id) => ({ type: "nack", ids: [id], reason: this.#refused.get(id) }));
+  /** What the server must be told of refusals since the last call, or since `welcome`. @returns {{ids: string[], reason?: string}[]} */
+  takeNacks() {
+    const unsaid = [...this.#unsaid].filter((id) => this.#refused.has(id));
+    this.#unsaid.clear();
+    return unsaid.map((id) => ({ ids: [id], reason: this.#refused.get(id) }));
   }
 
   /** Settled without a word of ours: a refusal confirmed, or handled on another device. Returns the ids that were not settled here before:

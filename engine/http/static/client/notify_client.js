@@ -157,13 +157,11 @@ export class NotifyClient extends EventTarget {
     this.#flushSoon();
   }
 
-  /** Say that messages cannot be handled: no retry, they go to the dead-letter queue. Only a WebSocket can say it: false means that it
-   * could not be said and they stay pending. It is said until the engine confirms it. @param {string[]} ids @param {string} [reason] */
+  /** Say that messages cannot be handled: no retry, they go to the dead-letter queue. It is said until the engine confirms it.
+   * @param {string[]} ids @param {string} [reason] */
   nack(ids, reason = "refused by the client") {
-    if (this.transport !== "websocket") return false;
     this.#ledger.refuse(ids, reason);
-    for (const frame of this.#ledger.nacks(ids)) this.#link?.send(frame);
-    return true;
+    this.#flushSoon();
   }
 
   /** Become a subscriber of topics, for good. @param {...string} topics @returns {Promise<string[]>} all topics of the user */
@@ -629,7 +627,6 @@ export class NotifyClient extends EventTarget {
     this.#alive(link, frame.connection);
     this.#relay({ ...frame, ...TAB_LIVENESS });
     this.#emit("welcome", frame);
-    for (const nack of this.#ledger.nacks()) link.send(nack);
     if (frame.resumed === "gap") this.#emit("gap", { from: null, to: null });
     if (gone.length) this.#emit("revoke", { ids: gone });
   }
@@ -649,7 +646,6 @@ export class NotifyClient extends EventTarget {
   /** @param {Link} link @param {Message} message @param {"new" | "open" | "settled"} verdict */
   #show(link, message, verdict) {
     if (verdict !== "new") {
-      for (const nack of this.#ledger.nacks([message.id])) link.send(nack); // it comes again because the server has not heard
       this.#emit("duplicate", message);
       return;
     }
@@ -674,7 +670,10 @@ export class NotifyClient extends EventTarget {
     if (this.#untold) return; // nothing is acknowledged before the other tabs have it
     const link = this.#link;
     if (link?.openedMs && !link.duplex) this.#post(link);
-    else if (link?.openedMs) for (const ack of this.#takeAcks()) link.send({ type: "ack", ...ack, ts: Date.now() });
+    else if (link?.openedMs) {
+      for (const ack of this.#takeAcks()) link.send({ type: "ack", ...ack, ts: Date.now() });
+      for (const nack of this.#ledger.takeNacks()) link.send({ type: "nack", ...nack });
+    }
     if (this.#unsaved || this.lastEventId !== this.#saved) this.#save();
   }
 
@@ -689,22 +688,34 @@ export class NotifyClient extends EventTarget {
   async #post(link) {
     if (this.#posting) return;
     this.#posting = true;
-    const url = new URL("v1/ack", this.url);
     const init = { ...this.#init(), method: "POST", keepalive: true };
     init.headers["Content-Type"] = "application/json";
+    const send = (/** @type {string} */ path, /** @type {object} */ body) => request(new URL(path, this.url), { ...init, body: JSON.stringify(body) });
     try {
-      for (let acks = this.#takeAcks(); acks.length; acks = this.#takeAcks()) {
-        for (const ack of acks) {
-          const response = await fetch(url, { ...init, body: JSON.stringify(ack) });
-          if (!response.ok) throw new Error(`HTTP ${response.status}`);
+      for (;;) {
+        const acks = this.#takeAcks();
+        const nacks = this.#ledger.takeNacks();
+        if (!acks.length && !nacks.length) break;
+        for (const ack of acks) await send("v1/ack", ack);
+        for (const nack of nacks) {
+          await send("v1/nack", nack);
+          this.#confirmed(nack.ids);
         }
         link.send({}); // a pausing poll goes on
       }
     } catch (error) {
-      if (link === this.#link) this.#ended(link, { reason: `acknowledgement failed: ${error}` }); // the next cursor says it again
+      const { message, retryAfterMs } = /** @type {import("./requests.js").Refused} */ (error);
+      if (link === this.#link) this.#ended(link, { reason: `acknowledgement or refusal failed: ${message}`, retryAfterMs }); // said again on the next one
     } finally {
       this.#posting = false;
     }
+  }
+
+  /** The engine has these among the dead letters. @param {string[]} ids */
+  #confirmed(ids) {
+    this.#relay({ type: "nacked", ids });
+    this.#ledger.revoke(ids);
+    this.#flushSoon(); // the cursor may have moved
   }
 
   async #save() {
