@@ -179,7 +179,7 @@ class Session:
         self._welcomed_ms: int | None = None
         self._heard_ms = 0
         self._ping_at: int | None = None
-        self._heartbeat_ms = 0
+        self.heartbeat_ms = 0
         self._timeout_ms = WELCOME_TIMEOUT_MS
 
     # -- connections -------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ class Session:
             self.closing = "the server is draining"
         elif self._ping_at is not None and now_ms >= self._ping_at:
             self._frames.append(b'{"type":"ping","ts":%d}' % now_ms)
-            self._ping_at = now_ms + self._heartbeat_ms
+            self._ping_at = now_ms + self.heartbeat_ms
 
     # -- from the server ---------------------------------------------------------------------------------------------
     def receive(self, text: str | bytes, now_ms: int) -> None:
@@ -336,8 +336,8 @@ class Session:
         self.token_rejected = False
         self._welcomed_ms = now_ms
         self._timeout_ms = max(1, frame.timeout_ms)
-        self._heartbeat_ms = max(1, frame.heartbeat_ms)
-        self._ping_at = now_ms + self._heartbeat_ms if self._transport == "websocket" else None
+        self.heartbeat_ms = max(1, frame.heartbeat_ms)
+        self._ping_at = now_ms + self.heartbeat_ms if self._transport == "websocket" else None
         if frame.reconnect is not None and frame.reconnect.delays_ms:
             self._reconnect = frame.reconnect
         if frame.epoch != self._epoch:

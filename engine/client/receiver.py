@@ -8,6 +8,8 @@ States of the receiver, all held by its one task, the *runner*:
     waiting     none is open; the session says for how long
     ended       `failure` is set, or the receiver was closed
 
+After a connection was lost, heartbeat probes go out beside opening and waiting, until the next one.
+
 Who owns what. The runner opens, closes and replaces links; there are never more than the one that serves and one candidate. The session
 knows only of the one that serves. A candidate is read as far as its `welcome`, by the improving task; only then it replaces the other
 one, which is not read any more. Nothing gets lost in between, whatever the former link had in its buffers: the candidate began with the
@@ -27,6 +29,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from engine.client.credentials import Credentials
+from engine.client.heartbeat_probes import HeartbeatProbes
 from engine.client.links.event_stream_link import EventStreamLink
 from engine.client.links.poll_link import PollLink
 from engine.client.links.transport_ladder import TransportLadder
@@ -71,6 +74,7 @@ class Receiver:
         self._writable = asyncio.Event()
         self._sending = asyncio.Lock()  # what the session has given out is sent before the link is left
         self._trying = False  # a candidate is being made
+        self._probes = HeartbeatProbes(options)
         self.failure: BaseException | None = None
         self.reason = "no answer"
         self.opened = asyncio.Event()
@@ -136,6 +140,7 @@ class Receiver:
         except Exception as error:
             self.failure = error
         finally:
+            self._probes.end()
             self._on_change()
 
     async def _connect(self) -> bool:
@@ -314,7 +319,10 @@ class Receiver:
             if isinstance(event, Connected):
                 self._ladder.opened(event.transport)
                 self.opened.set()
+                self._probes.end()
             elif isinstance(event, Disconnected):
                 self.reason = event.reason
+                if self.opened.is_set():  # the engine expects this client back
+                    self._probes.begin(self._session.heartbeat_ms)
             if self._on_event is not None:
                 self._on_event(event)

@@ -119,6 +119,8 @@ async def trial_of(client: ClientUnderTest, check: ClientPromise) -> AsyncIterat
     async with serving(ScriptedEngine()) as server:
         if "silent" in check.__name__:
             server.welcome |= {"heartbeat_ms": 400, "timeout_ms": 1500}
+        if "probes" in check.__name__:
+            server.welcome |= {"heartbeat_ms": 900}
         server.refuse = {"sse": {"websocket": 404}, "poll": {"websocket": 404, "sse": 404}}.get(NEEDS[check], {})
         await client.start(server.url, token(), manual=check in MANUAL)
         try:
@@ -300,6 +302,31 @@ async def tries_again(trial: Trial, _random: random.Random) -> None:
     trial.server.refuse = {}
     trial.server.publish()
     await trial.all_acknowledged()
+
+
+@promise(also=("sse",))
+async def probes_while_it_cannot_connect(trial: Trial, _random: random.Random) -> None:
+    """A client that lost its connection and cannot make another one sends heartbeat probes, until it is connected."""
+    server = trial.server
+    refused = dict(server.refuse)
+    await trial.connected()
+    assert not server.probes, "it is connected"
+    server.publish()
+    await trial.all_acknowledged()
+    server.refuse = dict.fromkeys(TRANSPORTS, 503)
+    server.cut(1011)
+    await trial.until(lambda: len(server.probes) >= 3, "three probes")
+    assert len({client for client, _ in server.probes}) == 1, "the client has one name"
+    assert server.probes[0][0], "the client has a name"
+    assert {last for _, last in server.probes} == {"1"}
+    before = len(server.connects)
+    server.refuse = refused
+    await trial.connected(before + 1)
+    server.publish()
+    await trial.all_acknowledged()
+    count = len(server.probes)
+    await asyncio.sleep(STAYS_AWAY_S)  # the promise is that nothing happens
+    assert len(server.probes) == count, "it probes while it is connected"
 
 
 @promise(also=("sse",))

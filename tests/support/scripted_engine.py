@@ -48,7 +48,8 @@ class ScriptedEngine:
         self.cuts = 0
         # What the client said.
         self.connects: list[tuple[str, str | None]] = []  # (transport, cursor)
-        self.frames: list[dict[str, Any]] = []  # over WebSocket
+        self.frames: list[dict[str, Any]] = []  # over WebSocket, and nacks by requests
+        self.probes: list[tuple[str, str]] = []  # name of the client, its last number
         self.acks: list[dict[str, Any]] = []  # over any transport
         self.tokens: list[str] = []
         self.urls: list[str] = []
@@ -293,6 +294,10 @@ class ScriptedEngine:
         self._bury(frame["ids"])
         return JSONResponse({"nacked": True})
 
+    async def heartbeat(self, request: Request) -> Response:
+        self.probes.append((request.headers.get("X-Client-ID", ""), request.headers.get("X-Last-Seq", "")))
+        return JSONResponse({"online": True, "state": "suspect", "seq": self.head})
+
     def _bury(self, ids: list[str]) -> None:
         self.pending = {seq: message for seq, message in self.pending.items() if message["id"] not in ids}
 
@@ -347,6 +352,7 @@ class ScriptedEngine:
                 Route("/v1/preferences", self.preferences),
                 Route("/v1/ack", self.ack, methods=["POST"]),
                 Route("/v1/nack", self.nack, methods=["POST"]),
+                Route("/v1/heartbeat", self.heartbeat),
                 Route("/v1/subscriptions/{topic:path}", self.subscription, methods=["PUT", "DELETE"]),
                 Route("/v1/inbox", self.read_inbox),
                 Route("/v1/inbox/{mark}", self.mark_inbox, methods=["POST"]),

@@ -45,6 +45,7 @@ import { openPoll, openSse, openWebSocket } from "./transports.js";
 
 const OPEN_TIMEOUT_MS = 10_000; // a proxy that swallows a transport answers nothing at all
 const PROBE_TIMEOUT_MS = 5_000; // after sleep or a network change: how long a live server may take to answer a ping
+const PROBES_PER_HEARTBEAT = 3;
 const STABLE_MS = 5_000; // a link that lived shorter was no success, else accept-then-close would be retried at full speed
 const UPGRADE_MAX_MS = 600_000;
 const TIMER_MAX_MS = 2 ** 31 - 1;
@@ -94,6 +95,8 @@ export class NotifyClient extends EventTarget {
   #heartbeatMs = 30_000;
   #timeoutMs = 60_000;
   #flushing = false;
+  #apart = false; // a connection was lost, and there is none
+  #clientId = "";
   #untold = 0; // messages told to the other tabs, and not passed on yet
   #posting = false;
   #unsaved = false;
@@ -340,6 +343,7 @@ export class NotifyClient extends EventTarget {
     this.#untold = 0;
     this.#dropCandidate();
     this.#unlink();
+    this.#endProbes();
     if (this.state === "open") this.#become("reconnecting", { reason, retryInMs: 0 });
     this.#connect();
   }
@@ -409,6 +413,7 @@ export class NotifyClient extends EventTarget {
     this.connection = connection;
     link.openedMs = this.#heardMs;
     link.opened();
+    this.#endProbes();
     if (link.shared) return this.#watch(); // all else it is told
     this.reconnects++;
     this.#refusals = 0;
@@ -471,6 +476,9 @@ export class NotifyClient extends EventTarget {
   #retry(delayMs, end) {
     this.#become(globalThis.navigator?.onLine === false ? "offline" : "reconnecting", { ...end, retryInMs: delayMs });
     this.#after("retry", delayMs, () => this.#connect());
+    if (this.#apart || this.reconnects < 0 || this.#follows()) return;
+    this.#apart = true;
+    this.#probeLater(0);
   }
 
   /** @param {number} afterMs */
@@ -519,6 +527,7 @@ export class NotifyClient extends EventTarget {
 
   #disconnect() {
     this.#unlink();
+    this.#endProbes();
     this.#dropCandidate();
     this.#leaveTabs();
   }
@@ -572,6 +581,34 @@ export class NotifyClient extends EventTarget {
       if (!link.duplex) return this.#watch();
       this.#after("probe", PROBE_TIMEOUT_MS, () => this.#heardMs < askedMs && this.#ended(link, { reason: "no answer to a probe" }));
     }
+  }
+
+  /** Heartbeat probes while there is no connection: the engine expects this client for longer, and the user does not become offline.
+   * @param {number} askedMs what the engine wants to be waited for */
+  #probeLater(askedMs) {
+    const spread = 1 + this.#backoff.jitter * (2 * Math.random() - 1);
+    this.#after("heartbeat", Math.max(askedMs, (this.#heartbeatMs / PROBES_PER_HEARTBEAT) * spread), async () => {
+      const asked = await this.#probeHeartbeat();
+      if (this.#apart) this.#probeLater(asked);
+    });
+  }
+
+  /** One probe. @returns {Promise<number>} for how long the engine wants no other */
+  async #probeHeartbeat() {
+    const init = this.#init();
+    this.#clientId ||= this.options.device?.replace(/[^ -~]/gu, encodeURIComponent) ?? Math.random().toString(36).slice(2);
+    Object.assign(init.headers, { "X-Client-ID": this.#clientId, "X-Last-Seq": String(this.#ledger.floor) });
+    try {
+      await request(new URL("v1/heartbeat", this.url), { ...init, signal: AbortSignal.timeout(OPEN_TIMEOUT_MS) });
+    } catch (error) { // the next one may get through; why nothing does is told by the attempts to connect
+      return /** @type {import("./requests.js").Refused} */ (error).retryAfterMs ?? 0;
+    }
+    return 0;
+  }
+
+  #endProbes() {
+    this.#apart = false;
+    clearTimeout(this.#timers.heartbeat);
   }
 
   // -- frames --
