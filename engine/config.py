@@ -120,6 +120,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # -- published: [limits] -------------------------------------------------------------------------------------------
     connections_max: Positive = 50_000  # about 30 KB each
     connections_per_s: Positive = 100  # 3 % of a core of the edge, and of its shards: returning clients never slow down those that stayed
+    connections_idle_per_s: Positive = 1500  # half a core of the edge, while nobody else needs it
     connections_per_user_max: Positive = 8  # one person's devices and browser tabs
     connections_per_address_max: Positive = 1000  # sockets of one client address on an edge: an office behind one; loopback is not counted
     offline_max: Positive = 10_000  # nobody reads further back after an absence
@@ -246,9 +247,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     heartbeat_max_ms: Positive = 120_000  # on a jittery network the interval grows: 30 -> 60 -> 120 s
     pong_timeout_ms: Positive = 5000
     client_timeout_ms: Positive = 60_000  # sent to clients: they reconnect after this long without a frame
-    connections_burst_s: Positive = (
-        5  # an edge admits `connections_per_s` of so many seconds at once: a floor of desks after a switch restarts
-    )
+    connections_burst_s: Positive = 10  # an edge admits `connections_per_s` of so many seconds at once: a house after a switch restarts
     connections_warmup_ms: Positive = 2000  # after its start an edge reaches that rate within it: page reads and caches are cold
     connections_retry_s_max: Positive = 120  # `Retry-After` of the last of 12 000 refused clients
     openings_per_s: Positive = (

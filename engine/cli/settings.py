@@ -130,6 +130,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
         {
             "connections_max": "connections of one edge; beyond it 503",
             "connections_per_s": "WebSockets and event streams that may begin at one edge in a second; beyond it, and a burst, 429",
+            "connections_idle_per_s": "the same while an edge has nothing else to do; not above `connections_per_s`: that rate always",
             "connections_per_user_max": "connections of one user; the oldest is closed for a new one",
             "connections_per_address_max": "connections of one client address per edge, loopback aside; raise it for a proxy",
             "offline_max": "messages kept per user; older ones are trimmed and announced as a gap",

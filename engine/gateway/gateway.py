@@ -112,6 +112,7 @@ Messages = list[tuple[int, int, bytes]]
 def _admission_limits(config: Config) -> AdmissionLimits:
     return AdmissionLimits(
         config.connections_per_s,
+        config.connections_idle_per_s,
         config.connections_per_s * config.connections_burst_s,
         config.connections_warmup_ms,
         config.connections_retry_s_max * 1000,
@@ -681,6 +682,8 @@ class Gateway:
     def _timed_tick(self, due_ms: int) -> None:
         now_ms = self.clock()
         self.request_queue.tick(now_ms, now_ms - due_ms)
+        served = self.pending_calls.begun + self.metrics.messages_sent
+        self._connection_admission.look(served, self.request_queue.queued_ms, now_ms)
         self.tick()
 
     def _calm(self) -> bool:

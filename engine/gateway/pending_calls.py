@@ -164,6 +164,11 @@ class PendingCalls:
         return len(self._calls)
 
     @property
+    def begun(self) -> int:
+        """Records that were sent so far."""
+        return self._next
+
+    @property
     def bytes(self) -> int:
         """The size of the calls that await answers."""
         return sum(self._bytes_of.values())

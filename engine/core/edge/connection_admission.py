@@ -1,7 +1,8 @@
 """Which connections may begin at an edge now, and when a refused client should ask again.
 
 A connection costs an edge and a shard some 300 us of CPU, a message a few tens. When thousands of clients come back at once, those
-that stayed are protected by admitting `rate_per_s` of them, and by giving every other one a time of its own.
+that stayed are protected by admitting `rate_per_s` of them, and by giving every other one a time of its own. An edge that has nobody to
+protect admits `idle_rate_per_s`.
 
     refuse_unread --the edge's bucket is empty--> refused until the next free slot: slots follow each other at `rate_per_s`
                   --else------------------------> the request is read, its token verified, and then
@@ -16,6 +17,10 @@ seconds have one, and `_USERS_MAX` at most.
 Warm-up. A new process is slow: no token is verified yet, no page read, no code path warm. As in Guava's SmoothWarmingUp, the rate
 rises linearly from a third of it to all of it within `warmup_ms`; as in Envoy's slow start only after the start, not after a pause. The
 bucket is given a time of its own for this, which runs at a third of the speed first; it begins with a third of its burst.
+
+Idle. An edge is idle while it has sent nobody a message and shards nothing but new connections for `_IDLE_MS`, and what waits at it takes
+no more than `_CALM_MS`: the event loop, whose lag is counted, is on time. The owner says so in `look`. The next look may see otherwise:
+those who were given a time by the higher rate are then refused again, with later ones.
 
 Unread. Most of a crowd gets the same answer whoever it is, so it is given before a token is verified: that costs a third. A request without
 a valid token takes a slot then, as any, though never a token of the bucket: a flood of them makes those who are refused meanwhile wait
@@ -37,14 +42,19 @@ from engine.core.edge.token_bucket import TokenBucket, TokenBuckets
 _COLD: Final = 1 / 3
 """The part of the rate and of the burst that a new edge has: Guava's cold factor is 3."""
 
+_IDLE_MS: Final = 1000
+_CALM_MS: Final = 20.0
+_LOOK_MS: Final = 200.0  # between two looks; after a longer pause the time before counts as little
+
 _USERS_MAX: Final = 50_000
 """Users with a bucket at most, some 15 MB; beyond it the one that asked least recently is forgotten."""
 
 
 class AdmissionLimits(Struct, frozen=True):
-    """Of one edge: connections a second, at once, and the time until the full rate. Of one user: connections a second, and at once."""
+    """Of one edge: connections a second, the same while it is idle, at once, and until it is warm. Of one user: a second, and at once."""
 
     rate_per_s: float
+    idle_rate_per_s: float
     burst: float
     warmup_ms: float
     retry_max_ms: float
@@ -68,6 +78,25 @@ class ConnectionAdmission:
         self._bucket = TokenBucket(limits.rate_per_s, limits.burst, 0.0, limits.burst * _COLD)
         self._users = TokenBuckets(lambda now_ms: TokenBucket(limits.user_rate_per_s, limits.user_burst, now_ms), _USERS_MAX)
         self._next_slot_ms = now_ms  # of the client that is refused next
+        self._extra_per_s = max(limits.idle_rate_per_s - limits.rate_per_s, 0.0)  # while it is idle
+        self._served = 0
+        self._served_ms = self._looked_ms = now_ms
+        self._idle = False
+
+    def look(self, served: int, delay_ms: float, now_ms: float) -> None:
+        """See whether the edge is idle; to be called some ten times a second while connections begin.
+
+        Args:
+            served: messages that the edge has sent to clients, and requests to shards and schedulers, so far.
+            delay_ms: how long what waits at the edge takes.
+        """
+        if served != self._served:
+            self._served, self._served_ms = served, now_ms
+        warm = now_ms - self._started_ms >= self._limits.warmup_ms
+        self._idle = warm and delay_ms <= _CALM_MS and now_ms - self._served_ms >= _IDLE_MS
+        if self._idle:
+            self._bucket.put(self._extra_per_s * min(now_ms - self._looked_ms, _LOOK_MS) / 1000)
+        self._looked_ms = now_ms
 
     def admit(self, user: str, now_ms: float) -> NotAdmitted | None:
         """Whether a connection of this user may begin: None when it may."""
@@ -89,7 +118,7 @@ class ConnectionAdmission:
         slot_ms = max(self._next_slot_ms, free_ms)
         if slot_ms - now_ms > limits.retry_max_ms:
             slot_ms = max(now_ms + limits.retry_max_ms / 2, free_ms)
-        self._next_slot_ms = slot_ms + 1000 / limits.rate_per_s
+        self._next_slot_ms = slot_ms + 1000 / (limits.rate_per_s + self._extra_per_s * self._idle)
         return NotAdmitted(slot_ms - now_ms, by_user=False)
 
     @property

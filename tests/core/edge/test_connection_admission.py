@@ -6,11 +6,14 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from engine.core.edge import connection_admission
 from engine.core.edge.connection_admission import AdmissionLimits, ConnectionAdmission, NotAdmitted
 
-LIMITS = AdmissionLimits(rate_per_s=100, burst=300, warmup_ms=2000, retry_max_ms=60_000, user_rate_per_s=4, user_burst=8)
+LIMITS = AdmissionLimits(
+    rate_per_s=100, idle_rate_per_s=1000, burst=300, warmup_ms=2000, retry_max_ms=60_000, user_rate_per_s=4, user_burst=8
+)
 STARTED_MS = 5_000.0
 WARM_MS = STARTED_MS + 100_000
 
@@ -47,6 +50,46 @@ def test_a_new_edge_admits_a_third_of_its_burst_and_reaches_its_rate_within_the_
     assert abs(seconds[0] - 50) <= 1
     assert abs(seconds[1] - 83) <= 1
     assert abs(seconds[2] - 100) <= 1
+
+
+def looked(admission: ConnectionAdmission, from_ms: float, to_ms: float, *, served: int = 0, delay_ms: float = 0.0) -> int:
+    """How many are admitted while the owner looks ten times a second. `served`: how many messages are sent between two looks."""
+    count, sent = 0, 0
+    for at_ms in range(int(from_ms), int(to_ms), 100):
+        sent += served
+        admission.look(sent, delay_ms, at_ms)
+        count += admitted(admission, at_ms, at_ms + 100)
+    return count
+
+
+def test_an_idle_edge_admits_more_and_gives_nearer_times() -> None:
+    admission = drained()
+    assert abs(looked(admission, WARM_MS, WARM_MS + 1000) - 1000) <= 101
+    assert [round(wait_ms(admission, f"u{n}", WARM_MS + 1000)) for n in range(101)][-1] <= 2100
+    gaps_ms = [round(wait_ms(admission, f"v{n}", WARM_MS + 1000), 6) for n in range(3)]
+    assert {round(after - before, 6) for before, after in pairwise(gaps_ms)} == {1.0}
+
+
+def test_an_edge_that_serves_others_or_is_late_admits_its_rate() -> None:
+    assert looked(drained(), WARM_MS, WARM_MS + 5000, served=1) in range(490, 511)
+    assert looked(drained(), WARM_MS, WARM_MS + 5000, delay_ms=21.0) in range(490, 511)
+
+
+def test_an_edge_is_idle_a_second_after_it_served_somebody() -> None:
+    admission = drained()
+    admission.look(1, 0.0, WARM_MS)
+    for at_ms in range(100, 1000, 100):
+        admission.look(1, 0.0, WARM_MS + at_ms)
+    assert admitted(admission, WARM_MS + 900, WARM_MS + 1000) in range(105)
+    admission.look(1, 0.0, WARM_MS + 1000)
+    assert admitted(admission, WARM_MS + 1000, WARM_MS + 1100) in range(100, 121)
+
+
+def test_a_fixed_rate_is_an_idle_rate_that_is_not_above_it() -> None:
+    admission = ConnectionAdmission(replace(LIMITS, idle_rate_per_s=1), STARTED_MS)
+    while admission.admit(f"first/{admission.users}", WARM_MS) is None:
+        pass
+    assert looked(admission, WARM_MS, WARM_MS + 1000) in (99, 100, 101)
 
 
 def test_the_refused_get_times_one_behind_the_other_at_the_rate_of_the_edge() -> None:
@@ -114,7 +157,7 @@ def test_the_number_of_users_is_bounded() -> None:
 def test_no_span_of_time_sees_more_than_the_burst_and_the_rate(
     history: list[tuple[float, int]], rate_per_s: float, burst: float, warmup_ms: float
 ) -> None:
-    limits = AdmissionLimits(rate_per_s, burst, warmup_ms, 60_000, 4, 8)
+    limits = AdmissionLimits(rate_per_s, rate_per_s, burst, warmup_ms, 60_000, 4, 8)
     admission = ConnectionAdmission(limits, 0)
     now_ms = 0.0
     count = users = 0
