@@ -40,3 +40,9 @@ client.setPreferences({ categories: { news: "off", social: null }, zone: "Asia/T
 
 // @ts-expect-error: the level is the application's
 client.setPreferences({ level: "vip" });
+
+client.addEventListener("digest", ({ detail: { lines } }) => console.log(lines.map(({ text, count }) => `${text} (${count})`)));
+client.digest({ since: Date.now() - 3_600_000, limit: 5 }).then(({ lines, older }) => console.log(lines[0]?.intent, older));
+
+// @ts-expect-error: an early copy has no cursor
+client.addEventListener("message", ({ detail }) => detail.event_id.length);

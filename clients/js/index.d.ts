@@ -7,7 +7,10 @@ export type Transport = "websocket" | "sse" | "poll";
 export interface Message<Data = any> {
   seq: number;
   id: string;
-  event_id: string;
+  /** The cursor after this message; an early copy has none. */
+  event_id?: string;
+  /** It came ahead of lower numbers. */
+  early?: true;
   type: string;
   priority: "high" | "normal" | "low";
   ts: number;
@@ -37,7 +40,8 @@ export interface Counts {
 }
 
 /** A message as it is kept in the inbox. */
-export interface InboxMessage<Data = any> extends Omit<Message<Data>, "attempt"> {
+export interface InboxMessage<Data = any> extends Omit<Message<Data>, "attempt" | "early"> {
+  event_id: string;
   accepted_at: number;
   acknowledged: boolean;
   read: boolean;
@@ -51,6 +55,42 @@ export interface InboxPage extends Counts {
   messages: InboxMessage[];
   /** Begins the next page; absent at the end. */
   before?: number;
+}
+
+/** Messages of one intent. */
+export interface DigestLine {
+  /** In the language of the user's profile. */
+  text: string;
+  /** `liked`, `commented`, `failed`, `changed`, `said`, `other`, ... */
+  intent: string;
+  priority: "high" | "normal";
+  /** How many messages it stands for. */
+  count: number;
+  /** When the first and the last happened, ms since the epoch. */
+  from: number;
+  to: number;
+  messages: { id: string; seq: number; event_id: string }[];
+}
+
+/** What a user has missed, the most important first. */
+export interface Digest {
+  since: number;
+  until: number;
+  messages: number;
+  lines: DigestLine[];
+  /** How many were left out, by reason. */
+  skipped: Record<string, number>;
+  /** More are pending than a digest tells of. */
+  older: boolean;
+  /** A model grouped what no rule settles. */
+  model: boolean;
+}
+
+export interface DigestQuery {
+  /** Ms since the epoch: also what is acknowledged and unread from then on. */
+  since?: number;
+  /** Lines at most; 20 by default, up to 100. */
+  limit?: number;
 }
 
 export interface InboxQuery {
@@ -149,6 +189,8 @@ export interface Options {
   pauseHiddenMs?: number;
   /** Ask for the counts of the inbox: the event `counts`. Not with polling. Default false. */
   counts?: boolean;
+  /** After an absence, ask for a digest of what was missed: the event `digest`. Not with polling. Default false. */
+  digest?: boolean;
   /** "auto" (default): when the `message` listeners have returned. */
   ack?: "auto" | "manual";
   /** The ladder, best first; default websocket, sse, poll. */
@@ -191,6 +233,8 @@ export interface NotifyEvents {
   gap: CustomEvent<{ from: number | null; to: number | null }>;
   /** The counts of the inbox, at first and whenever they change; with the option `counts`. */
   counts: CustomEvent<Counts>;
+  /** What was missed, once after an absence, beside the messages themselves; with the option `digest`. */
+  digest: CustomEvent<Digest>;
   error: CustomEvent<{ code: string; detail: string }>;
 }
 
@@ -227,6 +271,8 @@ export class NotifyClient extends EventTarget {
   unsubscribe(...topics: string[]): Promise<string[]>;
   /** A page of what is kept for the user. Needs no connection, and acknowledges nothing. Rejects with {@link Refused}. */
   inbox(query?: InboxQuery): Promise<InboxPage>;
+  /** What the user has missed, in a few lines. Acknowledges nothing. Rejects with {@link Refused}. */
+  digest(query?: DigestQuery): Promise<Digest>;
   /** Mark messages of the inbox, for all devices; `read` and `archive` acknowledge them too. `unknown`: ids that are not in it. */
   mark(mark: Mark, which: { ids: string[] } | { upto: number } | { all: true }): Promise<Counts & { unknown?: string[] }>;
   /** What the user has chosen, and may choose. Rejects with {@link Refused}. */

@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Page
 
 from tests.support.client_page import events, shown, start, wait
-from tests.support.scripted_engine import BEGIN_S, ScriptedEngine, token
+from tests.support.scripted_engine import BEGIN_S, DIGEST, ScriptedEngine, token
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -279,6 +279,24 @@ async def test_refusing_a_message_while_it_is_shown_does_not_acknowledge_it(page
     await wait(page, "client.lastEventId === '7-1'")
     assert {"type": "nack", "ids": ["m1"], "reason": "no"} in scripted.frames
     assert scripted.acks == []
+
+
+@pytest.mark.parametrize("transport", ["websocket", "sse"])
+async def test_a_client_that_asks_for_it_is_told_the_digest(page: Page, scripted: ScriptedEngine, transport: str) -> None:
+    await start(page, scripted, digest=True, transports=[transport])
+    await wait(page, "client.state === 'open'")
+    scripted.say({"type": "digest", **DIGEST})
+    await wait(page, "events.some(([type]) => type === 'digest')")
+    assert (await events(page, "digest"))[0] | {"type": "digest"} == {"type": "digest", **DIGEST}
+    assert "digest=1" in scripted.urls[0]
+
+
+async def test_the_digest_is_asked_for_without_the_option(page: Page, scripted: ScriptedEngine) -> None:
+    await start(page, scripted)
+    await wait(page, "client.state === 'open'")
+    assert await page.evaluate("client.digest({ since: 5, limit: 3 })") == DIGEST
+    assert not any("digest=1" in url for url in scripted.urls)
+    assert scripted.urls[-1].endswith("/v1/digest?since=5&limit=3")
 
 
 async def test_revokes_gaps_and_errors_become_events(page: Page, scripted: ScriptedEngine) -> None:

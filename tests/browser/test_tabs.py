@@ -150,6 +150,13 @@ async def test_a_refusal_in_any_tab_reaches_the_engine_and_is_confirmed_in_all(c
     assert [frame for frame in scripted.frames if frame["type"] == "nack"] == [{"type": "nack", "ids": ["m1"], "reason": "no such post"}]
 
 
+async def test_all_tabs_are_told_the_digest(context: BrowserContext, scripted: ScriptedEngine) -> None:
+    first, second = [await tab(context, scripted, digest=True) for _ in range(2)]
+    scripted.say({"type": "digest", "lines": []})
+    for one in (first, second):
+        await wait(one, "events.filter(([type]) => type === 'digest').length === 1")
+
+
 async def test_all_tabs_tell_how_the_connection_is(context: BrowserContext, scripted: ScriptedEngine) -> None:
     scripted.welcome |= {"reconnect": {"delays_ms": [60_000], "jitter": 0}}
     first, second = [await tab(context, scripted) for _ in range(2)]

@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import uvicorn
 from starlette.applications import Starlette
@@ -35,6 +35,9 @@ def token(user: str = "demo", *, ttl_s: float = 3600, **claims: Any) -> str:
     return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts) + ".c2ln"
 
 
+DIGEST: Final = {"since": 0, "until": 9, "messages": 1, "lines": [], "skipped": {}, "older": False, "model": False}
+
+
 class ScriptedEngine:
     """Its state is open: tests read what the client said and set what shall go wrong."""
 
@@ -42,6 +45,8 @@ class ScriptedEngine:
         self.epoch = "7"
         self.head = 0
         self.pending: dict[int, dict[str, Any]] = {}
+        self.window_full = False  # what is published waits; a high message is sent early
+        self.held: list[dict[str, Any]] = []  # pending, and waiting for room
         self.gaps: list[dict[str, int]] = []  # to be told to a polling client
         self.queues: list[asyncio.Queue[dict[str, Any]]] = []  # one per open connection
         self.ended = 0  # connections
@@ -81,9 +86,30 @@ class ScriptedEngine:
         self.pending[self.head] = message
         self.inbox.insert(0, message | {"read": False, "archived": False})
         self.revision += 1
-        self.say({"type": "messages", "messages": [message]})
+        if self.window_full:
+            self.held.append(message)
+            if early := self._early([message]):
+                self.say({"type": "early", "messages": early})
+        else:
+            self.say({"type": "messages", "messages": [message]})
         self.say_counts()
         return message
+
+    def _early(self, held: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Early copies of those that have one."""
+        chosen = [message for message in held if message["priority"] == "high" and message["seq"] in self.pending]
+        return [{name: value for name, value in one.items() if name != "event_id"} | {"early": True} for one in chosen]
+
+    def make_room(self) -> None:
+        """Send what waits, each in its place."""
+        held, self.held, self.window_full = self.held, [], False
+        for message in held:
+            if message["seq"] in self.pending:
+                message["attempt"] += message["priority"] == "high"
+                self.say({"type": "messages", "messages": [dict(message)]})
+
+    def _sendable(self) -> list[dict[str, Any]]:
+        return [dict(self.pending[seq]) for seq in sorted(self.pending) if self.pending[seq] not in self.held]
 
     def counts(self) -> dict[str, int]:
         unread = sum(not (one["read"] or one["archived"]) for one in self.inbox)
@@ -165,12 +191,14 @@ class ScriptedEngine:
 
     def _first_frames(self, transport: str, cursor: str | None) -> list[dict[str, Any]]:
         resumed = self.resume(transport, cursor)
-        pending = [dict(self.pending[seq]) for seq in sorted(self.pending)]
-        start = pending[0]["seq"] if pending else self.head + 1
+        pending = self._sendable()
+        start = min(self.pending, default=self.head + 1)
         about = {"connection": f"c{len(self.connects)}", "user": "demo", "epoch": self.epoch, "seq": self.head, "resumed": resumed}
         welcome = {"type": "welcome", **about, "from": start, "window": 256, **self.welcome}
         counts = [{"type": "counts", **self.counts()}] if self.keeps_inbox else []
-        return [welcome, *counts, {"type": "messages", "messages": pending}] if pending else [welcome, *counts]
+        early = self._early(self.held)
+        messages = [{"type": kind, "messages": some} for kind, some in (("messages", pending), ("early", early)) if some]
+        return [welcome, *counts, *messages]
 
     async def websocket(self, ws: WebSocket) -> None:
         protocols = ws.scope["subprotocols"]
@@ -219,6 +247,7 @@ class ScriptedEngine:
             self.say({"type": "pong", "ts": frame["ts"]})
 
     async def sse(self, request: Request) -> Response:
+        self.urls.append(str(request.url))
         refusal = self._refusal("sse", request.headers.get("Authorization", "").removeprefix("Bearer "))
         if refusal is not None:
             return refusal
@@ -251,10 +280,14 @@ class ScriptedEngine:
             return refusal
         resumed = self.resume("poll", request.query_params.get("last_event_id"))
         deadline, cuts = time.monotonic() + float(request.query_params["wait"]), self.cuts
-        while not (self.pending or self.gaps or self.cuts > cuts or await request.is_disconnected()) and time.monotonic() < deadline:
+        while not (self._sendable() or self._early(self.held) or self.gaps or self.cuts > cuts or await request.is_disconnected()):
+            if time.monotonic() >= deadline:
+                break
             await asyncio.sleep(TICK_S)
-        messages = [dict(self.pending[seq]) for seq in sorted(self.pending)]
-        answer = {"messages": messages, "last_event_id": f"{self.epoch}-{self.head}", "resumed": resumed}
+        last = self.held[0]["seq"] - 1 if self.held else self.head
+        answer: dict[str, Any] = {"messages": self._sendable(), "last_event_id": f"{self.epoch}-{last}", "resumed": resumed}
+        if early := self._early(self.held):
+            answer["early"] = early
         gaps, self.gaps = self.gaps, []
         return JSONResponse(answer | ({"gaps": gaps} if gaps else {}))
 
@@ -297,6 +330,10 @@ class ScriptedEngine:
     async def heartbeat(self, request: Request) -> Response:
         self.probes.append((request.headers.get("X-Client-ID", ""), request.headers.get("X-Last-Seq", "")))
         return JSONResponse({"online": True, "state": "suspect", "seq": self.head})
+
+    async def digest(self, request: Request) -> Response:
+        self.urls.append(str(request.url))
+        return JSONResponse(DIGEST)
 
     def _bury(self, ids: list[str]) -> None:
         self.pending = {seq: message for seq, message in self.pending.items() if message["id"] not in ids}
@@ -353,6 +390,7 @@ class ScriptedEngine:
                 Route("/v1/ack", self.ack, methods=["POST"]),
                 Route("/v1/nack", self.nack, methods=["POST"]),
                 Route("/v1/heartbeat", self.heartbeat),
+                Route("/v1/digest", self.digest),
                 Route("/v1/subscriptions/{topic:path}", self.subscription, methods=["PUT", "DELETE"]),
                 Route("/v1/inbox", self.read_inbox),
                 Route("/v1/inbox/{mark}", self.mark_inbox, methods=["POST"]),

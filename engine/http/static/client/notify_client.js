@@ -28,6 +28,7 @@
  *   which is needed where the user is not known from a token. Default false.
  * @property {number} [pauseHiddenMs] Disconnects a page that has been hidden for so long, until it is visible. Default: never.
  * @property {boolean} [counts] Ask for the counts of the inbox: the event `counts`. Not with polling. Default false.
+ * @property {boolean} [digest] After an absence, ask for a digest of what was missed: the event `digest`. Not with polling. Default false.
  * @property {"auto" | "manual"} [ack] "auto" (default): when the `message` listeners have returned.
  * @property {Transport[]} [transports] The ladder, best first.
  * @property {number} [websocketAttempts] WebSockets in a row that never open before the next transport is tried; default 2. One that is
@@ -50,17 +51,24 @@ const STABLE_MS = 5_000; // a link that lived shorter was no success, else accep
 const UPGRADE_MAX_MS = 600_000;
 const TIMER_MAX_MS = 2 ** 31 - 1;
 const TAB_LIVENESS = { heartbeat_ms: 10_000, timeout_ms: 20_000 }; // of the tab that leads: a frozen one answers nothing
-const RELAYED = new Set(["revoke", "gap", "nacked", "error", "counts"]); // what concerns all tabs
+const RELAYED = new Set(["revoke", "gap", "nacked", "error", "counts", "digest"]); // what concerns all tabs
 const TOO_MANY = 4409;
 /** Close codes after which connecting again would end the same way. */
 const FINAL = new Map([[1008, "protocol violation"], [4403, "forbidden"], [TOO_MANY, "too many connections of this user"]]);
+
+/** What is given, as the query of a URL. @param {object} query */
+function queryOf(query) {
+  const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null);
+  return new URLSearchParams(given.map(([name, value]) => [name, String(value)]));
+}
 
 /**
  * Opens when the current task has ended, so that listeners can be put in place.
  *
  * Events, all CustomEvents: `message` (a {@link Message}, shown once), `duplicate` (one that came again and was dropped), `state`
  * `{state, transport, reason?, code?, retryInMs?}`, `welcome` (the frame), `revoke` `{ids}` handled on another device or in another
- * tab, `gap` `{from, to}` gone (nulls: the cursor was unknown, so is the extent), `counts` (the frame), `error` `{code, detail}`.
+ * tab, `gap` `{from, to}` gone (nulls: the cursor was unknown, so is the extent), `counts` (the frame), `digest` (the frame, once after an absence),
+ * `error` `{code, detail}`.
  *
  * A message is acknowledged when its listeners have returned. To do it later, or not at all, call `event.preventDefault()` (or set
  * `ack: "manual"`) and then `ack(message)` or `nack([message.id])`; what is never acknowledged comes again after a reload. Tabs that
@@ -183,8 +191,16 @@ export class NotifyClient extends EventTarget {
    * @returns {Promise<any>} `{messages, unread, unseen, revision, before?}`; `before` begins the next page
    */
   inbox(query = {}) {
-    const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null).map(([name, value]) => [name, String(value)]);
-    return this.#ask("GET", `v1/inbox?${new URLSearchParams(given)}`);
+    return this.#ask("GET", `v1/inbox?${queryOf(query)}`);
+  }
+
+  /**
+   * What the user has missed, in a few lines: what is pending; with `since`, also what is acknowledged and unread since then.
+   * @param {{since?: number, limit?: number}} [query] `since`: ms since the epoch; `limit`: lines at most, 20 by default and 100 at most
+   * @returns {Promise<any>} `{since, until, messages, lines, skipped, older, model}`; it acknowledges nothing
+   */
+  digest(query = {}) {
+    return this.#ask("GET", `v1/digest?${queryOf(query)}`);
   }
 
   /**
@@ -282,6 +298,7 @@ export class NotifyClient extends EventTarget {
   #openLink(kind) {
     const url = new URL({ websocket: "v1/ws", sse: "v1/sse", poll: "v1/poll" }[kind], this.url);
     if (this.options.device) url.searchParams.set("device", this.options.device);
+    if (this.options.digest) url.searchParams.set("digest", "1");
     if (this.options.counts) url.searchParams.set("counts", "true");
     if (this.lastEventId) url.searchParams.set("last_event_id", this.lastEventId);
     const late = setTimeout(() => hooks.end({ silent: true, reason: "no answer" }), OPEN_TIMEOUT_MS);
@@ -641,7 +658,8 @@ export class NotifyClient extends EventTarget {
       this.#become(frame.state, frame.detail);
     } else if (frame.type === "counts") {
       if (frame.revision > (this.counts?.revision ?? -1)) this.#counted(frame);
-    } else if (frame.type === "close") return this.#ended(link, frame); // SSE has no close codes of its own
+    } else if (frame.type === "digest") this.#emit("digest", frame);
+    else if (frame.type === "close") return this.#ended(link, frame); // SSE has no close codes of its own
     else if (frame.type === "error") this.#emit("error", frame);
     this.#flushSoon();
   }
