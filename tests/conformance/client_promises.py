@@ -219,6 +219,57 @@ async def repeats_nacks(trial: Trial, _random: random.Random) -> None:
     assert not any("m1" in ack.get("ids", ()) for ack in trial.server.acks), "a refused message was acknowledged"
 
 
+# -- early copies ------------------------------------------------------------------------------------------------------
+@promise(also=("sse", "poll"))
+async def shows_early_copies_once(trial: Trial, _random: random.Random) -> None:
+    """An early copy is shown at once, acknowledged by its id alone, and dropped when it comes again in its place."""
+    server = trial.server
+    await trial.connected()
+    server.publish()
+    await trial.all_acknowledged()
+    server.window_full = True
+    server.publish()
+    server.publish()
+    copied = server.publish(priority="high")
+    await trial.shows([1, 4])
+    await trial.until(lambda: 4 not in server.pending, "the acknowledgement of the early copy")
+    assert sorted(server.pending) == [2, 3], "messages below the early copy were acknowledged with it"
+    server.pending[4] = copied  # its acknowledgement was lost
+    server.make_room()
+    await trial.all_acknowledged()
+    await trial.shows([1, 4, 2, 3])
+    await trial.cut()
+    assert trial.cursor in ("7-3", "7-4")
+
+
+@promise(manual=True, also=("sse",))
+async def cursor_stays_below_early_copies(trial: Trial, _random: random.Random) -> None:
+    """The cursor reaches an early copy in its place only, and a repeat of one that is being handled is not shown."""
+    server = trial.server
+    await trial.connected()
+    server.publish()
+    server.window_full = True
+    server.publish()
+    server.publish(priority="high")
+    server.publish(priority="high")
+    await trial.shows([1, 3, 4])
+    await trial.client.ack("m1")
+    await trial.client.ack("m4")
+    await trial.until(lambda: sorted(server.pending) == [2, 3], "two acknowledgements")
+    await trial.cut()
+    assert trial.cursor == "7-1"
+    server.make_room()
+    await trial.shows([1, 3, 4, 2])
+    await trial.client.ack("m2")
+    await trial.until(lambda: sorted(server.pending) == [3], "the acknowledgement of m2")
+    await trial.cut()
+    assert trial.cursor == "7-2"
+    await trial.client.ack("m3")
+    await trial.all_acknowledged()
+    await trial.cut()
+    assert trial.cursor in ("7-3", "7-4")
+
+
 # -- what the server announces -----------------------------------------------------------------------------------------
 @promise(manual=True, also=("sse",))
 async def takes_revokes(trial: Trial, _random: random.Random) -> None:

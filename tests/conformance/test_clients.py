@@ -13,6 +13,7 @@ from tests.conformance.client_promises import (
     acknowledges_repeats_of_settled,
     promises_of,
     repeats_nacks,
+    shows_early_copies_once,
     shows_once_in_order,
     trial_of,
 )
@@ -53,3 +54,6 @@ async def test_a_client_that_shows_whatever_arrives_is_found_out(tmp_path: Path)
     async with trial_of(CommandClient(f"{sys.executable} {program}"), acknowledges_repeats_of_settled) as trial:
         with pytest.raises(AssertionError, match=r"shown were \[1, 1"):
             await acknowledges_repeats_of_settled(trial, random.Random(1))
+    async with trial_of(CommandClient(f"{sys.executable} {program}"), shows_early_copies_once) as trial:
+        with pytest.raises(AssertionError, match="below the early copy were acknowledged with it"):
+            await shows_early_copies_once(trial, random.Random(1))
