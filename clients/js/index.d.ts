@@ -14,6 +14,8 @@ export interface Message<Data = any> {
   type: string;
   priority: "high" | "normal" | "low";
   ts: number;
+  /** When it was due, if it was delayed. */
+  due?: number;
   attempt: number;
   actor?: any;
   target?: any;

@@ -45,7 +45,7 @@ async def listen(url: str, token: str | Callable[[], str], *, json: bool, count:
 
 
 def message_line(message: Message) -> str:
-    """One message as rich markup: time, number, type, the title if its data has one, everything else as JSON."""
+    """One message as rich markup: the time, number, type, the title if its data has one, everything else as JSON."""
     data = message.data
     title = ""
     if isinstance(data, dict) and isinstance(data.get("title"), str):
@@ -54,8 +54,9 @@ def message_line(message: Message) -> str:
     extra = {name: getattr(message, name) for name in ("actor", "target", "context", "count") if getattr(message, name) is not None}
     marks = {"high": "[bold red]![/] ", "normal": "", "low": "[dim]low[/] "}[message.priority]
     again = f" [yellow](attempt {message.attempt})[/]" if message.attempt > 1 else ""
+    at_ms = message.ts if message.due is None else message.due
     rest = "".join(f" [dim]{escape(_json(part))}[/]" for part in (data, extra) if part not in (None, {}))
-    return f"[dim]{_clock(message.ts)}[/] [cyan]#{message.seq}[/] {marks}[bold]{escape(printable(message.type))}[/]{title}{again}{rest}"
+    return f"[dim]{_clock(at_ms)}[/] [cyan]#{message.seq}[/] {marks}[bold]{escape(printable(message.type))}[/]{title}{again}{rest}"
 
 
 def _clock(ts_ms: int) -> str:

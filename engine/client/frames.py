@@ -42,6 +42,7 @@ class Message(Struct, kw_only=True, dict=True):
         type: dotted event type, `post.liked`.
         priority: `high`, `normal` or `low`.
         ts: when it happened, milliseconds since the epoch.
+        due: when it was due, if it was delayed, likewise; None otherwise.
         attempt: 1 when it is sent first, one more with every repeat.
         actor, target, context: who did it, to what, where; any JSON.
         url: the link to open: an http(s) URL, or a path on the application's own site.
@@ -60,6 +61,7 @@ class Message(Struct, kw_only=True, dict=True):
     type: str
     priority: Literal["high", "normal", "low"] = "normal"
     ts: int = 0
+    due: int | None = None
     attempt: int = 1
     actor: Any = None
     target: Any = None

@@ -45,6 +45,7 @@ class ReceivedNotification(Struct, frozen=True):
     attempt: int = 1
     priority: str = "normal"
     ts: int | None = None
+    due: int | None = None
     data: Any = None
     actor: Any = None
     target: Any = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import pytest
@@ -123,6 +124,14 @@ async def test_the_elements_speak_chinese_where_the_page_does(page: Page, script
     await expect(page.get_by_role("heading", name="通知")).to_be_visible()
     await expect(page.get_by_role("button", name="标为已读: 订单已发货")).to_be_visible()
     await expect(page.locator("time")).to_have_text("现在")
+
+
+async def test_a_delayed_message_is_shown_with_the_time_at_which_it_was_due(page: Page, scripted: ScriptedEngine) -> None:
+    await place(page, scripted)
+    now_ms = int(time.time() * 1000)
+    scripted.publish("published an hour ago", ts=now_ms - 3_600_000, due=now_ms)
+    await page.get_by_role("button", name="Notifications").click()
+    await expect(page.locator("time")).to_have_text("now")
 
 
 async def test_what_a_message_says_becomes_neither_markup_nor_script(page: Page, scripted: ScriptedEngine) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import jwt
+import msgspec
 import psutil
 import pytest
 import typer
@@ -24,8 +25,10 @@ from typer.testing import CliRunner, Result
 
 from engine.auth.tokens import load_or_create_secret
 from engine.cli.client_commands import register
+from engine.cli.listen import message_line
 from engine.cli.replay import LINE_BYTES_MAX, open_recording
 from engine.cli.state_file import EngineState, write_state
+from engine.client.frames import Message
 from engine.errors import ConfigError, EngineError, RulesError, Unauthorized, Unreachable
 from tests.support.background_loop import in_background
 from tests.support.misbehaving_server import Peer, misbehaving, stay
@@ -260,6 +263,12 @@ async def talks(peer: Peer) -> None:
     odd = {"seq": 2, "id": "m2", "event_id": "7-2", "type": "t.x", "priority": "high", "ts": 10**17, "attempt": 2, "actor": "bob"}
     await peer.say("messages", messages=[{**odd, "data": {"title": "\x1b[31mred [bold]text", "n": 1}}])
     await stay(peer)
+
+
+def test_a_delayed_message_is_shown_with_the_time_at_which_it_was_due() -> None:
+    message = Message(seq=1, id="a", type="t", ts=1_700_000_000_000)
+    later = msgspec.structs.replace(message, due=1_700_000_060_000)
+    assert message_line(later) == message_line(msgspec.structs.replace(message, ts=1_700_000_060_000)) != message_line(message)
 
 
 def test_listening_prints_messages_fit_for_a_terminal_and_acknowledges_them() -> None:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from engine.core.model.envelope import Envelope
@@ -75,6 +76,11 @@ class Collapsing(Struct, frozen=True, array_like=True, gc=False):
     count: int
     priority: int
     retain: bool
+
+
+def with_due(envelope: Envelope, due_ms: int) -> Envelope:
+    """The envelope of a delayed message as it is delivered: with the time at which it was due."""
+    return msgspec.structs.replace(envelope, body=b'%b,"due":%d' % (envelope.body, due_ms))
 
 
 def counted(body: bytes, count: int) -> bytes:

@@ -18,6 +18,7 @@ from engine.core.commit.broadcast_step import Adoption, BroadcastStep
 from engine.core.commit.subscription_step import SubscriptionChange, SubscriptionStep
 from engine.core.mailbox.broadcast_log import Broadcast, BroadcastEntry, BroadcastMirror, Channel
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.message import with_due
 from engine.core.model.routing import split_key, topic_of
 from engine.core.shard.delivery import Delivery
 from engine.core.shard.limits import ShardLimits
@@ -75,7 +76,7 @@ class BroadcastAudience:
         tenant, topic = split_key(timer.key)[0], topic_of(timer.key)
         assert topic is not None, "it is for a user"
         expires_ms = timer.due_ms + timer.ttl_ms
-        envelope = timer.envelope
+        envelope = with_due(timer.envelope, timer.due_ms)
         if envelope.collapse:  # what it could be cancelled by; in mailboxes it would replace what was sent before
             envelope = msgspec.structs.replace(envelope, collapse="")
         entry = BroadcastEntry(tenant, topic, envelope, expires_ms, now_ms)

@@ -42,6 +42,7 @@ from engine.core.mailbox.conflation import ConflationLimits
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.formats import INBOXES
+from engine.core.model.message import with_due
 from engine.core.model.routing import NOBODY, SlotMap, split_key, topic_of
 from engine.core.policy.conditions import Again, Drop
 from engine.core.shard.admission import Admission
@@ -287,7 +288,7 @@ class ShardCore:
         if topic_of(timer.key) is not None:
             self.broadcast_audience.announce(timer, now_ms)
             return
-        post = Post(-1, timer.key, True, expires_ms, timer.envelope)
+        post = Post(-1, timer.key, True, expires_ms, with_due(timer.envelope, timer.due_ms))
         self._enqueue(Pending("", post, timer.sid), now_ms)
 
     def _is_to_be_sent(self, pending: Pending, mailbox: Mailbox, now_ms: int) -> bool:

@@ -104,6 +104,7 @@ def _inbox_message() -> Schema:
         type={"type": "string"},
         priority={"enum": list(PRIORITIES)},
         ts=TIME_MS,
+        due={**TIME_MS, "description": "Of a delayed message: when it was due, milliseconds since the epoch."},
         accepted_at=TIME_MS,
         data=ANY,
         **dict.fromkeys(_INBOX_STATES, truth),

@@ -209,6 +209,7 @@ def _message() -> Schema:
         type={"type": "string"},
         priority={"enum": list(PRIORITIES)},
         ts=TIME_MS,
+        due={**TIME_MS, "description": "Of a delayed message: when it was due, milliseconds since the epoch."},
         attempt={"type": "integer", "minimum": 1, "description": "How often it has been sent on this connection."},
         actor=ANY,
         target=ANY,

@@ -114,7 +114,7 @@ export class Deliveries extends EventTarget {
     const [title, text] = described(message);
     const actor = nameOf(message.actor);
     const link = linkOf(message);
-    const at = new Date(message.ts);
+    const at = new Date(message.due ?? message.ts);
     const initial = [...(actor || message.type)][0]?.toUpperCase() ?? "";
     const tone = [...(actor || message.type)].reduce((sum, letter) => sum + (letter.codePointAt(0) ?? 0), 0) % 6;
     const button = make("button", { type: "button", className: "quiet", ariaLabel: `Acknowledge: ${title}` }, "Acknowledge");
@@ -130,7 +130,7 @@ export class Deliveries extends EventTarget {
           "div",
           { className: "message-head" },
           make("p", { className: "message-title" }, link ? make("a", { href: link, target: "_blank", rel: "noopener noreferrer" }, title) : title),
-          make("time", { dateTime: at.toISOString(), title: at.toLocaleString() }, fromNow(message.ts - Date.now())),
+          make("time", { dateTime: at.toISOString(), title: at.toLocaleString() }, fromNow(at.getTime() - Date.now())),
         ),
         text && make("p", { className: "message-body" }, text),
         make(
@@ -152,7 +152,7 @@ export class Deliveries extends EventTarget {
 
   #tellTime() {
     for (const { message, element } of this.#known.values()) {
-      element.querySelector("time").textContent = fromNow(message.ts - Date.now());
+      element.querySelector("time").textContent = fromNow((message.due ?? message.ts) - Date.now());
     }
   }
 

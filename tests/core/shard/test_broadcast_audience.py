@@ -567,6 +567,7 @@ def test_the_key_that_a_delayed_broadcast_could_be_cancelled_by_is_no_key_of_its
     world.core.fire([replace(timer, envelope=replace(timer.envelope, collapse="notice"))], world.now_ms)
     (announcement,) = world.core.broadcast_audience.take_announcements()
     assert (announcement.entry.envelope.id, announcement.entry.envelope.collapse) == ("b1", "")
+    assert b',"due":' in announcement.entry.envelope.body
 
 
 def test_a_delayed_broadcast_that_storage_does_not_take_has_failed_and_may_fire_again() -> None:

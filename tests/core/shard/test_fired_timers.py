@@ -118,6 +118,17 @@ def test_a_timer_that_is_to_come_again_does_nothing_until_it_is_there_for_its_ne
     assert isinstance(world.core.output.to_schedulers[-1][1], FireDone)
 
 
+def test_a_delayed_message_carries_when_it_was_due_beside_its_own_time() -> None:
+    world = World()
+    timer = Timer("3-abc", "t:u", world.now_ms, world.now_ms - 500, 60_000, Envelope("a", b"d" * 8, 1, True, b'"id":"a","ts":7'))
+    world.attach(1)
+    world.settle()
+    world.core.fire([timer], world.now_ms)
+    world.settle()
+    (message,) = world.core.mailboxes["t:u"].hot.values()
+    assert message.envelope.body == b'"id":"a","ts":7,"due":%d' % world.now_ms
+
+
 def test_of_the_timers_that_are_to_come_again_a_bounded_number_is_remembered() -> None:
     fired = FiredTimers(3, ShardOutput())
     timers = [Timer(f"3-{n}", "t:u", 100, 0, 60_000, Envelope("a", b"d" * 8, 1, True, b"")) for n in range(5)]

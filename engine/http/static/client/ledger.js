@@ -1,5 +1,5 @@
 /**
- * @typedef {{seq: number, id: string, event_id: string, type: string, priority: "high" | "normal" | "low", ts: number, attempt: number, early?: true,
+ * @typedef {{seq: number, id: string, event_id: string, type: string, priority: "high" | "normal" | "low", ts: number, attempt: number, early?: true, due?: number,
  *   actor?: any, target?: any, context?: any, url?: string, data?: any, count?: number, actors?: any[], text?: string, replaces?: string}} Message
  */
 

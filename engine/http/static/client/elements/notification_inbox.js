@@ -105,10 +105,10 @@ export class NotificationInbox extends Base {
   #item({ message, read }, first, words) {
     const [title, text] = wording(message);
     const link = linkOf(message);
-    const at = new Date(message.ts);
+    const at = new Date(message.due ?? message.ts);
     const open = link ? make("a", { href: link, className: "open", target: "_blank", rel: "noopener noreferrer", tabIndex: -1 }, title) : title;
     const time = make("time", { dateTime: at.toISOString(), title: at.toLocaleString(languageOf(this)) });
-    time.textContent = fromNow(message.ts - Date.now(), languageOf(this));
+    time.textContent = fromNow(at.getTime() - Date.now(), languageOf(this));
     const action = (/** @type {string} */ name, /** @type {string} */ label, /** @type {() => Promise<void> | undefined} */ run) => {
       const button = make("button", { type: "button", className: name, ariaLabel: `${label}: ${title}` }, label);
       button.addEventListener("click", () => this.#attempt(run()));
