@@ -14,15 +14,14 @@ no more than the head of the answer is read.
 
 from __future__ import annotations
 
-import asyncio
 import base64
+import errno
 import hashlib
 import hmac
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Final
-
-import httptools
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 from engine import __version__
 from engine.actions.address_guard import AddressGuard
@@ -34,19 +33,11 @@ from engine.core.model.trace_context import trace_in
 from engine.errors import ActionFailed
 from engine.store.action_stream import QueuedAction
 
+if TYPE_CHECKING:
+    from engine.http.outgoing import Outgoing
+
+_UNREACHABLE: Final = frozenset((errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT))
 _MAY_PASS: Final = frozenset((408, 425, 429))
-_HEAD_BYTES_MAX: Final = 64 << 10
-_READ_BYTES: Final = 4096
-
-
-class _Answer:
-    """The head of a response, for httptools."""
-
-    def __init__(self) -> None:
-        self.complete = False
-
-    def on_headers_complete(self) -> None:
-        self.complete = True
 
 
 class Webhooks:
@@ -66,7 +57,7 @@ class Webhooks:
         self._secrets = webhook_secrets(config.webhook_secret)
         self._wall_ms = wall_ms
         self._guard = guard or AddressGuard(config.webhook_networks)
-        self._tls = tls or ssl.create_default_context()
+        self._tls = tls
 
     async def call(self, target: WebhookTarget, action: QueuedAction) -> None:
         """POST an action. Returns when the target has answered 2xx. Raises ActionFailed."""
@@ -74,8 +65,8 @@ class Webhooks:
             raise ActionFailed(reason, final=True)
         addresses = await self._guard.addresses(target.host, target.port, private_only=not target.secure)
         try:
-            status = await self._post(addresses, target, self._request(target, action))
-        except (OSError, httptools.HttpParserError, asyncio.IncompleteReadError) as error:
+            status = await self._post(addresses, target, action)
+        except OSError as error:
             raise ActionFailed(f"{target.authority}: {str(error) or type(error).__name__}") from error
         if 200 <= status < 300:
             return
@@ -83,46 +74,41 @@ class Webhooks:
         hint = "; redirects are not followed" if 300 <= status < 400 else ""
         raise ActionFailed(f"{target.authority} answered {status}{hint}", final=not passing)
 
-    def _request(self, target: WebhookTarget, action: QueuedAction) -> bytes:
+    @cached_property
+    def _outgoing(self) -> Outgoing:
+        from engine.http.outgoing import Outgoing
+
+        return Outgoing(self._tls, proxies=False)
+
+    async def _post(self, addresses: Sequence[str], target: WebhookTarget, action: QueuedAction) -> int:
+        """The status that the first address answers which can be connected to. Raises OSError."""
         body = event_body(action)
-        context = trace_in(action.body)
-        traced = f"traceparent: {context}\r\n" if context is not None else ""
         timestamp = str(self._wall_ms() // 1000)
-        head = (
-            f"POST {target.path} HTTP/1.1\r\nHost: {target.authority}\r\nUser-Agent: engine/{__version__}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
-            f"webhook-id: {action.key}\r\nwebhook-timestamp: {timestamp}\r\n"
-            f"webhook-signature: {signatures(self._secrets, action.key, timestamp, body)}\r\n"
-            f"{traced}\r\n"
-        )
-        return head.encode("ascii") + body
-
-    async def _post(self, addresses: Sequence[str], target: WebhookTarget, request: bytes) -> int:
-        """The status that the first address answers which can be connected to. Raises OSError, HttpParserError."""
-        reader, writer = await self._connect(addresses, target)
-        try:
-            writer.write(request)
-            answer = _Answer()
-            parser = httptools.HttpResponseParser(answer)
-            taken = 0
-            while not answer.complete:
-                data = await reader.read(_READ_BYTES)
-                taken += len(data)
-                if not data or taken > _HEAD_BYTES_MAX:
-                    raise ConnectionError("it answered no HTTP")
-                parser.feed_data(data)
-            return int(parser.get_status_code())
-        finally:
-            writer.transport.abort()
-
-    async def _connect(self, addresses: Sequence[str], target: WebhookTarget) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        tls, name = (self._tls, target.host) if target.secure else (None, None)
-        for address in addresses[:-1]:
+        context = trace_in(action.body)
+        headers = {
+            "Host": target.authority,
+            "User-Agent": f"engine/{__version__}",
+            "Content-Type": "application/json",
+            "Connection": "close",
+            "webhook-id": action.key,
+            "webhook-timestamp": timestamp,
+            "webhook-signature": signatures(self._secrets, action.key, timestamp, body),
+            **({"traceparent": str(context)} if context is not None else {}),
+        }
+        scheme = "https" if target.secure else "http"
+        for address in addresses:
+            host = f"[{address}]" if ":" in address else address
+            url = f"{scheme}://{host}:{target.port}{target.path}"
             try:
-                return await asyncio.open_connection(address, target.port, ssl=tls, server_hostname=name)
-            except OSError:
+                answer = await self._outgoing.request(
+                    "POST", url, headers, body, timeout_s=None, answer_bytes_max=0, server_name=target.host
+                )
+            except OSError as error:
+                if address == addresses[-1] or error.errno not in _UNREACHABLE:
+                    raise
                 continue
-        return await asyncio.open_connection(addresses[-1], target.port, ssl=tls, server_hostname=name)
+            return answer.status
+        raise ConnectionError("the name has no address")
 
 
 def signatures(secrets: Sequence[bytes], id: str, timestamp: str, body: bytes) -> str:

@@ -4,8 +4,8 @@ Every key is bound to one algorithm by its kind: a secret to HS256, an RSA key t
 `alg` only selects among keys bound to it, so a public key never serves as a secret and `none` selects nothing (RFC 8725,
 section 3.1).
 
-A JWKS document is fetched in a thread, never while a request waits: `run` fetches it every `jwks_cache_s`, and sooner when a token names
-a key that is not in it.
+A JWKS document is fetched while no request waits for it: `run` fetches it every `jwks_cache_s`, and sooner when a token names a key that is
+not in it. Redirects are not followed: only the configured host is trusted.
 
 Weak keys (`weaknesses`) are for trying the engine on one machine: an engine that listens on more than loopback refuses them.
 """
@@ -18,8 +18,6 @@ import ipaddress
 import json
 import logging
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -43,6 +41,7 @@ SECRET_BYTES_MIN: Final = 32  # RFC 7518, section 3.2
 RSA_BITS_MIN: Final = 2048  # RFC 7518, section 3.3
 _JWKS_BYTES_MAX: Final = 256 << 10
 _JWKS_KEYS_MAX: Final = 100
+_ACCEPTED: Final = {"Accept": "application/jwk-set+json, application/json"}
 _JWKS_STALE_MAX_S: Final = 86_400  # the keys read last are used for this long while their list does not answer
 
 
@@ -131,8 +130,7 @@ class Keyring:
     async def _refresh(self) -> None:
         self._tried_s = time.monotonic()
         try:
-            text = await asyncio.to_thread(_download, self._url, self._config.jwks_timeout_ms / 1000)
-            listed = read_jwks(text)
+            listed = read_jwks(await self._download())
         except Exception as error:  # whatever a foreign server sends: the keys that were read last stay
             log.warning("the keys at %s could not be read: %s", display_url(self._url), str(error) or type(error).__name__)
             return
@@ -141,6 +139,17 @@ class Keyring:
             self._listed = listed
             self.version += 1
             log.info("%d keys read from %s", len(listed), display_url(self._url))
+
+    async def _download(self) -> bytes:
+        """The document. Raises OSError."""
+        from engine.http.outgoing import Outgoing
+
+        timeout_s = self._config.jwks_timeout_ms / 1000
+        async with Outgoing(proxies=True) as outgoing:
+            answer = await outgoing.request("GET", self._url, _ACCEPTED, timeout_s=timeout_s, answer_bytes_max=_JWKS_BYTES_MAX)
+        if answer.status != 200:
+            raise ConnectionError(f"the answer is {answer.status}")
+        return answer.body
 
 
 def weaknesses(config: Config) -> list[str]:
@@ -228,36 +237,3 @@ def _check_url(url: str) -> None:
 
 def _fingerprint(key: Key) -> object:
     return key if isinstance(key, bytes) else key.public_numbers()
-
-
-def _download(url: str, timeout_s: float) -> bytes:
-    """Fetch a document over HTTP. Redirects are not followed: only the configured host is trusted.
-
-    Raises:
-        OSError: it cannot be fetched, or not within `timeout_s`.
-        ValueError: it is larger than `_JWKS_BYTES_MAX`.
-    """
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler(),
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.HTTPErrorProcessor(),
-    ):
-        opener.add_handler(handler)
-    deadline_s = time.monotonic() + timeout_s
-    request = urllib.request.Request(url, headers={"Accept": "application/jwk-set+json, application/json"})
-    text = b""
-    try:
-        with opener.open(request, timeout=timeout_s) as answer:
-            while part := answer.read1(65536):
-                text += part
-                if len(text) > _JWKS_BYTES_MAX:
-                    raise ValueError(f"more than {_JWKS_BYTES_MAX} bytes")
-                if time.monotonic() > deadline_s:
-                    raise TimeoutError("it took too long")
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise
-    return text

@@ -166,3 +166,13 @@ async def test_a_pattern_allows_the_names_below_it(host: str) -> None:
 
     error = await failure(f"https://{host}/", webhooks(AddressGuard([], resolve)))
     assert ("webhook_hosts" not in str(error)) == host.endswith(".example.com")
+
+
+async def test_a_name_with_an_address_that_refuses_is_called_at_its_next_one() -> None:
+    async def resolve(_host: str, _port: int) -> Sequence[str]:
+        return ["127.0.0.2", "127.0.0.1"]
+
+    async with webhook_server() as server:
+        guard = AddressGuard(["127.0.0.0/8"], resolve)
+        await webhooks(guard).call(target(f"http://hooks.example.com:{server.port}/"), ACTION)
+        assert len(server.received) == 1

@@ -1,0 +1,91 @@
+"""The requests that the engine makes itself: for the keys of a token issuer, and webhooks. One client, httpx, with what all of them need:
+redirects are not followed, an answer is bounded, and whatever a foreign server sends is an `OSError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Final, NamedTuple
+
+import httpx
+
+_CALLS_MAX: Final = 1000
+
+
+class OutgoingAnswer(NamedTuple):
+    """The status and the body of an answer."""
+
+    status: int
+    body: bytes
+
+
+class Outgoing:
+    """A client; close it when its requests are over.
+
+    Args:
+        tls: verifies certificates; by default by the system's authorities.
+        proxies: whether the proxies of the environment are used, `HTTPS_PROXY` and so on.
+        kept: connections that are kept between requests.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None = None, *, proxies: bool, kept: int = 0) -> None:
+        limits = httpx.Limits(max_connections=_CALLS_MAX, max_keepalive_connections=kept)
+        self._client = httpx.AsyncClient(verify=tls or ssl.create_default_context(), trust_env=proxies, limits=limits)
+
+    async def __aenter__(self) -> Outgoing:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._client.aclose()
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        timeout_s: float | None,
+        answer_bytes_max: int,
+        server_name: str = "",
+    ) -> OutgoingAnswer:
+        """Make one request.
+
+        Args:
+            timeout_s: for all of it; None: the caller bounds it.
+            answer_bytes_max: of the answer's body; with 0 only the status is awaited.
+            server_name: the name that a certificate must be of, where the URL has an address in its place.
+
+        Raises:
+            OSError: there was no answer, none in time, or none that is HTTP and short enough.
+        """
+        extensions = {"sni_hostname": server_name} if server_name else {}
+        text = bytearray()
+        try:
+            request = self._client.build_request(method, url, headers=headers, content=body, extensions=extensions, timeout=None)
+            async with asyncio.timeout(timeout_s):
+                answer = await self._client.send(request, stream=True)
+                try:
+                    if answer_bytes_max:
+                        async for part in answer.aiter_bytes():
+                            text += part
+                            if len(text) > answer_bytes_max:
+                                raise ConnectionError(f"the answer is longer than {answer_bytes_max} bytes")
+                finally:
+                    await answer.aclose()
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
+            raise _cause(error) from error
+        return OutgoingAnswer(answer.status_code, bytes(text))
+
+
+def _cause(error: BaseException) -> OSError:
+    """The error of the operating system or of TLS behind one of the client, or one that says the same."""
+    found: OSError = ConnectionError(str(error) or type(error).__name__)
+    behind: BaseException | None = error
+    while behind is not None:
+        found = behind if isinstance(behind, OSError) else found
+        behind = behind.__cause__ or behind.__context__
+    return found
