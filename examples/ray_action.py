@@ -14,6 +14,7 @@ import subprocess
 import sys
 import urllib.request
 from typing import Any
+from uuid import uuid4
 
 import ray
 
@@ -62,8 +63,8 @@ def main(address: str) -> None:
     ray.init(address, namespace="shop", log_to_driver=False)
     carts = Carts.options(name="carts", num_cpus=0).remote()  # type: ignore[attr-defined]
     for user, item in (("ann", "a lamp"), ("bob", "a chair")):
-        happened({"type": "cart.abandoned", "user": user, "data": {"item": item}})
-    paid = happened({"type": "order.paid", "user": "bob"})
+        happened({"type": "cart.abandoned", "user": user, "id": uuid4().hex, "data": {"item": item}})
+    paid = happened({"type": "order.paid", "user": "bob", "id": uuid4().hex})
     print(f"cancelled {paid['cancelled']}")
     print("touched", *ray.get(carts.touched.remote()))
 

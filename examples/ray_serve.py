@@ -45,9 +45,11 @@ class Renderer:
         await self.publisher.publish(user=user, type="render.done", id=f"{job}-done", data={"job": job, "url": f"/results/{job}"})
 
 
-async def show(user: str) -> None:
-    """What the user gets."""
+async def show(user: str, job: str) -> None:
+    """What the user gets of this job."""
     async for notification in listen(user):
+        if notification.data["job"] != job:
+            continue  # the end of an earlier one, which was not acknowledged
         print(notification.type, notification.data, flush=True)
         if notification.type == "render.done":
             return
@@ -58,8 +60,9 @@ def main() -> None:
     ray.init(address=sys.argv[1] if len(sys.argv) > 1 else "auto", log_to_driver=False)
     serve.start(proxy_location="Disabled")  # this example calls the deployment by its handle; over HTTP it is the same
     handle = serve.run(Renderer.bind(), name="renderer", route_prefix=None)
-    print(handle.render.remote(f"film-{uuid4().hex[:8]}", "film-maker").result())
-    asyncio.run(show("film-maker"))
+    job = f"film-{uuid4().hex[:8]}"
+    print(handle.render.remote(job, "film-maker").result())
+    asyncio.run(show("film-maker", job))
     serve.shutdown()
 
 

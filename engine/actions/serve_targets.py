@@ -6,7 +6,7 @@ refused for good.
 
     no handle --call--> handle         found in a thread: the first one imports Serve, which takes a second
     handle --the method raised--> handle
-    handle --anything else, and no answer in time--> no handle; it is shut down, as Serve may have been started anew
+    handle --anything else, and no answer in time--> no handle; it is shut down, and the next one is found at the Serve that runs then
 
 As with actors, whoever writes the rules file trusts its targets: Ray unpickles in the engine's process what they raise and return.
 """
@@ -65,9 +65,21 @@ def _find(target: ServeTarget) -> Any:
     except ImportError as error:
         raise ActionFailed(f"Ray Serve is not installed where the engine runs: {error}", final=True) from error
     try:
+        forget_controller()
         return serve.get_deployment_handle(target.deployment, app_name=target.app)
     except Exception as error:
         raise ActionFailed(f"no Ray Serve in the engine's cluster: {error}"[:REASON_CHARS_MAX]) from error
+
+
+def forget_controller() -> None:
+    """Have Serve look its controller up for the next handle.
+
+    It keeps the controller, and every handle it has given, for the life of the process. After a shutdown, and another start, these answer
+    `DeploymentUnavailableError` for ever. No public call forgets them.
+    """
+    from ray.serve import context
+
+    context._set_global_client(None)  # type: ignore[no-untyped-call]
 
 
 async def _shut_down(handle: Any) -> None:

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import ray
 
+from engine.actions.serve_targets import forget_controller
 from engine.actors.text_groups import MISSING, ModelMissing, TextGroups
 from engine.config import Config
 
@@ -134,6 +135,7 @@ def _serve_handle(model: str) -> Callable[[], Any]:
     def find() -> Any:
         from ray import serve
 
+        forget_controller()
         return serve.get_app_handle(model.removeprefix(SERVE))
 
     return find

@@ -101,7 +101,8 @@ async def test_a_method_that_does_not_take_the_call_is_refused_for_good(actors: 
 
 
 # -- a whole engine ------------------------------------------------------------------------------------------------------
-async def test_the_example_acts_when_its_rule_fires_and_not_when_it_was_cancelled(engine: RunningEngine) -> None:
+@pytest.mark.parametrize("run", [1, 2])
+async def test_the_example_acts_when_its_rule_fires_and_not_when_it_was_cancelled(engine: RunningEngine, run: int) -> None:
     env = {"ENGINE_URL": engine.url, "ENGINE_TOKEN": engine.token("shop", "publish"), "RAY_AUTH_MODE": "token"}
     example = await asyncio.create_subprocess_exec(
         sys.executable, str(EXAMPLE), engine.state["ray_address"],

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,6 +32,7 @@ class Deployment:
     def __init__(self) -> None:
         self.found = 0
         self.shut_down = 0
+        self.forgotten: list[None] = []
         self.given: list[tuple[str, Any]] = []
         self.raises: list[Exception] = []
         self.silent = False
@@ -65,6 +66,7 @@ def deployment(monkeypatch: pytest.MonkeyPatch) -> Deployment:
         return made
 
     serve.get_deployment_handle = get_deployment_handle
+    serve.context = SimpleNamespace(_set_global_client=made.forgotten.append)
     monkeypatch.setitem(sys.modules, "ray.serve", serve)
     monkeypatch.setattr("ray.serve", serve, raising=False)
     return made
@@ -104,7 +106,7 @@ async def test_after_any_other_failure_and_after_silence_the_handle_is_a_new_one
     assert deployment.shut_down == 2
     deployment.silent = False
     await targets.call(TARGET, ACTION)
-    assert deployment.found == 3
+    assert deployment.found == len(deployment.forgotten) == 3
 
 
 async def test_a_cluster_without_serve_may_have_it_later_and_an_engine_without_it_gives_up(
@@ -120,7 +122,8 @@ async def test_a_cluster_without_serve_may_have_it_later_and_an_engine_without_i
 
 # -- a whole engine ------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
-async def test_the_example_is_called_and_called_again_after_it_failed(engine: RunningEngine) -> None:
+@pytest.mark.parametrize("run", [1, 2])  # Serve is shut down in between
+async def test_the_example_is_called_and_called_again_after_it_failed(run: int, engine: RunningEngine) -> None:
     if importlib.util.find_spec("grpc_reflection") is None:
         missing("Ray Serve: install ray[serve]")
     env = {"ENGINE_URL": engine.url, "ENGINE_TOKEN": engine.token("shop", "publish"), "RAY_AUTH_MODE": "token"}

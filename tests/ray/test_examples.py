@@ -24,6 +24,9 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
+TWICE = pytest.mark.parametrize("run", [1, 2])
+"""Whoever tries an example tries it again, on the same engine."""
+
 
 def output_of(engine: RunningEngine, example: str) -> list[str]:
     done = subprocess.run(
@@ -35,27 +38,61 @@ def output_of(engine: RunningEngine, example: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_task_publishes_once_and_its_driver_listens(engine: RunningEngine) -> None:
+@TWICE
+def test_a_task_publishes_once_and_its_driver_listens(engine: RunningEngine, run: int) -> None:
     lines = [line for line in output_of(engine, "ray_task.py") if " model.trained " in line]
     assert sorted(line.partition("{")[2] for line in lines) == [
         f"'model': {model}, 'accuracy': {0.9 + model / 100}}}" for model in range(3)
     ]
-    assert [line.split(" ")[0] for line in lines] == ["1", "2", "3"]
+    assert [line.split(" ")[0] for line in lines] == [str(3 * run - 2), str(3 * run - 1), str(3 * run)]
 
 
-def test_a_dataset_is_published_row_by_row(engine: RunningEngine) -> None:
+@TWICE
+def test_a_dataset_is_published_row_by_row(engine: RunningEngine, run: int) -> None:
     if importlib.util.find_spec("pyarrow") is None or importlib.util.find_spec("pandas") is None:
         missing("Ray Data: install ray[data]")
     lines = output_of(engine, "ray_data.py")
-    assert "written: {'accepted': 1000}" in lines
+    assert f"written: {{'{'accepted' if run == 1 else 'duplicate'}': 1000}}" in lines
     assert "reports/2 user-2 duplicate" in lines
 
 
-def test_events_of_users_become_a_dataset(engine: RunningEngine) -> None:
+@TWICE
+def test_events_of_users_become_a_dataset(engine: RunningEngine, run: int) -> None:
     if importlib.util.find_spec("pyarrow") is None or importlib.util.find_spec("pandas") is None:
         missing("Ray Data: install ray[data]")
     counted = [line.split(" times ") for line in output_of(engine, "ray_events.py")]
     assert sum(int(count) for count, event in counted if event == "connect") >= 3
+
+
+@TWICE
+async def test_the_quickstart_publishes_and_listens(engine: RunningEngine, tmp_path_factory: pytest.TempPathFactory, run: int) -> None:
+    folder = tmp_path_factory.getbasetemp() / "quickstart"  # it keeps its cursor in the working directory
+    folder.mkdir(exist_ok=True)
+
+    def started(example: str, token: str) -> subprocess.Popen[str]:
+        env = os.environ | {"ENGINE_URL": engine.url, "ENGINE_TOKEN": token, "PYTHONPATH": os.fspath(CHECKOUT), "PYTHONUNBUFFERED": "1"}
+        command = dying_with_parent([sys.executable, CHECKOUT / "examples" / example, "quick"])
+        return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, text=True)
+
+    published, _ = await asyncio.to_thread(started("quickstart_publish.py", engine.token("app", "publish")).communicate, None, 60)
+    assert [word for word in ("accepted", "scheduled") if word not in published] == []
+    with started("quickstart_listen.py", engine.token("quick")) as listener:
+        assert listener.stdout is not None
+        received = iter(listener.stdout.readline, "")
+        lines = await asyncio.to_thread(lambda: [next(line for line in received if kind in line) for kind in ("post.liked", "survey.ask")])
+        listener.send_signal(signal.SIGINT)
+    assert [line.split()[0] for line in lines] == [str(2 * run - 1), str(2 * run)]
+
+
+@TWICE
+def test_recorded_webhooks_are_replayed_once(engine: RunningEngine, run: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "engine", "replay", CHECKOUT / "examples" / "github" / "deliveries.jsonl.gz", "--user-prefix", "replayed-"],
+        env=os.environ | {"ENGINE_URL": engine.url, "ENGINE_TOKEN": engine.token("app", "publish")},
+        cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert ("duplicate" in done.stdout) == (run == 2), done.stdout
 
 
 def test_the_funnel_of_each_rule_is_read_from_the_history(engine: RunningEngine, tmp_path: Path) -> None:
@@ -90,7 +127,8 @@ def test_the_funnel_of_each_rule_is_read_from_the_history(engine: RunningEngine,
     assert (found["other"]["triggered"], found["other"]["sent"], found["other"]["acted"]) == ("1", "1", "1")
 
 
-def test_a_deployment_of_serve_tells_its_user_the_progress_and_the_end(engine: RunningEngine) -> None:
+@TWICE
+def test_a_deployment_of_serve_tells_its_user_the_progress_and_the_end(engine: RunningEngine, run: int) -> None:
     if importlib.util.find_spec("grpc_reflection") is None:
         missing("Ray Serve: install ray[serve]")
     lines = [line for line in output_of(engine, "ray_serve.py") if line.startswith("render.")]
