@@ -38,6 +38,7 @@ Timers in quarantine count on: they are still stored, and whose they are may not
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -248,7 +249,7 @@ class TimerStore:
             entry.settle(UNAVAILABLE, detail="the id changes hands")
         for result, of_part in zip(done, entries, strict=True):
             result.answers = [entry.answer for entry in of_part if entry.answer is not None]
-        await self._extend_ids([entry for part in entries for entry in part])
+        await self._extend_ids([entry for part in entries for entry in part], work)
         await self._release_ids([entry for part in entries for entry in part])
         await self._quarantine({part.partition: part.quarantined for part in done if part.quarantined})
         return done
@@ -266,8 +267,8 @@ class TimerStore:
         return [self._done(part, of_part, reply) for part, of_part, reply in zip(work, entries, of_parts, strict=True)]
 
     # -- Ids given by callers. -----------------------------------------------------------------------------------------
-    async def _extend_ids(self, entries: Sequence[_TurnEntry]) -> None:
-        """Let the ids of timers that were moved last as long as these. Raises StorageUnavailable."""
+    async def _extend_ids(self, entries: Sequence[_TurnEntry], work: Sequence[StoreWork]) -> None:
+        """Let the ids of timers that were moved, or deferred by a shard, last as long as these. Raises StorageUnavailable."""
         moved = [
             timer
             for entry in entries
@@ -275,9 +276,22 @@ class TimerStore:
             for timer in entry.answer.timers
             if topic_of(timer.key) is None
         ]
+        for part in work:
+            moved += await self._deferred(part) if part.moved else ()
         if moved:
             pairs = [(timer.key, timer.envelope.id) for timer in moved]
             await self._ids.extend(pairs, [_value(timer) for timer in moved], [-(-timer.due_ms // 1000) for timer in moved])
+
+    async def _deferred(self, part: StoreWork) -> list[Timer]:
+        """The timers of users that shards have deferred, as far as they can be read. Raises StorageUnavailable."""
+        client: Any = self._client
+        with _storage("ids"):
+            stored = await client.execute_command("HMGET", timer_key(part.partition), *part.moved)
+        found = []
+        for (sid, (due_ms, _)), packed in zip(part.moved.items(), stored, strict=True):
+            with contextlib.suppress(CorruptRecord):  # whatever reads it next reports it
+                found.append(_read(sid, b"%d" % due_ms, packed))
+        return [timer for timer in found if topic_of(timer.key) is None]
 
     async def _take_ids_of_audiences(self, entries: Sequence[_TurnEntry]) -> None:
         """Store the ids of broadcasts, and answer or redirect the requests whose id is stored."""

@@ -543,6 +543,17 @@ async def test_a_moved_timer_takes_its_id_along(simulated: SimulatedClient) -> N
     assert (again.status, again.detail) == (DUPLICATE, timer("a").sid)
 
 
+async def test_a_timer_that_its_shard_has_deferred_takes_its_id_along(simulated: SimulatedClient) -> None:
+    hold = await _hold(simulated)  # type: ignore[arg-type]
+    await hold.schedule(timer("a", NOW + 1000, id="mine"), timer("b", NOW + 1000, id="other"), idempotent=True)
+    later_ms = NOW + 3 * DAY_S * 1000
+    gone = timer_id(KEY, "gone")
+    work = StoreWork(PARTITION, NOW + 1000, {}, [], moved={timer("a").sid: (later_ms, KEY), gone: (later_ms, KEY)})
+    await hold.store.apply([work], NOW + 1000)
+    simulated.now_ms = later_ms
+    assert [await _is_known(simulated, id) for id in ("mine", "other")] == [True, False]
+
+
 async def test_a_cancelled_timer_stays_cancelled_as_long_as_its_id_lives(simulated: SimulatedClient) -> None:
     due_ms = NOW + 7 * DAY_S * 1000
     hold = await _hold(simulated)  # type: ignore[arg-type]
