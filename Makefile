@@ -1,6 +1,6 @@
 # Everything a person does with this repository. `make` alone explains.
 .DEFAULT_GOAL := help
-.PHONY: help run test check sim oldest fuzz format static bench profile clean lock browser database typescript react
+.PHONY: help run test check sim oldest fuzz described format static bench profile clean lock browser database typescript react
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 # The modules of this repository are compiled once, not in every process of every engine, whatever the environment wants.
