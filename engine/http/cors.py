@@ -13,10 +13,12 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.config import Config
-from engine.http.problems import forbidden, problem_response
+from engine.http.problems import Problem, forbidden, problem_response
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _PREFLIGHT_AGE_S: Final = 600
+_ORIGIN_CHARS_MAX: Final = 200
+_THIS_MACHINE: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 _METHODS: Final = b"GET, HEAD, POST, PUT, PATCH, DELETE"
 _HEADERS: Final = b"authorization, content-type, last-event-id, x-client-id, x-last-seq, if-match"
 _EXPOSED: Final = b"retry-after, www-authenticate, etag"
@@ -56,7 +58,7 @@ class CrossOrigin:
                 await self._app(scope, receive, send)
             return
         if not origin_allowed(origin.decode("latin-1"), host.decode("latin-1"), self._config):
-            await problem_response(forbidden("this origin is not allowed"))(scope, receive, send)
+            await problem_response(not_allowed(origin.decode("latin-1")))(scope, receive, send)
             return
         allow = [
             (b"access-control-allow-origin", origin),
@@ -87,8 +89,9 @@ def origin_allowed(origin: str | None, host: str, config: Config) -> bool:
 
     Args:
         origin: the `Origin` header (RFC 6454, section 7), None when there is none.
-        host: the `Host` header: pages that the engine serves are always allowed.
-        config: with `allowed_origins`, each `scheme://host[:port]` or `*`.
+        host: the `Host` header: pages that the engine serves are always allowed, and on an engine for one machine those that others
+            serve on it: a page under development.
+        config: with `allowed_origins`, each `scheme://host[:port]` or `*`; and `host`.
     """
     if origin is None or "*" in config.allowed_origins:
         return True
@@ -97,7 +100,14 @@ def origin_allowed(origin: str | None, host: str, config: Config) -> bool:
         return False
     scheme, name, port = asked
     own = _origin_parts(f"{scheme}://{host}")
-    return (own is not None and own[1:] == (name, port)) or any(_origin_parts(listed) == asked for listed in config.allowed_origins)
+    if own is not None and (own[1:] == (name, port) or (config.host in _THIS_MACHINE and {own[1], name} <= _THIS_MACHINE)):
+        return True
+    return any(_origin_parts(listed) == asked for listed in config.allowed_origins)
+
+
+def not_allowed(origin: str) -> Problem:
+    """What the developer of a page is told."""
+    return forbidden(f"pages of {origin[:_ORIGIN_CHARS_MAX]!r} may not use this engine: add their origin to the setting allowed_origins")
 
 
 def _origin_parts(origin: str) -> tuple[str, str, int] | None:

@@ -31,8 +31,8 @@ from engine.config import Config
 from engine.core.model.routing import mailbox_key
 from engine.gateway.connection import Cursor, parse_cursor, wants_counts
 from engine.gateway.gateway import Gateway
-from engine.http.cors import origin_allowed
-from engine.http.problems import bad_request, forbidden
+from engine.http.cors import not_allowed, origin_allowed
+from engine.http.problems import bad_request
 from engine.transports.publisher_socket import PublisherSocket
 from engine.transports.websocket_protocol import Verify
 from engine.transports.websocket_transport import DirectWebSocket
@@ -181,4 +181,4 @@ class Sockets:
         if origin is None:
             return
         if not origin_allowed(origin.decode("latin-1"), headers.get(b"host", b"").decode("latin-1"), self._config):
-            raise forbidden("this origin is not allowed")
+            raise not_allowed(origin.decode("latin-1"))

@@ -38,6 +38,36 @@ def test_only_the_engines_own_pages_and_listed_origins_are_allowed(origin: str |
     assert origin_allowed(origin, host, config("https://app.example")) is allowed
 
 
+@pytest.mark.parametrize(
+    ("origin", "host", "listens_on", "allowed"),
+    [
+        ("http://localhost:3000", "127.0.0.1:8000", "127.0.0.1", True),
+        ("http://127.0.0.1:5173", "localhost:8000", "localhost", True),
+        ("http://[::1]:3000", "[::1]:8000", "::1", True),
+        ("http://localhost:3000", "engine.example", "127.0.0.1", False),  # behind a proxy
+        ("http://localhost:3000", "127.0.0.1:8000", "0.0.0.0", False),
+        ("http://localhost.evil.example", "127.0.0.1:8000", "127.0.0.1", False),
+        ("http://app.example", "127.0.0.1:8000", "127.0.0.1", False),
+    ],
+)
+def test_pages_that_this_machine_serves_may_use_an_engine_that_only_it_reaches(
+    origin: str, host: str, listens_on: str, allowed: bool
+) -> None:
+    assert origin_allowed(origin, host, Config(jwt_secret="s" * 32, host=listens_on)) is allowed
+
+
+async def test_a_page_that_is_refused_learns_its_origin_and_the_setting() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/v1/poll", "headers": [(b"origin", b"https://app.example"), (b"host", b"x")]}
+    await CrossOrigin(None, config())(scope, None, send)  # type: ignore[arg-type]  # it is not reached
+    assert b"'https://app.example'" in sent[1]["body"]
+    assert b"allowed_origins" in sent[1]["body"]
+
+
 def test_a_star_allows_every_origin() -> None:
     assert origin_allowed("https://anywhere.example", "x", config("*"))
 
