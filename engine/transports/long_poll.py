@@ -32,7 +32,7 @@ class Poll(Connection):
     def __init__(self, gateway: Gateway, owner: Principal, cursor: Cursor, device: str) -> None:
         super().__init__(gateway, owner, wire.POLL, cursor, device)
         self._messages: list[bytes] = []
-        self._early: list[bytes] = []
+        self._early: dict[int, bytes] = {}  # by number
         self._gaps: list[dict[str, int]] = []
         self._expecting = True
         self._waited = False  # the requested time has passed
@@ -74,7 +74,8 @@ class Poll(Connection):
         if not self.welcomed:
             raise unavailable("no answer in time", 1)
         gaps = b"" if not self._gaps else b',"gaps":%b' % msgspec.json.encode(self._gaps)
-        early = b"" if not self._early else b',"early":[%b]' % b",".join(self._early)
+        copies = [body for seq, body in self._early.items() if seq > self._seq]  # others were sent in their place meanwhile
+        early = b"" if not copies else b',"early":[%b]' % b",".join(copies)
         return b'{"messages":[%b],"last_event_id":"%b-%d","resumed":"%b"%b%b}' % (
             b",".join(self._messages),
             self.epoch.encode(),
@@ -101,7 +102,7 @@ class Poll(Connection):
 
     def on_early(self, messages: Sequence[tuple[int, int, bytes]]) -> None:
         """Keep early copies for the answer. They do not end the wait: a message or gap before them follows."""
-        self._early += [early_bytes(*message) for message in messages]
+        self._early.update((message[0], early_bytes(*message)) for message in messages)
 
     def on_gap(self, first: int, last: int) -> None:
         """Answer with the gap. Messages after it in the same batch are in the answer too: the waiting task runs after the batch."""

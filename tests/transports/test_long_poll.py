@@ -32,6 +32,19 @@ async def test_a_poll_answers_at_once_when_something_is_pending() -> None:
         await until(lambda: world.shard.of(wire.Detach))
 
 
+async def test_an_early_copy_whose_place_the_answer_reaches_is_left_out() -> None:
+    async with edge_world() as world:
+        waiting = asyncio.ensure_future(poll(world, wait=30))
+        await until(lambda: world.shard.attached)
+        (conn,) = world.shard.attached
+        bodies = [(seq, 1, b'"id":"m%d"' % seq) for seq in (1, 2, 3)]
+        world.shard.say(wire.DeliverEarly(conn, bodies[1:]), wire.Deliver(conn, bodies[:2]))
+        answer = await waiting
+    assert [message["seq"] for message in answer["messages"]] == [1, 2]
+    assert [message["seq"] for message in answer["early"]] == [3]
+    assert answer["last_event_id"] == f"{EPOCH}-2"
+
+
 async def test_the_next_poll_acknowledges_and_waits_for_what_comes() -> None:
     async with edge_world() as world:
         await world.publish(count=2)

@@ -516,7 +516,7 @@ class Mailbox:
                     connection.exhausted = {seq: known for seq, known in connection.exhausted.items() if seq not in self.acked}
         self._advance()
         if by is not None and highest:
-            self._settle_gaps(highest)
+            self._settle_gaps(min(highest, by.sent))  # gaps below an early copy are not announced yet
         return result
 
     def _settle_gaps(self, seq: int) -> None:

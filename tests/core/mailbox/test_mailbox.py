@@ -85,6 +85,7 @@ def test_a_short_gap_above_a_pending_message_is_settled_by_an_acknowledgement_be
     mailbox = mailbox_of(4)
     connection = mailbox.connections["e", 1] = Attachment(("e", 1), WEBSOCKET, "s", "", 0, 0)
     mailbox.supersede(2)
+    send(mailbox, connection, 0, LIMITS, hold_low=False)
     mailbox.settle([3], connection, 0, POLICY)
     assert (mailbox.floor, mailbox.gone, mailbox.acked) == (0, [], {2, 3})
     mailbox.settle([1], connection, 0, POLICY)
@@ -212,10 +213,13 @@ class Numbers(RuleBasedStateMachine):
     def acknowledge(self, number: int, backs: list[int]) -> None:
         seqs = [self.mailbox.head - back for back in backs]
         handled = [seq for seq in seqs if self.state.get(seq) in (PENDING, DYING)]
-        self.mailbox.settle(seqs, self.connection(number) if number else None, self.now_ms, POLICY)
+        connection = self.connection(number) if number else None
+        said = min(max(handled, default=0), connection.sent) if connection else 0
+        gaps = [(first, last) for first, last in self.mailbox.gone if last < said]
+        self.mailbox.settle(seqs, connection, self.now_ms, POLICY)
         self.become(handled, SETTLED, PENDING, DYING)
-        if number and handled:
-            self.become(range(1, max(handled)), SETTLED, GONE)  # a gap is said before anything after it
+        for first, last in gaps:
+            self.become(range(first, last + 1), SETTLED, GONE)  # a gap is said before anything after it
 
     @rule(backs=st.lists(back, min_size=1, max_size=2))
     def refuse(self, backs: list[int]) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from engine.core.model.constants import HIGH, LOW
 from engine.core.model.routing import slot_of
 from engine.core.shard import connections
-from engine.core.wire.records import OVERLOADED, Attach, Erase, Moved, Nack, NacksStored, Refuse, Rejected, Settled
+from engine.core.wire.records import OVERLOADED, Attach, Erase, GapRange, Moved, Nack, NacksStored, Refuse, Rejected, Settled
 from tests.support.shard_world import EDGE, World, delivered, of
 
 
@@ -206,3 +207,18 @@ def test_requests_to_refuse_are_limited(monkeypatch: pytest.MonkeyPatch) -> None
     world.tell(Refuse(8, "t:u", ["a"], "cannot"), Refuse(9, "t:u", ["b"], "cannot"))
     assert [(one.ref, one.status) for one in of(world.said(), Rejected)] == [(9, OVERLOADED)]
     assert of(world.settle(), Settled) == [Settled(8)]
+
+
+# -- early copies ------------------------------------------------------------------------------------------------------
+def test_acknowledging_an_early_copy_leaves_the_gaps_below_it_to_be_announced() -> None:
+    world = World(window=1, conflate_offline_min=1)
+    world.attach(1, early=True)
+    for id, priority, collapse in (("a", LOW, ""), ("b", LOW, "k"), ("c", LOW, "k"), ("d", HIGH, "")):
+        world.post(id=id, priority=priority, collapse=collapse)
+        world.settle()
+    world.ack_ids(1, "d")
+    world.settle()
+    world.ack_ids(1, "a")
+    said = world.settle()
+    assert of(said, GapRange) == [GapRange(1, 2, 2)], "the newer message of its key replaced it"
+    assert delivered(said) == [(3, 1)]
