@@ -593,6 +593,21 @@ class Books:
         to.times[seq] += 1
         self.seen["shown"] += 1
 
+    def copied(self, to: Receiving, seq: int, id: str) -> None:
+        """A client is shown an early copy."""
+        user = to.user
+        message = user.messages.get(seq)
+        if message is None or message.id != id or user.shown.setdefault(seq, id) != id:
+            raise Violation(f"[2] {to.name} is shown an early copy of {id} as {seq}, which is {message and message.id}", user.key)
+        if to.high < 0 or (seq <= to.high and seq not in to.seen and seq not in to.passed):  # else a repeat, of a new incarnation
+            raise Violation(f"order: {to.name} at {to.high} is shown an early copy of {seq}", user.key)
+        if not message.high:
+            raise Violation(f"{to.name} is shown an early copy of {seq}, which is not of high priority", user.key)
+        if id in user.unavailable and not user.open_attempts[id]:
+            raise Violation(f"[1] {id} of {user.key} was answered 503, and {to.name} is shown it", user.key)
+        user.told = max(user.told, seq)
+        self.seen["early copies"] += 1
+
     def _may_skip(self, to: Receiving, seq: int) -> bool:
         user = to.user
         if user.has_handled(seq) or any(first <= seq <= last for first, last in to.gaps):

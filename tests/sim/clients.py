@@ -238,7 +238,14 @@ class Link:
                 books.gap(receiving, part["from"], part["to"])
             else:
                 books.received(receiving, part["seq"], part["attempt"], part["id"])
+        self.copies(data.get("early", ()))
         self.device.polled(self, last, [message["seq"] for message in data["messages"]])
+
+    def copies(self, messages: Sequence[dict[str, Any]]) -> None:
+        """Early copies have arrived."""
+        for message in messages:
+            self.device.books.copied(self.receiving, message["seq"], message["id"])
+            self.device.copied(self, message["seq"], message["id"])
 
     def take(self, frame: dict[str, Any]) -> None:
         kind = frame["type"]
@@ -247,6 +254,8 @@ class Link:
             for message in frame["messages"]:
                 books.received(self.receiving, message["seq"], message["attempt"], message["id"])
             self.device.got(self, [(message["seq"], message["id"]) for message in frame["messages"]])
+        elif kind == "early":
+            self.copies(frame["messages"])
         elif kind == "welcome":
             books.welcomed(self.receiving, frame["seq"], frame["from"], frame["resumed"], self.cursor)
             self.device.welcomed(self, frame["from"] - 1)
@@ -303,6 +312,8 @@ class Device:
         self._handled = 0  # everything up to here is handled, on this device or elsewhere
         self._unacked: dict[int, str] = {}  # received, not acknowledged yet
         self._healed = False
+        self._settles_early = Random(f"{seed}:takes early").random() < 0.25
+        self._early_rng = Random(f"{seed}:{self.name}:early")
         self._later(self.rng.random() * 0.3, self._connect)
 
     def _later(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
@@ -416,6 +427,26 @@ class Device:
         elif self.rng.random() < 0.4:
             delay_s = self.rng.random() * 0.03
         self._later(delay_s, self._acknowledge, link)
+
+    def copied(self, link: Link, seq: int, id: str) -> None:
+        """An early copy: in some worlds it is acknowledged or refused by its id, or left to come in its place."""
+        way = self._early_rng.random()
+        if self._settles_early and way < 0.75:
+            delay_s = 0.0 if link.kind == POLL else self._early_rng.choice((0.001, 0.01, 0.3))
+            self._later(delay_s, self._settle_copy, link, seq, id, way > 0.6 and link.kind == WEBSOCKET)
+
+    def _settle_copy(self, link: Link, seq: int, id: str, refused: bool) -> None:
+        if link.kind != POLL and (link is not self.link or link.over):
+            return
+        if refused:
+            self.books.refuses(self.book.key, [seq])
+            self.books.seen["early copies refused"] += 1
+            frame = msgspec.json.encode({"type": "nack", "ids": [id], "reason": "simulated"})
+            link.wire.to_edge(lambda: link.peer.text(frame))
+        else:
+            self.books.acknowledges(self.book.key, 0, [seq])
+            self.books.seen["early copies acked"] += 1
+            self._say_ids(link, [id])
 
     def polled(self, link: Link, last: int, seqs: Sequence[int]) -> None:
         """A poll is answered: the next one presents its cursor."""

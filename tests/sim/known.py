@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from engine.core.journal.journal_records import StoredMessage
+from engine.core.model.constants import HIGH
 from tests.sim.broadcastbook import Taken
 from tests.sim.choicebook import Choices
 from tests.sim.inboxbook import InboxBook
@@ -24,13 +25,28 @@ class Violation(AssertionError):
 class Message:
     """One number of a user, as the journal has it."""
 
-    __slots__ = ("body", "collapse", "count", "expires_ms", "id", "inbox_only", "pos", "replaced", "retain", "seq", "supersedes", "timer")
+    __slots__ = (
+        "body",
+        "collapse",
+        "count",
+        "expires_ms",
+        "high",
+        "id",
+        "inbox_only",
+        "pos",
+        "replaced",
+        "retain",
+        "seq",
+        "supersedes",
+        "timer",
+    )
 
     def __init__(self, stored: StoredMessage) -> None:
         self.collapse = stored.envelope.collapse
         self.count = stored.count
         self.supersedes = stored.supersedes
         self.replaced = False  # a newer one stands for it
+        self.high = stored.envelope.priority == HIGH
         self.pos = stored.pos  # of a broadcast
         self.seq = stored.seq
         self.id = stored.envelope.id

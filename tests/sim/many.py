@@ -18,7 +18,8 @@ SEEDS = 100
 
 SIGHTS = (
     "accepted", "duplicate", "503", "rolled back", "contradictions refused", "scheduled", "timers fired", "cancelled",
-    "shown", "repeats", "gaps", "revoked", "refused", "nacked", "resumed new", "resumed ok", "resumed gap", "odd cursors",
+    "shown", "early copies", "early copies acked",
+    "early copies refused", "repeats", "gaps", "revoked", "refused", "nacked", "resumed new", "resumed ok", "resumed gap", "odd cursors",
     "429", "counted", "merged", "answered merged", "windows closed", "conflated", "pressure 1", "pressure 2", "pressure 3", "spilled low",
     "limited", "suppressed", "answered suppressed", "broadcasts", "announced", "adopted", "subscribed", "broadcasts dropped",
     "acked by ids", "acked twice", "vanished", "recoveries", "fenced", "clock set back", "zombies woken", "groups trimmed", "pages",

@@ -344,6 +344,22 @@ def an_acknowledgement_is_forgotten() -> Any:
 
 
 @mutation
+def an_early_copy_settles_the_gaps_below_it() -> Any:
+    original = Mailbox.settle
+
+    def settle(self: Mailbox, seqs: Any, by: Attachment | None, *rest: Any) -> Any:
+        if by is None:
+            return original(self, seqs, by, *rest)
+        sent, by.sent = by.sent, max(by.sent, *seqs, 0)
+        try:
+            return original(self, seqs, by, *rest)
+        finally:
+            by.sent = sent
+
+    return patched(Mailbox, "settle", settle)
+
+
+@mutation
 def gaps_are_not_announced() -> Any:
     original = Delivery._send
 
