@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 from engine.actors.actor_process import RETRY_S
+from engine.core.mailbox.broadcast_log import Channel
 from engine.core.model.message import timer_effect_id
 from engine.core.shard.shard import ShardCore
 from engine.errors import StorageUnavailable
@@ -31,36 +32,51 @@ class BroadcastFollower:
         self._core = core
         self._broadcast_audience = core.broadcast_audience
         self._look = True  # for entries that have left, with the next read
+        self._left: list[Dropped] = []  # and is not followed yet
+        self._horizon = 0  # losses up to it may be forgotten; 0: it is followed
         self._drops = -1  # the number of the last drop that the mirror has followed; -1 before the first
 
     async def catch_up(self, *, wait: bool = False) -> None:
         """Read everything after the mirror's head; with `wait`, the first read blocks until there is something or it times out.
 
+        What has left the log is asked for after each read, and followed in the same step as what was read: no mailbox may pass an entry
+        that is gone without hearing of it. What left from behind the head waits until all before it is read.
+
         Raises:
             StorageUnavailable
         """
-        left: list[Dropped] = []
-        drops, horizon, more = self._drops, 0, True
-        look, self._look = self._look, True  # again, if this fails
+        audience, more = self._broadcast_audience, True
         while more:
-            dropped: Sequence[Dropped] | None = ()
-            if look:
-                # What has left is asked for before the read, and followed once all is read: what is still there of before it is known then.
-                dropped, newest = await self._broadcasts.dropped(max(drops, 0))
-                if drops < 0 or dropped is None:
-                    lost, horizon = await self._broadcasts.lost()
-                    left += (Dropped(pos, channel) for channel, pos in lost.items())
-                drops = newest
-            broadcasts, reached = await self._broadcasts.read(self._broadcast_audience.log.head, wait=wait)
-            self._broadcast_audience.read(broadcasts, reached, await self._broadcasts.first() if broadcasts else 0)
-            if dropped is None:
-                dropped = [Dropped(pos, None) for pos in self._broadcast_audience.log.not_among(await self._broadcasts.positions())]
-            left += dropped
-            look = more = bool(broadcasts)  # an append evicts
-            wait = False
-        if left or horizon:
-            self._broadcast_audience.lose(left, horizon)
-        self._drops, self._look = drops, False
+            known, horizon_known = len(self._left), self._horizon  # before the read
+            broadcasts, reached = await self._broadcasts.read(audience.log.head, wait=wait)
+            first = await self._broadcasts.first() if broadcasts else 0
+            there = await self._ask_what_left() if broadcasts or self._look else None
+            # -- one step
+            audience.read(broadcasts, reached, first)
+            if there is not None:
+                self._left += (Dropped(pos, None) for pos in audience.log.not_among(there))
+            head = audience.log.head
+            due = [dropped for at, dropped in enumerate(self._left) if dropped.pos <= head or (not broadcasts and at < known)]
+            settled = self._horizon <= head or (not broadcasts and self._horizon == horizon_known)
+            horizon = self._horizon if settled else 0
+            if due or horizon:
+                audience.lose(due, horizon)
+                self._left = [dropped for dropped in self._left if dropped.pos > audience.log.head]
+                self._horizon -= horizon
+            more, wait = bool(broadcasts or self._left or self._horizon), False
+
+    async def _ask_what_left(self) -> list[int] | None:
+        """Note what has left the log since the last time. Returns the positions of what is there when that is not known."""
+        dropped, newest = await self._broadcasts.dropped(max(self._drops, 0))
+        lost: Mapping[Channel, int] = {}
+        horizon, there = 0, None
+        if self._drops < 0 or dropped is None:
+            lost, horizon = await self._broadcasts.lost()
+        if dropped is None:
+            there = await self._broadcasts.positions()
+        self._left += (*(dropped or ()), *(Dropped(pos, channel) for channel, pos in lost.items()))
+        self._drops, self._look, self._horizon = newest, False, max(self._horizon, horizon)
+        return there
 
     async def run(self, on_read: Callable[[], None]) -> None:
         """Follow the log until cancelled.

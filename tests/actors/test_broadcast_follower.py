@@ -125,6 +125,24 @@ async def test_it_learns_what_left_the_log_before_it_could_read_it_and_what_had_
     assert successor.held == ["a"]
 
 
+async def test_nobody_passes_what_left_the_log_before_its_loss_is_known(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    (first,) = await shard.append("a")
+    await shard.follower.catch_up()
+    audience, seen = shard.core.broadcast_audience, []
+    read = audience.read
+
+    def reading(*arguments: Any) -> None:
+        read(*arguments)
+        look = lambda: seen.append((audience.log.head, [lost.pos for lost in audience.log.lost_after("t", "", first)]))  # noqa: E731
+        asyncio.get_running_loop().call_soon(look)  # as a group that takes what is due
+
+    monkeypatch.setattr(audience, "read", reading)
+    gone, last = await shard.append("b", "c")
+    await shard.log.drop([gone])
+    await shard.follower.catch_up()
+    assert seen[0] == (last, [gone])
+
+
 async def test_a_follower_that_missed_more_drops_than_are_stored_reads_them_anew(redis_server: RedisServer) -> None:
     client = connect(Config(redis_url=redis_server.url))
     shard = Shard(client, broadcasts_max=3)
