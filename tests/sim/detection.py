@@ -81,7 +81,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "what_was_under_way_when_a_link_broke_is_sent_again_on_the_next_session": (1339, 1716),
     "a_scheduler_keeps_its_partitions_when_the_slot_map_moves_them": (7,),
     "who_gets_partitions_does_not_read_their_timers": (4,),
-    "who_gets_partitions_does_not_know_how_far_their_timers_were_claimed": (176,),
+    "who_gets_partitions_does_not_know_how_far_their_timers_were_claimed": (2015, 2064),
     "slots_go_while_something_of_them_is_under_way": (66,),
     "a_slot_goes_without_its_last_pages": (17,),
     "edges_do_not_hear_that_a_slot_goes": (128,),
