@@ -28,11 +28,10 @@ class Outgoing:
     Args:
         tls: verifies certificates; by default by the system's authorities.
         proxies: whether the proxies of the environment are used, `HTTPS_PROXY` and so on.
-        kept: connections that are kept between requests.
     """
 
-    def __init__(self, tls: ssl.SSLContext | None = None, *, proxies: bool, kept: int = 0) -> None:
-        limits = httpx.Limits(max_connections=_CALLS_MAX, max_keepalive_connections=kept)
+    def __init__(self, tls: ssl.SSLContext | None = None, *, proxies: bool) -> None:
+        limits = httpx.Limits(max_connections=_CALLS_MAX, max_keepalive_connections=0)  # each request has a connection of its own
         self._client = httpx.AsyncClient(verify=tls or ssl.create_default_context(), trust_env=proxies, limits=limits)
 
     async def __aenter__(self) -> Outgoing:

@@ -38,10 +38,9 @@ Timers in quarantine count on: they are still stored, and whose they are may not
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -228,7 +227,8 @@ class TimerStore:
             StorageUnavailable: no reply; it may have been applied in part: repeat it.
         """
         entries = [[_TurnEntry(item) for item in part.requests] for part in work]
-        await self._take_ids_of_audiences([entry for part in entries for entry in part])
+        every = [entry for part in entries for entry in part]
+        await self._take_ids_of_audiences(every)
         # Answers to requests and timers sent to shards rely on this turn. A removal that a fail-over loses only makes a timer fire
         # again.
         replicas = self._replicas if any(part.requests or part.moved or part.claim_ms for part in work) else NO_REPLICAS
@@ -245,12 +245,12 @@ class TimerStore:
                 first.stored = repeated.stored
                 first.quarantined = list(dict.fromkeys((*first.quarantined, *repeated.quarantined)))
                 first.young = [*first.young, *repeated.young]
-        for entry in (entry for part in entries for entry in part if entry.answer is None):
+        for entry in (entry for entry in every if entry.answer is None):
             entry.settle(UNAVAILABLE, detail="the id changes hands")
         for result, of_part in zip(done, entries, strict=True):
             result.answers = [entry.answer for entry in of_part if entry.answer is not None]
-        await self._extend_ids([entry for part in entries for entry in part], work)
-        await self._release_ids([entry for part in entries for entry in part])
+        await self._extend_ids(every, work)
+        await self._release_ids(every)
         await self._quarantine({part.partition: part.quarantined for part in done if part.quarantined})
         return done
 
@@ -289,7 +289,7 @@ class TimerStore:
             stored = await client.execute_command("HMGET", timer_key(part.partition), *part.moved)
         found = []
         for (sid, (due_ms, _)), packed in zip(part.moved.items(), stored, strict=True):
-            with contextlib.suppress(CorruptRecord):  # whatever reads it next reports it
+            with suppress(CorruptRecord):  # whatever reads it next reports it
                 found.append(_read(sid, b"%d" % due_ms, packed))
         return [timer for timer in found if topic_of(timer.key) is None]
 

@@ -1,7 +1,7 @@
 -- Put before each script of this folder: the limits, how tenants share them, and what is remembered of entries that have left.
 -- KEYS of every script: log, state, parts, dropped, lost, ...
 -- ARGV of every script: entries at most, bytes at most, prefix of the keys of positions, ...
--- log: entries `b` with their tenant `t` and audience `a`, "<tenant> <topic>", which those that are not retained lack.
+-- log: entries `b` with their tenant `t` and audience `a`, "<tenant> <topic>", '' for those that are not retained.
 -- state: `last` position assigned, `bytes` of all entries, `drops` ever; `horizon`, below which losses may be forgotten.
 -- parts: tenant by its part of the limits. positions (`<prefix><tenant>`): those of a tenant's entries.
 -- dropped: "<position> <audience>" by the number of the drop, the last `entries at most` of them.
@@ -23,8 +23,8 @@ local function delete(entry, drop)
   else
     redis.call('ZREM', KEYS[3], tenant)
   end
-  redis.call('ZADD', KEYS[4], drop, position .. ' ' .. (audience or ''))
-  if audience then
+  redis.call('ZADD', KEYS[4], drop, position .. ' ' .. audience)
+  if audience ~= '' then
     redis.call('ZADD', KEYS[5], 'GT', position, audience)
   end
   return size

@@ -14,11 +14,7 @@ local now = redis.call('TIME')
 local position = string.format('%.0f', math.max(tonumber(state[1] or '0') + 1, now[1] * 1000000 + now[2]))
 local bytes, drops = tonumber(state[2] or '0') + #entry, tonumber(state[3] or '0')
 
-if audience == '' then
-  redis.call('XADD', KEYS[1], position .. '-0', 'b', entry, 't', tenant)
-else
-  redis.call('XADD', KEYS[1], position .. '-0', 'b', entry, 't', tenant, 'a', audience)
-end
+redis.call('XADD', KEYS[1], position .. '-0', 'b', entry, 't', tenant, 'a', audience)
 redis.call('ZADD', prefix .. tenant, position, position)
 redis.call('SET', KEYS[6], digest .. '|' .. position .. '|', 'PX', ttl_ms)
 add_part(tenant, #entry, 1)
