@@ -16,12 +16,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from engine.client import Client, Message, Publisher, Result, SyncClient, SyncPublisher
+    from engine.client import Client, Message, NewMessage, Publisher, Result, SyncClient, SyncPublisher
     from engine.config import Config
 
 __version__ = "0.1.0"
 
-__all__ = ["Client", "Message", "Publisher", "Result", "SyncClient", "SyncPublisher", "__version__", "run"]
+__all__ = ["Client", "Message", "NewMessage", "Publisher", "Result", "SyncClient", "SyncPublisher", "__version__", "run"]
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from engine.client.digest import Digest, DigestLine, DigestMessage
     from engine.client.event_requests import EventOutcome, ScheduledMessage
     from engine.client.frames import Counts, Message
+    from engine.client.message_members import NewMessage
     from engine.client.protocol import Connected, Disconnected, Draining, Gap, Revoked, ServerError
     from engine.client.publish_results import ItemError, PublishError, Result
     from engine.client.publisher import Publisher
@@ -41,6 +42,7 @@ _HOME = {
     "ItemError": "publish_results",
     "Marked": "user_inbox",
     "Message": "frames",
+    "NewMessage": "message_members",
     "PublishError": "publish_results",
     "Publisher": "publisher",
     "Result": "publish_results",
@@ -70,6 +72,7 @@ __all__ = [
     "ItemError",
     "Marked",
     "Message",
+    "NewMessage",
     "PublishError",
     "Publisher",
     "Result",

@@ -17,9 +17,10 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from ssl import SSLContext
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
 import msgspec
 from msgspec import Struct
@@ -37,6 +38,7 @@ from engine.client.event_requests import (
 )
 from engine.client.held_publishing import PATH, HeldPublishing
 from engine.client.http_connection import HttpConnection, Response
+from engine.client.message_members import EventMembers, MessageMembers, Seconds, sent_form
 from engine.client.publish_results import ItemError, PublishError, Result, problem_of, raise_rejection, results_of
 from engine.client.retried_requests import Carrier, RetriedRequests
 from engine.client.signal_requests import CountedSignals, count_signals, fetch_sums
@@ -59,13 +61,12 @@ class Publisher:
 
         async with Publisher("http://127.0.0.1:8000", token) as publisher:
             result = await publisher.publish(user="u1", type="order.paid", data={"order": 17})
-            await publisher.publish(user="u1", type="survey.ask", delay=7 * 86400)
+            await publisher.publish(user="u1", type="survey.ask", delay=timedelta(days=7))
             for follower in followers:
                 await publisher.post(user=follower, type="post.created", target="post/9")  # sent in batches
 
-    Items are the fields of `POST /v1/notifications`: one of `user`, `users`, `topic`, `broadcast=True`; `type`; and `data`, `id`,
-    `priority`, `actor`, `target`, `context`, `url`, `ts`, `delay`, `at`, `ttl`, `collapse`, `retain`, `category`, `unless_active`,
-    `traceparent`.
+    Messages have the members of `POST /v1/notifications`: `type`, one of `user`, `users`, `topic` and `broadcast=True`, `data`, and those
+    of `engine.client.message_members.MessageMembers`, which has their types. A member that is None is left out.
 
     Args:
         url: the engine's address, `http://host:port` or `https://...`.
@@ -139,7 +140,7 @@ class Publisher:
         await self.close(flush=error is None)
 
     # -- one request -----------------------------------------------------------------------------------------------------------
-    async def publish(self, *, type: str, user: str | None = None, data: Any = None, **fields: Any) -> Result:
+    async def publish(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> Result:
         """Publish one item to one user, a topic or everyone. Returns when it is on durable storage.
 
         Raises:
@@ -147,9 +148,9 @@ class Publisher:
             Unreachable: no engine accepted it within `retry_for_s`. It may be stored; publishing it again under the same `id` is safe.
             Unauthorized, Forbidden: the token was rejected.
         """
-        if "users" in fields:
+        if "users" in members:
             raise ValueError("`users` has one result per user: use publish_many([{'users': [...], ...}])")
-        results = await self.publish_many([{"user": user, "type": type, "data": data, **fields}])
+        results = await self.publish_many([{"user": user, "type": type, "data": data, **members}])
         return results[0]
 
     async def publish_many(self, items: Iterable[Mapping[str, Any]]) -> list[Result]:
@@ -178,21 +179,21 @@ class Publisher:
         return results
 
     # -- events and timers ---------------------------------------------------------------------------------------------
-    async def event(self, *, type: str, user: str, **fields: Any) -> EventOutcome:
+    async def event(self, *, type: str, user: str, data: Any = None, **members: Unpack[EventMembers]) -> EventOutcome:
         """Hand an event to the rules: `actor`, `target`, `context`, `data`, `ts`; a repeat under its `id` (one is made) changes nothing.
 
         Raises:
             Refused: a field is not valid. Unreachable, Unauthorized, Forbidden: as `publish`. Likewise below.
         """
-        return await send_event(self._requests, {"id": self._new_id(), **fields, "type": type, "user": user})
+        return await send_event(self._requests, {"id": self._new_id(), **sent_form({**members, "type": type, "user": user, "data": data})})
 
     async def scheduled(self, scheduled_id: str) -> ScheduledMessage | None:
         """What is scheduled under this id of a `Result`; None when it is unknown, was cancelled or has fired."""
         return await fetch_scheduled(self._requests, scheduled_id)
 
-    async def reschedule(self, scheduled_id: str, *, at: str | int | None = None, delay: float | None = None) -> bool:
+    async def reschedule(self, scheduled_id: str, *, at: int | str | datetime | None = None, delay: Seconds | None = None) -> bool:
         """Move it: `at` a time (RFC 3339, or ms since the epoch), or `delay` seconds from now. False: too late, or unknown."""
-        return await move_scheduled(self._requests, scheduled_id, {"at": at} if delay is None else {"delay": delay})
+        return await move_scheduled(self._requests, scheduled_id, sent_form({"at": at, "delay": delay}))
 
     async def cancel(self, scheduled_id: str) -> bool:
         """Cancel it. False when it is too late, or nothing has this id."""
@@ -223,13 +224,15 @@ class Publisher:
         return await fetch_sums(self._requests, names)
 
     # -- users and messages --------------------------------------------------------------------------------------------------------
-    async def explain(self, *, type: str, **fields: Any) -> list[dict[str, Any]]:
+    async def explain(
+        self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]
+    ) -> list[dict[str, Any]]:
         """What the engine would do with an item now, and why: `[{"user", "decision", "reasons", ...}]`. Changes nothing.
 
         Raises:
             Refused: a field is not valid. Unreachable, Unauthorized, Forbidden: as `publish`. Likewise below.
         """
-        return await self._settings.explain({"type": type, **fields})
+        return await self._settings.explain(sent_form({"user": user, "type": type, "data": data, **members}))
 
     async def profile(self, user: str) -> dict[str, Any]:
         """The profile of a user: time zone, quiet hours, mutes, digest, level."""
@@ -264,13 +267,13 @@ class Publisher:
         return await self._settings.timeline(user, id)
 
     # -- buffered ------------------------------------------------------------------------------------------------------
-    async def post(self, *, type: str, user: str | None = None, data: Any = None, **fields: Any) -> str:
+    async def post(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> str:
         """Put an item into the buffer and return its id; waits while `queue_max` are in it.
 
         Rejected items are reported by `flush`. Raises what made sending stop, if it did (`Unreachable`, `Unauthorized`,
         `Forbidden`); the buffer is kept, and the next call tries again.
         """
-        item = self._item({"user": user, "type": type, "data": data, **fields})
+        item = self._item({"user": user, "type": type, "data": data, **members})
         while True:
             self._keep_pumping()
             if len(self._queue) < self._queue_max:
@@ -323,7 +326,7 @@ class Publisher:
     def _item(self, fields: Mapping[str, Any]) -> _Item:
         if self._closed:
             raise RuntimeError("this Publisher is closed")
-        present = {name: value for name, value in fields.items() if value is not None}
+        present = sent_form(fields)
         id_ = str(present["id"] if "id" in present else present.setdefault("id", self._new_id()))
         users = present.get("users")
         return _Item(id_, msgspec.json.encode(present), len(users) if isinstance(users, list | tuple) else 1)

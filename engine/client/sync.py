@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterable, Mapping
+from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from engine.client.client import Client
 from engine.client.credentials import Token
 from engine.client.digest import Digest
 from engine.client.event_requests import EventOutcome, ScheduledMessage
 from engine.client.frames import Message
+from engine.client.message_members import EventMembers, MessageMembers, Seconds
 from engine.client.protocol import Transport
 from engine.client.publish_results import Result
 from engine.client.publisher import Publisher
@@ -212,27 +214,27 @@ class SyncPublisher:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close(flush=error is None)
 
-    def publish(self, *, type: str, user: str | None = None, data: Any = None, **fields: Any) -> Result:
+    def publish(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> Result:
         """As `Publisher.publish`."""
-        return self._loop.run(self._publisher.publish(type=type, user=user, data=data, **fields))
+        return self._loop.run(self._publisher.publish(type=type, user=user, data=data, **members))
 
     def publish_many(self, items: Iterable[Mapping[str, Any]]) -> list[Result]:
         """As `Publisher.publish_many`."""
         return self._loop.run(self._publisher.publish_many(list(items)))
 
-    def post(self, *, type: str, user: str | None = None, data: Any = None, **fields: Any) -> str:
+    def post(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> str:
         """As `Publisher.post`."""
-        return self._loop.run(self._publisher.post(type=type, user=user, data=data, **fields))
+        return self._loop.run(self._publisher.post(type=type, user=user, data=data, **members))
 
-    def event(self, *, type: str, user: str, **fields: Any) -> EventOutcome:
+    def event(self, *, type: str, user: str, data: Any = None, **members: Unpack[EventMembers]) -> EventOutcome:
         """As `Publisher.event`."""
-        return self._loop.run(self._publisher.event(type=type, user=user, **fields))
+        return self._loop.run(self._publisher.event(type=type, user=user, data=data, **members))
 
     def scheduled(self, scheduled_id: str) -> ScheduledMessage | None:
         """As `Publisher.scheduled`."""
         return self._loop.run(self._publisher.scheduled(scheduled_id))
 
-    def reschedule(self, scheduled_id: str, *, at: str | int | None = None, delay: float | None = None) -> bool:
+    def reschedule(self, scheduled_id: str, *, at: int | str | datetime | None = None, delay: Seconds | None = None) -> bool:
         """As `Publisher.reschedule`."""
         return self._loop.run(self._publisher.reschedule(scheduled_id, at=at, delay=delay))
 
@@ -256,9 +258,9 @@ class SyncPublisher:
         """As `Publisher.signal_sums`."""
         return self._loop.run(self._publisher.signal_sums(*names))
 
-    def explain(self, *, type: str, **fields: Any) -> list[dict[str, Any]]:
+    def explain(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> list[dict[str, Any]]:
         """As `Publisher.explain`."""
-        return self._loop.run(self._publisher.explain(type=type, **fields))
+        return self._loop.run(self._publisher.explain(type=type, user=user, data=data, **members))
 
     def profile(self, user: str) -> dict[str, Any]:
         """As `Publisher.profile`."""

@@ -27,7 +27,8 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, TypeAlias, TypedDict, TypeVar, Unpack
 
 import msgspec
 from msgspec import Struct
@@ -37,6 +38,7 @@ from ray.data.block import BlockAccessor
 from engine.client.credentials import Credentials
 from engine.client.held_publishing import PATH
 from engine.client.http_connection import Response
+from engine.client.message_members import CollapseMembers, Priority, Seconds, sent_form
 from engine.client.publish_results import ItemError, PublishError, Result, problem_of, rejection_of, results_of
 from engine.client.publisher import BODY_BYTES_MAX
 from engine.client.retried_requests import RetriedRequests
@@ -48,6 +50,31 @@ REFUSED: Final = "refused"
 
 Column = str | Callable[[dict[str, Any]], Any]
 """The name of a column, or a function of a row, a dictionary by column."""
+
+T = TypeVar("T")
+
+Shared: TypeAlias = T | Callable[[dict[str, Any]], T]
+"""A value that all rows share, or a function of a row."""
+
+
+class RowMembers(TypedDict, total=False):
+    """Further members of the notifications of a sink: those of `engine.client.NewMessage`, but for its audience."""
+
+    actor: Shared[Any]
+    target: Shared[Any]
+    context: Shared[Any]
+    ts: Shared[int | datetime | None]
+    priority: Shared[Priority | None]
+    url: Shared[str | None]
+    delay: Shared[Seconds | None]
+    at: Shared[int | str | datetime | None]
+    ttl: Shared[Seconds | None]
+    retain: Shared[bool | None]
+    collapse: Shared[CollapseMembers | None]
+    category: Shared[str | None]
+    unless_active: Shared[bool | None]
+    traceparent: Shared[str | None]
+
 
 _ERRORS_MAX: Final = 100  # of refused rows that an exception names
 _REFUSALS: Final = (400, 409, 413, 422)
@@ -86,7 +113,8 @@ class NotificationSink(Datasink[dict[str, int]]):
         namespace, tenant: as `AsyncPublisher`.
         batch_max: rows in one call of an edge; at most the engine's `items_max`.
         timeout_s, retry_for_s: as `AsyncPublisher`. Then the write fails; run again, it goes on where it was.
-        fields: further fields of the notifications, `priority="low"`: values that all rows share, or functions of a row.
+        members: further members of the notifications, `priority="low"`: values that all rows share, or functions of a row. Those that
+            are None are left out.
 
     Attributes:
         counts: rows by status, of the last write that was completed. In the process that called `write_datasink`.
@@ -108,11 +136,12 @@ class NotificationSink(Datasink[dict[str, int]]):
         batch_max: int = 1000,
         timeout_s: float = 10.0,
         retry_for_s: float = 600.0,
-        **fields: Any,
+        **members: Unpack[RowMembers],
     ) -> None:
         if batch_max < 1:
             raise ValueError("batch_max must be at least 1")
-        self._user, self._type, self._id, self._data, self._fields = user, type, id, data, fields
+        self._user, self._type, self._id, self._data = user, type, id, data
+        self._members: Mapping[str, Any] = members
         self._namespace, self._tenant = namespace, tenant
         self._batch_max, self._timeout_s, self._retry_for_s = batch_max, timeout_s, retry_for_s
         self.counts: Mapping[str, int] = {}
@@ -188,8 +217,8 @@ class NotificationSink(Datasink[dict[str, int]]):
         for at in range(0, table.num_rows, self._batch_max):
             part = table.slice(at, self._batch_max)
             columns = _Columns(part)
-            members = {name: columns.each(value) for name, value in self._fields.items() if callable(value)}
-            shared = {name: value for name, value in self._fields.items() if not callable(value)}
+            members = {name: columns.each(value) for name, value in self._members.items() if callable(value)}
+            shared = sent_form({name: value for name, value in self._members.items() if not callable(value)})
             kinds = columns.each(self._type) if callable(self._type) else [self._type] * part.num_rows
             data = self._data_of(columns, part.num_rows)
             for index, (user, id_, kind, value) in enumerate(
@@ -198,8 +227,8 @@ class NotificationSink(Datasink[dict[str, int]]):
                 item = {**shared, "user": _text(user), "type": kind, "id": _text(id_)}
                 if value is not None:
                     item["data"] = value
-                for name, values in members.items():
-                    item[name] = values[index]
+                if members:
+                    item |= sent_form({name: values[index] for name, values in members.items()})
                 yield _Row(item["id"] or "", item["user"] or "", _encode(item))
 
     def _data_of(self, columns: _Columns, count: int) -> Sequence[Any]:

@@ -10,10 +10,11 @@ What bounds memory: `queue_max` items wait, one batch of `post` is under way, an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from engine.client import publisher as client_publisher
 from engine.client.credentials import Credentials
+from engine.client.message_members import MessageMembers
 from engine.client.publish_results import Result
 from engine.client.sync import SyncPublisher
 from engine.ray.edge_calls import NAMESPACE, EdgeCalls
@@ -69,17 +70,17 @@ class Publisher(SyncPublisher):
     def __init__(self, **options: Any) -> None:
         self._begin(AsyncPublisher(**options))
 
-    def publish(self, *, type: str, user: str | None = None, data: Any = None, **fields: Any) -> Result:
+    def publish(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> Result:
         """As `AsyncPublisher.publish`."""
-        return super().publish(type=type, user=user, data=data, **_with_id(fields))
+        return super().publish(type=type, user=user, data=data, **_with_id(members))
 
     def publish_many(self, items: Iterable[Mapping[str, Any]]) -> list[Result]:
         """As `AsyncPublisher.publish_many`."""
         return super().publish_many([_with_id(item) for item in items])
 
-    def post(self, *, type: str, user: str | None = None, data: Any = None, **fields: Any) -> str:
+    def post(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> str:
         """As `AsyncPublisher.post`."""
-        return super().post(type=type, user=user, data=data, **_with_id(fields))
+        return super().post(type=type, user=user, data=data, **_with_id(members))
 
 
 def _with_id(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,141 @@
+"""What a type checker and the clients make of the members of messages and events."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import msgspec
+import pytest
+from msgspec import Raw, Struct, UnsetType
+
+from engine import Publisher
+from engine.api.events import _Event
+from engine.client.message_members import CollapseMembers, EventMembers, NewMessage, sent_form
+from engine.publish.items import Collapse, Item
+from tests.support.publish_server import running
+from tests.support.type_check import findings
+
+OF_PYTHON = {
+    **{name: {timedelta} for name in ("delay", "ttl", "window")},
+    **{name: {datetime} for name in ("at", "ts")},
+}
+"""Types that a client converts."""
+
+IN_JSON = {Raw: Any, Collapse: CollapseMembers, int | float: float}
+
+
+def alternatives(kind: Any) -> set[Any]:
+    """The types of a union, but for what stands for a member that is left out."""
+    if typing.get_origin(kind) in (UnionType, typing.Union):
+        return {one for part in typing.get_args(kind) for one in alternatives(part)}
+    return {IN_JSON.get(kind, kind)} - {UnsetType, NoneType}
+
+
+def with_float(kinds: set[Any]) -> set[Any]:
+    """`int` says nothing beside `float`."""
+    return kinds - {int} if float in kinds else kinds
+
+
+@pytest.mark.parametrize(("members", "read"), [(NewMessage, Item), (CollapseMembers, Collapse), (EventMembers, _Event)])
+def test_members_are_those_that_the_engine_reads(members: Any, read: type[Struct]) -> None:
+    fields = {field.name: field for field in msgspec.structs.fields(read)}
+    hints = typing.get_type_hints(members, include_extras=True)
+    required = {name for name, kind in hints.items() if typing.get_origin(kind) is typing.Required}
+    hints = typing.get_type_hints(members)
+    if members is EventMembers:  # `event` names the others itself
+        fields = {name: field for name, field in fields.items() if name not in ("type", "user", "data")}
+    assert hints.keys() == fields.keys()
+    assert required == {name for name, field in fields.items() if field.required}
+    for name, field in fields.items():
+        assert alternatives(hints[name]) == with_float(alternatives(field.type)) | OF_PYTHON.get(name, set()), name
+
+
+@pytest.mark.parametrize(
+    ("member", "sent"),
+    [
+        ({"delay": timedelta(days=7)}, {"delay": 604800.0}),
+        ({"ttl": timedelta(milliseconds=1500)}, {"ttl": 1.5}),
+        ({"collapse": {"key": "k", "window": timedelta(minutes=5)}}, {"collapse": {"key": "k", "window": 300.0}}),
+        ({"at": datetime(2031, 5, 17, 9, 30, tzinfo=UTC)}, {"at": 1936776600000}),
+        ({"at": datetime(2031, 5, 17, 11, 30, 0, 1999, tzinfo=ZoneInfo("Europe/Berlin"))}, {"at": 1936776600001}),
+        ({"ts": datetime(1970, 1, 1, tzinfo=timezone(timedelta(hours=-1)))}, {"ts": 3600000}),
+        ({"delay": 5, "at": "2031-05-17T09:30:00Z", "collapse": {"key": "k"}}, None),
+        ({"id": None, "ttl": None}, {}),
+    ],
+)
+def test_python_times_are_sent_as_seconds_and_milliseconds(member: Mapping[str, Any], sent: Mapping[str, Any] | None) -> None:
+    assert sent_form({"type": "t", **member}) == {"type": "t", **(member if sent is None else sent)}
+
+
+@pytest.mark.parametrize("name", ["at", "ts"])
+async def test_a_time_without_zone_is_refused_with_the_name_of_its_member(name: str) -> None:
+    naive = datetime(2031, 5, 17)  # noqa: DTZ001
+    async with running() as engine, Publisher(engine.url, "tok") as publisher:
+        for call in (
+            publisher.publish(user="u", type="t", **{name: naive}),
+            publisher.publish_many([{"user": "u", "type": "t", name: naive}]),
+            publisher.post(user="u", type="t", **{name: naive}),
+        ):
+            with pytest.raises(ValueError, match=rf"`{name}`: .* has no time zone"):
+                await call
+        assert not engine.requests
+
+
+async def test_items_of_every_call_take_python_times() -> None:
+    at, delay = datetime(2031, 5, 17, 9, 30, tzinfo=UTC), timedelta(minutes=1)
+    async with running() as engine, Publisher(engine.url, "tok") as publisher:
+        await publisher.publish(user="u", type="t", at=at)
+        await publisher.publish_many([{"user": "u", "type": "t", "delay": delay}])
+        await publisher.post(user="u", type="t", ttl=delay)
+        await publisher.flush()
+        times = [{name: item[name] for name in ("at", "delay", "ttl") if name in item} for (item,) in engine.requests]
+        assert times == [{"at": 1936776600000}, {"delay": 60.0}, {"ttl": 60.0}]
+
+
+PROGRAM = """
+from datetime import UTC, datetime, timedelta
+from engine import NewMessage, Publisher, SyncPublisher
+from engine.ray import AsyncPublisher, NotificationSink, Publisher as TaskPublisher
+
+async def use(publisher: Publisher, sync: SyncPublisher, asynchronous: AsyncPublisher, task: TaskPublisher) -> None:
+    await publisher.publish(type="t", user="u", priority="low", delay=timedelta(days=7), collapse={"key": "k", "window": 5})
+    sync.post(type="t", topic="post/9", at=datetime.now(UTC), ttl=60, data={"any": ["json"]}, id=None)
+    item: NewMessage = {"type": "t", "users": ["a", "b"], "retain": False}
+    task.publish_many([item, {"type": "t", "user": "u"}])
+    await asynchronous.event(type="t", user="u", target="post/9", ts=datetime.now(UTC))
+    sync.explain(type="t", users=["a"], category="touch")
+    NotificationSink(user="who", type="t", id="row", priority="low", ttl=lambda row: timedelta(days=row["days"]))
+"""
+
+WRONG = (
+    'await publisher.publish(type="t", user="u", pirority="low")',
+    'await publisher.publish(type="t", user="u", priority="urgent")',
+    'await publisher.post(type="t", user="u", delay="5s")',
+    'await publisher.publish(type="t", user="u", collapse={"kee": "k"})',
+    'await publisher.event(type="t", user="u", priority="low")',
+    'await publisher.explain(type="t", user="u", pirority="low")',
+    'await publisher.reschedule("id", at=timedelta(1))',
+    'sync.publish(type="t", user="u", pirority="low")',
+    'sync.post(type="t", user="u", pirority="low")',
+    'sync.event(type="t", user="u", dta=1)',
+    'sync.explain(type="t", user="u", pirority="low")',
+    'await asynchronous.publish(type="t", user="u", pirority="low")',
+    'task.publish(type="t", user="u", pirority="low")',
+    'task.post(type="t", user="u", pirority="low")',
+    'NotificationSink(user="who", type="t", id="row", pirority="low")',
+    'NotificationSink(user="who", type="t", id="row", ttl=lambda row: "1d")',
+    'typo: NewMessage = {"type": "t", "pirority": "low"}',
+)
+
+
+def test_a_type_checker_finds_misspelt_members_and_passes_right_ones(tmp_path: Path) -> None:
+    right = PROGRAM.count("\n")
+    program = PROGRAM + "".join(f"    {line}\n" for line in WRONG)
+    found = {line for line, _ in findings(tmp_path, program)}
+    assert found == set(range(right + 1, right + 1 + len(WRONG)))
