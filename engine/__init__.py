@@ -5,7 +5,8 @@ To use an engine, import:
     from engine import Client, Publisher          # asyncio
     from engine import SyncClient, SyncPublisher  # threads
 
-To run one from a program, call `engine.run`; in tasks and actors of its Ray cluster see `engine.ray`.
+All names of `engine.client` are here too. To run an engine from a program, call `engine.run`. In tasks and actors of its Ray cluster see
+`engine.ray`.
 
 To read its code, start with `engine.core`, which is pure and has every decision; `engine.store`, `engine.actors` and `engine.routes` do
 the I/O around it.
@@ -15,22 +16,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from engine import client, ray  # noqa: F401 - both import their contents on first use
+from engine.errors import EngineError
+
 if TYPE_CHECKING:
-    from engine.client import Client, Message, NewMessage, Publisher, Result, SyncClient, SyncPublisher
+    from engine.client import *  # noqa: F403
     from engine.config import Config
 
 __version__ = "0.1.0"
 
-__all__ = ["Client", "Message", "NewMessage", "Publisher", "Result", "SyncClient", "SyncPublisher", "__version__", "run"]
+__all__ = ["Config", "EngineError", "__version__", "run"]
+__all__ += client.__all__
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of this module
+
+    def __getattr__(name: str) -> Any:
+        """Imports the clients on first use (PEP 562), so that actors and `engine --help` start without them."""
+        if name == "Config":
+            from engine.config import Config
+
+            return Config
+        if name in __all__:
+            return getattr(client, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def __getattr__(name: str) -> Any:
-    """Imports the clients on first use (PEP 562), so that actors and `engine --help` start without them."""
-    if name in __all__:
-        from engine import client
-
-        return getattr(client, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    """Completers list the names that are not imported yet, too."""
+    return sorted({*globals(), *__all__})
 
 
 def run(config: Config | None = None) -> int:

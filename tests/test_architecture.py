@@ -67,6 +67,7 @@ ACROSS_MODULES = {
     "http/test_description_conformance.py": "every endpoint of an edge, by requests made from the description",
     "transports/test_rfc_6455.py": "RFC 6455 over both handshakes, the frames of the engine's own reader and of the library",
     "ray/test_examples.py": "the examples of docs/RAY.md, as a user runs them",
+    "test_public_interface.py": "what applications import: names, signatures and docstrings",
     "test_documents.py": "the documents: names in them exist",
     "store/traces/test_whole_traces.py": "the spans of messages through a whole engine, at a real receiver",
     "store/test_refused_writes.py": "every script against a Redis that refuses writes",

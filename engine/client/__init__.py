@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from engine.errors import ClientError, Forbidden, Refused, TooManyConnections, Unauthorized, Unreachable
+
 if TYPE_CHECKING:
     from engine.client.client import Client
     from engine.client.digest import Digest, DigestLine, DigestMessage
@@ -57,6 +59,7 @@ _HOME = {
 __all__ = [
     "CategoryPreference",
     "Client",
+    "ClientError",
     "Connected",
     "CountedSignals",
     "Counts",
@@ -66,6 +69,7 @@ __all__ = [
     "Disconnected",
     "Draining",
     "EventOutcome",
+    "Forbidden",
     "Gap",
     "InboxMessage",
     "InboxPage",
@@ -75,18 +79,29 @@ __all__ = [
     "NewMessage",
     "PublishError",
     "Publisher",
+    "Refused",
     "Result",
     "Revoked",
     "ScheduledMessage",
     "ServerError",
     "SyncClient",
     "SyncPublisher",
+    "TooManyConnections",
+    "Unauthorized",
+    "Unreachable",
     "UserPreferences",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import a name on first access (PEP 562): a publisher does not load the WebSocket library, nor `engine --help` either client."""
-    if name in _HOME:
-        return getattr(import_module(f"engine.client.{_HOME[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker would take every name for one of this module
+
+    def __getattr__(name: str) -> Any:
+        """Import a name on first access (PEP 562): a publisher does not load the WebSocket library, nor `engine --help` either client."""
+        if name in _HOME:
+            return getattr(import_module(f"engine.client.{_HOME[name]}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Completers list the names that are not imported yet, too."""
+    return sorted({*globals(), *__all__})

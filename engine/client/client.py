@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from ssl import SSLContext
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar, Unpack
 
 from engine.client.credentials import Credentials, Token, parse_url
 from engine.client.digest import Digest, fetch_digest
@@ -22,7 +22,7 @@ from engine.client.protocol import TRANSPORTS, Event, Session, Transport
 from engine.client.receiver import Receiver
 from engine.client.retried_requests import RetriedRequests
 from engine.client.user_inbox import InboxPage, Mark, Marked, fetch_inbox, mark_inbox
-from engine.client.user_preferences import UserPreferences, change_preferences, fetch_preferences
+from engine.client.user_preferences import PreferenceChanges, UserPreferences, change_preferences, fetch_preferences
 from engine.errors import Unreachable
 
 T = TypeVar("T")
@@ -169,18 +169,31 @@ class Client:
         return message
 
     def settle(self, message: Message, reason: str | None) -> None:
-        """Acknowledge a message, or reject it with a reason; `message.ack()` and `message.nack()` call it."""
+        """Acknowledge a message, or reject it. `message.ack()` and `message.nack()` call it.
+
+        Args:
+            message: of this client.
+            reason: why it is rejected; None acknowledges it.
+        """
         self._session.settle(message, reason, self._receiver.now_ms())
         self._receiver.send_soon()
         self._schedule_report()
 
     async def digest(self, *, since: int = 0, limit: int = 20) -> Digest:
-        """What the user has missed, in at most so many lines: what is pending; with `since`, ms since the epoch, of what came from then on
-        also what other devices have acknowledged and nobody has read.
+        """Tell what the user has missed, in a few lines. Acknowledges nothing. The client need not be entered.
+
+        Args:
+            since: ms since the epoch; what came from then on counts though another device has acknowledged it, unless it was read. 0: only
+                what is pending.
+            limit: lines at most.
+
+        Returns:
+            The lines, the most important first.
 
         Raises:
-            Refused: `since` or `limit` is not valid; Unauthorized, Forbidden: the token.
+            Refused: `since` or `limit` is not valid.
             Unreachable: no engine answered within `open_timeout_s`.
+            Unauthorized, Forbidden: the token was rejected.
         """
         return await self._ask(lambda requests: fetch_digest(requests, since, limit))
 
@@ -194,57 +207,103 @@ class Client:
         type: str | None = None,
         text: str | None = None,
     ) -> InboxPage:
-        """A page of the user's inbox, the newest first; acknowledges nothing. The client need not be entered.
+        """Read a page of the user's inbox, the newest first. Acknowledges nothing. The client need not be entered.
 
         Args:
-            before: of the page before, for the next one.
+            before: `before` of the previous page; None for the first one.
             limit: 50 by default, 100 at most.
-            unread: those only. archived: those, which are not among the others.
-            type: a type, or `post.*`. text: occurs in a value of the message, in any case.
+            unread: only messages that are unread.
+            archived: only messages that are archived, which are not among the others.
+            type: a type, or `post.*`.
+            text: occurs in a value of the message, in any case.
+
+        Returns:
+            The messages, and the counts of the whole inbox.
 
         Raises:
-            Refused: an argument is not valid, or the engine keeps no inboxes; Unauthorized, Forbidden: the token.
+            Refused: an argument is not valid, or the engine keeps no inboxes.
             Unreachable: no engine answered within `open_timeout_s`.
+            Unauthorized, Forbidden: the token was rejected.
         """
         query = {"before": before, "limit": limit, "unread": unread, "archived": archived, "type": type, "q": text}
         return await self._ask(lambda requests: fetch_inbox(requests, **query))
 
     async def mark(self, mark: Mark, *, ids: Sequence[str] | None = None, upto: int | None = None, all: bool = False) -> Marked:
-        """Mark messages of the inbox, by exactly one of their `ids`, `upto` a number, and `all`; durable on return. Idempotent.
+        """Mark messages of the inbox, chosen by exactly one of `ids`, `upto` and `all`. Durable on return, idempotent.
 
-        `read` and `archive` acknowledge what is pending, on all devices of the user; what is read is seen.
+        Args:
+            mark: `read` and `archive` acknowledge what is pending, on all devices of the user; what is read is seen.
+            ids: of the messages.
+            upto: all up to this `seq`.
+            all: all messages.
 
-        Raises: as `inbox`.
+        Returns:
+            The counts after it, and the ids that the inbox does not have.
+
+        Raises:
+            Refused: not exactly one was given, or it is not valid, or the engine keeps no inboxes.
+            Unreachable: no engine answered within `open_timeout_s`.
+            Unauthorized, Forbidden: the token was rejected.
         """
         return await self._ask(lambda requests: mark_inbox(requests, mark, ids, upto, all))
 
     async def subscribe(self, *topics: str) -> list[str]:
-        """Become a subscriber of topics, until `unsubscribe`. Returns all topics of the user; without arguments it only tells them.
+        """Subscribe the user to topics, until `unsubscribe`. Durable on return.
 
-        Raises: as `inbox`; `Refused` also when a topic is not allowed, or there are too many.
+        Args:
+            topics: their names; without any, nothing changes.
+
+        Returns:
+            All topics of the user.
+
+        Raises:
+            Refused: a topic is not allowed, or there are too many; those before it are changed.
+            Unreachable: no engine answered within `open_timeout_s`.
+            Unauthorized, Forbidden: the token was rejected.
         """
         return await self._ask(lambda requests: change_topics(requests, "PUT", topics))
 
     async def unsubscribe(self, *topics: str) -> list[str]:
-        """Be no subscriber any more. Returns the topics that are left. Raises as `subscribe`."""
+        """End subscriptions of the user. Durable on return.
+
+        Args:
+            topics: their names; without any, nothing changes.
+
+        Returns:
+            The topics that are left.
+
+        Raises:
+            Refused: a topic is not allowed; those before it are changed.
+            Unreachable: no engine answered within `open_timeout_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         return await self._ask(lambda requests: change_topics(requests, "DELETE", topics))
 
     async def preferences(self) -> UserPreferences:
-        """What the user has chosen, and may choose. The client need not be entered.
+        """Read what the user has chosen, and may choose. The client need not be entered.
+
+        Returns:
+            The choices, and the categories of the application.
 
         Raises:
-            Unauthorized, Forbidden: the token.
             Unreachable: no engine answered within `open_timeout_s`.
+            Unauthorized, Forbidden: the token was rejected.
         """
         return await self._ask(fetch_preferences)
 
-    async def set_preferences(self, **changes: Any) -> UserPreferences:
-        """Change what is named, and leave the rest: `categories={"news": "off"}, types={"post.*": None}, zone="Asia/Tokyo"`.
+    async def set_preferences(self, **changes: Unpack[PreferenceChanges]) -> UserPreferences:
+        """Change what is named, and leave the rest. Changes of several devices at once are all applied. Durable on return.
 
-        None removes a choice, or a whole member. Changes of several devices at once are all applied. Durable on return.
+        Args:
+            changes: `categories={"news": "off"}`, `types={"post.*": None}`, `zone="Asia/Tokyo"`; None removes a choice, or a whole member.
+
+        Returns:
+            The preferences as they are now.
 
         Raises:
-            Refused: a change is not valid, or the application does not leave it to users; the others as `preferences`.
+            Refused: a change is not valid, or the application does not leave it to users.
+            Unreachable: no engine answered within `open_timeout_s`.
+            Unauthorized, Forbidden: the token was rejected.
         """
         return await self._ask(lambda requests: change_preferences(requests, changes))
 

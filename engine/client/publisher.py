@@ -42,7 +42,7 @@ from engine.client.message_members import EventMembers, MessageMembers, Seconds,
 from engine.client.publish_results import ItemError, PublishError, Result, problem_of, raise_rejection, results_of
 from engine.client.retried_requests import Carrier, RetriedRequests
 from engine.client.signal_requests import CountedSignals, count_signals, fetch_sums
-from engine.client.user_preferences import UserPreferences
+from engine.client.user_preferences import PreferenceChanges, UserPreferences
 from engine.client.user_settings import UserSettings
 from engine.publish.message_ids import MessageIds
 
@@ -141,12 +141,22 @@ class Publisher:
 
     # -- one request -----------------------------------------------------------------------------------------------------------
     async def publish(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> Result:
-        """Publish one item to one user, a topic or everyone. Returns when it is on durable storage.
+        """Publish one message to a user, a topic or everyone. Returns when it is on durable storage.
+
+        Args:
+            type: dotted event type, `order.paid`.
+            user: whom it is for. Without one, `members` has `topic` or `broadcast=True`.
+            data: the payload, any JSON.
+            members: of `engine.client.message_members.MessageMembers`, such as `id`, `priority`, `delay`, `at`, `ttl` and `collapse`.
+
+        Returns:
+            The result: its `status`, and `seq` or `scheduled_id`.
 
         Raises:
-            PublishError: the engine rejected it: a field is not valid, or its `id` was used with another payload.
+            PublishError: the engine rejected it: a member is not valid, or its `id` was used with another payload.
             Unreachable: no engine accepted it within `retry_for_s`. It may be stored; publishing it again under the same `id` is safe.
             Unauthorized, Forbidden: the token was rejected.
+            ValueError: a `datetime` has no time zone, or `users` was given, which has several results.
         """
         if "users" in members:
             raise ValueError("`users` has one result per user: use publish_many([{'users': [...], ...}])")
@@ -154,13 +164,22 @@ class Publisher:
         return results[0]
 
     async def publish_many(self, items: Iterable[Mapping[str, Any]]) -> list[Result]:
-        """Publish items; returns the results in order, one per user for `users`.
+        """Publish messages. Returns when all are on durable storage.
 
-        A request is all or nothing. More items than `batch_max` take several requests, one after the other; the first one rejected
-        ends the call, and `PublishError.results` has the results so far. Items with their own `id` may be published again.
+        A request is all or nothing. More items than `batch_max` take several requests, one after the other; the first one rejected ends
+        the call. Items with their own `id` may be published again.
+
+        Args:
+            items: mappings with the arguments of `publish`, and `users` for several users. `NewMessage` is their type.
+
+        Returns:
+            The results in the order of the items, one per user for `users`.
 
         Raises:
-            PublishError, Unreachable, Unauthorized, Forbidden: as `publish`.
+            PublishError: the engine rejected items; `results` has what was accepted before them.
+            Unreachable: no engine accepted a request within `retry_for_s`. Publishing the items again under the same ids is safe.
+            Unauthorized, Forbidden: the token was rejected.
+            ValueError: a `datetime` has no time zone.
         """
         results: list[Result] = []
         waiting = deque(self._item(fields) for fields in items)
@@ -180,98 +199,300 @@ class Publisher:
 
     # -- events and timers ---------------------------------------------------------------------------------------------
     async def event(self, *, type: str, user: str, data: Any = None, **members: Unpack[EventMembers]) -> EventOutcome:
-        """Hand an event to the rules: `actor`, `target`, `context`, `data`, `ts`; a repeat under its `id` (one is made) changes nothing.
+        """Hand an event to the rules. What they made of it is durable on return, but for results that are not `final`.
+
+        Args:
+            type: dotted event type, `cart.abandoned`.
+            user: whose event it is.
+            data: of the event, any JSON.
+            members: `id`, `actor`, `target`, `context`, `ts`. A repeat under the same `id` changes nothing; one is made if there is none.
+
+        Returns:
+            The rules that matched, results of what was published, and ids of the timers that were made.
 
         Raises:
-            Refused: a field is not valid. Unreachable, Unauthorized, Forbidden: as `publish`. Likewise below.
+            Refused: a member is not valid, and nothing has happened.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+            ValueError: a `datetime` has no time zone.
         """
         return await send_event(self._requests, {"id": self._new_id(), **sent_form({**members, "type": type, "user": user, "data": data})})
 
     async def scheduled(self, scheduled_id: str) -> ScheduledMessage | None:
-        """What is scheduled under this id of a `Result`; None when it is unknown, was cancelled or has fired."""
+        """Look up a scheduled message.
+
+        Args:
+            scheduled_id: of a `Result`, or of an `EventOutcome`.
+
+        Returns:
+            The message, or None when the id is unknown, was cancelled or has fired.
+
+        Raises:
+            Refused: the id is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         return await fetch_scheduled(self._requests, scheduled_id)
 
     async def reschedule(self, scheduled_id: str, *, at: int | str | datetime | None = None, delay: Seconds | None = None) -> bool:
-        """Move it: `at` a time (RFC 3339, or ms since the epoch), or `delay` seconds from now. False: too late, or unknown."""
+        """Move a scheduled message to another time, given by exactly one of `at` and `delay`.
+
+        Args:
+            scheduled_id: of a `Result`, or of an `EventOutcome`.
+            at: RFC 3339 text, ms since the epoch, or a `datetime` with a time zone.
+            delay: seconds from now, or a `timedelta`.
+
+        Returns:
+            False when it is too late, or nothing has this id.
+
+        Raises:
+            Refused: the time is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+            ValueError: a `datetime` has no time zone.
+        """
         return await move_scheduled(self._requests, scheduled_id, sent_form({"at": at, "delay": delay}))
 
     async def cancel(self, scheduled_id: str) -> bool:
-        """Cancel it. False when it is too late, or nothing has this id."""
+        """Cancel a scheduled message.
+
+        Args:
+            scheduled_id: of a `Result`, or of an `EventOutcome`.
+
+        Returns:
+            False when it is too late, or nothing has this id.
+
+        Raises:
+            Refused: the id is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         return await cancel_scheduled(self._requests, scheduled_id)
 
     async def scheduled_for(self, user: str, *, collapse: str | None = None) -> list[ScheduledMessage]:
-        """All that is scheduled for a user; with `collapse`, of that key."""
+        """List what is scheduled for a user.
+
+        Args:
+            user: whose messages.
+            collapse: a key; only messages with this one.
+
+        Returns:
+            The messages.
+
+        Raises:
+            Refused: an argument is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         return await fetch_all_scheduled(self._requests, user, collapse)
 
     async def cancel_for(self, user: str, *, collapse: str | None = None) -> int:
-        """Cancel all of it that has not fired. Returns how many; a repeat after a lost answer counts only its own."""
+        """Cancel all that is scheduled for a user and has not fired.
+
+        Args:
+            user: whose messages.
+            collapse: a key; only messages with this one.
+
+        Returns:
+            How many were cancelled. After a lost answer, only what the repeat cancelled.
+
+        Raises:
+            Refused: an argument is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         return await cancel_all_scheduled(self._requests, user, collapse)
 
     # -- signals -------------------------------------------------------------------------------------------------------
     async def count_signals(self, amounts: Mapping[str, int]) -> CountedSignals:
-        """Add to the sums of these names: `{"post/9:views": 1}`. Visible about a second later.
+        """Add to sums, such as views. They are visible about a second later.
 
-        Not repeated once it may have been counted: a broken connection can lose it, and never counts it twice.
+        A request is not repeated once it may have been counted: a broken connection can lose it, and never counts it twice.
+
+        Args:
+            amounts: by name, `{"post/9:views": 1}`.
+
+        Returns:
+            How many were counted, and how many were dropped because their name had no room.
 
         Raises:
-            Refused: a name or an amount is not valid, none was counted.
-            Unreachable: not counted, or the connection broke before the answer. Unauthorized, Forbidden: as `publish`.
+            Refused: a name or an amount is not valid, and none was counted.
+            Unreachable: not counted, or the connection broke before the answer.
+            Unauthorized, Forbidden: the token was rejected.
         """
         return await count_signals(self._requests, amounts)
 
     async def signal_sums(self, *names: str) -> dict[str, int]:
-        """The sums of these names, for all users of the tenant; 0 for one that was never counted. Raises as `count_signals`."""
+        """Read sums of the tenant.
+
+        Args:
+            names: as given to `count_signals`.
+
+        Returns:
+            The sum of each name, 0 for one that was never counted.
+
+        Raises:
+            Refused: a name is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         return await fetch_sums(self._requests, names)
 
     # -- users and messages --------------------------------------------------------------------------------------------------------
     async def explain(
         self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]
     ) -> list[dict[str, Any]]:
-        """What the engine would do with an item now, and why: `[{"user", "decision", "reasons", ...}]`. Changes nothing.
+        """Tell what the engine would do with a message now, and why. Changes nothing.
+
+        Args:
+            type: dotted event type, `order.paid`.
+            user: whom it is for. Without one, `members` has `users`, `topic` or `broadcast=True`.
+            data: the payload, any JSON.
+            members: of `engine.client.message_members.MessageMembers`, such as `id`, `priority`, `delay`, `at`, `ttl` and `collapse`.
+
+        Returns:
+            For each user, or the topic, `{"user", "decision", "reasons", ...}`.
 
         Raises:
-            Refused: a field is not valid. Unreachable, Unauthorized, Forbidden: as `publish`. Likewise below.
+            Refused: a member is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+            ValueError: a `datetime` has no time zone.
         """
         return await self._settings.explain(sent_form({"user": user, "type": type, "data": data, **members}))
 
     async def profile(self, user: str) -> dict[str, Any]:
-        """The profile of a user: time zone, quiet hours, mutes, digest, level."""
+        """Read the profile of a user.
+
+        Args:
+            user: whose profile.
+
+        Returns:
+            Time zone, quiet hours, mutes, digest and level, those that are set.
+
+        Raises:
+            Refused: the user's name is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         return await self._settings.profile(user)
 
     async def set_profile(self, user: str, profile: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Store a user's profile, delete it with None. Returns it as stored, when it is on durable storage."""
+        """Store the profile of a user in place of the present one. Durable on return.
+
+        Args:
+            user: whose profile.
+            profile: `{"zone": "Europe/Berlin", "quiet": [{"from": "22:00", "to": "07:30"}]}`; None deletes it.
+
+        Returns:
+            The profile as it is stored.
+
+        Raises:
+            Refused: a member is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         return await self._settings.set_profile(user, profile)
 
     async def preferences(self, user: str) -> UserPreferences:
-        """What a user has chosen, and may choose."""
+        """Read what a user has chosen, and may choose.
+
+        Args:
+            user: whose preferences.
+
+        Returns:
+            The choices, and the categories of the application.
+
+        Raises:
+            Refused: the user's name is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         return await self._settings.preferences(user)
 
-    async def set_preferences(self, user: str, **changes: Any) -> UserPreferences:
-        """Change what a user has chosen, as `Client.set_preferences`, within what users may choose. `set_profile` sets anything."""
+    async def set_preferences(self, user: str, **changes: Unpack[PreferenceChanges]) -> UserPreferences:
+        """Change what is named, and leave the rest. Durable on return. `set_profile` sets what users may not choose.
+
+        Args:
+            user: whose preferences.
+            changes: `categories={"news": "off"}`, `types={"post.*": None}`, `zone="Asia/Tokyo"`; None removes a choice, or a whole member.
+
+        Returns:
+            The preferences as they are now.
+
+        Raises:
+            Refused: a change is not valid, or the application does not leave it to users.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         return await self._settings.set_preferences(user, changes)
 
     async def unsubscribe_links(self, category: str, users: Iterable[str]) -> dict[str, str]:
-        """For each user the path of a link that turns a category off without login, up to 1 000 users. Put the engine's address before it.
+        """Make links that turn off a category without login.
 
         In a mail: `List-Unsubscribe: <https://notify.example.com/v1/unsubscribe?token=...>` and
         `List-Unsubscribe-Post: List-Unsubscribe=One-Click` (RFC 8058).
+
+        Args:
+            category: that the links turn off.
+            users: up to 1 000.
+
+        Returns:
+            For each user the path of a link. Put the engine's address before it.
+
+        Raises:
+            Refused: the category or a user is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
         """
         return await self._settings.unsubscribe_links(category, list(users))
 
     async def erase_user(self, user: str) -> None:
-        """Erase a user everywhere; returns when nothing is left. Needs a token with the scope `admin`."""
+        """Erase a user everywhere; returns when nothing is left. Needs a token with the scope `admin`.
+
+        Args:
+            user: whom to erase.
+
+        Raises:
+            Refused: the user's name is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         await self._settings.erase(user)
 
     async def timeline(self, user: str, id: str) -> dict[str, Any] | None:
-        """State and history of a message; None when the engine has neither."""
+        """Read the state and the history of a message.
+
+        Args:
+            user: whose message.
+            id: of the message, as in its `Result`.
+
+        Returns:
+            `{"id", "state", "timeline": [{"at", "event", ...}]}`, or None when the engine knows nothing of it.
+
+        Raises:
+            Refused: an argument is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         return await self._settings.timeline(user, id)
 
     # -- buffered ------------------------------------------------------------------------------------------------------
     async def post(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> str:
-        """Put an item into the buffer and return its id; waits while `queue_max` are in it.
+        """Put a message into the buffer, from which batches are sent; waits while `queue_max` are in it.
 
-        Rejected items are reported by `flush`. Raises what made sending stop, if it did (`Unreachable`, `Unauthorized`,
-        `Forbidden`); the buffer is kept, and the next call tries again.
+        Args:
+            type: dotted event type, `order.paid`.
+            user: whom it is for. Without one, `members` has `users`, `topic` or `broadcast=True`.
+            data: the payload, any JSON.
+            members: of `engine.client.message_members.MessageMembers`, such as `id`, `priority`, `delay`, `at`, `ttl` and `collapse`.
+
+        Returns:
+            The id of the message. `flush` and `close` report messages that the engine rejects.
+
+        Raises:
+            Unreachable, Unauthorized, Forbidden: sending stopped. The buffer is kept, and the next call tries again.
+            ValueError: a `datetime` has no time zone.
         """
         item = self._item({"user": user, "type": type, "data": data, **members})
         while True:
@@ -288,8 +509,8 @@ class Publisher:
         """Return when everything posted so far is on durable storage, or was rejected.
 
         Raises:
-            PublishError: items were rejected since the last flush; the others are accepted.
-            Unreachable, Unauthorized, Forbidden: sending stopped; the buffer is kept, and the next call tries again.
+            PublishError: messages were rejected since the last flush; the others are accepted.
+            Unreachable, Unauthorized, Forbidden: sending stopped. The buffer is kept, and the next call tries again.
         """
         target = self._posted
         self._flushing += 1
@@ -307,10 +528,13 @@ class Publisher:
             raise error
 
     async def close(self, *, flush: bool = True) -> None:
-        """Flush, unless `flush` is false, and close the connections. Leaving the context on an exception does not flush.
+        """Close the connections. Leaving the context calls it, without flushing when an exception leaves it.
+
+        Args:
+            flush: wait for everything posted, as `flush` does.
 
         Raises:
-            As `flush`; the connections are closed all the same.
+            PublishError, Unreachable, Unauthorized, Forbidden: of the flush; the connections are closed all the same.
         """
         try:
             if flush and not self._closed:

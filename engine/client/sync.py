@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import wraps
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from engine.client.client import Client
 from engine.client.credentials import Token
@@ -23,9 +24,19 @@ from engine.client.publish_results import Result
 from engine.client.publisher import Publisher
 from engine.client.signal_requests import CountedSignals
 from engine.client.user_inbox import InboxPage, Mark, Marked
-from engine.client.user_preferences import UserPreferences
+from engine.client.user_preferences import PreferenceChanges, UserPreferences
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def arguments_of(constructor: Callable[Concatenate[Any, P], None]) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
+    """Declares that a constructor passes its arguments to another one: to type checkers, and to `help()`."""
+
+    def declared(own: Callable[..., None]) -> Callable[Concatenate[Any, P], None]:
+        return wraps(constructor)(own)
+
+    return declared
 
 
 class _Loop:
@@ -89,6 +100,7 @@ class SyncClient:
     thread. Callbacks (`token`, `on_cursor`, `on_event`) run in the client's thread and must not block.
     """
 
+    @arguments_of(Client.__init__)
     def __init__(self, url: str, token: Token, **options: Any) -> None:
         self._url, self._token, self._options = url, token, options
         self._loop: _Loop | None = None
@@ -96,12 +108,12 @@ class SyncClient:
 
     @property
     def cursor(self) -> str | None:
-        """`event_id` up to which everything is settled."""
+        """`event_id` up to which everything is settled; pass it as `last_event_id` to resume."""
         return self._client.cursor if self._client is not None else self._options.get("last_event_id")
 
     @property
     def transport(self) -> Transport | None:
-        """The one in use, see `Client.transport`."""
+        """The one in use; None while there is no connection."""
         return self._client.transport if self._client is not None else None
 
     def __enter__(self) -> Self:
@@ -133,10 +145,17 @@ class SyncClient:
             raise StopIteration from None
 
     def receive(self, timeout_s: float | None = None) -> Message:
-        """The next message; the previous one is acknowledged unless `auto_ack` is false.
+        """Wait for the next message. The previous one is acknowledged, unless `auto_ack` is false.
+
+        Args:
+            timeout_s: how long to wait; None waits without end.
+
+        Returns:
+            The message.
 
         Raises:
             TimeoutError: there was none within `timeout_s`; no message is lost.
+            Unauthorized, Forbidden, TooManyConnections, Refused: the engine ended the session.
         """
         loop, client = self._entered()
         message = loop.run(client.__anext__(), timeout_s)
@@ -144,42 +163,146 @@ class SyncClient:
         return message
 
     def digest(self, *, since: int = 0, limit: int = 20) -> Digest:
-        """What the user has missed, see `Client.digest`."""
+        """Tell what the user has missed, in a few lines. Acknowledges nothing. The client need not be entered.
+
+        Args:
+            since: ms since the epoch; what came from then on counts though another device has acknowledged it, unless it was read. 0: only
+                what is pending.
+            limit: lines at most.
+
+        Returns:
+            The lines, the most important first.
+
+        Raises:
+            Refused: `since` or `limit` is not valid.
+            Unreachable: no engine answered within `open_timeout_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         loop, client = self._entered()
         return loop.run(client.digest(since=since, limit=limit))
 
-    def inbox(self, **query: Any) -> InboxPage:
-        """A page of the user's inbox, see `Client.inbox`."""
-        loop, client = self._entered()
-        return loop.run(client.inbox(**query))
+    def inbox(
+        self,
+        *,
+        before: int | None = None,
+        limit: int | None = None,
+        unread: bool = False,
+        archived: bool = False,
+        type: str | None = None,
+        text: str | None = None,
+    ) -> InboxPage:
+        """Read a page of the user's inbox, the newest first. Acknowledges nothing. The client need not be entered.
 
-    def mark(self, mark: Mark, **chosen: Any) -> Marked:
-        """Mark messages of the inbox, see `Client.mark`."""
+        Args:
+            before: `before` of the previous page; None for the first one.
+            limit: 50 by default, 100 at most.
+            unread: only messages that are unread.
+            archived: only messages that are archived, which are not among the others.
+            type: a type, or `post.*`.
+            text: occurs in a value of the message, in any case.
+
+        Returns:
+            The messages, and the counts of the whole inbox.
+
+        Raises:
+            Refused: an argument is not valid, or the engine keeps no inboxes.
+            Unreachable: no engine answered within `open_timeout_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         loop, client = self._entered()
-        return loop.run(client.mark(mark, **chosen))
+        return loop.run(client.inbox(before=before, limit=limit, unread=unread, archived=archived, type=type, text=text))
+
+    def mark(self, mark: Mark, *, ids: Sequence[str] | None = None, upto: int | None = None, all: bool = False) -> Marked:
+        """Mark messages of the inbox, chosen by exactly one of `ids`, `upto` and `all`. Durable on return, idempotent.
+
+        Args:
+            mark: `read` and `archive` acknowledge what is pending, on all devices of the user; what is read is seen.
+            ids: of the messages.
+            upto: all up to this `seq`.
+            all: all messages.
+
+        Returns:
+            The counts after it, and the ids that the inbox does not have.
+
+        Raises:
+            Refused: not exactly one was given, or it is not valid, or the engine keeps no inboxes.
+            Unreachable: no engine answered within `open_timeout_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
+        loop, client = self._entered()
+        return loop.run(client.mark(mark, ids=ids, upto=upto, all=all))
 
     def preferences(self) -> UserPreferences:
-        """What the user has chosen, see `Client.preferences`."""
+        """Read what the user has chosen, and may choose. The client need not be entered.
+
+        Returns:
+            The choices, and the categories of the application.
+
+        Raises:
+            Unreachable: no engine answered within `open_timeout_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         loop, client = self._entered()
         return loop.run(client.preferences())
 
-    def set_preferences(self, **changes: Any) -> UserPreferences:
-        """Change what is named, see `Client.set_preferences`."""
+    def set_preferences(self, **changes: Unpack[PreferenceChanges]) -> UserPreferences:
+        """Change what is named, and leave the rest. Changes of several devices at once are all applied. Durable on return.
+
+        Args:
+            changes: `categories={"news": "off"}`, `types={"post.*": None}`, `zone="Asia/Tokyo"`; None removes a choice, or a whole member.
+
+        Returns:
+            The preferences as they are now.
+
+        Raises:
+            Refused: a change is not valid, or the application does not leave it to users.
+            Unreachable: no engine answered within `open_timeout_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         loop, client = self._entered()
         return loop.run(client.set_preferences(**changes))
 
     def subscribe(self, *topics: str) -> list[str]:
-        """Become a subscriber of topics, see `Client.subscribe`."""
+        """Subscribe the user to topics, until `unsubscribe`. Durable on return.
+
+        Args:
+            topics: their names; without any, nothing changes.
+
+        Returns:
+            All topics of the user.
+
+        Raises:
+            Refused: a topic is not allowed, or there are too many; those before it are changed.
+            Unreachable: no engine answered within `open_timeout_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         loop, client = self._entered()
         return loop.run(client.subscribe(*topics))
 
     def unsubscribe(self, *topics: str) -> list[str]:
-        """Be no subscriber any more, see `Client.unsubscribe`."""
+        """End subscriptions of the user. Durable on return.
+
+        Args:
+            topics: their names; without any, nothing changes.
+
+        Returns:
+            The topics that are left.
+
+        Raises:
+            Refused: a topic is not allowed; those before it are changed.
+            Unreachable: no engine answered within `open_timeout_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         loop, client = self._entered()
         return loop.run(client.unsubscribe(*topics))
 
     def settle(self, message: Message, reason: str | None) -> None:
-        """Acknowledge a message, or reject it with a reason; `message.ack()` and `message.nack()` call it, and raise what it raises."""
+        """Acknowledge a message, or reject it. `message.ack()` and `message.nack()` call it.
+
+        Args:
+            message: of this client.
+            reason: why it is rejected; None acknowledges it.
+        """
         loop, client = self._entered()
         if reason is None:
             loop.call(client.settle, message, None)
@@ -201,6 +324,7 @@ class SyncPublisher:
     Takes the same arguments, has the same methods and raises the same errors.
     """
 
+    @arguments_of(Publisher.__init__)
     def __init__(self, url: str, token: Token, **options: Any) -> None:
         self._begin(Publisher(url, token, **options))
 
@@ -215,87 +339,356 @@ class SyncPublisher:
         self.close(flush=error is None)
 
     def publish(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> Result:
-        """As `Publisher.publish`."""
+        """Publish one message to a user, a topic or everyone. Returns when it is on durable storage.
+
+        Args:
+            type: dotted event type, `order.paid`.
+            user: whom it is for. Without one, `members` has `topic` or `broadcast=True`.
+            data: the payload, any JSON.
+            members: of `engine.client.message_members.MessageMembers`, such as `id`, `priority`, `delay`, `at`, `ttl` and `collapse`.
+
+        Returns:
+            The result: its `status`, and `seq` or `scheduled_id`.
+
+        Raises:
+            PublishError: the engine rejected it: a member is not valid, or its `id` was used with another payload.
+            Unreachable: no engine accepted it within `retry_for_s`. It may be stored; publishing it again under the same `id` is safe.
+            Unauthorized, Forbidden: the token was rejected.
+            ValueError: a `datetime` has no time zone, or `users` was given, which has several results.
+        """
         return self._loop.run(self._publisher.publish(type=type, user=user, data=data, **members))
 
     def publish_many(self, items: Iterable[Mapping[str, Any]]) -> list[Result]:
-        """As `Publisher.publish_many`."""
+        """Publish messages. Returns when all are on durable storage.
+
+        A request is all or nothing. More items than `batch_max` take several requests, one after the other; the first one rejected ends
+        the call. Items with their own `id` may be published again.
+
+        Args:
+            items: mappings with the arguments of `publish`, and `users` for several users. `NewMessage` is their type.
+
+        Returns:
+            The results in the order of the items, one per user for `users`.
+
+        Raises:
+            PublishError: the engine rejected items; `results` has what was accepted before them.
+            Unreachable: no engine accepted a request within `retry_for_s`. Publishing the items again under the same ids is safe.
+            Unauthorized, Forbidden: the token was rejected.
+            ValueError: a `datetime` has no time zone.
+        """
         return self._loop.run(self._publisher.publish_many(list(items)))
 
     def post(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> str:
-        """As `Publisher.post`."""
+        """Put a message into the buffer, from which batches are sent; waits while `queue_max` are in it.
+
+        Args:
+            type: dotted event type, `order.paid`.
+            user: whom it is for. Without one, `members` has `users`, `topic` or `broadcast=True`.
+            data: the payload, any JSON.
+            members: of `engine.client.message_members.MessageMembers`, such as `id`, `priority`, `delay`, `at`, `ttl` and `collapse`.
+
+        Returns:
+            The id of the message. `flush` and `close` report messages that the engine rejects.
+
+        Raises:
+            Unreachable, Unauthorized, Forbidden: sending stopped. The buffer is kept, and the next call tries again.
+            ValueError: a `datetime` has no time zone.
+        """
         return self._loop.run(self._publisher.post(type=type, user=user, data=data, **members))
 
     def event(self, *, type: str, user: str, data: Any = None, **members: Unpack[EventMembers]) -> EventOutcome:
-        """As `Publisher.event`."""
+        """Hand an event to the rules. What they made of it is durable on return, but for results that are not `final`.
+
+        Args:
+            type: dotted event type, `cart.abandoned`.
+            user: whose event it is.
+            data: of the event, any JSON.
+            members: `id`, `actor`, `target`, `context`, `ts`. A repeat under the same `id` changes nothing; one is made if there is none.
+
+        Returns:
+            The rules that matched, results of what was published, and ids of the timers that were made.
+
+        Raises:
+            Refused: a member is not valid, and nothing has happened.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+            ValueError: a `datetime` has no time zone.
+        """
         return self._loop.run(self._publisher.event(type=type, user=user, data=data, **members))
 
     def scheduled(self, scheduled_id: str) -> ScheduledMessage | None:
-        """As `Publisher.scheduled`."""
+        """Look up a scheduled message.
+
+        Args:
+            scheduled_id: of a `Result`, or of an `EventOutcome`.
+
+        Returns:
+            The message, or None when the id is unknown, was cancelled or has fired.
+
+        Raises:
+            Refused: the id is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         return self._loop.run(self._publisher.scheduled(scheduled_id))
 
     def reschedule(self, scheduled_id: str, *, at: int | str | datetime | None = None, delay: Seconds | None = None) -> bool:
-        """As `Publisher.reschedule`."""
+        """Move a scheduled message to another time, given by exactly one of `at` and `delay`.
+
+        Args:
+            scheduled_id: of a `Result`, or of an `EventOutcome`.
+            at: RFC 3339 text, ms since the epoch, or a `datetime` with a time zone.
+            delay: seconds from now, or a `timedelta`.
+
+        Returns:
+            False when it is too late, or nothing has this id.
+
+        Raises:
+            Refused: the time is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+            ValueError: a `datetime` has no time zone.
+        """
         return self._loop.run(self._publisher.reschedule(scheduled_id, at=at, delay=delay))
 
     def cancel(self, scheduled_id: str) -> bool:
-        """As `Publisher.cancel`."""
+        """Cancel a scheduled message.
+
+        Args:
+            scheduled_id: of a `Result`, or of an `EventOutcome`.
+
+        Returns:
+            False when it is too late, or nothing has this id.
+
+        Raises:
+            Refused: the id is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         return self._loop.run(self._publisher.cancel(scheduled_id))
 
     def scheduled_for(self, user: str, *, collapse: str | None = None) -> list[ScheduledMessage]:
-        """As `Publisher.scheduled_for`."""
+        """List what is scheduled for a user.
+
+        Args:
+            user: whose messages.
+            collapse: a key; only messages with this one.
+
+        Returns:
+            The messages.
+
+        Raises:
+            Refused: an argument is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         return self._loop.run(self._publisher.scheduled_for(user, collapse=collapse))
 
     def cancel_for(self, user: str, *, collapse: str | None = None) -> int:
-        """As `Publisher.cancel_for`."""
+        """Cancel all that is scheduled for a user and has not fired.
+
+        Args:
+            user: whose messages.
+            collapse: a key; only messages with this one.
+
+        Returns:
+            How many were cancelled. After a lost answer, only what the repeat cancelled.
+
+        Raises:
+            Refused: an argument is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         return self._loop.run(self._publisher.cancel_for(user, collapse=collapse))
 
     def count_signals(self, amounts: Mapping[str, int]) -> CountedSignals:
-        """As `Publisher.count_signals`."""
+        """Add to sums, such as views. They are visible about a second later.
+
+        A request is not repeated once it may have been counted: a broken connection can lose it, and never counts it twice.
+
+        Args:
+            amounts: by name, `{"post/9:views": 1}`.
+
+        Returns:
+            How many were counted, and how many were dropped because their name had no room.
+
+        Raises:
+            Refused: a name or an amount is not valid, and none was counted.
+            Unreachable: not counted, or the connection broke before the answer.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         return self._loop.run(self._publisher.count_signals(amounts))
 
     def signal_sums(self, *names: str) -> dict[str, int]:
-        """As `Publisher.signal_sums`."""
+        """Read sums of the tenant.
+
+        Args:
+            names: as given to `count_signals`.
+
+        Returns:
+            The sum of each name, 0 for one that was never counted.
+
+        Raises:
+            Refused: a name is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         return self._loop.run(self._publisher.signal_sums(*names))
 
     def explain(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> list[dict[str, Any]]:
-        """As `Publisher.explain`."""
+        """Tell what the engine would do with a message now, and why. Changes nothing.
+
+        Args:
+            type: dotted event type, `order.paid`.
+            user: whom it is for. Without one, `members` has `users`, `topic` or `broadcast=True`.
+            data: the payload, any JSON.
+            members: of `engine.client.message_members.MessageMembers`, such as `id`, `priority`, `delay`, `at`, `ttl` and `collapse`.
+
+        Returns:
+            For each user, or the topic, `{"user", "decision", "reasons", ...}`.
+
+        Raises:
+            Refused: a member is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+            ValueError: a `datetime` has no time zone.
+        """
         return self._loop.run(self._publisher.explain(type=type, user=user, data=data, **members))
 
     def profile(self, user: str) -> dict[str, Any]:
-        """As `Publisher.profile`."""
+        """Read the profile of a user.
+
+        Args:
+            user: whose profile.
+
+        Returns:
+            Time zone, quiet hours, mutes, digest and level, those that are set.
+
+        Raises:
+            Refused: the user's name is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         return self._loop.run(self._publisher.profile(user))
 
     def set_profile(self, user: str, profile: Mapping[str, Any] | None) -> dict[str, Any]:
-        """As `Publisher.set_profile`."""
+        """Store the profile of a user in place of the present one. Durable on return.
+
+        Args:
+            user: whose profile.
+            profile: `{"zone": "Europe/Berlin", "quiet": [{"from": "22:00", "to": "07:30"}]}`; None deletes it.
+
+        Returns:
+            The profile as it is stored.
+
+        Raises:
+            Refused: a member is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         return self._loop.run(self._publisher.set_profile(user, profile))
 
     def preferences(self, user: str) -> UserPreferences:
-        """As `Publisher.preferences`."""
+        """Read what a user has chosen, and may choose.
+
+        Args:
+            user: whose preferences.
+
+        Returns:
+            The choices, and the categories of the application.
+
+        Raises:
+            Refused: the user's name is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         return self._loop.run(self._publisher.preferences(user))
 
-    def set_preferences(self, user: str, **changes: Any) -> UserPreferences:
-        """As `Publisher.set_preferences`."""
+    def set_preferences(self, user: str, **changes: Unpack[PreferenceChanges]) -> UserPreferences:
+        """Change what is named, and leave the rest. Durable on return. `set_profile` sets what users may not choose.
+
+        Args:
+            user: whose preferences.
+            changes: `categories={"news": "off"}`, `types={"post.*": None}`, `zone="Asia/Tokyo"`; None removes a choice, or a whole member.
+
+        Returns:
+            The preferences as they are now.
+
+        Raises:
+            Refused: a change is not valid, or the application does not leave it to users.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         return self._loop.run(self._publisher.set_preferences(user, **changes))
 
     def unsubscribe_links(self, category: str, users: Iterable[str]) -> dict[str, str]:
-        """As `Publisher.unsubscribe_links`."""
+        """Make links that turn off a category without login.
+
+        In a mail: `List-Unsubscribe: <https://notify.example.com/v1/unsubscribe?token=...>` and
+        `List-Unsubscribe-Post: List-Unsubscribe=One-Click` (RFC 8058).
+
+        Args:
+            category: that the links turn off.
+            users: up to 1 000.
+
+        Returns:
+            For each user the path of a link. Put the engine's address before it.
+
+        Raises:
+            Refused: the category or a user is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         return self._loop.run(self._publisher.unsubscribe_links(category, users))
 
     def erase_user(self, user: str) -> None:
-        """As `Publisher.erase_user`."""
+        """Erase a user everywhere; returns when nothing is left. Needs a token with the scope `admin`.
+
+        Args:
+            user: whom to erase.
+
+        Raises:
+            Refused: the user's name is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         self._loop.run(self._publisher.erase_user(user))
 
     def timeline(self, user: str, id: str) -> dict[str, Any] | None:
-        """As `Publisher.timeline`."""
+        """Read the state and the history of a message.
+
+        Args:
+            user: whose message.
+            id: of the message, as in its `Result`.
+
+        Returns:
+            `{"id", "state", "timeline": [{"at", "event", ...}]}`, or None when the engine knows nothing of it.
+
+        Raises:
+            Refused: an argument is not valid.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
         return self._loop.run(self._publisher.timeline(user, id))
 
     def flush(self) -> None:
-        """As `Publisher.flush`."""
+        """Return when everything posted so far is on durable storage, or was rejected.
+
+        Raises:
+            PublishError: messages were rejected since the last flush; the others are accepted.
+            Unreachable, Unauthorized, Forbidden: sending stopped. The buffer is kept, and the next call tries again.
+        """
         self._loop.run(self._publisher.flush())
 
     def close(self, *, flush: bool = True) -> None:
-        """As `Publisher.close`."""
+        """Close the connections. Leaving the context calls it, without flushing when an exception leaves it.
+
+        Args:
+            flush: wait for everything posted, as `flush` does.
+
+        Raises:
+            PublishError, Unreachable, Unauthorized, Forbidden: of the flush; the connections are closed all the same.
+        """
         if self._loop.closed:
             return
         try:

@@ -6,7 +6,7 @@ A change names only what it changes, so it is idempotent, and so is retried.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 from urllib.parse import urlencode
 
 import msgspec
@@ -53,6 +53,17 @@ class UserPreferences(Struct):
     types: dict[str, Wish]
     targets: dict[str, Wish]
     available: dict[str, CategoryPreference]
+
+
+class PreferenceChanges(TypedDict, total=False):
+    """Members of `UserPreferences` that are changed; None removes a choice, or a whole member."""
+
+    zone: str | None
+    locale: str | None
+    quiet: list[dict[str, Any]] | None
+    categories: Mapping[str, Wish | None] | None
+    types: Mapping[str, Wish | None] | None
+    targets: Mapping[str, Literal["off"] | None] | None
 
 
 async def fetch_preferences(requests: RetriedRequests, user: str | None = None) -> UserPreferences:

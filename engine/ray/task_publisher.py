@@ -16,7 +16,7 @@ from engine.client import publisher as client_publisher
 from engine.client.credentials import Credentials
 from engine.client.message_members import MessageMembers
 from engine.client.publish_results import Result
-from engine.client.sync import SyncPublisher
+from engine.client.sync import SyncPublisher, arguments_of
 from engine.ray.edge_calls import NAMESPACE, EdgeCalls
 from engine.ray.task_ids import new_id
 
@@ -67,19 +67,17 @@ class Publisher(SyncPublisher):
     returns when everything posted is on durable storage.
     """
 
+    @arguments_of(AsyncPublisher.__init__)
     def __init__(self, **options: Any) -> None:
         self._begin(AsyncPublisher(**options))
 
     def publish(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> Result:
-        """As `AsyncPublisher.publish`."""
         return super().publish(type=type, user=user, data=data, **_with_id(members))
 
     def publish_many(self, items: Iterable[Mapping[str, Any]]) -> list[Result]:
-        """As `AsyncPublisher.publish_many`."""
         return super().publish_many([_with_id(item) for item in items])
 
     def post(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> str:
-        """As `AsyncPublisher.post`."""
         return super().post(type=type, user=user, data=data, **_with_id(members))
 
 

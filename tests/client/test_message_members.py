@@ -100,7 +100,7 @@ async def test_items_of_every_call_take_python_times() -> None:
 
 PROGRAM = """
 from datetime import UTC, datetime, timedelta
-from engine import NewMessage, Publisher, SyncPublisher
+from engine import NewMessage, Publisher, SyncClient, SyncPublisher
 from engine.ray import AsyncPublisher, NotificationSink, Publisher as TaskPublisher
 
 async def use(publisher: Publisher, sync: SyncPublisher, asynchronous: AsyncPublisher, task: TaskPublisher) -> None:
@@ -110,6 +110,8 @@ async def use(publisher: Publisher, sync: SyncPublisher, asynchronous: AsyncPubl
     task.publish_many([item, {"type": "t", "user": "u"}])
     await asynchronous.event(type="t", user="u", target="post/9", ts=datetime.now(UTC))
     sync.explain(type="t", users=["a"], category="touch")
+    SyncPublisher("http://engine", "token", queue_max=1), SyncClient("http://engine", "token", auto_ack=False), TaskPublisher(tenant="jobs")
+    sync.set_preferences("u", categories={"news": "off", "ads": None}, zone=None)
     NotificationSink(user="who", type="t", id="row", priority="low", ttl=lambda row: timedelta(days=row["days"]))
 """
 
@@ -130,6 +132,10 @@ WRONG = (
     'task.post(type="t", user="u", pirority="low")',
     'NotificationSink(user="who", type="t", id="row", pirority="low")',
     'NotificationSink(user="who", type="t", id="row", ttl=lambda row: "1d")',
+    'SyncPublisher("http://engine", "token", qeue_max=1)',
+    'SyncClient("http://engine", "token", auto_akc=False)',
+    "TaskPublisher(tennant='jobs')",
+    'sync.set_preferences("u", categories={"news": "no"})',
     'typo: NewMessage = {"type": "t", "pirority": "low"}',
 )
 

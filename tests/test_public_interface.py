@@ -1,0 +1,92 @@
+"""What applications import: a completer lists it, a type checker knows it, and `help()` describes it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import rlcompleter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import Client, Publisher, SyncClient, SyncPublisher
+from engine.ray import AsyncPublisher
+from engine.ray import Publisher as TaskPublisher
+from tests.support.type_check import findings
+
+MODULES = ("engine", "engine.client", "engine.ray")
+CLIENTS = (Client, Publisher, SyncClient, SyncPublisher, AsyncPublisher, TaskPublisher)
+
+
+def public_methods(kind: type) -> Iterator[tuple[str, Any]]:
+    """Methods and properties of a class, those that it inherits from the engine's classes included."""
+    for name, member in inspect.getmembers(kind):
+        function = member.fget if isinstance(member, property) else member
+        if not name.startswith("_") and inspect.isfunction(function) and function.__module__.startswith("engine."):
+            yield name, member
+
+
+def described() -> Iterator[tuple[str, Any]]:
+    """The classes and functions that modules export, and the methods of the classes."""
+    for module in MODULES:
+        found = importlib.import_module(module)
+        for name in found.__all__:
+            if name in ("NotificationSink", "RowOutcome") and importlib.util.find_spec("pyarrow") is None:
+                continue
+            value = getattr(found, name)
+            if inspect.isfunction(value) or inspect.isclass(value):
+                yield f"{module}.{name}", value
+            if inspect.isclass(value):
+                yield from ((f"{module}.{name}.{method}", member) for method, member in public_methods(value))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_completers_list_all_names_of_a_module(name: str) -> None:
+    module = importlib.import_module(name)
+    assert set(module.__all__) <= set(dir(module))
+    completer = rlcompleter.Completer({"module": module})
+    assert [text.rstrip("()") for text in completer.attr_matches("module.AsyncP" if name == "engine.ray" else "module.SyncP")] == [
+        "module.AsyncPublisher" if name == "engine.ray" else "module.SyncPublisher"
+    ]
+
+
+def test_everything_public_has_a_docstring_of_its_own_words() -> None:
+    texts = {name: inspect.getdoc(value) or "" for name, value in described()}
+    assert "engine.SyncPublisher.unsubscribe_links" in texts
+    assert not [name for name, text in texts.items() if not text or text.startswith("As ")]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_methods_of_clients_describe_their_arguments_results_and_errors(client: type) -> None:
+    for name, method in public_methods(client):
+        if isinstance(method, property):
+            continue
+        text, signature = inspect.getdoc(method) or "", inspect.signature(method)
+        arguments = [one for one in signature.parameters if one != "self"]
+        assert not [one for one in arguments if f"{one}: " not in text], name
+        assert ("Returns:" in text) == (signature.return_annotation != "None"), name
+        assert "Raises:" in text or name in ("settle", "close"), name
+
+
+@pytest.mark.parametrize(("blocking", "awaited"), [(SyncClient, Client), (SyncPublisher, Publisher), (TaskPublisher, AsyncPublisher)])
+def test_blocking_methods_take_and_tell_the_same_as_those_that_are_awaited(blocking: type, awaited: type) -> None:
+    def told(method: Callable[..., Any]) -> tuple[Any, Any]:
+        return inspect.getdoc(method), None if isinstance(method, property) else inspect.signature(method)
+
+    assert inspect.signature(blocking) == inspect.signature(awaited)
+    ours, theirs = dict(public_methods(blocking)), dict(public_methods(awaited))
+    assert theirs.keys() - ours.keys() <= {"close"}
+    assert ours.keys() - theirs.keys() <= {"receive"}
+    assert {name: told(ours[name]) for name in ours.keys() & theirs.keys()} == {
+        name: told(theirs[name]) for name in ours.keys() & theirs.keys()
+    }
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_type_checker_finds_names_that_a_module_does_not_have(name: str, tmp_path: Path) -> None:
+    names = sorted(importlib.import_module(name).__all__)
+    program = f"from {name} import {', '.join(names)}\nfrom {name} import Publihser\n"
+    assert findings(tmp_path, program) == [(2, "attr-defined")]
