@@ -2,11 +2,11 @@
 
 To use an engine, import:
 
-    from engine import Client, Publisher          # asyncio
-    from engine import SyncClient, SyncPublisher  # threads
+    from ray_notifications import Client, Publisher          # asyncio
+    from ray_notifications import SyncClient, SyncPublisher  # threads
 
-All names of `engine.client` are here too. To run an engine from a program, call `engine.run`. In tasks and actors of its Ray cluster see
-`engine.ray`.
+`ray_notifications` has the names of this package, which include those of `engine.client`, under a name that no application uses itself.
+To run an engine from a program, call `engine.run`. In tasks and actors of its Ray cluster see `engine.ray`.
 
 To read its code, start with `engine.core`, which is pure and has every decision; `engine.store`, `engine.actors` and `engine.routes` do
 the I/O around it.

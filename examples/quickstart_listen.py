@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from engine import Client
+from ray_notifications import Client
 
 URL = os.environ.get("ENGINE_URL", "http://127.0.0.1:8000")
 

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 
-from engine import Publisher
+from ray_notifications import Publisher
 
 URL = os.environ.get("ENGINE_URL", "http://127.0.0.1:8000")
 

@@ -10,7 +10,7 @@ import sys
 
 import ray
 
-from engine.ray import NotificationSink
+from ray_notifications.ray import NotificationSink
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from contextlib import aclosing
 
 import ray
 
-from engine.ray import AsyncPublisher, event_batches, listen
+from ray_notifications.ray import AsyncPublisher, event_batches, listen
 
 USERS = ("visitor-1", "visitor-2", "visitor-3")
 

@@ -16,7 +16,7 @@ from uuid import uuid4
 import ray
 from ray import serve
 
-from engine.ray import AsyncPublisher, listen
+from ray_notifications.ray import AsyncPublisher, listen
 
 STEPS = 5
 

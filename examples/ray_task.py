@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import ray
 
-from engine.ray import Publisher, listen
+from ray_notifications.ray import Publisher, listen
 
 MODELS = 3
 

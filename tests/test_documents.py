@@ -13,11 +13,12 @@ from engine.http.description.document import document
 
 ROOT: Final = Path(__file__).parents[1]
 DOCUMENTS: Final = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("deploy/**/*.md")])
-SOURCES: Final = sorted(path for folder in ("engine", "bench", "tests", "deploy", "examples") for path in (ROOT / folder).rglob("*.py"))
+FOLDERS: Final = ("engine", "ray_notifications", "bench", "tests", "deploy", "examples")
+SOURCES: Final = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
 _CODE: Final = re.compile(r"`([^`\n]+)`")
 _FILE: Final = re.compile(r"(?<![\w/.:-])((?:[\w-]+/)*[\w-]+\.(?:py|lua|yaml|yml|toml|sh|mjs|js|ts|html|svg|jsonl))(?![\w/])")
-_MODULE: Final = re.compile(r"(?<![\w./-])((?:engine|bench|tests)(?:\.[A-Za-z_]\w*)+)")
+_MODULE: Final = re.compile(r"(?<![\w./-])((?:engine|ray_notifications|bench|tests)(?:\.[A-Za-z_]\w*)+)")
 _VARIABLE: Final = re.compile(r"\bENGINE_(?:INTERNAL_)?([A-Z][A-Z0-9_]*[A-Z0-9])\b")
 _SNAKE: Final = re.compile(r"(?<![\w*])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?![\w*])")
 _ENDPOINT: Final = re.compile(r"(?<![\w}])/v1/[\w/{}-]*")
@@ -33,7 +34,7 @@ _SOURCE_SUFFIXES: Final = frozenset({".py", ".lua", ".yaml", ".toml", ".js", ".m
 
 
 def of_project() -> list[Path]:
-    folders = [ROOT / name for name in ("engine", "bench", "tests", "deploy", "docs", "examples", "clients")]
+    folders = [ROOT / name for name in (*FOLDERS, "docs", "clients")]
     found = [*ROOT.glob("*"), *(path for folder in folders for path in folder.rglob("*"))]
     return [path for path in found if "node_modules" not in path.parts]
 

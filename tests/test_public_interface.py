@@ -5,19 +5,26 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
 import rlcompleter
+import shutil
+import subprocess
+import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import engine.ray
+import ray_notifications
 from engine import Client, Publisher, SyncClient, SyncPublisher
 from engine.ray import AsyncPublisher
 from engine.ray import Publisher as TaskPublisher
-from tests.support.type_check import findings
+from tests.support.type_check import ROOT, findings
 
-MODULES = ("engine", "engine.client", "engine.ray")
+MODULES = ("engine", "engine.client", "engine.ray", "ray_notifications", "ray_notifications.ray")
 CLIENTS = (Client, Publisher, SyncClient, SyncPublisher, AsyncPublisher, TaskPublisher)
 
 
@@ -47,10 +54,9 @@ def described() -> Iterator[tuple[str, Any]]:
 def test_completers_list_all_names_of_a_module(name: str) -> None:
     module = importlib.import_module(name)
     assert set(module.__all__) <= set(dir(module))
+    publisher = "AsyncPublisher" if name.endswith(".ray") else "SyncPublisher"
     completer = rlcompleter.Completer({"module": module})
-    assert [text.rstrip("()") for text in completer.attr_matches("module.AsyncP" if name == "engine.ray" else "module.SyncP")] == [
-        "module.AsyncPublisher" if name == "engine.ray" else "module.SyncPublisher"
-    ]
+    assert [text.rstrip("()") for text in completer.attr_matches(f"module.{publisher[:-3]}")] == [f"module.{publisher}"]
 
 
 def test_everything_public_has_a_docstring_of_its_own_words() -> None:
@@ -90,3 +96,46 @@ def test_a_type_checker_finds_names_that_a_module_does_not_have(name: str, tmp_p
     names = sorted(importlib.import_module(name).__all__)
     program = f"from {name} import {', '.join(names)}\nfrom {name} import Publihser\n"
     assert findings(tmp_path, program) == [(2, "attr-defined")]
+
+
+def test_the_alias_has_the_same_objects_as_the_engine() -> None:
+    for alias, module in ((ray_notifications, engine), (ray_notifications.ray, engine.ray)):
+        assert alias.__all__ == module.__all__
+        assert not [
+            name for name in alias.__all__ if "Row" not in name and "Sink" not in name and getattr(alias, name) is not getattr(module, name)
+        ]
+
+
+def test_an_application_with_a_package_engine_learns_which_one_hides_it(tmp_path: Path) -> None:
+    hiding = tmp_path / "engine" / "__init__.py"
+    hiding.parent.mkdir()
+    hiding.write_text("")
+    path = os.pathsep.join([os.fspath(tmp_path), os.fspath(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", "import ray_notifications"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": path},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stderr.splitlines()[-1] == f"ImportError: another package hides the `engine` of ray-notification-engine: {hiding}"
+
+
+def test_the_wheel_holds_both_packages_and_their_types(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    for name in ("engine", "ray_notifications"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    build = [sys.executable, "-c", "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])", tmp_path]
+    subprocess.run(build, cwd=source, capture_output=True, timeout=200, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(tmp_path / "installed")
+    installed = {path.relative_to(tmp_path / "installed").as_posix() for path in (tmp_path / "installed").rglob("*")}
+    assert {"engine/py.typed", "engine/http/static/client.js", "ray_notifications/py.typed", "ray_notifications/ray.py"} <= installed
+    program = (
+        "import ray_notifications.ray as tasks; from ray_notifications import *; print(tasks.__file__, tasks.Publisher, SyncPublisher)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=os.environ | {"PYTHONPATH": os.fspath(tmp_path / "installed")},
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout.startswith(os.fspath(tmp_path / "installed" / "ray_notifications"))

@@ -1,6 +1,6 @@
 """The engine inside Ray: publish and listen from tasks, actors, Serve replicas, Data pipelines and drivers of the engine's cluster.
 
-    from engine.ray import Publisher
+    from ray_notifications.ray import Publisher
 
     @ray.remote
     def train(user):
