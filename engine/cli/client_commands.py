@@ -132,8 +132,14 @@ def revoke(
 
 
 def publish(
-    user: Annotated[str, typer.Argument(help="User to notify.")],
-    type: Annotated[str, typer.Argument(help="Dotted event type, such as post.liked.")],
+    user: Annotated[
+        str | None, typer.Argument(metavar="USER", help="User to notify; left out with --topic or --broadcast.", show_default=False)
+    ] = None,
+    type: Annotated[str | None, typer.Argument(metavar="TYPE", help="Dotted event type, such as post.liked.", show_default=False)] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="In place of USER: the subscribers of this topic.", show_default=False)
+    ] = None,
+    broadcast: Annotated[bool, typer.Option("--broadcast", help="In place of USER: everyone of the tenant.")] = False,
     data: Annotated[str | None, typer.Option("--data", help="The payload, as JSON.")] = None,
     delay: Annotated[str | None, typer.Option("--delay", help="Deliver later: 250ms, 5s, 15m, 2h, 7d.")] = None,
     id: Annotated[str | None, typer.Option("--id", help="Idempotency key: publishing it again within 24 h delivers nothing.")] = None,
@@ -143,18 +149,20 @@ def publish(
     token: GivenToken = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Publish one notification; returns when it is on durable storage.
+    """Publish one notification to a user, the subscribers of a topic, or everyone; returns when it is on durable storage.
 
     [dim]engine publish alice post.liked --data '{"by": "bob"}'
     engine publish alice order.shipped --id order-17 --priority high
-    engine publish alice survey.ask --delay 7d[/dim]
+    engine publish alice survey.ask --delay 7d
+    engine publish post.created --topic post/9
+    engine publish maintenance.planned --broadcast --data '{"at": "22:00"}'[/dim]
     """
     import msgspec
 
     from engine.cli.local_engine import find_engine, printable
     from engine.client.publisher import Publisher
 
-    fields: dict[str, Any] = {"user": user, "type": type, "id": id, "priority": priority}
+    fields = _audience_and_type(user, type, topic, broadcast) | {"id": id, "priority": priority}
     if data is not None:
         try:
             fields["data"] = msgspec.json.decode(data)
@@ -178,6 +186,26 @@ def publish(
     sys.stdout.write(" ".join([result.status, *(f"{name}={printable(value)}" for name, value in printed.items())]) + "\n")
     if result.status == "suppressed":
         raise typer.Exit(1)
+
+
+def _audience_and_type(user: str | None, type: str | None, topic: str | None, broadcast: bool) -> dict[str, Any]:
+    """The members `type` and one of `user`, `topic` and `broadcast`. With an option for the audience the only word is the type.
+
+    Raises:
+        EngineError: there is no type, or not exactly one audience.
+    """
+    if topic is not None and broadcast:
+        raise EngineError("for whom: --topic or --broadcast, not both")
+    if topic is None and not broadcast:
+        if user is None or type is None:
+            raise EngineError("for whom and what: USER TYPE, or TYPE with --topic or --broadcast; see `engine publish --help`")
+        return {"user": user, "type": type}
+    option = "--broadcast" if broadcast else "--topic"
+    if type is not None:
+        raise EngineError(f"for whom: USER or {option}, not both; leave out {user!r} or {option}")
+    if user is None:
+        raise EngineError(f"TYPE is missing: engine publish post.created {option}{'' if broadcast else f' {topic}'}")
+    return {"type": user, "broadcast": True} if broadcast else {"type": user, "topic": topic}
 
 
 # -- erase -------------------------------------------------------------------------------------------------------------

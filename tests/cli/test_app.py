@@ -19,6 +19,7 @@ from websockets.exceptions import InvalidStatus
 
 from engine.cli.app import app
 from engine.cli.state_file import EngineState, read_state, remove_state, write_state
+from engine.client import Client
 from engine.errors import EngineError
 from tests.support.running_engine import RunningEngine, wait_gone
 
@@ -226,6 +227,18 @@ def test_an_engine_comes_up_and_is_found_by_the_other_commands(folder: Path, run
     none = engine_command("scale", "--data-dir", str(running.data_dir), cwd=folder)
     assert none.returncode == 1
     assert "--shards" in none.stderr
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+async def test_a_subscriber_gets_what_is_published_to_the_topic_and_to_everyone(folder: Path, running: RunningEngine) -> None:
+    await Client(running.url, running.token("reader")).subscribe("post/9")
+    async with running.connect("reader") as socket:
+        for words, result in ((["--topic", "post/9"], "topic=post/9"), (["--broadcast"], "broadcast=True")):
+            told = engine_command("publish", "post.created", *words, "--id", "k", "--data-dir", str(running.data_dir), cwd=folder)
+            assert told.stdout == f"accepted id=k {result}\n", told.stderr
+            frame = await running.receive(socket, "messages")
+            assert [(message["id"], message["type"]) for message in frame["messages"]] == [("k", "post.created")]
 
 
 @pytest.mark.engine

@@ -195,6 +195,38 @@ def test_publishing_sends_what_was_typed_and_prints_the_result(accepting: Engine
     ]
 
 
+@pytest.mark.parametrize(
+    ("words", "audience"),
+    [
+        (["t", "--topic", "post/9"], {"topic": "post/9"}),
+        (["--topic", "post/9", "t"], {"topic": "post/9"}),
+        (["t", "--broadcast", "--priority", "low"], {"broadcast": True, "priority": "low"}),
+    ],
+)
+def test_publishing_reaches_a_topic_or_everyone_with_the_type_as_only_word(
+    accepting: Engine, words: list[str], audience: dict[str, Any]
+) -> None:
+    assert engine("publish", *words, "--id", "k", "--url", accepting.url).exit_code == 0
+    assert accepting.requests == [[{"type": "t", "id": "k", **audience}]]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "USER TYPE, or TYPE with --topic or --broadcast"),
+        (["alice"], "USER TYPE, or TYPE with --topic or --broadcast"),
+        (["alice", "t", "--topic", "post/9"], "USER or --topic, not both; leave out 'alice' or --topic"),
+        (["alice", "t", "--broadcast"], "USER or --broadcast, not both; leave out 'alice' or --broadcast"),
+        (["t", "--topic", "post/9", "--broadcast"], "--topic or --broadcast, not both"),
+        (["--topic", "post/9"], "TYPE is missing: engine publish post.created --topic post/9"),
+        (["--broadcast"], "TYPE is missing: engine publish post.created --broadcast"),
+    ],
+)
+def test_publishing_to_none_or_several_audiences_is_refused(accepting: Engine, words: list[str], told: str) -> None:
+    assert told in failure(engine("publish", *words, "--url", accepting.url))
+    assert not accepting.requests
+
+
 def test_publishing_uses_a_token_of_its_own_or_the_one_given(accepting: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     monkeypatch.setattr(accepting, "tokens", seen)
