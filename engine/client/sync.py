@@ -356,7 +356,7 @@ class SyncPublisher:
             Unauthorized, Forbidden: the token was rejected.
             ValueError: a `datetime` has no time zone, or `users` was given, which has several results.
         """
-        return self._loop.run(self._publisher.publish(type=type, user=user, data=data, **members))
+        return self._loop.run(self._publisher.publish(type=type, user=user, data=data, **self._prepared(members)))
 
     def publish_many(self, items: Iterable[Mapping[str, Any]]) -> list[Result]:
         """Publish messages. Returns when all are on durable storage.
@@ -376,7 +376,7 @@ class SyncPublisher:
             Unauthorized, Forbidden: the token was rejected.
             ValueError: a `datetime` has no time zone.
         """
-        return self._loop.run(self._publisher.publish_many(list(items)))
+        return self._loop.run(self._publisher.publish_many([self._prepared(item) for item in items]))
 
     def post(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> str:
         """Put a message into the buffer, from which batches are sent; waits while `queue_max` are in it.
@@ -394,7 +394,7 @@ class SyncPublisher:
             Unreachable, Unauthorized, Forbidden: sending stopped. The buffer is kept, and the next call tries again.
             ValueError: a `datetime` has no time zone.
         """
-        return self._loop.run(self._publisher.post(type=type, user=user, data=data, **members))
+        return self._loop.run(self._publisher.post(type=type, user=user, data=data, **self._prepared(members)))
 
     def event(self, *, type: str, user: str, data: Any = None, **members: Unpack[EventMembers]) -> EventOutcome:
         """Hand an event to the rules. What they made of it is durable on return, but for results that are not `final`.
@@ -695,3 +695,7 @@ class SyncPublisher:
             self._loop.run(self._publisher.close(flush=flush))
         finally:
             self._loop.close()
+
+    def _prepared(self, members: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The members of a message, with what must be made in the thread of the caller."""
+        return members

@@ -9,12 +9,11 @@ What bounds memory: `queue_max` items wait, one batch of `post` is under way, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Unpack
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from engine.client import publisher as client_publisher
 from engine.client.credentials import Credentials
-from engine.client.message_members import MessageMembers
 from engine.client.publish_results import Result
 from engine.client.sync import SyncPublisher, arguments_of
 from engine.ray.edge_calls import NAMESPACE, EdgeCalls
@@ -71,18 +70,6 @@ class Publisher(SyncPublisher):
     def __init__(self, **options: Any) -> None:
         self._begin(AsyncPublisher(**options))
 
-    def publish(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> Result:
-        return super().publish(type=type, user=user, data=data, **_with_id(members))
-
-    def publish_many(self, items: Iterable[Mapping[str, Any]]) -> list[Result]:
-        return super().publish_many([_with_id(item) for item in items])
-
-    def post(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> str:
-        return super().post(type=type, user=user, data=data, **_with_id(members))
-
-
-def _with_id(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields with an id made here, in the thread of the task; the requests leave from another one."""
-    if fields.get("id") is not None:
-        return dict(fields)
-    return {**fields, "id": new_id()}
+    def _prepared(self, members: Mapping[str, Any]) -> Mapping[str, Any]:
+        """With an id made here, in the thread of the task; the requests leave from another one."""
+        return members if members.get("id") is not None else {**members, "id": new_id()}
