@@ -425,6 +425,8 @@ class Shard(Server):
                 await asyncio.sleep(tick_s)
             self._core.tick(self._now_ms())
             self._flush()
+            while self._core.relieve(self._now_ms()):
+                await asyncio.sleep(0)  # others have their turn after a few milliseconds
             self._stirred.clear()
 
     async def _rests(self) -> bool:

@@ -63,12 +63,17 @@ class Admission:
     @property
     def busy(self) -> bool:
         """Whether something waits, is held back, or takes too much memory: `tick` measures it."""
-        return bool(self.waiting or self.pressure.level or self._delivery.held or self.pressure.excess_bytes)
+        return bool(self.waiting or self.pressure.level or self._delivery.held or self.excess_bytes)
 
     @property
     def bytes(self) -> int:
         """Memory of mailboxes, and of posts and questions that wait, in bytes."""
         return self._mailbox_store.memory.bytes + self._post_queue.bytes + self._page_wait.bytes
+
+    @property
+    def excess_bytes(self) -> int:
+        """Bytes in memory beyond what ends level 1, now. Mailboxes that nobody uses are evicted for them, and so contribute to no level."""
+        return max(self.bytes - self.pressure.calm_bytes, 0)
 
     def look(self) -> None:
         """Check the limits that hold for every priority, and set `open`. Call before a batch."""
@@ -113,7 +118,7 @@ class Admission:
         mailbox_store.tight = tight
         if not level:
             delivery.release(now_ms, self._limits.commit_records_max)
-        return self.pressure.excess_bytes
+        return self.excess_bytes
 
     def stats(self) -> dict[str, int]:
         """Gauges by name: the level of pressure, bytes in memory, and counts."""

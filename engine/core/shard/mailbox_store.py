@@ -62,7 +62,7 @@ from engine.core.model.routing import slot_of
 from engine.core.shard.limits import ShardLimits
 
 _EVICTIONS_MAX: Final = 2000
-"""Mailboxes that one call of `evict` looks at: a few milliseconds. Ten calls a second keep up with any edge's reads."""
+"""Mailboxes that one call of `evict` looks at: a few milliseconds."""
 
 _MAILBOXES_OF_A_MESSAGE: Final = 0.15
 """To add a message to a checkpoint takes so much of what a mailbox without one takes: 0.9 of 5.6 us."""

@@ -58,11 +58,12 @@ class Load(Struct, frozen=True):
 
 
 class Pressure:
-    """The level of one shard, 0 to 3; 0 is calm. `tight`: memory contributes to the level."""
+    """The level of one shard, 0 to 3; 0 is calm. `tight`: memory contributes to the level. `calm_bytes`: so much memory ends level 1."""
 
     def __init__(self, limits: PressureLimits) -> None:
         self.level = 0
         self.tight = False
+        self.calm_bytes = int(SHARES[0] * CALM * limits.memory_bytes_max)
         self._limits = limits
         self._of_memory = False  # it was short since the level was 0
         self._calm_since_ms = -1
@@ -106,18 +107,13 @@ class Pressure:
         share = SHARES[self.level - 1] * CALM
         return lag < LAG_FACTORS[self.level - 1] * CALM and memory < share and posts < share
 
-    @property
-    def excess_bytes(self) -> int:
-        """Bytes in memory beyond what ends level 1. Mailboxes that nobody uses are evicted for them, and so contribute to no level."""
-        return max(self._load.bytes - int(SHARES[0] * CALM * self._limits.memory_bytes_max), 0)
-
     def refuses(self, priority: int) -> bool:
         """Whether the level refuses posts of this priority. Only the limits themselves refuse the highest (0)."""
         return self.level >= 2 and 0 < priority >= 4 - self.level
 
     def retry_ms(self) -> int:
         """Time in milliseconds after which a refused publisher may retry, at most 60 seconds."""
-        drain_ms = self.excess_bytes / max(self._freed_per_ms, 1.0) if self.tight else 0.0
+        drain_ms = max(self._load.bytes - self.calm_bytes, 0) / max(self._freed_per_ms, 1.0) if self.tight else 0.0
         return int(min(max(self._load.lag_ms, drain_ms, self._limits.calm_ms), _RETRY_MS_MAX))
 
 

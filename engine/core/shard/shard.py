@@ -619,6 +619,14 @@ class ShardCore:
         due_ms = (self.mailbox_store.window_closer.next_ms, self.broadcast_step.next_ms, self.connections.presence.next_ms)
         return max(min((now_ms + TICK_REST_MS, *(at_ms for at_ms in due_ms if at_ms is not None))), now_ms)
 
+    def relieve(self, now_ms: int) -> bool:
+        """Evict more mailboxes where one call was not enough; returns whether there may be still more. Call after `tick` until it is False.
+
+        An edge's questions bring more mailboxes between two ticks than one call evicts.
+        """
+        excess_bytes = self.admission.excess_bytes
+        return excess_bytes > 0 and self.evict(now_ms, excess_bytes) > 0
+
     def evict(self, now_ms: int, wanted_bytes: int = 0) -> int:
         """Evict idle mailboxes, others while memory is wanted (`MailboxStore.evict`); returns how many."""
         return self.mailbox_store.evict(self._busy, now_ms, wanted_bytes)
