@@ -139,7 +139,7 @@ class World:
             authenticator = Authenticator(config, gateway.revoked)
             rules = RulesEndpoint(config, gateway, FakeRulesStore(), FakeSampleStore())
             unused = dict.fromkeys(EdgeServices.__struct_fields__)
-            services = {**unused, "gateway": gateway, "authenticator": authenticator, "config": config, "rules": rules}
+            services = {**unused, "features": (), "gateway": gateway, "authenticator": authenticator, "config": config, "rules": rules}
             application = app(EdgeServices(**services))
             server = http_server.build(application, config, application.state.fast_paths)
             server.config.load()

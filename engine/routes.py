@@ -16,7 +16,6 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 from starlette.applications import Starlette
-from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -37,14 +36,11 @@ from engine.api import (
     unsubscribing,
     user_reports,
 )
-from engine.api.counters import CounterSignals
-from engine.api.dead_letters import LETTER_PATTERN, DeadLetters, LetterStore
-from engine.api.digests import BodyStore, Digests, TextModel
+from engine.api.access import Access, tenant_named
+from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.api.event_frames import EventFrames
-from engine.api.event_groups import EventGroups, GroupStore
 from engine.api.events import Arrivals, EventEndpoint
 from engine.api.exposition import metrics_page
-from engine.api.history import History, QueryHistory
 from engine.api.inspection import Inspection
 from engine.api.message_links import MessageLinks
 from engine.api.profiles import Preferences
@@ -52,25 +48,32 @@ from engine.api.publish_endpoint import PublishEndpoint, PublishHead
 from engine.api.rules_endpoint import RulesEndpoint
 from engine.api.token_revocation import TokenRevocations
 from engine.api.unsubscribing import LinkKey, RememberedKey, Unsubscribing
+from engine.api.user_reports import BodyStore
 from engine.auth import tokens
 from engine.auth.tokens import Authenticator, Principal
-from engine.auth.topic_permissions import check_topics, mailbox_of, memberships, permits
+from engine.auth.topic_permissions import check_topics, memberships, permits
 from engine.config import Config
 from engine.core.model.constants import SEQ_MAX
 from engine.core.model.names import is_id, is_user
 from engine.core.model.routing import mailbox_key, split_key
 from engine.core.shard.presence import OFFLINE
 from engine.errors import Invalid, StorageUnavailable, Unavailable
+from engine.features.actions import edge_part as actions
+from engine.features.dead_letters import endpoints as dead_letters
+from engine.features.digest import endpoints as digest
+from engine.features.event_groups import endpoints as event_groups
+from engine.features.history import endpoints as history
+from engine.features.signals import endpoints as signals
 from engine.gateway.connection import parse_cursor, wants_counts
 from engine.gateway.gateway import Gateway
 from engine.gateway.tenant_quotas import UsageStore, quotas_of
 from engine.http import static_files
 from engine.http.cors import CrossOrigin
 from engine.http.description.document import document
+from engine.http.endpoint_table import EndpointTable, json_answer, route, tagged_answer, without_head
 from engine.http.error_responses import handlers
 from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, conflict, forbidden, not_found, unavailable
 from engine.http.request_body import read_body
-from engine.http.routed_path import ENCODED_SLASH
 from engine.publish.media_types import Content
 from engine.publish.request_trace import RequestTrace
 from engine.transports.http_protocol import FastPaths
@@ -84,10 +87,6 @@ from engine.transports.websocket_transport import EXTENSION
 _READY_PATIENCE_S: Final = 0.25
 """Probes of orchestrators give up after a second."""
 
-POLL_WAIT_S: Final = 25.0
-"""Of `/v1/poll` without `wait`."""
-
-EVENT_POLL: Final = "/v1/event-groups/{group}/events"
 
 Status = Callable[[], Awaitable[Mapping[str, Any]]]
 ConnectionsOf = Callable[[str], Awaitable[int]]
@@ -95,36 +94,20 @@ Ready = Callable[[], Awaitable[Mapping[str, bool]]]
 DrainEdge = Callable[[int], Awaitable[tuple[str, int]]]
 Scale = Callable[[Mapping[str, int], str, bool], Awaitable[Mapping[str, Any]]]
 Rebalance = Callable[[str], Awaitable[Mapping[str, Any]]]
-Endpoint = Callable[[Request], Awaitable[Response]]
 
-
-class _SegmentConvertor(PathConvertor):
-    """One segment of the path, also with line breaks: what a name may hold is for its endpoint to say, with more than a 404."""
-
-    regex = r"[^/]*"
-
-    def convert(self, value: str) -> str:
-        """With the slashes that were encoded."""
-        return value.replace(ENCODED_SLASH, "/")
-
-
-class _RestConvertor(_SegmentConvertor):
-    """The rest of the path."""
-
-    regex = r"(?s:.*)"
-
-
-class _LetterConvertor(PathConvertor):
-    """The id of a dead letter, so that `/v1/dead-letters/redrive` is none."""
-
-    regex = LETTER_PATTERN
-
-
-register_url_convertor("segment", _SegmentConvertor())
-register_url_convertor("rest", _RestConvertor())
-register_url_convertor("letter", _LetterConvertor())
 
 _encode: Final = msgspec.json.Encoder().encode
+
+
+FEATURES: Final[Sequence[Callable[[EdgePorts], EdgeFeature]]] = (
+    actions.on_edge,
+    signals.on_edge,
+    digest.on_edge,
+    history.on_edge,
+    dead_letters.on_edge,
+    event_groups.on_edge,
+)
+"""The features of an edge, in the order in which they may use each other: a later one may import earlier ones."""
 
 
 class EdgeServices(Struct, frozen=True):
@@ -137,23 +120,19 @@ class EdgeServices(Struct, frozen=True):
         status: what `GET /v1/status` answers to an operator.
         connections_of: open connections of a tenant, at all edges.
         ready: does each part this edge depends on answer? `{"storage": True, "shard-0": False, ...}`.
-        signals: those it counts.
         revocations: of tokens.
         usage: how much each tenant has in storage.
         drain_edge: lets the edge of this index leave its clients to the others; why it is refused, "" when not, and its connections.
-        dead_letters: those in storage.
         scale: lets the engine have these numbers of actors, by `shards`, `schedulers`, `edges`, for this operator, and by
             force also more than the nodes carry; `scaling` of the status, or `refused` and `fits`.
         rebalance: lets it move slots by load, for this operator; likewise.
         upgrade: lets it replace every process, for this operator; likewise.
-        event_groups: the groups of consumers in storage, and their events.
         arrivals: of events without an id.
         bodies: of pending messages in storage.
-        digest_model: groups missed texts.
         inspection: what operators look at beside the status.
         rules: those in force, and their versions.
         link_key: signs unsubscribe links.
-        query_history: asks the history; None: there is none.
+        features: those of this edge.
     """
 
     gateway: Gateway
@@ -162,89 +141,72 @@ class EdgeServices(Struct, frozen=True):
     status: Status
     connections_of: ConnectionsOf
     ready: Ready
-    signals: CounterSignals
     revocations: TokenRevocations
     usage: UsageStore
     drain_edge: DrainEdge
-    dead_letters: LetterStore
     scale: Scale
     rebalance: Rebalance
     upgrade: Rebalance
-    event_groups: GroupStore
     arrivals: Arrivals
     bodies: BodyStore
-    digest_model: TextModel
     inspection: Inspection
     rules: RulesEndpoint
     link_key: LinkKey
-    query_history: QueryHistory | None = None
+    features: Sequence[EdgeFeature]
 
 
 def app(services: EdgeServices) -> Starlette:
     """The application of one edge. Its `state.fast_paths` are for `engine.transports.http_server.build`."""
-    api = _Api(services)
+    access = Access(services.gateway, services.authenticator, services.config)
+    tables = [feature.table(access) for feature in services.features if feature.table is not None]
+    api = _Api(services, access, tables)
     gateway, config = services.gateway, services.config
     routes: list[BaseRoute] = [
         Route(publish_endpoint.PATH, _Publish(api.publisher, config), methods=["POST"]),
         Route(publish_endpoint.PATH, _upgrade_required, methods=["GET"]),
-        _route("/v1/scheduled", GET=api.list_scheduled, DELETE=api.cancel_all),
-        _route("/v1/scheduled/{sid}", GET=api.inspect, PATCH=api.reschedule, DELETE=api.cancel),
-        _route("/v1/events", POST=api.event),
-        _route("/v1/subscriptions", GET=api.list_subscriptions),
-        _route("/v1/subscriptions/{topic:rest}", PUT=api.subscribe, DELETE=api.unsubscribe),
-        _route("/v1/users/{user:segment}/profile", GET=api.get_profile, PUT=api.set_profile, DELETE=api.forget_profile),
-        _route("/v1/preferences", GET=api.preferences, PATCH=api.change_preferences),
-        _route("/v1/unsubscribe-links", POST=api.unsubscribe_links),
-        _route(unsubscribing.PATH, GET=api.ask_unsubscribe, POST=api.unsubscribe_by_link),
-        _route("/v1/users/{user:segment}/messages/{message:rest}", GET=api.timeline),
-        _route("/v1/users/{user:segment}", GET=api.user_report, DELETE=api.erase),
-        _route("/v1/explain", POST=api.explain),
-        _route("/v1/signals", GET=api.signals, POST=api.count),
-        _route("/v1/ack", POST=api.acknowledge),
-        _route("/v1/nack", POST=api.refuse),
-        _route("/v1/inbox", GET=api.inbox),
-        _route("/v1/inbox/{mark}", POST=api.mark_inbox),
-        _route("/v1/heartbeat", GET=api.heartbeat),
-        _route("/v1/digest", GET=api.digest),
+        route("/v1/scheduled", GET=api.list_scheduled, DELETE=api.cancel_all),
+        route("/v1/scheduled/{sid}", GET=api.inspect, PATCH=api.reschedule, DELETE=api.cancel),
+        route("/v1/events", POST=api.event),
+        route("/v1/subscriptions", GET=api.list_subscriptions),
+        route("/v1/subscriptions/{topic:rest}", PUT=api.subscribe, DELETE=api.unsubscribe),
+        route("/v1/users/{user:segment}/profile", GET=api.get_profile, PUT=api.set_profile, DELETE=api.forget_profile),
+        route("/v1/preferences", GET=api.preferences, PATCH=api.change_preferences),
+        route("/v1/unsubscribe-links", POST=api.unsubscribe_links),
+        route(unsubscribing.PATH, GET=api.ask_unsubscribe, POST=api.unsubscribe_by_link),
+        route("/v1/users/{user:segment}", GET=api.user_report, DELETE=api.erase),
+        route("/v1/explain", POST=api.explain),
+        route("/v1/ack", POST=api.acknowledge),
+        route("/v1/nack", POST=api.refuse),
+        route("/v1/inbox", GET=api.inbox),
+        route("/v1/inbox/{mark}", POST=api.mark_inbox),
+        route("/v1/heartbeat", GET=api.heartbeat),
         *(WebSocketRoute(path, api.websocket) for path in sorted(PATHS)),
-        Route(PATH, _upgrade_required, methods=["GET"]),
-        Route("/v1/sse", _Sse(api), methods=["GET"]),
-        _route("/v1/poll", GET=api.poll),
-        _route("/v1/tokens/revoke", POST=api.revoke),
-        _route("/v1/dead-letters", GET=api.list_dead_letters),
-        _route("/v1/dead-letters/redrive", POST=api.redrive),
-        _route("/v1/dead-letters/drop", POST=api.drop),
-        _route("/v1/dead-letters/{letter:letter}", GET=api.dead_letter),
-        _route("/v1/event-groups", GET=api.list_event_groups),
-        _route("/v1/event-groups/{group}", DELETE=api.drop_event_group),
-        _route(EVENT_POLL, GET=api.poll_events),
-        _route("/v1/event-groups/{group}/ack", POST=api.acknowledge_events),
-        _route("/v1/status", GET=api.status),
-        _route("/v1/load", GET=api.load),
-        _route("/v1/tenants", GET=api.tenants),
-        _route("/v1/topics", GET=api.topics),
-        _route("/v1/quarantine", GET=api.quarantine),
-        _route("/v1/slow-clients", GET=api.slow_clients),
-        _route("/v1/edges/{edge}/drain", POST=api.drain),
-        _route("/v1/scale", POST=api.scale),
-        _route("/v1/rebalance", POST=api.rebalance),
-        _route("/v1/upgrade", POST=api.upgrade),
-        _route("/v1/history", GET=api.history),
-        _route("/v1/rules", GET=api.rules, PUT=api.put_rules),
-        _route("/v1/rules/stage", POST=api.stage_rules),
-        _route("/v1/rules/rollback", POST=api.roll_rules_back),
-        _route("/v1/rules/dry-run", POST=api.try_rules),
-        _route("/v1/rules/versions/{version}", GET=api.rules_text),
-        _route("/healthz", GET=api.healthz),
-        _route("/readyz", GET=api.readyz),
-        _route("/metrics", GET=api.metrics),
-        _route("/openapi.json", GET=api.openapi),
+        without_head(Route(PATH, _upgrade_required, methods=["GET"])),
+        without_head(Route("/v1/sse", _Sse(access), methods=["GET"])),
+        without_head(route("/v1/poll", GET=api.poll)),
+        route("/v1/tokens/revoke", POST=api.revoke),
+        route("/v1/status", GET=api.status),
+        route("/v1/load", GET=api.load),
+        route("/v1/tenants", GET=api.tenants),
+        route("/v1/topics", GET=api.topics),
+        route("/v1/quarantine", GET=api.quarantine),
+        route("/v1/slow-clients", GET=api.slow_clients),
+        route("/v1/edges/{edge}/drain", POST=api.drain),
+        route("/v1/scale", POST=api.scale),
+        route("/v1/rebalance", POST=api.rebalance),
+        route("/v1/upgrade", POST=api.upgrade),
+        route("/v1/rules", GET=api.rules, PUT=api.put_rules),
+        route("/v1/rules/stage", POST=api.stage_rules),
+        route("/v1/rules/rollback", POST=api.roll_rules_back),
+        route("/v1/rules/dry-run", POST=api.try_rules),
+        route("/v1/rules/versions/{version}", GET=api.rules_text),
+        route("/healthz", GET=api.healthz),
+        route("/readyz", GET=api.readyz),
+        route("/metrics", GET=api.metrics),
+        route("/openapi.json", GET=api.openapi),
+        *(found for table in tables for found in table.routes),
         *static_files.routes(),
     ]
-    for route in routes:
-        # A HEAD that attaches, acknowledges or waits like its GET would surprise everyone who sends one to look.
-        if isinstance(route, Route) and route.path in ("/v1/sse", "/v1/poll", EVENT_POLL, *PATHS) and route.methods:
-            route.methods.discard("HEAD")
     application = Starlette(
         routes=routes,
         middleware=[Middleware(CrossOrigin, config=config)],
@@ -264,7 +226,9 @@ def app(services: EdgeServices) -> Starlette:
 class _Api:
     """The endpoints and what they share."""
 
-    def __init__(self, services: EdgeServices) -> None:
+    def __init__(self, services: EdgeServices, access: Access, tables: Sequence[EndpointTable]) -> None:
+        self.access = access
+        self._tables = tables
         self.gateway = gateway = services.gateway
         self.config = config = services.config
         self._services = services
@@ -286,40 +250,23 @@ class _Api:
             message_links,
         )
         self._event_frames = EventFrames(gateway, self._events)
-        self._dead_letters = DeadLetters(config, services.dead_letters, gateway)
-        self._event_groups = EventGroups(config, services.event_groups, gateway.clock, lambda: gateway.draining)
-        self._digests = Digests(config, gateway, services.bodies, services.digest_model)
-        self._history = History(config, services.query_history)
         self._preferences = Preferences(config, gateway.shard_client, rules.rule_book)
         self._unsubscribing = Unsubscribing(config, gateway.shard_client, self._preferences, rules.rule_book, link_key, gateway.wall_ms)
-
-    def authenticate(self, request: Request, scope: str) -> Principal:
-        """The bearer of the token. Raises Problem: 401, 403 without the scope, where one is given, or 429, its tenant asks too often."""
-        now_s = self.gateway.wall_ms() / 1000
-        principal = self._services.authenticator.authenticate(request.headers, request.scope["query_string"], now_s=now_s)
-        if scope:
-            tokens.require(principal, scope)
-        self.gateway.tenant_quotas.check_request(principal)
-        return principal
-
-    def device(self, request: Request) -> str:
-        """The client's name for itself."""
-        return request.query_params.get("device", "")[: self.config.id_chars_max]
 
     # -- Scheduled notifications. ------------------------------------------------------------------------------------------
     async def list_scheduled(self, request: Request) -> Response:
         """`GET /v1/scheduled?user=&collapse=`."""
         answer = scheduled.raise_unless_ok(await self.gateway.shard_client.list_timers(*self._timers_of(request)))
-        return _json({"scheduled": [scheduled.as_json(timer) for timer in answer.timers]})
+        return json_answer({"scheduled": [scheduled.as_json(timer) for timer in answer.timers]})
 
     async def cancel_all(self, request: Request) -> Response:
         """`DELETE /v1/scheduled?user=&collapse=`."""
         answer = scheduled.raise_unless_ok(await self.gateway.shard_client.cancel_all(*self._timers_of(request)))
-        return _json({"cancelled": answer.count})
+        return json_answer({"cancelled": answer.count})
 
     def _timers_of(self, request: Request) -> tuple[str, str]:
         """The mailbox key and the collapse key ("" for all) that the query names."""
-        principal = self.authenticate(request, "publish")
+        principal = self.access.authenticate(request, "publish")
         user = request.query_params.get("user", "")
         collapse = request.query_params.get("collapse")
         if not is_user(user, self.config.id_chars_max):
@@ -330,30 +277,30 @@ class _Api:
 
     async def inspect(self, request: Request) -> Response:
         """`GET /v1/scheduled/{sid}`."""
-        principal = self.authenticate(request, "publish")
+        principal = self.access.authenticate(request, "publish")
         answer = scheduled.raise_unless_ok(await self.gateway.shard_client.inspect(principal.tenant, request.path_params["sid"]))
-        return _json(scheduled.as_json(answer.timers[0]))
+        return json_answer(scheduled.as_json(answer.timers[0]))
 
     async def reschedule(self, request: Request) -> Response:
         """`PATCH /v1/scheduled/{sid}`."""
-        principal = self.authenticate(request, "publish")
-        body = await read_body(request.scope, request.receive, self.config)
+        principal = self.access.authenticate(request, "publish")
+        body = await self.access.body(request)
         due_ms = ack_and_patch.parse_patch(body, self.config, self.gateway.wall_ms())
         answer = scheduled.raise_unless_ok(await self.gateway.shard_client.reschedule(principal.tenant, request.path_params["sid"], due_ms))
-        return _json(scheduled.as_json(answer.timers[0]))
+        return json_answer(scheduled.as_json(answer.timers[0]))
 
     async def cancel(self, request: Request) -> Response:
         """`DELETE /v1/scheduled/{sid}`."""
-        principal = self.authenticate(request, "publish")
+        principal = self.access.authenticate(request, "publish")
         sid = request.path_params["sid"]
         scheduled.raise_unless_ok(await self.gateway.shard_client.cancel(principal.tenant, sid))
-        return _json({"scheduled_id": sid, "status": "cancelled"})
+        return json_answer({"scheduled_id": sid, "status": "cancelled"})
 
     async def event(self, request: Request) -> Response:
         """`POST /v1/events`: an event for the rules."""
-        principal = self.authenticate(request, "publish")
+        principal = self.access.authenticate(request, "publish")
         self.gateway.check_room(principal.tenant)
-        body = await read_body(request.scope, request.receive, self.config)
+        body = await self.access.body(request)
         spans, trace = self.gateway.spans, None
         if spans is not None or "traceparent" in request.headers:
             trace = RequestTrace(request.headers.get("traceparent", ""), None if spans is None else spans.spans, principal.tenant)
@@ -363,53 +310,34 @@ class _Api:
             if trace is not None:
                 trace.failed(error)
             raise
-        return _json({**taken, **self._durability()}, 202)
+        return json_answer({**taken, **self._durability()}, 202)
 
     def _durability(self) -> dict[str, str]:
         """The member of an answer that says that storage keeps less than promised."""
         word = self.gateway.storage.durability
         return {"durability": word} if word else {}
 
-    async def count(self, request: Request) -> Response:
-        """`POST /v1/signals`: signals that only count."""
-        principal = self.authenticate(request, "publish")
-        self.gateway.storage.check_room()
-        return _json(await self._services.signals.take(await read_body(request.scope, request.receive, self.config), principal.tenant), 202)
-
-    async def signals(self, request: Request) -> Response:
-        """`GET /v1/signals?name=`: what they sum up to."""
-        principal = self.authenticate(request, "publish")
-        return _json(await self._services.signals.sums(principal.tenant, request.query_params.getlist("name")))
-
     # -- Subscriptions. ----------------------------------------------------------------------------------------------------
     async def list_subscriptions(self, request: Request) -> Response:
         """`GET /v1/subscriptions?user=`."""
-        principal, key, _ = self._subscriber(request)
-        return _json(_subscriptions(await subscriptions.change(self.gateway.shard_client, key), principal, key))
+        principal, key, _ = self.access.subscriber(request)
+        return json_answer(_subscriptions(await subscriptions.change(self.gateway.shard_client, key), principal, key))
 
     async def subscribe(self, request: Request) -> Response:
         """`PUT /v1/subscriptions/{topic}?user=`."""
-        principal, key, others = self._subscriber(request)
+        principal, key, others = self.access.subscriber(request)
         self.gateway.check_room(principal.tenant)
         topic = self._topic(request)
         if not others and not permits(principal, topic):
             raise forbidden(f"the token does not allow the topic {topic}")
         await subscriptions.check_quota(self.gateway, principal.tenant, [topic])
-        return _json(_subscriptions(await subscriptions.change(self.gateway.shard_client, key, add=[topic]), principal, key))
+        return json_answer(_subscriptions(await subscriptions.change(self.gateway.shard_client, key, add=[topic]), principal, key))
 
     async def unsubscribe(self, request: Request) -> Response:
         """`DELETE /v1/subscriptions/{topic}?user=`."""
-        principal, key, _ = self._subscriber(request)
+        principal, key, _ = self.access.subscriber(request)
         topics = await subscriptions.change(self.gateway.shard_client, key, remove=[self._topic(request)])
-        return _json(_subscriptions(topics, principal, key))
-
-    def _subscriber(self, request: Request) -> tuple[Principal, str, bool]:
-        """The bearer, the mailbox key, and whether it is another user's."""
-        user = request.query_params.get("user")
-        if user is not None and not is_user(user, self.config.id_chars_max):
-            raise bad_request("`user`: text without control characters")
-        principal = self.authenticate(request, "connect" if user is None else "")
-        return principal, *mailbox_of(principal, user)
+        return json_answer(_subscriptions(topics, principal, key))
 
     def _topic(self, request: Request) -> str:
         topic: str = request.path_params["topic"]
@@ -422,45 +350,45 @@ class _Api:
     # -- Profiles. ---------------------------------------------------------------------------------------------------------
     async def get_profile(self, request: Request) -> Response:
         """`GET /v1/users/{user}/profile?tenant=`."""
-        return _json(profiles.as_json(await profiles.get(self.gateway.shard_client, self._user_of(request, own=True))))
+        return json_answer(profiles.as_json(await profiles.get(self.gateway.shard_client, self.access.user_of(request, own=True))))
 
     async def set_profile(self, request: Request) -> Response:
         """`PUT /v1/users/{user}/profile`."""
-        key = self._user_of(request, own=False)
+        key = self.access.user_of(request, own=False)
         self.gateway.check_room(split_key(key)[0])
-        body = await read_body(request.scope, request.receive, self.config)
+        body = await self.access.body(request)
         profile = profiles.read(body, self.config)
         keep = not profiles.names_categories(body)
-        return _json(profiles.as_json(await profiles.put(self.gateway.shard_client, key, profile, keep_categories=keep)))
+        return json_answer(profiles.as_json(await profiles.put(self.gateway.shard_client, key, profile, keep_categories=keep)))
 
     async def forget_profile(self, request: Request) -> Response:
         """`DELETE /v1/users/{user}/profile`."""
-        await profiles.put(self.gateway.shard_client, self._user_of(request, own=False), None)
+        await profiles.put(self.gateway.shard_client, self.access.user_of(request, own=False), None)
         return Response(status_code=204)
 
     async def user_report(self, request: Request) -> Response:
         """`GET /v1/users/{user}?tenant=`: where a user is, what waits for it, and what was decided about it."""
-        tenant, user = self._tenant_of(request), request.path_params["user"]
+        tenant, user = self.access.tenant_of(request), request.path_params["user"]
         if not is_user(user, self.config.id_chars_max):
             raise not_found("no user has this name")
         shard_client, bodies = self.gateway.shard_client, self._services.bodies
-        return _json(await user_reports.report(shard_client, bodies, mailbox_key(tenant, user), self.config))
+        return json_answer(await user_reports.report(shard_client, bodies, mailbox_key(tenant, user), self.config))
 
     async def preferences(self, request: Request) -> Response:
         """`GET /v1/preferences?user=`."""
-        _, key, _ = self._subscriber(request)
-        return _json(await self._preferences.get(key))
+        _, key, _ = self.access.subscriber(request)
+        return json_answer(await self._preferences.get(key))
 
     async def change_preferences(self, request: Request) -> Response:
         """`PATCH /v1/preferences?user=`."""
-        principal, key, _ = self._subscriber(request)
+        principal, key, _ = self.access.subscriber(request)
         self.gateway.check_room(principal.tenant)
-        return _json(await self._preferences.change(key, await read_body(request.scope, request.receive, self.config)))
+        return json_answer(await self._preferences.change(key, await self.access.body(request)))
 
     async def unsubscribe_links(self, request: Request) -> Response:
         """`POST /v1/unsubscribe-links`."""
-        principal = self.authenticate(request, "publish")
-        return _json(await self._unsubscribing.make(principal.tenant, await read_body(request.scope, request.receive, self.config)))
+        principal = self.access.authenticate(request, "publish")
+        return json_answer(await self._unsubscribing.make(principal.tenant, await self.access.body(request)))
 
     async def ask_unsubscribe(self, request: Request) -> Response:
         """`GET /v1/unsubscribe?token=`; the link is all that it needs."""
@@ -476,7 +404,7 @@ class _Api:
 
     async def erase(self, request: Request) -> Response:
         """`DELETE /v1/users/{user}`."""
-        principal = self.authenticate(request, "admin")
+        principal = self.access.authenticate(request, "admin")
         user: str = request.path_params["user"]
         if not is_user(user, self.config.id_chars_max):
             raise not_found("no user has this name")
@@ -486,82 +414,60 @@ class _Api:
 
     async def explain(self, request: Request) -> Response:
         """`POST /v1/explain?tenant=`: what would become of notifications, and why."""
-        principal = self.authenticate(request, "")
+        principal = self.access.authenticate(request, "")
         if "tenant" in request.query_params:
-            principal = msgspec.structs.replace(principal, tenant=self._dead_letters.tenant_of(principal, request.query_params))
+            principal = msgspec.structs.replace(principal, tenant=tenant_named(principal, request.query_params))
         elif tokens.OPERATOR not in principal.scopes:
             tokens.require(principal, "publish")
-        body = await read_body(request.scope, request.receive, self.config)
-        return _json(
+        body = await self.access.body(request)
+        return json_answer(
             await explanations.explain(
                 self.gateway.shard_client,
                 self.publisher.parse(body, Content.of(request.scope["headers"]), principal, self._rules.rule_book.in_use()),
             )
         )
 
-    async def timeline(self, request: Request) -> Response:
-        """`GET /v1/users/{user}/messages/{message}?tenant=`."""
-        key, message = self._user_of(request, own=True), request.path_params["message"]
-        if not is_id(message, self.config.id_chars_max):
-            raise not_found("no message has this id")
-        return _json(await explanations.timeline(self.gateway.shard_client, self._history, key, message))
-
-    def _user_of(self, request: Request, *, own: bool) -> str:
-        """The mailbox key of the path's user, where the token allows it; `own`: it may be the bearer itself."""
-        principal = self.authenticate(request, "")
-        user: str = request.path_params["user"]
-        if not is_user(user, self.config.id_chars_max):
-            raise not_found("no user has this name")
-        if own and "tenant" in request.query_params:
-            return mailbox_key(self._dead_letters.tenant_of(principal, request.query_params), user)
-        return mailbox_of(principal, None if own and user == principal.user else user)[0]
-
     # -- Receiving. --------------------------------------------------------------------------------------------------------
     async def acknowledge(self, request: Request) -> Response:
         """`POST /v1/ack`."""
-        principal = self.authenticate(request, "connect")
-        body = await read_body(request.scope, request.receive, self.config)
+        principal = self.access.authenticate(request, "connect")
+        body = await self.access.body(request)
         seq, ids, client_ms = ack_and_patch.parse_ack(body, self.config)
         error = await self.gateway.shard_client.settle(mailbox_key(principal.tenant, principal.user), seq, ids, client_ms)
         if error:
             raise Problem(409, error)
-        return _json({"acknowledged": True})
+        return json_answer({"acknowledged": True})
 
     async def refuse(self, request: Request) -> Response:
         """`POST /v1/nack`."""
-        principal = self.authenticate(request, "connect")
-        body = await read_body(request.scope, request.receive, self.config)
+        principal = self.access.authenticate(request, "connect")
+        body = await self.access.body(request)
         ids, reason = ack_and_patch.parse_nack(body, self.config)
         await self.gateway.refuse(mailbox_key(principal.tenant, principal.user), ids, reason)
-        return _json({"nacked": True})
+        return json_answer({"nacked": True})
 
     async def inbox(self, request: Request) -> Response:
         """`GET /v1/inbox?before=&limit=&unread=&archived=&type=&q=&user=`."""
-        _, key, _ = self._subscriber(request)
+        _, key, _ = self.access.subscriber(request)
         query = inboxes.parse_query(request.query_params, self.config)
         body = await inboxes.read(self.gateway.shard_client, key, query, self.config)
         return Response(body, 200, {"Cache-Control": "no-store"}, "application/json")
 
     async def mark_inbox(self, request: Request) -> Response:
         """`POST /v1/inbox/{mark}?user=`."""
-        _, key, _ = self._subscriber(request)
-        body = await read_body(request.scope, request.receive, self.config)
-        return _json(await inboxes.mark(self.gateway.shard_client, key, request.path_params["mark"], body, self.config))
+        _, key, _ = self.access.subscriber(request)
+        body = await self.access.body(request)
+        return json_answer(await inboxes.mark(self.gateway.shard_client, key, request.path_params["mark"], body, self.config))
 
     async def heartbeat(self, request: Request) -> Response:
         """`GET /v1/heartbeat`: the user's presence; a suspect user's client is expected for longer."""
-        principal = self.authenticate(request, "connect")
+        principal = self.access.authenticate(request, "connect")
         client = request.headers.get("x-client-id", "")[: self.config.id_chars_max]
         last = request.headers.get("x-last-seq", "0")
         if not (last.isascii() and last.isdigit() and len(last) <= 18 and int(last) <= SEQ_MAX):
             raise bad_request(f"X-Last-Seq: a sequence number is needed, 0 to {SEQ_MAX}")
         probed = await self.gateway.shard_client.probe(mailbox_key(principal.tenant, principal.user), client, int(last))
-        return _json({"online": probed.state != OFFLINE, "state": probed.state, "seq": probed.seq})
-
-    async def digest(self, request: Request) -> Response:
-        """`GET /v1/digest?since=&limit=`: what the bearer has missed."""
-        principal = self.authenticate(request, "connect")
-        return _json(await self._digests.answer(mailbox_key(principal.tenant, principal.user), request.query_params))
+        return json_answer({"online": probed.state != OFFLINE, "state": probed.state, "seq": probed.seq})
 
     async def websocket(self, websocket: WebSocket) -> None:
         """A WebSocket that the fast path did not take. The accepted connection outlives this call."""
@@ -573,150 +479,98 @@ class _Api:
 
     async def poll(self, request: Request) -> Response:
         """`GET /v1/poll`."""
-        principal = self.authenticate(request, "connect")
+        principal = self.access.authenticate(request, "connect")
         self.gateway.require_capacity()
         cursor = parse_cursor(_cursor_text(request))
-        wait_s = min(_wait_s(request.query_params.get("wait")), self.config.poll_wait_s_max)
-        poll = Poll(self.gateway, principal, cursor, self.device(request))
+        wait_s = self.access.wait_s(request)
+        poll = Poll(self.gateway, principal, cursor, self.access.device(request))
         return Response(await poll.run(request.receive, wait_s), 200, {"Cache-Control": "no-store"}, "application/json")
 
     # -- Identity. ---------------------------------------------------------------------------------------------------------
     async def revoke(self, request: Request) -> Response:
         """`POST /v1/tokens/revoke`."""
-        principal = self.authenticate(request, "admin")
-        return _json(await self._services.revocations.revoke(await read_body(request.scope, request.receive, self.config), principal))
+        principal = self.access.authenticate(request, "admin")
+        return json_answer(await self._services.revocations.revoke(await self.access.body(request), principal))
 
     # -- Operating. --------------------------------------------------------------------------------------------------------
     async def status(self, request: Request) -> Response:
         """`GET /v1/status`: of the engine for an operator, of its tenant for an admin."""
-        principal = self.authenticate(request, "")
+        principal = self.access.authenticate(request, "")
         if tokens.OPERATOR in principal.scopes:
-            return _json(metrics_page.without_figures(await self._services.status()))
+            return json_answer(metrics_page.without_figures(await self._services.status()))
         tokens.require(principal, "admin")
         services, tenant = self._services, principal.tenant
         try:
             used = await services.usage.of(tenant)
         except StorageUnavailable as error:
             raise unavailable(str(error), RETRY_AFTER_S) from None
-        return _json({"tenant": tenant, "connections": await services.connections_of(tenant), **used, "quotas": quotas_of(self.config)})
-
-    async def list_dead_letters(self, request: Request) -> Response:
-        """`GET /v1/dead-letters?tenant=&user=&order=&after=&limit=`."""
-        return _json(await self._dead_letters.page(self._tenant_of(request), request.query_params))
-
-    async def dead_letter(self, request: Request) -> Response:
-        """`GET /v1/dead-letters/{letter}?tenant=`."""
-        return _json(await self._dead_letters.look(self._tenant_of(request), request.path_params["letter"]))
-
-    async def redrive(self, request: Request) -> Response:
-        """`POST /v1/dead-letters/redrive?tenant=`."""
-        tenant = self._tenant_of(request)
-        self.gateway.check_room(tenant)
-        return _json(await self._dead_letters.redrive(tenant, await read_body(request.scope, request.receive, self.config)))
-
-    async def drop(self, request: Request) -> Response:
-        """`POST /v1/dead-letters/drop?tenant=`."""
-        tenant = self._tenant_of(request)
-        return _json(await self._dead_letters.drop(tenant, await read_body(request.scope, request.receive, self.config)))
-
-    def _tenant_of(self, request: Request) -> str:
-        """The tenant that a request of an operator, or of the tenant's admin, is about."""
-        return self._dead_letters.tenant_of(self.authenticate(request, ""), request.query_params)
-
-    async def list_event_groups(self, request: Request) -> Response:
-        """`GET /v1/event-groups`."""
-        return _json(await self._event_groups.list(self._consumer(request).tenant))
-
-    async def drop_event_group(self, request: Request) -> Response:
-        """`DELETE /v1/event-groups/{group}`."""
-        await self._event_groups.drop(self._consumer(request).tenant, request.path_params["group"])
-        return Response(status_code=204)
-
-    async def poll_events(self, request: Request) -> Response:
-        """`GET /v1/event-groups/{group}/events?consumer=&position=&begin=&limit=&wait=`."""
-        principal = self._consumer(request)
-        wait_s = min(_wait_s(request.query_params.get("wait")), self.config.poll_wait_s_max)
-        return _json(await self._event_groups.poll(principal.tenant, request.path_params["group"], request.query_params, wait_s))
-
-    async def acknowledge_events(self, request: Request) -> Response:
-        """`POST /v1/event-groups/{group}/ack`."""
-        principal = self._consumer(request)
-        body = await read_body(request.scope, request.receive, self.config)
-        return _json(await self._event_groups.acknowledge(principal.tenant, request.path_params["group"], body))
-
-    def _consumer(self, request: Request) -> Principal:
-        """The bearer, who may read the events of its tenant."""
-        principal = self.authenticate(request, "")
-        self._event_groups.allow(principal)
-        return principal
-
-    async def history(self, request: Request) -> Response:
-        """`GET /v1/history?tenant=&user=&id=&since=&until=&before=&limit=`."""
-        return _json(await self._history.page(self._tenant_of(request), request.query_params))
+        return json_answer(
+            {"tenant": tenant, "connections": await services.connections_of(tenant), **used, "quotas": quotas_of(self.config)}
+        )
 
     async def load(self, request: Request) -> Response:
         """`GET /v1/load`: of the last hour."""
-        self.authenticate(request, tokens.OPERATOR)
-        return _json(await self._services.inspection.load())
+        self.access.authenticate(request, tokens.OPERATOR)
+        return json_answer(await self._services.inspection.load())
 
     async def tenants(self, request: Request) -> Response:
         """`GET /v1/tenants`."""
-        self.authenticate(request, tokens.OPERATOR)
-        return _json(await self._services.inspection.tenants())
+        self.access.authenticate(request, tokens.OPERATOR)
+        return json_answer(await self._services.inspection.tenants())
 
     async def topics(self, request: Request) -> Response:
         """`GET /v1/topics?tenant=&after=`."""
-        return _json(await self._services.inspection.topics(self._tenant_of(request), request.query_params))
+        return json_answer(await self._services.inspection.topics(self.access.tenant_of(request), request.query_params))
 
     async def quarantine(self, request: Request) -> Response:
         """`GET /v1/quarantine`."""
-        self.authenticate(request, tokens.OPERATOR)
-        return _json(await self._services.inspection.quarantine())
+        self.access.authenticate(request, tokens.OPERATOR)
+        return json_answer(await self._services.inspection.quarantine())
 
     async def slow_clients(self, request: Request) -> Response:
         """`GET /v1/slow-clients`."""
-        self.authenticate(request, tokens.OPERATOR)
-        return _json(await self._services.inspection.slow_clients())
+        self.access.authenticate(request, tokens.OPERATOR)
+        return json_answer(await self._services.inspection.slow_clients())
 
     async def rules(self, request: Request) -> Response:
         """`GET /v1/rules`."""
-        self.authenticate(request, tokens.OPERATOR)
-        return _tagged(await self._rules.overview((await self._services.status())["edges"]))
+        self.access.authenticate(request, tokens.OPERATOR)
+        return tagged_answer(await self._rules.overview((await self._services.status())["edges"]))
 
     async def put_rules(self, request: Request) -> Response:
         """`PUT /v1/rules?share=`."""
-        principal = self.authenticate(request, tokens.OPERATOR)
+        principal = self.access.authenticate(request, tokens.OPERATOR)
         self.gateway.storage.check_room()
-        body = await read_body(request.scope, request.receive, self.config)
+        body = await self.access.body(request)
         share = request.query_params.get("share", "")
-        return _tagged(await self._rules.put(body, share, request.headers.get("if-match"), principal.user))
+        return tagged_answer(await self._rules.put(body, share, request.headers.get("if-match"), principal.user))
 
     async def stage_rules(self, request: Request) -> Response:
         """`POST /v1/rules/stage`."""
-        principal = self.authenticate(request, tokens.OPERATOR)
-        body = await read_body(request.scope, request.receive, self.config)
-        return _tagged(await self._rules.stage(body, request.headers.get("if-match"), principal.user))
+        principal = self.access.authenticate(request, tokens.OPERATOR)
+        body = await self.access.body(request)
+        return tagged_answer(await self._rules.stage(body, request.headers.get("if-match"), principal.user))
 
     async def roll_rules_back(self, request: Request) -> Response:
         """`POST /v1/rules/rollback`."""
-        principal = self.authenticate(request, tokens.OPERATOR)
-        body = await read_body(request.scope, request.receive, self.config)
-        return _tagged(await self._rules.rollback(body, request.headers.get("if-match"), principal.user))
+        principal = self.access.authenticate(request, tokens.OPERATOR)
+        body = await self.access.body(request)
+        return tagged_answer(await self._rules.rollback(body, request.headers.get("if-match"), principal.user))
 
     async def try_rules(self, request: Request) -> Response:
         """`POST /v1/rules/dry-run?version=&tenant=&type=&limit=`."""
-        self.authenticate(request, tokens.OPERATOR)
-        body = await read_body(request.scope, request.receive, self.config)
-        return _json(await self._rules.dry_run(body, request.query_params))
+        self.access.authenticate(request, tokens.OPERATOR)
+        body = await self.access.body(request)
+        return json_answer(await self._rules.dry_run(body, request.query_params))
 
     async def rules_text(self, request: Request) -> Response:
         """`GET /v1/rules/versions/{version}`."""
-        self.authenticate(request, tokens.OPERATOR)
+        self.access.authenticate(request, tokens.OPERATOR)
         return Response(await self._rules.text(request.path_params["version"]), 200, {"Cache-Control": "no-store"}, "application/toml")
 
     async def drain(self, request: Request) -> Response:
         """`POST /v1/edges/{edge}/drain`."""
-        self.authenticate(request, tokens.OPERATOR)
+        self.access.authenticate(request, tokens.OPERATOR)
         name = request.path_params["edge"]
         edges = {f"edge-{row['index']}": row["index"] for row in (await self._services.status())["edges"]}
         if name not in edges:
@@ -724,30 +578,30 @@ class _Api:
         refused, connections = await self._services.drain_edge(edges[name])
         if refused:
             raise conflict(refused, type="about:blank")
-        return _json({"edge": name, "connections": connections}, 202)
+        return json_answer({"edge": name, "connections": connections}, 202)
 
     async def scale(self, request: Request) -> Response:
         """`POST /v1/scale`."""
-        principal = self.authenticate(request, tokens.OPERATOR)
-        numbers, force = scaling.numbers_of(await read_body(request.scope, request.receive, self.config), self.config)
+        principal = self.access.authenticate(request, tokens.OPERATOR)
+        numbers, force = scaling.numbers_of(await self.access.body(request), self.config)
         found = await self._services.scale(numbers, principal.user, force)
         if "refused" in found:
             raise conflict(found["refused"], type="about:blank", fits=found["fits"])
-        return _json(found, 202)
+        return json_answer(found, 202)
 
     async def rebalance(self, request: Request) -> Response:
         """`POST /v1/rebalance`."""
-        principal = self.authenticate(request, tokens.OPERATOR)
-        return _json(await self._services.rebalance(principal.user), 202)
+        principal = self.access.authenticate(request, tokens.OPERATOR)
+        return json_answer(await self._services.rebalance(principal.user), 202)
 
     async def upgrade(self, request: Request) -> Response:
         """`POST /v1/upgrade`."""
-        principal = self.authenticate(request, tokens.OPERATOR)
-        return _json(await self._services.upgrade(principal.user), 202)
+        principal = self.access.authenticate(request, tokens.OPERATOR)
+        return json_answer(await self._services.upgrade(principal.user), 202)
 
     async def healthz(self, _request: Request) -> Response:
         """`GET /healthz`: this process is up."""
-        return _json({"status": "ok"})
+        return json_answer({"status": "ok"})
 
     async def readyz(self, _request: Request) -> Response:
         """`GET /readyz`: everything this edge needs answers."""
@@ -763,7 +617,7 @@ class _Api:
             degraded.add("history")
         # None: not known, as without a status. Readiness does not depend on it.
         quarantined = None if status is None else int(status.get("totals", {}).get("quarantined", 0))
-        return _json({"status": "ready", "quarantined": quarantined, "degraded": sorted(degraded), **self._durability()})
+        return json_answer({"status": "ready", "quarantined": quarantined, "degraded": sorted(degraded), **self._durability()})
 
     async def _status_at_once(self) -> Mapping[str, Any] | None:
         """The status; None when the controller does not answer at once."""
@@ -775,22 +629,17 @@ class _Api:
 
     async def metrics(self, request: Request) -> Response:
         """`GET /metrics`: of the whole engine."""
-        metrics_page.allow(self.authenticate(request, ""))
+        metrics_page.allow(self.access.authenticate(request, ""))
         text, content_type = await metrics_page.page(self.gateway.metrics, self._services.status, request.headers.get("accept", ""))
         return Response(text, 200, {"Content-Type": content_type, "Vary": "accept"})
 
     async def openapi(self, request: Request) -> Response:
         """`GET /openapi.json`: built once for each set of categories, whose names only the bearer of a token learns."""
-        try:
-            self._services.authenticator.authenticate(request.headers, request.scope["query_string"], now_s=self.gateway.wall_ms() / 1000)
-        except Problem:
-            names: tuple[str, ...] = ()
-        else:
-            names = tuple(sorted(self._rules.rule_book.in_use().categories))
+        names = tuple(sorted(self._rules.rule_book.in_use().categories)) if self.access.is_known(request) else ()
         if names not in self._described:
             self._described = {
-                (): self._described.get(()) or _encode(document(self.config, ())),
-                names: _encode(document(self.config, names)),
+                (): self._described.get(()) or _encode(document(self.config, (), self._tables)),
+                names: _encode(document(self.config, names, self._tables)),
             }
         return Response(self._described[names], 200, {"Vary": "authorization, cookie"}, "application/json")
 
@@ -817,18 +666,18 @@ class _Publish:
 class _Sse:
     """`GET /v1/sse`."""
 
-    def __init__(self, api: _Api) -> None:
-        self._api = api
+    def __init__(self, access: Access) -> None:
+        self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Authenticate, admit, stream."""
-        api = self._api
+        access = self._access
         request = Request(scope)
-        principal = api.authenticate(request, "connect")
-        api.gateway.admit(mailbox_key(principal.tenant, principal.user))
+        principal = access.authenticate(request, "connect")
+        access.gateway.admit(mailbox_key(principal.tenant, principal.user))
         cursor = parse_cursor(_cursor_text(request))
         explicit = request.query_params.get("ack") == "explicit"
-        stream = EventStream(api.gateway, principal, cursor, api.device(request), explicit=explicit)
+        stream = EventStream(access.gateway, principal, cursor, access.device(request), explicit=explicit)
         stream.wants_digest = wants_digest(scope["query_string"])
         stream.wants_counts = wants_counts(scope["query_string"])
         await stream.run(scope, receive, send)
@@ -838,30 +687,9 @@ async def _upgrade_required(_request: Request) -> Response:
     raise Problem(426, "this is a WebSocket endpoint", headers={"Upgrade": "websocket", "Connection": "Upgrade"})
 
 
-def _route(path: str, **endpoints: Endpoint) -> Route:
-    """One route for all methods of a path, so that `Allow` of a 405 has all of them."""
-
-    async def dispatch(request: Request) -> Response:
-        return await endpoints["GET" if request.method == "HEAD" else request.method](request)
-
-    return Route(path, dispatch, methods=list(endpoints))
-
-
 def _cursor_text(request: Request) -> str:
     # EventSource repeats its URL on every reconnect, with the header beside it: the header is the newer one.
     return request.headers.get("last-event-id") or request.query_params.get("last_event_id", "")
-
-
-def _wait_s(text: str | None) -> float:
-    if text is None:
-        return POLL_WAIT_S
-    try:
-        wait_s = float(text)
-    except ValueError:
-        wait_s = -1.0
-    if not wait_s >= 0:  # NaN too
-        raise bad_request("`wait`: seconds, not negative")
-    return wait_s
 
 
 def _subscriptions(topics: Sequence[str], principal: Principal, key: str) -> dict[str, Any]:
@@ -869,13 +697,3 @@ def _subscriptions(topics: Sequence[str], principal: Principal, key: str) -> dic
     own = key == mailbox_key(principal.tenant, principal.user)
     by_token = {"by_token": memberships(principal)} if own and principal.topics is not None else {}
     return {"user": split_key(key)[1], "topics": topics, **by_token}
-
-
-def _tagged(answer: tuple[str, Any]) -> Response:
-    """An answer with the entity tag of the state that it shows."""
-    tag, value = answer
-    return Response(_encode(value), 200, {"Cache-Control": "no-store", "ETag": f'"{tag}"'}, "application/json")
-
-
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(_encode(value), status, {"Cache-Control": "no-store"}, "application/json")

@@ -49,7 +49,7 @@ EDGE_FOLDERS = ("http", "auth", "publish", "gateway", "api", "transports", "test
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Tests of an edge's packages run on uvloop, as edges do: its flow control differs from asyncio's own."""
-    if item.path.relative_to(Path(__file__).parent).parts[0] in EDGE_FOLDERS:
+    if item.path.relative_to(Path(__file__).parent).parts[0] in EDGE_FOLDERS or item.path.name == "test_endpoints.py":
         return {"uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
 

@@ -11,7 +11,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "engine"
 MODULES = sorted(path for path in ROOT.rglob("*.py"))
-CORE = [path for path in MODULES if path.is_relative_to(ROOT / "core")]
+CORE = [
+    path
+    for path in MODULES
+    if path.is_relative_to(ROOT / "core") or (path.is_relative_to(ROOT / "features") and "core" in path.with_suffix("").parts)
+]
 
 CORE_MAY_IMPORT = {
     "__future__", "abc", "bisect", "collections", "collections.abc", "contextlib", "dataclasses", "datetime", "enum", "functools",
@@ -28,7 +32,6 @@ PACKAGES = (
     "config",
     "core.model",
     "core.policy",
-    "core.digest",
     "core.inbox",
     "core.wire",
     "core.mailbox",
@@ -41,12 +44,17 @@ PACKAGES = (
     "core.controller",
     "store",
     "http",
-    "actions",
     "auth",
     "publish",
     "gateway",
     "api",
     "transports",
+    "features.actions",
+    "features.signals",
+    "features.digest",
+    "features.history",
+    "features.dead_letters",
+    "features.event_groups",
     "routes",
     "actors",
     "client",
@@ -55,6 +63,9 @@ PACKAGES = (
     "__main__",
 )
 """Lowest first, and so the way of a message from the bottom up. A module imports from its own package and from lower ones."""
+
+OF_EACH_FEATURE = {"core", "store", "endpoints", "description"}
+"""Modules that any feature may have."""
 
 MIRRORED = {"link", "shard", "scheduler", "edge", "controller"}
 """Modules of `engine.actors` that bear the name of what they are the shell of."""
@@ -65,6 +76,7 @@ ACROSS_MODULES = {
     "actors/test_overload.py": "a whole engine under more than it can do",
     "actors/test_stopping.py": "the end of a whole engine, after all tests that share it",
     "http/test_description_conformance.py": "every endpoint of an edge, by requests made from the description",
+    "features/test_left_out.py": "an edge without a feature",
     "transports/test_rfc_6455.py": "RFC 6455 over both handshakes, the frames of the engine's own reader and of the library",
     "ray/test_examples.py": "the examples of docs/RAY.md, as a user runs them",
     "test_public_interface.py": "what applications import: names, signatures and docstrings",
@@ -114,11 +126,15 @@ def imports(path: Path) -> list[tuple[int, str]]:
 def floor_of(module: str) -> int | None:
     """The place in PACKAGES of `engine.<name>...`; None for what is not the engine's, and for what only says that a package exists."""
     parts = module.split(".")
-    if parts[0] != "engine" or parts[1:] in ([], ["core"]):
+    if parts[0] != "engine" or parts[1:] in ([], ["core"], ["features"]):
         return None
-    package = ".".join(parts[1:3]) if parts[1] == "core" else parts[1]
+    package = ".".join(parts[1:3]) if parts[1] in ("core", "features") else parts[1]
     assert package in PACKAGES, f"engine.{package} has no place: give it one in tests/test_architecture.py"
     return PACKAGES.index(package)
+
+
+def is_core_of_a_feature(name: str) -> bool:
+    return name.split(".")[1:2] == ["features"] and "core" in name.split(".")
 
 
 def test_the_core_imports_only_what_computes_from_its_arguments() -> None:
@@ -126,7 +142,7 @@ def test_the_core_imports_only_what_computes_from_its_arguments() -> None:
         f"{path}:{line} imports {name}"
         for path in CORE
         for line, name in imports(path)
-        if name not in CORE_MAY_IMPORT and not name.startswith("engine.core")
+        if name not in CORE_MAY_IMPORT and not name.startswith("engine.core") and not is_core_of_a_feature(name)
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -159,7 +175,8 @@ def test_packages_import_from_lower_ones_only() -> None:
 def test_no_module_name_is_used_twice() -> None:
     places: dict[str, list[str]] = {}
     for path in MODULES:
-        if path.stem != "__init__" and not (path.parent.name == "actors" and path.stem in MIRRORED):
+        mirrored = path.parent.name == "actors" and path.stem in MIRRORED
+        if path.stem != "__init__" and not mirrored and path.stem not in OF_EACH_FEATURE:
             places.setdefault(path.stem, []).append(module_name(path))
     assert not {name: found for name, found in places.items() if len(found) > 1}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine.config import Config
-from engine.http.description.document import document
+from tests.support.described import described
 
 ROOT: Final = Path(__file__).parents[1]
 DOCUMENTS: Final = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("deploy/**/*.md")])
@@ -88,7 +88,7 @@ def test_names_that_documents_use_are_in_the_source() -> None:
 
 
 def test_endpoints_that_documents_name_are_served() -> None:
-    paths = [*document(Config(), [])["paths"], "/v1/ws"]
+    paths = [*described(Config(), [])["paths"], "/v1/ws"]
     prefixes = {path.partition("{")[0] for path in paths}
     served = [re.compile(re.sub(r"\{[^}]*\}", "[^/]+", path)) for path in paths]
     named_here = [(path, place) for path, place in named(DOCUMENTS, _ENDPOINT) if path not in prefixes]

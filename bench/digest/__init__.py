@@ -19,10 +19,10 @@ import msgspec
 
 from bench.digest.labelled import Absence, absences
 from bench.digest.tf_idf import cluster, tuned_threshold
-from engine.actors.text_groups import ModelMissing, TextGroups
-from engine.core.digest.clusters import Cluster, Sorted, clusters_of, sort_out
-from engine.core.digest.missed import Missed, read_missed
-from engine.core.digest.wording import line_of
+from engine.features.digest.core.clusters import Cluster, Sorted, clusters_of, sort_out
+from engine.features.digest.core.missed import Missed, read_missed
+from engine.features.digest.core.wording import line_of
+from engine.features.digest.text_groups import ModelMissing, TextGroups
 
 SIZES = (10, 100, 1000)
 Groups = Sequence[Sequence[int]]

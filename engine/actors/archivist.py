@@ -38,8 +38,8 @@ from engine.actors.actor_process import REAL, Process, ProcessContext
 from engine.actors.incarnation import Incarnation
 from engine.config import Config
 from engine.errors import StorageUnavailable
-from engine.store.history.history_database import HistoryDatabase, HistoryQuery
-from engine.store.history.outcome_rows import Row, erasures_of, rows_of
+from engine.features.history.history_database import HistoryDatabase, HistoryQuery
+from engine.features.history.outcome_rows import Row, erasures_of, rows_of
 from engine.store.outcome_stream import OutcomeBatch, OutcomeReader, StreamLag
 from engine.store.sealed_config import SealedConfig
 

@@ -35,24 +35,18 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from starlette.applications import Starlette
 
-from engine.actions.dispatcher import Dispatcher
-from engine.actions.ray_targets import RayTargets
-from engine.actions.serve_targets import ServeTargets
-from engine.actions.webhooks import Webhooks
 from engine.actors.actor_process import RETRY_S, Process
 from engine.actors.carrier import find_actor
 from engine.actors.controller_calls import ControllerCalls
-from engine.actors.digester import DigestModel
 from engine.actors.edge_links import EdgeLinks
 from engine.actors.incarnation import Incarnation
-from engine.api.counters import CounterSignals
+from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.api.inspection import Inspection
 from engine.api.rules_endpoint import RulesEndpoint
 from engine.api.token_revocation import TokenRevocations
 from engine.auth import unsubscribe_links
 from engine.auth.tokens import Authenticator
 from engine.config import Config
-from engine.core.model.action import ActorTarget, ServeTarget, Target
 from engine.core.model.routing import RoutingTable
 from engine.core.shard.user_overview import SlowConnection
 from engine.errors import StorageUnavailable, Unavailable
@@ -60,13 +54,9 @@ from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.ports import EdgeContext
 from engine.publish.message_ids import MessageIds
-from engine.routes import EdgeServices, app
-from engine.store.action_stream import ActionStreams, QueuedAction
+from engine.routes import FEATURES, EdgeServices, app
 from engine.store.broadcast_stream import BroadcastLog
-from engine.store.counter_sums import CounterSums
-from engine.store.dead_letter_stream import DeadLetterStream
 from engine.store.event_arrivals import EventArrivals
-from engine.store.event_streams import EventStreams
 from engine.store.keys import unsubscribe_key_key
 from engine.store.load_history import LoadHistory
 from engine.store.outcome_stream import OutcomeWriter
@@ -142,7 +132,7 @@ class Edge(Process):
         self._outcomes: OutcomeWriter | None = None
         self._spans: Spans | None = None
         self._gateway: Gateway
-        self._signals: CounterSignals
+        self._features: Sequence[EdgeFeature]
         self._rules: RulesEndpoint
         self._server: http_server.EdgeServer
         self._ray_requests: RayRequests
@@ -192,7 +182,6 @@ class Edge(Process):
             listener.close()
         deadline = clock() + self._config.drain_ms
         await self._gateway.drain()
-        await self._signals.drain()
         await self._record_the_rest()
         await self._close_server(deadline)
 
@@ -216,7 +205,6 @@ class Edge(Process):
                 if isinstance(connection, HttpProtocol):
                     connection.retire()
             await self._gateway.hand_over()
-            await self._signals.drain()
             await self._record_the_rest()
             await self._close_server(clock() + self._config.drain_ms)
             self._left = True
@@ -225,6 +213,9 @@ class Edge(Process):
             self._context.end_process()
 
     async def _record_the_rest(self) -> None:
+        for feature in self._features:
+            if feature.drain is not None:
+                await feature.drain()
         try:
             if self._outcomes is not None:
                 await self._outcomes.flush()
@@ -268,14 +259,13 @@ class Edge(Process):
                 self._links.run(self._gateway),
                 self._gateway.run(),
                 incarnation.watch(self._config.health_ms),
-                self._signals.run(),
+                *(feature.run() for feature in self._features if feature.run is not None),
                 authenticator.run(),
                 revocations.run(),
                 rules.follower.run(),
                 rules.sample.run(),
                 self._gateway.storage.follow(*self._all_redis),
                 self._gateway.tenant_quotas.follow(usage),
-                self._dispatcher().run(),
             ):
                 tasks.create_task(task)
             if self._outcomes is not None:
@@ -284,14 +274,9 @@ class Edge(Process):
 
     def _app(self, authenticator: Authenticator, revocations: TokenRevocations, usage: TenantUsage) -> Starlette:
         gateway = self._gateway
-        self._signals = CounterSignals(
-            self._config,
-            CounterSums(self._redis, self._config.tenant_signal_names_max),
-            gateway.incarnation,
-            clock,
-            gateway.metrics,
-            gateway.tenant_quotas,
-        )
+        query_history = self._query_history if self._config.history_url else None
+        ports = EdgePorts(self._config, gateway, self._redis, self._all_redis, query_history, f"edge-{self._index}", self._spans)
+        self._features = [on_edge(ports) for on_edge in FEATURES]
         return app(
             EdgeServices(
                 gateway,
@@ -300,22 +285,18 @@ class Edge(Process):
                 self._status,
                 self._connections_of,
                 self._checks,
-                self._signals,
                 revocations,
                 usage,
                 self._drain_edge,
-                DeadLetterStream(self._redis, self._config),
                 self._scale,
                 self._rebalance,
                 self._upgrade,
-                EventStreams(self._redis, self._config, wall_ms),
                 EventArrivals(self._redis, self._config),
                 PendingBodies(*self._all_redis),
-                self._digest_model(),
                 self._inspection(usage),
                 self._rules,
                 partial(claim_secret, self._redis, unsubscribe_key_key(), unsubscribe_links.KEY_BYTES, "unsubscribe key"),
-                self._query_history if self._config.history_url else None,
+                self._features,
             )
         )
 
@@ -323,28 +304,6 @@ class Edge(Process):
         points = LoadHistory(self._redis, self._config.load_points_max)
         topics, quarantine = TopicSubscribers(*self._all_redis), Quarantine(*self._all_redis)
         return Inspection(self._config, points, usage, topics, quarantine, self._slow_clients)
-
-    def _digest_model(self) -> DigestModel:
-        model = DigestModel(self._config)
-        self._gateway.metrics.degraded["digest"] = lambda: model.reason
-        return model
-
-    def _dispatcher(self) -> Dispatcher:
-        webhooks, actors, deployments = Webhooks(self._config, wall_ms), RayTargets(self._config.namespace), ServeTargets()
-
-        async def call(target: Target, action: QueuedAction) -> None:
-            if isinstance(target, ActorTarget):
-                await actors.call(target, action)
-            elif isinstance(target, ServeTarget):
-                await deployments.call(target, action)
-            else:
-                await webhooks.call(target, action)
-
-        streams = ActionStreams(self._redis, self._config, f"edge-{self._index}")
-        dispatcher = Dispatcher(self._config, streams, call, clock, wall_ms, self._gateway.shard_client.outcomes, self._spans)
-        self._gateway.metrics.degraded["actions"] = dispatcher.reason
-        self._gateway.metrics.actions = dispatcher.figures
-        return dispatcher
 
     def _make_gateway(self, slots: RoutingTable) -> Gateway:
         ids = MessageIds()

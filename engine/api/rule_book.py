@@ -25,9 +25,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from engine.actions.allowed_targets import not_allowed
 from engine.config import Config
 from engine.core.model.action import parse_target
+from engine.core.rules.allowed_targets import not_allowed
 from engine.core.rules.rules import Rule, Rules
 from engine.core.rules.staging import RulesInForce
 from engine.core.rules.toml_loader import parse_rules

@@ -227,7 +227,7 @@ class Gateway:
         self.storage = StorageState()
         metrics.degraded["storage"] = lambda: self.storage.away or REASONS.get(self.storage.durability, "")
         self.begin_event: Callable[[Principal, bytes, Callable[[int, dict[str, Any]], None]], None] = _no_event  # `engine.api.event_frames`
-        self.returned: Callable[[Connection], None] = _no_digest  # called for a client that wants a digest, see `engine.api.digests`
+        self.returned: Callable[[Connection], None] = _no_digest  # called for a client that wants a digest
         self.spans: EdgeSpans | None = None  # None: it makes none
         self.revoked = RevokedTokens()  # kept by `engine.api.token_revocation`
         self.connections: dict[int, Connection] = {}

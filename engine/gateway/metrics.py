@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from engine.actions.dispatcher import ActionFigures
 from engine.core.model.bounded_names import BoundedNames
 from engine.core.wire.records import TRANSPORTS
 from engine.gateway.connection import PUBLISHER
@@ -20,6 +19,10 @@ PUBLISH_BUCKETS_MS: Final = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 75, 100, 200, 50
 """Upper bounds of the publish latency: dense around the budget (p50 4 ms, p99 20 ms), then up to the publish timeout."""
 
 _CARRIERS: Final = ("unix", "tcp", "ray")
+
+
+Figures = dict[str, list[tuple[str | int, ...]]]
+"""By what is counted: labels, and a number behind them."""
 
 
 class EdgeMetrics:
@@ -54,7 +57,7 @@ class EdgeMetrics:
         self.signals_dropped = 0  # for want of room
         self.broadcasts = 0  # appended to the log
         self.degraded: dict[str, Callable[[], str]] = {}  # by part of the edge: why it does less than it should, "" when it does not
-        self.actions: Callable[[], Mapping[str, ActionFigures]] = dict  # by target
+        self.of_features: list[Callable[[], Figures]] = []
         self.breakers: Mapping[int, int] = {}  # by shard, see `engine.core.edge.circuit_breaker.BreakerState`
         self._publish_counts = [0] * (len(PUBLISH_BUCKETS_MS) + 1)
         self._publish_seen: list[tuple[str, int, int, str] | None] = [None] * (len(PUBLISH_BUCKETS_MS) + 1)
@@ -107,9 +110,9 @@ class EdgeMetrics:
         """A rule matched and made nothing for somebody; `reason` is one of a few words."""
         self._skipped[self._rules.of(rule), reason] += 1
 
-    def figures(self) -> dict[str, list[tuple[str | int, ...]]]:
+    def figures(self) -> Figures:
         """By what is counted: labels, and a number behind them (`engine.api.exposition.catalogue`)."""
-        actions, carried, reasons = sorted(self.actions().items()), Counter(self._carriers().values()), self.reasons()
+        carried, reasons = Counter(self._carriers().values()), self.reasons()
         numbers = {
             "broadcasts": self.broadcasts,
             "signals": self.signals,
@@ -133,12 +136,8 @@ class EdgeMetrics:
             "connections": list(self.connections_now().items()),
             "links": [(carrier, carried[carrier]) for carrier in _CARRIERS],
             "breakers": _by_number(self.breakers),
-            "actions": [
-                (target, outcome, found.outcomes[outcome]) for target, found in actions for outcome in ("done", "failed", "given_up")
-            ],
-            "actions_held": [(target, found.held) for target, found in actions],
-            "action_breakers": [(target, int(found.breaker)) for target, found in actions],
             "degraded": [(part, int(part in reasons)) for part in self.degraded],
+            **{name: rows for figures in self.of_features for name, rows in figures().items()},
         }
 
     def connections_now(self) -> dict[str, int]:

@@ -3,8 +3,8 @@
     async for event in events(group="analytics"): ...           one by one, in an actor or a driver
     async for batch in event_batches(group="analytics"): ...    many at once: a list of rows for `ray.data.from_items`
 
-The engine stores how far a group has come (`engine.store.event_streams`). States of an event in its consumer; a crash in any of them but
-the last brings it again, to whoever has the group then:
+The engine stores how far a group has come. States of an event in its consumer; a crash in any of them but the last brings it again, to
+whoever has the group then:
 
     answered      in an answer of an edge
     given out     the consumer works on it, alone or in a batch

@@ -72,7 +72,7 @@ def trimmed_mark_key(stream: str) -> str:
 
 
 def event_groups_key(tenant: str) -> str:
-    """Hash: how far each group of consumers has read the tenant's events, and which consumer reads (`engine.store.event_streams`)."""
+    """Hash: how far each group of consumers has read the tenant's events, and which consumer reads."""
     return f"events:{tenant}"
 
 

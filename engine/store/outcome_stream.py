@@ -1,5 +1,5 @@
 """The stream between those who record outcomes and those who read them: the archivist, which writes them to the database
-(`engine.store.history`), and groups of consumers (`engine.store.event_streams`).
+(`engine.features.history`), and groups of consumers (`engine.features.event_groups.store`).
 
     writer     shard, edge: a batch of what was recorded, every `history_flush_ms`: one entry, one script
     archivist  a batch is pending for it from `read` until `settle`

@@ -19,8 +19,8 @@ from redis.asyncio import Redis
 from engine.config import Config
 from engine.core.wire.outcomes import AcceptedOutcome, AnyOutcome, OutcomeLog, SentOutcome
 from engine.errors import StorageUnavailable
-from engine.store.event_streams import EventStreams, GroupEvent, OutcomeEvent
-from engine.store.history.history_database import HistoryDatabase, HistoryQuery
+from engine.features.event_groups.store import EventStreams, GroupEvent, OutcomeEvent
+from engine.features.history.history_database import HistoryDatabase, HistoryQuery
 from engine.store.keys import outcome_stream_key
 from engine.store.outcome_stream import OutcomeReader, OutcomeWriter
 from tests.support.archivist_process import archiving

@@ -8,13 +8,9 @@ from typing import Any
 
 import pytest
 
-from engine.api import explanations
-from engine.api.history import History
-from engine.config import Config
 from engine.core.model.category import PolicyTerms
 from engine.core.policy.contact_policy import TOUCH
 from engine.core.wire import records as wire
-from engine.errors import Unavailable
 from tests.support.edge_world import EdgeWorld, edge_world
 from tests.support.waiting import until
 
@@ -192,77 +188,3 @@ async def test_explaining_needs_the_scope_to_publish_and_an_item_that_could_be_p
 
 
 # -- Timelines. ----------------------------------------------------------------------------------------------------------
-async def timeline(world: EdgeWorld, id: str, *, by: str = "app", scopes: str = "publish", status: int = 200) -> Any:
-    async with world.http(by, scopes=scopes) as client:
-        answer = await client.get(f"/v1/users/u1/messages/{id}")
-    assert answer.status_code == status, answer.text
-    return answer.json()
-
-
-async def test_what_happened_to_a_message_is_told_in_order_and_times_that_are_not_known_are_left_out(world: EdgeWorld) -> None:
-    steps = [
-        wire.Step(50, "deferred", "quiet_hours: night", 90),
-        wire.Step(0, "acknowledged"),
-        wire.Step(91, "accepted"),
-    ]
-    world.shard.traced["default:u1", "a/b"] = wire.Traced(0, "acknowledged", 7, steps)
-    assert await timeline(world, "a/b") == {
-        "id": "a/b", "seq": 7, "state": "acknowledged",
-        "timeline": [
-            {"at": 50, "event": "deferred", "reason": "quiet_hours: night", "until": 90},
-            {"at": 91, "event": "accepted"},
-            {"event": "acknowledged"},
-        ],
-    }  # fmt: skip
-
-
-async def test_a_message_that_waits_at_the_scheduler_is_found_there(world: EdgeWorld) -> None:
-    sid = (await publish(world, {"id": "x", "delay": 60}))["results"][0]["scheduled_id"]
-    told = await timeline(world, "x")
-    timer = world.scheduler.timers[sid]
-    step = {"at": timer.created_ms, "event": "scheduled", "reason": f"scheduled_id: {sid}", "until": timer.due_ms}
-    assert told == {"id": "x", "state": "scheduled", "timeline": [step]}
-
-
-async def test_of_what_nobody_knows_nothing_is_told_and_users_see_only_their_own(world: EdgeWorld) -> None:
-    await timeline(world, "x", status=404)
-    await timeline(world, "%0a", status=404)
-    await timeline(world, "x", by="u1", scopes="connect", status=404)
-    await timeline(world, "x", by="u2", scopes="connect", status=403)
-    world.scheduler.status = wire.UNAVAILABLE
-    await timeline(world, "x", status=503)
-
-
-class AskedShard:
-    """What a shard and a scheduler know of a message."""
-
-    def __init__(self, traced: wire.Traced) -> None:
-        self.traced = traced
-
-    async def trace(self, _key: str, _id: str) -> wire.Traced:
-        return self.traced
-
-    async def list_timers(self, _key: str) -> wire.TimerAnswer:
-        return wire.TimerAnswer(1, wire.OK)
-
-
-def history_with(*rows: dict[str, Any]) -> History:
-    async def query(_wanted: Any, _limit: int, _oldest_first: bool) -> list[dict[str, Any]]:
-        if not rows:
-            raise Unavailable("away")
-        return list(rows)
-
-    return History(Config(), query)
-
-
-async def test_a_timeline_has_the_steps_of_the_history_and_those_that_it_does_not_have_yet() -> None:
-    traced = wire.Traced(1, "acknowledged", 7, [wire.Step(5, "accepted"), wire.Step(0, "acknowledged")])
-    archived = ({"at_ms": 5, "event": "accepted"}, {"at_ms": 6, "event": "sent", "device": "phone"})
-    found = await explanations.timeline(AskedShard(traced), history_with(*archived), "t:u", "m")  # type: ignore[arg-type]
-    steps = [{"at": 5, "event": "accepted"}, {"at": 6, "event": "sent", "device": "phone"}, {"event": "acknowledged"}]
-    assert found == {"id": "m", "state": "acknowledged", "timeline": steps, "seq": 7}
-    away = await explanations.timeline(AskedShard(traced), history_with(), "t:u", "m")  # type: ignore[arg-type]
-    assert (away["history"], [step["event"] for step in away["timeline"]]) == ("unavailable", ["accepted", "acknowledged"])
-    forgotten = wire.Traced(1, "", 0, [])
-    known = await explanations.timeline(AskedShard(forgotten), history_with(*archived), "t:u", "m")  # type: ignore[arg-type]
-    assert (known["state"], len(known["timeline"])) == ("sent", 2), "long after its mailbox has forgotten it"

@@ -14,10 +14,10 @@ import pytest
 
 from engine.config import Config
 from engine.core.wire import records as wire
-from engine.http.description.document import document
+from tests.support.described import described
 from tests.support.edge_world import EdgeWorld, edge_world
 
-COMPONENTS = document(Config(), [])["components"]
+COMPONENTS = described(Config(), [])["components"]
 ANY = {"If-Match": "*"}
 EVENTS = count()
 

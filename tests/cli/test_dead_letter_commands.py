@@ -12,7 +12,7 @@ from engine.cli.dead_letter_commands import app
 from engine.core.model.constants import NORMAL
 from engine.core.wire import records as wire
 from engine.errors import EngineError
-from engine.store.dead_letter_stream import StoredLetter
+from engine.features.dead_letters.store import StoredLetter
 from tests.support.background_loop import in_background
 from tests.support.edge_world import SECRET, EdgeWorld, FakeLetters, edge_world
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from engine.actions.dispatcher import ActionFigures
 from engine.core.edge.circuit_breaker import BreakerState
 from engine.core.model.bounded_names import NAMES_MAX, OTHER
+from engine.features.actions.dispatcher import ActionFigures, families_of
 from engine.gateway.metrics import PUBLISH_BUCKETS_MS, EdgeMetrics
 from tests.support.edge_world import edge_world
 from tests.support.scrapes import rendered, values
@@ -56,7 +56,9 @@ def test_a_million_tenants_make_a_bounded_number_of_series() -> None:
 
 def test_actions_are_counted_by_target() -> None:
     metrics = EdgeMetrics("edge-0")
-    metrics.actions = lambda: {"ray://shop/carts.touch": ActionFigures(Counter(done=3, failed=2), 1, BreakerState.OPEN)}
+    metrics.of_features.append(
+        lambda: families_of({"ray://shop/carts.touch": ActionFigures(Counter(done=3, failed=2), 1, BreakerState.OPEN)})
+    )
     text = rendered(metrics, None)
     target = ("edge-0", "ray://shop/carts.touch")
     outcomes = {"done": 3, "failed": 2, "given_up": 0}

@@ -16,8 +16,8 @@ from schemathesis.generation.feedback import FeedbackSources
 from schemathesis.pytest._test_builder import build_operation_test
 
 from engine.core.policy.contact_policy import CATEGORIES
-from engine.http.description.document import document
 from tests.support.background_loop import in_background
+from tests.support.described import described
 from tests.support.described_requests import CONFIG, at_once, unspoilt
 from tests.support.edge_world import EdgeWorld, edge_world
 
@@ -50,7 +50,7 @@ SETTINGS: dict[str, Any] = {
     },
 }
 
-DOCUMENT = document(CONFIG, sorted(CATEGORIES))
+DOCUMENT = described(CONFIG, sorted(CATEGORIES))
 METHODS = {"get", "post", "put", "patch", "delete"}
 OPERATIONS = [
     (path, method)

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from engine.core.wire.outcomes import AcceptedOutcome, AcknowledgedOutcome, AnyOutcome, Outcome, SentOutcome
+from engine.features.history.history_database import HistoryDatabase
+from engine.features.history.outcome_rows import rows_of
 from engine.store.embedded_redis import dying_with_parent
-from engine.store.history.history_database import HistoryDatabase
-from engine.store.history.outcome_rows import rows_of
 from tests.support.hosts import CHECKOUT
 from tests.support.missing_programs import missing
 from tests.support.running_engine import START_TIMEOUT_S, RunningEngine

@@ -21,8 +21,8 @@ from engine.core.rules.versions import VersionInfo, VersionState
 from engine.core.scheduler.scheduler_events import StoreRequest, StoreWork
 from engine.core.wire.records import OK, Cancel, Schedule, Timer
 from engine.errors import StorageUnavailable
-from engine.store.action_stream import ActionStreams, append_actions
-from engine.store.dead_letter_stream import DeadLetterStream
+from engine.features.actions.store import ActionStreams, append_actions
+from engine.features.dead_letters.store import DeadLetterStream
 from engine.store.journal import Journal
 from engine.store.pages import Pages
 from engine.store.redis_client import claim_data_epoch, replace_data_epoch

@@ -9,7 +9,7 @@ import re
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -20,15 +20,13 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from engine.actors.edge import clock, wall_ms
-from engine.api.counters import CounterSignals, SumStore
-from engine.api.dead_letters import LetterStore
+from engine.api.edge_feature import EdgeFeature
 from engine.api.inspection import Inspection
 from engine.api.rules_endpoint import RulesEndpoint
 from engine.api.token_revocation import TokenRevocations
 from engine.auth.tokens import Authenticator, mint
 from engine.config import Config
 from engine.core.commit.user_step import UserChange, settle_profiles
-from engine.core.edge.counter_merge import CounterBatch
 from engine.core.inbox.inbox import ARCHIVED, IN_ARCHIVE, READ, SEEN, UNREAD
 from engine.core.journal.journal_records import Profiled, StoredMessage
 from engine.core.mailbox.broadcast_log import BroadcastEntry
@@ -41,6 +39,17 @@ from engine.core.policy.user_state import UserState
 from engine.core.shard.user_overview import SlowConnection
 from engine.core.wire import records as wire
 from engine.errors import Invalid, Overloaded, StorageUnavailable, Unavailable
+from engine.features.dead_letters import endpoints as dead_letters
+from engine.features.dead_letters.endpoints import LetterStore
+from engine.features.dead_letters.store import DeadLetterStream, LetterPage, StoredLetter
+from engine.features.digest import endpoints as digest
+from engine.features.event_groups import endpoints as event_groups
+from engine.features.event_groups.store import EventGroup, EventStreams, GroupEvent, Look, Position
+from engine.features.history import endpoints as history
+from engine.features.signals import endpoints as signals
+from engine.features.signals.core import CounterBatch
+from engine.features.signals.endpoints import CounterSignals, SumStore
+from engine.features.signals.store import CounterSums
 from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.ports import EdgeContext
@@ -48,9 +57,6 @@ from engine.gateway.tenant_quotas import UsageStore
 from engine.publish.message_ids import MessageIds
 from engine.routes import EdgeServices, Ready, Status, app
 from engine.store.broadcast_stream import Appended
-from engine.store.counter_sums import CounterSums
-from engine.store.dead_letter_stream import DeadLetterStream, LetterPage, StoredLetter
-from engine.store.event_streams import EventGroup, EventStreams, GroupEvent, Look, Position
 from engine.store.quarantine import QuarantinedRecord
 from engine.store.revocation_log import RevocationsRead
 from engine.store.tenant_usage import FIGURES, Figure, TenantUsage
@@ -718,6 +724,13 @@ class EdgeWorld:
         self.arrivals = FakeArrivals()
         self.bodies = FakeBodies()
         self.model = FakeModel()
+        self.features = [
+            EdgeFeature("signals", lambda access: signals.table(access, self.signals), self.signals.run, self.signals.drain),
+            EdgeFeature("digest", lambda access: digest.table(access, self.bodies, self.model)),
+            EdgeFeature("history", lambda access: history.table(access, None)),
+            EdgeFeature("dead_letters", lambda access: dead_letters.table(access, self.dead_letters)),
+            EdgeFeature("event_groups", lambda access: event_groups.table(access, self.event_groups)),
+        ]
         self.figures = FakeFigures()
         self.rules_store = FakeRulesStore()
         self.sample_store = FakeSampleStore()
@@ -759,21 +772,18 @@ class EdgeWorld:
             status,
             self.connections_of,
             ready,
-            self.signals,
             self.revocations,
             self.usage,
             self.drain_edge,
-            self.dead_letters,
             self.scale,
             self.rebalance,
             self.upgrade,
-            self.event_groups,
             self.arrivals,
             self.bodies,
-            self.model,
             Inspection(self.config, *(self.figures,) * 4, self.figures.slow_clients),
             self.rules,
             self.link_key,
+            self.features,
         )
 
     def send_shard(self, index: int, record: Any, _eager: bool) -> None:
@@ -952,13 +962,15 @@ async def edge_world(
     wrap: Callable[[Any], Any] = lambda application: application,
     short: bool = True,
     storage: Redis | None = None,
+    without: Collection[str] = (),
     **settings: Any,
 ) -> AsyncIterator[EdgeWorld]:
     """A running edge; everything it started has ended afterwards. `wrap`: put something around the application; `short`: let
-    plain requests pass it by, as an edge does; `storage`: a real one, for signals and the figures of tenants."""
+    plain requests pass it by, as an edge does; `storage`: a real one, for signals and the figures of tenants; `without`: these features."""
     many = {"connections_per_s": 10_000, "connections_of_user_burst": 10_000}  # tests are one user who connects again and again
     config = Config(jwt_secret=SECRET, drain_ms=1000, **(many | settings))
     world = EdgeWorld(config, shards, storage)
+    world.features = [feature for feature in world.features if feature.name not in without]
 
     async def status() -> dict[str, Any]:
         await until(lambda: world.status is not None)
@@ -973,7 +985,10 @@ async def edge_world(
     fast_paths = application.state.fast_paths if short else None
     world.server = http_server.build(wrap(application), config, fast_paths)
     ticker = asyncio.gather(
-        world.gateway.run(), world.signals.run(), world.revocations.run(), world.gateway.tenant_quotas.follow(world.usage)
+        world.gateway.run(),
+        world.revocations.run(),
+        world.gateway.tenant_quotas.follow(world.usage),
+        *(feature.run() for feature in world.features if feature.run is not None),
     )
     serving = asyncio.ensure_future(world.server.serve(sockets=[listener]))
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import create_engine, text
 
-from engine.store.history.history_database import database_url
+from engine.features.history.history_database import database_url
 from tests.support.postgresql_server import PostgresqlServer
 
 

@@ -14,10 +14,10 @@ TOGETHER: Final = {
     "chaos": ("tests/chaos/",),
     # A whole engine starts once for all who share it.
     "engine": (
-        "tests/actions/test_ray_targets.py",
-        "tests/actions/test_serve_targets.py",
+        "tests/features/actions/test_ray_targets.py",
+        "tests/features/actions/test_serve_targets.py",
         "tests/actors/test_controller.py",
-        "tests/actors/test_digester.py",
+        "tests/features/digest/test_digester.py",
         "tests/actors/test_edge.py",
         "tests/actors/test_overload.py",
         "tests/actors/test_stopping.py",

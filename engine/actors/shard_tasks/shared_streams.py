@@ -17,8 +17,8 @@ from engine.actors.broadcast_follower import BroadcastFollower
 from engine.config import Config, message_bytes_max
 from engine.core.shard.shard import ShardCore
 from engine.errors import StorageUnavailable
-from engine.store.action_stream import append_actions
-from engine.store.dead_letter_stream import write_dead_letters
+from engine.features.actions.store import append_actions
+from engine.features.dead_letters.store import write_dead_letters
 from engine.store.external_streams import trim_session_events, write_session_events
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@
     https://HOST[:PORT]/PATH          a webhook; `http://` too, within private networks that the settings allow
 
 An action travels with the timer of its message. The shard of the user evaluates the conditions when the timer fires; then the action is
-appended to the stream of its target (`engine.store.action_stream`), from which edges carry it out (`engine.actions.dispatcher`).
+appended to the stream of its target, from which edges carry it out (`engine.features.actions`).
 """
 
 from __future__ import annotations

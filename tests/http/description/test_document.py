@@ -17,18 +17,18 @@ from engine.config import Config
 from engine.core.model.message import object_bytes
 from engine.core.wire.records import PUBLISH_STATUS, UNAVAILABLE
 from engine.http import static_files
-from engine.http.description.document import document
 from engine.http.problems import Problem
 from engine.publish.cloud_events import CloudEvent
 from engine.publish.drafts import parse_drafts
 from engine.publish.items import Item
 from engine.publish.media_types import MEDIA_TYPES, Content
 from engine.routes import app
+from tests.support.described import described
 from tests.support.edge_world import SECRET, EdgeWorld, edge_world, frame_of
 
 CONFIG = Config(jwt_secret=SECRET)
 CATEGORIES = ["touch"]
-DOCUMENT = document(CONFIG, CATEGORIES)
+DOCUMENT = described(CONFIG, CATEGORIES)
 METHODS = ("get", "post", "put", "patch", "delete")
 
 
@@ -304,9 +304,9 @@ def test_a_message_is_as_described() -> None:
 
 async def test_the_answers_of_a_running_edge_are_as_described() -> None:
     async with edge_world() as world, world.http() as client, world.connect("u1") as socket:
-        assert (await client.get("/openapi.json")).json() == document(world.config, CATEGORIES)
+        assert (await client.get("/openapi.json")).json() == described(world.config, CATEGORIES)
         anyone = await client.get("/openapi.json", headers={"authorization": ""})
-        assert anyone.json() == document(world.config, ())
+        assert anyone.json() == described(world.config, ())
         assert not [name for name in CATEGORIES if f'"{name}"' in anyone.text], "categories are for those with a token"
         item = {"user": "u1", "type": "a.b"}
 

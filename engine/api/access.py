@@ -1,0 +1,113 @@
+"""Access to the endpoints: who asks, and about which tenant or user."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+
+from engine.auth import tokens
+from engine.auth.tokens import Authenticator, Principal
+from engine.auth.topic_permissions import mailbox_of
+from engine.config import Config
+from engine.core.model.names import is_tenant, is_user
+from engine.core.model.routing import mailbox_key
+from engine.gateway.gateway import Gateway
+from engine.http.problems import Problem, bad_request, forbidden, not_found
+from engine.http.request_body import read_body
+
+POLL_WAIT_S: Final = 25.0
+"""Of a long poll without `wait`."""
+
+
+class Access:
+    """What endpoints ask of a request. Every method raises Problem: 401, 403, 429 as its tenant asks too often, or 400.
+
+    Args:
+        gateway: the state of the edge.
+        authenticator: checks tokens.
+        config: the engine's settings.
+    """
+
+    def __init__(self, gateway: Gateway, authenticator: Authenticator, config: Config) -> None:
+        self.gateway = gateway
+        self.config = config
+        self._authenticator = authenticator
+
+    def authenticate(self, request: Request, scope: str) -> Principal:
+        """The bearer of the token, which has this scope; any with ""."""
+        now_s = self.gateway.wall_ms() / 1000
+        principal = self._authenticator.authenticate(request.headers, request.scope["query_string"], now_s=now_s)
+        if scope:
+            tokens.require(principal, scope)
+        self.gateway.tenant_quotas.check_request(principal)
+        return principal
+
+    def is_known(self, request: Request) -> bool:
+        """Whether the request has a good token."""
+        try:
+            self._authenticator.authenticate(request.headers, request.scope["query_string"], now_s=self.gateway.wall_ms() / 1000)
+        except Problem:
+            return False
+        return True
+
+    async def body(self, request: Request) -> bytes:
+        """The whole body. Raises Problem: 408 or 413 too."""
+        return await read_body(request.scope, request.receive, self.config)
+
+    def device(self, request: Request) -> str:
+        """The client's name for itself."""
+        return request.query_params.get("device", "")[: self.config.id_chars_max]
+
+    def tenant_of(self, request: Request) -> str:
+        """The tenant that a request of an operator, or of the tenant's admin, is about."""
+        return tenant_named(self.authenticate(request, ""), request.query_params)
+
+    def subscriber(self, request: Request) -> tuple[Principal, str, bool]:
+        """The bearer, the mailbox key of the query's `user` or of the bearer, and whether it is another user's."""
+        user = request.query_params.get("user")
+        if user is not None and not is_user(user, self.config.id_chars_max):
+            raise bad_request("`user`: text without control characters")
+        principal = self.authenticate(request, "connect" if user is None else "")
+        return principal, *mailbox_of(principal, user)
+
+    def user_of(self, request: Request, *, own: bool) -> str:
+        """The mailbox key of the path's user, where the token allows it; `own`: it may be the bearer itself. Raises Problem: 404 too."""
+        principal = self.authenticate(request, "")
+        user: str = request.path_params["user"]
+        if not is_user(user, self.config.id_chars_max):
+            raise not_found("no user has this name")
+        if own and "tenant" in request.query_params:
+            return mailbox_key(tenant_named(principal, request.query_params), user)
+        return mailbox_of(principal, None if own and user == principal.user else user)[0]
+
+    def wait_s(self, request: Request) -> float:
+        """How long a poll may wait, in seconds."""
+        text = request.query_params.get("wait")
+        if text is None:
+            return min(POLL_WAIT_S, self.config.poll_wait_s_max)
+        try:
+            wait_s = float(text)
+        except ValueError:
+            wait_s = -1.0
+        if not wait_s >= 0:  # NaN too
+            raise bad_request("`wait`: seconds, not negative")
+        return min(wait_s, self.config.poll_wait_s_max)
+
+
+def tenant_named(principal: Principal, query: QueryParams) -> str:
+    """The tenant that a request concerns: the bearer's, or for an operator the one in the query.
+
+    Raises:
+        Problem: 403, the token has neither scope, or not that of an operator and names another tenant; 400, no tenant has that name.
+    """
+    operator = tokens.OPERATOR in principal.scopes
+    if not operator:
+        tokens.require(principal, "admin")
+    tenant = query.get("tenant", principal.tenant)
+    if not is_tenant(tenant):
+        raise bad_request("`tenant`: 1 to 64 of A-Z, a-z, 0-9, _, . and -")
+    if tenant != principal.tenant and not operator:
+        raise forbidden("only with the scope `operator` may another tenant be given", scope=tokens.OPERATOR)
+    return tenant

@@ -1,0 +1,56 @@
+"""The seam between an edge and its features: endpoints, and a task beside them. `engine.routes` has the list."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from redis.asyncio import Redis
+
+from engine.api.access import Access
+from engine.config import Config
+from engine.gateway.gateway import Gateway
+from engine.http.endpoint_table import EndpointTable
+from engine.store.traces.spans import Spans
+
+QueryHistory = Callable[[Mapping[str, Any], int, bool], Awaitable[list[dict[str, Any]]]]
+"""(conditions, at most so many rows, oldest first) -> rows, see `HistoryDatabase.query`. Raises Unavailable."""
+
+
+class EdgePorts(Struct, frozen=True):
+    """Loans of an edge to its features.
+
+    Attributes:
+        config: the engine's settings.
+        gateway: its state.
+        redis: the first storage server.
+        servers: all of them.
+        query_history: asks the archivist; None: there is none.
+        name: of the edge.
+        spans: records spans; None: nobody collects them.
+    """
+
+    config: Config
+    gateway: Gateway
+    redis: Redis
+    servers: Sequence[Redis]
+    query_history: QueryHistory | None
+    name: str
+    spans: Spans | None
+
+
+class EdgeFeature(Struct, frozen=True):
+    """One feature on one edge.
+
+    Attributes:
+        name: of its folder.
+        table: makes its endpoints; None: it has none.
+        run: its task, which lives as long as the edge does; None: it has none.
+        drain: stores what only this edge has, before it ends or leaves its clients to others; None: there is nothing.
+    """
+
+    name: str
+    table: Callable[[Access], EndpointTable] | None = None
+    run: Callable[[], Coroutine[Any, Any, None]] | None = None
+    drain: Callable[[], Coroutine[Any, Any, None]] | None = None

@@ -1,0 +1,1 @@
+"""Features around the kernel, a folder each. `engine.routes` lists those of an edge."""

@@ -1,0 +1,335 @@
+"""Carries out the actions that fired, on every edge: reads them from the streams of their targets, calls, retries, gives up.
+
+    timer fires at the shard of the user --conditions hold--> stream of the target (`engine.features.actions.store`), then the timer is done
+    stream --read by one edge--> held --call--> done            the entry is deleted
+                                      --failed, may pass------> held, tried again after 100 ms, 200 ms ... 5 s, with jitter
+                                      --breaker is open-------> held, without a try
+                                      --refused for good-----> dead letter, with the reason
+                                      --failed, `action_give_up_s` after it fired--> likewise
+                                      --erased with its user--> forgotten
+
+| what dies, or is away | effect |
+|---|---|
+| the shard, between the append and its answer to the scheduler | the timer comes again; the append finds its effect |
+| the edge, before or in a call, or before the deletion | its next process, or another edge after `action_claim_ms`, calls: the same key |
+| an edge that was paused for longer than `action_claim_ms` | two edges may call at once, with the same key |
+| Redis, after the call | the edge repeats the deletion until it is answered, and does not call again |
+| the target | its breaker opens; its actions wait in its stream, and beyond `actions_waiting_max` as timers in storage |
+
+So an action is called at least once, and its key is the same in every call. Actions of one target are called in parallel, in no order.
+
+One lane per target. A lane holds at most `action_parallel` actions, and reads none while its breaker is open, so a target that is slow or
+away holds up its own actions only, and memory is bounded by the number of targets, which only the rules file can raise. The edges share
+the streams as consumers of one group; nobody coordinates them. Nothing is given up without a try: after an outage the backlog is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from engine.config import Config
+from engine.core.edge.circuit_breaker import BreakerLimits, BreakerState, CircuitBreaker
+from engine.core.model.action import Target, parse_target
+from engine.core.model.period import until_next
+from engine.core.model.routing import mailbox_key
+from engine.core.model.trace_context import trace_in
+from engine.core.wire.outcomes import Outcome, OutcomeLog
+from engine.errors import ActionFailed, Invalid, StorageUnavailable
+from engine.features.actions.ray_targets import REASON_CHARS_MAX
+from engine.features.actions.store import QueuedAction
+from engine.gateway.metrics import Figures
+from engine.store.traces.spans import Attributes, Spans
+
+log = logging.getLogger(__name__)
+
+_TARGETS_MS: Final = 1000
+"""Between looks for new targets."""
+
+_FORGET_MS: Final = 3_600_000
+"""A target without actions for so long is forgotten. Looking for its actions takes 0.2 ms of Redis a second."""
+
+_HOLDS_PER_CLAIM: Final = 5
+"""How often held entries are held again before another edge could claim them."""
+
+Call = Callable[[Target, QueuedAction], Awaitable[None]]
+"""Calls a target; returns when it has done the action. Raises ActionFailed."""
+
+
+class Streams(Protocol):
+    """Where the actions are, see `engine.features.actions.store`."""
+
+    async def targets(self) -> set[str]: ...
+
+    async def forget(self, target: str) -> None: ...
+
+    async def read(self, target: str, count: int, *, again: bool = False) -> list[QueuedAction]: ...
+
+    async def claim(self, target: str, count: int) -> list[QueuedAction]: ...
+
+    async def hold(self, target: str, entries: Sequence[str]) -> set[str]: ...
+
+    async def done(self, action: QueuedAction) -> None: ...
+
+    async def give_up(self, action: QueuedAction, reason: str, tries: int) -> None: ...
+
+
+class ActionFigures(NamedTuple):
+    """What an edge did with the actions of a target: `outcomes` by `done`, `failed` (a try) and `given_up`, and how many it holds now."""
+
+    outcomes: Counter[str]
+    held: int
+    breaker: BreakerState
+
+
+def families_of(figures: Mapping[str, ActionFigures]) -> Figures:
+    """Figures by target as metrics."""
+    targets = sorted(figures.items())
+    return {
+        "actions": [(target, outcome, found.outcomes[outcome]) for target, found in targets for outcome in ("done", "failed", "given_up")],
+        "actions_held": [(target, found.held) for target, found in targets],
+        "action_breakers": [(target, int(found.breaker)) for target, found in targets],
+    }
+
+
+def _label(target: str) -> str:
+    try:
+        return parse_target(target).label
+    except Invalid:
+        return ""
+
+
+class _Lane:
+    """One target: what this edge holds of it, and its breaker."""
+
+    def __init__(self, target: str, breaker: CircuitBreaker, now_ms: int) -> None:
+        self.target = target
+        self.label = _label(target)
+        self.breaker = breaker
+        self.held: dict[str, asyncio.Task[None]] = {}
+        self.calling = 0
+        self.taken_over = False  # what was pending for the edge's last process
+        self.used_ms = now_ms  # when it last held an action
+        self.outcomes: Counter[str] = Counter()  # `done` and `given_up` of actions, `failed` of tries
+
+
+class Dispatcher:
+    """The dispatcher of one edge.
+
+    Args:
+        config: the engine's settings.
+        streams: where the actions are.
+        call: calls a target.
+        clock: milliseconds that never step.
+        wall_ms: milliseconds since the epoch.
+        outcomes: for the history; None: there is none.
+        spans: of this edge; None: it makes none.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        streams: Streams,
+        call: Call,
+        clock: Callable[[], int],
+        wall_ms: Callable[[], int],
+        outcomes: OutcomeLog | None = None,
+        spans: Spans | None = None,
+    ) -> None:
+        self._outcomes = outcomes
+        self._spans = spans
+        self._config = config
+        self._streams = streams
+        self._call = call
+        self._clock = clock
+        self._wall_ms = wall_ms
+        self._lanes: dict[str, _Lane] = {}
+        self._targets_ms = clock() - _TARGETS_MS
+        self._held_ms = clock()
+        self._limits = BreakerLimits(
+            config.breaker_error_ratio, config.breaker_window_ms, config.action_breaker_calls_min, config.action_breaker_open_ms, 1
+        )
+
+    async def run(self) -> None:
+        """Carry out actions until cancelled; what is under way then is called again by whoever takes it over."""
+        try:
+            while True:
+                try:
+                    await self.turn()
+                except StorageUnavailable as error:
+                    log.info("actions wait: %s", error)
+                pause_ms = self._config.action_poll_ms if self._lanes else _TARGETS_MS
+                await asyncio.sleep(until_next(time.monotonic(), pause_ms / 1000))
+        finally:
+            for lane in self._lanes.values():
+                for task in lane.held.values():
+                    task.cancel()
+
+    def breakers(self) -> dict[str, BreakerState]:
+        """The state of the breaker of each target."""
+        return {lane.target: lane.breaker.state for lane in self._lanes.values()}
+
+    def figures(self) -> dict[str, ActionFigures]:
+        """Of each target that had an action here, by its name for metrics; several URLs of one host are one."""
+        found: dict[str, ActionFigures] = {}
+        for lane in self._lanes.values():
+            if lane.label and (lane.held or lane.outcomes):
+                known = found.get(lane.label, ActionFigures(Counter(), 0, BreakerState.CLOSED))
+                found[lane.label] = ActionFigures(
+                    known.outcomes + lane.outcomes, known.held + len(lane.held), max(known.breaker, lane.breaker.state)
+                )
+        return found
+
+    def families(self) -> Figures:
+        """The figures as metrics, see `EdgeMetrics.figures`."""
+        return families_of(self.figures())
+
+    def reason(self) -> str:
+        """Why this edge is degraded: how many targets do not answer; "" when all do. Which they are is not for everyone to see."""
+        away = sum(state is not BreakerState.CLOSED for state in self.breakers().values())
+        return f"targets of actions that do not answer: {away}" if away else ""
+
+    async def turn(self) -> None:
+        """Read what there is room for, and begin to carry it out. Raises StorageUnavailable."""
+        now_ms = self._clock()
+        if not self._lanes or now_ms - self._targets_ms >= _TARGETS_MS:
+            known = await self._streams.targets()
+            for target in [lane.target for lane in self._lanes.values() if lane.target not in known and not lane.held]:
+                del self._lanes[target]
+            for target in sorted(known - self._lanes.keys()):
+                self._lanes[target] = _Lane(target, CircuitBreaker(self._limits, now_ms), now_ms)
+            self._targets_ms = now_ms
+        hold = now_ms - self._held_ms >= self._config.action_claim_ms / _HOLDS_PER_CLAIM
+        for lane in self._lanes.values():
+            lane.breaker.look(now_ms)
+            if hold and lane.held:
+                await self._hold(lane)
+            await self._fill(lane, claim=hold)
+            if lane.held:
+                lane.used_ms = now_ms
+            elif now_ms - lane.used_ms >= _FORGET_MS:
+                lane.used_ms = now_ms
+                await self._streams.forget(lane.target)
+        if hold:
+            self._held_ms = now_ms
+
+    async def _hold(self, lane: _Lane) -> None:
+        entries = list(lane.held)
+        kept = await self._streams.hold(lane.target, entries)
+        for entry in entries:
+            if entry not in kept and entry in lane.held:
+                lane.held.pop(entry).cancel()  # erased with its user, or another edge has it
+
+    async def _fill(self, lane: _Lane, *, claim: bool) -> None:
+        """Read actions as far as the lane has room. While the breaker lets probes through, one is enough."""
+        room = {BreakerState.CLOSED: self._config.action_parallel, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 0}[lane.breaker.state]
+        room -= len(lane.held)
+        if room <= 0:
+            return
+        if not lane.taken_over:
+            # All that was pending for the last process, even beyond the room: they are as many as it had room for.
+            self._begin(lane, await self._streams.read(lane.target, self._config.action_parallel, again=True))
+            lane.taken_over = True
+        elif claim:
+            self._begin(lane, await self._streams.claim(lane.target, room))
+        else:
+            self._begin(lane, await self._streams.read(lane.target, room))
+
+    def _begin(self, lane: _Lane, actions: Iterable[QueuedAction]) -> None:
+        for action in actions:
+            if action.entry not in lane.held:
+                lane.held[action.entry] = asyncio.ensure_future(self._carry_out(lane, action))
+
+    async def _carry_out(self, lane: _Lane, action: QueuedAction) -> None:
+        try:
+            reason, tries = await self._tried(lane, action)
+            while True:
+                try:
+                    await (self._streams.give_up(action, reason, tries) if reason else self._streams.done(action))
+                    break
+                except StorageUnavailable as error:
+                    log.info("an action waits to be settled: %s", error)
+                    await asyncio.sleep(self._backoff_s(tries))
+            lane.outcomes["given_up" if reason else "done"] += 1
+            if self._outcomes is not None:
+                key, event = mailbox_key(action.tenant, action.user), "action_failed" if reason else "action_done"
+                self._outcomes.add(Outcome(key, self._wall_ms(), event, action.id, reason=reason or action.target))
+            if reason:
+                log.warning("the action %s of tenant %s is a dead letter: %s", action.key, action.tenant, reason)
+        finally:
+            lane.held.pop(action.entry, None)
+
+    async def _tried(self, lane: _Lane, action: QueuedAction) -> tuple[str, int]:
+        """Call the target until it is done, or given up. Returns why it is given up, "" when it is done, and the number of tries."""
+        try:
+            target = parse_target(action.target)
+        except Invalid as error:
+            return f"no target: {error.detail}", 0
+        tries = 0
+        while True:
+            if not lane.breaker.admits(lane.calling):
+                await asyncio.sleep(self._config.action_retry_first_ms / 1000)
+                continue
+            lane.calling += 1
+            tries += 1
+            began_ms = self._clock()
+            try:
+                await self._call_traced(lane.label, target, action, tries)
+            except ActionFailed as error:
+                lane.outcomes["failed"] += 1
+                if error.final:
+                    lane.breaker.succeeded(1)  # it answered
+                    return f"refused: {error}", tries
+                lane.breaker.failed(began_ms)
+                if self._wall_ms() - action.since_ms > self._config.action_give_up_s * 1000:
+                    return f"given up after {self._config.action_give_up_s} s: {error}", tries
+                log.info("an action is tried again: %s", error)
+            else:
+                lane.breaker.succeeded(1)
+                return "", tries
+            finally:
+                lane.calling -= 1
+                lane.breaker.look(self._clock())
+            await asyncio.sleep(self._backoff_s(tries))
+
+    async def _call_traced(self, label: str, target: Target, action: QueuedAction, tries: int) -> None:
+        if self._spans is None:
+            await self._call_in_time(target, action)
+            return
+        start_ns, error = self._spans.now_ns(), ""
+        try:
+            await self._call_in_time(target, action)
+        except ActionFailed as failure:
+            error = str(failure)
+            raise
+        finally:
+            attributes: Attributes = {
+                "messaging.message.id": action.id,
+                "engine.tenant": action.tenant,
+                "engine.target": label,
+                "engine.attempt": tries,
+            }
+            self._spans.add("action", trace_in(action.body), start_ns, attributes, error=error)
+
+    async def _call_in_time(self, target: Target, action: QueuedAction) -> None:
+        timeout_s = self._config.action_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._call(target, action)
+        except TimeoutError:
+            raise ActionFailed(f"no answer within {timeout_s:g} s") from None
+        except ActionFailed:
+            raise
+        except Exception as error:  # a defect here: tried again, it would fail again, and hold up the others
+            log.exception("the action %s of tenant %s could not be called", action.key, action.tenant)
+            raise ActionFailed(f"{type(error).__name__}: {error}"[:REASON_CHARS_MAX], final=True) from error
+
+    def _backoff_s(self, tries: int) -> float:
+        """Exponential, with up to half of it taken off at random, so that what failed together is not tried again together."""
+        wait_ms = min(self._config.action_retry_first_ms << min(max(tries - 1, 0), 20), self._config.action_retry_cap_ms)
+        return wait_ms * random.uniform(0.5, 1) / 1000

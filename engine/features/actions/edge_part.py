@@ -1,0 +1,31 @@
+"""Actions on an edge: the dispatcher, and the callers of each kind of target."""
+
+from __future__ import annotations
+
+from engine.api.edge_feature import EdgeFeature, EdgePorts
+from engine.core.model.action import ActorTarget, ServeTarget, Target
+from engine.features.actions.dispatcher import Dispatcher
+from engine.features.actions.ray_targets import RayTargets
+from engine.features.actions.serve_targets import ServeTargets
+from engine.features.actions.store import ActionStreams, QueuedAction
+from engine.features.actions.webhooks import Webhooks
+
+
+def on_edge(ports: EdgePorts) -> EdgeFeature:
+    """The feature on an edge."""
+    gateway, config = ports.gateway, ports.config
+    webhooks, actors, deployments = Webhooks(config, gateway.wall_ms), RayTargets(config.namespace), ServeTargets()
+
+    async def call(target: Target, action: QueuedAction) -> None:
+        if isinstance(target, ActorTarget):
+            await actors.call(target, action)
+        elif isinstance(target, ServeTarget):
+            await deployments.call(target, action)
+        else:
+            await webhooks.call(target, action)
+
+    streams = ActionStreams(ports.redis, config, ports.name)
+    dispatcher = Dispatcher(config, streams, call, gateway.clock, gateway.wall_ms, gateway.shard_client.outcomes, ports.spans)
+    gateway.metrics.degraded["actions"] = dispatcher.reason
+    gateway.metrics.of_features.append(dispatcher.families)
+    return EdgeFeature("actions", run=dispatcher.run)

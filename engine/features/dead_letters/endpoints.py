@@ -1,0 +1,310 @@
+"""`/v1/dead-letters`: list the dead letters of a tenant, look at one, redrive or drop them.
+
+A redrive publishes the message again under an id derived from the dead letter, and removes the letter once the publish is accepted.
+
+| the edge dies, or storage is away ... | then | effect of repeating the request |
+|---|---|---|
+| before the publish | nothing has happened | as the first |
+| after the publish, before its answer | the message is accepted, the letter still there | the publish is a duplicate, the letter goes |
+| after its answer, before the removal | the same | the same |
+
+So a letter that is redriven twice, by two operators at once, or from both of the entries that a dying shard can leave of one message, is
+delivered once; ids are kept for 24 h (`idempotency_caller_s`). What the contact policy suppresses is not delivered, and its letter
+stays.
+A message that is refused again becomes a dead letter under its new id, which can be redriven as any other.
+
+An action that was given up is redriven as a timer that is due now, under its key: the target can recognise what it did before.
+
+The message keeps its members, its time among them. Otherwise it is published as if it were new: with the default time to live, and the
+profile of its user applies. The limits of its category do not, they are not part of a dead letter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import Raw, Struct
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine.api.access import Access
+from engine.api.edge_feature import EdgeFeature, EdgePorts
+from engine.api.json_bodies import decode_body
+from engine.config import Config
+from engine.core.model.action import Action
+from engine.core.model.constants import PRIORITIES
+from engine.core.model.envelope import Envelope
+from engine.core.model.names import is_user
+from engine.core.model.routing import mailbox_key
+from engine.core.model.trace_context import trace_in, traced_body
+from engine.errors import Invalid, StorageUnavailable
+from engine.features.dead_letters.description import paths, schemas
+from engine.features.dead_letters.store import DeadLetterStream, LetterPage, StoredLetter
+from engine.gateway.gateway import Gateway
+from engine.http.endpoint_table import EndpointTable, json_answer, route
+from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, not_found, unavailable
+from engine.publish import media_types
+from engine.publish.drafts import DIGEST_BYTES, Draft
+from engine.publish.results import ItemResult
+
+LETTER_PATTERN: Final = "[0-9]{1,15}-[0-9]{1,10}"
+"""Ids that Redis gives entries of a stream, until the year 33658."""
+
+REDRIVE: Final = "redrive:"
+"""Prefix of the ids of redriven messages."""
+
+_STAYS: Final = frozenset(("suppressed", "conflict", "unavailable", "overloaded"))
+"""Results with which the letter is kept."""
+
+_GONE: Final = "gone"
+_UNREADABLE: Final = "unreadable"
+
+
+class LetterStore(Protocol):
+    """The dead letters in storage, see `engine.features.dead_letters.store`."""
+
+    async def page(self, tenant: str, user: str = "", after: str = "", count: int = 0, *, oldest_first: bool = False) -> LetterPage: ...
+
+    async def read(self, tenant: str, letters: Sequence[str]) -> list[StoredLetter | None]: ...
+
+    async def remove(self, tenant: str, letters: Sequence[str]) -> int: ...
+
+
+class _Chosen(Struct, forbid_unknown_fields=True):
+    letters: list[str]
+
+
+class _Typed(Struct):
+    type: str = ""
+
+
+_CHOSEN: Final = msgspec.json.Decoder(_Chosen)
+_TYPED: Final = msgspec.json.Decoder(_Typed)
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])
+
+
+class DeadLetters:
+    """The dead letters, on one edge.
+
+    Args:
+        config: the engine's settings.
+        store: where they are.
+        gateway: publishes what is redriven.
+    """
+
+    def __init__(self, config: Config, store: LetterStore, gateway: Gateway) -> None:
+        self._config = config
+        self._store = store
+        self._gateway = gateway
+
+    async def page(self, tenant: str, query: QueryParams) -> dict[str, Any]:
+        """Some dead letters as `GET /v1/dead-letters` answers them. Raises Problem: 400 or 503."""
+        user, after, order = query.get("user", ""), query.get("after", ""), query.get("order", "newest")
+        if "user" in query and not is_user(user, self._config.id_chars_max):
+            raise bad_request("`user`: text without control characters")
+        if order not in ("newest", "oldest"):
+            raise bad_request("`order`: newest or oldest")
+        if "after" in query and not is_letter(after):
+            raise bad_request("`after`: what the page before answered as `after`")
+        count_max = self._config.dead_letters_page_max
+        limit = query.get("limit", str(count_max))
+        if not (limit.isascii() and limit.isdigit() and len(limit) < 10 and 0 < int(limit) <= count_max):
+            raise bad_request(f"`limit`: a number from 1 to {count_max}")
+        try:
+            page = await self._store.page(tenant, user, after, int(limit), oldest_first=order == "oldest")
+        except StorageUnavailable as error:
+            raise unavailable(str(error), RETRY_AFTER_S) from None
+        following = {"after": page.after} if page.after else {}
+        return {"tenant": tenant, "total": page.total, "dead_letters": [summary(letter) for letter in page.letters], **following}
+
+    async def look(self, tenant: str, letter: str) -> dict[str, Any]:
+        """One dead letter with its message. Raises Problem: 404 or 503."""
+        (found,) = await self._read(tenant, [letter])
+        if found is None:
+            raise not_found("there is no such dead letter: it was redriven, dropped, or trimmed by newer ones")
+        return {**summary(found), "notification": _members(found)}
+
+    async def redrive(self, tenant: str, body: bytes) -> dict[str, Any]:
+        """Publish the messages of these dead letters again, oldest first, and remove the letters that were accepted.
+
+        Raises:
+            Problem: 400 or 422, the request is not valid; 409, 429 or 503: not all were accepted, `results` has each outcome, and
+                the letters that were are removed: the request can be repeated.
+            Overloaded, Unavailable: nothing was published.
+        """
+        letters = sorted(self._chosen(body), key=_position)
+        now_ms = self._gateway.wall_ms()
+        results: dict[str, dict[str, Any]] = {}
+        drafts: dict[str, Draft] = {}
+        for letter, found in zip(letters, await self._read(tenant, letters), strict=True):
+            if found is None:
+                results[letter] = {"letter": letter, "status": _GONE}
+            elif (draft := _draft(tenant, found, now_ms, self._config.ttl_s_default * 1000)) is None:
+                results[letter] = {"letter": letter, "status": _UNREADABLE, "reason": "the stored message cannot be read"}
+            else:
+                drafts[letter] = draft
+        refused: Problem | None = None
+        posted: Sequence[Mapping[str, Any]] = ()
+        if drafts:
+            # A message that storage has twice among these is published once: two posts of one id in a request would be a repeat.
+            distinct = {(draft.key, draft.envelope.id): draft for draft in drafts.values()}
+            try:
+                made: Sequence[ItemResult] = await self._gateway.shard_client.post(list(distinct.values()))
+                posted = msgspec.to_builtins(made)
+            except Problem as problem:
+                if "results" not in problem.members:
+                    raise
+                refused, posted = problem, problem.members["results"]
+            of_draft = dict(zip(distinct, posted, strict=True))
+            results |= {
+                letter: {"letter": letter, **of_draft[draft.key, draft.envelope.id]} for letter, draft in drafts.items()
+            }  # fmt: skip
+        await self._remove(tenant, [letter for letter in drafts if results[letter]["status"] not in _STAYS])
+        if refused is not None:
+            raise refused
+        return {"results": [results[letter] for letter in letters]}
+
+    async def drop(self, tenant: str, body: bytes) -> dict[str, Any]:
+        """Delete these dead letters. Raises Problem: 400 or 422, the request is not valid; 503: repeat it."""
+        return {"dropped": await self._remove(tenant, self._chosen(body))}
+
+    def _chosen(self, body: bytes) -> list[str]:
+        """The letters that a request names, each once. Raises Problem."""
+        letters = decode_body(_CHOSEN, body, _Chosen).letters
+        count_max = self._config.dead_letters_page_max
+        if not 0 < len(letters) <= count_max:
+            raise media_types.unacceptable(Invalid(f"1 to {count_max} dead letters are needed", "$.letters"))
+        for index, letter in enumerate(letters):
+            if not is_letter(letter):
+                raise media_types.unacceptable(Invalid("the `letter` of a dead letter, such as 1700000000000-0", f"$.letters[{index}]"))
+        return list(dict.fromkeys(letters))
+
+    async def _read(self, tenant: str, letters: Sequence[str]) -> list[StoredLetter | None]:
+        try:
+            return await self._store.read(tenant, letters)
+        except StorageUnavailable as error:
+            raise unavailable(str(error), RETRY_AFTER_S) from None
+
+    async def _remove(self, tenant: str, letters: Sequence[str]) -> int:
+        try:
+            return await self._store.remove(tenant, letters)
+        except StorageUnavailable as error:
+            raise unavailable(str(error), RETRY_AFTER_S) from None
+
+
+def is_letter(text: str) -> bool:
+    """Whether this may be the id of a dead letter."""
+    at_ms, _, number = text.partition("-")
+    return all(part.isascii() and part.isdigit() for part in (at_ms, number)) and len(at_ms) <= 15 and len(number) <= 10
+
+
+def redriven_id(letter: StoredLetter) -> str:
+    """The id under which a dead letter is published again; the same for both entries of one message."""
+    return REDRIVE + hashlib.sha256(f"{letter.seq}:{letter.id}{letter.action}".encode()).hexdigest()[:32]
+
+
+def _draft(tenant: str, letter: StoredLetter, now_ms: int, ttl_ms: int) -> Draft | None:
+    """The message of a dead letter, to be published again; None when it cannot be read."""
+    members = _members(letter)
+    members.pop("id", None)
+    traced = members.pop("traceparent", None)  # it stays the first member
+    if "type" not in members or not letter.user:
+        return None
+    payload = b"".join(b",%b:%b" % (msgspec.json.encode(name), bytes(value)) for name, value in members.items())
+    id = redriven_id(letter)
+    digest = hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest()
+    body = b'"id":%b%b' % (msgspec.json.encode(id), payload)
+    if traced is not None and (context := trace_in(letter.body)) is not None:
+        body = traced_body(context, body)
+    envelope = Envelope(id, digest, letter.priority, True, body)
+    draft = Draft(mailbox_key(tenant, letter.user), letter.user, envelope, True, now_ms + ttl_ms, ttl_ms, 0)
+    if letter.action:
+        draft.due_ms, draft.action = now_ms, Action(letter.action, letter.key)
+    return draft
+
+
+def _members(letter: StoredLetter) -> dict[str, Raw]:
+    """The members of the message; none when it cannot be read."""
+    try:
+        return _MEMBERS.decode(letter.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
+def summary(letter: StoredLetter) -> dict[str, Any]:
+    """A dead letter without its message, as lists have it."""
+    try:
+        type_ = _TYPED.decode(letter.body).type
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        type_ = ""
+    return {
+        "letter": letter.letter,
+        "at": letter.at_ms,
+        "user": letter.user,
+        "id": letter.id,
+        "seq": letter.seq,
+        "type": type_,
+        "priority": PRIORITIES[letter.priority],
+        "reason": letter.reason,
+        "attempts": letter.attempts,
+        **({"action": letter.action} if letter.action else {}),
+    }
+
+
+def _position(letter: str) -> tuple[int, int]:
+    at_ms, _, number = letter.partition("-")
+    return int(at_ms), int(number)
+
+
+class _LetterConvertor(Convertor[str]):
+    """The id of a dead letter, so that `/v1/dead-letters/redrive` is none."""
+
+    regex = LETTER_PATTERN
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("letter", _LetterConvertor())
+
+
+def on_edge(ports: EdgePorts) -> EdgeFeature:
+    """The feature on an edge."""
+    store = DeadLetterStream(ports.redis, ports.config)
+    return EdgeFeature("dead_letters", lambda access: table(access, store))
+
+
+def table(access: Access, store: LetterStore) -> EndpointTable:
+    """The endpoints."""
+    letters = DeadLetters(access.config, store, access.gateway)
+
+    async def page(request: Request) -> Response:
+        return json_answer(await letters.page(access.tenant_of(request), request.query_params))
+
+    async def look(request: Request) -> Response:
+        return json_answer(await letters.look(access.tenant_of(request), request.path_params["letter"]))
+
+    async def redrive(request: Request) -> Response:
+        tenant = access.tenant_of(request)
+        access.gateway.check_room(tenant)
+        return json_answer(await letters.redrive(tenant, await access.body(request)))
+
+    async def drop(request: Request) -> Response:
+        tenant = access.tenant_of(request)
+        return json_answer(await letters.drop(tenant, await access.body(request)))
+
+    routes = [
+        route("/v1/dead-letters", GET=page),
+        route("/v1/dead-letters/redrive", POST=redrive),
+        route("/v1/dead-letters/drop", POST=drop),
+        route("/v1/dead-letters/{letter:letter}", GET=look),
+    ]
+    return EndpointTable(routes, paths(access.config), schemas(access.config))

@@ -1,0 +1,1 @@
+"""The digest: what a user has missed, in a few lines."""

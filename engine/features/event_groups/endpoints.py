@@ -1,0 +1,287 @@
+"""`/v1/event-groups`: what happens to a tenant's users, for consumers that read on where their group stopped.
+
+    GET  .../{group}/events   acknowledges everything up to `position`, and answers with what follows, after `wait` s at the latest
+    POST .../{group}/ack      acknowledges, and may leave the group to another consumer
+
+An answer is a few looks at storage, so its cost and size are bounded: `event_page_max` events, and `event_looks_max` pages of entries, most
+of which may be other tenants'. `position` of the answer moves over those too. A poll that finds nothing looks every `event_poll_ms`, and
+takes its group again after `event_looks_max` looks, long before its lease ends; at most `event_polls_max` wait at one edge.
+`engine.features.event_groups.store` says who has a group, and what a position is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine.api.access import Access
+from engine.api.edge_feature import EdgeFeature, EdgePorts
+from engine.api.json_bodies import decode_body
+from engine.auth.tokens import ADMIN, EVENTS, Principal
+from engine.config import Config
+from engine.core.model.names import is_group
+from engine.errors import Invalid, StorageUnavailable
+from engine.features.dead_letters.endpoints import summary
+from engine.features.event_groups.description import paths, schemas
+from engine.features.event_groups.store import (
+    EventGroup,
+    EventStreams,
+    Gap,
+    GroupEvent,
+    Look,
+    OutcomeEvent,
+    Position,
+    PresenceEvent,
+    parse_position,
+)
+from engine.http.endpoint_table import EndpointTable, json_answer, route, without_head
+from engine.http.problems import RETRY_AFTER_S, bad_request, conflict, forbidden, not_found, too_many_requests, unavailable
+from engine.publish import media_types
+
+CONSUMER_CHARS_MAX: Final = 128
+"""Of a consumer's name for itself."""
+
+
+class GroupStore(Protocol):
+    """The groups in storage, see `engine.features.event_groups.store`."""
+
+    async def take(
+        self,
+        tenant: str,
+        group: str,
+        consumer: str,
+        reached: Position | None = None,
+        *,
+        oldest: bool = False,
+        leave: bool = False,
+        outcomes: bool = False,
+    ) -> tuple[str, Position] | None: ...
+
+    async def look(self, tenant: str, position: Position, count: int) -> Look: ...
+
+    async def groups(self, tenant: str) -> list[EventGroup]: ...
+
+    async def drop(self, tenant: str, group: str) -> bool: ...
+
+
+class _Acknowledgement(Struct, forbid_unknown_fields=True):
+    consumer: str
+    position: str | UnsetType = UNSET
+    leave: bool = False
+
+
+_ACKNOWLEDGEMENT: Final = msgspec.json.Decoder(_Acknowledgement)
+
+
+class EventGroups:
+    """The groups, on one edge.
+
+    Args:
+        config: the engine's settings.
+        store: where they are.
+        clock: milliseconds that never step.
+        draining: whether this edge is about to end; polls are answered then.
+    """
+
+    def __init__(self, config: Config, store: GroupStore, clock: Callable[[], int], draining: Callable[[], bool]) -> None:
+        self._config = config
+        self._store = store
+        self._clock = clock
+        self._draining = draining
+        self._polls = 0
+
+    def allow(self, principal: Principal) -> None:
+        """Raises Problem: 403, the token has neither scope."""
+        if not principal.scopes & {ADMIN, EVENTS}:
+            raise forbidden(f"the scope `{EVENTS}` or `{ADMIN}` is needed", scope=EVENTS)
+
+    async def list(self, tenant: str) -> dict[str, Any]:
+        """The groups as `GET /v1/event-groups` answers them. Raises Problem: 503."""
+        try:
+            groups = await self._store.groups(tenant)
+        except StorageUnavailable as error:
+            raise unavailable(str(error), RETRY_AFTER_S) from None
+        return {
+            "tenant": tenant,
+            "groups": [
+                {"group": one.group, "position": str(one.position), "held_by": one.held_by, "behind_ms": one.behind_ms} for one in groups
+            ],
+        }
+
+    async def drop(self, tenant: str, group: str) -> None:
+        """Forget a group. Raises Problem: 404 or 503."""
+        _check_group(group)
+        try:
+            if not await self._store.drop(tenant, group):
+                raise not_found("there is no such group")
+        except StorageUnavailable as error:
+            raise unavailable(str(error), RETRY_AFTER_S) from None
+
+    async def acknowledge(self, tenant: str, group: str, body: bytes) -> dict[str, Any]:
+        """Store how far a consumer has come. Raises Problem: 400, 404, 409, 422 or 503."""
+        _check_group(group)
+        given = decode_body(_ACKNOWLEDGEMENT, body, _Acknowledgement)
+        if not _is_consumer(given.consumer):
+            raise media_types.unacceptable(Invalid(_CONSUMER, "$.consumer"))
+        try:
+            reached = None if given.position is UNSET else parse_position(given.position)
+        except Invalid as error:
+            raise media_types.unacceptable(Invalid(error.detail, "$.position")) from None
+        holder, position = await self._take(tenant, group, given.consumer, reached, leave=given.leave)
+        return {"position": str(position), "held_by": holder}
+
+    async def poll(self, tenant: str, group: str, query: QueryParams, wait_s: float) -> dict[str, Any]:
+        """The next events of a group, for the consumer that has it. Raises Problem: 400, 404, 409, 429 or 503."""
+        _check_group(group)
+        outcomes = query.get("outcomes", "false")
+        if outcomes not in ("true", "false"):
+            raise bad_request("`outcomes`: true or false, whether this group reads outcomes too")
+        consumer, begin = query.get("consumer", ""), query.get("begin", "newest")
+        if not _is_consumer(consumer):
+            raise bad_request(f"`consumer`: {_CONSUMER}")
+        if begin not in ("newest", "oldest"):
+            raise bad_request("`begin`: newest or oldest, where a new group begins")
+        count_max = self._config.event_page_max
+        limit = query.get("limit", str(count_max))
+        if not (limit.isascii() and limit.isdigit() and len(limit) < 10 and 0 < int(limit) <= count_max):
+            raise bad_request(f"`limit`: a number from 1 to {count_max}")
+        try:
+            reached = parse_position(query["position"]) if query.get("position") else None
+        except Invalid as error:
+            raise bad_request(f"`position`: {error.detail}") from None
+        if outcomes == "true" and not self._config.history_url:
+            raise conflict("`outcomes`: this engine records none: the setting history_url is empty", type="about:blank")
+        if reached and outcomes == "false":
+            reached = reached.without_outcomes()
+        if self._polls >= self._config.event_polls_max:
+            raise too_many_requests(f"{self._polls} consumers of events wait at this edge", RETRY_AFTER_S)
+        self._polls += 1
+        try:
+            how = {"oldest": begin == "oldest", "outcomes": outcomes == "true"}
+            return await self._wait(tenant, group, consumer, reached, int(limit), wait_s, how)
+        finally:
+            self._polls -= 1
+
+    async def _wait(
+        self, tenant: str, group: str, consumer: str, reached: Position | None, limit: int, wait_s: float, how: dict[str, bool]
+    ) -> dict[str, Any]:
+        deadline_ms = self._clock() + int(wait_s * 1000)
+        while True:
+            holder, position = await self._take(tenant, group, consumer, reached, **how)
+            found = Look([], position, False)
+            if holder == consumer:
+                found = await self._search(tenant, position, limit, deadline_ms)
+                reached = found.position  # stored when nothing was found up to there
+            else:
+                await self._pause(deadline_ms)
+                reached = None
+            if found.events or found.more or self._clock() >= deadline_ms or self._draining():
+                return {**_page(found), **({"held_by": holder} if holder != consumer else {})}
+
+    async def _search(self, tenant: str, position: Position, limit: int, deadline_ms: int) -> Look:
+        """The first look that finds something, or the last of `event_looks_max`."""
+        look = Look([], position, False)
+        for _ in range(self._config.event_looks_max):
+            try:
+                look = await self._store.look(tenant, look.position, limit)
+            except StorageUnavailable as error:
+                raise unavailable(str(error), RETRY_AFTER_S) from None
+            if look.events or not (look.more or await self._pause(deadline_ms)):
+                break
+        return look
+
+    async def _pause(self, until_ms: int) -> bool:
+        """Wait until it is time for another look; false at the end of the time, or of this edge."""
+        left_ms = until_ms - self._clock()
+        if left_ms <= 0 or self._draining():
+            return False
+        await asyncio.sleep(min(self._config.event_poll_ms, left_ms) / 1000)
+        return True
+
+    async def _take(self, tenant: str, group: str, consumer: str, reached: Position | None, **how: bool) -> tuple[str, Position]:
+        try:
+            taken = await self._store.take(tenant, group, consumer, reached, **how)
+        except StorageUnavailable as error:
+            raise unavailable(str(error), RETRY_AFTER_S) from None
+        if taken is None:
+            raise conflict(f"a tenant has at most {self._config.event_groups_max} groups; DELETE one", type="about:blank")
+        return taken
+
+
+_NAMES: Final = {"message": "id", "sent_ms": "sent", "client_ms": "client_ts"}
+"""Columns of the history that have other names here: those of the rest of the interface."""
+
+_CONSUMER: Final = f"a name of 1 to {CONSUMER_CHARS_MAX} printable characters"
+
+
+def _is_consumer(text: str) -> bool:
+    return 0 < len(text) <= CONSUMER_CHARS_MAX and text.isprintable()
+
+
+def _check_group(group: str) -> None:
+    if not is_group(group):
+        raise not_found("no group has this name: 1 to 64 of A-Z, a-z, 0-9, _, . and -")
+
+
+def _page(look: Look) -> dict[str, Any]:
+    return {"events": [{"position": str(event.position), **_members(event)} for event in look.events], "position": str(look.position)}
+
+
+def _members(event: GroupEvent) -> Mapping[str, Any]:
+    what = event.what
+    if isinstance(what, PresenceEvent):
+        return msgspec.structs.asdict(what)
+    if isinstance(what, Gap):
+        return {"event": "gap", **msgspec.structs.asdict(what)}
+    if isinstance(what, OutcomeEvent):
+        members = {_NAMES.get(name, name): value for name, value in what.members.items()}
+        return {"outcome": what.id.hex(), "at": what.at_ms, "user": what.user, **members}
+    return {"event": "dead_letter", **summary(what)}
+
+
+def on_edge(ports: EdgePorts) -> EdgeFeature:
+    """The feature on an edge."""
+    store = EventStreams(ports.redis, ports.config, ports.gateway.wall_ms)
+    return EdgeFeature("event_groups", lambda access: table(access, store))
+
+
+def table(access: Access, store: GroupStore) -> EndpointTable:
+    """The endpoints."""
+    gateway = access.gateway
+    groups = EventGroups(access.config, store, gateway.clock, lambda: gateway.draining)
+
+    def consumer(request: Request) -> Principal:
+        """The bearer, who may read the events of its tenant."""
+        principal = access.authenticate(request, "")
+        groups.allow(principal)
+        return principal
+
+    async def overview(request: Request) -> Response:
+        return json_answer(await groups.list(consumer(request).tenant))
+
+    async def drop(request: Request) -> Response:
+        await groups.drop(consumer(request).tenant, request.path_params["group"])
+        return Response(status_code=204)
+
+    async def poll(request: Request) -> Response:
+        principal = consumer(request)
+        return json_answer(await groups.poll(principal.tenant, request.path_params["group"], request.query_params, access.wait_s(request)))
+
+    async def acknowledge(request: Request) -> Response:
+        principal = consumer(request)
+        return json_answer(await groups.acknowledge(principal.tenant, request.path_params["group"], await access.body(request)))
+
+    routes = [
+        route("/v1/event-groups", GET=overview),
+        route("/v1/event-groups/{group}", DELETE=drop),
+        without_head(route("/v1/event-groups/{group}/events", GET=poll)),
+        route("/v1/event-groups/{group}/ack", POST=acknowledge),
+    ]
+    return EndpointTable(routes, paths(access.config), schemas(access.config))

@@ -1,0 +1,91 @@
+"""The timeline of a message: read from its shard, its scheduler and the history; nothing is changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from engine.core.model.routing import split_key
+from engine.core.wire.records import OK, Step
+from engine.errors import Unavailable
+from engine.gateway.shard_client import ShardClient
+from engine.http.problems import not_found
+
+StepsOf = Callable[[str, str, str], Awaitable[list[Step] | None]]
+"""(tenant, user, message) -> the steps that the history has; None: there is no history. Raises Unavailable."""
+
+_STATES: Final = {
+    "accepted": "pending",
+    "revoked": "acknowledged",
+    "triggered": "scheduled",
+    "rescheduled": "scheduled",
+    "cancelled": "gone",
+    "expired": "gone",
+    "trimmed": "gone",
+    "superseded": "gone",
+    "dead_lettered": "refused",
+    "action_done": "acknowledged",
+    "action_failed": "refused",
+    **{state: state for state in ("scheduled", "merged", "suppressed", "deferred", "digested", "inboxed", "sent", "acknowledged")},
+}
+"""The state of a message that only the history knows, by the last event of it."""
+
+
+async def timeline(shard_client: ShardClient, steps_of: StepsOf, key: str, id: str) -> dict[str, Any]:
+    """State and timeline of a user's message: from its shard, from its scheduler while it is scheduled, and from the history.
+
+    The history has every step, a second later and for long; the others have the state, and the last moments. Without an answer of the
+    history the timeline is what they know, and says so.
+
+    Raises:
+        Problem: 404, nothing is known.
+        Unavailable: one of them did not answer.
+    """
+    traced, listed, archived = await asyncio.gather(
+        shard_client.trace(key, id), shard_client.list_timers(key), _archived(steps_of, key, id)
+    )
+    if listed.status != OK:
+        raise Unavailable(listed.detail or "durable storage did not answer")
+    steps, state = list(traced.steps), traced.state
+    for timer in listed.timers:
+        if timer.envelope.id == id:
+            steps.append(Step(timer.created_ms, "scheduled", f"scheduled_id: {timer.sid}", timer.due_ms))
+            state = "scheduled"
+    if archived:
+        steps = _together(archived, steps)
+        state = state or _STATES.get(archived[-1].event, "pending")
+    if not state:
+        raise not_found("nothing is known of this message: it never was, or it was settled too long ago")
+    members = {"id": id, "state": state, "timeline": [_step(step) for step in sorted(steps, key=_when)]}
+    if archived is None:
+        members["history"] = "unavailable"
+    return {**members, "seq": traced.seq} if traced.seq else members
+
+
+async def _archived(steps_of: StepsOf, key: str, id: str) -> list[Step] | None:
+    """The steps that the history has, none where there is no history; None when it does not answer."""
+    try:
+        return await steps_of(*split_key(key), id) or []
+    except Unavailable:
+        return None
+
+
+def _together(archived: Sequence[Step], known: Sequence[Step]) -> list[Step]:
+    """The steps of the history, and those that it does not have yet."""
+    had = {step.event for step in archived}
+    return [*archived, *(step for step in known if step.event not in had)]
+
+
+def _when(step: Step) -> int:
+    return step.at_ms or 1 << 62  # a step whose time is not kept any more is the last one
+
+
+def _step(step: Step) -> dict[str, Any]:
+    members: dict[str, Any] = {"at": step.at_ms} if step.at_ms else {}
+    members["event"] = step.event
+    if step.reason:
+        members["reason"] = step.reason
+    if step.until_ms:
+        members["until"] = step.until_ms
+    return {**members, **step.details}

@@ -1,0 +1,1 @@
+"""Signals that only count: merged by name at the edge, added up in storage."""

@@ -1,0 +1,209 @@
+"""`/v1/event-groups` of an edge: what is answered to whom, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from engine.core.model.constants import NORMAL
+from engine.features.dead_letters.store import StoredLetter
+from engine.features.event_groups.store import Gap, GroupEvent, OutcomeEvent, Position, PresenceEvent
+from tests.support.edge_world import EdgeWorld, edge_world
+from tests.support.waiting import until
+
+PATH = "/v1/event-groups/g"
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[EdgeWorld]:
+    async with edge_world(event_poll_ms=10, event_polls_max=2) as made:
+        yield made
+
+
+def came(number: int, user: str = "ann") -> GroupEvent:
+    what = PresenceEvent("connect", 17, user, "c1", "phone", "edge-0", "websocket", 0)
+    return GroupEvent(what, Position((f"{number}-0", "0-0")))
+
+
+async def poll(client: httpx.AsyncClient, consumer: str = "a", **query: Any) -> dict[str, Any]:
+    answer = await client.get(f"{PATH}/events", params={"consumer": consumer, "wait": 0, **query})
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+async def test_every_kind_of_event_has_its_members(world: EdgeWorld) -> None:
+    letter = StoredLetter("5-0", "ann", 3, "m1", NORMAL, "no", 2, b'{"type":"post.liked","data":1}')
+    after = Position(("3-0", "5-0"))
+    world.event_groups.events = [GroupEvent(Gap("sessions", "1-0", "2-0"), Position(("2-0", "0-0"))), came(3), GroupEvent(letter, after)]
+    async with world.http(scopes="events") as client:
+        page = await poll(client)
+    assert page["position"] == "3-0.5-0"
+    assert page["events"] == [
+        {"position": "2-0.0-0", "event": "gap", "source": "sessions", "since": "1-0", "until": "2-0"},
+        {
+            "position": "3-0.0-0", "event": "connect", "at": 17, "user": "ann", "session": "c1", "device": "phone", "node": "edge-0",
+            "transport": "websocket", "code": 0,
+        },
+        {
+            "position": "3-0.5-0", "event": "dead_letter", "letter": "5-0", "at": 5, "user": "ann", "id": "m1", "seq": 3,
+            "type": "post.liked", "priority": "normal", "reason": "no", "attempts": 2,
+        },
+    ]  # fmt: skip
+
+
+async def test_a_position_acknowledges_and_without_one_the_same_events_come_again(world: EdgeWorld) -> None:
+    world.event_groups.events = [came(1), came(2), came(3)]
+    async with world.http(scopes="admin") as client:
+        for limit in (2, 2):
+            assert [event["position"] for event in (await poll(client, limit=limit))["events"]] == ["1-0.0-0", "2-0.0-0"]
+        assert [event["position"] for event in (await poll(client, position="2-0.0-0"))["events"]] == ["3-0.0-0"]
+        answer = await client.post(f"{PATH}/ack", json={"consumer": "a", "position": "3-0.0-0", "leave": True})
+        assert answer.json() == {"position": "3-0.0-0", "held_by": ""}
+        assert (await poll(client, "b"))["events"] == []
+
+
+async def test_a_poll_waits_for_events_and_for_the_group(world: EdgeWorld) -> None:
+    async with world.http(scopes="events") as client:
+        first = asyncio.ensure_future(poll(client, "a", wait=20))
+        await until(lambda: ("default", "g") in world.event_groups.known)
+        second = asyncio.ensure_future(poll(client, "b", wait=20))
+        world.event_groups.events = [came(1)]
+        assert [event["user"] for event in (await first)["events"]] == ["ann"]
+        assert not second.done()
+        await client.post(f"{PATH}/ack", json={"consumer": "a", "leave": True})
+        assert [event["user"] for event in (await second)["events"]] == ["ann"], "it was not acknowledged"
+        assert (await poll(client, "a"))["held_by"] == "b"
+
+
+async def test_a_poll_is_answered_when_the_edge_drains(world: EdgeWorld) -> None:
+    async with world.http(scopes="events") as client:
+        waiting = asyncio.ensure_future(poll(client, wait=50))
+        await until(lambda: bool(world.event_groups.known))
+        world.gateway.draining = True
+        assert (await waiting)["events"] == []
+        world.gateway.draining = False
+
+
+async def test_consumers_that_wait_at_one_edge_are_bounded(world: EdgeWorld) -> None:
+    async with world.http(scopes="events") as client:
+        first = asyncio.ensure_future(poll(client, "a", wait=20))
+        await until(lambda: ("default", "g") in world.event_groups.known)
+        second = asyncio.ensure_future(poll(client, "b", wait=20))
+
+        async def refused() -> httpx.Response | None:
+            answer = await client.get("/v1/event-groups/another/events", params={"consumer": "c", "wait": 0})
+            return answer if answer.status_code == 429 else None
+
+        assert int((await until(refused)).headers["retry-after"]) >= 1
+        world.event_groups.events = [came(1)]
+        await first
+        second.cancel()
+
+
+@pytest.mark.parametrize("scopes", ["connect", "publish", "operator"])
+async def test_only_the_scopes_events_and_admin_read_events(world: EdgeWorld, scopes: str) -> None:
+    async with world.http(scopes=scopes) as client:
+        answers = [
+            await client.get("/v1/event-groups"),
+            await client.get(f"{PATH}/events?consumer=a&wait=0"),
+            await client.post(f"{PATH}/ack", json={"consumer": "a"}),
+            await client.delete(PATH),
+        ]
+    assert [answer.status_code for answer in answers] == [403] * 4
+    assert 'scope="events"' in answers[0].headers["www-authenticate"]
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        ({}, "consumer"),
+        ({"consumer": "a\n"}, "consumer"),
+        ({"consumer": "a" * 129}, "consumer"),
+        ({"consumer": "a", "begin": "now"}, "begin"),
+        ({"consumer": "a", "limit": "0"}, "limit"),
+        ({"consumer": "a", "limit": "1001"}, "limit"),
+        ({"consumer": "a", "position": "1-0"}, "position"),
+        ({"consumer": "a", "wait": "-1"}, "wait"),
+    ],
+)
+async def test_a_query_that_is_not_valid_is_refused_by_name(world: EdgeWorld, query: dict[str, str], named: str) -> None:
+    async with world.http(scopes="events") as client:
+        answer = await client.get(f"{PATH}/events", params=query)
+    assert answer.status_code == 400
+    assert f"`{named}`" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"\xff", 400),
+        (b"{}", 422),
+        (b'{"consumer": ""}', 422),
+        (b'{"consumer": "a", "position": "x"}', 422),
+        (b'{"consumer": "a", "more": 1}', 422),
+    ],
+)
+async def test_an_acknowledgement_that_is_not_valid_is_refused(world: EdgeWorld, body: bytes, status: int) -> None:
+    async with world.http(scopes="events") as client:
+        answer = await client.post(f"{PATH}/ack", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == status
+
+
+async def test_groups_are_listed_dropped_and_bounded(world: EdgeWorld) -> None:
+    async with world.http(scopes="events") as client:
+        for number in range(16):
+            await client.get(f"/v1/event-groups/g{number}/events?consumer=a&wait=0")
+        full = await client.get("/v1/event-groups/g16/events?consumer=a&wait=0")
+        assert full.status_code == 409
+        assert "16" in full.json()["detail"]
+        assert [(await client.delete("/v1/event-groups/g3")).status_code for _ in range(2)] == [204, 404]
+        listed = (await client.get("/v1/event-groups")).json()
+        assert len(listed["groups"]) == 15
+        assert listed["groups"][0] == {"group": "g0", "position": "0-0.0-0", "held_by": "a", "behind_ms": {}}
+        assert (await client.get("/v1/event-groups/a:b/events?consumer=a&wait=0")).status_code == 404
+
+
+async def test_while_storage_is_away_it_is_503(world: EdgeWorld) -> None:
+    world.event_groups.away = True
+    async with world.http(scopes="events") as client:
+        answers = [
+            await client.get("/v1/event-groups"),
+            await client.get(f"{PATH}/events?consumer=a&wait=0"),
+            await client.post(f"{PATH}/ack", json={"consumer": "a"}),
+            await client.delete(PATH),
+        ]
+    assert [(answer.status_code, "retry-after" in answer.headers) for answer in answers] == [(503, True)] * 4
+
+
+async def test_one_tenants_group_is_not_anothers(world: EdgeWorld) -> None:
+    async with world.http(scopes="events") as client, world.http(scopes="events", tenant="other") as other:
+        await poll(client)
+        assert (await other.get("/v1/event-groups")).json() == {"tenant": "other", "groups": []}
+        assert (await other.delete(PATH)).status_code == 404
+
+
+async def test_outcomes_are_given_to_who_asks_where_the_engine_records_them(world: EdgeWorld) -> None:
+    async with world.http(scopes="events") as client:
+        refused = await client.get(f"{PATH}/events", params={"consumer": "a", "outcomes": "true"})
+    assert refused.status_code == 409
+    assert "history_url" in refused.json()["detail"]
+    members = {"event": "acknowledged", "message": "m1", "seq": 7, "sent_ms": 9}
+    async with edge_world(history_url="sqlite:///history.db") as recording:
+        after = Position(("0-0", "0-0", "4-0-2"))
+        recording.event_groups.events = [GroupEvent(OutcomeEvent(b"\1\2", 17, "ann", members), after)]
+        async with recording.http(scopes="events") as client:
+            page = await poll(client, outcomes="true")
+            wrong = await client.get(f"{PATH}/events", params={"consumer": "a", "outcomes": "yes"})
+    assert wrong.status_code == 400
+    assert page["events"] == [
+        {
+            "position": "0-0.0-0.4-0-2", "outcome": "0102", "event": "acknowledged", "at": 17, "user": "ann", "id": "m1", "seq": 7,
+            "sent": 9,
+        }
+    ]  # fmt: skip

@@ -1,0 +1,325 @@
+"""Groups of consumers on a real Redis: positions, who has a group, and what was trimmed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from engine.config import Config
+from engine.core.model.constants import HIGH
+from engine.core.model.envelope import Envelope
+from engine.core.model.message import Message
+from engine.core.shard.mailbox_store import DeadLetter
+from engine.core.shard.output import SessionEvent
+from engine.core.wire.outcomes import AnyOutcome, OutcomeLog, SentOutcome
+from engine.core.wire.records import WEBSOCKET
+from engine.errors import Invalid, StorageUnavailable
+from engine.features.dead_letters.store import StoredLetter, write_dead_letters
+from engine.features.event_groups.store import EventStreams, Gap, Look, OutcomeEvent, Position, PresenceEvent, parse_position
+from engine.store.external_streams import trim_session_events, write_session_events
+from engine.store.keys import dead_letter_key, outcome_stream_key, session_stream_key
+from engine.store.outcome_stream import OutcomeReader, OutcomeWriter
+from engine.store.user_entries import drop_user_entries
+from tests.support.waiting import until
+
+Wall = Callable[[], int]
+
+
+def streams(client: Redis, **settings: Any) -> EventStreams:
+    return EventStreams(client, Config(**settings), lambda: 1_700_000_000_000)
+
+
+async def happen(client: Redis, *keys: str, name: str = "connect", length_max: int = 1_000_000) -> None:
+    events = [SessionEvent(name, key, "c1", "phone", "edge-0", WEBSOCKET, 17, 1006) for key in keys]
+    await write_session_events(client, events)
+    await trim_session_events(client, length_max, len(events))
+
+
+async def refuse(client: Redis, *keys: str, length_max: int = 1000) -> None:
+    letters = [DeadLetter(key, Message(3, Envelope("m", b"", HIGH, True, b'"id":"m"'), 0, 0, 2), "no") for key in keys]
+    await write_dead_letters(client, letters, length_max)
+
+
+def users(look: Look) -> list[str]:
+    return [event.what.user for event in look.events if not isinstance(event.what, Gap)]
+
+
+async def position_of(groups: EventStreams, consumer: str = "a", **how: Any) -> Position:
+    taken = await groups.take("t", "g", consumer, **how)
+    assert taken is not None
+    return taken[1]
+
+
+async def test_a_new_group_begins_with_what_comes_or_with_what_there_is(redis_client: Redis) -> None:
+    groups = streams(redis_client)
+    await happen(redis_client, "t:before")
+    newest = await position_of(groups)
+    (_, oldest) = await groups.take("t", "h", "a", oldest=True) or ("", newest)
+    await happen(redis_client, "t:after")
+    assert users(await groups.look("t", newest, 10)) == ["after"]
+    assert users(await groups.look("t", oldest, 10)) == ["before", "after"]
+
+
+async def test_the_events_of_a_tenant_come_from_all_sources_and_other_tenants_are_passed_over(redis_client: Redis) -> None:
+    groups = streams(redis_client)
+    begin = await position_of(groups)
+    await happen(redis_client, "t:ann", "other:x", "t:bob:b")
+    await refuse(redis_client, "t:ann")
+    await refuse(redis_client, "other:x")
+    await happen(redis_client, "other:y")
+    look = await groups.look("t", begin, 10)
+    presence = [event.what for event in look.events if isinstance(event.what, PresenceEvent)]
+    assert [event.user for event in presence] == ["ann", "bob:b"]
+    assert presence[1] == PresenceEvent("connect", 17, "bob:b", "c1", "phone", "edge-0", "websocket", 1006)
+    assert [event.what.id for event in look.events if isinstance(event.what, StoredLetter)] == ["m"]
+    assert len(look.events) == 3
+    assert not look.more
+    assert (await groups.look("t", look.position, 10)).events == []
+    again = await groups.look("t", look.events[0].position, 10)
+    assert [event.what for event in again.events] == [event.what for event in look.events[1:]], "a position of an event is one of a group"
+
+
+async def test_more_than_one_look_holds_is_found_by_the_next_ones(redis_client: Redis) -> None:
+    groups = streams(redis_client)
+    position = await position_of(groups)
+    await happen(redis_client, *[f"t:u{number}" for number in range(7)], "other:x", "other:y", "t:u7")
+    found, looks = [], 0
+    while True:
+        look = await groups.look("t", position, 3)
+        position, looks = look.position, looks + 1
+        found += users(look)
+        if not look.more:
+            break
+    assert found == [f"u{number}" for number in range(8)]
+    assert looks == 4
+
+
+async def test_a_position_moves_forward_only_whoever_presents_it(redis_client: Redis) -> None:
+    groups = streams(redis_client)
+    await position_of(groups)
+    await happen(redis_client, "t:a", "t:b", "t:c")
+    (first, second, _) = (await groups.look("t", await position_of(groups), 10)).events
+    assert await position_of(groups, "a", reached=second.position) == second.position
+    assert await position_of(groups, "b", reached=first.position) == second.position
+    assert users(await groups.look("t", await position_of(groups, "a"), 10)) == ["c"]
+
+
+async def test_one_consumer_has_a_group_until_it_leaves_or_is_silent_for_long(redis_client: Redis) -> None:
+    groups = streams(redis_client, event_lease_ms=300)
+
+    async def holder(consumer: str, **how: Any) -> str:
+        taken = await groups.take("t", "g", consumer, **how)
+        assert taken is not None
+        return taken[0]
+
+    assert [await holder("a"), await holder("b"), await holder("a")] == ["a", "a", "a"]
+    assert [one.held_by for one in await groups.groups("t")] == ["a"]
+    assert [await holder("a", leave=True), await holder("b")] == ["", "b"]
+
+    async def taken_over() -> bool:
+        return await holder("c") == "c"
+
+    await until(taken_over, 10)
+
+
+async def test_another_consumer_that_leaves_takes_the_group_from_nobody(redis_client: Redis) -> None:
+    groups = streams(redis_client)
+    await groups.take("t", "g", "a")
+    assert (await groups.take("t", "g", "b", leave=True) or [""])[0] == "a"
+
+
+async def test_what_was_trimmed_unread_is_a_gap_told_once(redis_client: Redis) -> None:
+    groups = streams(redis_client)
+    begin = await position_of(groups)
+    for round_ in range(6):
+        await happen(redis_client, *[f"t:u{round_}"] * 100, length_max=150)
+        await refuse(redis_client, *[f"t:u{round_}"] * 100, length_max=150)
+    look = await groups.look("t", begin, 1000)
+    gaps = [event for event in look.events if isinstance(event.what, Gap)]
+    assert [gap.what.source for gap in gaps if isinstance(gap.what, Gap)] == ["sessions", "dead_letters"]
+    assert gaps == look.events[:2]
+    first: Any = await redis_client.xrange(session_stream_key(), count=1)
+    assert isinstance(gaps[0].what, Gap)
+    assert (gaps[0].what.since, gaps[0].what.until) == (begin.parts[0], first[0][0].decode())
+    behind = await groups.look("t", gaps[-1].position, 1000)
+    assert not any(isinstance(event.what, Gap) for event in behind.events)
+    kept = await redis_client.xlen(session_stream_key())
+    assert len([event for event in behind.events if isinstance(event.what, PresenceEvent)]) == kept, "nothing that was kept is passed over"
+
+
+async def test_what_was_deleted_otherwise_is_no_gap(redis_client: Redis) -> None:
+    groups = streams(redis_client)
+    await happen(redis_client, "t:ann")
+    await refuse(redis_client, "t:ann")
+    position = await position_of(groups)
+    await drop_user_entries(redis_client, "t:ann")
+    await happen(redis_client, "t:bob")
+    await refuse(redis_client, "t:bob")
+    assert users(await groups.look("t", position, 10)) == ["bob", "bob"]
+
+
+async def test_a_group_that_has_read_everything_has_no_gap_when_that_is_trimmed_but_for_its_last_entry(redis_client: Redis) -> None:
+    groups = streams(redis_client)
+    position = await position_of(groups)
+    for _ in range(6):
+        await happen(redis_client, *["t:u"] * 100, length_max=150)
+        while (look := await groups.look("t", position, 100)).events:
+            assert not any(isinstance(event.what, Gap) for event in look.events)
+            position = look.position
+
+
+async def test_groups_are_listed_dropped_and_bounded(redis_client: Redis) -> None:
+    groups = streams(redis_client, event_groups_max=2)
+    await happen(redis_client, "t:a")
+    for name in ("one", "two"):
+        assert await groups.take("t", name, "a") is not None
+    assert await groups.take("t", "three", "a") is None
+    assert await groups.take("t", "two", "b") is not None, "a known one is no further one"
+    assert await groups.take("other", "three", "a") is not None
+    assert [one.group for one in await groups.groups("t")] == ["one", "two"]
+    assert (await groups.groups("t"))[0].behind_ms == {"sessions": 0, "dead_letters": 0}
+    assert [await groups.drop("t", "one"), await groups.drop("t", "one")] == [True, False]
+    assert await groups.take("t", "three", "a") is not None
+
+
+async def test_a_group_that_reads_no_more_is_behind(redis_client: Redis) -> None:
+    groups = streams(redis_client)
+    await redis_client.xadd(session_stream_key(), {"tenant": "t"}, id="1000-0")
+    await groups.take("t", "g", "a")
+    await redis_client.xadd(session_stream_key(), {"tenant": "t"}, id="4500-0")
+    assert (await groups.groups("t"))[0].behind_ms == {"sessions": 3500, "dead_letters": 0}
+    assert await redis_client.exists(dead_letter_key("t")) == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1-0", "1-0.2", "1-0.x-0", "1-0.1-0.1", "1-0.1-0.1-0-x", "1-0.1-0.1-0.1-0", "-1-0.1-0", "1-0.1-0 ", f"1-0.1-{1 << 64}"]
+)
+def test_a_text_that_is_no_position_is_refused(text: str) -> None:
+    with pytest.raises(Invalid):
+        parse_position(text)
+
+
+def test_a_position_is_one_text() -> None:
+    assert str(parse_position("17-1.18-0")) == "17-1.18-0"
+    assert parse_position("17-1.18-0").parts == ("17-1", "18-0")
+
+
+@pytest.mark.parametrize("part", ["0-0", "00-0", f"0-{(1 << 64) - 1}", f"999999999999999-{(1 << 64) - 1}"])
+async def test_storage_can_look_behind_every_position(redis_client: Redis, part: str) -> None:
+    letter = DeadLetter("t:u", Message(1, Envelope("m", b"", HIGH, True, b'"id":"m"'), 0, 0), "no")
+    await write_dead_letters(redis_client, [letter], 9)
+    await streams(redis_client).look("t", parse_position(f"{part}.{part}.{part}"), 10)
+    await streams(redis_client).look("t", parse_position(f"{part}.{part}.{part}-1"), 10)
+
+
+async def test_a_silent_redis_is_unavailable() -> None:
+    groups = streams(Redis.from_url("unix:///nonexistent/redis.sock"))
+    nowhere = Position(("0-0", "0-0"))
+    for call in (groups.take("t", "g", "a"), groups.look("t", nowhere, 1), groups.groups("t"), groups.drop("t", "g")):
+        with pytest.raises(StorageUnavailable):
+            await call
+
+
+def record(client: Redis, *outcomes: AnyOutcome, source: str = "shard-0/1", **settings: Any) -> OutcomeWriter:
+    log = OutcomeLog()
+    log.extend(outcomes)
+    return OutcomeWriter(client, Config(**settings), source, log)
+
+
+def sent(user: str, id: str) -> SentOutcome:
+    return SentOutcome(user, 1_700_000_000_000, id, 7, 1, "s1", "phone", WEBSOCKET, "edge-0")
+
+
+def ids(look: Look) -> list[str]:
+    return [event.what.members["message"] for event in look.events if isinstance(event.what, OutcomeEvent)]
+
+
+async def settle_all(client: Redis, **settings: Any) -> None:
+    reader = OutcomeReader(client, Config(**settings))
+    await reader.settle([(batch, 0) for batch in await reader.read(100)])
+
+
+async def test_outcomes_come_to_groups_that_ask_for_them_within_a_batch_from_where_the_group_was(redis_client: Redis) -> None:
+    groups = streams(redis_client)
+    without = await position_of(groups)
+    begin = (await groups.take("t", "asks", "a", outcomes=True) or ("", without))[1]
+    await record(redis_client, sent("t:ann", "m1"), sent("other:x", "m2"), sent("t:bob", "m3"), sent("t:bob", "m4")).flush()
+    await happen(redis_client, "t:ann")
+    assert users(await groups.look("t", without, 10)) == ["ann"]
+    look = await groups.look("t", begin, 10)
+    assert (ids(look), sorted(users(look))) == (["m1", "m3", "m4"], ["ann", "ann", "bob", "bob"])
+    found: list[str] = []
+    position = begin
+    while True:
+        look = await groups.look("t", position, 1)
+        found += ids(look)
+        position = parse_position(str(look.position))
+        if not look.events:
+            break
+    assert found == ["m1", "m3", "m4"]
+    (first, second, _) = [event for event in (await groups.look("t", begin, 10)).events if isinstance(event.what, OutcomeEvent)]
+    assert (await groups.take("t", "asks", "a", second.position) or ("", begin))[1] == second.position
+    assert (await groups.take("t", "asks", "a", first.position) or ("", begin))[1] == second.position, "a position only moves forward"
+    assert ids(await groups.look("t", second.position, 10)) == ["m4"]
+
+
+async def test_a_slow_group_and_the_archivist_neither_lose_nor_hold_what_the_other_needs(redis_client: Redis) -> None:
+    groups = EventStreams(redis_client, Config(), lambda: int(time.time() * 1000))
+    (_, begin) = await groups.take("t", "slow", "a", outcomes=True) or ("", Position(()))
+    for number in range(3):
+        await record(redis_client, sent("t:ann", f"m{number}")).flush()
+    await settle_all(redis_client)
+    lag = await OutcomeReader(redis_client, Config()).lag()
+    assert (lag.waiting, lag.bytes, lag.oldest_ms) == (0, 0, 0), "what is kept for groups does not wait for the archivist"
+    assert ids(await groups.look("t", begin, 10)) == ["m0", "m1", "m2"]
+    await record(redis_client, sent("t:ann", "m3")).flush()
+    assert ids(await groups.look("t", begin, 10)) == ["m0", "m1", "m2", "m3"], "also what the archivist has not read"
+    await settle_all(redis_client, outcomes_kept_bytes_max=1)
+    (gap,) = (await groups.look("t", begin, 10)).events
+    assert isinstance(gap.what, Gap)
+    assert gap.what.source == "outcomes"
+    assert (await groups.look("t", gap.position, 10)).events == []
+
+
+async def test_while_no_group_asks_for_outcomes_settled_ones_are_deleted_at_once(redis_client: Redis) -> None:
+    groups = streams(redis_client)  # whose clock stands in the past
+    await position_of(groups, outcomes=True)
+    await record(redis_client, sent("t:ann", "m0")).flush()
+    await record(redis_client, sent("t:ann", "m1")).flush()
+    reader = OutcomeReader(redis_client, Config())
+    (first, _) = await reader.read(2)
+    await reader.settle([(first, 0)])
+    assert await redis_client.xlen(outcome_stream_key()) == 1, "what is not settled stays"
+    (second,) = await reader.read(10, again=True)
+    await reader.settle([(second, 0)])
+    assert await redis_client.xlen(outcome_stream_key()) == 0
+
+
+async def test_outcomes_that_found_no_room_are_announced_once_as_a_gap(redis_client: Redis) -> None:
+    groups = streams(redis_client)
+    begin = await position_of(groups, outcomes=True)
+    await record(redis_client, sent("t:ann", "m0")).flush()
+    await record(redis_client, sent("t:ann", "lost"), history_stream_bytes_max=1).flush()
+    await record(redis_client, sent("t:ann", "m2")).flush()
+    look = await groups.look("t", begin, 10)
+    assert [type(event.what) for event in look.events] == [OutcomeEvent, Gap, OutcomeEvent]
+    assert [type(event.what) for event in (await groups.look("t", look.events[1].position, 10)).events] == [OutcomeEvent]
+
+
+async def test_a_group_that_begins_to_ask_for_outcomes_keeps_its_place_among_the_others(redis_client: Redis) -> None:
+    groups = streams(redis_client)
+    await position_of(groups)
+    await happen(redis_client, "t:a")
+    await record(redis_client, sent("t:ann", "before")).flush()
+    position = await position_of(groups, outcomes=True)
+    await record(redis_client, sent("t:ann", "after")).flush()
+    look = await groups.look("t", position, 10)
+    assert (ids(look), users(look)) == (["after"], ["a", "ann"])
+    assert [len(one.position.parts) for one in await groups.groups("t")] == [3]
+    assert set((await groups.groups("t"))[0].behind_ms) == {"sessions", "dead_letters", "outcomes"}
+    assert await groups.drop("t", "g")
+    assert await redis_client.hgetall("events:t") == {}

@@ -1,0 +1,139 @@
+"""The database of the history, SQLite and a real PostgreSQL: rows once, in any order, deleted by age and by user; and what it refuses."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, inspect
+
+from engine.core.wire.outcomes import AcceptedOutcome, SentOutcome
+from engine.errors import ConfigError, StorageUnavailable
+from engine.features.history.history_database import HistoryDatabase, HistoryQuery, database_url
+from engine.features.history.outcome_rows import Row, rows_of
+from engine.features.history.tables import metadata
+
+
+def some_rows(count: int, *, user: str = "alice", first_ms: int = 1000, source: str = "s") -> list[Row]:
+    batch = [
+        made
+        for number in range(count)
+        for made in (
+            AcceptedOutcome(f"t:{user}", first_ms + number, f"m{number}", number + 1, "post.liked"),
+            SentOutcome(f"t:{user}", first_ms + number, f"m{number}", number + 1, 1, "s1", "", 0, "edge-0"),
+        )
+    ]
+    return list(rows_of(batch, source, 0))  # type: ignore[arg-type]
+
+
+def stored(database: HistoryDatabase, **wanted: object) -> list[Row]:
+    return database.query(HistoryQuery(wanted), 1000)
+
+
+def test_the_steps_make_the_schema_that_the_engine_uses(database: HistoryDatabase, url: str, tmp_path: Path) -> None:
+    engine = create_engine(database_url(url, str(tmp_path)))
+    found = inspect(engine)
+    for table in metadata.sorted_tables:
+        columns = {column["name"]: column for column in found.get_columns(table.name)}
+        assert columns.keys() == {column.name for column in table.columns}
+        assert {name for name, column in columns.items() if not column["nullable"]} == {c.name for c in table.columns if not c.nullable}
+        for column in table.columns:
+            assert column.type.compile(engine.dialect) == columns[column.name]["type"].compile(engine.dialect).replace("BIGINT", "BIGINT")
+        assert {index["name"] for index in found.get_indexes(table.name)} == {index.name for index in table.indexes}
+    engine.dispose()
+    database.migrate()
+
+
+def test_several_archivists_that_start_at_once_make_the_schema_once(url: str, tmp_path: Path) -> None:
+    databases, failed = [HistoryDatabase(url, str(tmp_path)) for _ in range(4)], list[BaseException]()
+
+    def migrate(database: HistoryDatabase) -> None:
+        try:
+            database.migrate()
+            database.store(some_rows(1))
+        except StorageUnavailable as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=migrate, args=(database,)) for database in databases]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert len(stored(databases[0])) == 2
+    for database in databases:
+        database.close()
+
+
+def test_a_row_that_is_there_already_is_stored_once(database: HistoryDatabase) -> None:
+    rows = some_rows(50)
+    assert database.store(rows) == 0
+    assert database.store(rows[30:]) == 0
+    assert database.store(some_rows(50)) == 0
+    found = stored(database, tenant="t", user="alice")
+    assert len(found) == 100
+    assert [row["id"] for row in found] == sorted((row["id"] for row in rows), reverse=True)
+
+
+def test_a_query_finds_by_user_message_and_time_page_by_page(database: HistoryDatabase) -> None:
+    database.store([*some_rows(20), *some_rows(5, user="bob", first_ms=5000, source="b")])
+    assert {row["user_id"] for row in stored(database, tenant="t", user="bob")} == {"bob"}
+    assert stored(database, tenant="other") == []
+    assert len(stored(database, tenant="t", message="m3")) == 4
+    assert {row["at_ms"] for row in stored(database, since_ms=1005, until_ms=1008)} == {1005, 1006, 1007}
+    seen, before = list[Row](), {}
+    while page := database.query(HistoryQuery(tenant="t", user="alice", **before), 7):
+        seen += page
+        before = {"before": page[-1]["id"]}
+    assert seen == stored(database, tenant="t", user="alice")
+    oldest = database.query(HistoryQuery(tenant="t", user="alice"), 2, oldest_first=True)
+    assert [row["event"] for row in oldest] == ["accepted", "sent"]
+
+
+def test_rows_older_than_their_time_are_deleted_and_no_others(database: HistoryDatabase) -> None:
+    database.store(some_rows(30))
+    assert database.sweep(1010, 2000) == 20
+    assert database.sweep(1010, 2000) == 0
+    assert min(row["at_ms"] for row in stored(database)) == 1010
+
+
+def test_an_erased_user_has_no_rows_also_not_those_that_arrive_later(database: HistoryDatabase) -> None:
+    database.store([*some_rows(5), *some_rows(5, user="bob", source="b")])
+    database.store(some_rows(1, first_ms=3000, source="after"), [("t:alice", 2000)])
+    assert [row["at_ms"] for row in stored(database, user="alice")] == [3000, 3000]
+    assert len(stored(database, user="bob")) == 10
+    database.store(some_rows(9, first_ms=1500, source="late edge"))
+    assert {row["at_ms"] for row in stored(database, user="alice")} == {3000}
+    database.sweep(0, 2000 + 2 * 86_400_000)
+    database.store(some_rows(1, first_ms=1500, source="too late"))
+    assert len(stored(database, user="alice")) == 4, "the note of the erasure is gone after a day"
+
+
+def test_a_row_that_the_database_refuses_is_left_out_alone(database: HistoryDatabase, url: str) -> None:
+    rows = some_rows(3)
+    rows[2] = {**rows[2], "event": None}
+    assert database.store(rows) == 1
+    assert len(stored(database)) == 5
+
+
+def test_a_database_that_is_away_is_unavailable_in_one_line(tmp_path: Path) -> None:
+    for url in ("postgresql://engine:hush@127.0.0.1:1/history", f"sqlite:///{tmp_path}/no/such/folder/history.db"):
+        database = HistoryDatabase(url, str(tmp_path))
+        with pytest.raises(StorageUnavailable, match="the database of the history") as caught:
+            database.store(some_rows(1))
+        assert "\n" not in str(caught.value)
+        assert "hush" not in f"{caught.value} {database.shown}"
+        database.close()
+
+
+def test_a_url_that_is_none_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="history_url"):
+        database_url("postgresql://host:port/x", str(tmp_path))
+
+
+def test_a_file_is_in_the_data_directory_and_for_its_owner_only(tmp_path: Path) -> None:
+    database = HistoryDatabase("sqlite:///rows.db", str(tmp_path / "data"))
+    database.migrate()
+    assert (tmp_path / "data" / "rows.db").stat().st_mode & 0o777 == 0o600
+    database.close()

@@ -1,0 +1,77 @@
+"""An edge without features: what stays works, and what is gone is neither served nor described."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from engine import features
+from engine.config import Config
+from tests.support.edge_world import EdgeWorld, edge_world, frame_of
+from tests.support.waiting import until
+
+FOLDERS = {path.parent.name: path.parent for path in Path(features.__file__).parent.glob("*/__init__.py")}
+
+
+def used_by(name: str) -> set[str]:
+    """The features that this one imports."""
+    found = set()
+    for path in FOLDERS[name].rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("engine.features."):
+                found.add(node.module.split(".")[2])
+    return found - {name}
+
+
+def with_dependants(name: str) -> set[str]:
+    gone = {name}
+    while more := {other for other in FOLDERS if used_by(other) & gone} - gone:
+        gone |= more
+    return gone
+
+
+async def paths_of(world: EdgeWorld) -> set[str]:
+    async with world.http() as client:
+        answer = await client.get("/openapi.json")
+    return set(answer.json()["paths"])
+
+
+def paths_named_by(name: str) -> set[str]:
+    module = f"engine.features.{name}.description"
+    return set(importlib.import_module(module).paths(Config())) if find_spec(module) else set()
+
+
+async def check_delivery(world: EdgeWorld) -> None:
+    """A message is accepted, delivered and acknowledged; another one is scheduled and cancelled."""
+    async with world.http("app", scopes="publish") as client, world.connect("u1") as socket:
+        assert await world.publish("u1", 3) == [1, 2, 3]
+        assert (await frame_of(socket))["messages"][0]["seq"] == 1
+        await socket.send('{"type":"ack","seq":3}')
+        await until(lambda: world.shard.acked.get("default:u1") == 3)
+        later = await client.post("/v1/notifications", json={"user": "u1", "type": "t", "delay": 60})
+        sid = later.json()["results"][0]["scheduled_id"]
+        assert (await client.delete(f"/v1/scheduled/{sid}")).status_code == 200
+
+
+@pytest.mark.parametrize("name", [*sorted(FOLDERS), "all"])
+async def test_an_edge_delivers_without_a_feature_and_serves_nothing_of_it(name: str) -> None:
+    gone = set(FOLDERS) if name == "all" else with_dependants(name)
+    async with edge_world() as world:
+        whole = await paths_of(world)
+    async with edge_world(without=gone) as world:
+        left = await paths_of(world)
+        assert whole - left == set().union(*(paths_named_by(feature) for feature in gone))
+        await check_delivery(world)
+        async with world.http("app", scopes="publish admin events operator connect") as client:
+            for path in whole - left:
+                assert (await client.get(re.sub(r"\{\w+\}", "x", path))).status_code in (404, 405), path
+
+
+async def test_a_feature_leaves_with_those_that_use_it() -> None:
+    assert with_dependants("dead_letters") == {"dead_letters", "event_groups"}
+    assert with_dependants("actions") == {"actions", "digest"}, "the digest finds deployments of Serve as actions do"
