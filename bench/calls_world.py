@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from engine.api.operating import EngineControls
 from engine.api.rules_endpoint import RulesEndpoint
 from engine.auth.tokens import Authenticator, mint
 from engine.config import Config
@@ -139,7 +140,16 @@ class World:
             authenticator = Authenticator(config, gateway.revoked)
             rules = RulesEndpoint(config, gateway, FakeRulesStore(), FakeSampleStore())
             unused = dict.fromkeys(EdgeServices.__struct_fields__)
-            services = {**unused, "features": (), "gateway": gateway, "authenticator": authenticator, "config": config, "rules": rules}
+            controls = EngineControls(**dict.fromkeys(EngineControls.__struct_fields__))
+            services = {
+                **unused,
+                "features": (),
+                "controls": controls,
+                "gateway": gateway,
+                "authenticator": authenticator,
+                "config": config,
+                "rules": rules,
+            }
             application = app(EdgeServices(**services))
             server = http_server.build(application, config, application.state.fast_paths)
             server.config.load()

@@ -42,6 +42,7 @@ from engine.actors.edge_links import EdgeLinks
 from engine.actors.incarnation import Incarnation
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.api.inspection import Inspection
+from engine.api.operating import EngineControls
 from engine.api.rules_endpoint import RulesEndpoint
 from engine.api.token_revocation import TokenRevocations
 from engine.auth import unsubscribe_links
@@ -282,15 +283,17 @@ class Edge(Process):
                 gateway,
                 authenticator,
                 self._config,
-                self._status,
-                self._connections_of,
-                self._checks,
-                revocations,
-                usage,
-                self._drain_edge,
-                self._scale,
-                self._rebalance,
-                self._upgrade,
+                EngineControls(
+                    self._status,
+                    self._connections_of,
+                    self._checks,
+                    revocations,
+                    usage,
+                    self._drain_edge,
+                    self._scale,
+                    self._rebalance,
+                    self._upgrade,
+                ),
                 EventArrivals(self._redis, self._config),
                 PendingBodies(*self._all_redis),
                 self._inspection(usage),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -19,6 +20,10 @@ from engine.http.request_body import read_body
 
 POLL_WAIT_S: Final = 25.0
 """Of a long poll without `wait`."""
+
+
+Status = Callable[[], Awaitable[Mapping[str, Any]]]
+"""The status of the engine, as its controller answers it."""
 
 
 class Access:
@@ -81,6 +86,11 @@ class Access:
         if own and "tenant" in request.query_params:
             return mailbox_key(tenant_named(principal, request.query_params), user)
         return mailbox_of(principal, None if own and user == principal.user else user)[0]
+
+    def durability(self) -> dict[str, str]:
+        """The member of an answer that says that storage keeps less than promised."""
+        word = self.gateway.storage.durability
+        return {"durability": word} if word else {}
 
     def wait_s(self, request: Request) -> float:
         """How long a poll may wait, in seconds."""

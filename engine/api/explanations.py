@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine.api.access import Access, tenant_named
+from engine.api.publish_endpoint import PublishEndpoint
+from engine.api.rule_book import RuleBook
+from engine.auth import tokens
 from engine.core.mailbox.broadcast_log import EVERYONE
 from engine.core.wire.records import Explained
 from engine.gateway.shard_client import ShardClient
+from engine.http.description import explain_paths
+from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.publish.drafts import Draft
+from engine.publish.media_types import Content
 
 _BROADCAST = {"code": "broadcast", "detail": "every mailbox decides for itself: mutes and quiet hours count, caps and the digest do not"}
 
@@ -39,3 +50,27 @@ def _broadcast_explanation(draft: Draft) -> dict[str, Any]:
     whom = {"broadcast": True} if draft.topic == EVERYONE else {"topic": draft.topic}
     until = {"until": draft.due_ms} if draft.due_ms else {}
     return {**whom, "decision": "deliver", "reasons": [_BROADCAST], **until}
+
+
+def table(access: Access, publisher: PublishEndpoint, rule_book: RuleBook) -> EndpointTable:
+    """The endpoint."""
+
+    async def ask(request: Request) -> Response:
+        """`POST /v1/explain?tenant=`: what would become of notifications, and why."""
+        principal = access.authenticate(request, "")
+        if "tenant" in request.query_params:
+            principal = msgspec.structs.replace(principal, tenant=tenant_named(principal, request.query_params))
+        elif tokens.OPERATOR not in principal.scopes:
+            tokens.require(principal, "publish")
+        body = await access.body(request)
+        return json_answer(
+            await explain(
+                access.gateway.shard_client,
+                publisher.parse(body, Content.of(request.scope["headers"]), principal, rule_book.in_use()),
+            )
+        )
+
+    routes = [
+        route("/v1/explain", POST=ask),
+    ]
+    return EndpointTable(routes, explain_paths)

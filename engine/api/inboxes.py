@@ -13,7 +13,10 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
 
+from engine.api.access import Access
 from engine.api.ack_and_patch import check_ids
 from engine.api.json_bodies import decode_body
 from engine.config import Config
@@ -22,6 +25,8 @@ from engine.core.model.constants import SEQ_MAX
 from engine.core.wire.records import NOT_FOUND, OK, InboxIs, InboxMarked, InboxRow
 from engine.errors import Invalid, Unavailable
 from engine.gateway.shard_client import ShardClient
+from engine.http.description import inbox_paths
+from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import bad_request, not_found
 from engine.publish import media_types
 
@@ -242,3 +247,26 @@ def _raise_unless_ok(status: int) -> None:
         raise not_found("this engine keeps no inboxes: inbox_max is 0")
     if status != OK:
         raise Unavailable("durable storage did not answer")
+
+
+def table(access: Access) -> EndpointTable:
+    """The endpoints."""
+
+    async def inbox(request: Request) -> Response:
+        """`GET /v1/inbox?before=&limit=&unread=&archived=&type=&q=&user=`."""
+        _, key, _ = access.subscriber(request)
+        query = parse_query(request.query_params, access.config)
+        body = await read(access.gateway.shard_client, key, query, access.config)
+        return Response(body, 200, {"Cache-Control": "no-store"}, "application/json")
+
+    async def mark_inbox(request: Request) -> Response:
+        """`POST /v1/inbox/{mark}?user=`."""
+        _, key, _ = access.subscriber(request)
+        body = await access.body(request)
+        return json_answer(await mark(access.gateway.shard_client, key, request.path_params["mark"], body, access.config))
+
+    routes = [
+        route("/v1/inbox", GET=inbox),
+        route("/v1/inbox/{mark}", POST=mark_inbox),
+    ]
+    return EndpointTable(routes, inbox_paths)

@@ -12,14 +12,22 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from msgspec import Raw
 from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
 
-from engine.api.user_reports import connection_json
+from engine.api.access import Access
+from engine.api.erasure import erase_user
+from engine.api.user_reports import BodyStore, connection_json, report
+from engine.auth import tokens
 from engine.config import Config
-from engine.core.model.routing import split_key
+from engine.core.model.names import is_user
+from engine.core.model.routing import mailbox_key, split_key
 from engine.core.shard.user_overview import SlowConnection
 from engine.errors import Invalid, StorageUnavailable
 from engine.gateway.tenant_quotas import quotas_of
-from engine.http.problems import RETRY_AFTER_S, bad_request, unavailable
+from engine.http.description import inspect_paths
+from engine.http.endpoint_table import EndpointTable, json_answer, route
+from engine.http.problems import RETRY_AFTER_S, bad_request, not_found, unavailable
 from engine.store.quarantine import QuarantinedRecord
 from engine.store.tenant_usage import Figure
 
@@ -115,3 +123,58 @@ async def _answered(answer: Awaitable[_T]) -> _T:
         return await answer
     except StorageUnavailable as error:
         raise unavailable(str(error), RETRY_AFTER_S) from None
+
+
+def table(access: Access, inspection: Inspection, bodies: BodyStore) -> EndpointTable:
+    """The endpoints."""
+
+    async def user_report(request: Request) -> Response:
+        """`GET /v1/users/{user}?tenant=`: where a user is, what waits for it, and what was decided about it."""
+        tenant, user = access.tenant_of(request), request.path_params["user"]
+        if not is_user(user, access.config.id_chars_max):
+            raise not_found("no user has this name")
+        return json_answer(await report(access.gateway.shard_client, bodies, mailbox_key(tenant, user), access.config))
+
+    async def erase(request: Request) -> Response:
+        """`DELETE /v1/users/{user}`."""
+        principal = access.authenticate(request, "admin")
+        user: str = request.path_params["user"]
+        if not is_user(user, access.config.id_chars_max):
+            raise not_found("no user has this name")
+        key = mailbox_key(principal.tenant, user)
+        await erase_user(access.gateway.shard_client, key, access.config.publish_timeout_ms, access.gateway.clock)
+        return Response(status_code=204)
+
+    async def load(request: Request) -> Response:
+        """`GET /v1/load`: of the last hour."""
+        access.authenticate(request, tokens.OPERATOR)
+        return json_answer(await inspection.load())
+
+    async def tenants(request: Request) -> Response:
+        """`GET /v1/tenants`."""
+        access.authenticate(request, tokens.OPERATOR)
+        return json_answer(await inspection.tenants())
+
+    async def topics(request: Request) -> Response:
+        """`GET /v1/topics?tenant=&after=`."""
+        return json_answer(await inspection.topics(access.tenant_of(request), request.query_params))
+
+    async def quarantine(request: Request) -> Response:
+        """`GET /v1/quarantine`."""
+        access.authenticate(request, tokens.OPERATOR)
+        return json_answer(await inspection.quarantine())
+
+    async def slow_clients(request: Request) -> Response:
+        """`GET /v1/slow-clients`."""
+        access.authenticate(request, tokens.OPERATOR)
+        return json_answer(await inspection.slow_clients())
+
+    routes = [
+        route("/v1/users/{user:segment}", GET=user_report, DELETE=erase),
+        route("/v1/load", GET=load),
+        route("/v1/tenants", GET=tenants),
+        route("/v1/topics", GET=topics),
+        route("/v1/quarantine", GET=quarantine),
+        route("/v1/slow-clients", GET=slow_clients),
+    ]
+    return EndpointTable(routes, inspect_paths)

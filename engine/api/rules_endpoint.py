@@ -22,13 +22,17 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
 
 from engine.api import profiles
+from engine.api.access import Access, Status
 from engine.api.event_sample import EventSample, SampleStore
 from engine.api.events import read_event, user_facts_of
 from engine.api.json_bodies import decode_body
 from engine.api.rule_book import RuleBook, parse_version
 from engine.api.rules_follower import RulesFollower, VersionStore
+from engine.auth import tokens
 from engine.config import Config
 from engine.core.model.routing import mailbox_key
 from engine.core.rules.dry_run import OutcomeDifference, difference
@@ -36,6 +40,8 @@ from engine.core.rules.rules import Rule, Rules, RulesOutcome
 from engine.core.rules.versions import FILE, VersionInfo, VersionState
 from engine.errors import CorruptRecord, EngineError, Invalid, RulesError, StorageUnavailable
 from engine.gateway.gateway import Gateway
+from engine.http.description import rules_paths
+from engine.http.endpoint_table import EndpointTable, json_answer, route, tagged_answer
 from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, conflict, not_found, too_many_requests, unavailable, unprocessable
 from engine.publish import media_types
 from engine.store.recorded_events import RecordedEvent
@@ -433,3 +439,52 @@ def _limit_of(text: str, limit_max: int) -> int:
 
 _STAGE: Final = msgspec.json.Decoder(_StageRequest)
 _ROLLBACK: Final = msgspec.json.Decoder(_RollbackRequest)
+
+
+def table(access: Access, endpoint: RulesEndpoint, status: Status) -> EndpointTable:
+    """The endpoints."""
+
+    async def rules(request: Request) -> Response:
+        """`GET /v1/rules`."""
+        access.authenticate(request, tokens.OPERATOR)
+        return tagged_answer(await endpoint.overview((await status())["edges"]))
+
+    async def put_rules(request: Request) -> Response:
+        """`PUT /v1/rules?share=`."""
+        principal = access.authenticate(request, tokens.OPERATOR)
+        access.gateway.storage.check_room()
+        body = await access.body(request)
+        share = request.query_params.get("share", "")
+        return tagged_answer(await endpoint.put(body, share, request.headers.get("if-match"), principal.user))
+
+    async def stage_rules(request: Request) -> Response:
+        """`POST /v1/rules/stage`."""
+        principal = access.authenticate(request, tokens.OPERATOR)
+        body = await access.body(request)
+        return tagged_answer(await endpoint.stage(body, request.headers.get("if-match"), principal.user))
+
+    async def roll_rules_back(request: Request) -> Response:
+        """`POST /v1/rules/rollback`."""
+        principal = access.authenticate(request, tokens.OPERATOR)
+        body = await access.body(request)
+        return tagged_answer(await endpoint.rollback(body, request.headers.get("if-match"), principal.user))
+
+    async def try_rules(request: Request) -> Response:
+        """`POST /v1/rules/dry-run?version=&tenant=&type=&limit=`."""
+        access.authenticate(request, tokens.OPERATOR)
+        body = await access.body(request)
+        return json_answer(await endpoint.dry_run(body, request.query_params))
+
+    async def rules_text(request: Request) -> Response:
+        """`GET /v1/rules/versions/{version}`."""
+        access.authenticate(request, tokens.OPERATOR)
+        return Response(await endpoint.text(request.path_params["version"]), 200, {"Cache-Control": "no-store"}, "application/toml")
+
+    routes = [
+        route("/v1/rules", GET=rules, PUT=put_rules),
+        route("/v1/rules/stage", POST=stage_rules),
+        route("/v1/rules/rollback", POST=roll_rules_back),
+        route("/v1/rules/dry-run", POST=try_rules),
+        route("/v1/rules/versions/{version}", GET=rules_text),
+    ]
+    return EndpointTable(routes, rules_paths)

@@ -5,11 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
 
-from engine.core.model.routing import split_key, topic_of
+from engine.api.access import Access
+from engine.api.ack_and_patch import parse_patch
+from engine.core.model.names import is_id, is_user
+from engine.core.model.routing import mailbox_key, split_key, topic_of
 from engine.core.wire import records as wire
 from engine.errors import Overloaded, Unavailable
-from engine.http.problems import ALREADY_FIRED, conflict, not_found
+from engine.http.description import timer_paths
+from engine.http.endpoint_table import EndpointTable, json_answer, route
+from engine.http.problems import ALREADY_FIRED, bad_request, conflict, not_found
 
 
 def as_json(timer: wire.Timer) -> dict[str, Any]:
@@ -38,3 +45,55 @@ def raise_unless_ok(answer: wire.TimerAnswer) -> wire.TimerAnswer:
     if answer.status == wire.OVERLOADED:
         raise Overloaded(answer.detail or "a limit is reached")
     raise Unavailable(answer.detail or "durable storage did not answer")
+
+
+def table(access: Access) -> EndpointTable:
+    """The endpoints."""
+
+    async def list_scheduled(request: Request) -> Response:
+        """`GET /v1/scheduled?user=&collapse=`."""
+        answer = raise_unless_ok(await access.gateway.shard_client.list_timers(*timers_of(request)))
+        return json_answer({"scheduled": [as_json(timer) for timer in answer.timers]})
+
+    async def cancel_all(request: Request) -> Response:
+        """`DELETE /v1/scheduled?user=&collapse=`."""
+        answer = raise_unless_ok(await access.gateway.shard_client.cancel_all(*timers_of(request)))
+        return json_answer({"cancelled": answer.count})
+
+    def timers_of(request: Request) -> tuple[str, str]:
+        """The mailbox key and the collapse key ("" for all) that the query names."""
+        principal = access.authenticate(request, "publish")
+        user = request.query_params.get("user", "")
+        collapse = request.query_params.get("collapse")
+        if not is_user(user, access.config.id_chars_max):
+            raise bad_request("the query parameter `user` is needed")
+        if collapse is not None and not is_id(collapse, access.config.id_chars_max):
+            raise bad_request("`collapse`: a collapse key is needed; leave it out for all timers of the user")
+        return mailbox_key(principal.tenant, user), collapse or ""
+
+    async def inspect(request: Request) -> Response:
+        """`GET /v1/scheduled/{sid}`."""
+        principal = access.authenticate(request, "publish")
+        answer = raise_unless_ok(await access.gateway.shard_client.inspect(principal.tenant, request.path_params["sid"]))
+        return json_answer(as_json(answer.timers[0]))
+
+    async def reschedule(request: Request) -> Response:
+        """`PATCH /v1/scheduled/{sid}`."""
+        principal = access.authenticate(request, "publish")
+        body = await access.body(request)
+        due_ms = parse_patch(body, access.config, access.gateway.wall_ms())
+        answer = raise_unless_ok(await access.gateway.shard_client.reschedule(principal.tenant, request.path_params["sid"], due_ms))
+        return json_answer(as_json(answer.timers[0]))
+
+    async def cancel(request: Request) -> Response:
+        """`DELETE /v1/scheduled/{sid}`."""
+        principal = access.authenticate(request, "publish")
+        sid = request.path_params["sid"]
+        raise_unless_ok(await access.gateway.shard_client.cancel(principal.tenant, sid))
+        return json_answer({"scheduled_id": sid, "status": "cancelled"})
+
+    routes = [
+        route("/v1/scheduled", GET=list_scheduled, DELETE=cancel_all),
+        route("/v1/scheduled/{sid}", GET=inspect, PATCH=reschedule, DELETE=cancel),
+    ]
+    return EndpointTable(routes, timer_paths)

@@ -10,13 +10,22 @@ What a user is subscribed to is kept by the shard; a later token does not end it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from engine.core.model.routing import split_key
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine.api.access import Access
+from engine.auth.tokens import Principal
+from engine.auth.topic_permissions import check_topics, memberships, permits
+from engine.core.model.routing import mailbox_key, split_key
 from engine.core.wire.records import OK, OVERLOADED, Rejected, Subscribe, Subscribed
-from engine.errors import Overloaded, Unavailable
+from engine.errors import Invalid, Overloaded, Unavailable
 from engine.gateway.gateway import Gateway
 from engine.gateway.shard_client import ShardClient
-from engine.http.problems import Problem
+from engine.http.description import subscription_paths
+from engine.http.endpoint_table import EndpointTable, json_answer, route
+from engine.http.problems import Problem, bad_request, forbidden
 
 
 async def change(shard_client: ShardClient, key: str, add: Sequence[str] = (), remove: Sequence[str] = ()) -> list[str]:
@@ -90,3 +99,49 @@ def _begin_change(
         on_result("overloaded")
     except Unavailable:
         on_result("unavailable")
+
+
+def table(access: Access) -> EndpointTable:
+    """The endpoints."""
+
+    async def list_subscriptions(request: Request) -> Response:
+        """`GET /v1/subscriptions?user=`."""
+        principal, key, _ = access.subscriber(request)
+        return json_answer(_subscriptions(await change(access.gateway.shard_client, key), principal, key))
+
+    async def subscribe(request: Request) -> Response:
+        """`PUT /v1/subscriptions/{topic}?user=`."""
+        principal, key, others = access.subscriber(request)
+        access.gateway.check_room(principal.tenant)
+        topic = named_topic(request)
+        if not others and not permits(principal, topic):
+            raise forbidden(f"the token does not allow the topic {topic}")
+        await check_quota(access.gateway, principal.tenant, [topic])
+        return json_answer(_subscriptions(await change(access.gateway.shard_client, key, add=[topic]), principal, key))
+
+    async def unsubscribe(request: Request) -> Response:
+        """`DELETE /v1/subscriptions/{topic}?user=`."""
+        principal, key, _ = access.subscriber(request)
+        topics = await change(access.gateway.shard_client, key, remove=[named_topic(request)])
+        return json_answer(_subscriptions(topics, principal, key))
+
+    def named_topic(request: Request) -> str:
+        topic: str = request.path_params["topic"]
+        try:
+            check_topics([topic], access.config.id_chars_max, 1)
+        except Invalid as error:
+            raise bad_request(f"the topic: {error.detail}") from None
+        return topic
+
+    routes = [
+        route("/v1/subscriptions", GET=list_subscriptions),
+        route("/v1/subscriptions/{topic:rest}", PUT=subscribe, DELETE=unsubscribe),
+    ]
+    return EndpointTable(routes, subscription_paths)
+
+
+def _subscriptions(topics: Sequence[str], principal: Principal, key: str) -> dict[str, Any]:
+    """A user's topics, and those that the bearer is a member of by its token."""
+    own = key == mailbox_key(principal.tenant, principal.user)
+    by_token = {"by_token": memberships(principal)} if own and principal.topics is not None else {}
+    return {"user": split_key(key)[1], "topics": topics, **by_token}

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from engine.http.description.operation import Part
+from engine.http.description.document import Description
 from engine.http.routed_path import ENCODED_SLASH
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -25,13 +25,11 @@ class EndpointTable(Struct, frozen=True):
 
     Attributes:
         routes: for Starlette, the first that fits is taken.
-        paths: their description, OpenAPI 3.1.
-        schemas: of the bodies that `paths` names.
+        description: of them, a module.
     """
 
     routes: Sequence[BaseRoute]
-    paths: Part
-    schemas: Part
+    description: Description
 
 
 class _SegmentConvertor(PathConvertor):

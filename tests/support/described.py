@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
+from engine import features
 from engine.config import Config
+from engine.http import description
 from engine.http.description.document import document
-from engine.http.endpoint_table import EndpointTable
-from engine.routes import FEATURES
+
+_MODULES = [
+    *(f"{description.__name__}.{found.name}" for found in pkgutil.iter_modules(description.__path__) if found.name.endswith("_paths")),
+    *(f"{features.__name__}.{found.name}.description" for found in pkgutil.iter_modules(features.__path__)),
+]
 
 
 def described(config: Config, categories: Sequence[str]) -> dict[str, Any]:
-    folders = (on_edge.__module__.rpartition(".")[0] for on_edge in FEATURES)
-    parts = [importlib.import_module(f"{folder}.description") for folder in folders if find_spec(f"{folder}.description")]
-    return document(config, categories, [EndpointTable((), part.paths(config), part.schemas(config)) for part in parts])
+    return document(config, categories, [importlib.import_module(module) for module in _MODULES if find_spec(module)])

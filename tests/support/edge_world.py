@@ -20,8 +20,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from engine.actors.edge import clock, wall_ms
+from engine.api.access import Status
 from engine.api.edge_feature import EdgeFeature
 from engine.api.inspection import Inspection
+from engine.api.operating import EngineControls, Ready
 from engine.api.rules_endpoint import RulesEndpoint
 from engine.api.token_revocation import TokenRevocations
 from engine.auth.tokens import Authenticator, mint
@@ -55,7 +57,7 @@ from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.ports import EdgeContext
 from engine.gateway.tenant_quotas import UsageStore
 from engine.publish.message_ids import MessageIds
-from engine.routes import EdgeServices, Ready, Status, app
+from engine.routes import EdgeServices, app
 from engine.store.broadcast_stream import Appended
 from engine.store.quarantine import QuarantinedRecord
 from engine.store.revocation_log import RevocationsRead
@@ -769,15 +771,17 @@ class EdgeWorld:
             self.gateway,
             self.authenticator,
             self.config,
-            status,
-            self.connections_of,
-            ready,
-            self.revocations,
-            self.usage,
-            self.drain_edge,
-            self.scale,
-            self.rebalance,
-            self.upgrade,
+            EngineControls(
+                status,
+                self.connections_of,
+                ready,
+                self.revocations,
+                self.usage,
+                self.drain_edge,
+                self.scale,
+                self.rebalance,
+                self.upgrade,
+            ),
             self.arrivals,
             self.bodies,
             Inspection(self.config, *(self.figures,) * 4, self.figures.slow_clients),

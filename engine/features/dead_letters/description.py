@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.config import Config
 from engine.core.model.constants import PRIORITIES
 from engine.http.description.json_schema import SEQ, TIME_MS, Schema, closed_object, object_of, ref, user_name
@@ -65,7 +67,7 @@ def paths(config: Config) -> Part:
     }
 
 
-def schemas(config: Config) -> dict[str, Schema]:
+def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
     """The schemas of their bodies, by name."""
     return {
         "DeadLetterPage": object_of(

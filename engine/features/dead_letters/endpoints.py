@@ -43,7 +43,7 @@ from engine.core.model.names import is_user
 from engine.core.model.routing import mailbox_key
 from engine.core.model.trace_context import trace_in, traced_body
 from engine.errors import Invalid, StorageUnavailable
-from engine.features.dead_letters.description import paths, schemas
+from engine.features.dead_letters import description
 from engine.features.dead_letters.store import DeadLetterStream, LetterPage, StoredLetter
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable, json_answer, route
@@ -307,4 +307,4 @@ def table(access: Access, store: LetterStore) -> EndpointTable:
         route("/v1/dead-letters/drop", POST=drop),
         route("/v1/dead-letters/{letter:letter}", GET=look),
     ]
-    return EndpointTable(routes, paths(access.config), schemas(access.config))
+    return EndpointTable(routes, description)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.config import Config
 from engine.core.model.constants import TS_MS_MAX
 from engine.http.description.json_schema import SEQ, TIME_MS, Schema, object_of
@@ -35,7 +37,7 @@ def paths(config: Config) -> Part:
     }
 
 
-def schemas(_config: Config) -> dict[str, Schema]:
+def schemas(_config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
     """The schemas of their bodies, by name."""
     return {
         "Digest": object_of(

@@ -35,10 +35,10 @@ from engine.core.model.routing import mailbox_key
 from engine.core.policy.profile import NO_PROFILE
 from engine.core.wire.records import BacklogIs, BacklogRow
 from engine.errors import Overloaded, StorageUnavailable, Unavailable
+from engine.features.digest import description
 from engine.features.digest.core.clusters import Cluster, Sorted, clusters_of, shortened, sort_out
 from engine.features.digest.core.missed import Missed, read_missed
 from engine.features.digest.core.wording import line_of
-from engine.features.digest.description import paths, schemas
 from engine.features.digest.digester import DigestModel
 from engine.gateway.connection import Connection
 from engine.gateway.gateway import Gateway
@@ -212,4 +212,4 @@ def table(access: Access, bodies: BodyStore, model: TextModel) -> EndpointTable:
         principal = access.authenticate(request, "connect")
         return json_answer(await digests.answer(mailbox_key(principal.tenant, principal.user), request.query_params))
 
-    return EndpointTable([route("/v1/digest", GET=digest)], paths(access.config), schemas(access.config))
+    return EndpointTable([route("/v1/digest", GET=digest)], description)

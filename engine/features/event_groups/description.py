@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from engine.config import Config
@@ -86,7 +87,7 @@ def paths(config: Config) -> Part:
     }
 
 
-def schemas(config: Config) -> dict[str, Schema]:
+def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
     """The schemas of their bodies, by name."""
     return {
         "EventGroupList": object_of(

@@ -29,7 +29,7 @@ from engine.config import Config
 from engine.core.model.names import is_group
 from engine.errors import Invalid, StorageUnavailable
 from engine.features.dead_letters.endpoints import summary
-from engine.features.event_groups.description import paths, schemas
+from engine.features.event_groups import description
 from engine.features.event_groups.store import (
     EventGroup,
     EventStreams,
@@ -284,4 +284,4 @@ def table(access: Access, store: GroupStore) -> EndpointTable:
         without_head(route("/v1/event-groups/{group}/events", GET=poll)),
         route("/v1/event-groups/{group}/ack", POST=acknowledge),
     ]
-    return EndpointTable(routes, paths(access.config), schemas(access.config))
+    return EndpointTable(routes, description)

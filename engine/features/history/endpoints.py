@@ -18,7 +18,7 @@ from engine.config import Config
 from engine.core.model.constants import TS_MS_MAX
 from engine.core.model.names import is_id, is_user
 from engine.core.wire.records import Step
-from engine.features.history.description import paths, schemas
+from engine.features.history import description
 from engine.features.history.timeline import timeline
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import bad_request, not_found
@@ -144,4 +144,4 @@ def table(access: Access, query: QueryHistory | None) -> EndpointTable:
         route("/v1/history", GET=page),
         route("/v1/users/{user:segment}/messages/{message:rest}", GET=steps),
     ]
-    return EndpointTable(routes, paths(access.config), schemas(access.config))
+    return EndpointTable(routes, description)

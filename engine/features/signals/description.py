@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.config import Config
 from engine.http.description.json_schema import Schema, closed_object, items_of, object_of, printable, ref
 from engine.http.description.operation import Part, json_of, operation, parameter
@@ -35,7 +37,7 @@ def paths(config: Config) -> Part:
     }
 
 
-def schemas(config: Config) -> dict[str, Schema]:
+def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
     """The schemas of their bodies, by name."""
     return {
         "Signal": closed_object(

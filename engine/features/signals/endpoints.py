@@ -32,8 +32,8 @@ from engine.config import Config
 from engine.core.model.names import is_id
 from engine.core.model.period import until_next
 from engine.errors import Invalid, StorageUnavailable
+from engine.features.signals import description
 from engine.features.signals.core import CounterBatch, CounterMerge
-from engine.features.signals.description import paths, schemas
 from engine.features.signals.store import CounterSums
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.tenant_quotas import TenantQuotas
@@ -190,5 +190,4 @@ def table(access: Access, signals: CounterSignals) -> EndpointTable:
         principal = access.authenticate(request, "publish")
         return json_answer(await signals.sums(principal.tenant, request.query_params.getlist("name")))
 
-    config = access.config
-    return EndpointTable([route("/v1/signals", GET=sums, POST=count)], paths(config), schemas(config))
+    return EndpointTable([route("/v1/signals", GET=sums, POST=count)], description)

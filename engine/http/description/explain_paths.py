@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.config import Config
 from engine.http.description.json_schema import SEQ, TIME_MS, Schema, items_of, object_of, ref
 from engine.http.description.operation import TENANT, Part, json_of, operation
@@ -25,7 +27,7 @@ def paths(config: Config) -> Part:
     }
 
 
-def schemas() -> dict[str, Schema]:
+def schemas(_config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
     """The schemas of their bodies, by name."""
     return {
         "ExplainAnswer": object_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -68,7 +69,7 @@ def paths(config: Config) -> Part:
     }
 
 
-def schemas(config: Config) -> dict[str, Schema]:
+def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
     """The schemas of their bodies, by name."""
     connection: dict[str, Schema] = {
         "edge": _TEXT,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.config import Config
 from engine.core.model.constants import PRIORITIES, REASON_CHARS_MAX, SEQ_MAX
 from engine.http.description.json_schema import ANY, SEQ, TIME_MS, TRACEPARENT, Schema, object_of, printable, ref
@@ -94,7 +96,7 @@ def paths(config: Config) -> Part:
     }
 
 
-def schemas(config: Config) -> dict[str, Schema]:
+def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
     """The schemas of their bodies, by name."""
     return {
         "Message": _message(),

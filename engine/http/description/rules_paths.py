@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.config import Config
 from engine.http.description.json_schema import COUNT, TIME_MS, Schema, answer_of, ref
 from engine.http.description.operation import Part, json_of, operation, parameter
@@ -89,7 +91,7 @@ def paths(config: Config) -> Part:
     }
 
 
-def schemas(config: Config) -> dict[str, Schema]:
+def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
     """The schemas of their bodies, by name."""
     state: Schema = {"enum": ["active", "staged", "stored"]}
     version = answer_of("A version.", version=_VERSION, at=TIME_MS, by=_NAME, rules=COUNT, bytes=COUNT, state=state)

@@ -1,0 +1,119 @@
+"""Operating an engine over HTTP: its state for operators, and what they change."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine.api.access import Access, Status
+from engine.api.exposition import metrics_page
+from engine.api.scaling import numbers_of
+from engine.api.token_revocation import TokenRevocations
+from engine.auth import tokens
+from engine.errors import StorageUnavailable
+from engine.gateway.tenant_quotas import UsageStore, quotas_of
+from engine.http.description import operate_paths
+from engine.http.endpoint_table import EndpointTable, json_answer, route
+from engine.http.problems import RETRY_AFTER_S, conflict, not_found, unavailable
+
+ConnectionsOf = Callable[[str], Awaitable[int]]
+Ready = Callable[[], Awaitable[Mapping[str, bool]]]
+DrainEdge = Callable[[int], Awaitable[tuple[str, int]]]
+Scale = Callable[[Mapping[str, int], str, bool], Awaitable[Mapping[str, Any]]]
+Rebalance = Callable[[str], Awaitable[Mapping[str, Any]]]
+
+
+class EngineControls(Struct, frozen=True):
+    """State and controls of the engine, as one edge reaches them.
+
+    Attributes:
+        status: what `GET /v1/status` answers to an operator.
+        connections_of: open connections of a tenant, at all edges.
+        ready: does each part this edge depends on answer? `{"storage": True, "shard-0": False, ...}`.
+        revocations: of tokens.
+        usage: how much each tenant has in storage.
+        drain_edge: lets the edge of this index leave its clients to the others; why it is refused, "" when not, and its connections.
+        scale: lets the engine have these numbers of actors, by `shards`, `schedulers`, `edges`, for this operator, and by
+            force also more than the nodes carry; `scaling` of the status, or `refused` and `fits`.
+        rebalance: lets it move slots by load, for this operator; likewise.
+        upgrade: lets it replace every process, for this operator; likewise.
+    """
+
+    status: Status
+    connections_of: ConnectionsOf
+    ready: Ready
+    revocations: TokenRevocations
+    usage: UsageStore
+    drain_edge: DrainEdge
+    scale: Scale
+    rebalance: Rebalance
+    upgrade: Rebalance
+
+
+def table(access: Access, controls: EngineControls) -> EndpointTable:
+    """The endpoints."""
+
+    async def status(request: Request) -> Response:
+        """`GET /v1/status`: of the engine for an operator, of its tenant for an admin."""
+        principal = access.authenticate(request, "")
+        if tokens.OPERATOR in principal.scopes:
+            return json_answer(metrics_page.without_figures(await controls.status()))
+        tokens.require(principal, "admin")
+        tenant = principal.tenant
+        try:
+            used = await controls.usage.of(tenant)
+        except StorageUnavailable as error:
+            raise unavailable(str(error), RETRY_AFTER_S) from None
+        return json_answer(
+            {"tenant": tenant, "connections": await controls.connections_of(tenant), **used, "quotas": quotas_of(access.config)}
+        )
+
+    async def revoke(request: Request) -> Response:
+        """`POST /v1/tokens/revoke`."""
+        principal = access.authenticate(request, "admin")
+        return json_answer(await controls.revocations.revoke(await access.body(request), principal))
+
+    async def drain(request: Request) -> Response:
+        """`POST /v1/edges/{edge}/drain`."""
+        access.authenticate(request, tokens.OPERATOR)
+        name = request.path_params["edge"]
+        edges = {f"edge-{row['index']}": row["index"] for row in (await controls.status())["edges"]}
+        if name not in edges:
+            raise not_found(f"there is no such edge; there are {', '.join(edges)}")
+        refused, connections = await controls.drain_edge(edges[name])
+        if refused:
+            raise conflict(refused, type="about:blank")
+        return json_answer({"edge": name, "connections": connections}, 202)
+
+    async def scale(request: Request) -> Response:
+        """`POST /v1/scale`."""
+        principal = access.authenticate(request, tokens.OPERATOR)
+        numbers, force = numbers_of(await access.body(request), access.config)
+        found = await controls.scale(numbers, principal.user, force)
+        if "refused" in found:
+            raise conflict(found["refused"], type="about:blank", fits=found["fits"])
+        return json_answer(found, 202)
+
+    async def rebalance(request: Request) -> Response:
+        """`POST /v1/rebalance`."""
+        principal = access.authenticate(request, tokens.OPERATOR)
+        return json_answer(await controls.rebalance(principal.user), 202)
+
+    async def upgrade(request: Request) -> Response:
+        """`POST /v1/upgrade`."""
+        principal = access.authenticate(request, tokens.OPERATOR)
+        return json_answer(await controls.upgrade(principal.user), 202)
+
+    routes = [
+        route("/v1/status", GET=status),
+        route("/v1/tokens/revoke", POST=revoke),
+        route("/v1/edges/{edge}/drain", POST=drain),
+        route("/v1/scale", POST=scale),
+        route("/v1/rebalance", POST=rebalance),
+        route("/v1/upgrade", POST=upgrade),
+    ]
+    return EndpointTable(routes, operate_paths)
