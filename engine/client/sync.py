@@ -6,6 +6,7 @@ Calls block the calling thread. Several threads may share one publisher.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -40,23 +41,29 @@ def arguments_of(constructor: Callable[Concatenate[Any, P], None]) -> Callable[[
 
 
 class _Loop:
-    """An event loop in a daemon thread."""
+    """An event loop in a daemon thread. Both are made with the first work, in the process that has it: neither survives a fork."""
 
     def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
-        self._thread.start()
+        self._name = name
+        self._changing = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._process = 0
+        self.closed = False
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Run `work` and return its result. When the wait is interrupted or times out, `work` is cancelled.
 
         Raises:
             TimeoutError: not done within `timeout_s`.
+            RuntimeError: it is closed, or had work before the process was forked.
         """
-        if self.closed:
+        try:
+            loop = self._running()
+        except RuntimeError:
             work.close()
-            raise RuntimeError("this client is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            raise
+        future = asyncio.run_coroutine_threadsafe(work, loop)
         try:
             return future.result(timeout_s)
         except BaseException:
@@ -65,7 +72,7 @@ class _Loop:
 
     def call(self, function: Any, *args: Any) -> None:
         """Call it in the loop's thread, some time later."""
-        self._loop.call_soon_threadsafe(function, *args)
+        self._running().call_soon_threadsafe(function, *args)
 
     def call_and_wait(self, function: Any, *args: Any) -> None:
         """Call it in the loop's thread, and raise what it raises."""
@@ -78,15 +85,29 @@ class _Loop:
 
         self.run(calling())
 
-    @property
-    def closed(self) -> bool:
-        return self._loop.is_closed()
-
     def close(self) -> None:
-        if not self.closed:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+        with self._changing:
+            self.closed = True
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is not None and thread is not None and self._process == os.getpid():
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._changing:
+            if self.closed:
+                raise RuntimeError("this client is closed")
+            if self._loop is None:
+                self._loop, self._process = asyncio.new_event_loop(), os.getpid()
+                self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
+                self._thread.start()
+            elif self._process != os.getpid():
+                raise RuntimeError(
+                    "this client was used before the process forked: make one in each process, or use it only after the fork"
+                )
+            return self._loop
 
 
 class SyncClient:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 
@@ -130,12 +132,44 @@ def test_a_client_that_is_not_entered_or_entered_twice_is_an_error() -> None:
 
 def test_a_closed_publisher_is_an_error_and_its_thread_has_ended() -> None:
     publisher = SyncPublisher("http://127.0.0.1:9", "tok")
+    publisher.flush()
     assert "engine-publisher" in {thread.name for thread in threading.enumerate()}
     publisher.close()
     publisher.close()
     assert "engine-publisher" not in {thread.name for thread in threading.enumerate()}
     with pytest.raises(RuntimeError, match="closed"):
         publisher.publish(user="u", type="t")
+
+
+FORKING = """
+import os, sys
+from ray_notifications import SyncPublisher
+
+publisher = SyncPublisher(sys.argv[1], "tok")
+if "used" in sys.argv:
+    publisher.publish(user="u", type="t")
+child = os.fork()
+try:
+    print(publisher.publish(user="u", type="t").status)
+except RuntimeError as error:
+    print(error)
+if child:
+    os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.parametrize("used", [False, True])
+async def test_a_publisher_made_before_a_fork_works_unless_it_was_used(used: bool) -> None:
+    async with running() as engine:
+        program = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", FORKING, engine.url, "used" if used else "", stdout=subprocess.PIPE
+        )
+        async with asyncio.timeout(60):
+            output, _ = await program.communicate()
+    lines = sorted(line.partition(":")[0] for line in output.decode().splitlines())
+    refused = "this client was used before the process forked"
+    assert lines == (["accepted", refused] if used else ["accepted", "accepted"])
+    assert len(engine.accepted) == 2
 
 
 async def test_several_threads_share_a_publisher() -> None:
