@@ -24,6 +24,7 @@ TOGETHER: Final = {
         "tests/api/test_subscriptions.py",
         "tests/browser/test_admin_page.py",
         "tests/browser/test_demo_page.py",
+        "tests/browser/test_tutorial.py",
         "tests/cli/test_app.py",
         "tests/client/test_client.py",
         "tests/client/test_receiver.py::test_an_engine",
