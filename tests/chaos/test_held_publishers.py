@@ -53,8 +53,8 @@ async def test_everything_accepted_arrives_under_one_number_while_edges_and_shar
             await status_when(victim, lambda status, kind=kind, pid=pid: status["ready"] and status[kind][0]["pid"] != pid)  # type: ignore[misc]
         before = len(accepted)
         await until(lambda: len(accepted) > before + 2 * CALLERS, within_s=90)
-        held = [edge["connections"]["publisher"] for edge in (await status_when(victim, lambda status: status["ready"]))["edges"]]
-        assert sum(held) == 1, "the publisher came back to a held connection"
+        # After a refusal it publishes by requests for a while, and then opens a connection again.
+        await status_when(victim, lambda status: sum(edge["connections"]["publisher"] for edge in status["edges"]) == 1)
         over.set()
         await asyncio.wait(publishing)
         await until(lambda: numbers.keys() >= accepted, within_s=90)

@@ -69,6 +69,14 @@ def _ip(*words: str, inside: int | None = None) -> str:
     return subprocess.run([*enter, "ip", *words], check=True, capture_output=True, text=True, timeout=_WITHIN_S).stdout
 
 
+def _wait_until_gone(interface: str) -> None:
+    """The kernel removes the interfaces of a namespace some time after its last process, and the next network may have the same names."""
+    end_s = time.monotonic() + _WITHIN_S
+    while Path("/sys/class/net", interface).exists():
+        assert time.monotonic() < end_s, f"{interface} stays"
+        time.sleep(0.02)
+
+
 class _Namespace:
     """Namespaces that live as long as their first process."""
 
@@ -114,6 +122,7 @@ class Network:
             self._prefix = f"198.18.{number}"
             self.folder = parts.enter_context(_own_folder(number))
             (self.folder / "home").mkdir()
+            parts.callback(_wait_until_gone, f"enh{number}")
             self._switch = _Namespace(("net",), "ip link add switch type bridge; ip link set switch up")
             parts.callback(self._switch.kill)
             self._wire_clients(f"enh{number}")

@@ -55,9 +55,16 @@ class Receiver:
         query = f"?last_event_id={self._cursor}" if self._cursor else ""
         url = self._traffic.url.replace("http", "ws", 1) + "/v1/ws" + query
         headers = {"Authorization": f"Bearer {self._traffic.token(self.user, 'connect')}"}
-        async with connect(
-            url, subprotocols=["notify.v1.json"], additional_headers=headers, open_timeout=5, close_timeout=1, proxy=None
-        ) as socket:
+        opening = asyncio.ensure_future(
+            connect(url, subprotocols=["notify.v1.json"], additional_headers=headers, open_timeout=5, close_timeout=1, proxy=None)
+        )
+        try:
+            socket = await asyncio.shield(opening)
+        except asyncio.CancelledError:  # which would leave the socket open
+            with contextlib.suppress(OSError, WebSocketException, TimeoutError):
+                await (await opening).close()
+            raise
+        async with socket:
             self.connects += 1
             async for text in socket:
                 frame = json.loads(text)
