@@ -130,7 +130,7 @@ class Keyring:
     async def _refresh(self) -> None:
         self._tried_s = time.monotonic()
         try:
-            listed = read_jwks(await self._download())
+            listed = await self.fetch()
         except Exception as error:  # whatever a foreign server sends: the keys that were read last stay
             log.warning("the keys at %s could not be read: %s", display_url(self._url), str(error) or type(error).__name__)
             return
@@ -140,8 +140,8 @@ class Keyring:
             self.version += 1
             log.info("%d keys read from %s", len(listed), display_url(self._url))
 
-    async def _download(self) -> bytes:
-        """The document. Raises OSError."""
+    async def fetch(self) -> dict[tuple[str, str], Key]:
+        """The keys that `jwt_jwks_url` lists now, by algorithm and key id. Raises OSError, or ValueError where it is no such list."""
         from engine.http.outgoing import Outgoing
 
         timeout_s = self._config.jwks_timeout_ms / 1000
@@ -149,7 +149,7 @@ class Keyring:
             answer = await outgoing.request("GET", self._url, _ACCEPTED, timeout_s=timeout_s, answer_bytes_max=_JWKS_BYTES_MAX)
         if answer.status != 200:
             raise ConnectionError(f"the answer is {answer.status}")
-        return answer.body
+        return read_jwks(answer.body)
 
 
 def weaknesses(config: Config) -> list[str]:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from engine import __version__
-from engine.cli import client_commands, history_command, operator_commands, snapshot_commands
+from engine.cli import client_commands, history_command, operator_commands, setup_commands, snapshot_commands
 from engine.errors import EngineError
 
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -34,7 +34,9 @@ app = typer.Typer(
   engine publish alice post.liked --data '{"by": "bob"}'
   engine status                          processes, counters and latencies
   engine history alice                   what has become of her messages
+  engine init                            an engine.toml of all settings
   engine config                          every setting, and where its value comes from
+  engine doctor                          what this machine and the settings lack
   engine down                            drains and stops
 
 Settings: options, ENGINE_<NAME> in the environment, or engine.toml, in this order.""",
@@ -55,6 +57,7 @@ def options_of_all(
 
 
 operator_commands.register(app)
+setup_commands.register(app)
 snapshot_commands.register(app)
 client_commands.register(app)
 app.command()(history_command.history)

@@ -41,6 +41,12 @@ _SCOPE: Final = InstrumentationScope("ray-notification-engine", __version__)
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
+def collector_url(config: Config) -> str:
+    """Where spans are sent: `trace_url`, with OTLP's path where it has none."""
+    url = config.trace_url
+    return url if urlsplit(url).path.strip("/") else url.rstrip("/") + _PATH
+
+
 class _CountingExporter(SpanExporter):
     """Counts what another exporter could send; called in the thread of the batches."""
 
@@ -80,8 +86,7 @@ class OtlpSink:
                 "service.instance.id": process,
             }
         )
-        url = config.trace_url
-        self._exporter = _CountingExporter(OTLPSpanExporter(url if urlsplit(url).path.strip("/") else url.rstrip("/") + _PATH))
+        self._exporter = _CountingExporter(OTLPSpanExporter(collector_url(config)))
         self._queue_max = int(os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE") or QUEUE_MAX)
         self._batches = BatchSpanProcessor(
             self._exporter,

@@ -1,0 +1,124 @@
+"""The checks of `engine doctor` that ask the services which the settings name. One that is not named is not mentioned."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import httpx
+from redis.exceptions import RedisError
+
+from engine.auth.keyring import Keyring
+from engine.cli.finding import Finding
+from engine.config import Config
+from engine.errors import EngineError, StorageUnavailable
+from engine.features.history.history_database import HistoryDatabase, database_url
+from engine.store.redis_client import connect, display_url, durability_warnings, wait_ready
+from engine.store.redis_servers import each_server
+
+_ANSWER_S: Final = 5.0
+_CLOCKS_APART_S: Final = 1.0
+"""More than the way to a Redis takes; timers fire by one clock and were written by the other."""
+
+
+async def redis_servers(config: Config) -> AsyncIterator[Finding]:
+    """Version, durability, replicas and clock of each server of `redis_url`."""
+    if not config.redis_url:
+        return
+    for server in each_server(config):
+        where = display_url(server.redis_url)
+        client = connect(server)
+        try:
+            version = await wait_ready(client, server, _ANSWER_S)
+            warnings = await durability_warnings(client, config.redis_replicas_min)
+            seconds, microseconds = await client.time()
+        except (StorageUnavailable, RedisError, OSError) as error:
+            yield Finding("Redis", "failed", str(error) if isinstance(error, StorageUnavailable) else f"{where}: {error}")
+            continue
+        finally:
+            await client.aclose()
+        apart_s = abs(time.time() - seconds - microseconds / 1_000_000)
+        if apart_s > _CLOCKS_APART_S:
+            warnings.append(f"its clock and the one of this machine are {apart_s:.1f} s apart")
+        for warning in warnings:
+            yield Finding("Redis", "warning", f"{where}: {warning}")
+        if not warnings:
+            yield Finding("Redis", "ok", f"{version} at {where}, keeps what a 202 promises")
+
+
+async def ray_cluster(config: Config) -> AsyncIterator[Finding]:
+    """Whether a Ray cluster answers at `address`, by its port only: to join it takes seconds."""
+    host, _, port = config.address.rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            _, writer = await asyncio.open_connection(host, int(port))
+    except OSError as error:  # a timeout is one
+        told = error.strerror or "no answer"
+        yield Finding("Ray", "failed", f"address: nothing listens at {config.address} ({told})", "`ray status` on its head node")
+    else:
+        writer.close()
+        yield Finding("Ray", "ok", f"something listens at {config.address}")
+
+
+async def key_list(config: Config) -> AsyncIterator[Finding]:
+    """Whether the identity provider lists its keys."""
+    if not config.jwt_jwks_url:
+        return
+    try:
+        found = await Keyring(config).fetch()
+    except EngineError as error:
+        yield Finding("keys", "failed", str(error))
+    except Exception as error:  # whatever a foreign server sends
+        yield Finding("keys", "failed", f"jwt_jwks_url: {display_url(config.jwt_jwks_url)}: {str(error) or type(error).__name__}")
+    else:
+        yield Finding("keys", "ok", f"{len(found)} listed by {display_url(config.jwt_jwks_url)}")
+
+
+async def history(config: Config) -> AsyncIterator[Finding]:
+    """Whether the database of the history answers. A file that is not there yet is made by the engine."""
+    if not config.history_url:
+        return
+    try:
+        yield Finding("history", "ok", await asyncio.to_thread(_asked, config))
+    except EngineError as error:
+        yield Finding("history", "failed", str(error))
+
+
+def _asked(config: Config) -> str:
+    """What is known of the database of the history. Raises ConfigError, StorageUnavailable."""
+    url = database_url(config.history_url, config.data_dir)
+    if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():  # asking would make it
+        return f"{url.database}, made at the first start"
+    database = HistoryDatabase(config.history_url, config.data_dir)
+    try:
+        database.ping()
+    finally:
+        database.close()
+    return f"{database.shown} answers"
+
+
+async def collector(config: Config) -> AsyncIterator[Finding]:
+    """Whether the collector takes an export without spans."""
+    if not config.trace_url:
+        return
+    from engine.store.traces.otlp import collector_url
+
+    url = collector_url(config)
+    try:
+        async with httpx.AsyncClient(timeout=_ANSWER_S) as client:
+            answer = await client.post(url, content=b"", headers={"Content-Type": "application/x-protobuf"})
+    except httpx.HTTPError as error:
+        yield Finding(
+            "collector", "warning", f"trace_url: {urlsplit(url).netloc}: {str(error) or type(error).__name__}", "spans are dropped"
+        )
+        return
+    if answer.is_success:
+        yield Finding("collector", "ok", f"{urlsplit(url).netloc} takes spans")
+    else:
+        yield Finding("collector", "warning", f"trace_url: {urlsplit(url).netloc} answers {answer.status_code}", "spans are dropped")

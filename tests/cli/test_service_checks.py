@@ -1,0 +1,118 @@
+"""The checks of `engine doctor` against real services, and against ports where nothing listens."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from redis.asyncio import Redis
+
+from engine.cli import service_checks
+from engine.cli.finding import Finding
+from engine.cli.service_checks import collector, history, key_list, ray_cluster, redis_servers
+from engine.config import Config
+from engine.features.history.history_database import HistoryDatabase
+from tests.support.free_port import free_port
+from tests.support.key_server import KeyServer
+from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.redis_server import RedisServer, redis_to_break
+
+Check = Callable[[Config], AsyncIterator[Finding]]
+
+
+async def found_by(check: Check, **settings: Any) -> list[Finding]:
+    return [finding async for finding in check(Config(**settings))]
+
+
+async def levels(check: Check, **settings: Any) -> list[str]:
+    return [finding.level for finding in await found_by(check, **settings)]
+
+
+@pytest.mark.parametrize("check", [redis_servers, ray_cluster, key_list, history, collector])
+async def test_a_service_that_no_setting_names_is_not_mentioned(check: Check) -> None:
+    assert await found_by(check) == []
+
+
+async def test_a_redis_that_keeps_what_is_promised_passes(redis_server: RedisServer) -> None:
+    (finding,) = await found_by(redis_servers, redis_url=redis_server.url)
+    assert (finding.level, "keeps what a 202 promises" in finding.found) == ("ok", True)
+
+
+async def test_a_redis_that_keeps_less_fails_or_warns_by_the_setting() -> None:
+    with redis_to_break() as server:
+        async with Redis.from_url(server.url) as client:
+            await client.config_set("appendfsync", "everysec")
+        assert await levels(redis_servers, redis_url=server.url) == ["failed"]
+        (finding,) = await found_by(redis_servers, redis_url=server.url, redis_durability="reported")
+    assert (finding.level, "appendfsync everysec" in finding.found) == ("warning", True)
+
+
+async def test_a_redis_with_another_time_is_told(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 17.0)
+    (finding,) = await found_by(redis_servers, redis_url=redis_server.url)
+    assert (finding.level, "s apart" in finding.found) == ("warning", True)
+
+
+async def test_services_that_do_not_answer_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(service_checks, "_ANSWER_S", 0.1)
+    nowhere = f"127.0.0.1:{free_port()}"
+    password = "hunter2"
+    redis, postgresql = f"redis://:{password}@{nowhere}", f"postgresql://u:{password}@{nowhere}/x"
+    found = [
+        *await found_by(redis_servers, redis_url=redis),
+        *await found_by(ray_cluster, address=nowhere),
+        *await found_by(key_list, jwt_jwks_url=f"http://{nowhere}"),
+        *await found_by(history, history_url=postgresql, data_dir=str(tmp_path)),
+        *await found_by(collector, trace_url=f"http://{nowhere}"),
+    ]
+    assert [finding.level for finding in found] == ["failed", "failed", "failed", "failed", "warning"]
+    assert not any(password in finding.found for finding in found)
+
+
+async def test_a_ray_address_without_a_port_is_left_to_ray() -> None:
+    assert await found_by(ray_cluster, address="auto") == []
+
+
+async def test_a_listening_ray_address_passes() -> None:
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    async with server:
+        assert await levels(ray_cluster, address=f"127.0.0.1:{server.sockets[0].getsockname()[1]}") == ["ok"]
+
+
+async def test_listed_keys_are_counted() -> None:
+    with closing(KeyServer()) as server:
+        server.publish(one=rsa.generate_private_key(65537, 2048))
+        (finding,) = await found_by(key_list, jwt_jwks_url=server.url, jwt_audience="app")
+        assert finding.found.startswith("1 listed by")
+        server.say(b"[]")
+        (finding,) = await found_by(key_list, jwt_jwks_url=server.url, jwt_audience="app")
+        assert (finding.level, "not a JWKS document" in finding.found) == ("failed", True)
+
+
+async def test_the_file_of_the_history_is_not_made_by_the_question(tmp_path: Path) -> None:
+    settings = {"history_url": "sqlite:///history.db", "data_dir": str(tmp_path)}
+    assert await levels(history, **settings) == ["ok"]
+    assert not (tmp_path / "history.db").exists()
+    database = HistoryDatabase(settings["history_url"], settings["data_dir"])
+    database.migrate()
+    database.close()
+    (finding,) = await found_by(history, **settings)
+    assert finding.found.endswith("answers")
+    (tmp_path / "history.db").write_bytes(b"not a database at all" * 100)
+    assert await levels(history, **settings) == ["failed"]
+
+
+async def test_a_collector_that_refuses_is_told(collector: OtlpReceiver) -> None:
+    assert await levels(service_checks.collector, trace_url=collector.url) == ["ok"]
+    collector.status = 503
+    try:
+        (finding,) = await found_by(service_checks.collector, trace_url=collector.url)
+    finally:
+        collector.status = 200
+    assert (finding.level, "answers 503" in finding.found) == ("warning", True)
