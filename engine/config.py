@@ -79,6 +79,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     schedulers: Annotated[int, Meta(ge=1, le=16)] = 1  # 16 timer partitions exist
     edges: Annotated[int, Meta(ge=1, le=64)] = 1  # all edges of a node listen on the same port (SO_REUSEPORT)
     address: str = ""  # empty: start a local Ray
+    place: Literal["offered", "anywhere"] = "offered"  # a cluster's owner says which nodes carry it; `anywhere` is for trying
     namespace: str = "engine"
     data_dir: str = ".engine"
     rules_path: str = ""  # empty: events match no rule

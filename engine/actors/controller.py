@@ -248,10 +248,10 @@ class Controller:
         """The refusal of numbers that grow beyond what the nodes carry; empty where none does, or Ray does not say."""
         if self._reconciler is None:
             return {}
-        local = not self._config.address
+        local, anywhere = not self._config.address, self._config.place == "anywhere"
         try:
             async with asyncio.timeout(_CAPACITY_S):
-                fits = {f"{role}s": carried for role, carried in (await self._actors.capacity(local=local)).items()}
+                fits = {f"{role}s": carried for role, carried in (await self._actors.capacity(by_cores=local or anywhere)).items()}
         except (RayError, TimeoutError) as error:
             log.warning("what the nodes carry is not known: %s", error)
             return {}
@@ -260,7 +260,7 @@ class Controller:
         if not beyond:
             return {}
         carried = ", ".join(f"{number} {name}" for name, number in fits.items())
-        whose = "this machine carries" if local else "the nodes offer places for"
+        whose = "this machine carries" if local else "the nodes carry" if anywhere else "the nodes offer places for"
         return {"refused": f"{', '.join(beyond)}: {whose} {carried}; give `force` to have more all the same", "fits": fits}
 
     async def rebalance(self, by: str = "", proof: bytes = b"") -> dict[str, Any]:

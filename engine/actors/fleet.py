@@ -50,6 +50,7 @@ class Fleet:
     def __init__(self, given: Config | SealedConfig, actors: RayActors, clock: Callable[[], float]) -> None:
         self._given = given
         self._config = given.public if isinstance(given, SealedConfig) else given
+        self._needs_places = self._config.place == "offered"
         self._actors = actors
         self._clock = clock
         self.handles: dict[ActorKey, Any] = {}
@@ -114,8 +115,9 @@ class Fleet:
         """Bring `places` up to date; returns whether Ray has said it. Nobody waits long for a control service that is away.
 
         Ray is asked while somebody may need a place. It is forgotten afterwards: those who start another day do not lack what these did.
+        With `place = "anywhere"` nobody needs one, and Ray starts elsewhere what has lost its node.
         """
-        if not (self.guests or self.without_place() or self.may_wait()):
+        if not (self._needs_places and (self.guests or self.without_place() or self.may_wait())):
             self.places = {}
             if self._asking is not None:
                 self._asking.cancel()
@@ -174,7 +176,7 @@ class Fleet:
         if key not in self.watches:
             return
         row = self.watches[key].row()
-        if not row.get("has_place", True) and not self.told_to_end(key):
+        if self._needs_places and not row.get("has_place", True) and not self.told_to_end(key):
             self.guests.add(key)
         if row["ready"]:
             self.joining.pop(key, None)

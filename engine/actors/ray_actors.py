@@ -147,12 +147,12 @@ class RayActors:
         named = {role: place_of(role) for role in ("shard", "scheduler", "edge")}
         return {role: (int(offered.get(name, 0)), int(free.get(name, 0))) for role, name in named.items()}
 
-    async def capacity(self, *, local: bool) -> dict[str, int]:
-        """By role, how many actors the nodes carry: as many as they offer places; of a Ray of its own, which places any number, its cores.
+    async def capacity(self, *, by_cores: bool) -> dict[str, int]:
+        """By role, how many actors the nodes carry: as many as they offer places, or where actors need no place, by the cores.
 
         Asked as `places`. Raises RayError.
         """
-        if not local:
+        if not by_cores:
             return {role: offered for role, (offered, _) in (await self.places()).items()}
         cores: float = (await asyncio.to_thread(ray.cluster_resources)).get("CPU", 0)
         return dict.fromkeys(("shard", "scheduler", "edge"), max(_LOCAL_LEAST, int(_LOCAL_PER_CORE * cores)))
@@ -160,7 +160,8 @@ class RayActors:
     def create(self, given: Config | SealedConfig, role: str, index: int, *, guest: bool = False) -> Any:
         """The handle of the actor of this name, created when there is none. A guest starts on any node, whatever places that offers."""
         config = given.public if isinstance(given, SealedConfig) else given
-        anywhere = guest or role == "archivist"  # it may be on any node: it has nothing but a connection to its database
+        # The archivist may be on any node: it has nothing but a connection to its database.
+        anywhere = guest or role == "archivist" or config.place == "anywhere"
         options = actor_options(config, f"{role}-{index}", {} if anywhere else {place_of(role): 1})
         if role == "shard":
             return remote_class(_class_of("Shard")).options(**options).remote(given, index)

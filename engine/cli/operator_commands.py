@@ -40,6 +40,7 @@ Edges = Annotated[int | None, setting_option("edges")]
 RedisUrl = Annotated[str | None, setting_option("redis_url")]
 DataDir = Annotated[str | None, setting_option("data_dir")]
 Address = Annotated[str | None, setting_option("address")]
+Place = Annotated[str | None, setting_option("place")]
 GivenToken = Annotated[
     str | None, typer.Option("--token", envvar="ENGINE_TOKEN", help="Token to use, if not one made with the engine's own secret.")
 ]
@@ -60,16 +61,18 @@ def up(
     redis: RedisUrl = None,
     data_dir: DataDir = None,
     address: Address = None,
+    place: Place = None,
 ) -> None:
     """Start an engine and stay in the foreground; Ctrl-C drains and stops it.
 
     [dim]engine up
     engine up --port 9000 --shards 4
-    engine up --address auto --redis redis://10.0.0.5:6379/0 --host 0.0.0.0[/dim]
+    engine up --address auto --redis redis://10.0.0.5:6379/0 --host 0.0.0.0
+    engine up --address auto --place anywhere --redis redis://127.0.0.1:6379/0    # to try it on a cluster as it is[/dim]
     """
     from engine.cli.up import up as run
 
-    loaded = load_with_sources(_options(port, host, shards, schedulers, edges, redis, data_dir, address))
+    loaded = load_with_sources(_options(port, host, shards, schedulers, edges, redis, data_dir, address, place))
     _remark(loaded)
     raise typer.Exit(run(loaded.config, Console()))
 
@@ -87,6 +90,7 @@ def config(
     redis: RedisUrl = None,
     data_dir: DataDir = None,
     address: Address = None,
+    place: Place = None,
 ) -> None:
     """Show every setting: its value, where that comes from, and what it means.
 
@@ -99,7 +103,7 @@ def config(
     """
     from engine.cli.settings_report import report, settings_table
 
-    loaded = load_with_sources(_options(port, host, shards, schedulers, edges, redis, data_dir, address))
+    loaded = load_with_sources(_options(port, host, shards, schedulers, edges, redis, data_dir, address, place))
     _remark(loaded)
     if json:
         import msgspec
@@ -124,6 +128,7 @@ def _options(
     redis: str | None,
     data_dir: str | None,
     address: str | None,
+    place: str | None,
 ) -> dict[str, Any]:
     return {
         "port": port,
@@ -134,6 +139,7 @@ def _options(
         "redis_url": redis,
         "data_dir": data_dir,
         "address": address,
+        "place": place,
     }
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -196,6 +197,9 @@ class RayCluster:
     def places(self) -> dict[str, tuple[float, float]]:
         """Per resource that an actor asks for: how many the nodes of the cluster offer, and how many of these are free."""
         import ray
+
+        if self._config.place == "anywhere":  # none is asked for
+            return dict.fromkeys(LOCAL_RESOURCES, (math.inf, math.inf))
 
         offered, free = ray.cluster_resources(), ray.available_resources()  # type: ignore[no-untyped-call]
         return {name: (offered.get(name, 0), free.get(name, 0)) for name in LOCAL_RESOURCES}

@@ -74,6 +74,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "schedulers": "scheduler actors: delays and retries",
             "edges": "edge actors: client connections; all edges of a machine share the port",
             "address": "Ray cluster to join: `auto`, or HOST:PORT; empty starts a local Ray",
+            "place": "in a cluster: on nodes that offer engine_shard, engine_scheduler, engine_edge; `anywhere`: on every node, for trying",
             "namespace": "Ray namespace of the actors; engines in one cluster need different ones, and ports and databases of Redis",
             "data_dir": "directory of the secret, the state file and the engine's own Redis",
             "rules_path": "file with the rules for POST /v1/events, read again when it changes",

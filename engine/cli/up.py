@@ -355,7 +355,7 @@ class _Run:
             if status is None:
                 text = "waiting for the controller"
             else:
-                text = waiting_for(status, self._cluster.places() if waited_s > _HINT_S else {})
+                text = waiting_for(status, self._cluster.places() if waited_s > _HINT_S and self._config.place == "offered" else {})
             if late := waited_s > self._config.start_timeout_s:
                 text += f"; not ready after {self._config.start_timeout_s} s, logs: {self._cluster.logs}"
             show(text)
@@ -381,6 +381,7 @@ class _Run:
         show = self._console.print
         show(placement_table(status))
         show(f"ready in {time.monotonic() - self._started:.1f} s; logs of the actors: {self._cluster.logs}", soft_wrap=True)
+        show(f"Ray of the actors: {self._cluster.address}", highlight=False)
         if config.address and config.host == "127.0.0.1":
             show("[yellow]warning:[/] the edges listen on 127.0.0.1 of their own node only; --host 0.0.0.0 lets others reach them")
         link = url
@@ -492,7 +493,7 @@ def waiting_for(status: dict[str, Any], places: Mapping[str, tuple[float, float]
     Args:
         places: per resource of an actor how many the nodes offer, and how many of these are free; empty for not known.
     """
-    found = []
+    found, lacking = [], False
     for kind in ("shards", "schedulers", "edges"):
         absent = [f"{row['role']}-{row['index']}" for row in status[kind] if not row["ready"]]
         if not absent:
@@ -503,12 +504,14 @@ def waiting_for(status: dict[str, Any], places: Mapping[str, tuple[float, float]
             offered, free = places[resource]
             text += f" (nodes offer {offered:g} `{resource}`, {free:g} free"
             if (more := len(status[kind]) - offered) > 0:
+                lacking = True
                 text += (
                     f"; {more:g} more needed: from the autoscaler, or `ray start --address=... --resources='{{\"{resource}\": {more:g}}}'`"
                 )
             text += ")"
         found.append(text)
-    return f"waiting for {', '.join(found) or 'Redis'}"
+    hint = "; to try it on these nodes as they are: --place anywhere" if lacking else ""
+    return f"waiting for {', '.join(found) or 'Redis'}{hint}"
 
 
 def placement_table(status: dict[str, Any]) -> Table:

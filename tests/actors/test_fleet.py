@@ -21,3 +21,16 @@ def test_a_late_answer_of_a_guest_that_was_told_to_end_does_not_make_its_success
     fleet.replace(key)
     answer()
     assert not fleet.guests
+
+
+async def test_where_actors_need_no_place_none_is_a_guest_and_ray_is_not_asked() -> None:
+    actors, key = FakeActors(), ("shard", 0)
+    fleet = Fleet(Config(place="anywhere", takeover_ms=1), actors, iter(range(0, 10_000, 1000)).__next__)
+    fleet.add(key)
+    fleet.watches[key].answered({"pid": 1, "started_ms": 1, "cpu_s": 0.0, "has_place": False, "ready": True}, 0.0)
+    fleet.answered(key)
+    assert not fleet.guests
+    fleet.failed(key)
+    assert fleet.without_place() == [key]
+    assert not await fleet.look_for_places()
+    assert actors.asked == 0

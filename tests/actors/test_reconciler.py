@@ -133,7 +133,7 @@ async def test_numbers_beyond_what_the_nodes_carry_are_refused_unless_forced(wor
 
 
 async def test_numbers_are_taken_when_ray_does_not_say_what_the_nodes_carry(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def away(*, local: bool) -> dict[str, int]:
+    async def away(*, by_cores: bool) -> dict[str, int]:
         raise RayError("away")
 
     controller = await world.start()

@@ -42,7 +42,7 @@ def _status(shards: list[dict[str, Any]], edges: list[dict[str, Any]]) -> dict[s
             [READY],
             {"engine_shard": (1.0, 0.0)},
             "waiting for shard-1, shard-2 (nodes offer 1 `engine_shard`, 0 free; 2 more needed: from the autoscaler, or "
-            "`ray start --address=... --resources='{\"engine_shard\": 2}'`)",
+            "`ray start --address=... --resources='{\"engine_shard\": 2}'`); to try it on these nodes as they are: --place anywhere",
         ),
         # Room enough: another engine has it, or the actor is starting.
         ([NOWHERE], [READY], {"engine_shard": (4.0, 0.0)}, "waiting for shard-0 (nodes offer 4 `engine_shard`, 0 free)"),

@@ -137,7 +137,7 @@ class Actors(RayActors):
     async def places(self) -> dict[str, tuple[int, int]]:
         return dict.fromkeys(("shard", "scheduler", "edge"), (1, 1))
 
-    async def capacity(self, *, local: bool) -> dict[str, int]:
+    async def capacity(self, *, by_cores: bool) -> dict[str, int]:
         return dict.fromkeys(("shard", "scheduler", "edge"), 1024)
 
     async def draining_nodes(self) -> dict[str, int]:

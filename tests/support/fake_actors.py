@@ -174,7 +174,7 @@ class FakeActors(RayActors):
         self.asked += 1
         return dict.fromkeys(("shard", "scheduler", "edge"), (4, 1 if self.room else 0))
 
-    async def capacity(self, *, local: bool) -> dict[str, int]:
+    async def capacity(self, *, by_cores: bool) -> dict[str, int]:
         return self.carried
 
     def create(self, _given: Any, role: str, index: int, *, guest: bool = False) -> FakeActor:
