@@ -1,7 +1,7 @@
 """Publish from tasks of the engine's Ray cluster: a task that Ray runs again publishes once. Listen for the results in the driver.
 
-ENGINE_RAY_PUBLISH=default ENGINE_RAY_LISTEN=default engine up
-RAY_AUTH_MODE=token python examples/ray_task.py HOST:PORT      # the address of Ray, as `ray_address` in .engine/engine.json; or `auto`
+ENGINE_RAY_PUBLISH=default ENGINE_RAY_LISTEN=default .venv/bin/engine up   # in another terminal; it prints the address of its Ray
+RAY_AUTH_MODE=token .venv/bin/python examples/ray_task.py ADDRESS
 """
 
 from __future__ import annotations

@@ -32,6 +32,12 @@ def place_of(role: str) -> str:
     return f"engine_{role}"
 
 
+def resources_of(config: Config, role: str, *, guest: bool = False) -> dict[str, float]:
+    """What an actor of this role asks of its node: one place, or nothing where any node will do."""
+    anywhere = config.place == "anywhere" or guest or role == "archivist"  # that one has nothing but a connection to its database
+    return {} if anywhere else {place_of(role): 1}
+
+
 log = logging.getLogger(__name__)
 
 
@@ -160,9 +166,7 @@ class RayActors:
     def create(self, given: Config | SealedConfig, role: str, index: int, *, guest: bool = False) -> Any:
         """The handle of the actor of this name, created when there is none. A guest starts on any node, whatever places that offers."""
         config = given.public if isinstance(given, SealedConfig) else given
-        # The archivist may be on any node: it has nothing but a connection to its database.
-        anywhere = guest or role == "archivist" or config.place == "anywhere"
-        options = actor_options(config, f"{role}-{index}", {} if anywhere else {place_of(role): 1})
+        options = actor_options(config, f"{role}-{index}", resources_of(config, role, guest=guest))
         if role == "shard":
             return remote_class(_class_of("Shard")).options(**options).remote(given, index)
         if role == "scheduler":

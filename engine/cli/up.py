@@ -381,7 +381,7 @@ class _Run:
         show = self._console.print
         show(placement_table(status))
         show(f"ready in {time.monotonic() - self._started:.1f} s; logs of the actors: {self._cluster.logs}", soft_wrap=True)
-        show(f"Ray of the actors: {self._cluster.address}", highlight=False)
+        show(ray_line(self._cluster.address, os.environ.get("RAY_AUTH_MODE", "")), soft_wrap=True, markup=False, highlight=False)
         if config.address and config.host == "127.0.0.1":
             show("[yellow]warning:[/] the edges listen on 127.0.0.1 of their own node only; --host 0.0.0.0 lets others reach them")
         link = url
@@ -512,6 +512,11 @@ def waiting_for(status: dict[str, Any], places: Mapping[str, tuple[float, float]
         found.append(text)
     hint = "; to try it on these nodes as they are: --place anywhere" if lacking else ""
     return f"waiting for {', '.join(found) or 'Redis'}{hint}"
+
+
+def ray_line(address: str, auth_mode: str) -> str:
+    """Where other programs join the engine's Ray, and what Ray 2.60 does not find out by itself when they do."""
+    return f"address of its Ray: {address}{'; programs that join it need RAY_AUTH_MODE=token' if auth_mode == 'token' else ''}"
 
 
 def placement_table(status: dict[str, Any]) -> Table:

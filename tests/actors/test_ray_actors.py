@@ -15,7 +15,8 @@ from ray._private import worker
 from ray._raylet import InnerGcsClient
 
 from engine.actors import ray_actors
-from engine.actors.ray_actors import RayActors
+from engine.actors.ray_actors import RayActors, resources_of
+from engine.config import Config
 
 
 class Worker:
@@ -43,6 +44,21 @@ async def test_a_ray_that_does_not_tell_is_said_to_have_none_and_logged_once(
     with caplog.at_level(logging.WARNING):
         assert [await actors.draining_nodes() for _ in range(3)] == [{}, {}, {}]
     assert len([record for record in caplog.records if "to go" in record.message]) == 1
+
+
+@pytest.mark.parametrize("role", ["shard", "scheduler", "edge"])
+def test_an_actor_asks_for_one_place_of_its_role_unless_any_node_will_do(role: str) -> None:
+    assert resources_of(Config(), role) == {f"engine_{role}": 1}
+    assert resources_of(Config(), role, guest=True) == {}
+    assert resources_of(Config(place="anywhere"), role) == {}
+
+
+async def test_capacity_is_counted_in_cores_where_actors_need_no_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered = {"CPU": 6.0, "engine_shard": 3.0, "engine_edge": 1.0}
+    monkeypatch.setattr(ray, "cluster_resources", lambda: offered)
+    monkeypatch.setattr(ray, "available_resources", lambda: offered)
+    assert await RayActors().capacity(by_cores=False) == {"shard": 3, "scheduler": 0, "edge": 1}
+    assert await RayActors().capacity(by_cores=True) == {"shard": 24, "scheduler": 24, "edge": 24}
 
 
 def test_this_ray_has_the_private_parts() -> None:

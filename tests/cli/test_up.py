@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from rich.console import Console
 
 from engine.cli import up
-from engine.cli.up import _Run, waiting_for
+from engine.cli.up import _Run, ray_line, waiting_for
 from engine.config import Config
 from engine.core.model.routing import shards_for
 from engine.store.sealed_config import SealedConfig, seal
@@ -85,6 +85,23 @@ async def test_stored_data_keeps_its_number_of_shards_whatever_the_cores(
 async def test_a_number_that_is_given_is_taken(redis_server: RedisServer, redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     await claim_slot_map(redis_client, 3, 1)
     assert await chosen(redis_server, monkeypatch, 5) == (5, "")
+
+
+async def test_new_data_gets_shards_by_the_cores_alone_when_any_node_will_do(
+    redis_server: RedisServer, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place, shards in (("offered", 1), ("anywhere", shards_for(8, 1024))):
+        run = _Run(Config(redis_url=redis_server.url, place=place), Console(file=io.StringIO()))
+        monkeypatch.setattr(run._cluster, "cores", lambda: 8.0)
+        monkeypatch.setattr(ray, "cluster_resources", dict)
+        monkeypatch.setattr(ray, "available_resources", dict)
+        await run._choose_shards()
+        assert run._config.shards == shards
+
+
+def test_the_address_of_ray_is_printed_with_what_joining_it_needs() -> None:
+    assert ray_line("10.0.0.1:6380", "") == "address of its Ray: 10.0.0.1:6380"
+    assert ray_line("10.0.0.1:6380", "token") == "address of its Ray: 10.0.0.1:6380; programs that join it need RAY_AUTH_MODE=token"
 
 
 class Controller:

@@ -20,7 +20,7 @@ from engine.store.sealed_config import engine_key
 from tests.support.hosts import CHECKOUT
 from tests.support.missing_programs import missing
 from tests.support.running_engine import RunningEngine
-from tests.support.shared_cluster import SharedCluster
+from tests.support.shared_cluster import PLACES, SharedCluster
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
@@ -130,6 +130,24 @@ async def test_two_engines_share_the_cluster_and_one_goes_on_when_the_other_stop
         await one.publish({"user": "bob", "type": "test.message", "data": "after"})
         assert [message["data"] for message in (await one.receive(client, "messages"))["messages"]] == ["after"]
     assert {row["pid"] for row in one.status()["shards"]} == before
+
+
+async def test_an_engine_needs_no_places_of_the_nodes_when_any_node_will_do(cluster: SharedCluster) -> None:
+    anywhere = cluster.engine("anywhere", database=3)
+    schedulers = PLACES + 1
+    anywhere.options = (*anywhere.options, "--place", "anywhere", "--schedulers", str(schedulers))
+    anywhere.start()
+    address = anywhere.state["ray_address"]
+    assert f"address of its Ray: {address}; programs that join it need RAY_AUTH_MODE=token\n" in anywhere.output.read_text()
+    status = anywhere.status()
+    assert len([row for row in status["schedulers"] if row["ready"]]) == schedulers
+    killed = status["shards"][0]["pid"]
+    os.kill(killed, signal.SIGKILL)
+    anywhere.status_when(lambda status: status["ready"] and status["shards"][0]["pid"] != killed)
+    async with anywhere.connect("ann") as client:
+        await anywhere.publish({"user": "ann", "type": "test.message", "data": "anywhere"})
+        assert [message["data"] for message in (await anywhere.receive(client, "messages"))["messages"]] == ["anywhere"]
+    assert anywhere.stop() == 0
 
 
 @pytest.mark.parametrize(

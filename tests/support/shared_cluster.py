@@ -22,7 +22,7 @@ from tests.support.process_tree import end_ray_node, tree
 from tests.support.running_engine import RunningEngine
 
 _START_S = 100
-_ROOM = 4
+PLACES = 4
 """For actors of each kind: two engines."""
 
 STRANGERS_PACKAGE = "raise ImportError('this is not the engine')\n"
@@ -59,8 +59,8 @@ class SharedCluster:
         port = self.address.rpartition(":")[2]
         metrics = [f"--metrics-export-port={port}" for port in self.metrics_ports]
         head = ("--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={self.folder}/ray", metrics[0])
-        self._start(os.environ.get("PYTHONPATH", ""), {"engine_scheduler": _ROOM, "engine_edge": _ROOM}, *head)
-        self._start(os.fspath(strangers), {"engine_shard": _ROOM}, f"--address={self.address}", metrics[1])
+        self._start(os.environ.get("PYTHONPATH", ""), {"engine_scheduler": PLACES, "engine_edge": PLACES}, *head)
+        self._start(os.fspath(strangers), {"engine_shard": PLACES}, f"--address={self.address}", metrics[1])
 
     def _start(self, python_path: str, resources: dict[str, int], *options: str) -> None:
         """Start a node. Ray gives it 30 s, which a busy machine exceeds: then it is tried again."""
