@@ -36,7 +36,9 @@ for _name in [name for name in os.environ if name.startswith("ENGINE_")]:
 
 steady_ast()
 
-os.environ.setdefault("RAY_AUTH_MODE", "token")  # which Ray reads once, when it is imported: for tests that join an engine's Ray
+# Ray reads both once, when it is imported.
+os.environ.setdefault("RAY_AUTH_MODE", "token")  # for tests that join an engine's Ray
+os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a process without Ray must not join the cluster of another worker's test, which may end
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -44,6 +44,7 @@ class Process:
             connect=lambda _config: self.client,
             peer=lambda _name, _namespace: Nobody(),
             tune_memory=lambda: None,
+            vitals=lambda role, index, started_ms: {"role": role, "index": index, "started_ms": started_ms},
         )
         self.shard = Shard(config, 0, context)
         self.records: list[Any] = []
