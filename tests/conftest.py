@@ -7,6 +7,7 @@ program is missing, its tests are skipped and the end of the run says so loudly;
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import shutil
 from base64 import b64encode
@@ -38,7 +39,10 @@ steady_ast()
 
 # Ray reads both once, when it is imported.
 os.environ.setdefault("RAY_AUTH_MODE", "token")  # for tests that join an engine's Ray
-os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a process without Ray must not join the cluster of another worker's test, which may end
+# A test without Ray must not join the Ray of another worker's test, which ends when it likes. Programs that tests start are users' own.
+os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
+importlib.import_module("ray")
+del os.environ["RAY_ENABLE_AUTO_CONNECT"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

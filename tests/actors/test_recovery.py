@@ -29,6 +29,7 @@ from engine.store.pages import Pages
 from engine.store.redis_client import claim_data_epoch, connect
 from engine.store.slot_map import claim_slot_map
 from tests.support.link_peers import Nobody
+from tests.support.vitals import vitals_without_ray
 from tests.support.waiting import until
 
 FAR_MS = int(time.time() * 1000) + 3_600_000
@@ -44,7 +45,7 @@ class Process:
             connect=lambda _config: self.client,
             peer=lambda _name, _namespace: Nobody(),
             tune_memory=lambda: None,
-            vitals=lambda role, index, started_ms: {"role": role, "index": index, "started_ms": started_ms},
+            vitals=vitals_without_ray,
         )
         self.shard = Shard(config, 0, context)
         self.records: list[Any] = []

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
+from engine.actors.actor_process import ProcessContext
 from engine.actors.carrier import RayPeer
 from engine.actors.edge import wall_ms as now_ms
 from engine.actors.link import LinkCaller
@@ -29,6 +30,7 @@ from engine.store.slot_map import swap_slot_map
 from tests.support.edge_world import edge_world
 from tests.support.redis_server import RedisServer, start_redis
 from tests.support.tenant_recount import counted, recount
+from tests.support.vitals import vitals_without_ray
 from tests.support.waiting import until
 
 KEY = "default:ann"
@@ -77,7 +79,7 @@ class World:
         self.begin()
 
     def begin(self) -> None:
-        self.scheduler = Scheduler(self.config, 0)
+        self.scheduler = Scheduler(self.config, 0, ProcessContext(vitals=vitals_without_ray))
 
     async def end(self) -> None:
         """The scheduler and everyone's links end, as when its process is killed."""
@@ -344,7 +346,7 @@ class Crew:
         self.refs = 0
 
     def start(self, index: int) -> None:
-        self.running[index] = Scheduler(self.config, index)
+        self.running[index] = Scheduler(self.config, index, ProcessContext(vitals=vitals_without_ray))
         if index not in self.edges:
             for links, name, decoder in (
                 (self.edges, "edge-0", wire.scheduler_to_edge),

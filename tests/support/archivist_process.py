@@ -13,11 +13,12 @@ from collections.abc import AsyncIterator
 from engine.actors.actor_process import ProcessContext
 from engine.actors.archivist import Archivist
 from engine.config import Config
+from tests.support.vitals import vitals_without_ray
 
 
 def archivist(config: Config) -> Archivist:
     """One whose end is that of its task, and not of the process."""
-    context = ProcessContext(vitals=lambda role, index, started_ms: {"role": role}, end_process=lambda: None, tune_memory=lambda: None)
+    context = ProcessContext(vitals=vitals_without_ray, end_process=lambda: None, tune_memory=lambda: None)
     return Archivist(config, 0, context)
 
 

@@ -18,6 +18,7 @@ from engine.core.wire import records as wire
 from engine.core.wire.records import Attach, Deliver, Post, Posted, Welcome
 from engine.store.redis_client import connect
 from tests.support.link_peers import Nobody
+from tests.support.vitals import vitals_without_ray
 from tests.support.waiting import until
 
 FAR_MS = int(time.time() * 1000) + 3_600_000
@@ -34,6 +35,7 @@ class ShardProcess:
             peer=lambda _name, _namespace: Nobody(),
             tune_memory=lambda: None,
             end_process=self._end,
+            vitals=vitals_without_ray,
         )
         self.shard = Shard(config, index, context)
         self.records: list[Any] = []
