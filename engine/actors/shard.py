@@ -366,14 +366,16 @@ class Shard(Server):
             core.output.to_schedulers.clear()
         if core.wants_commit:
             self._commit_wanted.set()
-        elif core.wants_ack_commit and not self._acks_scheduled:
+        elif core.connections.acked and not self._acks_scheduled:
             self._acks_scheduled = True
             asyncio.get_running_loop().call_later(self._config.ack_journal_ms / 1000, self._wake_for_acks)
-        self._schedulers.wake()
-        self._reads.wake()
-        self._shared.wake()
-        self._checkpoints.wake()
-        self._erasure.wake()
+        if core.delivery.unarmed and not self._schedulers.arming:
+            self._schedulers.arm_later()
+        if any(core.storage_work):
+            self._reads.wake()
+            self._shared.wake()
+            self._checkpoints.wake()
+            self._erasure.wake()
 
     def _wake_for_acks(self) -> None:
         self._acks_scheduled = False

@@ -146,7 +146,8 @@ class RuleBook:
         Raises:
             Unavailable: none could be used since this process started.
         """
-        self._look()
+        if self._path is not None:
+            self._look(self._path)
         stored, active = self.stored, self._active()
         if active is None:
             raise Unavailable(f"the rules cannot be used: {self.reason() or 'they were not read yet'}")
@@ -162,7 +163,10 @@ class RuleBook:
 
     def in_use(self) -> Rules:
         """The version in force for everyone; while there is none, rules that define nothing but the predefined categories."""
-        return _NO_RULES if self.unread else self.in_force().active
+        if self._path is not None:
+            self._look(self._path)
+        active = self._active()
+        return _NO_RULES if active is None else active
 
     @property
     def unread(self) -> bool:
@@ -175,7 +179,8 @@ class RuleBook:
 
     def reason(self) -> str:
         """Why rules that should be in force are not; "" when they are, or when there are none. Looks at the file as `in_force` does."""
-        self._look()
+        if self._path is not None:
+            self._look(self._path)
         return self.version_refused or ("" if self.stored.version else self.file_refused)
 
     def put_in_force(self, stored: StoredRules) -> None:
@@ -183,11 +188,11 @@ class RuleBook:
         self.stored = stored
 
     # -- The file. ---------------------------------------------------------------------------------------------------------
-    def _look(self) -> None:
-        if self._path is not None and self._clock() >= self._next_ms and (self._reader is None or not self._reader.is_alive()):
+    def _look(self, path: Path) -> None:
+        if self._clock() >= self._next_ms and (self._reader is None or not self._reader.is_alive()):
             self._next_ms = self._clock() + self._check_ms
-            if self._changed(self._path):
-                self._reader = threading.Thread(target=self._read, args=(self._path,), name="rules", daemon=True)
+            if self._changed(path):
+                self._reader = threading.Thread(target=self._read, args=(path,), name="rules", daemon=True)
                 self._reader.start()
 
     def _changed(self, path: Path) -> bool:

@@ -180,6 +180,8 @@ class PendingCalls:
 
     def shards_ms(self, tenant: str) -> float:
         """How long a record of this tenant sent to the least busy shard would wait, ms."""
+        if tenant not in self._bytes_of:
+            return 0.0  # it has nothing under way
         return min([lanes.delay_ms(tenant) for route, lanes in self._lanes.items() if route >= 0], default=0.0)
 
     def add_routes(self, routes: Iterable[int]) -> None:

@@ -98,10 +98,11 @@ class ShardClient:
             by_place = dict(zip(to_log, map(broadcast_result, broadcasts, appended), strict=True))
             by_place.update(zip(to_peers, await self._await_post(others, call), strict=True))
             results = [by_place[place] for place in range(len(drafts))]
+        statuses = [result.status for result in results]
         if drafts:
             envelope = drafts[0].envelope
             self._metrics.publish_took(self._clock() - started_ms, envelope.id, self._wall_ms(), sampled_trace_id(envelope.body))
-            self._metrics.published(split_key(drafts[0].key)[0], [result.status for result in results])
+            self._metrics.published(split_key(drafts[0].key)[0], statuses)
         if self.outcomes is not None:
             self._record(drafts, results)
         raise_unless_taken(results, drafts, call.answers)
@@ -133,7 +134,7 @@ class ShardClient:
     async def _await_post(self, drafts: Sequence[Draft], call: PendingCall) -> list[ItemResult]:
         await call.done
         results = results_of(drafts, call)
-        if any(result.status == PUT_OFF for result in results):
+        if PUT_OFF in [result.status for result in results]:
             await self._schedule_deferred(drafts, call, results)
         return results
 

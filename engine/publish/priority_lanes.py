@@ -92,6 +92,8 @@ class PriorityLanes:
 
     def closed_ms(self, priority: int, tenant: str) -> float:
         """0 when the route takes records of this priority and tenant, else how long its backlog takes, or its oldest has waited."""
+        if tenant not in self._of_tenant:
+            return 0.0
         delay_ms = self.delay_ms(tenant)
         oldest = self._waiting[priority].first_of(tenant)
         if oldest is not None:

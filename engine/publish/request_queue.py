@@ -176,7 +176,7 @@ class RequestQueue:
         """A turn of the loop has passed: let the next requests be parsed."""
         self._turn_ends = False
         self._turn_left = _TURN_BYTES
-        for lane in self._lanes:
+        for lane in self._lanes if self._bytes_of else ():
             while lane and self._turn_left > 0:
                 turn, request = lane.pop_next()
                 self._left(request)

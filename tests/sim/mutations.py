@@ -330,7 +330,7 @@ def cold_numbers_below_a_read_are_forgotten() -> Any:
 # -- Delivery (PROTOCOL). ----------------------------------------------------------------------------------------------
 @mutation
 def a_retry_timer_is_lost() -> Any:
-    return patched(Delivery, "arms", lambda self, now_ms: self._unarmed.clear() or [])
+    return patched(Delivery, "arms", lambda self, now_ms: self.unarmed.clear() or [])
 
 
 @mutation
@@ -576,7 +576,7 @@ def a_topic_reaches_everybody() -> Any:
 
 def _everybody_is_behind(self: BroadcastStep, broadcasts: Any) -> None:
     if self._log.add(broadcasts):
-        self._urgent.update({key: mailbox for tenant in self._tenants.values() for key, mailbox in tenant.items()})
+        self.urgent.update({key: mailbox for tenant in self._tenants.values() for key, mailbox in tenant.items()})
 
 
 def _due_of_all_topics(self: BroadcastStep, mailbox: Mailbox, now_ms: int, count_max: int) -> Any:

@@ -334,7 +334,7 @@ class World:
                 del armed[key]
             self.core.delivery.due(due, self.now_ms)
             armed.update(self.core.delivery.arms(self.now_ms))
-            if not armed and not self.core.delivery.wants_timers:
+            if not armed and not self.core.delivery.unarmed:
                 self.now_ms = end_ms
         self.core.delivery.scheduler_reset(lambda _: True)
         return self.settle()

@@ -63,7 +63,7 @@ class Checkpoints:
 
     def wake(self) -> None:
         """Begin when the core has users that went offline."""
-        if self._core.mailbox_store.wants_spill:
+        if self._core.mailbox_store.urgent:
             self._spill_wanted.set()
 
     async def run(self) -> None:

@@ -60,7 +60,7 @@ class SchedulerLinks:
         self._spans = spans
         self._tasks: asyncio.TaskGroup
         self._callers: dict[int, tuple[LinkCaller, asyncio.Task[None]]] = {}
-        self._arms_scheduled = False
+        self.arming = False  # `arm_later` was called, and the timers are not sent yet
 
     def begin(self, tasks: asyncio.TaskGroup) -> None:
         """Open the links, whose tasks belong to this group."""
@@ -84,16 +84,15 @@ class SchedulerLinks:
         for scheduler, records in by_scheduler.items():
             self._callers[scheduler][0].send_all(records)
 
-    def wake(self) -> None:
+    def arm_later(self) -> None:
         """Send the retry timers that the core wants, `link_ack_pacing_ms` from now: most messages are acknowledged until then."""
-        if self._core.delivery.wants_timers and not self._arms_scheduled:
-            self._arms_scheduled = True
-            asyncio.get_running_loop().call_later(self._config.link_ack_pacing_ms / 1000, self._feed, self._arm)
+        self.arming = True
+        asyncio.get_running_loop().call_later(self._config.link_ack_pacing_ms / 1000, self._feed, self._arm)
 
     def _arm(self) -> None:
-        self._arms_scheduled = False
+        """Runs as an event: what is left is scheduled again by the look at the core that follows."""
+        self.arming = False
         self.send((partition_of(key), wire.Arm(key, at_ms)) for key, at_ms in self._core.delivery.arms(self._now_ms()))
-        self.wake()
 
     def follow(self, slot_map: SlotMap) -> None:
         """Keep a link to each scheduler of this slot map."""

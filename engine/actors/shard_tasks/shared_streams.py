@@ -65,7 +65,8 @@ class SharedStreams:
 
     def wake(self) -> None:
         """Begin when the core has something to write."""
-        if self._core.wants_hand_on:
+        core = self._core
+        if core.broadcast_audience.announcements or core.fired_timers.acting or core.mailbox_store.dead_letters:
             self._hand_on_wanted.set()
         if self._core.output.session_events:
             self._session_events_wanted.set()

@@ -56,9 +56,10 @@ class StorageReads:
 
     def wake(self) -> None:
         """Begin when the core has requests."""
-        if self._core.wants_fetch:
+        core = self._core
+        if core.page_wait.pages_wanted or core.mailbox_store.reads_wanted or core.fired_timers.doubted:
             self._wanted.set()
-        if self._core.inbox_requests.wants_reads:
+        if core.inbox_requests.reads_wanted:
             self._inbox_wanted.set()
 
     async def run(self) -> None:
@@ -83,7 +84,7 @@ class StorageReads:
                 core.pages_failed(keys)
                 raise
             self._flush()
-        if core.mailbox_store.wants_reads and self._links.queued_bytes > _SEND_BACKLOG_BYTES:
+        if core.mailbox_store.reads_wanted and self._links.queued_bytes > _SEND_BACKLOG_BYTES:
             await asyncio.sleep(_SEND_BACKLOG_S)
         elif reads := core.mailbox_store.take_reads_wanted(self._offline.ranges_max):
             try:

@@ -50,7 +50,7 @@ class UserErasure:
 
     def wake(self) -> None:
         """Begin when the core has erased users."""
-        if self._core.user_requests.wants_erasure:
+        if self._core.user_requests.erasing:
             self._wanted.set()
 
     async def run(self) -> None:

@@ -95,8 +95,8 @@ class BroadcastStep:
         self._tenants: dict[str, dict[str, Mailbox]] = {}  # connected mailboxes
         self._members: dict[tuple[str, str], dict[str, Mailbox]] = {}  # of them, by tenant and topic
         self._topics: dict[str, frozenset[str]] = {}  # key -> where the mailbox is in `_members`; only those with topics
-        self._behind: dict[str, Mailbox] = {}
-        self._urgent: dict[str, Mailbox] = {}  # those of them for which an entry of more than low priority came
+        self.behind: Final[dict[str, Mailbox]] = {}
+        self.urgent: Final[dict[str, Mailbox]] = {}  # those of them for which an entry of more than low priority came
         self.full: set[str] = set()
         self._asleep: dict[str, tuple[int, Mailbox]] = {}  # until when
         self._wakes: list[tuple[int, str]] = []  # a heap of (when, key); an entry of a mailbox that was woken before is outdated
@@ -105,7 +105,7 @@ class BroadcastStep:
 
     def wants_commit(self, *, low: bool, high: bool) -> bool:
         """Whether a mailbox is behind: with `low` any, with `high` one that an entry of more than low priority concerns."""
-        return bool((high and self._urgent) or (low and self._behind))
+        return bool((high and self.urgent) or (low and self.behind))
 
     # -- Connections. -------------------------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class BroadcastStep:
         due = self._due(mailbox, now_ms, 1)
         if not due:
             return False
-        self._behind[mailbox.key] = mailbox
+        self.behind[mailbox.key] = mailbox
         return not self._quiet_until(mailbox, now_ms) or due[0].envelope.priority == HIGH
 
     def rejoined(self, mailbox: Mailbox, connection: Attachment, topics: Sequence[str], now_ms: int) -> None:
@@ -132,15 +132,15 @@ class BroadcastStep:
         connection.topics = tuple(topics)
         self._enlist(mailbox)
         if self._due(mailbox, now_ms, 1):
-            self._behind[mailbox.key] = mailbox
+            self.behind[mailbox.key] = mailbox
 
     def detached(self, mailbox: Mailbox) -> None:
         """A connection of the mailbox ended."""
         key = mailbox.key
         if not mailbox.connections:
             self._even(mailbox)
-            self._behind.pop(key, None)
-            self._urgent.pop(key, None)
+            self.behind.pop(key, None)
+            self.urgent.pop(key, None)
             self.full.discard(key)
             self._asleep.pop(key, None)
             tenant = split_key(key)[0]
@@ -155,7 +155,7 @@ class BroadcastStep:
         """The mailbox's topics have changed."""
         if mailbox.connections:
             self._enlist(mailbox)
-            self._behind[mailbox.key] = mailbox
+            self.behind[mailbox.key] = mailbox
 
     @property
     def next_ms(self) -> int | None:
@@ -170,12 +170,12 @@ class BroadcastStep:
             sleeper = self._asleep.get(key)
             if sleeper is not None and sleeper[0] == until_ms:
                 del self._asleep[key]
-                self._behind[key] = sleeper[1]
+                self.behind[key] = sleeper[1]
 
     def wake(self, mailbox: Mailbox) -> None:
         """The user's profile has changed."""
         if self._asleep.pop(mailbox.key, None) is not None:
-            self._behind[mailbox.key] = mailbox
+            self.behind[mailbox.key] = mailbox
 
     def _sleep(self, mailbox: Mailbox, until_ms: int) -> None:
         """Mark the mailbox as asleep. It may sleep and wake any number of times: with mostly outdated entries the heap is rebuilt."""
@@ -193,11 +193,11 @@ class BroadcastStep:
     def settled(self, mailbox: Mailbox) -> None:
         """Messages of the mailbox were acknowledged: a full one continues when half of its window is free."""
         if mailbox.key in self.full and mailbox.pending_count() <= self._pending_max // 2:
-            self._behind[mailbox.key] = mailbox
+            self.behind[mailbox.key] = mailbox
 
     def _even(self, mailbox: Mailbox) -> None:
         key = mailbox.key
-        if not any(key in some for some in (self._behind, self._urgent, self.full, self._asleep, self._taking)):
+        if not any(key in some for some in (self.behind, self.urgent, self.full, self._asleep, self._taking)):
             mailbox.log_pos = self._log.head
 
     def _enlist(self, mailbox: Mailbox) -> None:
@@ -224,12 +224,12 @@ class BroadcastStep:
         """Take in entries of the log, ascending: connected mailboxes that they concern are behind."""
         for broadcast in self._log.add(broadcasts):
             if concerned := self._concerned(broadcast.tenant, broadcast.topic):
-                (self._behind if broadcast.envelope.priority == LOW else self._urgent).update(concerned)
+                (self.behind if broadcast.envelope.priority == LOW else self.urgent).update(concerned)
 
     def lose(self, tenant: str, topic: str, pos: int) -> None:
         """A retained entry has left the log, up to which it was read. Who is connected and has not been offered it is behind."""
         if self._log.lose(tenant, topic, pos) and pos > self._log.head and (concerned := self._concerned(tenant, topic)):
-            self._behind.update(concerned)
+            self.behind.update(concerned)
 
     def _concerned(self, tenant: str, topic: str) -> dict[str, Mailbox] | None:
         """Connected mailboxes."""
@@ -284,9 +284,9 @@ class BroadcastStep:
         taken: list[Adoption] = []
         left = self._adopt_max
         if high:
-            left = self._take_from(self._urgent, taken, left, now_ms)
+            left = self._take_from(self.urgent, taken, left, now_ms)
         if low:
-            self._take_from(self._behind, taken, left, now_ms)
+            self._take_from(self.behind, taken, left, now_ms)
         return taken
 
     def _take_from(self, behind: dict[str, Mailbox], taken: list[Adoption], left: int, now_ms: int) -> int:
@@ -351,7 +351,7 @@ class BroadcastStep:
         self._taking.clear()
         for adoption in adoptions:
             if adoption.mailbox.connections:
-                self._behind[adoption.mailbox.key] = adoption.mailbox
+                self.behind[adoption.mailbox.key] = adoption.mailbox
 
 
 def _is_live(broadcast: Broadcast, mailbox: Mailbox, now_ms: int) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -36,7 +36,7 @@ from engine.core.commit.policy_step import (
 from engine.core.commit.subscription_step import SubscriptionChange
 from engine.core.commit.user_step import UserChange, apply_note
 from engine.core.commit.window_step import ALONE, Events, WindowStep, apply_window
-from engine.core.journal.journal_records import Decided, Handled, Released, StoredMessage, Topics, message_of
+from engine.core.journal.journal_records import Decided, Handled, Record, Released, StoredMessage, Topics, message_of
 from engine.core.mailbox.aggregation_window import in_digest
 from engine.core.mailbox.conflation import DEFAULTS, ConflationLimits, decide, remember
 from engine.core.mailbox.mailbox import Mailbox
@@ -93,8 +93,26 @@ class Group(Struct):
     released: Released | None = None  # slots that are handed over
     posts: list[Pending] = []  # that the records are the effect of
     conflated: int = 0  # messages that supersede older ones
+    only_messages: bool = True  # every record is a StoredMessage
     decisions: Mapping[tuple[str, str, str], int] = {}  # of the contact policy, see `PolicyStep.decisions`
 
+    @property
+    def has_riders(self) -> bool:
+        """Whether the group carries anything but posts and settlements."""
+        return bool(self.adoptions or self.changes or self.closing or self.notes or self.released)
+
+
+class Riders(NamedTuple):
+    """What a group carries beside posts and settlements, as in `Group`."""
+
+    adoptions: Sequence[Adoption] = ()
+    changes: Sequence[SubscriptionChange] = ()
+    closing: Sequence[Mailbox] = ()
+    notes: Sequence[UserChange] = ()
+    released: Released | None = None
+
+
+NO_RIDERS: Final = Riders()
 
 NOBODY_CONNECTED: Final = "nobody is connected and retain is false"
 """Why a post is suppressed that the policy does not decide about, and of which nothing is stored."""
@@ -131,19 +149,28 @@ class GroupBuilder:
         self.immediate: list[Answer] = []
         self._group = group
         self._mailboxes = mailboxes
-        self._conflation = rules.conflation
-        self._digest_ms = rules.policy_limits.digest_ms
+        self._rules = rules
         self._now_ms = now_ms
         self._heads: dict[str, int] = {}  # mailbox key -> newest number given
         self._outcomes: dict[tuple[str, str], Outcome] = {}
         self._newest: dict[tuple[str, str], Collapsing] = {}  # by (mailbox key, collapse key)
-        self._policy = PolicyStep(rules.zone_of, rules.policy_limits.counted_max, now_ms)
-        self._windows = WindowStep(group.records, self._heads, rules.windows_max, now_ms, self._policy)
+        self._judging: tuple[PolicyStep, WindowStep] | None = None
+
+    def _judges(self) -> tuple[PolicyStep, WindowStep]:
+        """The steps that decide about special posts, made with the first of them: most groups have none."""
+        if self._judging is None:
+            group, rules = self._group, self._rules
+            group.only_messages = False
+            policy = PolicyStep(rules.zone_of, rules.policy_limits.counted_max, self._now_ms)
+            self._judging = policy, WindowStep(group.records, self._heads, rules.windows_max, self._now_ms, policy)
+            group.decisions = policy.decisions
+        return self._judging
 
     def close_windows(self) -> None:
         """Close the windows that are due. Before any post is added, so that what they send is numbered first."""
+        _, windows = self._judges()
         for mailbox in self._group.closing:
-            self._windows.close_due(mailbox)
+            windows.close_due(mailbox)
 
     def add(self, posts: Iterable[Pending]) -> None:
         """Decide about each post, in this order, and number those that are delivered."""
@@ -186,14 +213,19 @@ class GroupBuilder:
     def finish(self) -> bool:
         """Number the adopted broadcasts and encode the payload. False when there is nothing to write."""
         group = self._group
-        group.decisions = self._policy.decisions
-        if not (group.records or group.handled or group.adoptions or group.changes or group.notes or group.released):
+        records: list[Record] = [*group.records]
+        if group.adoptions:
+            records += number(group.adoptions, self._heads, self._now_ms)
+        if group.changes:
+            records += [Topics(change.mailbox.key, change.topics) for change in group.changes]
+        if group.notes:
+            records += [note.record for note in group.notes]
+        records += group.handled
+        if group.released is not None:
+            records.append(group.released)
+        if not records and not group.adoptions:
             return False
-        adopted = number(group.adoptions, self._heads, self._now_ms)
-        topics = [Topics(change.mailbox.key, change.topics) for change in group.changes]
-        notes = (note.record for note in group.notes)
-        released = () if group.released is None else (group.released,)
-        group.payload = FORMAT_VERSION + _encoder.encode([*group.records, *adopted, *topics, *notes, *group.handled, *released])
+        group.payload = FORMAT_VERSION + _encoder.encode(records)
         return True
 
     def _take_effect(self, pending: Pending, identity: tuple[str, str], seq: int, reason: str = "") -> None:
@@ -213,48 +245,48 @@ class GroupBuilder:
         Returns the number that it gets, and the verdict by which it goes into the inbox only, None to deliver it; the number is 0 when it
         gets none, and then its answer and records are collected.
         """
-        post = pending.post
+        post, (policy, windows) = pending.post, self._judges()
         envelope, facts, digested, inboxed = post.envelope, None, None, None
         if pending.unmet is not None:
             self._reject(pending, identity, Verdict(Decision.SUPPRESS, (Reason(pending.unmet.reason, pending.unmet.detail),)))
             return 0, None
         if envelope.policy_terms is not None or mailbox.user_state is not None:
             facts = facts_of(envelope)
-            verdict = self._policy.message(mailbox, facts, held=self._windows.holds(mailbox, envelope))
+            verdict = policy.message(mailbox, facts, held=windows.holds(mailbox, envelope))
             if verdict is not None and verdict.decision is Decision.DIGEST:
-                digested, envelope = verdict, in_digest(envelope, self._digest_ms)
+                digested, envelope = verdict, in_digest(envelope, self._rules.policy_limits.digest_ms)
             elif verdict is not None and verdict.decision is Decision.INBOX:
                 inboxed = verdict
             elif verdict is not None and verdict.decision is not Decision.DELIVER:
                 self._reject(pending, identity, verdict)
                 return 0, None
-        merged = ALONE if envelope.merge is None else self._windows.offer(mailbox, envelope, post.expires_ms, pending.timer)
+        merged = ALONE if envelope.merge is None else windows.offer(mailbox, envelope, post.expires_ms, pending.timer)
         if merged.status == DUPLICATE:
             self.immediate.append(Answer(pending, DUPLICATE, merged.seq))
             return 0, None
         if merged.status == MERGED:
             self._take_effect(pending, identity, 0)
             if digested is not None:
-                self._group.records.append(self._policy.decided(post.key, post.envelope, digested, merged.until_ms))
+                self._group.records.append(policy.decided(post.key, post.envelope, digested, merged.until_ms))
             self._group.answers.append(Answer(pending, MERGED, 0, f"window until {merged.until_ms}"))
             return 0, None
         if facts is not None and inboxed is None:
-            self._policy.delivered(mailbox, facts)
+            policy.delivered(mailbox, facts)
         seq = self._heads[post.key] = self._heads.get(post.key, mailbox.head) + 1
         return seq, inboxed
 
     def _put_into_inbox(self, pending: Pending, identity: tuple[str, str], seq: int, verdict: Verdict) -> None:
         """Number a message that goes into the inbox only. It supersedes none of its collapse key: those were to be sent."""
-        post = pending.post
+        post, (policy, _) = pending.post, self._judges()
         self._take_effect(pending, identity, seq)
         stored = StoredMessage(post.key, seq, post.envelope, post.expires_ms, self._now_ms, 0, pending.timer, inbox_only=True)
-        self._group.records += [self._policy.decided(post.key, post.envelope, verdict), stored]
+        self._group.records += [policy.decided(post.key, post.envelope, verdict), stored]
         self._group.answers.append(Answer(pending, ACCEPTED, seq, reason_text(verdict)))
 
     def _reject(self, pending: Pending, identity: tuple[str, str], verdict: Verdict) -> None:
         """Suppress or defer a post: the verdict is journalled with the group, and answered once that is committed."""
-        post, reason, answers = pending.post, reason_text(verdict), self._group.answers
-        self._group.records.append(self._policy.decided(post.key, post.envelope, verdict))
+        post, reason, answers, (policy, _) = pending.post, reason_text(verdict), self._group.answers, self._judges()
+        self._group.records.append(policy.decided(post.key, post.envelope, verdict))
         if verdict.decision is Decision.DEFER:
             answers.append(Answer(pending, DEFERRED, 0, reason, until_ms=verdict.until_ms))
             return
@@ -266,7 +298,7 @@ class GroupBuilder:
         envelope = stored.envelope
         collapse = envelope.collapse
         older = self._newest.get((stored.key, collapse)) or mailbox.collapsing.get(collapse)
-        verdict = decide(mailbox, older, envelope.priority, envelope.retain, self._conflation)
+        verdict = decide(mailbox, older, envelope.priority, envelope.retain, self._rules.conflation)
         stored.supersedes, stored.count = verdict.supersedes, verdict.count
         self._group.conflated += verdict.supersedes > 0
         if verdict.count > 1:
@@ -278,6 +310,7 @@ class PostQueue:
     """Posts that wait for the journal, in one queue per priority, and the group that is being appended.
 
     `mailboxes` must hold the key of every post that is added. `bytes` is the memory of these posts, those of the current group included.
+    `lanes` are the queues: the shard looks into them for whether anything waits.
     """
 
     def __init__(
@@ -294,24 +327,24 @@ class PostQueue:
         self._conflation = conflation
         self._policy_limits = policy_limits
         self._rules = GroupRules(conflation, windows_max, policy_limits, zone_of)
-        self._lanes: tuple[deque[tuple[Pending, int]], ...] = tuple(deque() for _ in PRIORITIES)
+        self.lanes: tuple[deque[tuple[Pending, int]], ...] = tuple(deque() for _ in PRIORITIES)
         self._number = 0
         self._group_bytes = 0
         self.bytes = 0
         self.group: Group | None = None
 
     def __len__(self) -> int:
-        return sum(map(len, self._lanes))
+        return sum(map(len, self.lanes))
 
     def add(self, pending: Pending, now_ms: int) -> None:
         """Append a post; its mailbox is in memory."""
         envelope = pending.post.envelope
-        self._lanes[envelope.priority].append((pending, now_ms))
+        self.lanes[envelope.priority].append((pending, now_ms))
         self.bytes += len(envelope.body) + MESSAGE_BYTES
 
     def busy(self) -> set[str]:
         """Keys of the mailboxes with waiting posts or with records in the current group. These must stay in memory."""
-        keys = {pending.post.key for lane in self._lanes for pending, _ in lane}
+        keys = {pending.post.key for lane in self.lanes for pending, _ in lane}
         if self.group is not None:
             keys.update(record.key for record in self.group.records)
             keys.update(mailbox.key for mailbox in self.group.closing)
@@ -323,7 +356,7 @@ class PostQueue:
     @property
     def oldest_ms(self) -> int:
         """When the oldest waiting post arrived; 0 when none waits."""
-        return min((lane[0][1] for lane in self._lanes if lane), default=0)
+        return min((lane[0][1] for lane in self.lanes if lane), default=0)
 
     def build(
         self,
@@ -331,30 +364,27 @@ class PostQueue:
         records_max: int,
         bytes_max: int,
         now_ms: int,
-        adoptions: Sequence[Adoption] = (),
-        changes: Sequence[SubscriptionChange] = (),
-        closing: Sequence[Mailbox] = (),
-        notes: Sequence[UserChange] = (),
-        released: Released | None = None,
+        riders: Riders = NO_RIDERS,
     ) -> tuple[Group | None, list[Answer]]:
         """The next group, and answers that need no commit. `None` when there is nothing to write."""
         assert self.group is None, "one group at a time"
         taken: list[Pending] = []
         size = 0
-        for lane in self._lanes:
+        for lane in self.lanes:
             while lane and len(taken) < records_max and size < bytes_max:
                 pending = lane.popleft()[0]
                 size += len(pending.post.envelope.body) + MESSAGE_BYTES
                 taken.append(pending)
         self._group_bytes = size
         self._number += 1
-        group = Group(self._number, b"", [], [], [], [], list(handled), [], adoptions, changes, closing, notes, released)
+        group = Group(self._number, b"", [], [], [], [], list(handled), [], *riders)
         return self._assemble(taken, group, now_ms)
 
     def _assemble(self, posts: Iterable[Pending], group: Group, now_ms: int) -> tuple[Group | None, list[Answer]]:
         """Add the posts to a group that already holds all other records."""
         builder = GroupBuilder(group, self._mailboxes, self._rules, now_ms)
-        builder.close_windows()
+        if group.closing:
+            builder.close_windows()
         builder.add(posts)
         if builder.finish():
             self.group = group
@@ -383,7 +413,7 @@ class PostQueue:
             answers.append(repeated(pending, seq, digest, "" if pending.timer else timer))
         posts = {id(pending) for pending in group.posts}
         followers = [answer.pending for answer in group.answers if id(answer.pending) not in posts]
-        riders = group.adoptions, group.changes, group.closing, group.notes, group.released
+        riders = Riders(group.adoptions, group.changes, group.closing, group.notes, group.released)
         again = Group(group.number, b"", [], [], [], [], group.handled, [], *riders)
         rebuilt, at_once = self._assemble([*left, *followers], again, now_ms)
         return rebuilt, answers + at_once
@@ -414,8 +444,8 @@ class PostQueue:
 
     def drop_waiting(self) -> list[Pending]:
         """Remove and return all waiting posts, to be answered "unavailable"."""
-        dropped = [pending for lane in self._lanes for pending, _ in lane]
-        for lane in self._lanes:
+        dropped = [pending for lane in self.lanes for pending, _ in lane]
+        for lane in self.lanes:
             lane.clear()
         self.bytes = self._group_bytes
         return dropped

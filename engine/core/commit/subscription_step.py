@@ -12,6 +12,7 @@ Subscribing again keeps the first position, so a request repeated because its an
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from msgspec import Struct
 
@@ -39,18 +40,15 @@ class SubscriptionStep:
 
     def __init__(self, topics_max: int) -> None:
         self._topics_max = topics_max
-        self._waiting: list[tuple[str, Subscribe, Mailbox]] = []
+        self.waiting: Final[list[tuple[str, Subscribe, Mailbox]]] = []
         self._waiting_keys: set[str] = set()  # of the mailboxes in `_waiting`
         self._undecided: list[tuple[str, Subscribed]] = []  # of a group that is being rolled back
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     def ask(self, mailbox: Mailbox, session: str, record: Subscribe) -> Subscribed | None:
         """Take a request for a mailbox in memory. Returns the answer, or `None` when a group has to be durable first."""
         # Behind a request that waits, the topics are not final: what changes nothing now may undo that one.
         if mailbox.key in self._waiting_keys or _changes(record, mailbox.topics):
-            self._waiting.append((session, record, mailbox))
+            self.waiting.append((session, record, mailbox))
             self._waiting_keys.add(mailbox.key)
             return None
         return Subscribed(record.ref, OK, sorted(mailbox.topics))
@@ -95,7 +93,8 @@ class SubscriptionStep:
         return undecided
 
     def _take_waiting(self) -> list[tuple[str, Subscribe, Mailbox]]:
-        waiting, self._waiting = self._waiting, []
+        waiting = self.waiting.copy()
+        self.waiting.clear()
         self._waiting_keys.clear()
         return waiting
 

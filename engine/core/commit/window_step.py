@@ -35,19 +35,14 @@ Events = list[StoredMessage | Counted | Ended | Extended | Decided]
 
 
 class WindowCloser:
-    """Tracks when the windows of these mailboxes end."""
+    """Tracks when the windows of these mailboxes end. `due`: the mailboxes with windows that have ended."""
 
     def __init__(self, mailboxes: Mapping[str, Mailbox]) -> None:
         self._mailboxes = mailboxes
         self._heap: list[tuple[int, str]] = []
         self._armed: dict[str, int] = {}  # key -> its valid entry in the heap; others are outdated
-        self._due: dict[str, Mailbox] = {}
+        self.due: Final[dict[str, Mailbox]] = {}
         self._left: Collection[int] = ()
-
-    @property
-    def wants_commit(self) -> bool:
-        """Whether a window is due."""
-        return bool(self._due)
 
     @property
     def next_ms(self) -> int | None:
@@ -64,12 +59,13 @@ class WindowCloser:
     def leave(self, slots: Collection[int]) -> None:
         """Close no more windows of these slots: their next owner does."""
         self._left = slots
-        self._due = {key: mailbox for key, mailbox in self._due.items() if slot_of(key) not in slots}
+        for key in [key for key in self.due if slot_of(key) in slots]:
+            del self.due[key]
 
     def forget(self, key: str) -> None:
         """The mailbox leaves memory."""
         self._armed.pop(key, None)
-        self._due.pop(key, None)
+        self.due.pop(key, None)
 
     def tick(self, now_ms: int) -> None:
         """Find the windows that have ended by now."""
@@ -83,7 +79,7 @@ class WindowCloser:
             if mailbox is None or mailbox.windows is None or (self._left and slot_of(key) in self._left):
                 continue
             if 0 < mailbox.windows.next_ms <= now_ms:
-                self._due[key] = mailbox
+                self.due[key] = mailbox
             else:
                 self.watch(mailbox)
 
@@ -92,9 +88,9 @@ class WindowCloser:
         each after the group, whatever its outcome."""
         taken: list[Mailbox] = []
         count = size = 0
-        while self._due and count < windows_max and size < bytes_max:
-            key = next(iter(self._due))
-            mailbox = self._due.pop(key)
+        while self.due and count < windows_max and size < bytes_max:
+            key = next(iter(self.due))
+            mailbox = self.due.pop(key)
             taken.append(mailbox)
             if mailbox.windows is not None:
                 due = mailbox.windows.due(now_ms)

@@ -45,7 +45,7 @@ class Memory:
     @property
     def bytes(self) -> int:
         """Bytes of memory of mailboxes and their messages."""
-        return self.bytes_in - self.bytes_out + self.messages * MESSAGE_BYTES
+        return self.bytes_in - self.bytes_out + (self.messages_in - self.messages_out) * MESSAGE_BYTES
 
     @property
     def freed_bytes(self) -> int:

@@ -11,6 +11,8 @@ refused publishers retry after the time in their answer, and schedulers fire ref
 
 from __future__ import annotations
 
+from collections.abc import Sized
+
 from engine.core.commit.group import Answer, Pending, PostQueue, repeated
 from engine.core.model.constants import PRIORITIES
 from engine.core.shard.delivery import Delivery
@@ -50,7 +52,7 @@ class Admission:
         self._delivery = delivery
         self._post_queue = post_queue
         self._page_wait = page_wait
-        self._user_requests = user_requests
+        self._waiting: tuple[Sized, ...] = (*post_queue.lanes, user_requests.waiting)
         self._counters = output.counters
         self._full = False
         self.open = True  # to every priority, at the last check
@@ -58,7 +60,7 @@ class Admission:
     @property
     def waiting(self) -> int:
         """Number of posts and questions that wait for their page or their commit."""
-        return len(self._post_queue) + self._page_wait.count + len(self._user_requests)
+        return sum(map(len, self._waiting)) + self._page_wait.count
 
     @property
     def busy(self) -> bool:
@@ -77,10 +79,10 @@ class Admission:
 
     def look(self) -> None:
         """Check the limits that hold for every priority, and set `open`. Call before a batch."""
-        limits, waiting = self._limits, self.waiting
+        limits, waiting, memory = self._limits, self.waiting, self._mailbox_store.memory
         self._full = (
             waiting >= limits.posts_pending_max
-            or waiting + self._mailbox_store.memory.messages >= limits.memory_messages_max
+            or waiting + memory.messages_in - memory.messages_out >= limits.memory_messages_max
             or self.bytes >= limits.memory_bytes_max
         )
         self.open = not self._full and self.pressure.level < 2

@@ -10,6 +10,7 @@ low-priority broadcasts stay in the log, at no cost and without loss; more urgen
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -42,12 +43,12 @@ class BroadcastAudience:
     ) -> None:
         self.log: BroadcastMirror = mailbox_store.log
         self.storage_away = False
-        self._subscriptions = SubscriptionStep(limits.topics_per_user_max)
+        self.subscriptions = SubscriptionStep(limits.topics_per_user_max)
         self._mailbox_store = mailbox_store
         self._broadcast_step = broadcast_step
         self._delivery = delivery
         self._output = output
-        self.announcements: list[Announcement] = []
+        self.announcements: Final[list[Announcement]] = []
         self._offline_max = limits.offline_max
 
     def read(self, broadcasts: Iterable[Broadcast], reached: int, first: int) -> None:
@@ -84,7 +85,8 @@ class BroadcastAudience:
 
     def take_announcements(self) -> list[Announcement]:
         """Remove and return the broadcasts to append to the log; answer with `ShardCore.announced`."""
-        taken, self.announcements = self.announcements, []
+        taken = self.announcements.copy()
+        self.announcements.clear()
         return taken
 
     def subscribe(self, mailbox: Mailbox, session: str, record: Subscribe) -> None:
@@ -92,21 +94,20 @@ class BroadcastAudience:
         if self.storage_away:
             answer: Subscribed | None = Subscribed(record.ref, UNAVAILABLE, [])
         else:
-            answer = self._subscriptions.ask(mailbox, session, record)
+            answer = self.subscriptions.ask(mailbox, session, record)
         if answer is not None:
             self._output.to_edges.append((session, answer))
 
-    def wants_commit(self, *, low: bool, high: bool) -> bool:
-        """Whether a group has something to commit; `low` and `high` admit broadcasts of low priority and more urgent ones."""
-        return bool(len(self._subscriptions)) or self._broadcast_step.wants_commit(low=low, high=high)
-
     def busy(self) -> set[str]:
         """Keys of the mailboxes with waiting requests."""
-        return self._subscriptions.busy()
+        return self.subscriptions.busy()
 
     def take(self, now_ms: int, *, low: bool, high: bool) -> tuple[Sequence[Adoption], Sequence[SubscriptionChange]]:
-        """Remove and return the adoptions and subscription changes of the next group; `low` and `high` as in `wants_commit`."""
-        changes, told = self._subscriptions.take(self.log.head)
+        """Remove and return the adoptions and subscription changes of the next group.
+
+        `low` and `high` admit broadcasts of low priority and more urgent ones.
+        """
+        changes, told = self.subscriptions.take(self.log.head)
         self._output.to_edges.extend(told)
         adoptions = self._broadcast_step.take(now_ms, low=low, high=high)
         for mailbox, messages in self._broadcast_step.expired:
@@ -133,9 +134,9 @@ class BroadcastAudience:
         """Undo a group because storage is unavailable; it is to be rolled back there. Until `storage_back` nothing is taken."""
         self.storage_away = True
         self._broadcast_step.refused(adoptions)
-        self._output.to_edges.extend(self._subscriptions.refused(changes))
+        self._output.to_edges.extend(self.subscriptions.refused(changes))
 
     def storage_back(self) -> None:
         """Resume: storage answers again, and the refused group is rolled back."""
         self.storage_away = False
-        self._output.to_edges.extend(self._subscriptions.rolled_back())
+        self._output.to_edges.extend(self.subscriptions.rolled_back())

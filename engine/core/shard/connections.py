@@ -18,7 +18,7 @@ A nack by HTTP (`Refuse`) has no connection: `~ref`, a negative number, stands i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -98,7 +98,7 @@ class Connections:
         self.data_epoch = data_epoch
         self._sessions: dict[str, dict[int, tuple[Mailbox, Attachment]]] = {}
         self._paths: dict[str, EdgeRoundTrip] = {}  # by link session
-        self._acked: dict[str, Mailbox] = {}  # with settlements that no group carries yet
+        self.acked: Final[dict[str, Mailbox]] = {}  # with settlements that no group carries yet
         self._acked_since_ms = 0
         self._refused: dict[str, list[int]] = {}  # of these mailboxes: what left the inbox as a dead letter
         self._nack_queue = NackQueue(mailbox_store, limits.window)
@@ -251,7 +251,7 @@ class Connections:
             self._session_event(OFFLINE, mailbox.key, Client(), now_ms, 1000, online=False)
         self._nack_queue.discard(mailbox)
         self._output.to_edges.extend((session, SettledRecord(~number)) for session, number in self._take_refusals({mailbox.key}))
-        self._acked.pop(mailbox.key, None)
+        self.acked.pop(mailbox.key, None)
         self._refused.pop(mailbox.key, None)
 
     def release(self, slots: Container[int], mailboxes: Collection[Mailbox], version: int) -> None:
@@ -279,7 +279,7 @@ class Connections:
     def forget(self, keys: Iterable[str]) -> None:
         """Settlements of these mailboxes need no group: their pages have them."""
         for key in keys:
-            self._acked.pop(key, None)
+            self.acked.pop(key, None)
             self._refused.pop(key, None)
 
     def rejoin(self, session: str, record: Rejoin, now_ms: int) -> None:
@@ -357,7 +357,7 @@ class Connections:
         self.settled(mailbox, mailbox.settle(seqs, None, now_ms, self._limits.retry), None, now_ms)
 
     def settled(self, mailbox: Mailbox, settled: Settlement, by: Attachment | None, now_ms: int, client_ms: int = 0) -> None:
-        self._acked[mailbox.key] = mailbox
+        self.acked[mailbox.key] = mailbox
         if not self._acked_since_ms:
             self._acked_since_ms = now_ms
         self._delivery.settled(mailbox, settled, by, now_ms, client_ms)
@@ -446,20 +446,15 @@ class Connections:
 
     def handled_due(self, now_ms: int) -> bool:
         """Whether the oldest settlement has waited `ack_journal_ms`, and is due for a group of its own."""
-        return bool(self._acked) and now_ms - self._acked_since_ms >= self._limits.ack_journal_ms
-
-    @property
-    def acked_keys(self) -> Set[str]:
-        """Keys of the mailboxes with settlements that no group carries yet."""
-        return self._acked.keys()
+        return bool(self.acked) and now_ms - self._acked_since_ms >= self._limits.ack_journal_ms
 
     def take_handled(self) -> list[Handled]:
         """Removes and returns the settlements, for the next group; to be given back by `handled_again` if it is refused."""
         handled = []
-        for key, mailbox in self._acked.items():
+        for key, mailbox in self.acked.items():
             floor, acked = settled_numbers(mailbox)
             handled.append(Handled(key, floor, acked, refused=self._refused.pop(key, [])))
-        self._acked.clear()
+        self.acked.clear()
         self._acked_since_ms = 0
         return handled
 
@@ -469,7 +464,7 @@ class Connections:
         for record in handled:
             if record.refused:
                 self._refused.setdefault(record.key, []).extend(record.refused)
-        self._acked.update((record.key, mailboxes[record.key]) for record in handled if record.key in mailboxes)
+        self.acked.update((record.key, mailboxes[record.key]) for record in handled if record.key in mailboxes)
 
 
 def _client(connection: Attachment) -> Client:

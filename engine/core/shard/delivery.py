@@ -37,7 +37,7 @@ class Delivery:
         self._mailbox_store = mailbox_store
         self._limits = limits
         self._send_limits = SendLimits(limits.window, limits.window_bytes, limits.deliver_bytes_max)
-        self._unarmed: dict[str, tuple[Mailbox, int]] = {}  # since when, oldest first
+        self.unarmed: Final[dict[str, tuple[Mailbox, int]]] = {}  # mailboxes without a retry timer, since when, oldest first
         self.hold_low = False
         self.held: dict[str, Mailbox] = {}
         self._bodies: dict[str, BodyCache] = {}  # by link session: the bodies that its edge caches
@@ -53,7 +53,7 @@ class Delivery:
     def watch(self, mailbox: Mailbox, now_ms: int) -> None:
         """Arm a retry timer for the mailbox, which has messages in flight, when the time comes."""
         if not mailbox.timer_ms:
-            self._unarmed.setdefault(mailbox.key, (mailbox, now_ms))
+            self.unarmed.setdefault(mailbox.key, (mailbox, now_ms))
 
     def settled(self, mailbox: Mailbox, settled: Settlement, by: Attachment | None, now_ms: int, client_ms: int = 0) -> None:
         """After an acknowledgement: revoke its messages on other connections, and send what the windows have room for now.
@@ -145,7 +145,7 @@ class Delivery:
         if sendable.expired:
             self._output.expired(mailbox, sendable.expired, now_ms)
         if sendable.parts and connection.retries and not mailbox.timer_ms:
-            self._unarmed.setdefault(mailbox.key, (mailbox, now_ms))
+            self.unarmed.setdefault(mailbox.key, (mailbox, now_ms))
         if sendable.load_from:
             self._mailbox_store.want_read(mailbox, sendable.load_from, self._limits.window)
         if sendable.held:
@@ -192,7 +192,7 @@ class Delivery:
             self._to_edges.append((session, Shared(body.pos, bytes(body))))
 
     def arms(self, now_ms: int) -> list[tuple[str, int]]:
-        """Returns the retry timers to arm now, as (mailbox key, wall-clock ms). To be called every pacing interval while `wants_timers`.
+        """Returns the retry timers to arm now, as (mailbox key, wall-clock ms). To be called every pacing interval while any is `unarmed`.
 
         A timer is armed at most `ARM_AHEAD_MS` before it fires, so messages acknowledged before that cost none.
         """
@@ -200,15 +200,15 @@ class Delivery:
         due_since_ms = now_ms - max(retry.first_ms - ARM_AHEAD_MS, 0)  # a mailbox watched since later cannot be that close to its retry
         arms = []
         candidates: list[tuple[str, Mailbox]] = []
-        for key, (mailbox, since_ms) in self._unarmed.items():
+        for key, (mailbox, since_ms) in self.unarmed.items():
             if since_ms > due_since_ms:
                 break
             candidates.append((key, mailbox))
         for key, mailbox in candidates:
-            del self._unarmed[key]
+            del self.unarmed[key]
             at_ms = mailbox.next_retry_ms(now_ms, retry)
             if at_ms > now_ms + ARM_AHEAD_MS:
-                self._unarmed[key] = (mailbox, now_ms)
+                self.unarmed[key] = (mailbox, now_ms)
             elif at_ms:
                 mailbox.timer_ms = at_ms
                 arms.append((key, at_ms))
@@ -217,20 +217,15 @@ class Delivery:
     def forget(self, keys: Iterable[str]) -> None:
         """These mailboxes leave memory."""
         for key in keys:
-            self._unarmed.pop(key, None)
+            self.unarmed.pop(key, None)
             self.held.pop(key, None)
-
-    @property
-    def wants_timers(self) -> bool:
-        """Whether a mailbox waits for its retry timer to be armed."""
-        return bool(self._unarmed)
 
     def scheduler_reset(self, holds: Callable[[str], bool]) -> None:
         """A scheduler restarted and lost its volatile timers, those of the keys for which `holds` is true: arm them again."""
         for key, mailbox in self._mailbox_store.mailboxes.items():
             if mailbox.timer_ms and holds(key):
                 mailbox.timer_ms = 0
-                self._unarmed[key] = (mailbox, 0)
+                self.unarmed[key] = (mailbox, 0)
 
     def due(self, keys: Iterable[str], now_ms: int) -> None:
         """Retry timers of these mailboxes fired: send overdue messages again, but those that used up their tries."""

@@ -66,8 +66,8 @@ class FiredTimers:
     def __init__(self, postponed_max: int, output: ShardOutput) -> None:
         self._postponed_max = postponed_max
         self._output = output
-        self.doubted: list[Doubt] = []  # to be looked up
-        self.acting: list[Timer] = []  # whose actions are to be appended to the streams of their targets
+        self.doubted: Final[list[Doubt]] = []  # to be looked up
+        self.acting: Final[list[Timer]] = []  # whose actions are to be appended to the streams of their targets
         self._taken: dict[str, Timer] = {}
         self._postponed: dict[str, tuple[int, int]] = {}  # scheduled id -> (due time it came with, time it is to come again)
 
@@ -116,7 +116,8 @@ class FiredTimers:
 
     def take_acting(self) -> list[Timer]:
         """Remove and return the timers whose actions are to be stored under `timer_effect_id`; answer with `done` or `failed`."""
-        acting, self.acting = self.acting, []
+        acting = self.acting.copy()
+        self.acting.clear()
         return acting
 
     def done(self, sids: Iterable[str]) -> None:
@@ -129,11 +130,12 @@ class FiredTimers:
 
     def again(self, moves: Iterable[tuple[str, int]]) -> None:
         """Add (id, time in ms) to `doubted`: memory has no effect of them, and each comes again at its time if storage has none either."""
-        self.doubted += [Doubt(self._taken[sid], wanted_ms) for sid, wanted_ms in moves]
+        self.doubted.extend(Doubt(self._taken[sid], wanted_ms) for sid, wanted_ms in moves)
 
     def take_doubted(self) -> list[Doubt]:
         """Remove and return the doubts, to look up under `timer_effect_id`; answer with `looked_up` or `failed`."""
-        doubts, self.doubted = self.doubted, []
+        doubts = self.doubted.copy()
+        self.doubted.clear()
         return doubts
 
     def looked_up(self, doubts: Iterable[Doubt], effects: Iterable[bool]) -> None:

@@ -79,7 +79,7 @@ class InboxRequests:
         self._limits = limits
         self._mailbox_store = mailbox_store
         self._output = output
-        self._reads: list[InboxRead] = []
+        self.reads_wanted: Final[list[InboxRead]] = []
         self.epoch = 0
         self.data_epoch = data_epoch
 
@@ -111,20 +111,15 @@ class InboxRequests:
                 _fill(row, message)
         if not missing:
             self._send(session, answer)
-        elif len(self._reads) >= self._limits.inbox_reads_max:
+        elif len(self.reads_wanted) >= self._limits.inbox_reads_max:
             self._output.to_edges.append((session, Rejected(record.ref, OVERLOADED, "too many reads of inboxes wait", _RETRY_MS)))
         else:
-            self._reads.append(InboxRead(session, answer, missing, StreamRead(mailbox.key, min(missing), max(missing))))
-
-    @property
-    def wants_reads(self) -> bool:
-        """Whether there is a range to read."""
-        return bool(self._reads)
+            self.reads_wanted.append(InboxRead(session, answer, missing, StreamRead(mailbox.key, min(missing), max(missing))))
 
     def take_reads(self, count_max: int) -> list[InboxRead]:
         """Removes and returns the next reads; answer them with `read_done` or `read_failed`."""
-        taken = self._reads[:count_max]
-        del self._reads[:count_max]
+        taken = self.reads_wanted[:count_max]
+        del self.reads_wanted[:count_max]
         return taken
 
     def read_failed(self, reads: Iterable[InboxRead]) -> None:

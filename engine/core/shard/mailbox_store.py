@@ -132,9 +132,9 @@ class MailboxStore:
         self._idle: deque[Mailbox] = deque()  # that may be evicted, about the least recently used first
         self._limits = limits
         self._dirty: dict[str, Mailbox] = {}
-        self._urgent: dict[str, Mailbox] = {}
-        self._reads: dict[str, StreamRead] = {}
-        self._dead: list[DeadLetter] = []  # to be written
+        self.urgent: Final[dict[str, Mailbox]] = {}  # whose messages are to be moved to the offline stream at once
+        self.reads_wanted: Final[dict[str, StreamRead]] = {}
+        self.dead_letters: Final[list[DeadLetter]] = []  # to be written
         self._letters: dict[tuple[str, int], DeadLetter] = {}  # those and the ones being written, by mailbox and number
         self._checkpoint: Checkpoint | None = None
         self._committed = 0  # number of the last group in the journal
@@ -155,7 +155,7 @@ class MailboxStore:
 
     def mark_urgent(self, mailbox: Mailbox) -> None:
         """Mark the mailbox dirty and urgent: its messages are to be moved to the offline stream at once."""
-        self._urgent[mailbox.key] = self._dirty[mailbox.key] = mailbox
+        self.urgent[mailbox.key] = self._dirty[mailbox.key] = mailbox
 
     def committed(self, number: int) -> None:
         """The group of this number is durable."""
@@ -238,30 +238,20 @@ class MailboxStore:
 
     # -- reads --------------------------------------------------------------------------------------------------------
 
-    @property
-    def has_dead_letters(self) -> bool:
-        """Whether there is a dead letter to write."""
-        return bool(self._dead)
-
     def want_read(self, mailbox: Mailbox, first: int, count_max: int) -> None:
         """Request a read of up to `count_max` cold messages from number `first` on. Does nothing while the mailbox has a read under way."""
         if mailbox.loading or mailbox.cold is None:
             return
         mailbox.loading = True
-        self._reads[mailbox.key] = StreamRead(mailbox.key, first, min(mailbox.cold[1], first + count_max - 1))
+        self.reads_wanted[mailbox.key] = StreamRead(mailbox.key, first, min(mailbox.cold[1], first + count_max - 1))
 
     def take_reads_wanted(self, count_max: int) -> list[StreamRead]:
         """Removes and returns the next stream ranges to read; answer each with `ShardCore.read_done` or `read_failed`."""
-        return [self._reads.pop(key) for key in list(islice(self._reads, count_max))]
-
-    @property
-    def wants_reads(self) -> bool:
-        """Whether there is a range to read."""
-        return bool(self._reads)
+        return [self.reads_wanted.pop(key) for key in list(islice(self.reads_wanted, count_max))]
 
     def read_failed(self, read: StreamRead) -> None:
         """The range could not be read: it is wanted again."""
-        self._reads[read.key] = read
+        self.reads_wanted[read.key] = read
 
     # -- dead letters -------------------------------------------------------------------------------------------------
 
@@ -277,7 +267,7 @@ class MailboxStore:
             seq = oldest.get(id, 0)
             if refused := mailbox.refuse((seq,)):
                 letter = self._letters[mailbox.key, seq] = DeadLetter(mailbox.key, refused[0], reason, [by])
-                self._dead.append(letter)
+                self.dead_letters.append(letter)
             elif seq in mailbox.dying:
                 self._letters[mailbox.key, seq].by.append(by)
             elif mailbox.is_cold(seq) if seq else mailbox.cold:
@@ -289,7 +279,8 @@ class MailboxStore:
 
     def take_dead_letters(self) -> list[DeadLetter]:
         """Removes and returns the messages to write to the dead-letter stream; answer with `dead_lettered` or `dead_letters_failed`."""
-        letters, self._dead = self._dead, []
+        letters = self.dead_letters.copy()
+        self.dead_letters.clear()
         return letters
 
     def dead_lettered(self, letters: Iterable[DeadLetter]) -> None:
@@ -299,14 +290,9 @@ class MailboxStore:
 
     def dead_letters_failed(self, letters: Iterable[DeadLetter]) -> None:
         """They could not be written: they are wanted again."""
-        self._dead.extend(letters)
+        self.dead_letters.extend(letters)
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
-
-    @property
-    def wants_spill(self) -> bool:
-        """Whether a mailbox is urgent."""
-        return bool(self._urgent)
 
     @property
     def is_writing(self) -> bool:
@@ -326,7 +312,7 @@ class MailboxStore:
             chosen = list((self._dirty | {key: self.mailboxes[key] for key in removals}).values())
         else:
             chosen, count = [], 0
-            for mailbox in self._urgent.values():
+            for mailbox in self.urgent.values():
                 chosen.append(mailbox)
                 count += len(mailbox.hot) + (0 if mailbox.inbox is None else len(mailbox.inbox.unwritten))
                 if count >= messages_max:
@@ -364,7 +350,7 @@ class MailboxStore:
         waiting, left = checkpoint.waiting, float(mailboxes_max)
         while waiting and left > 0:
             mailbox = waiting.pop()
-            self._urgent.pop(mailbox.key, None)
+            self.urgent.pop(mailbox.key, None)
             self._dirty.pop(mailbox.key, None)
             mailbox.weigh()
             spill = self._spill(mailbox, checkpoint, now_ms + self._limits.user_forget_ms)
@@ -466,8 +452,8 @@ class MailboxStore:
             self._idle = deque(mailbox for mailbox in self._idle if mailbox.key not in gone)
         for key in keys:
             self._dirty.pop(key, None)
-            self._urgent.pop(key, None)
-            self._reads.pop(key, None)
+            self.urgent.pop(key, None)
+            self.reads_wanted.pop(key, None)
             self._removals.pop(key, None)
             self.window_closer.forget(key)
             self.counts_due.pop(key, None)
@@ -551,9 +537,9 @@ class MailboxStore:
 
     def erase(self, mailbox: Mailbox) -> None:
         """The user is erased in the journal: forget them here, and delete what storage has with the next full checkpoint."""
-        waiting = [letter for letter in self._dead if letter.key == mailbox.key]
+        waiting = [letter for letter in self.dead_letters if letter.key == mailbox.key]
         for letter in waiting:
-            self._dead.remove(letter)
+            self.dead_letters.remove(letter)
             del self._letters[letter.key, letter.message.seq]
         mailbox.erase()
         self._removals[mailbox.key] = True

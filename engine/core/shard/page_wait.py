@@ -22,21 +22,24 @@ BEHIND_MAX: Final = 1000
 
 
 class PageWait:
-    """Queue per mailbox key of (link session, record or post), oldest first. `count` and `bytes` are of the posts and questions in it."""
+    """Queue per mailbox key of (link session, record or post), oldest first. `count` and `bytes` are of the posts and questions in it.
+
+    `pages_wanted` has the keys of the pages to read.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self.bytes = 0
         self._waiting: dict[str, list[tuple[str, Struct | Pending]]] = {}
         self._attaching: dict[tuple[str, int], str] = {}  # (link session, connection) -> key under which its Attach waits
-        self._pages_wanted: dict[str, None] = {}
+        self.pages_wanted: Final[dict[str, None]] = {}
 
     def add(self, key: str, session: str, what: Struct | Pending) -> None:
         """Queue `what` until the page of `key` is read, and request the page if nothing else waits for it."""
         waiting = self._waiting.get(key)
         if waiting is None:
             self._waiting[key] = waiting = []
-            self._pages_wanted[key] = None
+            self.pages_wanted[key] = None
         waiting.append((session, what))
         if isinstance(what, Attach):
             self._attaching[session, what.conn] = key
@@ -94,20 +97,15 @@ class PageWait:
         if key is not None:
             self._waiting[key] = [entry for entry in self._waiting[key] if entry[0] != session or getattr(entry[1], "conn", None) != conn]
 
-    @property
-    def wants_pages(self) -> bool:
-        """Whether a page is to be read."""
-        return bool(self._pages_wanted)
-
     def take_pages_wanted(self) -> list[str]:
         """Remove and return the keys of the pages to read."""
-        wanted = list(self._pages_wanted)
-        self._pages_wanted.clear()
+        wanted = list(self.pages_wanted)
+        self.pages_wanted.clear()
         return wanted
 
     def want_again(self, keys: Iterable[str]) -> None:
         """Request these pages again, after a failed read."""
-        self._pages_wanted.update(dict.fromkeys(keys))
+        self.pages_wanted.update(dict.fromkeys(keys))
 
 
 def _size(waiting: Struct | Pending) -> int:

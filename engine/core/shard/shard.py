@@ -26,14 +26,13 @@ repeat unanswered posts, and the schedulers fire unconfirmed timers again.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any, Final, get_args
 
 from msgspec import Struct
 
 from engine.core.commit.broadcast_step import BroadcastStep
-from engine.core.commit.group import NOBODY_CONNECTED, Answer, Group, Pending, PostQueue
+from engine.core.commit.group import NO_RIDERS, NOBODY_CONNECTED, Answer, Group, Pending, PostQueue, Riders
 from engine.core.commit.policy_step import ZoneOf, utc
 from engine.core.journal.journal_records import Decided, MailboxPage, Record, StoredMessage, recalled
 from engine.core.mailbox.aggregation_window import Counted, Ended
@@ -94,7 +93,11 @@ POISONED: Final = "this record has ended its shard twice and is in quarantine"
 
 
 class ShardCore:
-    """See the module's docstring. Not reentrant: one caller, one event at a time. `now_ms` is wall-clock milliseconds."""
+    """See the module's docstring. Not reentrant: one caller, one event at a time. `now_ms` is wall-clock milliseconds.
+
+    Attributes:
+        storage_work: what the shell's tasks read and write; one of them is not empty while a task has something to do.
+    """
 
     def __init__(self, index: int, limits: ShardLimits, slot_map: SlotMap, data_epoch: str, zone_of: ZoneOf = utc) -> None:
         self.index = index
@@ -135,6 +138,28 @@ class ShardCore:
         self.refused_records: frozenset[str] = frozenset()  # by `fingerprint`, see `engine.core.shard.poison`
         self.full_tenants: frozenset[str] = frozenset()  # those that have as many users as they may
         self._undecided: list[Pending] = []  # of a group that is being rolled back
+        # Parts with something to do are found by what they hold: one look at all, whatever their number. None of these is ever replaced.
+        audience = self.broadcast_audience
+        self._broadcasts_due: Final = (step.urgent, step.behind)
+        self._changes_due: Final = (
+            store.window_closer.due,
+            self.user_requests.waiting,
+            self.slot_release.unwritten,
+            audience.subscriptions.waiting,
+        )
+        self._commit_due: Final = (*self.post_queue.lanes, *self._changes_due)
+        self.storage_work: Final[tuple[Sized, ...]] = (
+            self.page_wait.pages_wanted,
+            store.reads_wanted,
+            store.dead_letters,
+            store.urgent,
+            audience.announcements,
+            self.fired_timers.doubted,
+            self.fired_timers.acting,
+            self.inbox_requests.reads_wanted,
+            self.user_requests.erasing,
+            output.session_events,
+        )
         self._handlers: dict[type, Callable[[str, Any, int], None]] = {
             Post: self._post,
             Attach: self._attach,
@@ -321,25 +346,22 @@ class ShardCore:
             return None
         if not self.wants_commit and not self.connections.handled_due(now_ms):
             return None
-        riders = self.broadcast_audience.take(now_ms, low=self.admission.takes(LOW), high=self.admission.takes(HIGH))
+        riders = self._take_riders(now_ms) if any(self._changes_due) or any(self._broadcasts_due) else NO_RIDERS
         limits = self.limits
-        closing = self.mailbox_store.window_closer.take(limits.windows_close_max, limits.commit_bytes_max, now_ms)
-        group, answers = self.post_queue.build(
-            self.connections.take_handled(),
-            limits.commit_records_max,
-            limits.commit_bytes_max,
-            now_ms,
-            *riders,
-            closing,
-            self.user_requests.take(),
-            self.slot_release.take(),
-        )
-        self._answer(answers)
+        handled = self.connections.take_handled()
+        group, answers = self.post_queue.build(handled, limits.commit_records_max, limits.commit_bytes_max, now_ms, riders)
         if answers:
+            self._answer(answers)
             self._record_suppressed(answers, now_ms)
         if group is None:
-            self._watch(closing)  # the clock was set back since they were due
+            self._watch(riders.closing)  # the clock was set back since they were due
         return group
+
+    def _take_riders(self, now_ms: int) -> Riders:
+        limits = self.limits
+        adoptions, changes = self.broadcast_audience.take(now_ms, low=self.admission.takes(LOW), high=self.admission.takes(HIGH))
+        closing = self.mailbox_store.window_closer.take(limits.windows_close_max, limits.commit_bytes_max, now_ms)
+        return Riders(adoptions, changes, closing, self.user_requests.take(), self.slot_release.take())
 
     def _record_suppressed(self, answers: Iterable[Answer], now_ms: int) -> None:
         """Count and record the posts that were suppressed without a journal record: nobody was connected."""
@@ -361,12 +383,12 @@ class ShardCore:
     @property
     def wants_commit(self) -> bool:
         """Whether something waits for a group and is urgent: anything but acknowledgements."""
+        if any(self._commit_due):
+            return True
+        if not any(self._broadcasts_due):
+            return False
         admission = self.admission
-        if len(self.post_queue) or self.mailbox_store.window_closer.wants_commit or len(self.user_requests):
-            return True
-        if self.slot_release.wants_commit:
-            return True
-        return self.broadcast_audience.wants_commit(low=admission.takes(LOW), high=admission.takes(HIGH))
+        return self.broadcast_step.wants_commit(low=admission.takes(LOW), high=admission.takes(HIGH))
 
     def group_known(self, hits: Mapping[int, bytes], now_ms: int) -> Group | None:
         """Storage appended nothing, because it has these ids of the group already: returns the group without them, or None."""
@@ -393,7 +415,6 @@ class ShardCore:
         for mailbox, older in superseded:
             self.delivery.superseded(mailbox, older, now_ms)
         hot_bytes_max, offline_max, tight = self.limits.hot_bytes_max, self.limits.offline_max, self.mailbox_store.tight
-        self._watch(group.closing)
         self.mailbox_store.mark_all(touched)
         for mailbox in touched.values():
             if mailbox.windows is not None:
@@ -406,6 +427,11 @@ class ShardCore:
                 self.delivery.send(mailbox, connection, now_ms)
             if mailbox.hot_bytes > hot_bytes_max or (tight and mailbox.is_behind()):
                 self.mailbox_store.mark_urgent(mailbox)
+        if group.has_riders:
+            self._riders_committed(group, now_ms)
+
+    def _riders_committed(self, group: Group, now_ms: int) -> None:
+        self._watch(group.closing)
         self.broadcast_audience.committed(group.adoptions, group.changes, now_ms)
         for adoption in group.adoptions:
             self.mailbox_store.counts_changed(adoption.mailbox)
@@ -415,17 +441,20 @@ class ShardCore:
 
     def _count(self, group: Group) -> None:
         counters = self.output.counters
-        counts = Counter(map(type, group.records))
-        counters["published"] += counts[StoredMessage]
         counters["conflated"] += group.conflated
-        counters["windows_closed"] += counts[Ended]
-        if counts[Counted] or counts[Decided]:
-            for record in group.records:
-                if isinstance(record, Counted):
-                    counters["merged"] += not record.seq
-                elif isinstance(record, Decided):
-                    counters[record.entry.event] += 1
-                    self.mailboxes[record.key].tally.add(record.entry.event)
+        if group.only_messages:
+            counters["published"] += len(group.records)
+            return
+        for record in group.records:
+            if isinstance(record, StoredMessage):
+                counters["published"] += 1
+            elif isinstance(record, Counted):
+                counters["merged"] += not record.seq
+            elif isinstance(record, Ended):
+                counters["windows_closed"] += 1
+            elif isinstance(record, Decided):
+                counters[record.entry.event] += 1
+                self.mailboxes[record.key].tally.add(record.entry.event)
         for (event, reason, category), count in group.decisions.items():
             self.output.decided(event, reason, category, count)
 
@@ -484,14 +513,10 @@ class ShardCore:
                 self.output.counters["duplicates"] += 1
             posted = Posted(pending.post.ref, answer.status, answer.seq, answer.detail, answer.retry_ms, answer.until_ms)
             output.append((pending.session, posted))
-        self.fired_timers.done(fired)
-        self.fired_timers.failed(failed)
-        self.fired_timers.again(again)
-
-    @property
-    def wants_ack_commit(self) -> bool:
-        """Whether acknowledgements wait for a group."""
-        return bool(self.connections.acked_keys)
+        if fired or failed or again:
+            self.fired_timers.done(fired)
+            self.fired_timers.failed(failed)
+            self.fired_timers.again(again)
 
     # -- slots --------------------------------------------------------------------------------------------------------
 
@@ -514,16 +539,6 @@ class ShardCore:
         self.slot_map = slot_map
 
     # -- pages and streams --------------------------------------------------------------------------------------------
-
-    @property
-    def wants_fetch(self) -> bool:
-        """Whether there is anything to read."""
-        return bool(self.page_wait.wants_pages or self.mailbox_store.wants_reads or self.fired_timers.doubted)
-
-    @property
-    def wants_hand_on(self) -> bool:
-        """Whether there is anything to write to what all shards share."""
-        return bool(self.broadcast_audience.announcements or self.fired_timers.acting or self.mailbox_store.has_dead_letters)
 
     def take_pages_wanted(self) -> list[str]:
         """Removes and returns the keys whose page is to be read; answer with `pages_loaded` or `pages_failed`."""
@@ -614,7 +629,7 @@ class ShardCore:
     def next_tick_ms(self, now_ms: int) -> int:
         """When `tick` has something to do unless an event comes before: `now_ms` while something is under way, else `TICK_REST_MS` later at
         most."""
-        if self._evicting or self.admission.busy or self.mailbox_store.counts_due or self.mailbox_store.window_closer.wants_commit:
+        if self._evicting or self.admission.busy or self.mailbox_store.counts_due or self.mailbox_store.window_closer.due:
             return now_ms
         due_ms = (self.mailbox_store.window_closer.next_ms, self.broadcast_step.next_ms, self.connections.presence.next_ms)
         return max(min((now_ms + TICK_REST_MS, *(at_ms for at_ms in due_ms if at_ms is not None))), now_ms)
@@ -633,7 +648,7 @@ class ShardCore:
 
     def _busy(self) -> set[str]:
         """Keys of the mailboxes that something waits for."""
-        return self.post_queue.busy() | self.broadcast_audience.busy() | self.user_requests.busy() | self.connections.acked_keys
+        return self.post_queue.busy() | self.broadcast_audience.busy() | self.user_requests.busy() | self.connections.acked.keys()
 
     def stats(self, now_ms: int) -> dict[str, Any]:
         """Figures for status and metrics, in O(1) of the number of mailboxes."""

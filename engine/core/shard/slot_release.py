@@ -21,6 +21,7 @@ them: the new owner cannot repeat them.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 from engine.core.commit.group import PostQueue
 from engine.core.journal.journal_records import Checkpoint, Released
@@ -51,7 +52,7 @@ class SlotRelease:
         output: ShardOutput,
     ) -> None:
         self.slots: frozenset[int] = frozenset()
-        self.wants_commit = False  # the record that ends the hand-over in the journal
+        self.unwritten: Final[list[Released]] = []  # the record that ends the hand-over in the journal
         self.journalled = False
         self._mailbox_store = mailbox_store
         self._post_queue = post_queue
@@ -98,15 +99,17 @@ class SlotRelease:
         self._connections.forget(keys)
         self._delivery.forget(keys)
         self._mailbox_store.drop(keys)
-        self.journalled, self.wants_commit = False, True
+        self.journalled = False
+        self.unwritten.append(Released(sorted(self.slots)))
 
     def take(self) -> Released | None:
         """The record for the next group, if one is due: in every group until one is `committed`."""
-        return Released(sorted(self.slots)) if self.wants_commit else None
+        return next(iter(self.unwritten), None)
 
     def committed(self) -> None:
         """The group with the record is durable."""
-        self.journalled, self.wants_commit = True, False
+        self.journalled = True
+        self.unwritten.clear()
 
     def end(self) -> None:
         """The slots are another shard's."""

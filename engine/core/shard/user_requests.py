@@ -90,7 +90,12 @@ def admission_of(record: Question, *, in_memory: bool) -> int | None:
 
 
 class UserRequests:
-    """Handles the requests of one shard; `len()` is the number of changes that no group carries yet. Answers go into the shard's output."""
+    """Handles the requests of one shard. Answers go into the shard's output.
+
+    Attributes:
+        waiting: changes that no group carries yet.
+        erasing: by mailbox key, the users whose erasure is journalled and who are still in storage: (link session, answer).
+    """
 
     def __init__(
         self,
@@ -111,14 +116,10 @@ class UserRequests:
         self._limits = limits
         self._zone_of = zone_of
         self._output = output
-        self._waiting: list[UserChange] = []
+        self.waiting: Final[list[UserChange]] = []
         self._undecided: Sequence[UserChange] = ()  # of a group that is being rolled back
         self._storage_away = False
-        self._erasing: dict[str, list[tuple[str, ErasureDone]]] = {}  # (link session, answer) by mailbox key; the record is journalled
-
-    def __len__(self) -> int:
-        """Changes that wait for a group."""
-        return len(self._waiting)
+        self.erasing: Final[dict[str, list[tuple[str, ErasureDone]]]] = {}
 
     def ask(self, mailbox: Mailbox, session: str, record: Question, now_ms: int) -> None:
         """Handle a request; the user's mailbox is in memory. Answered now, or after the group that carries its change."""
@@ -182,15 +183,16 @@ class UserRequests:
         if self._storage_away:
             self._output.to_edges.append((change.session, change.failed))
         else:
-            self._waiting.append(change)
+            self.waiting.append(change)
 
     def busy(self) -> set[str]:
         """Keys of the mailboxes with waiting changes, or that are being erased; they must stay in memory."""
-        return {change.mailbox.key for change in self._waiting} | self._erasing.keys()
+        return {change.mailbox.key for change in self.waiting} | self.erasing.keys()
 
     def take(self) -> list[UserChange]:
         """Removes and returns all waiting changes, for the next group. To be followed by exactly one of `committed` and `refused`."""
-        taken, self._waiting = self._waiting, []
+        taken = self.waiting.copy()
+        self.waiting.clear()
         settle_profiles(taken)
         return taken
 
@@ -202,7 +204,7 @@ class UserRequests:
                 self._mailbox_store.erase(change.mailbox)
                 if self._output.outcomes is not None:
                     self._output.outcomes.add(Outcome(change.mailbox.key, now_ms, ERASED))
-                self._erasing.setdefault(change.mailbox.key, []).append((change.session, change.done))
+                self.erasing.setdefault(change.mailbox.key, []).append((change.session, change.done))
                 continue
             if isinstance(change.record, Marked):
                 self._marked(change, change.record, now_ms)
@@ -223,15 +225,10 @@ class UserRequests:
         if isinstance(change.done, InboxMarked) and (acknowledged := self._inbox_requests.marked(change.mailbox, record, change.done)):
             self._connections.settle_seqs(change.mailbox, acknowledged, now_ms)
 
-    @property
-    def wants_erasure(self) -> bool:
-        """Whether an erased user is still in storage."""
-        return bool(self._erasing)
-
     def erased(self, keys: Iterable[str]) -> None:
         """Nothing of these users is in storage any more: answer those who asked for it."""
         for key in keys:
-            self._output.to_edges.extend(self._erasing.pop(key, ()))
+            self._output.to_edges.extend(self.erasing.pop(key, ()))
 
     def refused(self, changes: Sequence[UserChange]) -> None:
         """The group with these changes was refused. They are answered by `storage_back`; changes that no group carried are answered now."""

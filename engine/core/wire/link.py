@@ -31,6 +31,7 @@ and repeats unanswered requests under their ids.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from math import inf
 from typing import Final
 
 import msgspec
@@ -93,37 +94,35 @@ class LinkOverflow(Exception):
 class _Outbox:
     """Records waiting to leave: eager ones encoded in order, lazy ones by key."""
 
-    __slots__ = ("_bytes_max", "_eager", "_latest", "bytes", "eager_since", "latest_since", "taken")
+    __slots__ = ("_budget", "_counts", "_latest", "_limits", "_runs", "bytes", "eager_since", "interval_ms", "latest_since", "taken")
 
-    def __init__(self, bytes_max: int) -> None:
-        self._eager: list[tuple[int, bytes]] = []  # (how many, the records one after another)
+    def __init__(self, limits: LinkLimits, budget: CallBudget) -> None:
+        self._limits = limits
+        self._budget = budget
+        self._runs: list[bytes] = []  # eager records, each entry some of them one after another
+        self._counts: list[int] = []  # how many, for each of these
         self._latest: dict[Hashable, Struct] = {}
         self.bytes = 0
-        self._bytes_max = bytes_max
         self.eager_since: float | None = None
         self.latest_since: float | None = None
         self.taken = 0  # records of the last batch
-
-    def __bool__(self) -> bool:
-        return bool(self._eager or self._latest)
+        self.interval_ms = limits.pacing_ms  # that follows the last batch
 
     def push(self, record: Struct, now_ms: float) -> None:
-        data = _encoder.encode(record)
-        self._eager.append((1, data))
-        self._grown(len(data), now_ms)
+        self._grown(_encoder.encode(record), 1, now_ms)
 
     def push_all(self, records: Sequence[Struct], now_ms: float) -> None:
         """Encodes runs of records at once, at a third of the cost of encoding each."""
         for start in range(0, len(records), _RUN_RECORDS):
             run = records[start : start + _RUN_RECORDS]
-            data = _encoder.encode(run)[1 if len(run) < _SHORT_ARRAY else 3 :]
-            self._eager.append((len(run), data))
-            self._grown(len(data), now_ms)
+            self._grown(_encoder.encode(run)[1 if len(run) < _SHORT_ARRAY else 3 :], len(run), now_ms)
 
-    def _grown(self, size: int, now_ms: float) -> None:
-        self.bytes += size
-        if self.bytes > self._bytes_max:
-            raise LinkOverflow(f"{self.bytes} bytes are waiting, {self._bytes_max} are allowed")
+    def _grown(self, run: bytes, count: int, now_ms: float) -> None:
+        self._runs.append(run)
+        self._counts.append(count)
+        self.bytes += len(run)
+        if self.bytes > self._limits.queue_bytes_max:
+            raise LinkOverflow(f"{self.bytes} bytes are waiting, {self._limits.queue_bytes_max} are allowed")
         if self.eager_since is None:
             self.eager_since = now_ms
 
@@ -137,40 +136,51 @@ class _Outbox:
         if record is not None:
             self.push(record, now_ms)
 
-    def take(self, bytes_max: int) -> bytes:
-        """One batch of at most about `bytes_max` bytes; at least one run of records when there is any."""
-        if not self._eager and not self._latest:
-            self.taken = 0
+    def take(self) -> bytes:
+        """One batch of at most about `batch_bytes_max` bytes; at least one run of records when there is any."""
+        if not self._runs and not self._latest:
+            self._took(0)
             return _EMPTY_BATCH
-        if self._latest:
-            self._eager.extend([(1, _encoder.encode(record)) for record in self._latest.values()])
-            self._latest.clear()
+        for record in self._latest.values():
+            self._runs.append(_encoder.encode(record))
+            self._counts.append(1)
+        self._latest.clear()
         self.latest_since = None
-        runs = self._eager
-        if self.bytes <= bytes_max:
-            self._eager, self.bytes, self.eager_since = [], 0, None
+        runs, counts = self._runs, self._counts
+        if self.bytes <= self._limits.batch_bytes_max:
+            self._runs, self._counts, self.bytes, self.eager_since = [], [], 0, None
         else:
-            size = taken = 0
-            for _, data in runs:
-                size += len(data)
-                if size > bytes_max and taken:
-                    size -= len(data)
-                    break
-                taken += 1
-            runs, self._eager = runs[:taken], runs[taken:]
-            self.bytes = max(self.bytes - size, 0)
-            if not self._eager:
-                self.eager_since = None
-        self.taken = sum([count for count, _ in runs])
-        return b"\xdd" + self.taken.to_bytes(4, "big") + b"".join([data for _, data in runs])
+            runs, counts = self._part()
+        self._took(sum(counts))
+        return b"\xdd" + self.taken.to_bytes(4, "big") + b"".join(runs)
 
-    def due_at(self, last_ms: float, limits: LinkLimits, factor: float, intervals: int = 1) -> float | None:
-        """When the next batch may leave, `None` when nothing waits. `last_ms` is when the last one did."""
+    def _took(self, records: int) -> None:
+        limits, factor = self._limits, self._budget.factor
+        self.taken = records
+        self.interval_ms = limits.pacing_ms if records <= 1 and factor == 1 else limits.interval_ms(records, factor)
+
+    def _part(self) -> tuple[list[bytes], list[int]]:
+        """Removes and returns the first runs, as many as fit into a batch, and their counts."""
+        size = taken = 0
+        for run in self._runs:
+            if taken and size + len(run) > self._limits.batch_bytes_max:
+                break
+            size += len(run)
+            taken += 1
+        runs, counts = self._runs[:taken], self._counts[:taken]
+        del self._runs[:taken], self._counts[:taken]
+        self.bytes = max(self.bytes - size, 0)
+        if not self._runs:
+            self.eager_since = None
+        return runs, counts
+
+    def due_at(self, last_ms: float, intervals: int = 1) -> float:
+        """When the next batch may leave, infinity when nothing waits. `last_ms` is when the last one did."""
         if self.eager_since is not None:
-            return max(self.eager_since, last_ms + intervals * limits.interval_ms(self.taken, factor))
+            return max(self.eager_since, last_ms + intervals * self.interval_ms)
         if self.latest_since is not None:
-            return max(self.latest_since, last_ms) + max(limits.lazy_pacing_ms, limits.budget_ms(factor))
-        return None
+            return max(self.latest_since, last_ms) + max(self._limits.lazy_pacing_ms, self._limits.budget_ms(self._budget.factor))
+        return inf
 
 
 class _InOrder:
@@ -205,19 +215,32 @@ class Caller:
         budget: of the actor, shared by its links.
     """
 
-    __slots__ = ("_budget", "_inflight", "_last_ms", "_last_records_ms", "_limits", "_next", "_outbox", "_replies", "over", "session")
+    __slots__ = (
+        "_budget",
+        "_inflight",
+        "_last_ms",
+        "_last_records_ms",
+        "_limits",
+        "_next",
+        "_open",
+        "_outbox",
+        "_replies",
+        "over",
+        "session",
+    )
 
     def __init__(self, session: str, limits: LinkLimits, now_ms: float, budget: CallBudget) -> None:
         self.session = session
         self.over = False
+        self._open = False  # request 0 is answered
         self._limits = limits
         self._budget = budget
-        self._outbox = _Outbox(limits.queue_bytes_max)
+        self._outbox = _Outbox(limits, budget)
         self._replies = _InOrder()
         self._inflight: dict[int, float] = {}
         self._next = 0
-        self._last_ms = float("-inf")
-        self._last_records_ms = float("-inf")  # when a reply last had records
+        self._last_ms = -inf
+        self._last_records_ms = -inf  # when a reply last had records
 
     def push(self, record: Struct, now_ms: float) -> None:
         """Queue a record. Raises LinkOverflow when too much waits."""
@@ -237,20 +260,13 @@ class Caller:
 
     def call(self, now_ms: float) -> tuple[int, bytes] | None:
         """Returns the next call that is due, (seq, batch), or None. To be called until it returns None."""
-        if self.over:
+        if self.over or self._due_at(now_ms) > now_ms:
             return None
-        under_way = len(self._inflight)
-        if under_way >= self._wanted(now_ms):
-            if self._opening:
-                return None
-            due = self._due_at()
-            if due is None or due > now_ms or under_way >= self._limits.inflight_max:
-                return None
         seq, self._next = self._next, self._next + 1
         self._inflight[seq] = now_ms
         self._last_ms = now_ms
         self._budget.spend(self._limits.call_ms, now_ms)
-        return seq, self._outbox.take(self._limits.batch_bytes_max)
+        return seq, self._outbox.take()
 
     def reply(self, seq: int, data: bytes, now_ms: float) -> list[bytes]:
         """Accept the reply to request `seq`; returns the batches that are now in order, none if the session is over."""
@@ -258,21 +274,17 @@ class Caller:
             self.over = True
         if self.over or self._inflight.pop(seq, None) is None:
             return []
+        self._open = True
         if len(data) > _EMPTY_BYTES:
             self._last_records_ms = now_ms
         return self._replies.accept(int.from_bytes(data[:_HEADER_BYTES], "big"), data[_HEADER_BYTES:])
 
-    def _due_at(self) -> float | None:
-        """When the next call with records is due; None if nothing is queued."""
-        return self._outbox.due_at(self._last_ms, self._limits, self._budget.factor)
-
-    @property
-    def _opening(self) -> bool:
-        return self._next == 1 and self._replies.next == 0
-
-    def _wanted(self, now_ms: float) -> int:
-        """Number of calls to keep under way, also with empty batches."""
-        return 2 if now_ms - self._last_records_ms < self._limits.park_ms and not self._opening else 1
+    def _due_at(self, now_ms: float) -> float:
+        """When the next call is due: at once while fewer are under way than are kept there, also with empty batches; infinity for none."""
+        under_way, limits = len(self._inflight), self._limits
+        if under_way < (2 if self._open and now_ms - self._last_records_ms < limits.park_ms else 1):
+            return now_ms
+        return self._outbox.due_at(self._last_ms) if self._open and under_way < limits.inflight_max else inf
 
     def check(self, now_ms: float) -> bool:
         """Whether the session is alive. It ends when a request has no reply for `timeout_ms` + `park_ms`."""
@@ -282,13 +294,10 @@ class Caller:
 
     def wake_at(self, now_ms: float) -> float:
         """The time at which `call` and `check` are to be called again, if no event comes before."""
-        if len(self._inflight) < self._wanted(now_ms):
-            return now_ms
-        deadline = min(self._inflight.values()) + self._limits.timeout_ms + self._limits.park_ms + 1
-        if self._opening or len(self._inflight) >= self._limits.inflight_max:
-            return deadline
-        due = self._due_at()
-        return deadline if due is None else min(due, deadline)
+        due = self._due_at(now_ms)
+        if not self._inflight:
+            return due
+        return min(due, min(self._inflight.values()) + self._limits.timeout_ms + self._limits.park_ms + 1)
 
 
 class Callee:
@@ -304,11 +313,11 @@ class Callee:
         self.session = session
         self._limits = limits
         self._budget = budget
-        self._outbox = _Outbox(limits.queue_bytes_max)
+        self._outbox = _Outbox(limits, budget)
         self._requests = _InOrder()
         self._parked: dict[int, float] = {}
         self._next = 0
-        self._last_ms = float("-inf")
+        self._last_ms = -inf
         self._last_request_ms = now_ms
 
     def push(self, record: Struct, now_ms: float) -> None:
@@ -335,31 +344,26 @@ class Callee:
         if not self._parked:
             return None
         seq = next(iter(self._parked))
-        if self._next and len(self._parked) <= _PARKED_MAX and now_ms - self._parked[seq] < self._limits.park_ms:
-            due = self._due_at()
-            if due is None or due > now_ms:
-                return None
+        kept = self._next and len(self._parked) <= _PARKED_MAX and now_ms - self._parked[seq] < self._limits.park_ms
+        if kept and self._due_at() > now_ms:
+            return None
         del self._parked[seq]
-        if self._outbox:
-            self._last_ms = now_ms
         self._budget.spend(self._limits.call_ms, now_ms)
         number, self._next = self._next, self._next + 1
-        return seq, number.to_bytes(_HEADER_BYTES, "big") + self._outbox.take(self._limits.batch_bytes_max)
+        batch = self._outbox.take()
+        if self._outbox.taken:
+            self._last_ms = now_ms
+        return seq, number.to_bytes(_HEADER_BYTES, "big") + batch
 
-    def _due_at(self) -> float | None:
-        """When the next reply with records is due; None if nothing is queued."""
-        return self._outbox.due_at(self._last_ms, self._limits, self._budget.factor, self._intervals)
-
-    @property
-    def _intervals(self) -> int:
-        """For how many of them the next reply with records waits after the last: the last parked call is kept for two."""
-        return 1 if len(self._parked) > 1 else 2
+    def _due_at(self) -> float:
+        """When the next reply with records is due, infinity if nothing is queued. The last parked call is kept for two intervals."""
+        return self._outbox.due_at(self._last_ms, 1 if len(self._parked) > 1 else 2)
 
     def open_at(self, now_ms: float) -> float:
         """About when records leave that are pushed after those that are waiting now: with them, or an interval behind them."""
-        interval_ms = self._limits.interval_ms(self._outbox.taken, self._budget.factor)
-        open_ms = self._last_ms + self._intervals * interval_ms
-        return now_ms + interval_ms if self._outbox and open_ms <= now_ms else open_ms
+        interval_ms = self._outbox.interval_ms
+        open_ms = self._last_ms + (1 if len(self._parked) > 1 else 2) * interval_ms
+        return now_ms + interval_ms if self._outbox.eager_since is not None and open_ms <= now_ms else open_ms
 
     @property
     def queued_bytes(self) -> int:
@@ -376,5 +380,4 @@ class Callee:
         if not self._parked:
             return deadline
         lease = next(iter(self._parked.values())) + self._limits.park_ms
-        due = self._due_at()
-        return min(lease, deadline) if due is None else min(due, lease, deadline)
+        return min(self._due_at(), lease, deadline)

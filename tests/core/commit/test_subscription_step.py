@@ -18,7 +18,7 @@ def test_what_changes_nothing_is_answered_at_once() -> None:
     step, mailbox = SubscriptionStep(4), Mailbox("t:u", 0)
     mailbox.topics = {"news": 7}
     assert step.ask(mailbox, EDGE, request(1, "news", remove=("sport",))) == Subscribed(1, OK, ["news"])
-    assert (len(step), step.busy()) == (0, set())
+    assert (len(step.waiting), step.busy()) == (0, set())
 
 
 def test_behind_a_waiting_request_of_the_same_user_the_next_one_waits_too() -> None:
@@ -31,7 +31,7 @@ def test_behind_a_waiting_request_of_the_same_user_the_next_one_waits_too() -> N
     (change,), at_once = step.take(9)
     assert (change.topics, at_once) == ({"news": 9}, [])
     assert [answer for _, answer in change.answers] == [Subscribed(1, OK, []), Subscribed(2, OK, ["news"])]
-    assert (len(step), step.busy()) == (0, set())
+    assert (len(step.waiting), step.busy()) == (0, set())
     assert step.ask(mailbox, EDGE, request(4, "news")) == Subscribed(4, OK, ["news"]), "nothing waits any more"
 
 

@@ -377,7 +377,7 @@ def test_so_are_those_that_had_ended_before(closer: WindowCloser) -> None:
     closer.tick(10)
     closer.leave({slot_of(ANN)})
     assert closed(closer, 11) == {BOB}
-    assert not closer.wants_commit
+    assert not closer.due
 
 
 def test_a_mailbox_that_left_memory_has_nothing_to_close(closer: WindowCloser) -> None:

@@ -144,7 +144,7 @@ def test_held_low_leaves_memory_when_it_is_short_and_comes_back_in_order() -> No
         world.settle()
         world.core.tick(world.now_ms)
     assert world.core.admission.pressure.tight
-    assert world.core.mailbox_store.wants_spill
+    assert world.core.mailbox_store.urgent
     world.checkpoint(full=False)
     memory = world.core.mailbox_store.memory
     assert memory.low_spilled > 0
@@ -197,7 +197,7 @@ def test_a_connection_far_behind_keeps_no_more_than_its_share_in_memory() -> Non
     for n in range(20):
         world.post("u", f"{n}", more=b',"data":"%b"' % (b"x" * 1000))
         world.settle()
-    assert world.core.mailbox_store.wants_spill
+    assert world.core.mailbox_store.urgent
     world.checkpoint(full=False)
     assert world.core.mailbox_store.memory.messages == 2
     got: list[int] = [1, 2]

@@ -573,7 +573,7 @@ def test_the_key_that_a_delayed_broadcast_could_be_cancelled_by_is_no_key_of_its
 def test_a_delayed_broadcast_that_storage_does_not_take_has_failed_and_may_fire_again() -> None:
     world = world_with("a")
     world.core.fire([timer_of(world)], world.now_ms)
-    assert world.core.wants_hand_on
+    assert world.core.broadcast_audience.announcements
     assert len(world.core.broadcast_audience.take_announcements()) == 1
     world.core.announced(["1-x"], done=False)
     assert [record for _, record in world.core.output.to_schedulers] == [FireFailed(["1-x"])]

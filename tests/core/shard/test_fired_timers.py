@@ -176,8 +176,8 @@ def test_an_action_that_cannot_be_stored_fails_its_timer() -> None:
     world = World()
     world.core.fire([acting("3-abc", world)], world.now_ms)
     world.core.pages_loaded(dict.fromkeys(world.core.take_pages_wanted()), world.now_ms)
-    assert world.core.wants_hand_on
+    assert world.core.fired_timers.acting
     (timer,) = world.core.fired_timers.take_acting()
-    assert not world.core.wants_hand_on
+    assert not world.core.fired_timers.acting
     world.core.fired_timers.failed([timer.sid])
     assert world.core.output.to_schedulers == [(3, FireFailed(["3-abc"]))]

@@ -266,7 +266,7 @@ def test_the_acknowledged_messages_of_a_mailbox_are_written_at_once_when_too_man
     w.settle()
     w.ack(1, 6)
     w.settle()
-    assert w.core.mailbox_store.wants_spill
+    assert w.core.mailbox_store.urgent
     w.checkpoint(full=False)
     assert w.core.mailbox_store.memory.unwritten_bytes == 0
     assert len(read(w).rows) == 6

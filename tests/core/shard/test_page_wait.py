@@ -36,13 +36,13 @@ def test_what_waited_for_a_page_comes_out_once_in_its_order_of_arrival() -> None
 
 def test_a_page_is_wanted_once_however_much_waits_for_it_and_again_when_it_could_not_be_read() -> None:
     wait = PageWait()
-    assert not wait.wants_pages
+    assert not wait.pages_wanted
     for key in (B, A, B):
         wait.add(key, EDGE, post(key))
-    assert wait.wants_pages
+    assert wait.pages_wanted
     assert wait.take_pages_wanted() == [B, A]
     wait.add(A, EDGE, post())
-    assert not wait.wants_pages, "the page is being read"
+    assert not wait.pages_wanted, "the page is being read"
     wait.want_again([A])
     assert wait.take_pages_wanted() == [A]
     wait.take(A)

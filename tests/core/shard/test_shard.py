@@ -384,7 +384,7 @@ def test_a_disconnect_moves_the_unacknowledged_to_the_offline_stream_at_once() -
     world.post()
     world.settle()
     world.detach(1)
-    assert world.core.mailbox_store.wants_spill
+    assert world.core.mailbox_store.urgent
     world.checkpoint(full=False)
     assert list(world.streams["t:u"]) == [1]
     assert world.journal, "only a full checkpoint covers the journal"

@@ -65,7 +65,7 @@ def test_a_change_is_answered_once_it_is_durable_and_survives_a_crash_then(recor
     world = World()
     world.tell(record)
     world.fetch()
-    assert len(world.core.user_requests) == 1
+    assert len(world.core.user_requests.waiting) == 1
     group = world.core.take_group(world.now_ms)
     assert group is not None
     assert world.said() == []
