@@ -117,8 +117,7 @@ class TokenRevocations:
             self._revoked.forget_expired(self._gateway.wall_ms())
 
     async def _put_in_force(self, revocations: Sequence[Revocation]) -> None:
-        if self._revoked.add(revocations):
-            await self._gateway.close_revoked()
+        await self._gateway.close_revoked(self._revoked.add(revocations))
 
     async def _put_back(self, there: Sequence[Revocation]) -> None:
         """Append again what is in force here and not in storage, which has lost it. Raises StorageUnavailable."""

@@ -32,24 +32,27 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Final
 
 from engine.auth.revoked_tokens import RevokedTokens
 from engine.auth.tokens import Principal
+from engine.auth.topic_permissions import memberships
 from engine.config import Config
 from engine.core.edge.circuit_breaker import BreakerLimits
 from engine.core.edge.connection_admission import AdmissionLimits, ConnectionAdmission, NotAdmitted
 from engine.core.edge.heartbeat import HeartbeatLimits
 from engine.core.mailbox.broadcast_log import BodyCache
+from engine.core.model.revocation import Revocation
 from engine.core.model.routing import RoutingTable, SlotMap, server_of
 from engine.core.wire import records as wire
 from engine.errors import CorruptRecord, Unavailable
 from engine.gateway.connection import Connection, PendingNacks
 from engine.gateway.held_publishers import HeldPublishers
 from engine.gateway.metrics import EdgeMetrics
+from engine.gateway.open_tokens import OpenTokens
 from engine.gateway.paced_turns import PacedTurns
 from engine.gateway.pending_calls import CallLimits, PendingCalls
 from engine.gateway.ports import EdgeContext, PeerLinks
@@ -84,7 +87,7 @@ _NO_CONNECTION: Final = -1
 
 GOING_AWAY: Final = 1012
 TOKEN_REFUSED: Final = 4401  # it has expired, or was revoked
-_CHECKED_MAX: Final = 1000  # connections looked at for a revoked token before others get their turn: about a millisecond
+_CLOSED_MAX: Final = 100  # connections closed for a revoked token before others get their turn: some milliseconds
 
 _REVOKED: Final = "the token was revoked"
 _ANSWERS: Final = frozenset(
@@ -158,6 +161,7 @@ class Gateway:
         "_links",
         "_moved_connections",
         "_next_id",
+        "_open_tokens",
         "_releasing",
         "_router",
         "_stirred",
@@ -232,6 +236,7 @@ class Gateway:
         self.revoked = RevokedTokens()  # kept by `engine.api.token_revocation`
         self.connections: dict[int, Connection] = {}
         self.connections_of: Counter[str] = Counter()  # by tenant; those without one are left out
+        self._open_tokens = OpenTokens()
         self.publishers = HeldPublishers(config)  # among `connections`
         self.backlog: set[Connection] = set()  # those with bytes their client has not taken
         self.draining = False
@@ -336,6 +341,7 @@ class Gateway:
         self._next_id += 1
         self.connections[connection.id] = connection
         self.connections_of[connection.owner.tenant] += 1
+        self._open_tokens.add(connection)
         self.metrics.connections[connection.opened_as] += 1
         if connection.receives:
             self._announce(connection)
@@ -345,12 +351,13 @@ class Gateway:
             connection.close(TOKEN_REFUSED, _REVOKED)
         self._schedule(connection, connection.check(self.clock(), self.wall_ms()))
 
-    async def close_revoked(self) -> None:
-        """Close the connections whose token is revoked. Those that attach meanwhile are checked as they do."""
-        for number, connection in enumerate(list(self.connections.values())):
+    async def close_revoked(self, revocations: Iterable[Revocation]) -> None:
+        """Close the connections whose token is covered by these, which are in force. Those that attach meanwhile are checked then."""
+        named = (connection for revocation in revocations for connection in self._open_tokens.of(revocation.name))
+        for number, connection in enumerate(named, 1):
             if not connection.ended and self.revoked.covers(connection.owner):
                 connection.close(TOKEN_REFUSED, _REVOKED)
-            if number % _CHECKED_MAX == _CHECKED_MAX - 1:
+            if number % _CLOSED_MAX == 0:
                 await asyncio.sleep(0)
 
     def detach(self, connection: Connection, code: int) -> None:
@@ -364,6 +371,7 @@ class Gateway:
         self._held_broadcasts.pop(connection.id, None)
         self._held_retries.pop(connection.id, None)
         if self.connections.pop(connection.id, None) is not None:
+            self._open_tokens.discard(connection)
             tenant = connection.owner.tenant
             self.connections_of[tenant] -= 1
             if not self.connections_of[tenant]:
@@ -405,11 +413,16 @@ class Gateway:
         if again:
             connection.on_announced()
 
-    def rejoin(self, connection: Connection, memberships: tuple[str, ...]) -> None:
-        """The client has renewed its token, which makes it a member of these topics. A new link session is announced them."""
-        if connection.receives and memberships != connection.memberships:
-            connection.memberships = memberships
-            self._links.send_shard(connection.shard, wire.Rejoin(connection.id, memberships), True)
+    def renew(self, connection: Connection, owner: Principal) -> None:
+        """The client has renewed its token, for the same user and maybe other topics. A new link session is announced them."""
+        self._open_tokens.discard(connection)
+        connection.owner = owner
+        self._open_tokens.add(connection)
+        connection.expires_ms = int(owner.expires_s * 1000)
+        members = memberships(owner)
+        if connection.receives and members != connection.memberships:
+            connection.memberships = members
+            self._links.send_shard(connection.shard, wire.Rejoin(connection.id, members), True)
 
     def written(self, connection: Connection, seq: int) -> None:
         """An SSE stream has written everything up to `seq`, and takes more."""

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from engine.api import subscriptions
 from engine.auth.tokens import Principal
-from engine.auth.topic_permissions import check_topics, memberships, permits
+from engine.auth.topic_permissions import check_topics, permits
 from engine.core.edge.heartbeat import Heartbeat, HeartbeatAction
 from engine.core.edge.token_bucket import TokenBucket
 from engine.core.model.message import early_frame, frame_bytes
@@ -265,9 +265,7 @@ class WebSocketSession(Connection):
         if f"{owner.tenant}:{owner.user}" != self.key:
             self.close(FORBIDDEN, "the token is another user's")
             return
-        self.expires_ms = int(owner.expires_s * 1000)
-        self.owner = owner
-        self.gateway.rejoin(self, memberships(owner))
+        self.gateway.renew(self, owner)
 
     def _malformed(self, detail: str, code: str = "malformed") -> None:
         self.malformed_frames += 1

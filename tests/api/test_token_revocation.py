@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.auth.tokens import mint
+from engine.auth.revoked_tokens import RevokedTokens
+from engine.auth.tokens import Principal, mint
 from engine.core.model.revocation import Revocation
 from tests.support.edge_world import SECRET, EdgeWorld, closed_with, edge_world, frame_of
 from tests.support.waiting import until
@@ -89,8 +90,9 @@ async def test_open_connections_of_every_kind_end(named: str) -> None:
 async def test_a_connection_that_renewed_its_token_stays_when_the_old_one_is_revoked_and_goes_with_its_user() -> None:
     async with edge_world() as world:
         old, new = issued(50), issued(5)
-        async with world.connect(token=old) as socket:
+        async with world.connect(token=old) as socket, world.connect(token=new) as other:
             await frame_of(socket, "welcome")
+            await frame_of(other, "welcome")
             await socket.send(f'{{"type":"auth","token":"{new}"}}')
             await socket.send('{"type":"ping","ts":1}')
             await frame_of(socket, "pong")
@@ -99,6 +101,39 @@ async def test_a_connection_that_renewed_its_token_stays_when_the_old_one_is_rev
             assert (await frame_of(socket, "error"))["detail"] == "the token was revoked"
             await revoke(world, {"user": "ann"})
             assert (await closed_with(socket))[0] == 4401
+            assert (await closed_with(other))[0] == 4401
+
+
+async def test_a_renewed_token_ends_its_connection_when_it_is_revoked() -> None:
+    async with edge_world() as world:
+        old, new = issued(50), issued(5)
+        async with world.connect(token=old) as socket:
+            await frame_of(socket, "welcome")
+            await socket.send(f'{{"type":"auth","token":"{new}"}}')
+            await socket.send('{"type":"ping","ts":1}')
+            await frame_of(socket, "pong")
+            await revoke(world, {"token": new})
+            assert (await closed_with(socket))[0] == 4401
+
+
+async def test_a_revocation_looks_at_the_connections_of_its_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with edge_world() as world:
+        sockets = [await world.connect(token=issued(5, user)) for user in ("ann", "bob", "carl", "ann")]
+        for socket in sockets:
+            await frame_of(socket, "welcome")
+        looked: list[str] = []
+        covers = RevokedTokens.covers
+
+        def noted(self: RevokedTokens, principal: Principal) -> bool:
+            looked.append(principal.user)
+            return covers(self, principal)
+
+        monkeypatch.setattr(RevokedTokens, "covers", noted)
+        revocation = Revocation("user", "default", "ann", 1 << 50, 1 << 50)
+        await world.gateway.close_revoked(world.gateway.revoked.add([revocation]))
+        assert looked == ["ann", "ann"]
+        for socket in sockets:
+            await socket.close()
 
 
 async def test_a_connection_whose_token_is_revoked_between_its_check_and_its_start_ends() -> None:
@@ -117,7 +152,7 @@ async def test_a_connection_whose_token_is_revoked_between_its_check_and_its_sta
 
 
 async def test_many_connections_are_closed_without_keeping_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.gateway.gateway._CHECKED_MAX", 2)
+    monkeypatch.setattr("engine.gateway.gateway._CLOSED_MAX", 2)
     async with edge_world() as world:
         sockets = [await world.connect(token=issued(5, user)) for user in ("ann", "bob", "ann", "ann", "carl")]
         for socket in sockets:

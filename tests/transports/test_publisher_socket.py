@@ -230,8 +230,8 @@ async def test_an_expired_and_a_revoked_token_end_it_with_4401_and_a_fresh_one_d
             assert posts == 1, "nothing is published with a token that has expired"
         async with world.connect_publisher() as socket:
             assert (await result(socket, ITEM))["status"] == 202
-            world.gateway.revoked.add([Revocation(USER, "default", "publisher", int((now_s + 600) * 1000), int((now_s + 60) * 1000))])
-            await world.gateway.close_revoked()
+            revoked = [Revocation(USER, "default", "publisher", int((now_s + 600) * 1000), int((now_s + 60) * 1000))]
+            await world.gateway.close_revoked(world.gateway.revoked.add(revoked))
             assert (await closed_with(socket))[0] == TOKEN_REFUSED
 
 
