@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import runpy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -93,3 +94,15 @@ def test_endpoints_that_documents_name_are_served() -> None:
     served = [re.compile(re.sub(r"\{[^}]*\}", "[^/]+", path)) for path in paths]
     named_here = [(path, place) for path, place in named(DOCUMENTS, _ENDPOINT) if path not in prefixes]
     assert not [place for path, place in named_here if not any(one.fullmatch(path.rstrip("/")) for one in served)]
+
+
+def test_the_architecture_picture_is_what_its_script_draws() -> None:
+    draw = runpy.run_path(str(ROOT / "docs" / "architecture.py"))["draw"]
+    assert (ROOT / "docs" / "architecture.svg").read_text() == draw(), "python docs/architecture.py"
+
+
+def test_glossary_words_are_sorted_and_explained_briefly() -> None:
+    rows = [line.strip("| ").split(" | ") for line in (ROOT / "docs" / "GLOSSARY.md").read_text().splitlines() if line.startswith("| ")][1:]
+    words = [word.casefold() for word, _ in rows]
+    assert words == sorted(words)
+    assert not [word for word, meaning in rows if meaning.count(". ") > 1 or not meaning.endswith(".")]
