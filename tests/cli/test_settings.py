@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,23 +40,19 @@ def test_no_section_is_called_like_a_setting() -> None:
     assert not {*SECTIONS, INTERNAL} & FIELDS.keys()
 
 
-def test_the_cluster_file_and_the_readme_name_published_settings_only() -> None:
+def test_documents_for_users_name_published_settings_only() -> None:
     root = Path(__file__).parents[2]
     for name in FIELDS:
-        for path in ("deploy/ray-cluster.yaml", "README.md", "PROTOCOL.md"):
+        for path in ("deploy/ray-cluster.yaml", "README.md", "PROTOCOL.md", "docs/USING.md", "docs/CLUSTER.md"):
             if f"ENGINE_{name.upper()}" in (root / path).read_text():
                 assert SECTION_OF[name] != INTERNAL, f"{path} names {name}"
 
 
-def test_the_table_of_the_readme_has_every_published_setting_in_its_section() -> None:
-    rows = (Path(__file__).parents[2] / "README.md").read_text().partition("## Settings")[2].partition("\n## ")[0]
-    named: dict[str, set[str]] = {}
-    section = ""
-    for cells in (line.split("|") for line in rows.splitlines() if line.startswith("| ")):
-        section = cells[1].strip(" `[]") or section
-        named.setdefault(section, set()).update(name for name in re.findall(r"`([a-z][a-z_]*)`", cells[2]) if name != "auto")
-    named.pop("engine.toml")
-    assert named == {title: set(section.settings) for title, section in SECTIONS.items()}
+def test_the_reference_of_settings_is_what_its_script_writes() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    page = (docs / "SETTINGS.md").read_text()
+    assert page == runpy.run_path(str(docs / "settings.py"))["reference"](), "python docs/settings.py"
+    assert {name for section in SECTIONS.values() for name in section.settings} == set(re.findall(r"^\| `([a-z_]+)`", page, re.MULTILINE))
 
 
 def test_a_setting_states_its_unit_and_what_it_takes() -> None:

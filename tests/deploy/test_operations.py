@@ -25,13 +25,13 @@ from tests.support.redis_server import RedisServer
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "OPERATIONS.md").read_text()
-README = (ROOT / "README.md").read_text().partition("## On a cluster")[2].partition("\n## ")[0]
+CLUSTER = (ROOT / "docs" / "CLUSTER.md").read_text()
 OF_OTHERS = {"max_workers", "node_id", "queued_pct"}  # of Ray, and of the status
 
 
 def test_every_command_of_the_engine_exists_with_its_options() -> None:
     commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
-    found = re.findall(r"(?:^|`|deploy/node )engine ([a-z-]+)((?: [a-z0-9-]+| --[a-z-]+)*)", TEXT + README, re.MULTILINE)
+    found = re.findall(r"(?:^|`|deploy/node )engine ([a-z-]+)((?: [a-z0-9-]+| --[a-z-]+)*)", TEXT + CLUSTER, re.MULTILINE)
     assert {name for name, _ in found} >= {"up", "down", "status", "drain", "scale", "erase", "revoke"}
     for name, words in found:
         part = (words.split() or [""])[0]

@@ -1,4 +1,4 @@
-"""An engine on several hosts, started as README's "On a cluster" and `deploy/ray-cluster.yaml` describe.
+"""An engine on several hosts, started as docs/CLUSTER.md and `deploy/ray-cluster.yaml` describe.
 
     head       Ray's control service, which keeps its state in Redis, and `engine up`; room for the scheduler
     workers    room for `room` shards and one edge each
