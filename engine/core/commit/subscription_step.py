@@ -41,7 +41,7 @@ class SubscriptionStep:
     def __init__(self, topics_max: int) -> None:
         self._topics_max = topics_max
         self.waiting: Final[list[tuple[str, Subscribe, Mailbox]]] = []
-        self._waiting_keys: set[str] = set()  # of the mailboxes in `_waiting`
+        self._waiting_keys: set[str] = set()  # of the mailboxes in `waiting`
         self._undecided: list[tuple[str, Subscribed]] = []  # of a group that is being rolled back
 
     def ask(self, mailbox: Mailbox, session: str, record: Subscribe) -> Subscribed | None:
