@@ -294,13 +294,16 @@ async def test_a_dead_letter_is_looked_at_redriven_and_dropped(page: Page, scrip
     scripted.letters = [dead(3), dead(2), dead(1)]
     await open_demo(page, scripted.url, token())
     card, lines = page.locator("#dead-letters"), page.locator(".dead")
-    await expect(lines).to_have_count(3)
+    await expect(lines).to_have_count(2)
+    await expect(card.get_by_role("link")).to_have_text("All 3 on the admin page")
+    await expect(card.get_by_role("link")).to_have_attribute("href", "/admin#dead-letters")
     await expect(lines.first).to_contain_text("<b>broken</b> 3")
     await lines.first.get_by_text("Message").click()
     await expect(lines.first.locator("pre")).to_contain_text("<b>bold</b>")
     await lines.nth(1).get_by_role("button", name="Redrive").click()
     await expect(card).to_contain_text("Published again: accepted.")
     await expect(page.locator(".message-title")).to_contain_text("redriven d2")
+    await expect(card.get_by_role("link")).to_have_count(0)
     scripted.letters.remove(dead(1))  # somebody else was faster
     await lines.nth(1).get_by_role("button", name="Drop").click()
     await expect(card).to_contain_text("Somebody else has handled it.")
@@ -308,6 +311,22 @@ async def test_a_dead_letter_is_looked_at_redriven_and_dropped(page: Page, scrip
     await expect(card).to_contain_text("Dropped.")
     await expect(lines).to_have_count(0)
     assert scripted.letters == []
+
+
+async def test_an_admin_finds_further_dead_letters_in_a_terminal(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.letters = [dead(3), dead(2), dead(1)]
+    await open_demo(page, scripted.url, token(scope="connect publish admin"))
+    await expect(page.locator("#dead-others")).to_have_text("All 3: engine dead-letters list")
+
+
+async def test_an_arriving_notification_is_on_the_first_screen_of_a_phone(page: Page, scripted: ScriptedEngine) -> None:
+    await page.set_viewport_size({"width": 390, "height": 844})
+    await open_demo(page, scripted.url, token())
+    scripted.publish("Mira liked your post")
+    message = page.locator(".message")
+    await expect(message).to_be_in_viewport(ratio=1)
+    assert await page.evaluate("scrollY") == 0
+    await keep(page, "phone-first-screen")
 
 
 async def test_who_may_not_handle_dead_letters_does_not_see_them(page: Page, scripted: ScriptedEngine) -> None:

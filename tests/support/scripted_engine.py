@@ -363,7 +363,8 @@ class ScriptedEngine:
         return JSONResponse({"version": "0.1.0", "totals": totals}, self.status_code)
 
     async def dead_letters(self, request: Request) -> Response:
-        return JSONResponse({"tenant": "default", "total": len(self.letters), "dead_letters": self.letters})
+        limit = int(request.query_params.get("limit", "100"))
+        return JSONResponse({"tenant": "default", "total": len(self.letters), "dead_letters": self.letters[:limit]})
 
     async def dead_letter(self, request: Request) -> Response:
         (found,) = (letter for letter in self.letters if letter["letter"] == request.path_params["letter"])

@@ -1,15 +1,19 @@
-/** The newest dead letters, for tokens that may handle them: look at the message, redrive it, drop it. */
+/**
+ * The newest dead letters, for tokens that may handle them: look at the message, redrive it, drop it. The admin page has the others.
+ */
 
 import { byId, fromNow, make } from "./dom.js";
 
-const SHOWN = 10;
+const SHOWN = 2;
 const count = new Intl.NumberFormat("en");
 
 export class DeadLetters {
   /** @param {import("./api.js").Api} api @param {string} scope Of the token. */
   constructor(api, scope) {
     this.api = api;
-    const allowed = scope.split(" ").some((one) => one === "admin" || one === "operator");
+    const scopes = scope.split(" ");
+    const allowed = scopes.includes("admin") || scopes.includes("operator");
+    this.operator = scopes.includes("operator");
     byId("dead-letters").hidden = !allowed;
     if (!allowed) return;
     byId("dead-refresh").addEventListener("click", () => this.#load());
@@ -21,12 +25,20 @@ export class DeadLetters {
     try {
       const { total, dead_letters: letters } = await this.api.deadLetters(SHOWN);
       byId("dead-total").textContent = total ? count.format(total) : "";
+      byId("dead-others").replaceChildren(...(total > SHOWN ? this.#others(total) : []));
       byId("dead-list").replaceChildren(...letters.map((/** @type {any} */ letter) => this.#line(letter)));
       this.#note(letters.length ? "" : "None. A message that a client refuses, because it cannot handle it, would be here.");
     } catch (error) {
       this.#note(`Not available: ${/** @type {any} */ (error).message}`);
     }
     byId("dead-refresh").disabled = false;
+  }
+
+  /** Where the others are: the admin page is for operators. @param {number} total */
+  #others(total) {
+    const all = `All ${count.format(total)}`;
+    if (!this.operator) return [`${all}: `, make("code", {}, "engine dead-letters list")];
+    return [make("a", { href: "/admin#dead-letters" }, `${all} on the admin page`)];
   }
 
   /** @param {any} letter */
