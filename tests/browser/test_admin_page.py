@@ -199,3 +199,51 @@ async def test_the_world_of_a_user_of_a_real_engine(page: Page, engine: Any) -> 
     await expect(page.locator("#tenant-list")).to_contain_text("default")
     await keep(page, "real-tenants")
     assert wrong == []
+
+
+async def test_a_busy_user_is_shown_in_lists_of_ten_with_short_ids(page: Page, scripted: ScriptedEngine) -> None:
+    wrong, answers = complaints(page), OperatorAnswers()
+    answers.busy = True
+    await answers.serve(page)
+    await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    await page.emulate_media(reduced_motion="reduce", color_scheme="light")
+    await page.set_viewport_size(DESKTOP)  # type: ignore[arg-type]
+    await open_admin(page, scripted.url)
+    await see(page, "users/default/ann")
+    lines = page.locator("#user-timers tbody tr")
+    await expect(lines).to_have_count(10)
+    for shown in (20, 30, 40, 50):
+        await page.locator("#user-timers").get_by_role("button", name="more of 50").click()
+        await expect(lines).to_have_count(shown)
+    await expect(page.locator("#user-timers").get_by_role("button", name="more of 50")).to_be_hidden()
+    await see(page, "overview")
+    await see(page, "users/default/ann")
+    copied = page.locator("#user-connections tbody tr").first.get_by_role("button")
+    await expect(copied).to_have_text("e0-0…0000000")
+    await copied.click()
+    await expect(copied).to_have_text("Copied")
+    assert await page.evaluate("navigator.clipboard.readText()") == "e0-01a0bc5e-7d3f-7abc-9def-000000000000"
+    await expect(copied).to_have_text("e0-0…0000000")
+    await keep(page, "busy-user")
+    assert await page.evaluate("document.documentElement.scrollHeight") < 2900
+    found = await Axe().run(page)
+    assert found.response["violations"] == [], found.generate_report()
+    assert wrong == []
+
+
+async def test_what_needs_attention_leads_to_its_place(page: Page, scripted: ScriptedEngine) -> None:
+    await OperatorAnswers().serve(page)
+    await open_admin(page, scripted.url)
+    alerts = page.locator("#attention li")
+    for what, why, place in (
+        ("quarantine", "2 stored records could not be read", "#problems"),
+        ("dead letters", "3 messages and actions to redrive or drop", "#dead-letters"),
+        ("clients", "1 client did not acknowledge any try", "#problems"),
+        ("edge-1, rules", "line 3", "#rules"),
+        ("shard-1", "does not answer", "#topology"),
+    ):
+        line = alerts.filter(has=page.get_by_role("link", name=what, exact=True))
+        await expect(line).to_contain_text(why)
+        await expect(line.get_by_role("link")).to_have_attribute("href", place)
+    await alerts.get_by_role("link", name="clients").click()
+    await expect(page.locator("#view-problems")).to_be_visible()

@@ -292,7 +292,7 @@ def dead(number: int) -> dict[str, Any]:
 
 async def test_a_dead_letter_is_looked_at_redriven_and_dropped(page: Page, scripted: ScriptedEngine) -> None:
     scripted.letters = [dead(3), dead(2), dead(1)]
-    await open_demo(page, scripted.url, token())
+    await open_demo(page, scripted.url, token(scope="connect publish operator"))
     card, lines = page.locator("#dead-letters"), page.locator(".dead")
     await expect(lines).to_have_count(2)
     await expect(card.get_by_role("link")).to_have_text("All 3 on the admin page")

@@ -89,6 +89,35 @@ def user(name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def busy_user(name: str) -> dict[str, Any]:
+    """One with as many rows in every list as the engine answers."""
+    found = user(name)
+    lists = {"messages": 50, "timers": 50, "decisions": 32, "connections": 12}
+    for member, count in lists.items():
+        found[member] = [{**found[member][0], **_numbered(member, number)} for number in range(count)]
+    topics = [f"topic-{number}" for number in range(60)]
+    return {**found, "pending": 70, "in_memory": 60, "topics": topics}
+
+
+def _numbered(member: str, number: int) -> dict[str, Any]:
+    """What differs between the rows of a list: ids as publishers and the engine make them."""
+    id, type = f"01a0bc5e-7d3f-7abc-9def-{number:012d}", f"post.{'liked' if number % 2 else 'commented'}"
+    if member == "messages":
+        return {"seq": 70 - number, "id": id, "type": type}
+    if member == "timers":
+        return {"scheduled_id": f"17-{id}", "notification": {"type": type}}
+    if member == "connections":
+        return {"session": f"e0-{id}", "device": f"phone-{number}"}
+    return {"id": id, "reason": "2 an hour"}
+
+
+def busy_history(query: dict[str, list[str]]) -> dict[str, Any]:
+    """Sixty rows, as many at a time as are asked for."""
+    begin, limit = int(query.get("before", ["0"])[0]), int(query.get("limit", ["50"])[0])
+    rows = [{"at": now_ms(), "event": "sent", **_numbered("messages", number)} for number in range(begin, min(begin + limit, 60))]
+    return {"tenant": "default", "history": rows, **({"before": str(begin + limit)} if begin + limit < 60 else {})}
+
+
 def history(name: str) -> dict[str, Any]:
     row = {"at": now_ms(), "user": name, "event": "sent", "id": NASTY, "type": NASTY, "device": NASTY, "reason": NASTY, "attempt": 2}
     return {"tenant": "default", "history": [row, {**row, "event": "acknowledged", "rtt_ms": 20, "skew_ms": -900}]}
@@ -123,6 +152,7 @@ class OperatorAnswers:
         self.bodies: list[Any] = []
         self.letters = letters()
         self.failing: dict[str, int] = {}  # path -> status
+        self.busy = False  # the user has much of everything
         self.active = 2  # version of the rules
         self.staged: dict[str, Any] | None = None  # likewise, and its share
 
@@ -161,14 +191,14 @@ class OperatorAnswers:
         if path == "/v1/explain":
             return {"results": [{"user": "u", "decision": "suppress", "reasons": [{"code": "cap", "detail": NASTY}]}]}
         if path == "/v1/history":
-            return history(query["user"][0])
+            return busy_history(query) if self.busy else history(query["user"][0])
         if path.startswith("/v1/rules"):
             return self._rules(path, body)
         if path.startswith("/v1/dead-letters"):
             return self._letters(path, body)
         if "/messages/" in path:
             return {"id": NASTY, "state": "sent", "timeline": [{"at": now_ms(), "event": "sent", "reason": NASTY}]}
-        return user(NASTY)
+        return busy_user("ann") if self.busy else user(NASTY)
 
     def _rules(self, path: str, body: Any) -> Any:
         if path == "/v1/rules/dry-run":

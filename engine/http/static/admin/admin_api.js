@@ -52,7 +52,7 @@ export class AdminApi {
 
   /** What has become of a user's messages, the newest first. @param {string} tenant @param {string} user @param {string} [before] */
   history(tenant, user, before) {
-    return this.#get("/v1/history", { tenant, user, before, limit: 50 });
+    return this.#get("/v1/history", { tenant, user, before, limit: 10 });
   }
 
   /** What would become of a notification. @param {string} tenant @param {object} notification */

@@ -15,6 +15,11 @@ export function count(value) {
   return unknown(value) ? NONE : whole.format(/** @type {number} */ (value));
 }
 
+/** 1 connection, 12 connections. @param {Figure} value @param {string} one @param {string} [many] */
+export function counted(value, one, many = `${one}s`) {
+  return `${count(value)} ${value === 1 ? one : many}`;
+}
+
 /** Three digits: 0.123, 12.3, 12,300. @param {Figure} value */
 export function short(value) {
   return unknown(value) ? NONE : three.format(/** @type {number} */ (value));

@@ -24,7 +24,7 @@ class Admin {
     const claims = readClaims(token);
     const api = (this.api = new AdminApi(token));
     const tenant = String(claims.tenant ?? "default");
-    this.views = [new Overview(api), new Users(api, tenant), new DeadLetterView(api, tenant), new Problems(api), new Tenants(api, tenant), new RulesView(api)];
+    this.views = [new Overview(api, tenant), new Users(api, tenant), new DeadLetterView(api, tenant), new Problems(api), new Tenants(api, tenant), new RulesView(api)];
     this.view = this.views[0];
     byId("admin").hidden = byId("pill").hidden = byId("sign-out").hidden = false;
     byId("views").append(...this.views.map(({ element }) => element));

@@ -8,10 +8,17 @@ import { card, chip } from "./table.js";
 import { scalingFacts, topology } from "./topology.js";
 import { View } from "./view.js";
 
+const EVERY_MS = 6000; // between two looks at what the status does not have
+
 export class Overview extends View {
-  /** @param {import("./admin_api.js").AdminApi} api */
-  constructor(api) {
+  /** @type {import("./attention.js").Waiting} */ #waiting = {};
+  #lookedMs = -Infinity;
+
+  /** @param {import("./admin_api.js").AdminApi} api @param {string} tenant */
+  constructor(api, tenant) {
     super("overview", "Overview", "Who runs where, and under which load. Figures are at most a second old.");
+    this.api = api;
+    this.tenant = tenant;
     this.load = new LoadCards();
     this.alerts = card("attention", "Needs attention");
     this.parts = card("topology", "Topology");
@@ -25,15 +32,25 @@ export class Overview extends View {
   show(status) {
     this.load.show(status);
     this.charts.look();
-    const found = attention(status);
+    this.#look();
+    const found = attention(status, this.#waiting);
+    const line = (/** @type {import("./attention.js").Alert} */ { kind, what, why, at = "#topology" }) =>
+      make("li", {}, make("a", { href: at }, chip(kind, what)), make("span", {}, why));
     this.alerts.body.replaceChildren(
-      found.length
-        ? make("ul", { className: "plain" }, ...found.map(({ kind, what, why }) => make("li", {}, chip(kind, what), make("span", {}, why))))
-        : make("p", { className: "calm" }, "Nothing: every part answers, and none is degraded."),
+      found.length ? make("ul", { className: "plain" }, ...found.map(line)) : make("p", { className: "calm" }, "Nothing: every part answers, and none is degraded."),
     );
     const at = this.parts.body.firstElementChild?.scrollLeft ?? 0;
     this.parts.body.replaceChildren(topology(status));
     this.parts.body.firstElementChild.scrollLeft = at;
     this.scaling.body.replaceChildren(scalingFacts(status.scaling ?? {}));
+  }
+
+  /** Ask for what waits for an operator. What cannot be had now is asked for again. */
+  async #look() {
+    if (performance.now() - this.#lookedMs < EVERY_MS) return;
+    this.#lookedMs = performance.now();
+    const [letters, slow] = await Promise.allSettled([this.api.deadLetters(this.tenant, { limit: 1 }), this.api.slowClients()]);
+    if (letters.status === "fulfilled") this.#waiting.letters = letters.value.total;
+    if (slow.status === "fulfilled") this.#waiting.exhausted = slow.value.clients.filter((/** @type {any} */ { exhausted }) => exhausted).length;
   }
 }

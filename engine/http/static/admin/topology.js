@@ -2,7 +2,7 @@
 
 import { make } from "../dom.js";
 import { actorsOf, nameOf } from "./attention.js";
-import { bytes, count, moment, short, span } from "./format.js";
+import { bytes, count, counted, moment, short, span } from "./format.js";
 import { chip, facts, table } from "./table.js";
 
 const DECISIONS = 5;
@@ -54,11 +54,11 @@ function loadOf(row) {
   if (!row.alive) return "–";
   if (row.role === "edge") {
     const connections = Object.values(row.connections ?? {}).reduce((/** @type {number} */ sum, one) => sum + Number(one), 0);
-    return `${count(connections)} connections, ${count(row.awaiting)} requests wait, ${span(row.delay_ms)} delay`;
+    return `${counted(connections, "connection")}, ${counted(row.awaiting, "request")} unanswered, ${span(row.delay_ms)} delay`;
   }
-  if (row.role === "shard") return `${count(row.users)} users, ${count(row.pending)} pending, ${span(row.lag_ms)} lag`;
-  if (row.role === "scheduler") return `${count(row.armed)} timers, ${span(row.lag_ms)} lag`;
-  if (row.role === "archivist") return `${count(row.waiting)} outcomes wait, ${span(row.lag_ms)} lag`;
+  if (row.role === "shard") return `${counted(row.users, "user")}, ${count(row.pending)} pending, ${span(row.lag_ms)} lag`;
+  if (row.role === "scheduler") return `${counted(row.armed, "timer")}, ${span(row.lag_ms)} lag`;
+  if (row.role === "archivist") return `${counted(row.waiting, "outcome")} unwritten, ${span(row.lag_ms)} lag`;
   return "–";
 }
 

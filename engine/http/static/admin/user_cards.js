@@ -1,25 +1,52 @@
 /** The cards of one user: presence, connections, messages and timers that wait, profile, decisions. */
 
 import { fromNow, make } from "../dom.js";
-import { count, moment, span } from "./format.js";
+import { count, counted, moment, span } from "./format.js";
 import { card, chip, facts, table } from "./table.js";
+
+const TEN = 10; // rows of a list at once
+const ID_CHARS = 12; // of an id; longer ones are shortened in the middle
+const COPIED_MS = 1500;
 
 const PRESENCE = /** @type {const} */ ({ connected: "good", suspect: "warn", offline: "plain" });
 
 /** @param {any} report @param {(id: string) => void} look Shows what became of a message. @returns {any[]} */
 export function userCards(report, look) {
   return [
-    make("div", { className: "grid three" }, about(report), profile(report), decisions(report, look)),
+    make("div", { className: "grid two" }, about(report), profile(report)),
     connections(report),
-    make("div", { className: "grid two" }, messages(report, look), timers(report)),
+    make("div", { className: "grid two" }, messages(report, look), make("div", { className: "world" }, timers(report), decisions(report, look))),
   ];
 }
 
 /** A card with a table, or with a sentence where there is nothing. @param {string} id @param {string} title @param {any[]} rows @param {import("./table.js").Column[]} columns @param {string} none @param {string} [note] */
 function listing(id, title, rows, columns, none, note) {
   const { card: made, body } = card(id, title, { note });
-  body.append(rows.length ? table(title, columns, rows) : make("p", { className: "calm" }, none));
+  if (rows.length) inTens(body, rows, (some) => table(title, columns, some));
+  else body.append(make("p", { className: "calm" }, none));
   return made;
+}
+
+/**
+ * The first ten rows, and a button that shows ten more.
+ * @param {any} body @param {any[]} rows @param {(rows: any[]) => any} draw
+ */
+function inTens(body, rows, draw) {
+  let shown = TEN;
+  const more = make("button", { type: "button", className: "quiet" });
+  const show = () => {
+    const at = body.firstElementChild?.scrollLeft ?? 0;
+    more.textContent = `${Math.min(rows.length - shown, TEN)} more of ${count(rows.length)}`;
+    more.hidden = shown >= rows.length;
+    body.replaceChildren(draw(rows.slice(0, shown)), more);
+    body.firstElementChild.scrollLeft = at;
+  };
+  more.addEventListener("click", () => {
+    shown += TEN;
+    show();
+    (more.hidden ? body.firstElementChild : more).focus();
+  });
+  show();
 }
 
 /** @param {any} report */
@@ -34,7 +61,7 @@ function about(report) {
       ["Settled up to", count(report.floor)],
       ["Pending", count(report.pending)],
       ["of them in memory", count(report.in_memory)],
-      ["Topics", report.topics.length ? report.topics.join(", ") : "none"],
+      ["Topics", topics(report.topics)],
       ...report.windows.map((/** @type {any} */ one) => [`Window ${one.collapse}`, `${count(one.count)} messages, closes ${fromNow(one.closes_ms - Date.now())}`]),
       ...Object.entries(report.events).map(([event, at]) => [`Event ${event}`, fromNow(Number(at) - Date.now())]),
     ]),
@@ -63,10 +90,10 @@ function profile({ profile: wanted }) {
 /** @param {any} report @param {(id: string) => void} look */
 function decisions(report, look) {
   const { card: made, body } = card("user-decisions", "Decisions of the contact policy");
-  const lines = report.decisions.map((/** @type {any} */ one) =>
-    make("li", {}, chip("plain", one.event), lookButton(one.id, look), make("span", { className: "muted" }, `${moment(one.at)} ${one.reason}`)),
-  );
-  body.append(lines.length ? make("ul", { className: "plain scrolled", tabIndex: 0, ariaLabel: "Decisions" }, ...lines) : make("p", { className: "calm" }, "None is kept: nothing was suppressed, deferred or merged lately."));
+  const line = (/** @type {any} */ one) =>
+    make("li", {}, chip("plain", one.event), lookButton(one.id, look), make("span", { className: "muted" }, `${moment(one.at)} ${one.reason}`));
+  if (report.decisions.length) inTens(body, report.decisions, (some) => make("ul", { className: "plain", tabIndex: -1 }, ...some.map(line)));
+  else body.append(make("p", { className: "calm" }, "None is kept: nothing was suppressed, deferred or merged lately."));
   return made;
 }
 
@@ -77,7 +104,7 @@ function connections(report) {
     "Connections",
     report.connections,
     [
-      { title: "Connection", cell: ({ session }) => make("code", {}, session), head: true },
+      { title: "Connection", cell: ({ session }) => idButton(session), head: true },
       { title: "Device", cell: ({ device }) => device || "–" },
       { title: "By", cell: ({ transport }) => transport },
       { title: "Edge", cell: ({ edge }) => edge },
@@ -122,15 +149,39 @@ function timers(report) {
       { title: "Due", cell: ({ scheduled_at: at }) => make("time", { dateTime: new Date(at).toISOString(), title: new Date(at).toLocaleString() }, fromNow(at - Date.now())) },
       { title: "Type", cell: ({ notification }) => notification.type, head: true },
       { title: "Does", cell: ({ action }) => action ?? "delivers" },
-      { title: "Scheduled id", cell: ({ scheduled_id: id }) => make("code", {}, id) },
+      { title: "Scheduled id", cell: ({ scheduled_id: id }) => idButton(id) },
     ],
     "None waits.",
   );
 }
 
-/** @param {string} id @param {(id: string) => void} look */
+/** @param {string[]} names */
+function topics(names) {
+  if (!names.length) return "none";
+  const first = names.slice(0, TEN).join(", ");
+  if (names.length <= TEN) return first;
+  return make("details", {}, make("summary", {}, counted(names.length, "topic")), names.join(", "));
+}
+
+/** An id as a button that shows what became of its message, and one that copies it. @param {string} id @param {(id: string) => void} look */
 function lookButton(id, look) {
-  const button = make("button", { type: "button", className: "name", ariaLabel: `What became of ${id}` }, id);
+  const button = make("button", { type: "button", className: "name", title: id, ariaLabel: `What became of ${id}` }, shortened(id));
   button.addEventListener("click", () => look(id));
+  return make("span", { className: "looks" }, button, idButton(id, "Copy"));
+}
+
+/** A button that copies an id; it shows the shortened id, or a word. @param {string} id @param {string} [word] */
+function idButton(id, word = shortened(id)) {
+  const button = make("button", { type: "button", className: "id", title: `Copy ${id}`, ariaLabel: `Copy ${id}` }, word);
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(id);
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = word), COPIED_MS);
+  });
   return button;
+}
+
+/** Its beginning and its end: what differs between two ids is at the end. @param {string} id */
+function shortened(id) {
+  return id.length <= ID_CHARS ? id : `${id.slice(0, 4)}…${id.slice(5 - ID_CHARS)}`;
 }

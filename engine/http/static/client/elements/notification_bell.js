@@ -1,7 +1,8 @@
 /**
  * `<notification-bell>`: a button with the number of unread notifications, which opens a `<notification-inbox>`.
  *
- * Set its property `client`. Escape and a click elsewhere close it; the keyboard is back on the button then.
+ * Set its property `client`. Escape and a click elsewhere close it; the keyboard is back on the button then. While it is open, the arrow keys
+ * move from the button into the inbox.
  */
 
 import { modelOf } from "./inbox_model.js";
@@ -30,11 +31,7 @@ export class NotificationBell extends Base {
     const find = (/** @type {string} */ selector) => root.querySelector(selector);
     this.#parts = { button: find(".bell"), badge: find(".badge"), panel: find(".panel"), status: find("[role=status]") };
     this.#parts.button.addEventListener("click", () => this.toggle());
-    root.addEventListener("keydown", (event) => {
-      if (/** @type {KeyboardEvent} */ (event).key !== "Escape" || !this.open) return;
-      event.stopPropagation();
-      this.open = false;
-    });
+    root.addEventListener("keydown", (event) => this.#pressed(/** @type {KeyboardEvent} */ (event)));
   }
 
   /** @returns {import("../notify_client.js").NotifyClient | null} */
@@ -63,6 +60,19 @@ export class NotificationBell extends Base {
     if (open) this.#keepInside();
     button.setAttribute("aria-expanded", String(open));
     (open ? panel.firstChild : button).focus();
+  }
+
+  /** @param {KeyboardEvent} event */
+  #pressed(event) {
+    if (!this.open) return;
+    const { button, panel } = this.#parts;
+    if (event.key === "Escape") {
+      event.stopPropagation();
+      this.open = false;
+    } else if (event.target === button && (event.key === "ArrowDown" || event.key === "ArrowUp")) {
+      event.preventDefault();
+      panel.firstChild.focus();
+    }
   }
 
   /** The panel hangs from the end of the bell; near an edge of the window it is moved as far as it needs. */

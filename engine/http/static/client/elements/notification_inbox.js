@@ -41,10 +41,10 @@ export class NotificationInbox extends Base {
     list.setAttribute("aria-labelledby", "title");
     problem.setAttribute("role", "alert");
     this.#parts = { title, readAll, list, empty, problem, more };
-    root.append(make("header", {}, title, readAll), list, empty, more, problem);
+    root.append(make("div", { className: "head" }, title, readAll), list, empty, more, problem);
     readAll.addEventListener("click", () => this.#attempt(this.#model?.readAll()));
     more.addEventListener("click", () => this.#attempt(this.#model?.more()));
-    list.addEventListener("keydown", (event) => this.#pressed(event));
+    root.addEventListener("keydown", (event) => this.#pressed(/** @type {KeyboardEvent} */ (event)));
   }
 
   /** @returns {import("../notify_client.js").NotifyClient | null} */
@@ -143,8 +143,9 @@ export class NotificationInbox extends Base {
   #pressed(event) {
     const items = /** @type {HTMLElement[]} */ ([...this.#parts.list.children]);
     const at = items.findIndex((item) => item.matches(":focus-within"));
-    const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: items.length - 1 }[event.key];
-    if (event.key === "Enter" && event.target === items[at]) {
+    const last = items.length - 1;
+    const to = { ArrowDown: at + 1, ArrowUp: at < 0 ? last : at - 1, Home: 0, End: last }[event.key];
+    if (event.key === "Enter" && items[at] && event.target === items[at]) {
       (items[at].querySelector("a") ?? items[at]).click();
     } else if (to !== undefined && items[to]) {
       for (const item of items) item.tabIndex = -1;

@@ -1,24 +1,21 @@
 /**
  * The look of the elements. Constructed style sheets, which a Content-Security-Policy without 'unsafe-inline' allows.
  *
- * A page changes it by custom properties: --notify-font, --notify-text, --notify-muted, --notify-surface, --notify-line, --notify-accent,
- * --notify-on-accent, --notify-unread and --notify-radius; and by the parts `button`, `badge`, `panel`, `item`. The elements' own properties
- * have names of their own, so that a page may set these by properties of the same names as its own: `--notify-accent: var(--accent)`.
+ * The colours follow `color-scheme` as the page sets it on the element or on an ancestor. The system's scheme counts only where the page
+ * says `light dark`. The bell's icon has the colour of the text around it.
+ *
+ * A page changes the look by custom properties: --notify-font, --notify-text, --notify-muted, --notify-surface, --notify-line,
+ * --notify-accent, --notify-on-accent, --notify-unread and --notify-radius; and by the parts `button`, `badge`, `panel`, `item`. The elements'
+ * own properties have other names, so that a page may use its own properties for these: `--notify-accent: var(--accent)`.
  */
 
 const SHARED = `
 :host {
-  --own-text: var(--notify-text, #151a23); --own-muted: var(--notify-muted, #566072); --own-surface: var(--notify-surface, #fff);
-  --own-line: var(--notify-line, #e1e5eb); --own-accent: var(--notify-accent, #3451c7); --own-on-accent: var(--notify-on-accent, #fff);
-  --own-fresh: var(--notify-unread, #eef1fd); --own-radius: var(--notify-radius, 12px);
-  color: var(--own-text); font: var(--notify-font, 15px/1.45 system-ui, sans-serif); text-align: start;
-}
-@media (prefers-color-scheme: dark) {
-  :host {
-    --own-text: var(--notify-text, #edf0f5); --own-muted: var(--notify-muted, #9ba6b8); --own-surface: var(--notify-surface, #14181f);
-    --own-line: var(--notify-line, #272e3a); --own-accent: var(--notify-accent, #92a7ff); --own-on-accent: var(--notify-on-accent, #0c1230);
-    --own-fresh: var(--notify-unread, #1c2338);
-  }
+  --own-text: var(--notify-text, light-dark(#151a23, #edf0f5)); --own-muted: var(--notify-muted, light-dark(#566072, #9ba6b8));
+  --own-surface: var(--notify-surface, light-dark(#fff, #14181f)); --own-line: var(--notify-line, light-dark(#e1e5eb, #272e3a));
+  --own-accent: var(--notify-accent, light-dark(#3451c7, #92a7ff)); --own-on-accent: var(--notify-on-accent, light-dark(#fff, #0c1230));
+  --own-fresh: var(--notify-unread, light-dark(#eef1fd, #1c2338)); --own-radius: var(--notify-radius, 12px);
+  font: var(--notify-font, 15px/1.45 system-ui, sans-serif); text-align: start;
 }
 :host([hidden]), [hidden] { display: none !important; }
 * { box-sizing: border-box; }
@@ -29,13 +26,13 @@ button:disabled { opacity: .55; cursor: default; }
 `;
 
 const BELL = `
-:host { display: inline-block; position: relative; }
+:host { display: inline-block; position: relative; color: var(--notify-text, inherit); }
 .bell { position: relative; padding: 8px; line-height: 0; }
 .bell svg { width: 24px; height: 24px; fill: none; stroke: currentcolor; stroke-width: 1.7; stroke-linecap: round; stroke-linejoin: round; }
 .badge { position: absolute; top: 0; inset-inline-end: 0; min-width: 18px; padding: 0 5px; border-radius: 9px; font-size: 12px; line-height: 18px;
   text-align: center; background: var(--own-accent); color: var(--own-on-accent); }
 .panel { position: absolute; z-index: 1000; top: calc(100% + 6px); inset-inline-end: 0; width: min(380px, 92vw); max-height: min(70vh, 560px);
-  overflow: auto; background: var(--own-surface); border: 1px solid var(--own-line); border-radius: var(--own-radius); box-shadow: 0 12px 32px rgb(16 24 40 / 18%); }
+  overflow: auto; overscroll-behavior: contain; color: var(--own-text); background: var(--own-surface); border: 1px solid var(--own-line); border-radius: var(--own-radius); box-shadow: 0 12px 32px rgb(16 24 40 / 18%); }
 @media (prefers-reduced-motion: no-preference) {
   .ring svg { animation: ring .5s ease-in-out; }
   .panel { animation: open .12s ease-out; }
@@ -45,8 +42,8 @@ const BELL = `
 `;
 
 const INBOX = `
-:host { display: block; background: var(--own-surface); border-radius: var(--own-radius); }
-header { display: flex; align-items: center; justify-content: space-between; gap: 8px; padding: 12px 16px 8px; }
+:host { display: block; color: var(--own-text); background: var(--own-surface); border-radius: var(--own-radius); }
+.head { display: flex; align-items: center; justify-content: space-between; gap: 8px; padding: 12px 16px 8px; }
 h2 { margin: 0; font-size: 1.07em; }
 ul { list-style: none; margin: 0; padding: 0; }
 li { display: grid; grid-template-columns: 1fr auto; gap: 2px 12px; padding: 10px 16px; border-top: 1px solid var(--own-line); }
@@ -58,7 +55,7 @@ li:focus-visible { outline-offset: -2px; }
 .text { grid-column: 1 / -1; margin: 0; color: var(--own-muted); overflow-wrap: anywhere; }
 time { color: var(--own-muted); font-size: .87em; white-space: nowrap; }
 .actions { grid-column: 1 / -1; display: flex; gap: 4px; margin-inline-start: -8px; }
-.actions button, header button, .more { color: var(--own-accent); font-size: .9em; }
+.actions button, .head button, .more { color: var(--own-accent); font-size: .9em; }
 .more { display: block; margin: 4px auto 8px; }
 .empty, .problem { margin: 0; padding: 20px 16px; color: var(--own-muted); text-align: center; }
 @media (prefers-reduced-motion: no-preference) { li.fresh { animation: arrive .25s ease-out; } }
