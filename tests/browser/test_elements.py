@@ -178,3 +178,50 @@ async def test_a_page_themes_the_elements_and_who_wants_no_motion_gets_none(page
     assert await page.evaluate(f"({style})('.panel').animationName") == "open"
     await page.emulate_media(reduced_motion="reduce")
     assert await page.evaluate(f"({style})('.panel').animationName") == "none"
+
+
+@pytest.mark.parametrize(("system", "page_scheme"), [("dark", "light"), ("light", "dark"), ("dark", "normal")])
+async def test_colours_follow_the_page_and_not_the_system(page: Page, scripted: ScriptedEngine, system: Any, page_scheme: str) -> None:
+    await page.emulate_media(color_scheme=system, reduced_motion="reduce")
+    await place(page, scripted)
+    await page.add_style_tag(content=f":root {{ color-scheme: {page_scheme}; background: Canvas; color: CanvasText }}")
+    scripted.publish("one")
+    await page.get_by_role("button", name="Notifications").click()
+    style = "(name) => getComputedStyle(document.querySelector('notification-bell').shadowRoot.querySelector(name))"
+    dark = page_scheme == "dark"
+    assert await page.evaluate(f"({style})('.panel').backgroundColor") == ("rgb(20, 24, 31)" if dark else "rgb(255, 255, 255)")
+    text = await page.evaluate("getComputedStyle(document.body).color")
+    assert await page.evaluate(f"({style})('.bell svg').stroke") == text == ("rgb(255, 255, 255)" if dark else "rgb(0, 0, 0)")
+
+
+async def test_arrow_keys_move_from_an_open_bell_into_its_list(page: Page, scripted: ScriptedEngine) -> None:
+    await place(page, scripted)
+    for title in ("first", "second", "third"):
+        scripted.publish(title)
+    bell = page.get_by_role("button", name="Notifications, 3 unread")
+    await bell.click()
+    items = page.get_by_role("listitem")
+    await expect(items).to_have_count(3)
+    await bell.focus()
+    await page.keyboard.press("ArrowDown")
+    await expect(items.first).to_be_focused()
+    await page.keyboard.press("ArrowDown")
+    await expect(items.nth(1)).to_be_focused()
+    await page.keyboard.press("ArrowUp")
+    await expect(items.first).to_be_focused()
+
+
+async def test_a_bell_and_an_inbox_on_one_page_make_no_landmark_twice(page: Page, scripted: ScriptedEngine) -> None:
+    await place(page, scripted)
+    await page.evaluate(
+        """() => {
+          document.querySelector("main").append(document.createElement("notification-inbox"));
+          document.querySelector("notification-inbox").client = client;
+        }"""
+    )
+    scripted.publish("one")
+    await page.get_by_role("button", name="Notifications, 1 unread").click()
+    await expect(page.get_by_role("listitem")).to_have_count(2)
+    found = await Axe().run(page)
+    assert [violation["id"] for violation in found.response["violations"]] == [], found.generate_report()
+    assert await page.get_by_role("banner").count() == 0
