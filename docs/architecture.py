@@ -1,7 +1,7 @@
 """Draws docs/architecture.svg: `python docs/architecture.py`. A test compares the file with what this draws.
 
 Boxes are processes and what they store; an arrow's number is the step of a publish and its acknowledgement, told below the boxes.
-Colours follow the reader's scheme.
+Colours follow the reader's scheme. The page may not: a ground of its own keeps the text readable.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 WIDTH: Final = 900
-HEIGHT: Final = 752
+HEIGHT: Final = 764
 
 _STYLE: Final = """
+.paper { fill: #ffffff }
 text { font: 13px system-ui, sans-serif; fill: #24292f }
 .name { font-size: 15px; font-weight: 600 }
 .small { font-size: 12px; fill: #57606a }
@@ -27,6 +28,7 @@ text { font: 13px system-ui, sans-serif; fill: #24292f }
 .dashed { stroke: #8c959f; stroke-dasharray: 4 4 }
 .disc { fill: #0550ae }
 @media (prefers-color-scheme: dark) {
+  .paper { fill: #0d1117 }
   text { fill: #e6edf3 }
   .small { fill: #9198a1 }
   .outside { fill: #161b22; stroke: #6e7681 }
@@ -134,6 +136,7 @@ def draw() -> str:
             f"<style>{_STYLE}</style>",
             '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto-start-reverse">'
             '<path class="head" d="M0,0L8,4L0,8z"/></marker></defs>',
+            f'<rect class="paper" width="{WIDTH}" height="{HEIGHT}" rx="6"/>',
             *body,
             "</svg>\n",
         )

@@ -101,6 +101,18 @@ def test_the_architecture_picture_is_what_its_script_draws() -> None:
     assert (ROOT / "docs" / "architecture.svg").read_text() == draw(), "python docs/architecture.py"
 
 
+def test_the_architecture_picture_lies_on_a_ground_in_both_schemes() -> None:
+    picture = (ROOT / "docs" / "architecture.svg").read_text()
+    size = re.search(r'viewBox="0 0 (\d+) (\d+)"', picture)
+    assert size is not None
+    first = re.search(r"</defs>\s*(<[^>]*>)", picture)
+    assert first is not None
+    assert f'<rect class="paper" width="{size[1]}" height="{size[2]}"' in first[1]
+    light, dark = picture.split("prefers-color-scheme: dark")
+    assert ".paper { fill: #ffffff }" in light
+    assert ".paper { fill: #0d1117 }" in dark
+
+
 def test_glossary_words_are_sorted_and_explained_briefly() -> None:
     rows = [line.strip("| ").split(" | ") for line in (ROOT / "docs" / "GLOSSARY.md").read_text().splitlines() if line.startswith("| ")][1:]
     words = [word.casefold() for word, _ in rows]

@@ -170,8 +170,8 @@ class OutcomeLog:
 def client_times(sent_ms: int, client_ms: int, now_ms: int) -> tuple[int, int]:
     """What the client's time of an ACK tells: how long until it was read, and by how much the client's clock is wrong at least, in ms.
 
-    The ACK was made between the first send and now. A time in between is taken as right: the message was read at that time. Any other
-    proves a wrong clock, by the distance to the nearer end; then the message was read by now, and no more is known.
+    The client made the ACK between the first send and now. A client's time in between counts as right: the message was read then. A time
+    outside proves a wrong clock. The skew is its distance to the nearer end, and the time to read is an upper bound: until now.
 
     Args:
         sent_ms: by this server's clock, as is `now_ms`.
