@@ -50,7 +50,7 @@ def print_status(found: dict[str, Any], console: Console) -> None:
     totals = found["totals"]
     console.print(parts_table(found))
     console.print(
-        f"\n{totals['connections']} connections, {totals['pending']} pending, "
+        f"\n{totals['connections']} connection{'' if totals['connections'] == 1 else 's'}, {totals['pending']} pending, "
         f"{totals['published']} published, {totals['acknowledged']} acknowledged\n"
     )
     console.print(latency_table(totals))

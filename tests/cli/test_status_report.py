@@ -50,6 +50,22 @@ def test_the_status_has_a_row_for_each_of_several_redis_servers(monkeypatch: pyt
     assert re.search(r"redis-1 +silent +0 +2", told)
 
 
+@pytest.mark.parametrize(("connections", "counted"), [(0, "0 connections,"), (1, "1 connection,"), (2, "2 connections,")])
+def test_the_status_counts_one_connection_in_the_singular(monkeypatch: pytest.MonkeyPatch, connections: int, counted: str) -> None:
+    totals = {"connections": connections, "pending": 0, "published": 0, "acknowledged": 0}
+    controller = {"role": "controller", "index": 0, "ready": True, "pid": 1, "node": "n", "cpu_pct": 0.0, "rss_bytes": 0, "restarts": 0}
+    found = {
+        "edges": [],
+        "shards": [],
+        "schedulers": [],
+        "controller": controller,
+        "redis": {"alive": True, "restarts": 0},
+        "totals": totals,
+    }
+    monkeypatch.setattr("engine.cli.status_report.ask_status", lambda *_: found)
+    assert counted in CliRunner().invoke(app, ["status"]).stdout
+
+
 @pytest.mark.parametrize(
     ("snapshots", "lines"),
     [
