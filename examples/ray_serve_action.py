@@ -1,5 +1,6 @@
-"""A rule that calls a deployment of Ray Serve when it fires: an order was placed, and is to be confirmed. Needs `ray[serve]`.
+"""A rule that calls a deployment of Ray Serve when it fires: an order was placed, and is to be confirmed.
 
+    .venv/bin/pip install 'ray[serve]'
     ENGINE_RULES_PATH=examples/ray_action.toml .venv/bin/engine up   # in another terminal; it prints the address of its Ray
     RAY_AUTH_MODE=token .venv/bin/python examples/ray_serve_action.py ADDRESS
 
