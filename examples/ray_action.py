@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import urllib.request
+from functools import cache
 from typing import Any
 from uuid import uuid4
 
@@ -44,8 +45,9 @@ class Carts:
         return list(self._done.values())
 
 
+@cache
 def token() -> str:
-    """The one in the environment, else one of the engine on this machine."""
+    """The one in the environment, else one of the engine on this machine, made once: a second passes meanwhile."""
     made = [sys.executable, "-m", "engine", "token", "shop", "--scope", "publish"]
     return os.environ.get("ENGINE_TOKEN") or subprocess.check_output(made, text=True).strip()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,17 @@ async def test_a_method_that_does_not_take_the_call_is_refused_for_good(actors: 
     actors["shop", "carts"] = Handle(touch)
     error = await failure(RayTargets("engine"), ActorTarget("shop", "carts", "touch"))
     assert (str(error), error.final) == ("TypeError: too many positional arguments", True)
+
+
+@pytest.mark.parametrize("name", ["ray_action.py", "ray_serve_action.py"])
+def test_an_example_makes_one_token_for_all_events(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A token takes a process and about a second; the rule of carts fires after two."""
+    monkeypatch.delenv("ENGINE_TOKEN", raising=False)
+    made: list[list[str]] = []
+    monkeypatch.setattr("subprocess.check_output", lambda command, **_: made.append(command) or f"token-{len(made)}\n")
+    token = runpy.run_path(str(EXAMPLE.with_name(name)))["token"]
+    assert [token(), token(), token()] == ["token-1"] * 3
+    assert len(made) == 1
 
 
 # -- a whole engine ------------------------------------------------------------------------------------------------------
