@@ -70,7 +70,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
     "engine": Section(
         "what runs, and where",
         {
-            "shards": "shard actors, one thread each; users are spread over them; 0: as stored data has, new data one per 4 cores",
+            "shards": "shard actors, one thread each; users are spread over them; 0: as stored, else one per 4 cores, 8 a Redis at most",
             "schedulers": "scheduler actors: delays and retries",
             "edges": "edge actors: client connections; all edges of a machine share the port",
             "address": "Ray cluster to join: `auto`, or HOST:PORT; empty starts a local Ray",
@@ -146,7 +146,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
     "links": Section(
         "connections between the engine's own nodes; they prove a key of the engine in any case",
         {
-            "link_ports": "FIRST-LAST: TCP ports on which the engine's actors listen on the address of their Ray node, in a cluster only",
+            "link_ports": "FIRST-LAST: TCP ports of links, one per actor, on the address of its Ray node; nothing listens on one machine",
             "link_tls_cert": "PEM file, on every node: certificate for mutual TLS 1.3; with the next two, or none of them",
             "link_tls_key": "PEM file, on every node: its private key, without a password",
             "link_tls_ca": "PEM file, on every node: the CA; whoever has a certificate of it is accepted",
