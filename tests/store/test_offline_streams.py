@@ -16,10 +16,8 @@ from engine.core.model.envelope import Envelope
 from engine.core.model.message import Message
 from engine.core.model.routing import SLOTS, slot_of
 from engine.core.shard.mailbox_store import StreamRead
-from engine.errors import StorageUnavailable
 from engine.store.journal import Journal
 from engine.store.keys import looks_key, offline_key, page_key
-from engine.store.loss_detector import LossDetector
 from engine.store.offline_streams import OfflineStreams
 from engine.store.pages import Pages
 from tests.support.mailboxes import KEY, mailbox
@@ -125,16 +123,6 @@ async def test_of_an_inbox_the_sweep_only_says_what_is_over_and_the_next_checkpo
     assert await ids_in(redis_client) == [b"2-0", b"3-0"]
     assert restored.inbox is not None
     assert restored.inbox.upto(9) == [2, 3]
-
-
-async def test_a_silent_redis_is_unavailable() -> None:
-    client = Redis.from_url("unix:///nonexistent/redis.sock")
-    offline = OfflineStreams(client, LossDetector(0))
-    with pytest.raises(StorageUnavailable):
-        await offline.read([StreamRead(KEY, 1, 1)])
-    with pytest.raises(StorageUnavailable):
-        await offline.sweep([0], NOW_MS, 100)
-    await client.aclose()
 
 
 async def test_the_sweep_costs_the_same_for_a_thousand_and_for_a_hundred_thousand_users(redis_client: Redis) -> None:

@@ -288,15 +288,6 @@ async def test_a_user_whose_timer_was_in_quarantine_is_counted_until_the_rest_is
     assert (await counted(redis_client, "t"))["users"] == 0
 
 
-async def test_a_silent_redis_is_unavailable() -> None:
-    client = Redis.from_url("unix:///nonexistent/redis.sock")
-    usage = TenantUsage(client)
-    for call in (usage.of("t"), usage.full({"users": 1}), usage.known_topics("t", ["x"])):
-        with pytest.raises(StorageUnavailable):
-            await call
-    await client.aclose()
-
-
 async def test_with_several_servers_a_tenant_has_what_all_of_them_have(redis_client: Redis, redis_server: RedisServer) -> None:
     second = Redis.from_url(f"{redis_server.url}?db=1", socket_timeout=5)
     usage = TenantUsage(redis_client, second)
