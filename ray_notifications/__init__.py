@@ -4,33 +4,32 @@
     from ray_notifications import SyncClient, SyncPublisher  # threads
     from ray_notifications.ray import Publisher, listen      # in tasks and actors of the engine's Ray cluster
 
-The names are those of `engine` and `engine.ray`, and the objects are the same.
+The names are those of `engine` and `engine.ray`, and the objects are the same, unless an application's own package `engine` hides this
+one (`ray_notifications.hidden_engine`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import engine
-
-if "SyncPublisher" not in getattr(engine, "__all__", ()):
-    raise ImportError(f"another package hides the `engine` of ray-notification-engine: {engine.__file__}")
-
 from ray_notifications import ray  # noqa: F401 - imports its contents on first use
+from ray_notifications.hidden_engine import package
 
 if TYPE_CHECKING:
     from engine import *  # noqa: F403
     from engine.client import *  # noqa: F403
 
+_engine: Any = package()
+
 __all__: list[str] = []
-__all__ += engine.__all__
+__all__ += _engine.__all__
 
 if not TYPE_CHECKING:  # a type checker would take every name for one of this module
 
     def __getattr__(name: str) -> Any:
         """Import a name on first access (PEP 562)."""
         if name in __all__:
-            return getattr(engine, name)
+            return getattr(_engine, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -98,7 +98,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this mo
     def __getattr__(name: str) -> Any:
         """Import a name on first access (PEP 562): a publisher does not load the WebSocket library, nor `engine --help` either client."""
         if name in _HOME:
-            return getattr(import_module(f"engine.client.{_HOME[name]}"), name)
+            return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
