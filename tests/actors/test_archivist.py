@@ -154,8 +154,8 @@ async def test_a_batch_that_nobody_can_read_holds_nobody_up_and_is_counted(redis
     await append(redis_client, config, 0, 5)
     async with archiving(config) as archivist:
         await archived(config, 5)
-        assert (await archivist.stats())["refused"] == 7
         await until(OutcomeReader(redis_client, Config()).lag, holds=lambda lag: lag.dropped == 7)
+        assert (await archivist.stats())["refused"] == 7
 
 
 async def test_while_postgresql_is_away_rows_wait_and_nothing_else(
