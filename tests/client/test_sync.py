@@ -150,9 +150,10 @@ if "used" in sys.argv:
     publisher.publish(user="u", type="t")
 child = os.fork()
 try:
-    print(publisher.publish(user="u", type="t").status)
+    told = publisher.publish(user="u", type="t").status
 except RuntimeError as error:
-    print(error)
+    told = str(error)
+os.write(1, f"{told}\\n".encode())  # at once: both processes write to the same pipe
 if child:
     os.waitpid(child, 0)
 """

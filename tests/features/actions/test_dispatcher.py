@@ -135,7 +135,7 @@ async def test_a_failure_that_no_target_tells_is_a_dead_letter_after_one_try(red
     await act(redis_client, 1, 2)
     async with dispatching(redis_client, targets) as dispatcher:
         await until(lambda: is_empty(redis_client))
-        assert dispatcher.figures()[TARGET].outcomes == {"failed": 1, "given_up": 1, "done": 1}
+        await until(lambda: dispatcher.figures()[TARGET].outcomes, holds=lambda found: found == {"failed": 1, "given_up": 1, "done": 1})
     (letter,) = await letters(redis_client)
     assert (letter.reason, letter.attempts) == ("refused: KeyError: 'a defect'", 1)
     assert len(targets.calls) == 2
