@@ -10,6 +10,12 @@ from zlib import crc32
 
 from engine.core.model.routing import SLOTS, slot_of
 
+COUNTED: Final = ""
+"""Field of `held_key`, no mailbox key: users and bytes of the slot are counted for their tenants."""
+
+LOOKS_COMPLETE: Final = ""
+"""Member of `looks_key`, no mailbox key: pages of versions that had no such index were added to it."""
+
 EPOCH_FIELD: Final = "epoch"
 """Field of `meta_key()` with the data epoch: first half of every cursor."""
 
@@ -102,7 +108,7 @@ def windows_key(slot: int) -> str:
 
 
 def looks_key(slot: int) -> str:
-    """Sorted set: mailbox keys whose page the sweep is to look at, scored by when, ms."""
+    """Sorted set: mailbox keys whose page the sweep is to look at, scored by when, ms; `LOOKS_COMPLETE`, scored +inf."""
     return f"{{s{slot}}}looks"
 
 
@@ -112,7 +118,7 @@ def floor_key(slot: int) -> str:
 
 
 def held_key(slot: int) -> str:
-    """Hash: mailbox key -> bytes of its offline stream as of its last checkpoint, where it has any."""
+    """Hash: mailbox key -> bytes of its offline stream as of its last checkpoint, where it has any; `COUNTED` once the slot is counted."""
     return f"{{s{slot}}}held"
 
 

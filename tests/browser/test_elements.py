@@ -212,6 +212,7 @@ async def test_arrow_keys_move_from_an_open_bell_into_its_list(page: Page, scrip
 
 
 async def test_a_bell_and_an_inbox_on_one_page_make_no_landmark_twice(page: Page, scripted: ScriptedEngine) -> None:
+    await page.emulate_media(reduced_motion="reduce")  # half-way through its arrival a message is half transparent
     await place(page, scripted)
     await page.evaluate(
         """() => {
@@ -223,5 +224,5 @@ async def test_a_bell_and_an_inbox_on_one_page_make_no_landmark_twice(page: Page
     await page.get_by_role("button", name="Notifications, 1 unread").click()
     await expect(page.get_by_role("listitem")).to_have_count(2)
     found = await Axe().run(page)
-    assert [violation["id"] for violation in found.response["violations"]] == [], found.generate_report()
+    assert [violation["id"] for violation in found.response["violations"]] == []
     assert await page.get_by_role("banner").count() == 0

@@ -731,7 +731,7 @@ class World:
             raise Violation(f"{idle} do not serve their partitions")
         if unsettled := self._unsettled():
             raise Violation(unsettled)
-        check_tenants(self.cluster.server, self.books.users)
+        check_tenants(self.cluster.server, self.books.users, counted=True)
         self._check_inboxes()
 
     def _check_inboxes(self) -> None:
