@@ -52,7 +52,7 @@ from engine.core.shard.user_overview import SlowConnection, slow_connections, sl
 from engine.core.wire import records as wire
 from engine.errors import DataLost, Fenced, StorageUnavailable
 from engine.store.broadcast_stream import BroadcastLog
-from engine.store.external_streams import read_online
+from engine.store.external_streams import Inherited, forget_handed, read_inherited
 from engine.store.journal import RECORD_ORIGIN, Journal
 from engine.store.keys import EPOCH_FIELD, meta_key
 from engine.store.lua import Replicas
@@ -174,6 +174,7 @@ class Shard(Server):
             self._watch_callbacks(),
             self._reads.run(),
             self._reads.run_inboxes(),
+            self._reads.run_ahead(),
             self._shared.run(),
             self._shared.run_session_events(),
             self._checkpoints.run(),
@@ -244,7 +245,8 @@ class Shard(Server):
             context=self._context,
         )
         slot_map, data_epoch = await self._retry_storage(self._take_over)
-        await self._retry_storage(lambda: self._rebuild(slot_map, data_epoch, broadcasts))
+        inherited = await self._retry_storage(lambda: self._rebuild(slot_map, data_epoch, broadcasts))
+        await self._retry_storage(lambda: forget_handed(client, self._index, inherited))
         if (outcomes := self._core.output.outcomes) is not None:
             source = f"{self._credentials.name}/{self._journal.epoch}"
             self._outcomes = OutcomeWriter(self._first, self._config, source, outcomes)
@@ -267,7 +269,7 @@ class Shard(Server):
             now_ms=now_ms,
             spans=self._spans,
         )
-        self._reads = StorageReads(core, journal, offline, self._recovery, self._links, flush=flush, now_ms=now_ms)
+        self._reads = StorageReads(core, journal, offline, self._recovery, follower, self._links, flush=flush, now_ms=now_ms)
         self._shared = SharedStreams(config, client, self._first, core, follower, flush=flush, now_ms=now_ms)
         self._checkpoints = Checkpoints(config, client, core, journal, pages, flush=flush, now_ms=now_ms)
         self._erasure = UserErasure(client, self._first, core, self._checkpoints, self._outcomes, flush)
@@ -278,7 +280,7 @@ class Shard(Server):
             client,
             slot_map,
             core,
-            (journal, pages, self._recovery, follower),
+            (journal, pages, self._recovery),
             retry=self._retry_storage,
             checkpoint=self._checkpoints.write_until_stored,
             flush=flush,
@@ -289,7 +291,7 @@ class Shard(Server):
     def _look(self) -> None:
         self._mover.look()
 
-    async def _rebuild(self, slot_map: SlotMap, data_epoch: str, broadcasts: BroadcastLog) -> None:
+    async def _rebuild(self, slot_map: SlotMap, data_epoch: str, broadcasts: BroadcastLog) -> Inherited:
         """Build a core from storage. A retry builds a new one: what the first core had read would count twice."""
         self._core = core = ShardCore(self._index, ShardLimits.wanted(self._config), slot_map, data_epoch, zone_here)
         core.inbox_requests.epoch = self._journal.epoch
@@ -299,7 +301,10 @@ class Shard(Server):
         core.refused_records = refused_after(await self._journal.failed_records())
         await self._follower.catch_up()
         await self._recovery.replay()
-        core.connections.presence.assume(await read_online(self._client, slot_map.slots_of(self._index)), self._now_ms(), told=True)
+        inherited = await read_inherited(self._client, self._index, slot_map.slots_of(self._index))
+        core.connections.presence.assume(inherited.online, self._now_ms(), told=True)
+        core.output.session_events.extend(inherited.events)
+        return inherited
 
     async def _take_over(self) -> tuple[SlotMap, str]:
         """Fence older incarnations, which may have handed slots over until then."""

@@ -10,18 +10,26 @@ Hand over, in this order: pages are written while the slots are served, so that 
 is finished; the rest of the pages is written; the journal gets `Released`; the map is stored. Only the map changes who owns the slots, and
 their owner stores it, so there is nothing to undo.
 
-Adopt, in this order: an epoch above the last owner's fences it; the broadcast log is read to its end, since pages may refer to entries
-that this shard has not seen; then who is online, and the numbers of deleted pages; then the slots are served, and open windows loaded.
+Adopt, in this order: an epoch above the last owner's fences it; then who is online, the session events that it had not written, and the
+numbers of deleted pages; then the slots are served, and open windows loaded.
+
+Neither end waits for the first Redis server, which may be away while the server of the slots is there. The source hands its session events
+on, and drops its dead letters (`engine.core.shard.slot_release`). The target may not have read as much of the broadcast log as the source:
+a mailbox keeps its cursor where it is beyond the log's head, and a message that is a broadcast beyond it is read from storage once the log
+is (`engine.actors.shard_tasks.storage_reads`). Only its user waits.
 
     crash                                effect
     source, before the map is stored     its successor owns the slots, and recovers them from pages and journal; it answers the edges that
                                          wait for the next map by the map as it is
     source, after                        its successor skips its journal's records of these slots: the pages have them
-    target, before or while it adopts    its successor reads the map, fences the slots and recovers them
+    target, before or while it adopts    its successor reads the map, fences the slots and recovers them. Session events that were handed on
+                                         are stored until the target has them in memory; a crash then loses them, like all in memory
     an old incarnation of the source     cannot store the map: the shard's epoch is another's, who reads the map after taking it
     an old incarnation of the target     cannot journal anything, as ever
     the controller                       is not needed: the target reads the map every `_POLL_S`, and edges when they are told to wait
-    storage                              the hand-over waits; meanwhile nobody accepts anything
+    storage of the slots                 the hand-over waits; meanwhile nobody accepts anything
+    the first server                     the hand-over goes on. After the server is back: the target writes the events, edges have
+                                         repeated their nacks and erasures there, and broadcasts go on at each mailbox's cursor
 """
 
 from __future__ import annotations
@@ -34,12 +42,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 import redis.asyncio as redis
 
-from engine.actors.broadcast_follower import BroadcastFollower
 from engine.actors.recovery import Recovery
 from engine.core.journal.journal_records import Checkpoint
 from engine.core.model.routing import NOBODY, SlotMap
 from engine.core.shard.shard import ShardCore
-from engine.store.external_streams import read_online
+from engine.store.external_streams import forget_handed, handed_events, read_inherited
 from engine.store.journal import Journal
 from engine.store.pages import Pages
 from engine.store.slot_map import hand_over_slots, require_slot_map
@@ -62,7 +69,7 @@ class SlotMover:
     """The moves of one shard, one after another.
 
     Args:
-        core, journal, pages, recovery, follower: of the shard.
+        core, storage: of the shard.
         retry: runs an action until storage answers.
         checkpoint: writes the checkpoint that the function takes, until storage has it. Others wait meanwhile.
         flush: carries out what the core wants.
@@ -75,7 +82,7 @@ class SlotMover:
         client: redis.Redis,
         slot_map: SlotMap,
         core: ShardCore,
-        storage: tuple[Journal, Pages, Recovery, BroadcastFollower],
+        storage: tuple[Journal, Pages, Recovery],
         *,
         retry: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]],
         checkpoint: Callable[[Callable[[], Checkpoint | None]], Awaitable[None]],
@@ -86,7 +93,7 @@ class SlotMover:
         self.stored = slot_map
         self._client = client
         self._core = core
-        self._journal, self._pages, self._recovery, self._follower = storage
+        self._journal, self._pages, self._recovery = storage
         self._retry = retry
         self._checkpoint = checkpoint
         self._flush = flush
@@ -177,28 +184,32 @@ class SlotMover:
         while release.waits():
             await asyncio.sleep(_WAIT_S)
             await self._refresh()
+        release.quiet()
         await self._checkpoint(release.take_checkpoint)
         release.written()
         self._flush()
         while not release.journalled:
             await asyncio.sleep(_WAIT_S)
-        await self._store_map(slots, to)
+        handed_over = await self._store_map(slots, to)
         self._served.difference_update(slots)
-        release.end()
+        release.end(handed_over=handed_over)
         core.slot_map = self._masked()
 
-    async def _store_map(self, slots: Sequence[int], to: int) -> None:
+    async def _store_map(self, slots: Sequence[int], to: int) -> bool:
+        """Give the slots away; returns False when nobody is left to have them: this shard adopts them again."""
+        client, index, epoch = self._client, self._core.index, self._journal.epoch
+        events = handed_events(self._core.slot_release.session_events)
         while True:
             await self._refresh()
-            if any(self.stored.owners[slot] != self._core.index for slot in slots):
-                return  # an attempt whose answer was lost
+            if any(self.stored.owners[slot] != index for slot in slots):
+                return True  # an attempt whose answer was lost
             if to not in self.stored.local(self.stored.shards):
-                return  # it has left meanwhile: this shard adopts them again
+                return False
             after = self.stored.with_owner(slots, to)
-            if await self._retry(lambda after=after: hand_over_slots(self._client, self._core.index, self._journal.epoch, after)):  # type: ignore[misc]
+            if await self._retry(lambda after=after: hand_over_slots(client, index, epoch, after, to, events)):  # type: ignore[misc]
                 self.stored = after
                 self._on_map(after)
-                return
+                return True
 
     # -- Adopting. -----------------------------------------------------------------------------------------------------
     async def _adopt_new(self) -> None:
@@ -208,11 +219,12 @@ class SlotMover:
         log.info("shard %d adopts %d slots", self._core.index, len(slots))
         epoch = await self._retry(lambda: self._journal.adopt(slots))
         self._pages.adopt(slots, epoch)
-        await self._retry(self._follower.catch_up)
         floors = await self._retry(lambda: self._pages.floors(slots))
-        online = await self._retry(lambda: read_online(self._client, slots))
+        index = self._core.index
+        inherited = await self._retry(lambda: read_inherited(self._client, index, slots))
+        await self._retry(lambda: forget_handed(self._client, index, inherited))
         self._served.update(slots)
-        self._core.adopt(self._masked(), epoch, floors, online, self._now_ms())
+        self._core.adopt(self._masked(), epoch, floors, inherited.online, inherited.events, self._now_ms())
         self._flush()
         await self._retry(lambda: self._recovery.open_windows(slots))
         self._flush()

@@ -4,24 +4,35 @@ It is bounded, and the oldest entries go; how far they went is noted, for `engin
 
 With the presence goes the set of users who are online, for the successor of a shard: a user whose event is lost because storage was away
 for long is told offline by a later successor, or is not told.
+
+The stream is on the first Redis server. When slots move while that one is away, their events that are not written go to the new owner
+through the server of the slots:
+
+    in memory of the source --with the slot map--> stored --`forget_handed`--> in memory of the target --> in the stream
+
+They are in one place at a time, so that none is written twice. A crash loses those in memory, as ever.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
+import msgspec
 import redis.asyncio as redis
+from msgspec import Struct
 from redis.exceptions import RedisError
 
 from engine.core.model.routing import slot_of, split_key
 from engine.core.shard.output import SessionEvent
 from engine.core.wire.records import TRANSPORTS
 from engine.errors import StorageUnavailable
-from engine.store.keys import online_key, session_stream_key, trimmed_mark_key
+from engine.store.keys import handed_events_key, online_key, session_stream_key, trimmed_mark_key
 from engine.store.lua import Script
 
 _TRIM = Script("external_trim")
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[SessionEvent])
 
 
 async def trim_external(
@@ -87,13 +98,51 @@ def _fields(event: SessionEvent) -> dict[str | bytes, str | bytes | int]:
     }
 
 
-async def read_online(client: redis.Redis, slots: Iterable[int]) -> list[str]:
-    """Return the mailbox keys of the users of these slots who were online as of the last event. Raises StorageUnavailable."""
+class Inherited(Struct, frozen=True):
+    """What a shard gets of the presence of users who were another's.
+
+    Attributes:
+        online: mailbox keys of the users who were online as of their last event, written or not.
+        events: those that the shard is to write, oldest first.
+        versions: of the slot maps that came with these events; for `forget_handed`.
+    """
+
+    online: list[str]
+    events: list[SessionEvent] = []
+    versions: list[bytes] = []
+
+
+def handed_events(events: Sequence[SessionEvent]) -> bytes:
+    """Events that another shard is to write, as they are stored for it (`handed_events_key`)."""
+    return _encoder.encode(events) if events else b""
+
+
+async def read_inherited(client: redis.Redis, shard: int, slots: Iterable[int]) -> Inherited:
+    """Read what this shard gets with these slots. Raises StorageUnavailable."""
     try:
         pipeline = client.pipeline(transaction=False)
+        pipeline.hgetall(handed_events_key(shard))
         for slot in slots:
             pipeline.smembers(online_key(slot))
-        sets: list[Any] = await pipeline.execute()
+        handed, *sets = await pipeline.execute()
     except (RedisError, OSError) as error:
         raise StorageUnavailable(f"users online: {error}") from error
-    return [key.decode() for keys in sets for key in keys]
+    online = dict.fromkeys(key.decode() for keys in sets for key in keys)
+    versions = sorted(handed, key=int)
+    events = [event for version in versions for event in _decoder.decode(handed[version])]
+    for event in events:
+        if event.online:
+            online[event.key] = None
+        elif event.online is not None:
+            online.pop(event.key, None)
+    return Inherited(list(online), events, versions)
+
+
+async def forget_handed(client: redis.Redis, shard: int, inherited: Inherited) -> None:
+    """Delete the events that the shard has read and is to write. Idempotent. Raises StorageUnavailable."""
+    if not inherited.versions:
+        return
+    try:
+        await client.hdel(handed_events_key(shard), *inherited.versions)
+    except (RedisError, OSError) as error:
+        raise StorageUnavailable(f"handed events: {error}") from error

@@ -180,6 +180,12 @@ def journal_quarantine_key(shard: int) -> str:
     return f"{{shard-{shard}}}quarantine"
 
 
+def handed_events_key(shard: int) -> str:
+    """Hash: version of a slot map -> session events of users whom it gives to the shard, unwritten by their last owner
+    (`engine.store.external_streams`)."""
+    return f"{{shard-{shard}}}events"
+
+
 def shard_epoch_key(shard: int) -> str:
     """String: epoch of the shard's writer; writes with an older one are rejected."""
     return f"{{shard-{shard}}}epoch"

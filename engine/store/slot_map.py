@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from engine.core.model.formats import FORMATS
 from engine.core.model.routing import RoutingTable, SlotMap, spread
 from engine.errors import ConfigError, FormatsTooNew, StorageUnavailable
-from engine.store.keys import shard_epoch_key, slots_key
+from engine.store.keys import handed_events_key, shard_epoch_key, slots_key
 from engine.store.lua import Script
 
 _SWAP = Script("slot_map_swap")
@@ -70,28 +70,31 @@ async def swap_slot_map(client: redis.Redis, slot_map: SlotMap) -> bool:
 
     Raises StorageUnavailable: it may have been stored. Repeat it until there is an answer.
     """
-    return await _follow(client, slot_map, _SWAP)
-
-
-async def _follow(client: redis.Redis, slot_map: SlotMap, script: Script, keys: Sequence[str] = (), args: Sequence[int] = ()) -> bool:
-    """Store a map in the place of the version before it, by a script that takes these first."""
     before, after = await _read(client), _encoder.encode(slot_map)
+    return _follows(before, slot_map) and bool((await _SWAP.run(client, [slots_key()], [before, after]))[1])
+
+
+def _follows(before: bytes, slot_map: SlotMap) -> bool:
+    """Whether the stored map is the version before this one, or this one."""
     version = _decoder.decode(before).version if before else 0
-    if before != after and version != slot_map.version - 1:
-        return False
-    reply = await script.run(client, [*keys, slots_key()], [*args, before, after])
-    return bool(reply[1])
+    return version == slot_map.version - 1 or before == _encoder.encode(slot_map)
 
 
-async def hand_over_slots(client: redis.Redis, shard: int, epoch: int, slot_map: SlotMap) -> bool:
+async def hand_over_slots(client: redis.Redis, shard: int, epoch: int, slot_map: SlotMap, to: int, events: bytes = b"") -> bool:
     """As `swap_slot_map`, by the shard that hands slots over under this epoch.
+
+    Args:
+        to: the shard that gets them.
+        events: what is stored with the map for that shard (`engine.store.external_streams.handed_events`).
 
     Raises:
         Fenced: this incarnation has been replaced; its successor owns the slots.
         DataLost: storage has lost the epoch.
         StorageUnavailable: it may have been stored.
     """
-    return await _follow(client, slot_map, _HAND_OVER, [shard_epoch_key(shard)], [epoch])
+    before, after = await _read(client), _encoder.encode(slot_map)
+    keys = [shard_epoch_key(shard), slots_key(), handed_events_key(to)]
+    return _follows(before, slot_map) and bool((await _HAND_OVER.run(client, keys, [epoch, before, after, slot_map.version, events]))[1])
 
 
 async def read_routing_table(clients: Sequence[redis.Redis]) -> RoutingTable:

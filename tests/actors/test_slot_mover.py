@@ -115,7 +115,7 @@ async def test_an_incarnation_that_was_replaced_hands_nothing_over(config: Confi
         epoch = replaced.shard._journal.epoch
         wanted = (await require_slot_map(redis_client)).with_owner([ANNS], 1)
         with pytest.raises(Fenced):
-            await hand_over_slots(redis_client, 0, epoch, wanted)
+            await hand_over_slots(redis_client, 0, epoch, wanted, 1)
         assert (await require_slot_map(redis_client)).owner(ANN) == 0
 
 

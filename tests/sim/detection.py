@@ -87,7 +87,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "edges_do_not_hear_that_a_slot_goes": (128,),
     "a_shard_leaves_before_its_slots_have": (6,),
     "who_gets_slots_serves_them_under_their_last_epoch": (6,),
-    "who_gets_slots_has_not_read_the_broadcast_log_to_its_end": (495,),
+    "a_shard_that_gets_slots_sets_their_cursors_back": (21, 42, 85),
     "what_was_wanted_without_an_answer_is_forgotten": (362,),
     "a_shard_that_is_to_leave_is_kept_for_ever": (1, 12, 25),
     "a_mark_is_not_replayed": (42, 95, 122),
@@ -117,7 +117,7 @@ ALONE: Final = {
     "slots_go_while_something_of_them_is_under_way": frozenset({"move"}),
     "a_slot_goes_without_its_last_pages": frozenset({"move"}),
     "edges_do_not_hear_that_a_slot_goes": frozenset({"move"}),
-    "who_gets_slots_has_not_read_the_broadcast_log_to_its_end": frozenset({"move", "scale-shards", "storage-slow"}),
+    "a_shard_that_gets_slots_sets_their_cursors_back": frozenset({"move", "scale-shards", "storage-slow"}),
 }
 """What is looked for in worlds where only these faults strike."""
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from hashlib import sha1
 from itertools import count
-from types import SimpleNamespace
 from typing import Any, Final
 
 import msgspec
@@ -25,7 +24,6 @@ from engine.actors.link import LinkCaller
 from engine.actors.reconciler import Reconciler
 from engine.actors.scheduler import Scheduler, Term
 from engine.actors.shard import Shard
-from engine.actors.slot_mover import SlotMover
 from engine.core.commit import broadcast_step, user_step
 from engine.core.commit import group as commit
 from engine.core.commit.broadcast_step import BroadcastStep
@@ -849,17 +847,11 @@ def followers_read_late() -> Any:
 
 
 @mutation
-def who_gets_slots_has_not_read_the_broadcast_log_to_its_end() -> Any:
-    original = SlotMover._adopt_new
+def a_shard_that_gets_slots_sets_their_cursors_back() -> Any:
+    def pass_log(self: BroadcastStep, mailbox: Mailbox) -> None:
+        mailbox.log_pos = self._log.head
 
-    async def adopt_new(self: SlotMover) -> None:
-        async def nothing() -> None:
-            pass
-
-        with patched(self, "_follower", SimpleNamespace(catch_up=nothing)):
-            await original(self)
-
-    return both(followers_read_late(), patched(SlotMover, "_adopt_new", adopt_new))
+    return both(followers_read_late(), patched(BroadcastStep, "_pass_log", pass_log))
 
 
 @mutation

@@ -237,6 +237,9 @@ class Client:
     async def xdel(self, key: str, *ids: Any) -> Any:
         return await self.execute_command("XDEL", key, *ids)
 
+    async def hdel(self, key: str, *fields: Any) -> Any:
+        return await self.execute_command("HDEL", key, *fields)
+
 
 class Pipeline:
     """Commands gathered for one round trip."""
@@ -293,6 +296,9 @@ class Pipeline:
     def smembers(self, key: str) -> None:
         self._commands.append(("SMEMBERS", key))
 
+    def hgetall(self, key: str) -> None:
+        self._commands.append(("HGETALL", key))
+
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         commands, self._commands = self._commands, []
         replies = await self._storage.round_trip(commands)
@@ -329,6 +335,8 @@ def _parsed(command: tuple[Any, ...], reply: Any) -> Any:
         return [(entry_id, _pairs(fields)) for entry_id, fields in reply]
     if command[0] == "XREAD":
         return [[key, [(entry_id, _pairs(fields)) for entry_id, fields in entries]] for key, entries in reply]
+    if command[0] == "HGETALL":
+        return _pairs(reply)
     if command[0] == "HSCAN":
         return int(reply[0]), _pairs(reply[1])
     return True if isinstance(reply, Status) else reply

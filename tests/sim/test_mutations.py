@@ -40,6 +40,6 @@ def test_where_a_mutation_is_found_the_engine_as_it_is_breaks_nothing(name: str)
 
 def test_followers_that_read_late_break_nothing_by_themselves() -> None:
     """The mutation that has them is found for what else it does."""
-    name = "who_gets_slots_has_not_read_the_broadcast_log_to_its_end"
+    name = "a_shard_that_gets_slots_sets_their_cursors_back"
     with followers_read_late():
         assert not World(Options(SEEN_AT[name][0], enabled=ALONE[name])).run().failure

@@ -9,8 +9,15 @@ from engine.core.model.routing import SLOTS, slot_of
 from engine.core.shard.output import SessionEvent
 from engine.core.wire.records import SSE, WEBSOCKET
 from engine.errors import StorageUnavailable
-from engine.store.external_streams import read_online, trim_session_events, write_session_events
-from engine.store.keys import session_stream_key, trimmed_mark_key
+from engine.store.external_streams import (
+    Inherited,
+    forget_handed,
+    handed_events,
+    read_inherited,
+    trim_session_events,
+    write_session_events,
+)
+from engine.store.keys import handed_events_key, session_stream_key, trimmed_mark_key
 
 
 def event(key: str, transport: int = WEBSOCKET, *, name: str = "disconnect", online: bool | None = None) -> SessionEvent:
@@ -37,8 +44,22 @@ async def test_a_session_event_has_every_field(redis_client: Redis) -> None:
 async def test_who_is_online_is_kept_for_the_successor_of_a_shard(redis_client: Redis) -> None:
     came = [event(key, name="connect", online=True) for key in ("acme:ann", "acme:bob", "acme:cyd")]
     await write_session_events(redis_client, [*came, event("acme:ann", name="suspect"), event("acme:bob", name="offline", online=False)])
-    assert sorted(await read_online(redis_client, range(SLOTS))) == ["acme:ann", "acme:cyd"]
-    assert await read_online(redis_client, [slot_of("acme:cyd")]) == ["acme:cyd"]
+    assert sorted((await read_inherited(redis_client, 0, range(SLOTS))).online) == ["acme:ann", "acme:cyd"]
+    assert await read_inherited(redis_client, 0, [slot_of("acme:cyd")]) == Inherited(["acme:cyd"])
+
+
+async def test_handed_events_are_inherited_in_order_until_forgotten(redis_client: Redis) -> None:
+    """Versions of slot maps are compared as numbers."""
+    await write_session_events(redis_client, [event("acme:ann", name="connect", online=True)])
+    came, left, again = event("acme:bob", name="connect", online=True), event("acme:ann", online=False), event("acme:ann", SSE)
+    await redis_client.hset(handed_events_key(3), mapping={"10": handed_events([again]), "9": handed_events([came, left])})
+    inherited = await read_inherited(redis_client, 3, range(SLOTS))
+    assert inherited == Inherited(["acme:bob"], [came, left, again], [b"9", b"10"])
+    await redis_client.hset(handed_events_key(3), "11", handed_events([left]))
+    for _ in range(2):  # the reply to the first may be lost
+        await forget_handed(redis_client, 3, inherited)
+    assert (await read_inherited(redis_client, 3, [])).versions == [b"11"]
+    assert (await read_inherited(redis_client, 1, [])).versions == []
 
 
 async def test_the_stream_is_trimmed_to_about_its_limit(redis_client: Redis) -> None:
@@ -51,7 +72,11 @@ async def test_the_stream_is_trimmed_to_about_its_limit(redis_client: Redis) -> 
 
 async def test_a_silent_redis_is_unavailable() -> None:
     client = Redis.from_url("unix:///nonexistent/redis.sock")
-    for call in (write_session_events(client, [event("t:u")]), read_online(client, [1])):
+    for call in (
+        write_session_events(client, [event("t:u")]),
+        read_inherited(client, 0, [1]),
+        forget_handed(client, 0, Inherited([], [], [b"1"])),
+    ):
         with pytest.raises(StorageUnavailable):
             await call
     await client.aclose()

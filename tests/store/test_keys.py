@@ -111,7 +111,14 @@ def all_keys() -> list[str]:
     by_number = (
         *(keys.slot_epoch_key, keys.slot_mark_key, keys.page_key, keys.windows_key, keys.online_key, keys.looks_key, keys.floor_key),
         *(keys.held_key, keys.topics_key, keys.offline_prefix),
-        *(keys.journal_key, keys.journal_head_key, keys.journal_mark_key, keys.journal_quarantine_key, keys.shard_epoch_key),
+        *(
+            keys.journal_key,
+            keys.journal_head_key,
+            keys.journal_mark_key,
+            keys.journal_quarantine_key,
+            keys.handed_events_key,
+            keys.shard_epoch_key,
+        ),
         *(keys.timer_due_key, keys.timer_key, keys.timer_user_prefix, keys.timer_collapse_key),
         *(
             keys.timer_cancelled_key,
@@ -137,7 +144,7 @@ def test_no_two_kinds_of_keys_are_the_same() -> None:
 
 def test_every_public_function_of_the_module_is_among_them() -> None:
     named = {name for name in vars(keys) if name.endswith(("_key", "_prefix"))}
-    assert len(named) == 66, "a new one: add it to `all_keys` and count again"
+    assert len(named) == 67, "a new one: add it to `all_keys` and count again"
 
 
 def test_what_one_script_touches_together_shares_a_hash_tag() -> None:

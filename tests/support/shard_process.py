@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from redis.asyncio import Redis
+
 from engine.actors.actor_process import ProcessContext
 from engine.actors.carrier import RayPeer
 from engine.actors.link import LinkCaller
@@ -29,9 +31,9 @@ class ShardProcess:
 
     def __init__(self, config: Config, index: int = 0) -> None:
         self.ended = asyncio.Event()
-        self._client = connect(config)
+        self._clients: dict[str, Redis] = {}
         context = ProcessContext(
-            connect=lambda _config: self._client,
+            connect=self._connect,
             peer=lambda _name, _namespace: Nobody(),
             tune_memory=lambda: None,
             end_process=self._end,
@@ -43,6 +45,10 @@ class ShardProcess:
         self.link = LinkCaller(RayPeer(self), "edge-0", wire.from_shard, config, on_records=self.records.extend, on_reset=lambda: None)
         self._task = asyncio.create_task(self.link.run())
         self._ref = 0
+
+    def _connect(self, config: Config) -> Redis:
+        """One client for each server; `config.redis_url` of several servers is the first one's, with the broadcast log."""
+        return self._clients.setdefault(config.redis_url, connect(config))
 
     def _end(self) -> None:
         self.ended.set()
@@ -57,7 +63,8 @@ class ShardProcess:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._client.aclose()
+        for client in self._clients.values():
+            await client.aclose()
 
     def of(self, kind: type[Any]) -> list[Any]:
         return [record for record in self.records if isinstance(record, kind)]

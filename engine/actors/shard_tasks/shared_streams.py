@@ -85,16 +85,29 @@ class SharedStreams:
             self._flush()
 
     async def _hand_on(self) -> None:
-        core = self._core
-        if acting := core.fired_timers.take_acting():
+        """Try each of the three: actions that keep coming must not keep the others waiting while the server is away."""
+        failures = []
+        for write in (self._write_actions, self._follower.announce, self._write_dead_letters):
+            try:
+                await write()
+            except StorageUnavailable as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    async def _write_actions(self) -> None:
+        fired = self._core.fired_timers
+        if acting := fired.take_acting():
             try:
                 stored, full = await append_actions(self._first, self._config, acting)
             except StorageUnavailable:
-                core.fired_timers.failed([timer.sid for timer in acting])
+                fired.failed([timer.sid for timer in acting])
                 raise
-            core.fired_timers.done(stored)
-            core.fired_timers.failed(full)
-        await self._follower.announce()
+            fired.done(stored)
+            fired.failed(full)
+
+    async def _write_dead_letters(self) -> None:
+        core = self._core
         if letters := core.mailbox_store.take_dead_letters():
             try:
                 limits = self._config

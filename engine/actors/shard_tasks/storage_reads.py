@@ -1,15 +1,24 @@
-"""Reads what the core requests of storage: pages, ranges of offline streams, ids of fired timers; and what edges ask for of inboxes."""
+"""Reads what the core requests of storage: pages, ranges of offline streams, ids of fired timers; and what edges ask for of inboxes.
+
+A broadcast is stored as its position in the broadcast log. Of a user whose slot has moved it may be one that this shard has not read yet,
+because the first Redis server, which has the log, is away. Such a range is read again once the log was read to its end; what the log lacks
+then has left it. Nobody else waits. Reads of inboxes are answered "unavailable" when the log cannot be read.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from engine.actors.actor_process import RETRY_S
+from engine.actors.broadcast_follower import BroadcastFollower
 from engine.actors.link import LinkServer
 from engine.actors.recovery import Recovery
+from engine.core.journal.journal_records import StoredMessage, is_ahead
+from engine.core.shard.inbox_requests import InboxRead
+from engine.core.shard.mailbox_store import StreamRead
 from engine.core.shard.shard import ShardCore
 from engine.errors import StorageUnavailable
 from engine.store.journal import Journal
@@ -29,6 +38,7 @@ class StorageReads:
     """Reads for one shard.
 
     Args:
+        follower: of the broadcast log.
         links: to the edges, whose backlog is looked at.
         flush: carries out what the core wants.
     """
@@ -39,6 +49,7 @@ class StorageReads:
         journal: Journal,
         offline: OfflineStreams,
         recovery: Recovery,
+        follower: BroadcastFollower,
         links: LinkServer,
         *,
         flush: Callable[[], None],
@@ -48,11 +59,15 @@ class StorageReads:
         self._journal = journal
         self._offline = offline
         self._recovery = recovery
+        self._follower = follower
         self._links = links
         self._flush = flush
         self._now_ms = now_ms
         self._wanted = asyncio.Event()
         self._inbox_wanted = asyncio.Event()
+        self._ahead: list[StreamRead] = []  # of broadcasts that were not read yet
+        self._ahead_inboxes: list[InboxRead] = []  # likewise
+        self._ahead_wanted = asyncio.Event()
 
     def wake(self) -> None:
         """Begin when the core has requests."""
@@ -94,10 +109,48 @@ class StorageReads:
                     core.mailbox_store.read_failed(read)
                 raise
             for read, entries in zip(reads, answers, strict=True):
-                core.read_done(read, entries, self._now_ms())
+                if self._are_ahead(entries):
+                    self._ahead.append(read)
+                    self._ahead_wanted.set()
+                else:
+                    core.read_done(read, entries, self._now_ms())
             self._flush()
         await self._journal.look_up(core.fired_timers)
         await self._recovery.quarantine_damaged()
+
+    def _are_ahead(self, entries: Iterable[StoredMessage]) -> bool:
+        return any(is_ahead(stored, self._core.mailbox_store.log) for stored in entries)
+
+    async def run_ahead(self) -> None:
+        """Read the broadcast log to its end, then the ranges that wait for it, until cancelled."""
+        while True:
+            await self._ahead_wanted.wait()
+            self._ahead_wanted.clear()
+            reads, self._ahead = self._ahead, []
+            inboxes, self._ahead_inboxes = self._ahead_inboxes, []
+            try:
+                await self._follower.catch_up()
+                while reads or inboxes:
+                    await self._read_ahead(reads, inboxes)
+            except StorageUnavailable as error:
+                log.warning("shard %d: broadcasts of users who have moved here: %s", self._core.index, error)
+                self._core.inbox_requests.read_failed(inboxes)
+                self._flush()
+                await asyncio.sleep(RETRY_S)
+                self._ahead += reads
+            if self._ahead:
+                self._ahead_wanted.set()
+
+    async def _read_ahead(self, reads: list[StreamRead], inboxes: list[InboxRead]) -> None:
+        """Read some of these ranges, and remove them."""
+        count = self._offline.ranges_max
+        some, pages = reads[:count], inboxes[:count]
+        found = await self._offline.read([*some, *(page.range for page in pages)])
+        del reads[:count], inboxes[:count]
+        for read, entries in zip(some, found[: len(some)], strict=True):
+            self._core.read_done(read, entries, self._now_ms())
+        self._core.inbox_read(pages, found[len(some) :])
+        self._flush()
 
     async def run_inboxes(self) -> None:
         """Read what edges ask for of inboxes until cancelled, in a task of its own so that no delivery waits for it."""
@@ -112,5 +165,10 @@ class StorageReads:
                     log.warning("shard %d: inboxes: %s", self._core.index, error)
                     requests.read_failed(reads)
                 else:
-                    self._core.inbox_read(reads, found)
+                    pairs = list(zip(reads, found, strict=True))
+                    if ahead := [read for read, entries in pairs if self._are_ahead(entries)]:
+                        self._ahead_inboxes += ahead
+                        self._ahead_wanted.set()
+                        pairs = [(read, entries) for read, entries in pairs if read not in ahead]
+                    self._core.inbox_read([read for read, _ in pairs], [entries for _, entries in pairs])
                 self._flush()

@@ -1,7 +1,7 @@
 """Deletes erased users from storage: page, stream and journal by a checkpoint, then their entries in the streams that all shards share.
 
 Every step can be repeated. A shard that dies in between finds `Erased` in its journal, or the edge repeats the request: it is answered
-only when nothing is left.
+only when nothing is left. A user who is another shard's meanwhile is erased there.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class UserErasure:
             try:
                 if erased and self._outcomes is not None:
                     await self._outcomes.flush()  # the erasure is among them
+                erased = [key for key in erased if self._core.slot_map.owner(key) == self._core.index]
                 while erased:
                     await drop_user_entries(self._first, erased[-1], own=self._client)
                     self._core.user_requests.erased([erased.pop()])

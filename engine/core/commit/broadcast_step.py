@@ -198,7 +198,11 @@ class BroadcastStep:
     def _even(self, mailbox: Mailbox) -> None:
         key = mailbox.key
         if not any(key in some for some in (self.behind, self.urgent, self.full, self._asleep, self._taking)):
-            mailbox.log_pos = self._log.head
+            self._pass_log(mailbox)
+
+    def _pass_log(self, mailbox: Mailbox) -> None:
+        """Nothing up to the log's head is due. The mailbox may be beyond it, as another shard's was that has read more."""
+        mailbox.log_pos = max(mailbox.log_pos, self._log.head)
 
     def _enlist(self, mailbox: Mailbox) -> None:
         """Index the mailbox under its topics while it has a connection."""
@@ -308,7 +312,7 @@ class BroadcastStep:
             self.full.discard(key)
             due = self._due(mailbox, now_ms, room + 1)
             if not due:
-                mailbox.log_pos = self._log.head
+                self._pass_log(mailbox)
                 continue
             cursor = self._log.head
             until_ms = 0 if mailbox.user_state is None else self._quiet_until(mailbox, now_ms)

@@ -275,6 +275,11 @@ def recalled(stored: StoredMessage, log: BroadcastMirror) -> Message | None:
     return message
 
 
+def is_ahead(stored: StoredMessage, log: BroadcastMirror) -> bool:
+    """Whether the message is a broadcast that the mirror has not read yet, so that `recalled` would take it for dropped."""
+    return stored.pos > log.head
+
+
 def spill_of(mailbox: Mailbox, forget_at_ms: int = 0, *, whole: bool = False) -> Spill:
     """The mailbox's page and every retained pending message that is not in the stream yet.
 

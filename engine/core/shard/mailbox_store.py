@@ -333,7 +333,11 @@ class MailboxStore:
         chosen = [
             mailbox
             for mailbox in map(self.mailboxes.__getitem__, keys)
-            if mailbox.key in self._dirty or mailbox.key in removals or mailbox.hot or len(mailbox.recent) > PAGE_RECENT_IDS
+            if mailbox.key in self._dirty
+            or mailbox.key in removals
+            or mailbox.hot
+            or mailbox.dying
+            or len(mailbox.recent) > PAGE_RECENT_IDS
         ]
         if not chosen:
             return None
@@ -441,9 +445,17 @@ class MailboxStore:
         """Keys of the mailboxes of these slots that are in memory."""
         return [key for slot in sorted(slots) for key in self._keys_by_slot.get(slot, ())]
 
-    def dying_keys(self) -> set[str]:
-        """Keys of the mailboxes with messages on their way to the dead letters."""
-        return {key for key, _ in self._letters}
+    def release_dead_letters(self, slots: Container[int]) -> set[str]:
+        """Drop the dead letters of these slots that are not being written: storage has their messages as pending, and edges repeat their
+        nacks. Returns the keys of the mailboxes whose letters are being written."""
+        kept = []
+        for letter in self.dead_letters:
+            if slot_of(letter.key) in slots:
+                del self._letters[letter.key, letter.message.seq]
+            else:
+                kept.append(letter)
+        self.dead_letters[:] = kept
+        return {key for key, _ in self._letters if slot_of(key) in slots}
 
     def drop(self, keys: Collection[str]) -> None:
         """Forget these mailboxes, of which storage has everything: they are another shard's, or read again."""

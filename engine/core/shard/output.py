@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -18,6 +17,7 @@ from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.mailbox import Mailbox, Settlement
 from engine.core.model.bounded_names import BoundedNames
 from engine.core.model.message import TIMER_EFFECT, Message
+from engine.core.model.routing import slot_of
 from engine.core.model.trace_context import TRACE_BYTES, sampled_trace_id
 from engine.core.wire.outcomes import AcknowledgedOutcome, Outcome, OutcomeLog, SentOutcome, client_times
 
@@ -204,12 +204,22 @@ class ShardOutput:
         self._taken_events = [events.popleft() for _ in range(min(count_max, len(events)))]
         return self._taken_events
 
-    def told_of(self) -> Iterable[str]:
-        """Keys of the users of session events that may not be written yet."""
-        return (event.key for event in chain(self._taken_events, self.session_events))
+    def written_of(self) -> Iterable[str]:
+        """Keys of the users of session events that are being written."""
+        return (event.key for event in self._taken_events)
+
+    def release_session_events(self, slots: Container[int]) -> list[SessionEvent]:
+        """Remove and return the events of users of these slots, oldest first. None of them is being written."""
+        released = [event for event in self.session_events if slot_of(event.key) in slots]
+        if released:
+            kept = [event for event in self.session_events if slot_of(event.key) not in slots]
+            self.session_events.clear()
+            self.session_events.extend(kept)
+        return released
 
     def return_session_events(self, taken: Sequence[SessionEvent]) -> None:
         """Put back events that were not written, as the oldest. Those above `SESSION_EVENTS_MAX` are dropped, oldest first."""
+        self._taken_events = []
         room = SESSION_EVENTS_MAX - len(self.session_events)
         self.session_events.extendleft(reversed(taken[max(len(taken) - room, 0) :]))
 

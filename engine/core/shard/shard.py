@@ -53,7 +53,7 @@ from engine.core.shard.inbox_requests import InboxRead, InboxRequests
 from engine.core.shard.journalled_outcomes import adopted_outcomes, journalled_outcomes
 from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import DeadLetter, MailboxStore, StreamRead, Swept
-from engine.core.shard.output import ShardOutput
+from engine.core.shard.output import SessionEvent, ShardOutput
 from engine.core.shard.page_wait import PageWait
 from engine.core.shard.poison import RecordFailed, fingerprint
 from engine.core.shard.slot_loads import SlotLoads
@@ -525,17 +525,27 @@ class ShardCore:
         self.slot_map = self.slot_map.with_owner(slots, NOBODY)
         self.slot_release.begin(slots, self.slot_map.version)
 
-    def adopt(self, slot_map: SlotMap, epoch: int, floors: Mapping[int, int], online: Iterable[str], now_ms: int) -> None:
+    def adopt(
+        self,
+        slot_map: SlotMap,
+        epoch: int,
+        floors: Mapping[int, int],
+        online: Iterable[str],
+        events: Iterable[SessionEvent],
+        now_ms: int,
+    ) -> None:
         """Serve the slots that this map has in addition. All that their last owner knew is in storage.
 
         Args:
             epoch: under which they are served.
             floors: as in `MailboxStore.adopt_floors`.
             online: keys of the users who were online.
+            events: of these users, which their last owner had not written.
         """
         self.inbox_requests.epoch = max(self.inbox_requests.epoch, epoch)
         self.mailbox_store.adopt_floors(floors)
         self.connections.presence.assume(online, now_ms, told=False)
+        self.output.session_events.extend(events)
         self.slot_map = slot_map
 
     # -- pages and streams --------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ a whole profile when its group is built (`settle_profiles`), and is idempotent a
 Erasing a user is a change whose answer waits longer: the record is journalled, the user's connections end and the mailbox forgets all of
 it (`Mailbox.erase`); the next full checkpoint deletes page and stream and trims the journal; then the shell deletes the user's entries in
 the streams for other systems (`engine.store.user_entries`), and the edges that asked are answered. A crash on the way: an erasure in the
-journal is repeated at replay, and the edge, which has no answer, asks again. No number is given out twice: the slot keeps the highest one
-of its deleted pages.
+journal is repeated at replay, and the edge, which has no answer, asks again. When the slot moves, the edge asks its new owner, which erases
+the user once more. No number is given out twice: the slot keeps the highest one of its deleted pages.
 
 Crash: waiting changes are lost and unanswered, so their edges repeat them; journalled ones are replayed.
 Limit: one change per request; those that wait count in the limit of posts that wait (`engine.core.shard.admission`).
@@ -24,7 +24,7 @@ Limit: one change per request; those that wait count in the limit of posts that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
 from engine.core.commit.broadcast_step import BroadcastStep
@@ -33,6 +33,7 @@ from engine.core.commit.user_step import UserChange, apply_mark, apply_note, set
 from engine.core.journal.journal_records import Erased, Marked, Noticed, Profiled
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import HIGH, NORMAL
+from engine.core.model.routing import slot_of
 from engine.core.shard.backlog_reads import read_backlog
 from engine.core.shard.broadcast_audience import BroadcastAudience
 from engine.core.shard.connections import Connections
@@ -55,6 +56,7 @@ from engine.core.wire.records import (
     Happened,
     InboxMarked,
     MarkInbox,
+    Moved,
     Probe,
     ProfileIs,
     ReadBacklog,
@@ -187,7 +189,16 @@ class UserRequests:
 
     def busy(self) -> set[str]:
         """Keys of the mailboxes with waiting changes, or that are being erased; they must stay in memory."""
-        return {change.mailbox.key for change in self.waiting} | self.erasing.keys()
+        return self.changing() | self.erasing.keys()
+
+    def changing(self) -> set[str]:
+        """Keys of the mailboxes with waiting changes."""
+        return {change.mailbox.key for change in self.waiting}
+
+    def release(self, slots: Container[int], version: int) -> None:
+        """Another shard gets these users, by this version of the slot map: edges ask it again for the erasures that are not complete."""
+        for key in [key for key in self.erasing if slot_of(key) in slots]:
+            self._output.to_edges.extend((session, Moved(done.ref, -1, version)) for session, done in self.erasing.pop(key))
 
     def take(self) -> list[UserChange]:
         """Removes and returns all waiting changes, for the next group. To be followed by exactly one of `committed` and `refused`."""
