@@ -182,7 +182,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     items_max: Positive = 1000  # per publish request, after `users` is expanded
     id_chars_max: Positive = 128  # ids, users, types, devices: an identifier, not a document
     event_id_chars_max: Positive = 500  # id and source of a CloudEvent, each: in any script both fit into a context
-    context_bytes_max: Positive = 4096  # each member beside `data`: actor, target, context
+    context_bytes_max: Positive = 4096  # each member beside `data`: `engine.core.model.members.COPIED`
     json_depth_max: Positive = 200  # a fifth of what Python clients can read; hand-made JSON stays below 20
     errors_told_max: Positive = 100  # bad items listed in one 422: enough to see the pattern
     ttl_s_max: Positive = 30 * 86400
@@ -465,11 +465,6 @@ def count_range(counts: str) -> range:
 def redis_urls(redis_url: str) -> tuple[str, ...]:
     """The Redis servers that a value of the setting names, in their order; one "" for the engine's own."""
     return tuple(_BETWEEN_URLS.split(redis_url.strip()))
-
-
-def message_bytes_max(config: Config) -> int:
-    """Size of the largest message in storage: `data`, three members of `context_bytes_max`, and 4 KiB for names and numbers."""
-    return config.data_bytes_max + 3 * config.context_bytes_max + 4096
 
 
 FIELDS: Final = {field.name: field for field in msgspec.structs.fields(Config)}

@@ -42,8 +42,9 @@ from engine.actors.shard_tasks.storage_sweep import StorageSweep
 from engine.actors.shard_tasks.user_erasure import UserErasure
 from engine.actors.slot_mover import SlotMover
 from engine.api.time_zones import zone_here
-from engine.config import Config, message_bytes_max
+from engine.config import Config
 from engine.core.commit.group import Group
+from engine.core.model.members import message_bytes_max
 from engine.core.model.routing import SlotMap
 from engine.core.shard.limits import ShardLimits, inbox_limits
 from engine.core.shard.poison import RecordFailed, fingerprint, refused_after

@@ -12,16 +12,17 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final, Literal
 from urllib.parse import unquote_to_bytes
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
 from engine.core.model.names import is_user
 from engine.core.model.trace_context import parse_traceparent
 from engine.errors import Invalid
-from engine.publish.items import Item, rfc3339_ms
+from engine.publish.items import Item, Options, rfc3339_ms
 
 ID_PREFIX: Final = "ce:"
 
@@ -33,31 +34,23 @@ _REQUIRED: Final = ("specversion", "id", "source", "type")
 _MARKS: Final = frozenset(_PREFIX + name.encode() for name in _REQUIRED)
 _HASH_CHARS: Final = 32  # 128 bits
 _ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
+_options: Final = attrgetter(*Options.__struct_fields__)
 _ITEM_NAMES: Final = {"user": "subject", "ts": "time", "context": "source"}
 
 
-class CloudEvent(Struct, gc=False):
+class CloudEvent(Options, gc=False, kw_only=True):
     """A CloudEvents 1.0 event.
 
-    Extension attributes named like the engine's own fields mean the same; others are ignored, as the specification requires.
+    Extension attributes named like the engine's own fields mean the same; others are ignored, as the specification requires. So is a
+    `traceparent`, of the extension "distributed tracing", that is not valid.
     """
 
     specversion: Literal["1.0"]
     id: str
     source: str
-    type: str
     subject: str
     time: str | UnsetType = UNSET
-    data: Raw | UnsetType = UNSET
     data_base64: Raw | UnsetType = UNSET
-    priority: Literal["high", "normal", "low"] = "normal"
-    delay: int | float | UnsetType = UNSET
-    at: int | str | UnsetType = UNSET
-    ttl: int | float | UnsetType = UNSET
-    retain: bool | UnsetType = UNSET
-    url: str | UnsetType = UNSET
-    category: str | UnsetType = UNSET
-    traceparent: str | UnsetType = UNSET  # of the extension "distributed tracing"; ignored when it is not valid
 
     def item(self, id_chars_max: int) -> Item:
         """The same as an item; `id_chars_max` bounds `id` and `source`.
@@ -70,22 +63,15 @@ class CloudEvent(Struct, gc=False):
         for name, text in (("id", self.id), ("source", self.source)):
             if not is_user(text, id_chars_max):
                 raise Invalid(f"text of 1 to {id_chars_max} characters without control characters", f"$.{name}")
-        return Item(
-            type=self.type,
-            user=self.subject,
-            id=message_id(self.source, self.id),
-            priority=self.priority,
-            context=Raw(msgspec.json.encode({"source": self.source, "id": self.id})),
-            url=self.url,
-            data=self.data,
-            ts=UNSET if self.time is UNSET else rfc3339_ms(self.time, "$.time"),
-            delay=self.delay,
-            at=self.at,
-            ttl=self.ttl,
-            retain=self.retain,
-            category=self.category,
-            traceparent=UNSET if self.traceparent is UNSET or parse_traceparent(self.traceparent) is None else self.traceparent,
-        )
+        item = Item(*_options(self))
+        if item.traceparent is not UNSET and parse_traceparent(item.traceparent) is None:
+            item.traceparent = UNSET
+        item.user = self.subject
+        item.id = message_id(self.source, self.id)
+        item.context = Raw(msgspec.json.encode({"source": self.source, "id": self.id}))
+        if self.time is not UNSET:
+            item.ts = rfc3339_ms(self.time, "$.time")
+        return item
 
 
 _ATTRIBUTES: Final = frozenset(CloudEvent.__struct_fields__) - {"data", "data_base64"}

@@ -28,6 +28,7 @@ from engine.core.model.action import Action
 from engine.core.model.category import Category, PolicyTerms, known_before_inbox, without_inbox
 from engine.core.model.constants import LOW, NORMAL, PRIORITIES, TS_MS_MAX
 from engine.core.model.envelope import Envelope, Merge
+from engine.core.model.members import COPIED, LINK
 from engine.core.model.message import TIMER_EFFECT
 from engine.core.model.names import is_event_type, is_id, is_topic, is_user
 from engine.core.model.placeholders import parse_template
@@ -47,6 +48,7 @@ DIGEST_BYTES: Final = 8
 
 _PRIORITY: Final[dict[str | UnsetType, int]] = {**{name: code for code, name in enumerate(PRIORITIES)}, UNSET: NORMAL}
 _LINK: Final = re.compile(r"(?:https?://[^\s\x00-\x20\x7f/?#\\][^\s\x00-\x20\x7f\\]*|/(?!/)[^\s\x00-\x20\x7f\\]*)", re.IGNORECASE)
+_COPIED: Final = tuple((member.name, b'"%b":' % member.name.encode(), member.kind is LINK) for member in COPIED)
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _TO_SQUARE: Final = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKET: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
@@ -216,14 +218,14 @@ class Drafter:
         head = _head(item.type, priority, self._config.id_chars_max)
         idempotent = item.id is not UNSET
         id = self._new_id() if item.id is UNSET else self._publisher_id(item.id)
-        context = b""
-        if item.actor is not UNSET or item.target is not UNSET or item.context is not UNSET or item.url is not UNSET:
-            context = self._context(item)
+        context = self._context(item) if item.copies() else b""
         collapse, merge, data_bytes_max = "", None, self._config.data_bytes_max
         if item.collapse is not UNSET:
             collapse, merge, data_bytes_max = self._collapse(item.collapse)
         data = b"null" if item.data is UNSET else self._json(item.data, "data", data_bytes_max)
-        ts, ttl_ms, due_ms, choices = self._times(item)
+        ts, ttl_ms, due_ms, choices = self._ts, self._ttl_ms, 0, b""
+        if item.ts is not UNSET or item.delay is not UNSET or item.at is not UNSET or item.ttl is not UNSET or item.retain is not UNSET:
+            ts, ttl_ms, due_ms, choices = self._times(item)
         if merge is not None and ttl_ms <= merge.window_ms:
             raise Invalid("must be longer than the window, at whose end the message is delivered", "$.ttl")
         named = item.category is not UNSET or item.unless_active
@@ -266,22 +268,23 @@ class Drafter:
         return id
 
     def _context(self, item: Item) -> bytes:
-        """The members `actor`, `target`, `context` and `url`, those that were given, each with a comma behind it."""
+        """The members of `COPIED` that were given, each with a comma behind it."""
         members = b""
-        for name, value in (("actor", item.actor), ("target", item.target), ("context", item.context)):
+        for name, before, is_link in _COPIED:
+            value = getattr(item, name)
             if value is not UNSET:
-                members += b'"%b":%b,' % (name.encode(), self._json(value, name, self._config.context_bytes_max))
-        if item.url is not UNSET:
-            members += b'"url":%b,' % self._url(item.url)
+                members += before + (self._link(value, name) if is_link else self._json(value, name, self._config.context_bytes_max)) + b","
         return members
 
-    def _url(self, url: str) -> bytes:
-        """The link as JSON. A browser resolves it against its page, so it must not be able to name a script or, as a path, another host."""
-        if len(url.encode()) > self._config.context_bytes_max:
-            raise TooLarge(f"at most {self._config.context_bytes_max} bytes", "$.url")
-        if not _LINK.fullmatch(url):
-            raise Invalid("an http:// or https:// URL with a host, or a path that begins with one /; no spaces and no backslashes", "$.url")
-        return _encode(url)
+    def _link(self, link: str, name: str) -> bytes:
+        """A link as JSON. A browser resolves it against its page, so it must not be able to name a script or, as a path, another host."""
+        if len(link.encode()) > self._config.context_bytes_max:
+            raise TooLarge(f"at most {self._config.context_bytes_max} bytes", f"$.{name}")
+        if not _LINK.fullmatch(link):
+            raise Invalid(
+                "an http:// or https:// URL with a host, or a path that begins with one /; no spaces and no backslashes", f"$.{name}"
+            )
+        return _encode(link)
 
     def _collapse(self, collapse: Collapse) -> tuple[str, Merge | None, int]:
         """The collapse key, how messages of it are merged, and how many bytes `data` may have."""
@@ -365,8 +368,6 @@ class Drafter:
     def _times(self, item: Item) -> tuple[bytes, int, int, bytes]:
         """`ts` as JSON members, ttl in ms, when it is due (0: now), and what of all this the publisher chose, for the digest."""
         ts, delay, at, ttl, retain = item.ts, item.delay, item.at, item.ttl, item.retain
-        if ts is UNSET and delay is UNSET and at is UNSET and ttl is UNSET and retain is UNSET:
-            return self._ts, self._ttl_ms, 0, b""
         config = self._config
         ts_json = self._ts
         if ts is not UNSET:

@@ -24,30 +24,39 @@ class Collapse(Struct, forbid_unknown_fields=True, gc=False):
     text: str | UnsetType = UNSET
 
 
-class Item(Struct, forbid_unknown_fields=True, gc=False):
-    """One published item as it was sent. An unknown field is an error: an item with `dealy` would otherwise be delivered at once."""
+class Options(Struct, gc=False):
+    """Members that items and CloudEvents have under one name (`engine.core.model.members`)."""
 
     type: str
+    priority: Literal["high", "normal", "low"] | UnsetType = UNSET
+    url: str | UnsetType = UNSET
+    data: Raw | UnsetType = UNSET
+    delay: int | float | UnsetType = UNSET
+    at: int | str | UnsetType = UNSET
+    ttl: int | float | UnsetType = UNSET
+    retain: bool | UnsetType = UNSET
+    category: str | UnsetType = UNSET
+    traceparent: str | UnsetType = UNSET
+
+
+class Item(Options, forbid_unknown_fields=True, gc=False, kw_only=True):
+    """One published item as it was sent. An unknown field is an error: an item with `dealy` would otherwise be delivered at once."""
+
     user: str | UnsetType = UNSET
     users: list[str] | UnsetType = UNSET
     topic: str | UnsetType = UNSET
     broadcast: bool = False
     id: str | UnsetType = UNSET
-    priority: Literal["high", "normal", "low"] | UnsetType = UNSET
     actor: Raw | UnsetType = UNSET
     target: Raw | UnsetType = UNSET
     context: Raw | UnsetType = UNSET
-    url: str | UnsetType = UNSET
-    data: Raw | UnsetType = UNSET
     ts: int | UnsetType = UNSET
-    delay: int | float | UnsetType = UNSET
-    at: int | str | UnsetType = UNSET
-    ttl: int | float | UnsetType = UNSET
-    retain: bool | UnsetType = UNSET
     collapse: Collapse | UnsetType = UNSET
-    category: str | UnsetType = UNSET
     unless_active: bool = False
-    traceparent: str | UnsetType = UNSET
+
+    def copies(self) -> bool:
+        """Has it a member of `COPIED`? Each is named: a loop over the table costs every message more than all of its options."""
+        return self.actor is not UNSET or self.target is not UNSET or self.context is not UNSET or self.url is not UNSET
 
 
 def rfc3339_ms(text: str, path: str) -> int:

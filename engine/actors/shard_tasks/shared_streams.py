@@ -14,7 +14,8 @@ import redis.asyncio as redis
 
 from engine.actors.actor_process import RETRY_S
 from engine.actors.broadcast_follower import BroadcastFollower
-from engine.config import Config, message_bytes_max
+from engine.config import Config
+from engine.core.model.members import message_bytes_max
 from engine.core.shard.shard import ShardCore
 from engine.errors import StorageUnavailable
 from engine.features.actions.store import append_actions

@@ -19,9 +19,10 @@ import redis.asyncio as redis
 from msgspec import Struct
 from redis.exceptions import RedisError, ResponseError
 
-from engine.config import Config, message_bytes_max
+from engine.config import Config
 from engine.core.commit.first_result import idempotency_value
 from engine.core.model.constants import NORMAL, PRIORITIES
+from engine.core.model.members import message_bytes_max
 from engine.core.model.message import timer_effect_id
 from engine.core.model.routing import split_key
 from engine.core.wire.records import Timer

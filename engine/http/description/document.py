@@ -1,6 +1,7 @@
 """The OpenAPI 3.1 description of the HTTP interface, written by hand for client developers: what `GET /openapi.json` answers.
 
-A module beside this one, or in the folder of a feature, describes some paths and the bodies that they name. A test compares all with the
+A module beside this one, or in the folder of a feature, describes some paths and the bodies that they name. The members of messages come
+from their table (`engine.http.description.member_schemas`). A test compares all with the
 routes: every endpoint is described, and every described one exists.
 """
 

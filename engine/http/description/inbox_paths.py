@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from engine.config import Config
-from engine.core.model.constants import PRIORITIES, SEQ_MAX
-from engine.http.description.json_schema import ANY, COUNT, SEQ, TIME_MS, Schema, object_of, printable, ref
+from engine.core.model.constants import SEQ_MAX
+from engine.http.description.json_schema import COUNT, SEQ, TIME_MS, Schema, object_of, printable, ref
+from engine.http.description.member_schemas import always, delivered
 from engine.http.description.operation import Part, json_of, operation, parameter, whose
 
 _MARKS = ("read", "unread", "seen", "archive", "unarchive", "pin", "unpin")
@@ -98,15 +99,8 @@ def _inbox_message() -> Schema:
     truth: Schema = {"type": "boolean"}
     return object_of(
         "A message as it was delivered, with what became of it.",
-        required=("seq", "id", "event_id", "type", "priority", "ts", "data", "accepted_at", *_INBOX_STATES),
-        seq=SEQ,
-        id={"type": "string"},
-        event_id={"type": "string"},
-        type={"type": "string"},
-        priority={"enum": list(PRIORITIES)},
-        ts=TIME_MS,
-        due={**TIME_MS, "description": "Of a delayed message: when it was due, milliseconds since the epoch."},
+        required=("event_id", "accepted_at", *always("attempt"), *_INBOX_STATES),
+        **delivered("attempt", "early"),
         accepted_at=TIME_MS,
-        data=ANY,
         **dict.fromkeys(_INBOX_STATES, truth),
     )

@@ -6,28 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine.config import Config
-from engine.core.model.constants import PRIORITIES
-from engine.core.model.message import TIMER_EFFECT
 from engine.http.description.json_schema import (
-    ANY,
     DURABILITY,
     EPOCH_ON,
     NO_CONTROLS,
     SEQ,
     TIME_MS,
-    TRACEPARENT,
     Schema,
     closed_object,
-    event_type,
     items_of,
     object_of,
     printable,
     ref,
-    topic_name,
     user_name,
 )
+from engine.http.description.member_schemas import extensions, sent
 from engine.http.description.operation import Part, json_of, operation
-from engine.http.description.timer_paths import when
 
 
 def paths(config: Config) -> Part:
@@ -103,14 +97,8 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
         "Event": closed_object(
             "Something that happened to or by a user.",
             required=("type", "user"),
-            type=event_type(config),
-            user=user_name(config),
+            **sent(config, categories, "type", "user", "actor", "target", "context", "ts", "data"),
             id=printable(config, "Idempotency key."),
-            actor=_around(config),
-            target=_around(config),
-            context=_around(config),
-            ts=TIME_MS,
-            data=_data(config),
         ),
         "EventAnswer": object_of(
             "What the rules made of an event.",
@@ -125,63 +113,9 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
 
 
 def _notification(config: Config, categories: Sequence[str]) -> Schema:
-    around = _around(config)
     return {
         "type": "object",
-        "properties": {
-            "type": event_type(config),
-            "user": user_name(config, "Whom to notify."),
-            "collapse": {
-                "type": "object",
-                "description": "With a `window`, messages of a `key` become one notification when it ends. Without: for a user who is"
-                " behind, the newest message of a `key` stands for the older ones that nobody was sent.",
-                "properties": {
-                    "key": printable(config),
-                    "window": {
-                        "type": "number",
-                        "minimum": 0,
-                        "maximum": config.collapse_window_s_max,
-                        "description": "Seconds from the first message of the key; `ttl` must be longer. `data` has at most"
-                        f" {config.collapse_data_bytes_max} bytes then.",
-                    },
-                    "leading": {
-                        "type": "boolean",
-                        "description": "Deliver the first message at once; the summary replaces it. Needs a window.",
-                    },
-                    "text": {
-                        "type": "string",
-                        "maxLength": config.collapse_text_chars_max,
-                        "description": "Template of the summary's `text`, `{count} people liked {target}`. Needs a window.",
-                    },
-                },
-                "required": ["key"],
-                "if": {"properties": {"window": {"exclusiveMinimum": 0}}, "required": ["window"]},
-                "else": {"properties": {"leading": {"const": False}, "text": False}},
-                "additionalProperties": False,
-            },
-            "users": items_of(config, user_name(config)) | {"description": "Several at once, all under the same id."},
-            "topic": topic_name(config, "Whoever is subscribed to it, or a member by token. Low priority unless given."),
-            "broadcast": {
-                "type": "boolean",
-                "description": "Everyone: who is connected, and who connects before it expires. Low priority unless given.",
-            },
-            "id": printable(
-                config, "Idempotency key, kept 24 h per user: a repeat gets the first answer and delivers nothing. Made when absent."
-            )
-            | {"not": {"pattern": f"^{TIMER_EFFECT}"}},
-            "data": _data(config),
-            "actor": around,
-            "target": around,
-            "context": around,
-            "ts": {**TIME_MS, "description": "When it happened, milliseconds since the epoch; now when absent."},
-            "unless_active": {
-                "type": "boolean",
-                "default": False,
-                "description": "Not when the user has been active since now, once it is delivered. For users only.",
-            },
-            **_options(config, categories),
-            "traceparent": TRACEPARENT,
-        },
+        "properties": sent(config, categories),
         "required": ["type"],
         "oneOf": [_to("user"), _to("users"), _to_many("topic"), _to_many("broadcast", const=True)],
         "not": {"required": ["delay", "at"]},
@@ -216,49 +150,13 @@ def _cloud_event(config: Config, categories: Sequence[str]) -> Schema:
                 "description": "With `source` the idempotency key: the message's id is `ce:` and a hash of both.",
             },
             "source": {"type": "string", "format": "uri-reference", "minLength": 1, "maxLength": config.event_id_chars_max},
-            "type": event_type(config),
+            **sent(config, categories, "type", "data"),
             "subject": user_name(config, "Whom to notify."),
             "time": EPOCH_ON,
-            "data": _data(config),
             "data_base64": False,
+            **extensions(config, categories),
             "traceparent": {"type": "string", "description": "Its extension for distributed tracing; ignored when it is not valid."},
-            **_options(config, categories),
         },
         "not": {"required": ["delay", "at"]},
         "required": ["specversion", "id", "source", "type", "subject"],
     }
-
-
-def _options(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
-    """The fields a notification and a CloudEvent have in common."""
-    return {
-        "priority": {"enum": list(PRIORITIES), "default": "normal"},
-        **when(config),
-        "ttl": {
-            "type": "number",
-            "exclusiveMinimum": 0,
-            "maximum": config.ttl_s_max,
-            "default": config.ttl_s_default,
-            "description": "Seconds after which it is not delivered any more; they count from when it is due.",
-        },
-        "retain": {"type": "boolean", "default": True, "description": "`false`: only for whoever is connected now."},
-        "url": {
-            "type": "string",
-            "maxLength": config.context_bytes_max,
-            "pattern": r"^([Hh][Tt][Tt][Pp][Ss]?://[^\s\u0000-\u0020\u007f/?#\\]|/(?!/))[^\s\u0000-\u0020\u007f\\]*$",
-            "description": "The link a client opens: an http(s) URL, or a path on the site of the page that shows the message; at most"
-            f" {config.context_bytes_max} bytes.",
-        },
-        "category": {
-            **({"enum": list(categories)} if categories else {"type": "string"}),
-            "description": "Whose limits it counts against: one that the rules define, or `touch`. For users only.",
-        },
-    }
-
-
-def _around(config: Config) -> Schema:
-    return {**ANY, "description": f"Any JSON of at most {config.context_bytes_max} bytes."}
-
-
-def _data(config: Config) -> Schema:
-    return {**ANY, "description": f"Any JSON of at most {config.data_bytes_max} bytes."}

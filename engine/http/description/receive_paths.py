@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.config import Config
-from engine.core.model.constants import PRIORITIES, REASON_CHARS_MAX, SEQ_MAX
-from engine.http.description.json_schema import ANY, SEQ, TIME_MS, TRACEPARENT, Schema, object_of, printable, ref
+from engine.core.model.constants import REASON_CHARS_MAX, SEQ_MAX
+from engine.http.description.json_schema import SEQ, TIME_MS, Schema, object_of, printable, ref
+from engine.http.description.member_schemas import always, delivered
 from engine.http.description.operation import Part, json_of, operation, parameter
 
 _CURSOR_TEXT = "The `event_id` of the last message handled, `<epoch>-<seq>`. Acknowledges everything up to it."
@@ -99,7 +100,7 @@ def paths(config: Config) -> Part:
 def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
     """The schemas of their bodies, by name."""
     return {
-        "Message": _message(),
+        "Message": object_of("A message as every transport delivers it.", required=always(), **delivered()),
         "PollAnswer": object_of(
             "What is pending, in order. Presenting `last_event_id` in the next request acknowledges all of it.",
             required=("messages", "last_event_id", "resumed"),
@@ -148,33 +149,3 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
             seq={**SEQ, "title": "newest"},
         ),
     }
-
-
-def _message() -> Schema:
-    return object_of(
-        "A message as every transport delivers it.",
-        required=("seq", "id", "type", "priority", "ts", "attempt", "data"),
-        seq=SEQ,
-        id={"type": "string", "description": "Drop what has the id of something handled before."},
-        event_id={"type": "string", "description": "The cursor after this message: `<epoch>-<seq>`. An early copy has none."},
-        early={"const": True, "description": "It came ahead of lower numbers."},
-        type={"type": "string"},
-        priority={"enum": list(PRIORITIES)},
-        ts=TIME_MS,
-        due={**TIME_MS, "description": "Of a delayed message: when it was due, milliseconds since the epoch."},
-        attempt={"type": "integer", "minimum": 1, "description": "How often it has been sent on this connection."},
-        actor=ANY,
-        target=ANY,
-        context=ANY,
-        url={"type": "string", "description": "What the client opens: an http(s) URL, or a path on its own site."},
-        count={"type": "integer", "description": "How many were merged into it."},
-        actors={"type": "array", "items": ANY, "description": "Of a summary: the first different ones of its messages."},
-        first_ts=TIME_MS,
-        last_ts=TIME_MS,
-        collapse={"type": "string", "description": "Of a summary: its key."},
-        text={"type": "string", "description": "Of a summary, by the publisher's template."},
-        replaces={"type": "string", "description": "Of a summary: the id of the message that came first. Show the summary in its place."},
-        unsubscribe={"type": "string", "description": "Where the category has it: the path with which the user turns the category off."},
-        traceparent=TRACEPARENT,
-        data=ANY,
-    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.config import Config
-from engine.http.description.json_schema import EPOCH_ON, TIME_MS, Schema, object_of, printable, ref, user_name
+from engine.http.description.json_schema import TIME_MS, Schema, object_of, printable, ref, user_name
+from engine.http.description.member_schemas import when
 from engine.http.description.operation import Part, json_of, operation, parameter
 
 
@@ -99,21 +100,4 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
         "CancelledAll": object_of(
             "None of them will be delivered.", required=("cancelled",), cancelled={"type": "integer", "description": "How many they were."}
         ),
-    }
-
-
-def when(config: Config) -> dict[str, Schema]:
-    """The members that say when to deliver."""
-    return {
-        "delay": {
-            "type": "number",
-            "minimum": 0,
-            "maximum": config.delay_s_max,
-            "description": "Deliver this many seconds later; a fraction is allowed, 0 is now.",
-        },
-        "at": {
-            "description": "Deliver at this time: milliseconds since the epoch, or RFC 3339 with an offset. A time in the past is now;"
-            f" at most {config.delay_s_max} seconds ahead.",
-            "oneOf": [{"type": "integer", "minimum": 0}, EPOCH_ON],
-        },
     }

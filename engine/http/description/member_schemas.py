@@ -1,0 +1,126 @@
+"""The JSON Schemas of a message's members, from their table (`engine.core.model.members`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from engine.config import Config
+from engine.core.model import members
+from engine.core.model.members import DELIVERED, SENT, Kind, Member
+from engine.core.model.message import TIMER_EFFECT
+from engine.http.description.json_schema import (
+    EPOCH_ON,
+    SEQ,
+    TIME_MS,
+    TRACEPARENT,
+    Schema,
+    event_type,
+    items_of,
+    printable,
+    topic_name,
+    user_name,
+)
+
+_LINK: Final = r"^([Hh][Tt][Tt][Pp][Ss]?://[^\s\u0000-\u0020\u007f/?#\\]|/(?!/))[^\s\u0000-\u0020\u007f\\]*$"
+
+
+def sent(config: Config, categories: Sequence[str], *names: str) -> dict[str, Schema]:
+    """What a publisher may give: these members, or all. `categories`: as for `engine.http.description.document`."""
+    found = {name: _sent(SENT[name], config) for name in names or SENT}
+    if "category" in found and categories:
+        found["category"]["enum"] = list(categories)
+    return found
+
+
+def extensions(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
+    """The extension attributes of a CloudEvent that are members of a message."""
+    return sent(config, categories, *(name for name, member in SENT.items() if member.attribute))
+
+
+def delivered(*left_out: str) -> dict[str, Schema]:
+    """What a client gets, but for these members."""
+    return {name: _delivered(member) for name, member in DELIVERED.items() if name not in left_out}
+
+
+def always(*left_out: str) -> tuple[str, ...]:
+    """What every delivered message has, but for these members."""
+    return tuple(name for name, member in DELIVERED.items() if member.always and name not in left_out)
+
+
+def when(config: Config) -> dict[str, Schema]:
+    """The members that say when to deliver."""
+    return sent(config, (), "delay", "at")
+
+
+def _sent(member: Member, config: Config) -> Schema:
+    make = _OF_KIND.get(member.kind)
+    schema = _of_type(member.kind) if make is None else make(config)
+    return {**schema, "description": f"{member.meaning} {member.limit(config)}".rstrip()}
+
+
+def _delivered(member: Member) -> Schema:
+    schema = _DELIVERED_KIND.get(member.kind)
+    return {**(_of_type(member.kind) if schema is None else schema), "description": member.meaning}
+
+
+def _of_type(kind: Kind) -> Schema:
+    return msgspec.json.schema(kind.type)
+
+
+def _collapse(config: Config) -> Schema:
+    return {
+        "type": "object",
+        "properties": {
+            "key": printable(config),
+            "window": {
+                "type": "number",
+                "minimum": 0,
+                "maximum": config.collapse_window_s_max,
+                "description": "Seconds from the first message of the key, in which they become one. `ttl` must be longer."
+                f" `data` has at most {config.collapse_data_bytes_max} bytes then.",
+            },
+            "leading": {"type": "boolean", "description": "Deliver the first message at once; the summary replaces it. Needs a window."},
+            "text": {
+                "type": "string",
+                "maxLength": config.collapse_text_chars_max,
+                "description": "Template of the summary's `text`, `{count} people liked {target}`. Needs a window.",
+            },
+        },
+        "required": ["key"],
+        "if": {"properties": {"window": {"exclusiveMinimum": 0}}, "required": ["window"]},
+        "else": {"properties": {"leading": {"const": False}, "text": False}},
+        "additionalProperties": False,
+    }
+
+
+_OF_KIND: Final[Mapping[Kind, Callable[[Config], Schema]]] = {
+    members.TYPE: event_type,
+    members.USER: user_name,
+    members.USERS: lambda config: items_of(config, user_name(config)),
+    members.TOPIC: topic_name,
+    members.ID: lambda config: printable(config) | {"not": {"pattern": f"^{TIMER_EFFECT}"}},
+    members.LINK: lambda config: {"type": "string", "maxLength": config.context_bytes_max, "pattern": _LINK},
+    members.TIME_MS: lambda _config: TIME_MS,
+    members.DELAY: lambda config: {"type": "number", "minimum": 0, "maximum": config.delay_s_max},
+    members.TTL: lambda config: {
+        "type": "number",
+        "exclusiveMinimum": 0,
+        "maximum": config.ttl_s_max,
+        "default": config.ttl_s_default,
+    },
+    members.DUE: lambda _config: {"oneOf": [{"type": "integer", "minimum": 0}, EPOCH_ON]},
+    members.COLLAPSE: _collapse,
+    members.TRACE: lambda _config: TRACEPARENT,
+}
+
+_DELIVERED_KIND: Final[Mapping[Kind, Schema]] = {
+    members.SEQ: SEQ,
+    members.TIME_MS: TIME_MS,
+    members.TRACE: TRACEPARENT,
+    members.COUNT: {"type": "integer", "minimum": 1},
+    members.TRUE: {"const": True},
+}
+"""Of a member that the engine has checked or made; its type for any other."""
