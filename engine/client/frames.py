@@ -6,12 +6,13 @@ Frames of unknown types and unknown members are ignored, so that old clients wor
 from __future__ import annotations
 
 from collections.abc import Awaitable, Generator
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import Struct
 
 from engine.client.digest import Digest
+from engine.client.message_members import DeliveredMembers
 
 
 class Done:
@@ -31,51 +32,8 @@ class Owner(Protocol):
         """Acknowledge a message, or reject it with a reason."""
 
 
-class Message(Struct, kw_only=True, dict=True):
-    """One notification.
-
-    Attributes:
-        seq: its number in the user's sequence; a repeat carries the same.
-        id: the publisher's idempotency key, or the UUIDv7 generated for it; duplicates are detected by it.
-        event_id: `<epoch>-<seq>`, the cursor after this message; "" for an early copy, until its place is reached.
-        early: it came ahead of lower numbers.
-        type: dotted event type, `post.liked`.
-        priority: `high`, `normal` or `low`.
-        ts: when it happened, milliseconds since the epoch.
-        due: when it was due, if it was delayed, likewise; None otherwise.
-        attempt: 1 when it is sent first, one more with every repeat.
-        actor, target, context: who did it, to what, where; any JSON.
-        url: the link to open: an http(s) URL, or a path on the application's own site.
-        count: how many events were merged into this one; None for a message that is not merged.
-        actors: the first few actors of the merged events; `first_ts` and `last_ts` are their times, `text` the publisher's summary.
-        replaces: id of an earlier message that this one replaces: display it instead, and acknowledge both.
-        traceparent: the trace it belongs to (W3C Trace Context); None without one.
-        unsubscribe: path of the link that turns its category off for this user, where the category has one.
-        data: the publisher's payload.
-    """
-
-    seq: int
-    id: str
-    event_id: str = ""
-    early: bool = False
-    type: str
-    priority: Literal["high", "normal", "low"] = "normal"
-    ts: int = 0
-    due: int | None = None
-    attempt: int = 1
-    actor: Any = None
-    target: Any = None
-    context: Any = None
-    url: str | None = None
-    count: int | None = None
-    actors: list[Any] | None = None
-    first_ts: int | None = None
-    last_ts: int | None = None
-    text: str | None = None
-    replaces: str | None = None
-    traceparent: str | None = None
-    unsubscribe: str | None = None
-    data: Any = None
+class Message(DeliveredMembers, dict=True):
+    """One notification, with the members of `engine.client.message_members.DeliveredMembers`."""
 
     def ack(self) -> Awaitable[None]:
         """Acknowledge this message: it is not delivered again, on any device of the user. Idempotent.

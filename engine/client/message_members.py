@@ -1,14 +1,16 @@
-"""The members of messages and events that applications publish, as types for checkers, and in the form in which they are sent.
+"""The members of messages and events, as types for checkers: those that applications publish, and those that they receive.
 
-`engine.publish.items` is what the engine reads. A member that is None is left out. Python's own types of time are accepted: a `timedelta`
+`engine.core.model.members` has their table. A member that is None is left out. Python's own types of time are accepted: a `timedelta`
 where seconds are expected, and a `datetime` with a time zone where milliseconds since the epoch are expected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, Required, TypedDict
+from typing import Any, Final, Literal, Required, TypeAlias, TypedDict, TypeVar
+
+from msgspec import Struct
 
 Seconds = float | timedelta
 Priority = Literal["high", "normal", "low"]
@@ -84,6 +86,80 @@ class NewMessage(MessageMembers, total=False):
     type: Required[str]
     user: str | None
     data: Any
+
+
+T = TypeVar("T")
+
+Shared: TypeAlias = T | Callable[[dict[str, Any]], T]
+"""A value that all rows of a dataset share, or a function of a row, a dictionary by column."""
+
+
+class RowMembers(TypedDict, total=False):
+    """Further members of the messages of `engine.ray.NotificationSink`: those of `NewMessage`, but for its audience."""
+
+    actor: Shared[Any]
+    target: Shared[Any]
+    context: Shared[Any]
+    ts: Shared[int | datetime | None]
+    priority: Shared[Priority | None]
+    url: Shared[str | None]
+    delay: Shared[Seconds | None]
+    at: Shared[int | str | datetime | None]
+    ttl: Shared[Seconds | None]
+    retain: Shared[bool | None]
+    collapse: Shared[CollapseMembers | None]
+    category: Shared[str | None]
+    unless_active: Shared[bool | None]
+    traceparent: Shared[str | None]
+
+
+class DeliveredMembers(Struct, kw_only=True):
+    """The members of a message that a user gets.
+
+    Attributes:
+        seq: its number in the user's sequence; a repeat carries the same.
+        id: the publisher's idempotency key, or the UUIDv7 generated for it; duplicates are detected by it.
+        event_id: `<epoch>-<seq>`, the cursor after this message; "" for an early copy, until its place is reached.
+        early: it came ahead of lower numbers.
+        type: dotted event type, `post.liked`.
+        priority: `high`, `normal` or `low`.
+        ts: when it happened, milliseconds since the epoch.
+        due: when it was due, if it was delayed, likewise; None otherwise.
+        attempt: 1 when it is sent first, one more with every repeat.
+        actor, target, context: who did it, to what, where; any JSON.
+        url: the link to open: an http(s) URL, or a path on the application's own site.
+        count: how many events were merged into this one; None for a message that is not merged.
+        actors: the first few actors of the merged events; `first_ts` and `last_ts` are their times, `text` the publisher's summary.
+        collapse: the key of the merged events.
+        replaces: id of an earlier message that this one replaces: display it instead, and acknowledge both.
+        traceparent: the trace it belongs to (W3C Trace Context); None without one.
+        unsubscribe: path of the link that turns its category off for this user, where the category has one.
+        data: the publisher's payload.
+    """
+
+    seq: int
+    id: str
+    event_id: str = ""
+    early: bool = False
+    type: str
+    priority: Priority = "normal"
+    ts: int = 0
+    due: int | None = None
+    attempt: int = 1
+    actor: Any = None
+    target: Any = None
+    context: Any = None
+    url: str | None = None
+    count: int | None = None
+    actors: list[Any] | None = None
+    first_ts: int | None = None
+    last_ts: int | None = None
+    collapse: str | None = None
+    text: str | None = None
+    replaces: str | None = None
+    traceparent: str | None = None
+    unsubscribe: str | None = None
+    data: Any = None
 
 
 _DURATIONS: Final = ("delay", "ttl")

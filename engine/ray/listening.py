@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
 
 from engine.client.credentials import Credentials
+from engine.client.message_members import DeliveredMembers
 from engine.client.publish_results import rejection_of
 from engine.client.retried_requests import RetriedRequests
 from engine.ray.edge_calls import NAMESPACE, EdgeCalls
@@ -34,32 +35,8 @@ _WAIT_S: Final = 25.0
 _ACK_S: Final = 1.0
 
 
-class ReceivedNotification(Struct, frozen=True):
-    """A message for a user, with the members of `engine.client.Message`. Absent fields are None; `seq` grows by user, `event_id` is the
-    cursor after this message."""
-
-    id: str
-    seq: int
-    event_id: str
-    type: str
-    attempt: int = 1
-    priority: str = "normal"
-    ts: int | None = None
-    due: int | None = None
-    data: Any = None
-    actor: Any = None
-    target: Any = None
-    context: Any = None
-    url: str | None = None
-    collapse: Any = None
-    count: int | None = None
-    actors: list[Any] | None = None
-    first_ts: int | None = None
-    last_ts: int | None = None
-    text: str | None = None
-    replaces: str | None = None
-    traceparent: str | None = None
-    unsubscribe: str | None = None
+class ReceivedNotification(DeliveredMembers):
+    """A message for a user, with the members of `engine.client.Message`. Those that it has not are None."""
 
 
 class _Answer(Struct):

@@ -27,8 +27,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
-from typing import Any, Final, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Unpack
 
 import msgspec
 from msgspec import Struct
@@ -38,7 +37,7 @@ from ray.data.block import BlockAccessor
 from engine.client.credentials import Credentials
 from engine.client.held_publishing import PATH
 from engine.client.http_connection import Response
-from engine.client.message_members import CollapseMembers, Priority, Seconds, sent_form
+from engine.client.message_members import RowMembers, sent_form
 from engine.client.publish_results import ItemError, PublishError, Result, problem_of, rejection_of, results_of
 from engine.client.publisher import BODY_BYTES_MAX
 from engine.client.retried_requests import RetriedRequests
@@ -50,31 +49,6 @@ REFUSED: Final = "refused"
 
 Column = str | Callable[[dict[str, Any]], Any]
 """The name of a column, or a function of a row, a dictionary by column."""
-
-T = TypeVar("T")
-
-Shared: TypeAlias = T | Callable[[dict[str, Any]], T]
-"""A value that all rows share, or a function of a row."""
-
-
-class RowMembers(TypedDict, total=False):
-    """Further members of the notifications of a sink: those of `engine.client.NewMessage`, but for its audience."""
-
-    actor: Shared[Any]
-    target: Shared[Any]
-    context: Shared[Any]
-    ts: Shared[int | datetime | None]
-    priority: Shared[Priority | None]
-    url: Shared[str | None]
-    delay: Shared[Seconds | None]
-    at: Shared[int | str | datetime | None]
-    ttl: Shared[Seconds | None]
-    retain: Shared[bool | None]
-    collapse: Shared[CollapseMembers | None]
-    category: Shared[str | None]
-    unless_active: Shared[bool | None]
-    traceparent: Shared[str | None]
-
 
 _ERRORS_MAX: Final = 100  # of refused rows that an exception names
 _REFUSALS: Final = (400, 409, 413, 422)

@@ -2,58 +2,97 @@
 
 from __future__ import annotations
 
+import collections.abc
+import inspect
+import re
 import typing
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any
+from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
-from msgspec import Raw, Struct, UnsetType
+from msgspec import Struct
 
 from engine import Publisher
 from engine.api.events import _Event
-from engine.client.message_members import CollapseMembers, EventMembers, NewMessage, sent_form
-from engine.publish.items import Collapse, Item
+from engine.client.frames import Message
+from engine.client.message_members import (
+    CollapseMembers,
+    DeliveredMembers,
+    EventMembers,
+    MessageMembers,
+    NewMessage,
+    RowMembers,
+    sent_form,
+)
+from engine.core.model.members import DELIVERED, SENT
+from engine.publish.items import Collapse
+from engine.ray import ReceivedNotification
+from tests.support.member_types import alternatives
 from tests.support.publish_server import running
 from tests.support.type_check import findings
 
-OF_PYTHON = {
+CONVERTED = {
     **{name: {timedelta} for name in ("delay", "ttl", "window")},
     **{name: {datetime} for name in ("at", "ts")},
 }
 """Types that a client converts."""
 
-IN_JSON = {Raw: Any, Collapse: CollapseMembers, int | float: float}
+IN_PYTHON = {Collapse: CollapseMembers, dict: CollapseMembers, Literal[True]: bool}
 
 
-def alternatives(kind: Any) -> set[Any]:
-    """The types of a union, but for what stands for a member that is left out."""
-    if typing.get_origin(kind) in (UnionType, typing.Union):
-        return {one for part in typing.get_args(kind) for one in alternatives(part)}
-    return {IN_JSON.get(kind, kind)} - {UnsetType, NoneType}
+def given(kind: Any) -> set[Any]:
+    """The alternatives of a type, as a Python program gives or gets them."""
+    return {IN_PYTHON.get(one, one) for one in alternatives(kind)}
 
 
-def with_float(kinds: set[Any]) -> set[Any]:
-    """`int` says nothing beside `float`."""
-    return kinds - {int} if float in kinds else kinds
+def with_converted(kinds: Mapping[str, Any]) -> dict[str, set[Any]]:
+    return {name: given(kind) | CONVERTED.get(name, set()) for name, kind in kinds.items()}
 
 
-@pytest.mark.parametrize(("members", "read"), [(NewMessage, Item), (CollapseMembers, Collapse), (EventMembers, _Event)])
-def test_members_are_those_that_the_engine_reads(members: Any, read: type[Struct]) -> None:
+@pytest.mark.parametrize(("members", "read"), [(CollapseMembers, Collapse), (EventMembers, _Event)])
+def test_parts_of_a_message_are_those_that_the_engine_reads(members: Any, read: type[Struct]) -> None:
     fields = {field.name: field for field in msgspec.structs.fields(read)}
-    hints = typing.get_type_hints(members, include_extras=True)
-    required = {name for name, kind in hints.items() if typing.get_origin(kind) is typing.Required}
-    hints = typing.get_type_hints(members)
     if members is EventMembers:  # `event` names the others itself
         fields = {name: field for name, field in fields.items() if name not in ("type", "user", "data")}
-    assert hints.keys() == fields.keys()
-    assert required == {name for name, field in fields.items() if field.required}
-    for name, field in fields.items():
-        assert alternatives(hints[name]) == with_float(alternatives(field.type)) | OF_PYTHON.get(name, set()), name
+    assert required(members) == {name for name, field in fields.items() if field.required}
+    hints = {name: given(kind) for name, kind in typing.get_type_hints(members).items()}
+    assert hints == with_converted({name: field.type for name, field in fields.items()})
+
+
+def required(members: Any) -> set[str]:
+    hints = typing.get_type_hints(members, include_extras=True)
+    return {name for name, kind in hints.items() if typing.get_origin(kind) is typing.Required}
+
+
+def test_messages_to_publish_are_typed_by_the_table() -> None:
+    hints = {name: given(kind) for name, kind in typing.get_type_hints(NewMessage).items()}
+    assert hints == with_converted({name: member.kind.type for name, member in SENT.items()})
+    assert required(NewMessage) == {"type"}
+
+
+def test_rows_have_the_members_of_messages_but_for_those_that_the_sink_sets() -> None:
+    hints = {name: given(kind) for name, kind in typing.get_type_hints(NewMessage).items()}
+    rows = typing.get_type_hints(RowMembers)
+    assert rows.keys() == hints.keys() - {"user", "users", "topic", "broadcast", "type", "id", "data"}
+    for name, kind in rows.items():
+        values = {one for one in given(kind) if typing.get_origin(one) is not collections.abc.Callable}
+        assert values == hints[name], name
+
+
+@pytest.mark.parametrize("received", [Message, ReceivedNotification])
+def test_received_messages_are_typed_by_the_table(received: type[Struct]) -> None:
+    fields = {field.name: given(field.type) for field in msgspec.structs.fields(received)}
+    assert fields == {name: given(member.kind.type) for name, member in DELIVERED.items()}
+
+
+@pytest.mark.parametrize("described", [(MessageMembers, EventMembers), (DeliveredMembers,)])
+def test_each_member_is_described(described: tuple[Any, ...]) -> None:
+    text = "".join(inspect.getdoc(one) or "" for one in described)
+    assert not [name for name in described[0].__annotations__ if not re.search(rf"\b{name}\b", text)]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 
@@ -27,8 +27,7 @@ if importlib.util.find_spec("pyarrow") is None or importlib.util.find_spec("pand
 
 import pyarrow as pa
 
-from engine.client.message_members import NewMessage
-from engine.ray.notification_sink import NotificationSink, RowMembers, _Row, outcomes_of
+from engine.ray.notification_sink import NotificationSink, _Row, outcomes_of
 
 TENANT = "jobs"
 
@@ -207,8 +206,3 @@ async def test_a_job_that_was_killed_and_runs_again_publishes_each_row_once(job:
     assert counts["duplicate"] > 0
     after = await engine.publish(*({"user": f"sink-kill-{number}", "type": "last"} for number in range(100)), tenant=TENANT)
     assert {result["seq"] for result in after} == {241}, "each user was sent 240 rows"
-
-
-def test_rows_have_the_members_of_messages_but_for_those_that_the_sink_sets() -> None:
-    set_by_the_sink = {"user", "users", "topic", "broadcast", "type", "id", "data"}
-    assert RowMembers.__annotations__.keys() == get_type_hints(NewMessage).keys() - set_by_the_sink

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import typing
-from types import NoneType, UnionType
-from typing import Any
-
 import msgspec
-from msgspec import Raw, UnsetType
 
 from engine.auth.tokens import Principal
 from engine.config import Config
 from engine.core.model.members import COPIED, DELIVERED, LINK, MEMBERS, SENT, message_bytes_max
 from engine.publish.drafts import parse_drafts
-from engine.publish.items import Collapse, Item, Options
+from engine.publish.items import Item, Options
 from engine.publish.media_types import Content
+from tests.support.member_types import alternatives
 
 CONFIG = Config(jwt_secret="x" * 32)
-IN_JSON = {Raw: Any, Collapse: dict, int | float: float}
-
-
-def alternatives(kind: Any) -> set[Any]:
-    """The types of a union, but for those that stand for a member that is left out, and `int` beside `float`."""
-    if typing.get_origin(kind) in (UnionType, typing.Union):
-        found = {one for part in typing.get_args(kind) for one in alternatives(part)}
-    else:
-        found = {IN_JSON.get(kind, kind)} - {UnsetType, NoneType}
-    return found - {int} if float in found else found
 
 
 def test_items_have_the_members_that_publishers_set_with_their_types() -> None:
