@@ -5,33 +5,54 @@ export type Transport = "websocket" | "sse" | "poll";
 
 /** A notification as the engine delivers it. */
 export interface Message<Data = any> {
-  seq: number;
+  // members, made by docs/members.py
+  /** What happened. */
+  type: string;
+  /** Idempotency key, kept 24 h per user. The engine makes one when it is absent. */
   id: string;
-  /** The cursor after this message; an early copy has none. */
+  /** Which goes first under load; normal unless given. */
+  priority: "high" | "normal" | "low";
+  /** Who did it. */
+  actor?: any;
+  /** To what. */
+  target?: any;
+  /** Where. */
+  context?: any;
+  /** The link that a client opens. */
+  url?: string;
+  /** The payload. */
+  data: Data;
+  /** When it happened; when it was accepted, unless given. */
+  ts: number;
+  /** The trace it belongs to (W3C Trace Context). */
+  traceparent?: string;
+  /** Its number in the user's mailbox. A repeat has the same. */
+  seq: number;
+  /** The cursor after this message, `<epoch>-<seq>`. An early copy has none. */
   event_id?: string;
   /** It came ahead of lower numbers. */
   early?: true;
-  type: string;
-  priority: "high" | "normal" | "low";
-  ts: number;
   /** When it was due, if it was delayed. */
   due?: number;
+  /** How often it was sent on this connection. */
   attempt: number;
-  actor?: any;
-  target?: any;
-  context?: any;
-  url?: string;
-  data?: Data;
-  /** Of a summary: how many it stands for, and whom of. */
+  /** How many messages it stands for. */
   count?: number;
+  /** The first different actors of a summary. */
   actors?: any[];
+  /** The first time of a summary's messages. */
+  first_ts?: number;
+  /** The last time of a summary's messages. */
+  last_ts?: number;
+  /** The key of a summary. */
+  collapse?: string;
+  /** The text of a summary, by the publisher's template. */
   text?: string;
-  /** The id of the message that this one stands for: show it in its place. */
+  /** The id of the message that a summary replaces. Acknowledge both. */
   replaces?: string;
-  /** The trace it belongs to (W3C Trace Context). */
-  traceparent?: string;
-  /** Path of the link that turns its category off for this user, where the category has one. */
+  /** The path that turns its category off for this user, where the category has one. */
   unsubscribe?: string;
+  // end of members
 }
 
 /** The counts of a user's inbox; a higher revision is newer. */

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
+
 import msgspec
 
 from engine.auth.tokens import Principal
@@ -51,3 +54,11 @@ def test_clients_get_what_publishers_set_for_them_and_what_the_engine_adds() -> 
     assert {member.name for member in COPIED} <= DELIVERED.keys()
     assert {"seq", "event_id", "attempt"} <= DELIVERED.keys()
     assert not {"user", "delay", "ttl"} & DELIVERED.keys()
+
+
+def test_protocol_and_declaration_are_what_their_script_writes() -> None:
+    pages = runpy.run_path(str(Path(__file__).parents[3] / "docs" / "members.py"))["pages"]()
+    assert {path.name for path in pages} == {"PROTOCOL.md", "index.d.ts"}
+    for path, text in pages.items():
+        assert path.read_text() == text, "python docs/members.py"
+        assert "`url`" in text or "  url?: string;" in text

@@ -1,7 +1,4 @@
-/**
- * @typedef {{seq: number, id: string, event_id: string, type: string, priority: "high" | "normal" | "low", ts: number, attempt: number, early?: true, due?: number,
- *   actor?: any, target?: any, context?: any, url?: string, data?: any, count?: number, actors?: any[], text?: string, replaces?: string}} Message
- */
+/** @typedef {import("ray-notification-client").Message} Message */
 
 const SETTLED_MAX = 4096; // ids remembered to drop repeats: 16 in-flight windows
 const SETTLED_KEPT = 512; // of those across page loads: what may be settled above the cursor, two in-flight windows

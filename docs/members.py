@@ -1,0 +1,75 @@
+"""Writes the members of messages into PROTOCOL.md and clients/js/index.d.ts: `python docs/members.py`. A test compares both."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from engine.config import Config
+from engine.core.model.members import DELIVERED, MEMBERS, Member
+
+_ROOT: Final = Path(__file__).parents[1]
+_MADE_BY: Final = "members, made by docs/members.py"
+_TYPES: Final = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array", Any: "any JSON"}
+_SCRIPT_TYPES: Final = {str: "string", int: "number", Any: "any"}
+
+
+def pages() -> dict[Path, str]:
+    """The files as they are to be, by path."""
+    return {
+        _ROOT / "PROTOCOL.md": _with_block(_ROOT / "PROTOCOL.md", "<!-- {} -->", _reference()),
+        _ROOT / "clients" / "js" / "index.d.ts": _with_block(_ROOT / "clients" / "js" / "index.d.ts", "  // {}", _declaration()),
+    }
+
+
+def _with_block(path: Path, comment: str, lines: Iterator[str]) -> str:
+    """The file with these lines between its two marks."""
+    begin, end = comment.format(_MADE_BY) + "\n", comment.format("end of members") + "\n"
+    before, _, rest = path.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    return "".join((before, begin, *(f"{line}\n" for line in lines), end, after))
+
+
+def _reference() -> Iterator[str]:
+    config = Config()
+    yield "| member | type | set by | read by | meaning | limit |"
+    yield "|---|---|---|---|---|---|"
+    for member in MEMBERS:
+        name = f"`{member.name}`" + (" ¹" if member.attribute else "")
+        yield f"| {name} | {_type(member.kind.type)} | {member.set_by} | {member.read_by} | {member.meaning} | {member.limit(config)} |"
+
+
+def _type(kind: Any) -> str:
+    if kind in _TYPES:
+        return _TYPES[kind]
+    arguments = typing.get_args(kind)
+    if typing.get_origin(kind) is typing.Literal:
+        return " or ".join(f"`{str(value).lower()}`" for value in arguments)
+    if typing.get_origin(kind) is list:
+        return f"array of {_type(arguments[0])}"
+    return " or ".join(map(_type, arguments))
+
+
+def _declaration() -> Iterator[str]:
+    for member in DELIVERED.values():
+        yield f"  /** {member.meaning} */"
+        yield f"  {member.name}{'' if member.always else '?'}: {_script_type(member)};"
+
+
+def _script_type(member: Member) -> str:
+    kind = member.kind.type
+    if member.name == "data":
+        return "Data"
+    if kind in _SCRIPT_TYPES:
+        return _SCRIPT_TYPES[kind]
+    if typing.get_origin(kind) is typing.Literal:
+        return " | ".join("true" if value is True else f'"{value}"' for value in typing.get_args(kind))
+    assert kind == list[Any]
+    return "any[]"
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text)
