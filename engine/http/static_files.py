@@ -25,10 +25,13 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-_PAGE_HEADERS: Final = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "connect-src 'self' ws: wss:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-}
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; img-src 'self'"
+)
+_POLICIES: Final = {"/": f"{_POLICY} http: https:", "/admin": _POLICY}
+"""The Content-Security-Policy of each page. The demo page shows messages, and a message may name an image of any host."""
+
 _SCRIPT_HEADERS: Final = {"Access-Control-Allow-Origin": "*", "Cross-Origin-Resource-Policy": "cross-origin"}
 """The client is a public module, which pages of other origins may import."""
 
@@ -50,13 +53,14 @@ def _files(folder: Traversable, prefix: str) -> list[tuple[str, Traversable]]:
 
 
 def _route(path: str, file: Traversable) -> Route:
+    path = _PAGES.get(path, path)
     body = file.read_bytes()
     suffix = file.name[file.name.rfind(".") :] if "." in file.name else ""
     media_type = _TYPES.get(suffix) or mimetypes.guess_type(file.name)[0] or "application/octet-stream"
     etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = {**_HEADERS, "ETag": etag}
     if media_type == "text/html":
-        headers |= _PAGE_HEADERS
+        headers["Content-Security-Policy"] = _POLICIES.get(path, _POLICY)
     elif media_type == "text/javascript":
         headers |= _SCRIPT_HEADERS
 
@@ -66,4 +70,4 @@ def _route(path: str, file: Traversable) -> Route:
             return Response(status_code=304, headers=headers)
         return Response(body, 200, headers, media_type)
 
-    return Route(_PAGES.get(path, path), serve, methods=["GET"])
+    return Route(path, serve, methods=["GET"])

@@ -19,10 +19,12 @@ from typing import Any, Final
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from engine.http import static_files
 
 STATIC = Path(__file__).parents[2] / "engine" / "http" / "static"
 TICK_S = 0.01
@@ -402,7 +404,7 @@ class ScriptedEngine:
                 Route("/v1/dead-letters/{action:str}", self.settle_letters, methods=["POST"]),
                 Route("/v1/dead-letters/{letter:str}", self.dead_letter),
                 Route("/blank", lambda request: HTMLResponse("<!doctype html><link rel=icon href=data:,><title>blank</title>")),
-                Route("/admin", lambda request: FileResponse(STATIC / "admin.html")),
+                *(route for route in static_files.routes() if route.path in ("/", "/admin")),  # with their headers
                 Mount("/", StaticFiles(directory=STATIC, html=True)),
             ]
         )
