@@ -83,8 +83,8 @@ async def test_what_a_message_says_never_becomes_markup(page: Page, scripted: Sc
     await open_demo(page, scripted.url, token())
     nasty = '<img src=x onerror="document.title=1"><b>bold</b>'
     scripted.publish(type=nasty, actor={"name": nasty}, data={"title": nasty, "body": nasty})
-    await expect(page.locator(".message-title")).to_contain_text(nasty)
-    await expect(page.locator(".message-body")).to_have_text(nasty)
+    await expect(page.locator(".message .title")).to_contain_text(nasty)
+    await expect(page.locator(".message .text")).to_have_text(nasty)
     assert await page.locator(".message img, .message b").count() == 0
 
 
@@ -94,14 +94,14 @@ async def test_a_message_with_a_url_is_a_link_and_never_a_script(page: Page, scr
     scripted.publish(type="a", data={"title": "path"}, url="/orders/17")
     scripted.publish(type="a", data={"title": "script"}, url="javascript:document.title=1")
     scripted.publish(type="a", data={"title": "none"})
-    links = page.locator(".message-title a")
+    links = page.locator(".message .title a")
     await expect(links).to_have_text(["path", "absolute"])
     assert [await link.get_attribute("href") for link in await links.all()] == [
         f"{scripted.url}/orders/17",
         "https://example.com/orders/17?a=1#b",
     ]
     assert [await link.get_attribute("rel") for link in await links.all()] == ["noopener noreferrer"] * 2
-    await expect(page.locator(".message-title", has_text="script")).to_be_visible()
+    await expect(page.locator(".message .title", has_text="script")).to_be_visible()
 
 
 async def test_data_of_any_shape_can_be_shown(page: Page, scripted: ScriptedEngine) -> None:
@@ -138,7 +138,7 @@ async def test_a_summary_takes_the_place_of_the_pending_message_it_replaces(page
     await expect(cards).to_have_count(2)
     scripted.publish(text="3 people like your post", count=3, replaces="m1")
     await expect(cards.nth(1)).to_contain_text("3 in one")
-    await expect(cards.nth(1).locator(".message-body")).to_have_text("3 people like your post")
+    await expect(cards.nth(1).locator(".text")).to_have_text("3 people like your post")
     await expect(cards).to_have_count(2)
     await scripted.until(lambda: sorted(scripted.pending) == [2, 3])
     await page.get_by_role("button", name="Acknowledge all").click()
@@ -204,7 +204,7 @@ async def test_counters_say_so_when_the_token_may_not_see_them(page: Page, scrip
     await open_demo(page, scripted.url, token())
     await expect(page.locator("#stats-note")).to_have_text("Live counters need a token with the scope operator.")
     await publish(page, title="still works")
-    await expect(page.locator(".message-title")).to_contain_text("still works")
+    await expect(page.locator(".message .title")).to_contain_text("still works")
 
 
 async def test_the_form_says_what_is_wrong_before_anything_is_sent(page: Page, scripted: ScriptedEngine) -> None:
@@ -302,7 +302,7 @@ async def test_a_dead_letter_is_looked_at_redriven_and_dropped(page: Page, scrip
     await expect(lines.first.locator("pre")).to_contain_text("<b>bold</b>")
     await lines.nth(1).get_by_role("button", name="Redrive").click()
     await expect(card).to_contain_text("Published again: accepted.")
-    await expect(page.locator(".message-title")).to_contain_text("redriven d2")
+    await expect(page.locator(".message .title")).to_contain_text("redriven d2")
     await expect(card.get_by_role("link")).to_have_count(0)
     scripted.letters.remove(dead(1))  # somebody else was faster
     await lines.nth(1).get_by_role("button", name="Drop").click()
@@ -416,7 +416,7 @@ async def test_a_delayed_notification_can_be_cancelled_and_another_arrives_late(
     await line.get_by_role("button", name="Cancel").click()
     await expect(line).to_contain_text("cancelled")
     await publish(page, title="a moment later", delay="0.5")
-    await expect(page.locator(".message-title")).to_contain_text("a moment later")
+    await expect(page.locator(".message .title")).to_contain_text("a moment later")
     await expect(page.locator(".message")).to_have_count(1)
 
 
@@ -501,8 +501,8 @@ async def test_a_second_device_receives_the_same(context: BrowserContext, engine
     await expect(second.locator("#pill")).to_have_attribute("data-state", "open")
     assert await second.locator("#fact-device").inner_text() != await page.locator("#fact-device").inner_text()
     await publish(page, title="for both")
-    await expect(page.locator(".message-title")).to_contain_text("for both")
-    await expect(second.locator(".message-title")).to_contain_text("for both")
+    await expect(page.locator(".message .title")).to_contain_text("for both")
+    await expect(second.locator(".message .title")).to_contain_text("for both")
 
 
 async def test_the_page_fits_a_phone(context: BrowserContext, engine: Any, demo_token: str) -> None:

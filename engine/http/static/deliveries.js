@@ -5,7 +5,9 @@
  * Events: `change`, and `acknowledge` `[message]` when the user acknowledges some.
  */
 
-import { linkOf, wording } from "./client/elements/wording.js";
+import { contentOf } from "./client/elements/content.js";
+import { dress } from "./client/elements/style.js";
+import { wording } from "./client/elements/wording.js";
 import { byId, fromNow, icon, make } from "./dom.js";
 
 const KEPT = 50;
@@ -35,6 +37,7 @@ export class Deliveries extends EventTarget {
 
   constructor() {
     super();
+    dress(document, "content");
     setInterval(() => this.#tellTime(), 5000);
   }
 
@@ -111,13 +114,13 @@ export class Deliveries extends EventTarget {
 
   /** @param {Delivery} delivery */
   #draw({ message, resumed, settled }) {
-    const [title, text] = described(message);
+    const words = described(message);
     const actor = nameOf(message.actor);
-    const link = linkOf(message);
     const at = new Date(message.due ?? message.ts);
+    const time = make("time", { dateTime: at.toISOString(), title: at.toLocaleString() }, fromNow(at.getTime() - Date.now()));
     const initial = [...(actor || message.type)][0]?.toUpperCase() ?? "";
     const tone = [...(actor || message.type)].reduce((sum, letter) => sum + (letter.codePointAt(0) ?? 0), 0) % 6;
-    const button = make("button", { type: "button", className: "quiet", ariaLabel: `Acknowledge: ${title}` }, "Acknowledge");
+    const button = make("button", { type: "button", className: "quiet", ariaLabel: `Acknowledge: ${words[0]}` }, "Acknowledge");
     button.addEventListener("click", () => this.#acknowledge([message]));
     return make(
       "li",
@@ -126,13 +129,7 @@ export class Deliveries extends EventTarget {
       make(
         "div",
         {},
-        make(
-          "div",
-          { className: "message-head" },
-          make("p", { className: "message-title" }, link ? make("a", { href: link, target: "_blank", rel: "noopener noreferrer" }, title) : title),
-          make("time", { dateTime: at.toISOString(), title: at.toLocaleString() }, fromNow(at.getTime() - Date.now())),
-        ),
-        text && make("p", { className: "message-body" }, text),
+        contentOf(message, time, { words }),
         make(
           "div",
           { className: "message-foot" },

@@ -5,18 +5,12 @@
  * as read and fires `notification-open` (the message; cancelable: `preventDefault()` keeps the browser from following its link).
  */
 
+import { contentOf, make } from "./content.js";
 import { modelOf } from "./inbox_model.js";
 import { dress } from "./style.js";
-import { fromNow, languageOf, linkOf, wording, wordsFor } from "./wording.js";
+import { fromNow, languageOf, wording, wordsFor } from "./wording.js";
 
 const TIME_STEP_MS = 30_000;
-
-/** @param {string} tag @param {Record<string, any>} [properties] @param {...(Node | string | false | "")} children text, never markup */
-function make(tag, properties = {}, ...children) {
-  const element = Object.assign(document.createElement(tag), properties);
-  element.append(.../** @type {(Node | string)[]} */ (children.filter(Boolean)));
-  return element;
-}
 
 // In Node.js, where a page is rendered before it is sent, there are no elements; the module can be imported there all the same.
 const Base = /** @type {typeof HTMLElement} */ (globalThis.HTMLElement ?? class {});
@@ -103,10 +97,8 @@ export class NotificationInbox extends Base {
 
   /** @param {import("./inbox_model.js").Entry} entry @param {boolean} first @param {ReturnType<typeof wordsFor>} words */
   #item({ message, read }, first, words) {
-    const [title, text] = wording(message);
-    const link = linkOf(message);
+    const [title] = wording(message);
     const at = new Date(message.due ?? message.ts);
-    const open = link ? make("a", { href: link, className: "open", target: "_blank", rel: "noopener noreferrer", tabIndex: -1 }, title) : title;
     const time = make("time", { dateTime: at.toISOString(), title: at.toLocaleString(languageOf(this)) });
     time.textContent = fromNow(at.getTime() - Date.now(), languageOf(this));
     const action = (/** @type {string} */ name, /** @type {string} */ label, /** @type {() => Promise<void> | undefined} */ run) => {
@@ -119,9 +111,7 @@ export class NotificationInbox extends Base {
     const item = make(
       "li",
       { className: `${read ? "" : "unread"} ${this.#drawn.has(message.id) || !this.#drawn.size ? "" : "fresh"}`.trim(), tabIndex: first ? 0 : -1 },
-      make("p", { className: "title" }, !read && make("span", { className: "unseen" }, `${words.unread}: `), open),
-      time,
-      text && make("p", { className: "text" }, text),
+      contentOf(message, time, { before: !read && make("span", { className: "unseen" }, `${words.unread}: `), tabIndex: -1 }),
       (markRead || archive) && make("div", { className: "actions" }, markRead, archive),
     );
     item.part.add("item");

@@ -9,6 +9,8 @@
  * own properties have other names, so that a page may use its own properties for these: `--notify-accent: var(--accent)`.
  */
 
+import { LOOK } from "./content.js";
+
 const SHARED = `
 :host {
   --own-text: var(--notify-text, light-dark(#151a23, #edf0f5)); --own-muted: var(--notify-muted, light-dark(#566072, #9ba6b8));
@@ -46,15 +48,11 @@ const INBOX = `
 .head { display: flex; align-items: center; justify-content: space-between; gap: 8px; padding: 12px 16px 8px; }
 h2 { margin: 0; font-size: 1.07em; }
 ul { list-style: none; margin: 0; padding: 0; }
-li { display: grid; grid-template-columns: 1fr auto; gap: 2px 12px; padding: 10px 16px; border-top: 1px solid var(--own-line); }
+li { display: grid; gap: 2px; padding: 10px 16px; border-top: 1px solid var(--own-line); }
 li.unread { background: var(--own-fresh); }
 li:focus-visible { outline-offset: -2px; }
-.title { margin: 0; font-weight: 400; overflow-wrap: anywhere; }
 .unread .title { font-weight: 650; }
-.title a { color: inherit; }
-.text { grid-column: 1 / -1; margin: 0; color: var(--own-muted); overflow-wrap: anywhere; }
-time { color: var(--own-muted); font-size: .87em; white-space: nowrap; }
-.actions { grid-column: 1 / -1; display: flex; gap: 4px; margin-inline-start: -8px; }
+.actions { display: flex; gap: 4px; margin-inline-start: -8px; }
 .actions button, .head button, .more { color: var(--own-accent); font-size: .9em; }
 .more { display: block; margin: 4px auto 8px; }
 .empty, .problem { margin: 0; padding: 20px 16px; color: var(--own-muted); text-align: center; }
@@ -62,12 +60,13 @@ time { color: var(--own-muted); font-size: .87em; white-space: nowrap; }
 @keyframes arrive { from { opacity: 0; transform: translateY(-6px); } }
 `;
 
-/** @param {ShadowRoot} root @param {"bell" | "inbox"} which */
+const SHEETS = { bell: [SHARED, BELL], inbox: [SHARED, LOOK, INBOX], content: [LOOK] };
+
+/** @param {DocumentOrShadowRoot} root @param {keyof typeof SHEETS} which */
 export function dress(root, which) {
-  const sheets = [SHARED, which === "bell" ? BELL : INBOX].map((text) => {
+  root.adoptedStyleSheets = SHEETS[which].map((text) => {
     const sheet = new CSSStyleSheet();
     sheet.replaceSync(text);
     return sheet;
   });
-  root.adoptedStyleSheets = sheets;
 }

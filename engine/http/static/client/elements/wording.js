@@ -49,10 +49,10 @@ export function wording({ type, data, text }) {
   return [String(data.title ?? data.subject ?? text ?? type), String(text ?? data.body ?? data.text ?? data.message ?? "")];
 }
 
-/** Where a message leads; empty when a browser would not open a page there. @param {Message} message */
-export function linkOf({ url }) {
-  if (typeof url !== "string" || !URL.canParse(url, location.href)) return "";
-  const { protocol, href } = new URL(url, location.href);
+/** The absolute form of an http(s) URL or a path; empty for anything else. @param {unknown} text */
+export function addressOf(text) {
+  if (typeof text !== "string" || !URL.canParse(text, location.href)) return "";
+  const { protocol, href } = new URL(text, location.href);
   return protocol === "http:" || protocol === "https:" ? href : "";
 }
 
