@@ -20,6 +20,8 @@ export interface Message<Data = any> {
   context?: any;
   /** The link that a client opens. */
   url?: string;
+  /** The picture that a client shows beside it. */
+  image?: string;
   /** The payload. */
   data: Data;
   /** When it happened; when it was accepted, unless given. */

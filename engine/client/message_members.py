@@ -55,6 +55,7 @@ class MessageMembers(EventMembers, total=False):
         users, topic, broadcast: the audience, in place of `user`: several users, the subscribers of a topic, or everyone.
         priority: "normal" by default.
         url: http or https, or a path; opened by a click.
+        image: http or https, or a path; shown beside the text.
         delay: seconds, or a `timedelta`, after which it is delivered.
         at: when it is delivered: ms since the epoch, RFC 3339 text, or a `datetime` with a time zone.
         ttl: seconds, or a `timedelta`, after which it expires.
@@ -70,6 +71,7 @@ class MessageMembers(EventMembers, total=False):
     broadcast: bool | None
     priority: Priority | None
     url: str | None
+    image: str | None
     delay: Seconds | None
     at: int | str | datetime | None
     ttl: Seconds | None
@@ -103,6 +105,7 @@ class RowMembers(TypedDict, total=False):
     ts: Shared[int | datetime | None]
     priority: Shared[Priority | None]
     url: Shared[str | None]
+    image: Shared[str | None]
     delay: Shared[Seconds | None]
     at: Shared[int | str | datetime | None]
     ttl: Shared[Seconds | None]
@@ -128,6 +131,7 @@ class DeliveredMembers(Struct, kw_only=True):
         attempt: 1 when it is sent first, one more with every repeat.
         actor, target, context: who did it, to what, where; any JSON.
         url: the link to open: an http(s) URL, or a path on the application's own site.
+        image: the picture to show, likewise.
         count: how many events were merged into this one; None for a message that is not merged.
         actors: the first few actors of the merged events; `first_ts` and `last_ts` are their times, `text` the publisher's summary.
         collapse: the key of the merged events.
@@ -150,6 +154,7 @@ class DeliveredMembers(Struct, kw_only=True):
     target: Any = None
     context: Any = None
     url: str | None = None
+    image: str | None = None
     count: int | None = None
     actors: list[Any] | None = None
     first_ts: int | None = None

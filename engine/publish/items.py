@@ -30,6 +30,7 @@ class Options(Struct, gc=False):
     type: str
     priority: Literal["high", "normal", "low"] | UnsetType = UNSET
     url: str | UnsetType = UNSET
+    image: str | UnsetType = UNSET
     data: Raw | UnsetType = UNSET
     delay: int | float | UnsetType = UNSET
     at: int | str | UnsetType = UNSET
@@ -56,7 +57,13 @@ class Item(Options, forbid_unknown_fields=True, gc=False, kw_only=True):
 
     def copies(self) -> bool:
         """Has it a member of `COPIED`? Each is named: a loop over the table costs every message more than all of its options."""
-        return self.actor is not UNSET or self.target is not UNSET or self.context is not UNSET or self.url is not UNSET
+        return (
+            self.actor is not UNSET
+            or self.target is not UNSET
+            or self.context is not UNSET
+            or self.url is not UNSET
+            or self.image is not UNSET
+        )
 
 
 def rfc3339_ms(text: str, path: str) -> int:

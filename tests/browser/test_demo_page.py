@@ -104,6 +104,14 @@ async def test_a_message_with_a_url_is_a_link_and_never_a_script(page: Page, scr
     await expect(page.locator(".message .title", has_text="script")).to_be_visible()
 
 
+async def test_the_page_shows_images_of_other_hosts(page: Page, scripted: ScriptedEngine) -> None:
+    svg = '<svg xmlns="http://www.w3.org/2000/svg" width="900" height="300"/>'
+    await page.route("http://images.example/*", lambda route: route.fulfill(content_type="image/svg+xml", body=svg))
+    await open_demo(page, scripted.url, token())
+    scripted.publish("with a picture", image="http://images.example/a.svg")
+    await expect(page.locator(".message img")).to_have_js_property("naturalWidth", 900)
+
+
 async def test_data_of_any_shape_can_be_shown(page: Page, scripted: ScriptedEngine) -> None:
     await open_demo(page, scripted.url, token())
     for data in (None, 7, "plain", ["a", 1], {"deep": {"er": True}}, {"title": 3, "body": False}):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.support.client_page import start, wait
 from tests.support.scripted_engine import ScriptedEngine
@@ -137,7 +137,8 @@ async def test_a_delayed_message_is_shown_with_the_time_at_which_it_was_due(page
 async def test_what_a_message_says_becomes_neither_markup_nor_script(page: Page, scripted: ScriptedEngine) -> None:
     await place(page, scripted)
     nasty = '<img src=x onerror="document.title=1"><b>bold</b>'
-    scripted.publish(nasty, type=nasty, url="javascript:document.title=1", data={"title": nasty, "body": nasty})
+    script = "javascript:document.title=1"
+    scripted.publish(nasty, type=nasty, url=script, image=script, data={"title": nasty, "body": nasty})
     for data in (None, 7, "plain", ["a"], {"deep": {"er": True}}):
         scripted.publish(data=data)
     await page.get_by_role("button", name="Notifications").click()
@@ -151,6 +152,45 @@ async def test_what_a_message_says_becomes_neither_markup_nor_script(page: Page,
     assert len(page.context.pages) == 1
 
 
+async def test_an_image_is_a_small_decoration_that_tells_its_host_no_page(page: Page, scripted: ScriptedEngine) -> None:
+    asked: list[dict[str, str]] = []
+
+    async def image(route: Route) -> None:
+        asked.append(await route.request.all_headers())
+        await route.fulfill(content_type="image/svg+xml", body='<svg xmlns="http://www.w3.org/2000/svg" width="900" height="300"/>')
+
+    await page.route("http://images.example/*", image)
+    await place(page, scripted)
+    scripted.publish("plain")
+    scripted.publish("with a picture", image="http://images.example/a.svg")
+    await page.get_by_role("button", name="Notifications").click()
+    picture = page.locator("li img")
+    await expect(picture).to_have_attribute("alt", "")
+    await expect(picture).to_have_attribute("loading", "lazy")
+    await expect(picture).to_have_js_property("naturalWidth", 900)
+    assert await picture.evaluate("({ width, height }) => [width, height]") == [44, 44]
+    assert [name for name in asked[0] if name in ("referer", "cookie")] == []
+    await expect(page.get_by_role("img")).to_have_count(0)
+
+
+async def test_an_image_that_cannot_be_loaded_leaves_no_trace_and_is_tried_once(page: Page, scripted: ScriptedEngine) -> None:
+    asked: list[str] = []
+
+    async def missing(route: Route) -> None:
+        asked.append(route.request.url)
+        await route.fulfill(status=404)
+
+    await page.route("**/missing.png", missing)
+    await place(page, scripted)
+    scripted.publish("broken", image="/missing.png")
+    await page.get_by_role("button", name="Notifications").click()
+    await scripted.until(lambda: asked)
+    await expect(page.locator("li img")).to_have_count(0)
+    scripted.publish("next")
+    await expect(page.get_by_role("listitem")).to_have_count(2)
+    assert asked == [f"{scripted.url}/missing.png"]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_axe_finds_nothing_wrong_with_the_elements(page: Page, scripted: ScriptedEngine, scheme: Any) -> None:
     await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
@@ -159,7 +199,7 @@ async def test_axe_finds_nothing_wrong_with_the_elements(page: Page, scripted: S
     await page.add_style_tag(content=":root { color-scheme: light dark; background: Canvas; color: CanvasText }")
     closed = await Axe().run(page)
     for title in ("read", "unread"):
-        scripted.publish(title, data={"title": title, "body": "a text"}, url="/somewhere")
+        scripted.publish(title, data={"title": title, "body": "a text"}, url="/somewhere", image="/favicon.svg")
     await page.get_by_role("button", name="Notifications, 2 unread").click()
     await page.get_by_role("button", name="Mark as read: read").click()
     await expect(page.locator(".badge")).to_have_text("1")

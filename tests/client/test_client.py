@@ -9,12 +9,14 @@ import socket
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 from redis.asyncio import Redis
 
-from engine import Client
+from engine import Client, Publisher
 from engine.client import Connected, Disconnected, Draining, Gap, Revoked
 from engine.client.frames import Message
+from engine.core.model.members import COPIED, LINK
 from engine.errors import Forbidden, Refused, TooManyConnections, Unauthorized, Unreachable
 from engine.store.keys import dead_letter_key
 from tests.support.lossy_wire import wire_to
@@ -359,3 +361,33 @@ async def test_a_refusal_that_the_network_lost_ends_among_the_dead_letters_thoug
     letters = await storage.xrange(dead_letter_key("refusing"))
     assert [(fields[b"id"], fields[b"reason"]) for _, fields in letters] == [(b"bad", b"no such post")]
     await storage.aclose()
+
+
+async def test_members_for_clients_arrive_by_every_way_of_publishing(engine: RunningEngine) -> None:
+    given = {member.name: f"/{member.name}/1" if member.kind is LINK else {"is": member.name} for member in COPIED}
+    links = {name: value for name, value in given.items() if isinstance(value, str)}
+    user, tenant = "every-way", "every-way"
+    event = {"specversion": "1.0", "id": "1", "source": "/s", "type": "event", "subject": user, **links}
+    async with httpx.AsyncClient(base_url=engine.url, timeout=60, trust_env=False, verify=False) as http:
+        token = engine.token("app", "publish", tenant=tenant)
+        for content_type, body in (
+            ("application/x-ndjson", json.dumps({"user": user, "type": "line", **given})),
+            ("application/cloudevents+json", json.dumps(event)),
+        ):
+            headers = {"Authorization": f"Bearer {token}", "Content-Type": content_type}
+            assert (await http.post("/v1/notifications", content=body, headers=headers)).status_code == 202
+        binary = {f"ce-{name}": value for name, value in (event | {"id": "2"}).items()}
+        answer = await http.post("/v1/notifications", content=b"", headers={"Authorization": f"Bearer {token}", **binary})
+        assert answer.status_code == 202
+    async with Publisher(engine.url, token) as publisher:
+        await publisher.publish(user=user, type="python", **given)  # type: ignore[arg-type]
+        await publisher.publish(type="everyone", broadcast=True, **given)  # type: ignore[arg-type]
+        await publisher.publish(user=user, type="late", delay=0.05, **given)  # type: ignore[arg-type]
+    async with Client(engine.url, engine.token(user, tenant=tenant)) as client:
+        arrived = {message.event_id: message for message in await take(client, 6)}.values()
+        kept = (await client.inbox(limit=6)).messages
+    assert sorted(message.type for message in arrived) == ["event", "event", "everyone", "late", "line", "python"]
+    for message in (*arrived, *kept):
+        expected = links if message.type == "event" else given
+        assert {name: getattr(message, name) for name in expected} == expected
+    assert len(kept) == 6

@@ -25,11 +25,14 @@ async def first(user: str, count: int, **options: Any) -> list[ReceivedNotificat
 
 async def test_what_waits_comes_first_and_then_what_is_published_meanwhile(job: Any, engine: RunningEngine) -> None:
     async with AsyncPublisher(tenant=TENANT) as publisher:
-        await publisher.publish_many([{"user": "lis-ann", "type": "step.done", "data": number} for number in range(2)])
+        await publisher.publish_many(
+            [{"user": "lis-ann", "type": "step.done", "data": number, "image": "/step.png"} for number in range(2)]
+        )
         listener = asyncio.ensure_future(first("lis-ann", 3))
         await asyncio.sleep(0)
-        await publisher.publish(user="lis-ann", type="step.done", data=2)
-        assert [(one.type, one.data, one.seq) for one in await listener] == [("step.done", number, number + 1) for number in range(3)]
+        await publisher.publish(user="lis-ann", type="step.done", data=2, image="/step.png")
+        found = [(one.type, one.data, one.seq, one.image) for one in await listener]
+        assert found == [("step.done", number, number + 1, "/step.png") for number in range(3)]
 
 
 async def test_what_was_not_handled_comes_again_and_what_was_does_not(

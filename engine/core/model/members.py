@@ -78,6 +78,7 @@ MEMBERS: Final = (
     Member("target", CONTEXT, "publisher", "both", "To what."),
     Member("context", CONTEXT, "publisher", "clients", "Where."),
     Member("url", LINK, "publisher", "clients", "The link that a client opens.", attribute=True),
+    Member("image", LINK, "publisher", "clients", "The picture that a client shows beside it.", attribute=True),
     Member("data", DATA, "publisher", "clients", "The payload.", always=True),
     Member("ts", TIME_MS, "publisher", "clients", "When it happened; when it was accepted, unless given.", always=True),
     Member("delay", DELAY, "publisher", "engine", "Deliver so much later.", attribute=True),
