@@ -68,6 +68,8 @@ _CAPACITY_S: Final = 2.0  # for Ray to say what the nodes offer
 _DECISIONS_MAX: Final = 20  # of the autoscaler, that the status has
 _LATENCY_WINDOW_MS: Final = 10_000  # the past that the quantiles of the status cover
 _LEASE_ROUNDS: Final = 5  # an engine that was killed keeps its Redis from another, on another machine, for so many
+_STRAYS_MS: Final = 30_000  # between two looks for actors that nobody looks after
+_STRAYS_S: Final = 0.5  # for Ray to name its actors; while its control service is away that is not known
 _REFRESH_TIMEOUT_S: Final = 0.5  # an actor that hangs must not hold up the status, which says so
 _LATENCIES: Final = {"latency": "", "send_latency": "send_", "ack_latency": "ack_"}  # shards' histograms: prefix of their quantiles
 
@@ -101,6 +103,7 @@ class Controller:
         self._latencies = {name: LatencyWindow(_LATENCY_WINDOW_MS, prefix) for name, prefix in _LATENCIES.items()}
         self._round: asyncio.Future[None] | None = None
         self._round_at_ms = 0.0  # when it began
+        self._strays_at_ms = context.monotonic_ms() + _STRAYS_MS  # when they are looked for next
         self._own = self._watch_of_self()
         self._replacements = Replacements(self._fleet, self._own, context.monotonic_ms, config.drain_reserve_ms)
         self._redis: dict[str, Any] = {"url": "", "alive": False, "restarts": 0}
@@ -341,7 +344,7 @@ class Controller:
         slots, wanted = await self._prepare_storage()
         fleet, counts = self._fleet, (slots.shards, slots.schedulers, wanted.edges, int(bool(self._config.history_url)))
         members = [(role, index) for role, count in zip(ROLES, counts, strict=True) for index in range(count)]
-        existing = fleet.existing()
+        existing = await fleet.existing()
         for key in members:
             # The edges that an engine lacks while it runs are new ones, created a few at a time; without the first one it is not ready.
             if key[0] != "edge" or key == ("edge", 0) or key in existing or not _runs(existing):
@@ -387,7 +390,7 @@ class Controller:
         """How many actors there are, and how many are wanted: what was wanted last, or for an engine that starts what the settings say."""
         config, client = self._config, self._clients[0]
         stored = await read_wanted(client)
-        if _runs(self._fleet.existing()):
+        if _runs(await self._fleet.existing()):
             slots = await read_routing_table(self._clients)
             wanted = stored or WantedNumbers(slots.shards, slots.schedulers, config.edges)
         else:
@@ -434,7 +437,7 @@ class Controller:
 
     async def _ask_all(self) -> None:
         fleet = self._fleet
-        await asyncio.gather(self._ask_redis(), self._ask_nodes(), *map(self._ask, list(fleet.watches)))
+        await asyncio.gather(self._ask_redis(), self._ask_nodes(), self._find_strays(), *map(self._ask, list(fleet.watches)))
         now_ms = self._context.monotonic_ms()
         if not self._redis["alive"]:
             fleet.excuse()
@@ -494,6 +497,26 @@ class Controller:
             self._fleet.draining_nodes = await self._actors.draining_nodes()
         except RayError as error:
             log.info("nodes that are to go are not known: %s", error)
+
+    async def _find_strays(self) -> None:
+        """Look after the actors that exist and that nobody looks after: a surplus one is ended then.
+
+        A controller that was cut off may have created one anew after its successor had ended it.
+        """
+        reconciler, now_ms = self._reconciler, self._context.monotonic_ms()
+        if reconciler is None or not reconciler.settled or now_ms < self._strays_at_ms:
+            return
+        self._strays_at_ms = now_ms + _STRAYS_MS
+        try:
+            async with asyncio.timeout(_STRAYS_S):
+                existing = await self._fleet.existing()
+        except (RayError, TimeoutError) as error:
+            log.info("the actors that exist are not known: %s", error)
+            return
+        if reconciler.settled:  # or one that has just been ended may be among them
+            for key in existing - self._fleet.watches.keys():
+                log.warning("nobody looked after %s-%d", *key)
+                self._fleet.add(key, joining=True)
 
     async def _ask(self, key: ActorKey) -> None:
         fleet = self._fleet

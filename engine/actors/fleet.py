@@ -64,9 +64,9 @@ class Fleet:
         self._away: dict[ActorKey, float] = {}  # members that do not answer: since when
         self._drained: dict[ActorKey, int] = {}  # the process that was last told to end
 
-    def existing(self) -> set[ActorKey]:
-        """The actors of this engine in Ray, also those that it is about to start again."""
-        parted = (name.rpartition("-") for name in self._actors.names(self._config.namespace))
+    async def existing(self) -> set[ActorKey]:
+        """The actors of this engine in Ray, also those that it is about to start again. Raises RayError."""
+        parted = (name.rpartition("-") for name in await self._actors.names(self._config.namespace))
         return {(role, int(index)) for role, _, index in parted if role in ROLES and index.isdecimal()}
 
     def add(self, key: ActorKey, *, joining: bool = False) -> None:

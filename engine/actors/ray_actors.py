@@ -140,9 +140,10 @@ class RayActors:
             self._figures = RayFigures(namespace)
         self._figures.report(rows, now_ms)
 
-    def names(self, namespace: str) -> set[str]:
-        """Of the actors that exist, also those that Ray is about to start again."""
-        return {entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True) if entry["namespace"] == namespace}
+    async def names(self, namespace: str) -> set[str]:
+        """Of the actors that exist, also those that Ray is about to start again. Asked as `places`. Raises RayError."""
+        found = await asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True)
+        return {entry["name"] for entry in found if entry["namespace"] == namespace}
 
     async def places(self) -> dict[str, tuple[int, int]]:
         """By role, how many places for its actors the nodes offer, and how many of these are free.

@@ -15,6 +15,7 @@ import pytest
 from ray.exceptions import RayError
 from redis.asyncio import Redis
 
+from engine.actors import controller as controller_module
 from engine.actors import spare_wait, spares
 from engine.actors.actor_process import ProcessContext, monotonic_ms
 from engine.actors.controller import Controller
@@ -113,6 +114,17 @@ async def test_shards_that_are_added_get_their_share_of_the_slots_and_no_slot_mo
     assert len(world.actors.moved) == len({slot for slot, _, _ in world.actors.moved}) == SLOTS // 2
     assert {target for _, _, target in world.actors.moved} == {2, 3}
     assert (status["wanted"]["shards"], status["by"], status["slots_left"], status["slots_moved"]) == (4, "somebody", 0, SLOTS // 2)
+
+
+async def test_an_actor_that_nobody_looks_after_is_ended(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller that was cut off had created it anew, after its successor had ended it."""
+    monkeypatch.setattr(controller_module, "_STRAYS_MS", 50)
+    controller = await world.start()
+    await world.settled()
+    world.actors.create(None, "shard", 2)
+    await until(lambda: ("shard", 2) not in world.actors.actors or world.actors.actors["shard", 2].gone)
+    assert (await world.settled())["have"]["shards"] == 2
+    assert sorted(controller._fleet.keys("shard")) == [("shard", 0), ("shard", 1)]
 
 
 async def test_numbers_beyond_what_the_nodes_carry_are_refused_unless_forced(world: World) -> None:

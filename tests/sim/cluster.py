@@ -124,7 +124,7 @@ class Actors(RayActors):
         self._cluster = cluster
         self._process = process
 
-    def names(self, _namespace: str) -> set[str]:
+    async def names(self, _namespace: str) -> set[str]:
         return set(self._cluster.names)
 
     def create(self, _config: Config, role: str, index: int, *, guest: bool = False) -> Handle:

@@ -167,7 +167,7 @@ class FakeActors(RayActors):
         self._pids += 1
         return self._pids
 
-    def names(self, _namespace: str) -> set[str]:
+    async def names(self, _namespace: str) -> set[str]:
         return {f"{role}-{index}" for role, index in self.actors}
 
     async def places(self) -> dict[str, tuple[int, int]]:
