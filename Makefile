@@ -54,7 +54,7 @@ sim: $(VENV)/.installed-test ## simulate the engine under every fault: HOURS=1 f
 # Everything as locked but Ray. Not part of `make test`: it installs a second environment, and takes some minutes.
 oldest: $(VENV)/.installed-test ## the tests of engine.ray on the oldest Ray that is supported: RAY=2.57.0 for another one
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/ray-$(RAY)
-	@grep -v '^ *--hash' requirements-test.txt | sed 's/ *\\$$//' | grep -v '^ray\[\?[a-z,]*\]\?==' >$(VENV)/ray-$(RAY)/others.txt
+	@grep -v '^ *--hash' requirements/test.txt | sed 's/ *\\$$//' | grep -v '^ray\[\?[a-z,]*\]\?==' >$(VENV)/ray-$(RAY)/others.txt
 	@$(BIN)/uv pip install --quiet --no-deps --python $(VENV)/ray-$(RAY)/bin/python --compile-bytecode \
 		-r $(VENV)/ray-$(RAY)/others.txt ray==$(RAY)
 	@PYTHONPATH=$(CURDIR) $(VENV)/ray-$(RAY)/bin/python -m pytest -q --quick tests/ray
@@ -78,12 +78,12 @@ bench: $(VENV)/.installed-test ## measure on this machine; BENCH=latency, BENCH=
 profile: $(VENV)/.installed-test ## where the Python of an engine under load spends its time; PROFILE="--publishers 16 --roles edge"
 	@exec $(BIN)/python -m bench profile $(PROFILE)
 
-lock: $(VENV)/.installed-test ## resolve the dependencies anew into requirements*.txt
+lock: $(VENV)/.installed-test ## resolve the dependencies anew into requirements/
 	$(BIN)/uv pip compile pyproject.toml --extra build --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
-		--custom-compile-command "make lock" --quiet --output-file requirements.txt
-	$(BIN)/uv pip compile pyproject.toml --extra test --extra bench --constraint requirements.txt --upgrade --universal --python-version 3.11 \
+		--custom-compile-command "make lock" --quiet --output-file requirements/engine.txt
+	$(BIN)/uv pip compile pyproject.toml --extra test --extra bench --constraint requirements/engine.txt --upgrade --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" --quiet \
-		--output-file requirements-test.txt
+		--output-file requirements/test.txt
 
 clean: ## remove everything that was made here: .venv, caches, the engine's data directory
 	rm -rf $(VENV) clients/js/lib clients/js/node_modules examples/react/node_modules .engine .pytest_cache .hypothesis .mypy_cache .ruff_cache tests/output build dist *.egg-info
@@ -94,16 +94,16 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "make: cannot create $(VENV); on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 
 # The lock pins versions and hashes; the project itself is linked, not copied, and built with the locked setuptools.
-$(VENV)/.installed: requirements.txt pyproject.toml | $(BIN)/python
+$(VENV)/.installed: requirements/engine.txt pyproject.toml | $(BIN)/python
 	@echo "installing into $(VENV) (once; a minute or two)"
-	@sed -n '/^uv==/,/[^\\]$$/p' requirements-test.txt >$(VENV)/uv.txt && $(PIP) --require-hashes -r $(VENV)/uv.txt
-	@$(call install,requirements.txt)
+	@sed -n '/^uv==/,/[^\\]$$/p' requirements/test.txt >$(VENV)/uv.txt && $(PIP) --require-hashes -r $(VENV)/uv.txt
+	@$(call install,requirements/engine.txt)
 	@PYTHONWARNINGS=ignore $(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/.installed-test: requirements-test.txt $(VENV)/.installed
+$(VENV)/.installed-test: requirements/test.txt $(VENV)/.installed
 	@echo "installing what the tests need"
-	@$(call install,requirements-test.txt)
+	@$(call install,requirements/test.txt)
 	@touch $@
 
 # Of the server alone: Debian's package starts one for the machine where nothing says otherwise.

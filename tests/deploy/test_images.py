@@ -51,7 +51,7 @@ def test_what_it_copies_exists_and_reaches_the_builder() -> None:
 
 def test_it_installs_the_lock_and_a_wheel_and_runs_as_somebody_else_than_root() -> None:
     runs = " ".join(arguments("RUN"))
-    assert "--require-hashes -r requirements.txt" in runs
+    assert "--require-hashes -r requirements/engine.txt" in runs
     assert "pip wheel" in runs
     assert "--editable" not in runs
     user = arguments("USER")[-1]

@@ -11,4 +11,4 @@ from tests.support.missing_programs import missing
 @pytest.fixture(scope="session")
 def lua() -> None:
     if redis.lua51 is None:
-        missing("no lupa: nothing was simulated (it is one of the packages of requirements-test.txt)")
+        missing("no lupa: nothing was simulated (it is one of the packages of requirements/test.txt)")
