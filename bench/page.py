@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -73,8 +74,15 @@ def _bar(result: Result) -> tuple[str, dict[str, float]]:
     return f"{result['case'].get('rate', per_s):,.0f}".replace(",", " "), {role: round(us * per_s / 1e4, 1) for role, us in shares.items()}
 
 
-def page(header: Mapping[str, Any], results: Iterable[Result], steps: Mapping[str, Sequence[str]]) -> str:
-    """The whole page in Markdown. `steps`: name -> arguments of the command that gave the results."""
+def page(header: Mapping[str, Any], results: Iterable[Result], steps: Mapping[str, Sequence[str]], lines: str) -> str:
+    """The whole page in Markdown.
+
+    Args:
+        header: machine, versions and date of the results.
+        results: all of them; the page shows one for each case.
+        steps: name -> arguments of the command that gave the results.
+        lines: the file of results, as a link from the page.
+    """
     results = list(results)
     all_chosen = representative(results)
     beside = [result for result in all_chosen if result.get("compared")]
@@ -82,7 +90,7 @@ def page(header: Mapping[str, Any], results: Iterable[Result], steps: Mapping[st
     machine, kinds = header["machine"], {result["bench"] for result in chosen}
     parts = [
         "# Benchmarks",
-        "Written by `python -m bench report`; the lines behind it are in [benchmarks.jsonl](benchmarks.jsonl). "
+        f"Written by `python -m bench report`; the lines behind it are in [{lines.rpartition('/')[2]}]({lines}). "
         f"{header['date']}, on {machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']} GiB, Linux {machine['kernel']}, "
         f"Python {machine['python']}; load average before: {machine['load_before']}.",
         "Versions: " + ", ".join(f"{name} {version}" for name, version in header["versions"].items()) + ".",
@@ -98,12 +106,18 @@ def page(header: Mapping[str, Any], results: Iterable[Result], steps: Mapping[st
         if bench in kinds:
             doc = importlib.import_module(f"bench.{bench}").__doc__ or ""
             of_bench = [result for result in chosen if result["bench"] == bench]
-            parts += [f"## {bench.capitalize()}", doc.strip(), _table(columns, of_bench)]
+            parts += [f"## {bench.capitalize()}", *doc.strip().split("\n\n"), _table(columns, of_bench)]
     if beside:
-        parts += ["## Beside the peers", (importlib.import_module("bench.peers").__doc__ or "").strip(), _comparisons(beside)]
+        about = (importlib.import_module("bench.peers").__doc__ or "").strip()
+        parts += ["## Beside the peers", *about.split("\n\n"), _comparisons(beside)]
     commands = "\n".join(f"python -m bench {' '.join(arguments)}" for arguments in steps.values())
     parts += ["## Commands", f"```\n{commands}\n```"]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(map(_wrapped, parts)) + "\n"
+
+
+def _wrapped(part: str) -> str:
+    """A paragraph at 100 columns; tables and code as they are."""
+    return part if part.startswith(("|", "```")) else textwrap.fill(part, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def _targets(results: Sequence[Result]) -> str:

@@ -1,4 +1,4 @@
-"""Report: run the whole suite and write docs/BENCHMARKS.md from it, with charts and the raw lines beside it.
+"""Report: run the whole suite and write docs/BENCHMARKS.md from it, with charts; the raw lines stay in bench/benchmarks.jsonl.
 
 Each benchmark is a process of its own, started by the command the page gives. Its lines are kept when it is through; a report that
 was interrupted goes on after the last complete one when it is started again with the same options on the same commit.
@@ -7,6 +7,7 @@ was interrupted goes on after the last complete one when it is started again wit
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from bench.page import charts, page, representative
 from bench.peers.mosquitto import Mosquitto
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
+LINES: Final = Path(__file__).with_name("benchmarks.jsonl")
 _VERSIONS: Final = ("ray", "redis", "uvicorn", "starlette", "uvloop", "websockets", "msgspec", "picows")
 _VERSIONS_OF_PEERS: Final = ("Django", "channels", "channels-redis", "celery", "python-socketio", "APScheduler")
 
@@ -134,7 +136,8 @@ def write(file: ResultsFile, folder: Path) -> Path:
     for name, svg in charts(representative(file.results)).items():
         (folder / name).write_text(svg, "utf-8")
     target = folder / "BENCHMARKS.md"
-    target.write_text(page(file.header, file.results, file.header["steps"]), "utf-8")
+    link = os.path.relpath(file.path, folder)
+    target.write_text(page(file.header, file.results, file.header["steps"], link), "utf-8")
     return target
 
 
@@ -143,22 +146,23 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--peers", action="store_true", help="the peers too, by turns with the engine: some forty minutes more")
     parser.add_argument("--soak", type=float, default=0.0, metavar="MINUTES", help="a soak of this length too")
     parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing: write the page from these results")
-    parser.add_argument("--to", type=Path, default=DOCS, metavar="FOLDER", help="where the page goes (default: docs)")
+    parser.add_argument("--to", type=Path, default=DOCS, metavar="FOLDER", help="where the page and its lines go (default: docs and bench)")
 
 
 def run(args: Namespace) -> None:
-    """Measure what is missing, and write the page; the results stay beside it as benchmarks.jsonl."""
+    """Measure what is missing, and write the page; the results stay in bench/, or beside a page elsewhere."""
     console = Console(stderr=True, highlight=False)
-    final = args.to / "benchmarks.jsonl"
+    final = LINES if args.to == DOCS else args.to / LINES.name
     if args.source is not None:
         file = ResultsFile(args.source)
         if not file.read():
             raise SystemExit(f"there is no {args.source}")
         if args.source.resolve() != final.resolve():
-            args.to.mkdir(exist_ok=True)
+            final.parent.mkdir(exist_ok=True)
             shutil.copyfile(args.source, final)
+            file.path = final
     else:
-        file = ResultsFile(args.to / "benchmarks.partial.jsonl")
+        file = ResultsFile(final.with_suffix(".partial.jsonl"))
         steps = plan(quick=args.quick, peers=args.peers, soak_minutes=args.soak)
         measure(file, steps, args.quick, console)
         file.path = file.path.rename(final)

@@ -63,7 +63,7 @@ def test_a_target_says_how_far_it_was_reached(reached: float, said: str) -> None
 
 
 def test_the_page_has_every_result_its_targets_and_its_commands() -> None:
-    text = page(HEADER, RESULTS, HEADER["steps"])  # type: ignore[arg-type]
+    text = page(HEADER, RESULTS, HEADER["steps"], "benchmarks.jsonl")  # type: ignore[arg-type]
     assert "| delivery: server CPU per acknowledged, durable message | 40 us | first met | 40 | 20 |" in text
     assert "| latency at 10 000/s, p99 | - | not measured |" in text
     assert "40 (39-41)" in text
@@ -78,7 +78,7 @@ def test_peers_are_held_against_what_the_engine_took_by_turns_with_them() -> Non
         delivery(40.0, compared=True, system="mosquitto"),
         latency("socketio", 2000, 1, 2) | {"compared": True},
     ]
-    text = page(HEADER, [*RESULTS, *({**result, "compared": True, "machine": calibrated} for result in turns)], {})
+    text = page(HEADER, [*RESULTS, *({**result, "compared": True, "machine": calibrated} for result in turns)], {}, "benchmarks.jsonl")
     assert "| full load, 250 per request: CPU | 30 us | 40 (0.75 x) | - | at most 0.6 x mosquitto: not met |" in text
     assert "| delivery: server CPU per acknowledged, durable message | 40 us |" in text, "targets of the engine go by what it took alone"
     assert "2 000/s" not in text.partition("## Beside the peers")[2], "the engine was not measured there by turns"
@@ -88,7 +88,7 @@ def test_peers_are_held_against_what_the_engine_took_by_turns_with_them() -> Non
 def test_what_was_not_measured_has_no_parts() -> None:
     storm = {"bench": "storm", "system": "peer", "case": {"users": 9}, "recovered": 0, "cpu_us_per_recovered": None}
     timers = {"bench": "timers", "system": "peer", "case": {"timers": 9}, "cpu_us_per_timer": {"worker": 5.0, "redis": 1.0, "total": 6.0}}
-    text = page(HEADER, [storm, timers], {})
+    text = page(HEADER, [storm, timers], {}, "benchmarks.jsonl")
     assert "| peer | 9 | - | - | 0 | - | - | - | - | - | - |" in text
     assert "| 6 | redis 1, worker 5 |" in text
 
@@ -110,7 +110,7 @@ def test_the_share_of_a_core_is_cost_times_load() -> None:
 
 def test_without_results_there_are_no_charts_and_the_page_still_stands() -> None:
     assert charts([]) == {}
-    assert "not measured" in page(HEADER, [], {})
+    assert "not measured" in page(HEADER, [], {}, "benchmarks.jsonl")
 
 
 class Benchmarks:
@@ -180,6 +180,12 @@ def test_a_page_from_given_results_has_them_beside_it(tmp_path: Path) -> None:
         assert (to / "benchmarks.jsonl").read_text() == source.read_text()
         assert "40 (39-41)" in (to / "BENCHMARKS.md").read_text()
     assert {path.name for path in to.glob("*.svg")} == {"benchmark-latency.svg", "benchmark-cost.svg", "benchmark-processes.svg"}
+
+
+def test_the_page_is_wrapped_and_links_to_its_lines() -> None:
+    text = page(HEADER, RESULTS, {}, "../bench/benchmarks.jsonl")
+    assert "[benchmarks.jsonl](../bench/benchmarks.jsonl)" in text
+    assert not [line for line in text.splitlines() if len(line) > 100 and not line.startswith("|")]
 
 
 def test_every_planned_command_is_one_the_benchmarks_understand() -> None:
