@@ -96,6 +96,14 @@ def test_endpoints_that_documents_name_are_served() -> None:
     assert not [place for path, place in named_here if not any(one.fullmatch(path.rstrip("/")) for one in served)]
 
 
+def test_the_index_of_endpoints_is_what_its_script_writes() -> None:
+    page = (ROOT / "docs" / "ENDPOINTS.md").read_text()
+    assert page == runpy.run_path(str(ROOT / "docs" / "endpoints.py"))["reference"](), "python -m docs.endpoints"
+    methods = {path: methods.keys() - {"parameters"} for path, methods in described(Config(), [])["paths"].items()}
+    listed = re.findall(r"^\| `([A-Z]+) (\S+)` \| (?:`\w+`|none) \|", page, re.MULTILINE)
+    assert sorted(listed) == sorted((method.upper(), path) for path, found in methods.items() for method in found)
+
+
 def test_the_architecture_picture_is_what_its_script_draws() -> None:
     draw = runpy.run_path(str(ROOT / "docs" / "architecture.py"))["draw"]
     assert (ROOT / "docs" / "architecture.svg").read_text() == draw(), "python docs/architecture.py"

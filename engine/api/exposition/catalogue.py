@@ -1,7 +1,8 @@
 """Every metric of the engine: its name, type, help and labels, and which number of which actor it is.
 
 Names follow the conventions of Prometheus: base units, `_total` at the end of counters (added by the formats, and left out here). A
-metric is added here and in docs/METRICS.md, nowhere else; the actor reports a number under the `field` given here.
+metric is added here and nowhere else; `python docs/metrics.py` makes docs/METRICS.md of it. The actor reports a number under the `field`
+given here.
 
 An actor's row of the status has plain numbers, `row[field]`. Numbers with labels of their own are in `row["figures"][field]`, each as
 (label, ..., number), without the label of the actor itself, which comes first in `labels`. Histograms are in `row[field]` as [upper bound
