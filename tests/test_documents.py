@@ -24,6 +24,8 @@ _VARIABLE: Final = re.compile(r"\bENGINE_(?:INTERNAL_)?([A-Z][A-Z0-9_]*[A-Z0-9])
 _SNAKE: Final = re.compile(r"(?<![\w*])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?![\w*])")
 _ENDPOINT: Final = re.compile(r"(?<![\w}])/v1/[\w/{}-]*")
 
+_LINK: Final = re.compile(r"\]\((?!https?:)([^)\s#]*)(?:#([^)\s]+))?\)")
+
 _FILES_OF_USERS: Final = frozenset({"engine.toml", "engine.env", "engine.json", "deliveries.jsonl"})
 _FOREIGN: Final = frozenset(
     {
@@ -69,6 +71,22 @@ def test_files_that_documents_name_exist() -> None:
     parts = [path.relative_to(ROOT).parts for path in of_project()]
     ends = {"/".join(one[start:]) for one in parts for start in range(len(one))} | _FILES_OF_USERS
     assert not [place for name, place in named(DOCUMENTS, _FILE) if name not in ends]
+
+
+def anchors(document: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_links_between_documents_lead_to_files_and_headings() -> None:
+    broken = []
+    for document in DOCUMENTS:
+        for name, heading in _LINK.findall(document.read_text()):
+            target = document.parent / name if name else document
+            if not target.exists() or (heading and heading not in anchors(target)):
+                broken.append(f"{document.relative_to(ROOT)}: {name}#{heading}")
+    assert not broken
 
 
 def test_modules_that_documents_docstrings_and_comments_name_exist() -> None:
