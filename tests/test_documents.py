@@ -13,7 +13,9 @@ from engine.config import Config
 from tests.support.described import described
 
 ROOT: Final = Path(__file__).parents[1]
-DOCUMENTS: Final = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("deploy/**/*.md")])
+DOCUMENTS: Final = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("bench/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("deploy/**/*.md")]
+)
 FOLDERS: Final = ("engine", "ray_notifications", "bench", "tests", "deploy", "examples")
 SOURCES: Final = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
