@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -83,7 +84,7 @@ def write_tables(results: Sequence[dict[str, Any]], page: Path = PAGE) -> None:
 def table(results: Sequence[dict[str, Any]]) -> str:
     """The results as a table, under the command and the machine they come from."""
     lines = [
-        f"`python -m bench {shlex.join(sys.argv[1:])}`, {dt.datetime.now(dt.UTC):%Y-%m-%d}, {_where(versions('ray', 'redis'))}.",
+        _origin(shlex.join(sys.argv[1:]), versions("ray", "redis")),
         "",
         *_head(_COLUMNS),
         *(_row(_COLUMNS, result) for result in results),
@@ -102,7 +103,7 @@ def _hosts_table(results: Sequence[dict[str, Any]], before: str) -> str:
         row = _row(_HOSTS_COLUMNS, {**result, "commit": commit})
         rows[row.split(" | ", 1)[0]] = row
     lines = [
-        f"`python -m bench chaos --scenario ... --report`, {dt.datetime.now(dt.UTC):%Y-%m-%d}, {_where(used)}.",
+        _origin("chaos --scenario ... --report", used),
         "",
         *head,
         *rows.values(),
@@ -110,11 +111,14 @@ def _hosts_table(results: Sequence[dict[str, Any]], before: str) -> str:
     return "\n".join([*lines, *_wrong(results)])
 
 
-def _where(used: dict[str, str]) -> str:
+def _origin(arguments: str, used: dict[str, str]) -> str:
+    """The command, the day, the machine and the versions, in lines of a page."""
     host = machine()
-    return f"{host['cores']} cores of {host['cpu']}, Linux {host['kernel']}, Python {host['python']}, " + ", ".join(
-        f"{name} {version}" for name, version in used.items()
+    text = (
+        f"`python -m bench {arguments}`, {dt.datetime.now(dt.UTC):%Y-%m-%d}, {host['cores']} cores of {host['cpu']}, "
+        f"Linux {host['kernel']}, Python {host['python']}, " + ", ".join(f"{name} {version}" for name, version in used.items())
     )
+    return textwrap.fill(f"{text}.", 100, break_long_words=False, break_on_hyphens=False)
 
 
 def _head(columns: Sequence[tuple[str, Any]]) -> list[str]:

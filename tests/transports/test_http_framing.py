@@ -1,4 +1,4 @@
-"""The cases of RFC 9112 that decide where a request ends and whose it is, as an edge answers them (`docs/RELIABILITY.md` has the table)."""
+"""The cases of RFC 9112 that decide where a request ends and whose it is, as an edge answers them (`docs/SECURITY.md` has the table)."""
 
 from __future__ import annotations
 
