@@ -16,6 +16,20 @@ Tasks of one shard, all in one event loop, so that the core is never entered twi
 Start, also after a crash: take a new epoch (older incarnations can no longer write), read broadcasts, pages and journal, replay them
 through the core, then answer. Loss of the epoch ends the process: another process is the shard now. If storage has lost confirmed
 data, the shard first restores it from memory (`engine.store.restore`), then ends too.
+
+    this shard dies ...                      its successor finds, and the effect
+    before an append                         nothing: publishers repeat under their ids
+    after it, before its answer              the group in the journal: replayed; a repeat gets the first number
+    after a delivery, its ACK not journalled the message pending: delivered again under the same number
+    between spill and trim of a checkpoint   a longer journal than needed: replay skips what the pages cover
+    while a nack is on its way to the dead   the message pending, also when later ones were acknowledged: the edge or the client
+    letters                                  repeats the nack, or the message comes again; at most a second copy among the dead letters
+    after a superseding message              the older number gone, the newer pending: a gap, then the newer
+    in the middle of an erasure              an `Erased` record or nothing: replay erases again, and the edge repeats the request
+    while an older incarnation still runs    its own newer epoch on shard and slots: every write of the older one is rejected, which ends it
+
+A Redis master that dies between the steps of a checkpoint may leave a replica without the pages: the journal is trimmed only where the
+pages are, so the checkpoint is written again. `presence`, `fired_timers`, `poison` and `aggregation_window` have their own crash points.
 """
 
 from __future__ import annotations

@@ -14,6 +14,16 @@ end; a limit closes it without a message.
 Counters. The messages of a group count for those after them: `PolicyStep` counts on copies. The mailbox counts when the message is added to
 it, at commit or replay, from the journalled message alone (`count`). So a refused group has counted nothing, and a crash counts nothing
 twice.
+
+    decision                     carried out by                       a process dies
+    SUPPRESS                     the shard: a journalled reason       before the append: decided again; after it: a repeat gets the reason
+    DEFER a publisher's message  the edge: schedules it under its id  before the timer is stored: no answer was given, the repeat is decided
+                                 before the 202                       anew; after it: a repeat finds the id
+    DEFER a fired timer          the scheduler moves it (`FireAgain`) before it is moved: it fires again and is decided again
+    DEFER a window's end         the shard: a record leaves the       page and journal have it
+                                 window open (`Extended`)
+    DEFER a broadcast            the shard: the mailbox does not      the successor's mailbox is behind, and waits again
+                                 adopt, its cursor stays
 """
 
 from __future__ import annotations
