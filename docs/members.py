@@ -1,4 +1,7 @@
-"""Writes the members of messages into PROTOCOL.md and clients/js/index.d.ts: `python docs/members.py`. A test compares both."""
+"""Writes the members of messages into docs/PROTOCOL-PUBLISHING.md and clients/js/index.d.ts: `python docs/members.py`.
+
+A test compares both.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from typing import Any, Final
 from engine.config import Config
 from engine.core.model.members import DELIVERED, MEMBERS, Member
 
-_ROOT: Final = Path(__file__).parents[1]
+_PAGE: Final = Path(__file__).with_name("PROTOCOL-PUBLISHING.md")
+_CLIENT: Final = Path(__file__).parents[1] / "clients" / "js" / "index.d.ts"
 _MADE_BY: Final = "members, made by docs/members.py"
 _TYPES: Final = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array", Any: "any JSON"}
 _SCRIPT_TYPES: Final = {str: "string", int: "number", Any: "any"}
@@ -19,8 +23,8 @@ _SCRIPT_TYPES: Final = {str: "string", int: "number", Any: "any"}
 def pages() -> dict[Path, str]:
     """The files as they are to be, by path."""
     return {
-        _ROOT / "PROTOCOL.md": _with_block(_ROOT / "PROTOCOL.md", "<!-- {} -->", _reference()),
-        _ROOT / "clients" / "js" / "index.d.ts": _with_block(_ROOT / "clients" / "js" / "index.d.ts", "  // {}", _declaration()),
+        _PAGE: _with_block(_PAGE, "<!-- {} -->", _reference()),
+        _CLIENT: _with_block(_CLIENT, "  // {}", _declaration()),
     }
 
 

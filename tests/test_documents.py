@@ -75,6 +75,16 @@ def test_files_that_documents_name_exist() -> None:
     assert not [place for name, place in named(DOCUMENTS, _FILE) if name not in ends]
 
 
+def test_markdown_is_wrapped_at_100_columns() -> None:
+    """But tables, headings, pictures and code."""
+    long = []
+    for document in DOCUMENTS:
+        text = re.sub(r"^( *)```.*?^\1```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+        lines = [line.strip() for line in text.splitlines() if not line.startswith("    ")]
+        long += [f"{document.relative_to(ROOT)}: {line}" for line in lines if len(line) > 100 and not line.startswith(("|", "#", "!["))]
+    assert not long
+
+
 def anchors(document: Path) -> set[str]:
     """Of its headings, as GitHub makes them."""
     titles = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)

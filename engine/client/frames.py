@@ -1,4 +1,4 @@
-"""Frames from server to client and the messages in them, as PROTOCOL.md defines them (`GET /v1/ws`).
+"""Frames from server to client and the messages in them, as docs/PROTOCOL-RECEIVING.md defines them (`GET /v1/ws`).
 
 Frames of unknown types and unknown members are ignored, so that old clients work with new engines.
 """

@@ -1,4 +1,4 @@
-"""Heartbeat probes while no connection can be made (PROTOCOL.md, Presence): the user stays suspect and does not become offline."""
+"""Heartbeat probes while no connection can be made (docs/PROTOCOL-RECEIVING.md, "Heartbeat probe"): the user stays suspect."""
 
 from __future__ import annotations
 

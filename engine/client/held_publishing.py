@@ -1,4 +1,4 @@
-"""Publishes over one held connection (PROTOCOL.md, Publishing), and everything else by requests.
+"""Publishes over one held connection (docs/PROTOCOL-PUBLISHING.md, "Hold a connection"), and everything else by requests.
 
     RetriedRequests --POST /v1/notifications--> HeldPublishing --publish frame, on one WebSocket--> engine
                     --any other---------------------> HttpConnection, a request

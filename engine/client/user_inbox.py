@@ -1,4 +1,4 @@
-"""The inbox of a user: every message that was accepted for them and is not gone, with its marks (PROTOCOL.md, "Inbox").
+"""The inbox of a user: every message that was accepted for them and is not gone, with its marks (docs/PROTOCOL-RECEIVING.md, "Inbox").
 
 Pages and marks are requests of their own, so an inbox can be read without a connection. Marking is idempotent, and so is retried.
 """

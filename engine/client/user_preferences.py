@@ -1,4 +1,4 @@
-"""Preferences of a user: what the user has chosen, and what the application leaves to users (PROTOCOL.md, "Preferences").
+"""Preferences of a user: what the user has chosen, and what the application leaves to users (docs/PROTOCOL-PUBLISHING.md, "Preferences").
 
 A change names only what it changes, so it is idempotent, and so is retried.
 """

@@ -222,7 +222,7 @@ class Connection:
 
     # -- Shared by the transports. -----------------------------------------------------------------------------------------
     def welcome_frame(self, record: wire.Welcome) -> WelcomeFrame:
-        """The `welcome` object of PROTOCOL."""
+        """The `welcome` object of docs/PROTOCOL-RECEIVING.md."""
         config = self.gateway.config
         return WelcomeFrame(
             connection=self.name,

@@ -1,4 +1,4 @@
-"""Validates the items of a publish request by the rules of PROTOCOL.md, and turns them into drafts: all of them, or none.
+"""Validates the items of a publish request by the rules of docs/PROTOCOL-PUBLISHING.md, and turns them into drafts: all of them, or none.
 
 A draft is a message in its final form. Its body is encoded here, once; shards, journals and connections only move those bytes.
 The same pass computes the digest that distinguishes a repeat from another payload under the same id. It covers everything the

@@ -43,7 +43,14 @@ def test_no_section_is_called_like_a_setting() -> None:
 def test_documents_for_users_name_published_settings_only() -> None:
     root = Path(__file__).parents[2]
     for name in FIELDS:
-        for path in ("deploy/ray-cluster.yaml", "README.md", "PROTOCOL.md", "docs/USING.md", "docs/CLUSTER.md"):
+        for path in (
+            "deploy/ray-cluster.yaml",
+            "README.md",
+            "PROTOCOL.md",
+            "docs/PROTOCOL-OPERATING.md",
+            "docs/USING.md",
+            "docs/CLUSTER.md",
+        ):
             if f"ENGINE_{name.upper()}" in (root / path).read_text():
                 assert SECTION_OF[name] != INTERNAL, f"{path} names {name}"
 

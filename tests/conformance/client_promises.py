@@ -1,4 +1,6 @@
-"""What PROTOCOL.md asks of a client, one function each: its docstring is the promise, an assertion that fails says how it was broken.
+"""What docs/PROTOCOL-RECEIVING.md asks of a client, one function each.
+
+Its docstring is the promise. An assertion that fails tells how it was broken.
 
 The client runs against a scripted server, whose state the functions read and set: what it was sent, what it was told, what goes wrong.
 """

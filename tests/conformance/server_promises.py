@@ -1,4 +1,6 @@
-"""What PROTOCOL.md promises of a server, one function each: its docstring is the promise, an assertion that fails says how it was broken.
+"""What docs/PROTOCOL-RECEIVING.md promises of a server, one function each.
+
+Its docstring is the promise. An assertion that fails tells how it was broken.
 
 Each makes users of its own, so they may run at once, in any order, and against a server that is in use.
 """

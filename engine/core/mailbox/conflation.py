@@ -1,4 +1,4 @@
-"""Conflation: for a user who is behind, the newest message of a collapse key replaces the older ones (`collapse` in PROTOCOL.md).
+"""Conflation: for a user who is behind, the newest message of a collapse key replaces the older ones (`collapse`).
 
 A new message supersedes the newest pending one of its key when that one was sent on no connection, the new one has at least its priority
 and retention, and the user is behind: every connection is silent or has unsent messages before it, or there is no connection and at least

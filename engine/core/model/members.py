@@ -1,8 +1,8 @@
 """The members of a message, one row each: what it holds, who sets it, who reads it, and its limit.
 
-The table makes the JSON Schemas, what a draft copies, the reference in PROTOCOL.md and the declaration of the browser client
-(docs/members.py writes these two). A test compares it with structs and typed dictionaries, which a type checker must see. A member that
-only clients read is a row here, a field of `engine.publish.items`, one of `engine.client.message_members`, and the code that shows it.
+The table makes the JSON Schemas, what a draft copies, the reference in docs/PROTOCOL-PUBLISHING.md and the declaration of the browser
+client (docs/members.py writes these two). A test compares it with structs and typed dictionaries, which a type checker must see. A member
+that only clients read is a row here, a field of `engine.publish.items`, one of `engine.client.message_members`, and the code that shows it.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class Outcome(Struct, array_like=True, tag=4, gc=False):
 
     Args:
         kind: the type of the message, or of the event that an application published.
-        event: a word, such as `suppressed` or `triggered`; PROTOCOL.md has them all.
+        event: a word, such as `suppressed` or `triggered`; docs/PROTOCOL-OPERATING.md has them all.
         reason: as in the answer to a publisher: a word, a colon and a sentence; or a detail of the event.
         until_ms: of what was deferred or scheduled.
         rule: that was triggered.

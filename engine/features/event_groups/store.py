@@ -100,7 +100,7 @@ def parse_position(text: str) -> Position:
 
 
 class PresenceEvent(Struct, frozen=True):
-    """An event of `session:stream`; what its members mean is in PROTOCOL.md."""
+    """An event of `session:stream`; what its members mean is in docs/PROTOCOL-RECEIVING.md."""
 
     event: str
     at: int
