@@ -90,7 +90,8 @@ def page(header: Mapping[str, Any], results: Iterable[Result], steps: Mapping[st
     machine, kinds = header["machine"], {result["bench"] for result in chosen}
     parts = [
         "# Benchmarks",
-        f"Written by `python -m bench report`; the lines behind it are in [{lines.rpartition('/')[2]}]({lines}). "
+        "Compare the engine's figures with your needs and with other systems. "
+        f"`python -m bench report` writes this page; the lines behind it are in [{lines.rpartition('/')[2]}]({lines}). "
         f"{header['date']}, on {machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']} GiB, Linux {machine['kernel']}, "
         f"Python {machine['python']}; load average before: {machine['load_before']}.",
         "Versions: " + ", ".join(f"{name} {version}" for name, version in header["versions"].items()) + ".",

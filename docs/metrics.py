@@ -11,8 +11,8 @@ from engine.api.exposition.catalogue import SECTIONS, Family
 _HEAD: Final = """\
 # Metrics
 
-`GET /metrics` of any edge has the figures of the whole engine, in Prometheus' text format 0.0.4, or
-OpenMetrics 1.0 where `Accept` prefers it.
+Scrape the engine with Prometheus, and look up a metric. `GET /metrics` of any edge has the figures
+of the whole engine, in Prometheus' text format 0.0.4, or OpenMetrics 1.0 where `Accept` prefers it.
 
 **A token is needed**, with the scope `metrics` (or `operator`): metrics name tenants, rules and the
 targets of actions, and the port is that of the clients.
