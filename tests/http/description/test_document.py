@@ -342,6 +342,28 @@ async def test_the_answers_of_a_running_edge_are_as_described() -> None:
             assert valid("Status", (await operator.get("/v1/status")).json())
 
 
+async def test_the_scope_that_an_operation_names_suffices_and_is_needed() -> None:
+    """But for WebSockets, which refuse a plain request first, and for reads of one's own, whatever the scope of the token."""
+    own = {"/v1/users/{user}/profile", "/v1/users/{user}/messages/{message}"}
+    names = {"user": "u1", "edge": "edge-9", "mark": "seen", "group": "g", "letter": "1-0", "message": "m", "sid": "0-none", "topic": "t"}
+    wrong = []
+    async with edge_world() as world:
+
+        async def refused(method: str, path: str, scope: str) -> bool:
+            url = path.format(**names, version=1)
+            async with world.http(scopes=scope) as client, client.stream(method, url, params={"wait": 0}) as answer:
+                return answer.status_code in {401, 403}
+
+        for path, method, operation in operations():
+            if "101" in operation["responses"] or (method == "get" and path in own):
+                continue
+            named = re.findall(r"Needs the scope `(\w+)`", operation.get("description", ""))
+            other = "connect" if named == ["metrics"] else "metrics"
+            if await refused(method, path, other) != bool(named) or (named and await refused(method, path, named[0])):
+                wrong.append(f"{method} {path}: {named}")
+    assert not wrong
+
+
 async def test_the_problems_of_a_running_edge_are_as_described() -> None:
     async with edge_world() as world, world.http() as client:
         world.ready = {"shard-0": False}
