@@ -54,6 +54,7 @@ from engine.features.digest import endpoints as digest
 from engine.features.event_groups import endpoints as event_groups
 from engine.features.history import endpoints as history
 from engine.features.signals import endpoints as signals
+from engine.features.snooze import endpoints as snooze
 from engine.gateway.gateway import Gateway
 from engine.http import static_files
 from engine.http.cors import CrossOrigin
@@ -76,6 +77,7 @@ FEATURES: Final[Sequence[Callable[[EdgePorts], EdgeFeature]]] = (
     history.on_edge,
     dead_letters.on_edge,
     event_groups.on_edge,
+    snooze.on_edge,
 )
 """The features of an edge, in the order in which they may use each other: a later one may import earlier ones."""
 
@@ -137,12 +139,12 @@ def app(services: EdgeServices) -> Starlette:
         preference_endpoints.table(access, preferences, unsubscribing),
         explanations.table(access, publisher, rule_book),
         receiving.table(access, sockets),
-        inboxes.table(access),
         operating.table(access, services.controls),
         monitoring.table(access, services.controls),
         inspection.table(access, services.inspection, services.bodies),
         rules_endpoint.table(access, rules, services.controls.status),
         *(feature.table(access) for feature in services.features if feature.table is not None),
+        inboxes.table(access),  # behind those that have paths of their own among its marks
     ]
     routes: list[BaseRoute] = [found for table in tables for found in table.routes]
     application = Starlette(

@@ -8,8 +8,8 @@ A mark names messages by ids. The shard knows the ids of recent messages; those 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -119,7 +119,7 @@ async def read(shard_client: ShardClient, key: str, query: InboxQuery, config: C
     before = query.before
     while True:
         wanted = query.limit - len(rows) if shows is None else config.inbox_page_max
-        page = _good_page(await shard_client.read_inbox(key, before, wanted, query.view))
+        page = answered(await shard_client.read_inbox(key, before, wanted, query.view))
         rows += page.rows if shows is None else [row for row in page.rows if shows(row.body)]
         before = page.before
         if not before or len(rows) >= query.limit:
@@ -177,12 +177,13 @@ async def mark(shard_client: ShardClient, key: str, name: str, body: bytes, conf
     """
     flag, on = _mark_of(name)
     ids, upto = _chosen(body, config)
-    answer = _good_mark(await shard_client.mark_inbox(key, flag, on, [], ids, upto))
+    answer = answered(await shard_client.mark_inbox(key, flag, on, [], ids, upto))
     if answer.unknown:
-        found = await _look_up(shard_client, key, set(answer.unknown), config)
+        found = await find_rows(shard_client, key, set(answer.unknown), config, (ALL, IN_ARCHIVE))
         unknown = [id for id in answer.unknown if id not in found]
         if found:
-            answer = _good_mark(await shard_client.mark_inbox(key, flag, on, sorted(found.values()), [], 0))
+            seqs = sorted(row.seq for row in found.values())
+            answer = answered(await shard_client.mark_inbox(key, flag, on, seqs, [], 0))
         answer.unknown = unknown
     counts = {"unread": answer.unread, "unseen": answer.unseen, "revision": answer.revision}
     return {**counts, "unknown": answer.unknown} if answer.unknown else counts
@@ -215,38 +216,38 @@ def _chosen(body: bytes, config: Config) -> tuple[list[str], int]:
         raise media_types.unacceptable(error) from None
 
 
-async def _look_up(shard_client: ShardClient, key: str, ids: set[str], config: Config) -> dict[str, int]:
-    """The sequence numbers of those of these ids that are in the inbox."""
-    found: dict[str, int] = {}
-    for view in (ALL, IN_ARCHIVE):
+async def find_rows(shard_client: ShardClient, key: str, ids: Collection[str], config: Config, views: Iterable[int]) -> dict[str, InboxRow]:
+    """Those messages of these views of the inbox that have one of these ids, by id. Raises as `mark`."""
+    found: dict[str, InboxRow] = {}
+    for view in views:
         before = 0
         while len(found) < len(ids):
-            page = _good_page(await shard_client.read_inbox(key, before, config.inbox_page_max, view))
+            page = answered(await shard_client.read_inbox(key, before, config.inbox_page_max, view))
             for row in page.rows:
                 id = _NAMES.decode(b"{%b}" % row.body).id
                 if id in ids:
-                    found[id] = row.seq
+                    found[id] = row
             before = page.before
             if not before:
                 break
     return found
 
 
-def _good_page(answer: InboxIs) -> InboxIs:
-    _raise_unless_ok(answer.status)
-    return answer
+Answer = TypeVar("Answer", InboxIs, InboxMarked)
 
 
-def _good_mark(answer: InboxMarked) -> InboxMarked:
-    _raise_unless_ok(answer.status)
-    return answer
+def answered(answer: Answer) -> Answer:
+    """Return the answer when its status is OK.
 
-
-def _raise_unless_ok(status: int) -> None:
-    if status == NOT_FOUND:
+    Raises:
+        Problem: 404, the engine keeps no inboxes.
+        Unavailable: storage did not answer.
+    """
+    if answer.status == NOT_FOUND:
         raise not_found("this engine keeps no inboxes: inbox_max is 0")
-    if status != OK:
+    if answer.status != OK:
         raise Unavailable("durable storage did not answer")
+    return answer
 
 
 def table(access: Access) -> EndpointTable:

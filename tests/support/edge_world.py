@@ -52,6 +52,7 @@ from engine.features.signals import endpoints as signals
 from engine.features.signals.core import CounterBatch
 from engine.features.signals.endpoints import CounterSignals, SumStore
 from engine.features.signals.store import CounterSums
+from engine.features.snooze import endpoints as snooze
 from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.ports import EdgeContext
@@ -354,6 +355,7 @@ class FakeScheduler:
         self.fired: set[str] = set()
         self.known: dict[tuple[str, str], wire.Timer] = {}  # ids that were given before
         self.status = 0
+        self.schedule_status = 0  # of new timers
         self.connected = True
         self.received: list[Any] = []
 
@@ -367,16 +369,10 @@ class FakeScheduler:
         if self.status:
             return wire.TimerAnswer(record.ref, self.status)
         if isinstance(record, wire.Schedule):
-            known = self.known.get((record.timer.key, record.timer.envelope.id))
-            if known is not None:
-                return wire.TimerAnswer(record.ref, wire.DUPLICATE, [known])
-            if record.timer.sid in self.fired:
-                return wire.TimerAnswer(record.ref, wire.SCHEDULED, [], wire.GONE)
-            return wire.TimerAnswer(record.ref, wire.SCHEDULED, [self.timers.setdefault(record.timer.sid, record.timer)])
+            return self._schedule(record)
         if isinstance(record, wire.ListTimers | wire.CancelAll):
-            chosen = [
-                timer for timer in self.timers.values() if timer.key == record.key and record.collapse in ("", timer.envelope.collapse)
-            ]
+            timers = sorted(self.timers.values(), key=lambda timer: timer.due_ms)
+            chosen = [timer for timer in timers if timer.key == record.key and record.collapse in ("", timer.envelope.collapse)]
             if isinstance(record, wire.ListTimers):
                 return wire.TimerAnswer(record.ref, wire.OK, chosen)
             for timer in chosen:
@@ -393,6 +389,16 @@ class FakeScheduler:
         elif isinstance(record, wire.Reschedule):
             timer = self.timers[record.sid] = msgspec.structs.replace(timer, due_ms=record.due_ms)
         return wire.TimerAnswer(record.ref, wire.OK, [timer])
+
+    def _schedule(self, record: wire.Schedule) -> wire.TimerAnswer:
+        if self.schedule_status:
+            return wire.TimerAnswer(record.ref, self.schedule_status)
+        known = self.known.get((record.timer.key, record.timer.envelope.id))
+        if known is not None:
+            return wire.TimerAnswer(record.ref, wire.DUPLICATE, [known])
+        if record.timer.sid in self.fired:
+            return wire.TimerAnswer(record.ref, wire.SCHEDULED, [], wire.GONE)
+        return wire.TimerAnswer(record.ref, wire.SCHEDULED, [self.timers.setdefault(record.timer.sid, record.timer)])
 
 
 class FakeLog:
@@ -732,6 +738,7 @@ class EdgeWorld:
             EdgeFeature("history", lambda access: history.table(access, None)),
             EdgeFeature("dead_letters", lambda access: dead_letters.table(access, self.dead_letters)),
             EdgeFeature("event_groups", lambda access: event_groups.table(access, self.event_groups)),
+            EdgeFeature("snooze", lambda access: snooze.table(access, snooze.Snoozes(config, self.gateway))),
         ]
         self.figures = FakeFigures()
         self.rules_store = FakeRulesStore()

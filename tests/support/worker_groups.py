@@ -30,6 +30,7 @@ TOGETHER: Final = {
         "tests/client/test_receiver.py::test_an_engine",
         "tests/conformance/test_servers.py",
         "tests/deploy/test_grafana.py::test_a_running_engine",
+        "tests/features/snooze/test_endpoints.py::test_a_snoozed_message_comes_back",
         "tests/ray/",
         "tests/fuzz/test_boundaries.py",
         "tests/fuzz/test_engine.py",

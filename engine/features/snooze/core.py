@@ -1,0 +1,58 @@
+"""The copy of a message that comes back when a snooze ends: a delayed message like any other, which `replaces` the one it was made of.
+
+Its id names the message by its sequence number, which is given once per user, and the time. So a repeated request schedules nothing twice,
+and a message that comes back can be snoozed again: it has a number of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from engine.core.model.constants import NORMAL, PRIORITIES
+from engine.core.model.envelope import Envelope
+from engine.core.model.routing import split_key
+from engine.core.wire.records import Timer
+from engine.publish.drafts import DIGEST_BYTES, Draft
+
+PREFIX: Final = "snooze:"
+"""Of the ids of copies."""
+
+_OWN: Final = ("id", "due", "replaces", "traceparent")
+"""Members that a copy has of its own, or not: its trace is that of a request long ago."""
+
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])
+_TEXT: Final = msgspec.json.Decoder(str)
+
+
+def copy_of(key: str, seq: int, body: bytes, until_ms: int, ttl_ms: int) -> Draft:
+    """The message with this number in the mailbox `key`, to be delivered again at `until_ms`.
+
+    No terms of a category go with it: the limits for contacting the user do not count what the user asked for.
+
+    Args:
+        body: its members, as the inbox has them.
+        ttl_ms: how long the copy waits for the user.
+    """
+    members = _MEMBERS.decode(b"{%b}" % body)
+    payload = b'"replaces":%b' % bytes(members["id"])
+    payload += b"".join(b",%b:%b" % (msgspec.json.encode(name), bytes(value)) for name, value in members.items() if name not in _OWN)
+    id = f"{PREFIX}{seq}:{until_ms}"
+    priority = PRIORITIES.index(_TEXT.decode(members["priority"])) if "priority" in members else NORMAL
+    digest = hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest()
+    envelope = Envelope(id, digest, priority, True, b'"id":%b,%b' % (msgspec.json.encode(id), payload))
+    return Draft(key, split_key(key)[1], envelope, True, until_ms + ttl_ms, ttl_ms, until_ms)
+
+
+def original_of(timer: Timer) -> tuple[int, str] | None:
+    """Number and id of the message that this timer brings back; None for a timer of something else."""
+    if not timer.envelope.id.startswith(PREFIX):
+        return None
+    number = timer.envelope.id.removeprefix(PREFIX).partition(":")[0]
+    replaced = _MEMBERS.decode(b"{%b}" % timer.envelope.body).get("replaces")
+    if replaced is None or not (number.isascii() and number.isdigit()):
+        return None  # a publisher has chosen this prefix
+    return int(number), _TEXT.decode(replaced)

@@ -1,0 +1,190 @@
+"""`/v1/inbox/snooze`: put messages away until a time, show what is put away, and bring it back early.
+
+    in the inbox --a copy is scheduled--> in it, with a timer --the original is archived--> away
+    away --the time has come, or `unsnooze` makes it now--> the copy is delivered: unread, with a number of its own
+
+The copy (`engine.features.snooze.core`) is an ordinary delayed message, and the mark an ordinary mark: both are durable before the answer,
+and neither the schedulers nor the shards know of snoozes. The original is archived last, so a message is never away without a timer.
+
+    the edge dies, or storage is away ...       then                        a repeated request
+    before the copy is scheduled                nothing has happened        does it all
+    after that, before the original is archived both are there; the copy    moves the copy's time, and archives the original
+                                                replaces it when it comes
+    after the mark, before the answer           it is away                  changes nothing
+
+Two devices that snooze one message for different times at the same moment may both get a copy. Otherwise the later request moves the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine.api.access import Access
+from engine.api.ack_and_patch import check_ids
+from engine.api.edge_feature import EdgeFeature, EdgePorts
+from engine.api.inboxes import answered, find_rows
+from engine.api.json_bodies import decode_body
+from engine.api.scheduled import raise_unless_ok
+from engine.config import Config
+from engine.core.inbox.inbox import ALL, ARCHIVED
+from engine.core.model.routing import split_key
+from engine.core.wire.records import ALREADY_FIRED, NOT_FOUND, Timer
+from engine.errors import Invalid
+from engine.features.snooze import description
+from engine.features.snooze.core import copy_of, original_of
+from engine.gateway.gateway import Gateway
+from engine.http.endpoint_table import EndpointTable, json_answer, route
+from engine.http.problems import Problem
+from engine.publish import media_types
+from engine.publish.drafts import due_of
+
+_TAKEN: Final = frozenset(("scheduled", "duplicate"))
+
+
+class _Snooze(Struct, forbid_unknown_fields=True, gc=False):
+    """The body of POST /v1/inbox/snooze."""
+
+    ids: list[str]
+    until: int | str
+
+
+class _Unsnooze(Struct, forbid_unknown_fields=True, gc=False):
+    """The body of POST /v1/inbox/unsnooze."""
+
+    ids: list[str]
+
+
+_SNOOZE: Final = msgspec.json.Decoder(_Snooze)
+_UNSNOOZE: Final = msgspec.json.Decoder(_Unsnooze)
+
+
+class Snoozes:
+    """Snoozes messages of users, on one edge."""
+
+    def __init__(self, config: Config, gateway: Gateway) -> None:
+        self._config = config
+        self._gateway = gateway
+        self._shard_client = gateway.shard_client
+
+    async def snooze(self, key: str, body: bytes) -> dict[str, Any]:
+        """Put messages of this mailbox away. Returns the counts, the time, and the ids that the inbox does not list.
+
+        Raises:
+            Problem: 400 or 422, the request is not valid; 404, the engine keeps no inboxes; 409, 429 or 503: not all are away; repeat it.
+            Overloaded, Unavailable: nothing is, or it is not known; repeat it.
+        """
+        ids, until_ms = self._asked(body)
+        moved = await self._move(key, ids, until_ms)
+        seqs = set(moved.values())  # once more: the request before this one may have ended before the mark
+        rest = set(ids) - moved.keys()
+        rows = await find_rows(self._shard_client, key, rest, self._config, (ALL,))
+        ttl_ms = self._config.ttl_s_default * 1000
+        drafts = [copy_of(key, row.seq, row.body, until_ms, ttl_ms) for row in rows.values()]
+        refused: Problem | None = None
+        if drafts:
+            try:
+                results: Sequence[Any] = msgspec.to_builtins(await self._shard_client.post(drafts))
+            except Problem as problem:
+                if "results" not in problem.members:
+                    raise
+                refused, results = problem, problem.members["results"]
+            seqs |= {row.seq for row, result in zip(rows.values(), results, strict=True) if result["status"] in _TAKEN}
+        marked = answered(await self._shard_client.mark_inbox(key, ARCHIVED, True, sorted(seqs), [], 0))
+        if refused is not None:
+            raise refused
+        unknown = [id for id in ids if id in rest and id not in rows]
+        counts = {"until": until_ms, "unread": marked.unread, "unseen": marked.unseen, "revision": marked.revision}
+        return {**counts, "unknown": unknown} if unknown else counts
+
+    async def unsnooze(self, key: str, body: bytes) -> dict[str, Any]:
+        """Bring messages back now. Returns the ids of those that come, and of those that are not away. Raises as `snooze`."""
+        ids = decode_body(_UNSNOOZE, body, _Unsnooze).ids
+        self._check(ids)
+        moved = await self._move(key, ids, self._gateway.wall_ms())
+        coming, unknown = [id for id in ids if id in moved], [id for id in ids if id not in moved]
+        return {"coming": coming, "unknown": unknown} if unknown else {"coming": coming}
+
+    async def away(self, key: str) -> list[dict[str, Any]]:
+        """What is put away, the next to come first. Raises Overloaded or Unavailable."""
+        return [
+            {"id": id, "until": timer.due_ms, "message": msgspec.Raw(b"{%b}" % timer.envelope.body)}
+            for id, (_, timer) in (await self._timers(key)).items()
+        ]
+
+    async def _move(self, key: str, ids: Sequence[str], until_ms: int) -> dict[str, int]:
+        """Give those of these messages that are away another time. Returns their numbers, without those that have just come back."""
+        timers = await self._timers(key)
+        found = {id: timers[id] for id in ids if id in timers}
+        tenant = split_key(key)[0]
+        answers = await asyncio.gather(*(self._shard_client.reschedule(tenant, timer.sid, until_ms) for _, timer in found.values()))
+        moved = {}
+        for (id, (seq, _)), answer in zip(found.items(), answers, strict=True):
+            if answer.status not in (NOT_FOUND, ALREADY_FIRED):
+                raise_unless_ok(answer)
+                moved[id] = seq
+        return moved
+
+    async def _timers(self, key: str) -> dict[str, tuple[int, Timer]]:
+        """By id of the message that each brings back, with its number."""
+        timers = raise_unless_ok(await self._shard_client.list_timers(key)).timers
+        found = ((original_of(timer), timer) for timer in timers)
+        return {original[1]: (original[0], timer) for original, timer in found if original is not None}
+
+    def _asked(self, body: bytes) -> tuple[list[str], int]:
+        asked = decode_body(_SNOOZE, body, _Snooze)
+        self._check(asked.ids)
+        now_ms = self._gateway.wall_ms()
+        try:
+            until_ms, _ = due_of(UNSET, asked.until, self._config, now_ms)
+            if until_ms <= now_ms:
+                raise Invalid("a time to come is needed")
+        except Invalid as error:
+            raise media_types.unacceptable(Invalid(error.detail, "$.until")) from None
+        return asked.ids, until_ms
+
+    def _check(self, ids: list[str]) -> None:
+        try:
+            if not ids:
+                raise Invalid("at least one id is needed", "$.ids")
+            check_ids(ids, self._config)
+        except Invalid as error:
+            raise media_types.unacceptable(error) from None
+
+
+def on_edge(ports: EdgePorts) -> EdgeFeature:
+    """The feature on an edge."""
+    return EdgeFeature("snooze", lambda access: table(access, Snoozes(ports.config, ports.gateway)))
+
+
+def table(access: Access, snoozes: Snoozes) -> EndpointTable:
+    """The endpoints."""
+
+    async def snooze(request: Request) -> Response:
+        """`POST /v1/inbox/snooze?user=`."""
+        principal, key, _ = access.subscriber(request)
+        access.gateway.check_room(principal.tenant)
+        return json_answer(await snoozes.snooze(key, await access.body(request)))
+
+    async def unsnooze(request: Request) -> Response:
+        """`POST /v1/inbox/unsnooze?user=`."""
+        _, key, _ = access.subscriber(request)
+        return json_answer(await snoozes.unsnooze(key, await access.body(request)))
+
+    async def away(request: Request) -> Response:
+        """`GET /v1/inbox/snoozed?user=`."""
+        _, key, _ = access.subscriber(request)
+        return json_answer({"snoozed": await snoozes.away(key)})
+
+    routes = [
+        route("/v1/inbox/snooze", POST=snooze),
+        route("/v1/inbox/unsnooze", POST=unsnooze),
+        route("/v1/inbox/snoozed", GET=away),
+    ]
+    return EndpointTable(routes, description)
