@@ -300,6 +300,12 @@ export class NotifyClient extends EventTarget {
   digest(query?: DigestQuery): Promise<Digest>;
   /** Mark messages of the inbox, for all devices; `read` and `archive` acknowledge them too. `unknown`: ids that are not in it. */
   mark(mark: Mark, which: { ids: string[] } | { upto: number } | { all: true }): Promise<Counts & { unknown?: string[] }>;
+  /** Put messages of the inbox away until a time; each comes back then, as a message that `replaces` it. Once more moves the time. */
+  snooze(ids: string[], until: Date | number): Promise<Counts & { until: number; unknown?: string[] }>;
+  /** Bring messages back now that were put away. `unknown`: ids of messages that are not away. */
+  unsnooze(ids: string[]): Promise<{ coming: string[]; unknown?: string[] }>;
+  /** What is put away, the next to come first. `id` is that of the message that was put away. */
+  snoozed(): Promise<{ snoozed: { id: string; until: number; message: Partial<Message> }[] }>;
   /** What the user has chosen, and may choose. Rejects with {@link Refused}. */
   preferences(): Promise<Preferences>;
   /** Change what is named, and leave the rest, also what another device changes at the same time; the preferences as they are now. */

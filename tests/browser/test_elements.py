@@ -107,6 +107,49 @@ async def test_an_inbox_that_the_engine_keeps_is_shown_after_a_reload_and_marked
     await expect(page.locator(".badge")).to_have_text("1")
 
 
+async def test_a_message_is_snoozed_until_a_time_that_its_user_chooses(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.keeps_inbox = True
+    scripted.publish("report")
+    scripted.publish("other")
+    scripted.pending.clear()
+    await place(page, scripted)
+    await page.get_by_role("button", name="Notifications").click()
+    await page.locator("summary", has_text="Snooze").last.click()
+    in_an_hour = page.get_by_role("button", name="Snooze, In 1 hour: report")
+    await expect(in_an_hour).to_be_visible()
+    scripted.publish("third")  # it draws the list anew
+    await expect(page.get_by_role("listitem")).to_have_count(3)
+    await expect(in_an_hour).to_be_visible()
+    now_ms = time.time() * 1000
+    await in_an_hour.click()
+    await expect(page.get_by_role("listitem")).to_have_count(2)
+    await expect(page.locator(".badge")).to_have_text("2")
+    ((ids, until_ms),) = scripted.snoozed
+    assert ids == ["m1"]
+    assert abs(until_ms - now_ms - 3_600_000) < 60_000
+    scripted.publish("report", replaces="m1")  # it comes back
+    await expect(page.get_by_role("listitem").first).to_contain_text("report")
+    await expect(page.locator(".badge")).to_have_text("3")
+
+
+async def test_the_times_to_snooze_until_are_ahead_and_in_the_morning(page: Page, scripted: ScriptedEngine) -> None:
+    """Also on a Monday, and at the end of a year."""
+    await page.goto(f"{scripted.url}/blank")
+    for day in ("2026-12-28T08:00", "2026-12-31T23:30", "2027-01-03T12:00"):
+        times = await page.evaluate(
+            """async (day) => {
+                const { timesAfter } = await import("/client/elements/snooze.js");
+                const { hour, tomorrow, week } = timesAfter(new Date(day));
+                const after = (time) => time - new Date(day);
+                return [after(hour), tomorrow.getHours(), after(tomorrow), week.getDay(), week.getHours(), after(week)];
+            }""",
+            day,
+        )
+        assert (times[0], times[1], times[3], times[4]) == (3_600_000, 9, 1, 9)
+        assert 0 < times[2] < 48 * 3_600_000
+        assert 0 < times[5] <= 8 * 24 * 3_600_000
+
+
 async def test_a_mark_that_fails_says_so(page: Page, scripted: ScriptedEngine) -> None:
     scripted.keeps_inbox = True
     scripted.publish("one")

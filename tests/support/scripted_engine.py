@@ -73,6 +73,7 @@ class ScriptedEngine:
         self.inbox: list[dict[str, Any]] = []  # newest first, with their marks
         self.revision = 0  # of the inbox
         self.letters: list[dict[str, Any]] = []  # dead ones, newest first
+        self.snoozed: list[tuple[list[str], int]] = []  # ids, and until when
         # How it is tuned.
         self.welcome: dict[str, Any] = {"heartbeat_ms": 30_000, "timeout_ms": 60_000, "reconnect": {"delays_ms": [30, 60], "jitter": 0.3}}
         self.url = ""
@@ -312,6 +313,12 @@ class ScriptedEngine:
         self.mark(request.path_params["mark"], **await request.json())
         return JSONResponse(self.counts())
 
+    async def snooze(self, request: Request) -> Response:
+        asked = await request.json()
+        self.snoozed.append((asked["ids"], asked["until"]))
+        self.mark("archive", ids=asked["ids"])
+        return JSONResponse({"until": asked["until"], **self.counts()})
+
     async def preferences(self, request: Request) -> Response:
         about = {"user": "demo", "zone": "UTC", "locale": "", "quiet": [], "categories": {}, "types": {}, "targets": {}}
         news = {"title": "News", "may": ["on", "digest"], "default": "on", "choice": "digest"}
@@ -396,6 +403,7 @@ class ScriptedEngine:
                 Route("/v1/digest", self.digest),
                 Route("/v1/subscriptions/{topic:path}", self.subscription, methods=["PUT", "DELETE"]),
                 Route("/v1/inbox", self.read_inbox),
+                Route("/v1/inbox/snooze", self.snooze, methods=["POST"]),
                 Route("/v1/inbox/{mark}", self.mark_inbox, methods=["POST"]),
                 Route("/v1/notifications", self.post, methods=["POST"]),
                 Route("/v1/scheduled/{sid}", self.scheduled, methods=["DELETE"]),

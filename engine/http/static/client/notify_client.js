@@ -214,6 +214,33 @@ export class NotifyClient extends EventTarget {
   }
 
   /**
+   * Put messages of the inbox away, on all devices; each comes back then, as a message that `replaces` it. Once more moves the time.
+   * @param {string[]} ids
+   * @param {Date | number} until A time to come; as a number, ms since the epoch.
+   * @returns {Promise<any>} `{until, unread, unseen, revision, unknown?}`; `unknown`: ids that the inbox does not list
+   */
+  snooze(ids, until) {
+    return this.#ask("POST", "v1/inbox/snooze", { ids, until: Number(until) });
+  }
+
+  /**
+   * Bring messages back now that were put away.
+   * @param {string[]} ids Of the messages that were put away.
+   * @returns {Promise<any>} `{coming, unknown?}`
+   */
+  unsnooze(ids) {
+    return this.#ask("POST", "v1/inbox/unsnooze", { ids });
+  }
+
+  /**
+   * What is put away, the next to come first.
+   * @returns {Promise<any>} `{snoozed: [{id, until, message}]}`
+   */
+  snoozed() {
+    return this.#ask("GET", "v1/inbox/snoozed");
+  }
+
+  /**
    * What the user has chosen, and may choose.
    * @returns {Promise<any>} `{user, zone, locale, quiet, categories, types, targets, available}`
    */

@@ -89,6 +89,13 @@ export class InboxModel extends EventTarget {
     this.#changed();
   }
 
+  /** It leaves, and a copy of it comes back then. @param {string} id @param {Date} until */
+  async snooze(id, until) {
+    this.#counted(await this.client.snooze([id], until));
+    this.#entries.delete(id);
+    this.#changed();
+  }
+
   /** One more page. */
   async more() {
     this.#take(await this.client.inbox({ limit: PAGE, before: this.#before }));

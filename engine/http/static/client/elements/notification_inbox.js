@@ -7,6 +7,7 @@
 
 import { contentOf, make } from "./content.js";
 import { modelOf } from "./inbox_model.js";
+import { snoozeChoice } from "./snooze.js";
 import { dress } from "./style.js";
 import { fromNow, languageOf, wording, wordsFor } from "./wording.js";
 
@@ -20,6 +21,7 @@ export class NotificationInbox extends Base {
   /** @type {AbortController | null} */ #listening = null;
   /** @type {Set<string>} */ #drawn = new Set();
   #clock = 0;
+  /** @type {string | null} the message for which a time is being chosen */ #choosing = null;
   /** @type {Record<string, any>} */ #parts;
 
   constructor() {
@@ -108,11 +110,17 @@ export class NotificationInbox extends Base {
     };
     const markRead = !read && action("read", words.read, () => this.#model?.read([message.id]));
     const archive = Boolean(this.#model?.canArchive) && action("archive", words.archive, () => this.#model?.archive(message.id));
+    const choose = (/** @type {boolean} */ open) => {
+      if (open) this.#choosing = message.id;
+      else if (this.#choosing === message.id) this.#choosing = null;
+    };
+    const snooze = (/** @type {Date} */ until) => this.#attempt(this.#model?.snooze(message.id, until));
+    const later = Boolean(this.#model?.canArchive) && snoozeChoice(title, words, this.#choosing === message.id, choose, snooze);
     const item = make(
       "li",
       { className: `${read ? "" : "unread"} ${this.#drawn.has(message.id) || !this.#drawn.size ? "" : "fresh"}`.trim(), tabIndex: first ? 0 : -1 },
       contentOf(message, time, { before: !read && make("span", { className: "unseen" }, `${words.unread}: `), tabIndex: -1 }),
-      (markRead || archive) && make("div", { className: "actions" }, markRead, archive),
+      (markRead || archive) && make("div", { className: "actions" }, markRead, archive, later),
     );
     item.part.add("item");
     item.dataset.id = message.id;
@@ -123,7 +131,7 @@ export class NotificationInbox extends Base {
   /** A message was clicked, but not one of its buttons. @param {Event} event @param {import("./inbox_model.js").Message} message */
   #opened(event, message) {
     const onLink = /** @type {Element} */ (event.target).closest("a") !== null;
-    if (/** @type {Element} */ (event.target).closest("button")) return;
+    if (/** @type {Element} */ (event.target).closest("button, details")) return;
     const init = { detail: message, bubbles: true, composed: true, cancelable: true };
     if (!this.dispatchEvent(new CustomEvent("notification-open", init)) && onLink) event.preventDefault();
     this.#attempt(this.#model?.read([message.id]));

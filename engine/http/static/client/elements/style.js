@@ -52,8 +52,10 @@ li { display: grid; gap: 2px; padding: 10px 16px; border-top: 1px solid var(--ow
 li.unread { background: var(--own-fresh); }
 li:focus-visible { outline-offset: -2px; }
 .unread .title { font-weight: 650; }
-.actions { display: flex; gap: 4px; margin-inline-start: -8px; }
-.actions button, .head button, .more { color: var(--own-accent); font-size: .9em; }
+.actions { display: flex; flex-wrap: wrap; gap: 4px; margin-inline-start: -8px; }
+summary { padding: 6px 8px; border-radius: 8px; cursor: pointer; list-style: none; }
+summary::-webkit-details-marker { display: none; }
+.actions summary, .actions button, .head button, .more { color: var(--own-accent); font-size: .9em; }
 .more { display: block; margin: 4px auto 8px; }
 .empty, .problem { margin: 0; padding: 20px 16px; color: var(--own-muted); text-align: center; }
 @media (prefers-reduced-motion: no-preference) { li.fresh { animation: arrive .25s ease-out; } }
