@@ -3,7 +3,7 @@
     in the inbox --a copy is scheduled--> in it, with a timer --the original is archived--> away
     away --the time has come, or `unsnooze` makes it now--> the copy is delivered: unread, with a number of its own
 
-The copy (`engine.features.snooze.core`) is an ordinary delayed message, and the mark an ordinary mark: both are durable before the answer,
+The copy (`engine.features.snooze.copies`) is an ordinary delayed message, and the mark an ordinary mark: both are durable before the answer,
 and neither the schedulers nor the shards know of snoozes. The original is archived last, so a message is never away without a timer.
 
     the edge dies, or storage is away ...       then                        a repeated request
@@ -38,7 +38,7 @@ from engine.core.model.routing import split_key
 from engine.core.wire.records import ALREADY_FIRED, NOT_FOUND, Timer
 from engine.errors import Invalid
 from engine.features.snooze import description
-from engine.features.snooze.core import copy_of, original_of
+from engine.features.snooze.copies import copy_of, original_of
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import Problem
