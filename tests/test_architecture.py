@@ -55,6 +55,7 @@ PACKAGES = (
     "features.history",
     "features.dead_letters",
     "features.event_groups",
+    "features.snooze",
     "routes",
     "actors",
     "client",

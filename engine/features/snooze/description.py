@@ -22,7 +22,15 @@ def paths(config: Config) -> Part:
                 (400, 404, 408, 409, 413, 422, 429, 503),
                 body=json_of("Snooze"),
                 **asked,
-            )
+            ),
+            "get": operation(
+                "snoozed",
+                "receiving",
+                "The messages that are put away, the next to come first.",
+                {200: ("All of them.", json_of("Snoozed"))},
+                (400, 429, 503),
+                **asked,
+            ),
         },
         "/v1/inbox/unsnooze": {
             "post": operation(
@@ -32,16 +40,6 @@ def paths(config: Config) -> Part:
                 {200: ("They come.", json_of("Unsnoozed"))},
                 (400, 408, 413, 422, 429, 503),
                 body=json_of("Unsnooze"),
-                **asked,
-            )
-        },
-        "/v1/inbox/snoozed": {
-            "get": operation(
-                "snoozed",
-                "receiving",
-                "The messages that are put away, the next to come first.",
-                {200: ("All of them.", json_of("Snoozed"))},
-                (400, 429, 503),
                 **asked,
             )
         },
@@ -58,7 +56,7 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
             required=("ids", "until"),
             ids=ids,
             until={
-                "description": "A time to come: milliseconds since the epoch, or RFC 3339 with an offset;"
+                "description": "Milliseconds since the epoch, or RFC 3339 with an offset. A time in the past is now;"
                 f" at most {config.delay_s_max} seconds ahead.",
                 "oneOf": [{"type": "integer", "minimum": 0}, EPOCH_ON],
             },

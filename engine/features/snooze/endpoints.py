@@ -3,8 +3,8 @@
     in the inbox --a copy is scheduled--> in it, with a timer --the original is archived--> away
     away --the time has come, or `unsnooze` makes it now--> the copy is delivered: unread, with a number of its own
 
-The copy (`engine.features.snooze.copies`) is an ordinary delayed message, and the mark an ordinary mark: both are durable before the answer,
-and neither the schedulers nor the shards know of snoozes. The original is archived last, so a message is never away without a timer.
+The copy (`engine.features.snooze.copies`) is an ordinary delayed message, and the mark an ordinary mark. Both are durable before the
+answer, and neither the schedulers nor the shards know of snoozes. The original is archived last: a message is never away without a timer.
 
     the edge dies, or storage is away ...       then                        a repeated request
     before the copy is scheduled                nothing has happened        does it all
@@ -52,7 +52,7 @@ class _Snooze(Struct, forbid_unknown_fields=True, gc=False):
     """The body of POST /v1/inbox/snooze."""
 
     ids: list[str]
-    until: int | str
+    until: int | float | str
 
 
 class _Unsnooze(Struct, forbid_unknown_fields=True, gc=False):
@@ -142,12 +142,15 @@ class Snoozes:
         self._check(asked.ids)
         now_ms = self._gateway.wall_ms()
         try:
-            until_ms, _ = due_of(UNSET, asked.until, self._config, now_ms)
-            if until_ms <= now_ms:
-                raise Invalid("a time to come is needed")
+            until = asked.until
+            if isinstance(until, float):
+                if not until.is_integer():
+                    raise Invalid("whole milliseconds since the epoch, or RFC 3339 text")
+                until = int(until)
+            until_ms, _ = due_of(UNSET, until, self._config, now_ms)
         except Invalid as error:
             raise media_types.unacceptable(Invalid(error.detail, "$.until")) from None
-        return asked.ids, until_ms
+        return asked.ids, max(until_ms, now_ms)
 
     def _check(self, ids: list[str]) -> None:
         try:
@@ -178,13 +181,12 @@ def table(access: Access, snoozes: Snoozes) -> EndpointTable:
         return json_answer(await snoozes.unsnooze(key, await access.body(request)))
 
     async def away(request: Request) -> Response:
-        """`GET /v1/inbox/snoozed?user=`."""
+        """`GET /v1/inbox/snooze?user=`."""
         _, key, _ = access.subscriber(request)
         return json_answer({"snoozed": await snoozes.away(key)})
 
     routes = [
-        route("/v1/inbox/snooze", POST=snooze),
+        route("/v1/inbox/snooze", GET=away, POST=snooze),
         route("/v1/inbox/unsnooze", POST=unsnooze),
-        route("/v1/inbox/snoozed", GET=away),
     ]
     return EndpointTable(routes, description)

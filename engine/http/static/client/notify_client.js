@@ -216,7 +216,7 @@ export class NotifyClient extends EventTarget {
   /**
    * Put messages of the inbox away, on all devices; each comes back then, as a message that `replaces` it. Once more moves the time.
    * @param {string[]} ids
-   * @param {Date | number} until A time to come; as a number, ms since the epoch.
+   * @param {Date | number} until As a number, ms since the epoch.
    * @returns {Promise<any>} `{until, unread, unseen, revision, unknown?}`; `unknown`: ids that the inbox does not list
    */
   snooze(ids, until) {
@@ -237,7 +237,7 @@ export class NotifyClient extends EventTarget {
    * @returns {Promise<any>} `{snoozed: [{id, until, message}]}`
    */
   snoozed() {
-    return this.#ask("GET", "v1/inbox/snoozed");
+    return this.#ask("GET", "v1/inbox/snooze");
   }
 
   /**
