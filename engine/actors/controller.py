@@ -63,6 +63,7 @@ CONTROLLER: Final = "controller"
 FRESH_MS: Final = 400
 """Age of a round beyond which the status starts another one. With the edges' cache of the status, counters are shown within a second."""
 
+_ALL_READY_S: Final = 3.0  # for an upgrade to begin; an edge waits longer for the answer
 _ANSWER_TIMEOUTS: Final = 4  # a round gives up on an answer after this part of the health timeout
 _CAPACITY_S: Final = 2.0  # for Ray to say what the nodes offer
 _DECISIONS_MAX: Final = 20  # of the autoscaler, that the status has
@@ -275,22 +276,35 @@ class Controller:
     async def upgrade(self, by: str = "", proof: bytes = b"") -> dict[str, Any]:
         """Replace every process that runs now by one that runs the code of its node then. Returns and raises as `scale`.
 
+        All actors are asked first: since the last round Ray may have started a process, with the code that was on its node then.
+
         Raises:
-            StorageUnavailable: nothing was begun; or not everybody serves, and the upgrade would wait for that.
+            StorageUnavailable: nothing was begun; or not everybody serves within `_ALL_READY_S`, and the upgrade would wait for that.
         """
         self._lock.check("upgrade", proof)
-        if not self._fleet.ready():
-            raise StorageUnavailable("not all actors are ready")
+        reconciler, fleet = self._running(), self._fleet
+        try:
+            async with asyncio.timeout(_ALL_READY_S):
+                await asyncio.gather(*map(self._ask, list(fleet.watches)))
+                while not fleet.ready() or reconciler.newcomers.unanswered():
+                    await asyncio.sleep(RETRY_S)
+                    await asyncio.gather(*map(self._ask, list(fleet.watches)))
+        except TimeoutError:
+            raise StorageUnavailable("not all actors are ready") from None
         await self._want(by, replacing=self._replacements.everyone(), stopped="")
         return self._scaling()
 
     async def _want(self, by: str, **changes: Any) -> None:
+        reconciler = self._running()
+        given = {name: value for name, value in changes.items() if value is not None}
+        if given.get("shards", reconciler.wanted.shards) != reconciler.wanted.shards:
+            given["sharing"] = "even"
+        await reconciler.want(**given, by=by, at_ms=self._wall_ms())
+
+    def _running(self) -> Reconciler:
         if self._reconciler is None:
             raise StorageUnavailable("the engine is starting")
-        given = {name: value for name, value in changes.items() if value is not None}
-        if given.get("shards", self._reconciler.wanted.shards) != self._reconciler.wanted.shards:
-            given["sharing"] = "even"
-        await self._reconciler.want(**given, by=by, at_ms=self._wall_ms())
+        return self._reconciler
 
     def _scaling(self) -> dict[str, Any]:
         reconciled = {} if self._reconciler is None else self._reconciler.status()

@@ -55,10 +55,18 @@ class Newcomers:
         waiting = fleet.joining.keys() & set(fleet.without_room())
         if any(key[0] == role for key in waiting):
             return missing
-        silent_since_ms = self._clock() - FIRST_ANSWER_MS
-        silent = {key for key, at_ms in fleet.joining.items() if at_ms <= silent_since_ms and not fleet.watches[key].stats}
-        starting = set(self._young()) - waiting - silent
+        starting = set(self._young()) - waiting - self._silent()
         return max(max(fleet.nodes(), 1) - len(starting), 0)
+
+    def _silent(self) -> set[ActorKey]:
+        """Those without a first answer for so long that they most likely have no process."""
+        fleet, since_ms = self._fleet, self._clock() - FIRST_ANSWER_MS
+        return {key for key, at_ms in fleet.joining.items() if at_ms <= since_ms and not fleet.watches[key].stats}
+
+    def unanswered(self) -> set[ActorKey]:
+        """Those that may have a process that the controller does not know yet: the last question was not answered."""
+        fleet = self._fleet
+        return {key for key in fleet.joining if not fleet.watches[key].row()["alive"]} - self._silent()
 
     def _young(self) -> list[ActorKey]:
         long_ago_ms = self._clock() - CLOSE_ROUNDS_MS

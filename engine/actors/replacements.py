@@ -17,6 +17,10 @@ States of an actor here
 
 A guest asks for no place, so it is no demand for Ray's autoscaler; for the time before, `takeover_ms`, the actor was.
 
+A process is named by its start. So before an upgrade is wanted, the controller asks all actors, and waits for those that start: between two
+rounds an actor may have got a process that has the old code and that nobody has heard of. One that starts after its predecessor answered
+has the new code.
+
 An upgrade that makes no progress for `upgrade_step_ms` ends: what has been replaced stays, nothing else is, and the status says what it
 waited for. Ray goes on starting a process that does not become ready. Another upgrade begins anew.
 
@@ -59,7 +63,7 @@ class Replacements:
         self._told: dict[ActorKey, float] = {}  # when they were told to end
 
     def everyone(self) -> dict[str, int]:
-        """`WantedNumbers.replacing` of an upgrade that begins now."""
+        """`WantedNumbers.replacing` of an upgrade that begins now. Ask all actors first: one that is not named here keeps its code."""
         fleet = self._fleet
         running = {name_of(key): fleet.process(key) for key in fleet.watches if fleet.process(key)}
         return {**running, _SELF: int(self._own.stats["started_ms"])}

@@ -703,6 +703,38 @@ async def test_an_upgrade_waits_until_the_last_process_that_it_started_serves(wo
     await upgraded(world)
 
 
+async def test_an_upgrade_replaces_a_process_that_came_since_the_last_round(world: World) -> None:
+    controller = await world.start(shards=2)
+    await all_ready(world)
+    world.actors.actors["scheduler", 0].begin()
+    before = processes(world)
+    await controller.upgrade()
+    await upgraded(world)
+    assert all(pid != before[key] for key, pid in processes(world).items())
+
+
+@pytest.mark.parametrize("starts", [("scheduler", 0), ("edge", 1)], ids=["member", "newcomer"])
+async def test_an_upgrade_replaces_a_process_that_starts_when_it_is_wanted(world: World, starts: ActorKey) -> None:
+    controller = await world.start(shards=2, health_timeout_ms=200)
+    await all_ready(world)
+    world.actors.full = True
+    if starts in world.actors.actors:
+        world.actors.actors[starts].silent = True
+    else:
+        await controller.scale(edges=2)
+        await until(lambda: starts in world.actors.actors)
+    starting = world.actors.actors[starts]
+    world.actors.full = False
+    upgrade = asyncio.ensure_future(controller.upgrade())
+    await until(lambda: controller._fleet.watches[starts]._failed)
+    assert not upgrade.done()
+    starting.begin()
+    before = processes(world)
+    await upgrade
+    await upgraded(world)
+    assert all(pid != before[key] for key, pid in processes(world).items())
+
+
 async def test_an_upgrade_is_continued_by_the_successor_of_a_controller_that_dies(world: World) -> None:
     controller = await world.start(shards=3)
     await all_ready(world)
