@@ -282,13 +282,13 @@ class Controller:
             StorageUnavailable: nothing was begun; or not everybody serves within `_ALL_READY_S`, and the upgrade would wait for that.
         """
         self._lock.check("upgrade", proof)
-        reconciler, fleet = self._running(), self._fleet
+        newcomers = self._running().newcomers
         try:
             async with asyncio.timeout(_ALL_READY_S):
-                await asyncio.gather(*map(self._ask, list(fleet.watches)))
-                while not fleet.ready() or reconciler.newcomers.unanswered():
+                await self._ask_actors()
+                while not self._fleet.ready() or newcomers.unanswered():
                     await asyncio.sleep(RETRY_S)
-                    await asyncio.gather(*map(self._ask, list(fleet.watches)))
+                    await self._ask_actors()
         except TimeoutError:
             raise StorageUnavailable("not all actors are ready") from None
         await self._want(by, replacing=self._replacements.everyone(), stopped="")
@@ -451,7 +451,7 @@ class Controller:
 
     async def _ask_all(self) -> None:
         fleet = self._fleet
-        await asyncio.gather(self._ask_redis(), self._ask_nodes(), self._find_strays(), *map(self._ask, list(fleet.watches)))
+        await asyncio.gather(self._ask_redis(), self._ask_nodes(), self._find_strays(), self._ask_actors())
         now_ms = self._context.monotonic_ms()
         if not self._redis["alive"]:
             fleet.excuse()
@@ -531,6 +531,9 @@ class Controller:
             for key in existing - self._fleet.watches.keys():
                 log.warning("nobody looked after %s-%d", *key)
                 self._fleet.add(key, joining=True)
+
+    async def _ask_actors(self) -> None:
+        await asyncio.gather(*map(self._ask, list(self._fleet.watches)))
 
     async def _ask(self, key: ActorKey) -> None:
         fleet = self._fleet

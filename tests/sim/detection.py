@@ -93,6 +93,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "a_mark_is_not_replayed": (42, 95, 122),
     "counts_of_broadcasts_are_not_sent": (2, 11, 19),
     "the_successor_of_a_controller_forgets_an_upgrade": (10,),
+    "an_upgrade_names_the_processes_of_the_last_round": (447, 653, 738),
     "a_process_is_told_to_end_again_and_again": (29, 91),
     "a_shard_is_never_emptied_for_its_successor": (6,),
 }

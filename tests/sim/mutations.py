@@ -57,6 +57,7 @@ from engine.core.shard.slot_release import SlotRelease
 from engine.core.wire import link
 from engine.core.wire.link import Caller
 from engine.core.wire.records import OVERLOADED, UNAVAILABLE, GapRange
+from engine.errors import StorageUnavailable
 from engine.gateway.gateway import Gateway
 from engine.gateway.shard_client import ShardClient
 from engine.publish import results
@@ -902,6 +903,16 @@ def the_successor_of_a_controller_forgets_an_upgrade() -> Any:
         return slots, replace(wanted, replacing={}, at_ms=wanted.at_ms + 1)
 
     return patched(Controller, "_numbers", numbers)
+
+
+@mutation
+def an_upgrade_names_the_processes_of_the_last_round() -> Any:
+    async def upgrade(self: Controller, by: str = "") -> None:
+        if not self._fleet.ready():
+            raise StorageUnavailable("not all actors are ready")
+        await self._want(by, replacing=self._replacements.everyone(), stopped="")
+
+    return patched(Controller, "upgrade", upgrade)
 
 
 @mutation

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -209,7 +209,7 @@ class World:
             self._pace["upgrade"] = Random(f"{options.seed}:upgrades").choice(UPGRADES_PER_S)
             config = replace(config, drain_spread_ms=300) if self._pace["upgrade"] else config
         self._has_hosts = layout.has_controller
-        self._to_go: dict[str, int] = {}  # of the last upgrade: when the processes started that are to be replaced
+        self._to_go: Mapping[str, int] = {}  # when the processes started that ran when the last upgrade was wanted
         self._doomed: Counter[str] = Counter()  # by name: how many of its next incarnations die young
         self._settles = bool(self._pace.get("scale-shards") or self._pace.get("upgrade"))
         spare_slots = SPARE_SLOTS if self._settles else 0
@@ -526,13 +526,14 @@ class World:
         self.faults.happens("upgrade", "every process is to be replaced")
         process, controller = self.cluster.network.routes[CONTROLLER]
         if process.state == "running":
+            running = {name: actor._started_ms for name, (_, actor) in self.cluster.network.routes.items()}
             upgrading = process.context.run(self.loop.create_task, controller.upgrade())
-            upgrading.add_done_callback(partial(self._upgrade_begun, controller), context=self.loop.outside)
+            upgrading.add_done_callback(partial(self._upgrade_begun, running), context=self.loop.outside)
 
-    def _upgrade_begun(self, controller: Any, upgrading: asyncio.Task[Any]) -> None:
+    def _upgrade_begun(self, running: Mapping[str, int], upgrading: asyncio.Task[Any]) -> None:
         self._scaling_begun("upgrade", upgrading)
         if not upgrading.cancelled() and upgrading.exception() is None:
-            self._to_go = dict(controller._reconciler.wanted.replacing)
+            self._to_go = running
 
     def _ask_controller(self, fault: str, **numbers: int) -> None:
         """Ask the controller for other numbers. It may die before it has them in storage."""
