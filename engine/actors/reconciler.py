@@ -69,7 +69,7 @@ from engine.actors.spare_wait import SpareWait
 from engine.config import Config
 from engine.core.controller.slot_moves import Move, away_moves, even_moves, load_moves, next_sets, slots_in
 from engine.core.controller.wanted import WantedNumbers
-from engine.core.model.formats import FORMATS, UPGRADES
+from engine.core.model.formats import FIRST, FORMATS
 from engine.core.model.routing import SLOTS, RoutingTable, server_of
 from engine.errors import StorageUnavailable
 from engine.store.slot_map import read_routing_table, swap_slot_map
@@ -242,7 +242,7 @@ class Reconciler:
             "leaving": [f"{role}-{index}" for role, index in sorted(fleet.leaving)],
             "upgrading": self._replacements.left(wanted),
             "stopped": wanted.stopped,
-            "formats": UPGRADES if slots is None else slots.formats,
+            "formats": FIRST if slots is None else slots.formats,
             "draining": [name_of(key) for key in self._replacements.on_draining_nodes()],
         }
 
@@ -494,7 +494,7 @@ class Reconciler:
         slots, fleet = self._slots, self._fleet
         if slots is None or slots.formats >= FORMATS or not fleet.ready() or fleet.joining or fleet.leaving:
             return
-        read_by_all = min((watch.stats.get("formats", UPGRADES) for watch in fleet.watches.values()), default=FORMATS)
+        read_by_all = min((watch.stats.get("formats", FIRST) for watch in fleet.watches.values()), default=FORMATS)
         formats = min(read_by_all, FORMATS)
         if formats > slots.formats:
             log.info("every process reads formats %d: they are written from now on", formats)

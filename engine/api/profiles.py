@@ -115,7 +115,7 @@ class Preferences:
             raise media_types.unacceptable(error) from None
 
     def _offered(self) -> int:
-        return ANY_CHOICE if self._config.inbox_max and self._shard_client.offers_inbox else ANY_CHOICE & ~(1 << INBOX)
+        return ANY_CHOICE if self._config.inbox_max else ANY_CHOICE & ~(1 << INBOX)
 
     def _shown(self, key: str, answer: ProfileIs) -> dict[str, Any]:
         rules = self._rule_book.in_use()

@@ -14,9 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from engine.config import Config
-from engine.core.model.category import INBOX
 from engine.core.model.constants import HIGH, LOW, NORMAL
-from engine.core.model.formats import ID_BUCKETS
 from engine.core.model.routing import partition_of_timer, split_key
 from engine.core.model.trace_context import sampled_trace_id
 from engine.core.policy.preferences import PreferencesPatch
@@ -29,7 +27,7 @@ from engine.gateway.pending_calls import PendingCall, PendingCalls
 from engine.gateway.ports import EdgeContext
 from engine.http.problems import over_quota, whole_seconds
 from engine.publish.broadcasts import BroadcastPublisher
-from engine.publish.drafts import Draft, leave_out_inbox
+from engine.publish.drafts import Draft
 from engine.publish.results import (
     PUT_OFF,
     ItemResult,
@@ -83,8 +81,6 @@ class ShardClient:
             Problem: at least one draft was not accepted, or not in time (see `engine.publish.results`).
         """
         started_ms = self._clock()
-        if not self.offers_inbox:
-            leave_out_inbox(drafts)
         to_log = [place for place, draft in enumerate(drafts) if draft.topic is not None and not draft.due_ms]
         if not to_log:  # nearly always
             call = self._begin_post(drafts)
@@ -169,7 +165,6 @@ class ShardClient:
 
     async def refuse(self, key: str, ids: list[str], reason: str) -> None:
         """Refuse messages without a connection; on return they are in the dead-letter stream, or were settled before."""
-        self._require(wire.Refuse)
         await self._ask(lambda ref: wire.Refuse(ref, key, ids, reason), HIGH)
 
     async def probe(self, key: str, client: str, seq: int) -> wire.Probed:
@@ -184,25 +179,13 @@ class ShardClient:
 
     async def set_profile(self, key: str, profile: Profile | None, *, keep_categories: bool = False) -> wire.ProfileIs:
         """Store a user's profile, None to remove it; durable with the answer. `keep_categories` as in `SetProfile`."""
-        if profile is not None and (profile.categories or profile.on_types or profile.inbox_types):
-            self._require(wire.ChangeProfile)  # a shard of an earlier version would store it without these
-            if profile.inbox_types or INBOX in profile.categories.values():
-                self._require_formats(ID_BUCKETS)
         answer, _ = await self._ask(lambda ref: wire.SetProfile(ref, key, profile, keep_categories))
         return answer  # type: ignore[no-any-return]  # a SetProfile is answered by a ProfileIs
 
     async def change_profile(self, key: str, patch: PreferencesPatch) -> wire.ProfileIs:
         """Change what a user has chosen; durable with the answer, which is OVERLOADED when it would be too much."""
-        self._require(wire.ChangeProfile)
-        if INBOX in patch.categories.values() or INBOX in patch.types.values():
-            self._require_formats(ID_BUCKETS)
         answer, _ = await self._ask(lambda ref: wire.ChangeProfile(ref, key, patch, self._config.profile_entries_max))
         return answer  # type: ignore[no-any-return]  # a ChangeProfile is answered by a ProfileIs
-
-    @property
-    def offers_inbox(self) -> bool:
-        """Whether every process knows the choice `inbox`."""
-        return self._formats() >= ID_BUCKETS
 
     async def get_profile(self, key: str) -> wire.ProfileIs:
         """A user's profile, and when they were last active."""
@@ -216,20 +199,16 @@ class ShardClient:
 
     async def read_user(self, key: str) -> wire.UserIs:
         """What an operator may see of a user: connections, counts, decisions."""
-        self._require(wire.ReadUser)
         answer, _ = await self._ask(lambda ref: wire.ReadUser(ref, key), LOW)
         return answer  # type: ignore[no-any-return]  # a ReadUser is answered by a UserIs
 
     async def read_backlog(self, key: str, limit: int, bytes_max: int, *, unread: bool = False) -> wire.BacklogIs:
         """The newest pending messages of a user, at most `limit`, of about `bytes_max` bytes; `unread`: and unread ones of the inbox."""
-        self._require(wire.ReadBacklog)
         answer, _ = await self._ask(lambda ref: wire.ReadBacklog(ref, key, limit, bytes_max, unread), LOW)
         return answer  # type: ignore[no-any-return]  # a ReadBacklog is answered by a BacklogIs
 
     async def explain(self, drafts: Sequence[Draft]) -> list[wire.Explained]:
         """Return what the shards would decide about these drafts for users, in their order; nothing is stored."""
-        if not self.offers_inbox:
-            leave_out_inbox(drafts)
         call = self._calls.begin(len(drafts), lambda base: explain_records(drafts, base), (NORMAL,) * len(drafts))
         await call.done
         for answer in call.answers:
@@ -250,20 +229,16 @@ class ShardClient:
 
     async def read_inbox(self, key: str, before: int, limit: int, view: int) -> wire.InboxIs:
         """Messages of a user's inbox, the newest first, see `ReadInbox`."""
-        self._require(wire.ReadInbox)
         answer, _ = await self._ask(lambda ref: wire.ReadInbox(ref, key, before, limit, view))
         return answer  # type: ignore[no-any-return]  # a ReadInbox is answered by an InboxIs
 
     async def mark_inbox(self, key: str, mark: int, on: bool, seqs: list[int], ids: list[str], upto: int) -> wire.InboxMarked:
         """Mark messages of a user's inbox, see `MarkInbox`; durable with the answer."""
-        self._require(wire.MarkInbox)
         answer, _ = await self._ask(lambda ref: wire.MarkInbox(ref, key, mark, on, seqs, ids, upto))
         return answer  # type: ignore[no-any-return]  # a MarkInbox is answered by an InboxMarked
 
     async def schedule(self, timer: wire.Timer) -> wire.TimerAnswer:
         """Arm a timer under its scheduled id, if there never was one."""
-        if not self.offers_inbox:
-            leave_out_inbox([timer])
         answer, _ = await self._ask(lambda ref: wire.Schedule(ref, False, timer))
         if answer.status == wire.SCHEDULED and not answer.timers:
             self.record(timer.key, "scheduled", timer.envelope.id, until_ms=timer.due_ms, timer=timer.sid)
@@ -314,19 +289,17 @@ class ShardClient:
         answer, _ = await self._ask(build, HIGH)
         return answer  # type: ignore[no-any-return]  # a timer request is answered by a TimerAnswer
 
-    def _require(self, kind: type[Struct]) -> None:
-        """Raises Unavailable while shards of an earlier version may run, which do not read this request."""
-        self._require_formats(wire.NEWER[kind])
-
-    def _require_formats(self, formats: int) -> None:
-        if formats > self._formats():
-            raise Unavailable(wire.UPGRADING, wire.UPGRADING_RETRY_MS)
-
     async def _ask(self, build: Callable[[int], Struct], priority: int = NORMAL) -> tuple[Any, PendingCall]:
-        call = self._calls.begin(1, lambda ref: [build(ref)], (priority,))
+        call = self._calls.begin(1, lambda ref: [self._readable(build(ref))], (priority,))
         await call.done
         _raise_unless_answered(call.answers[0])
         return call.answers[0], call
+
+    def _readable(self, record: Struct) -> Struct:
+        """Raises Unavailable while a process of an earlier version may run that does not read this request."""
+        if wire.NEWER.get(type(record), 0) > self._formats():
+            raise Unavailable(wire.UPGRADING, wire.UPGRADING_RETRY_MS)
+        return record
 
 
 def _raise_unless_answered(answer: Any) -> None:

@@ -25,7 +25,7 @@ from engine.auth.tokens import Principal
 from engine.config import Config
 from engine.core.mailbox.broadcast_log import EVERYONE
 from engine.core.model.action import Action
-from engine.core.model.category import Category, PolicyTerms, known_before_inbox, without_inbox
+from engine.core.model.category import Category, PolicyTerms
 from engine.core.model.constants import LOW, NORMAL, PRIORITIES, TS_MS_MAX
 from engine.core.model.envelope import Envelope, Merge
 from engine.core.model.members import COPIED, LINK
@@ -36,7 +36,6 @@ from engine.core.model.routing import audience_key, mailbox_key, split_key
 from engine.core.model.trace_context import traced_body
 from engine.core.policy.conditions import Conditions
 from engine.core.policy.contact_policy import CATEGORIES
-from engine.core.wire.records import Timer
 from engine.errors import Invalid
 from engine.http.problems import Problem, content_too_large, too_large, unprocessable
 from engine.publish import media_types
@@ -75,15 +74,6 @@ class Draft(Struct, gc=False):
 
 class TooLarge(Invalid):
     """A field is within its type and beyond its size: 413 where it is the request's only item."""
-
-
-def leave_out_inbox(drafts: Sequence[Draft | Timer]) -> None:
-    """Make these readable for versions that do not know the choice `inbox` (`engine.core.model.category.without_inbox`)."""
-    for draft in drafts:
-        terms = draft.envelope.policy_terms
-        if terms is not None and not known_before_inbox(terms.limits):
-            terms = msgspec.structs.replace(terms, limits=without_inbox(terms.limits))
-            draft.envelope = msgspec.structs.replace(draft.envelope, policy_terms=terms)
 
 
 def parse_drafts(

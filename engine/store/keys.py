@@ -10,12 +10,6 @@ from zlib import crc32
 
 from engine.core.model.routing import SLOTS, slot_of
 
-COUNTED: Final = ""
-"""Field of `held_key`, no mailbox key: users and bytes of the slot are counted for their tenants."""
-
-LOOKS_COMPLETE: Final = ""
-"""Member of `looks_key`, no mailbox key: pages of versions that had no such index were added to it."""
-
 EPOCH_FIELD: Final = "epoch"
 """Field of `meta_key()` with the data epoch: first half of every cursor."""
 
@@ -108,7 +102,7 @@ def windows_key(slot: int) -> str:
 
 
 def looks_key(slot: int) -> str:
-    """Sorted set: mailbox keys whose page the sweep is to look at, scored by when, ms; `LOOKS_COMPLETE`, scored +inf."""
+    """Sorted set: mailbox keys whose page the sweep is to look at, scored by when, ms."""
     return f"{{s{slot}}}looks"
 
 
@@ -118,7 +112,7 @@ def floor_key(slot: int) -> str:
 
 
 def held_key(slot: int) -> str:
-    """Hash: mailbox key -> bytes of its offline stream as of its last checkpoint, where it has any; `COUNTED` once the slot is counted."""
+    """Hash: mailbox key -> bytes of its offline stream as of its last checkpoint, where it has any."""
     return f"{{s{slot}}}held"
 
 

@@ -18,13 +18,12 @@ from engine.core.journal.stored_formats import decode_page, decode_stored
 from engine.core.shard.mailbox_store import Overdue, StreamRead, Swept
 from engine.core.wire.records import UNREADABLE
 from engine.errors import StorageUnavailable
-from engine.store.keys import LOOKS_COMPLETE, looks_key, offline_key, page_key
+from engine.store.keys import looks_key, offline_key, page_key
 from engine.store.loss_detector import LossDetector
 
 log = logging.getLogger(__name__)
 
 _SWEEP_ENTRIES = 100
-_SCAN_COUNT = 500
 
 _REPLY_BYTES = 8 << 20
 """Of one read, about: some 20 ms in which the shard does nothing else. Ranges are read fewer at once when it is exceeded."""
@@ -101,8 +100,6 @@ class OfflineStreams:
                         page = None  # reported and quarantined when the mailbox is loaded
                     if page is None:
                         await self._client.zrem(looks_key(slot), field)
-                    elif looks_at(page) > now_ms:  # written by a version that counted otherwise
-                        await self._client.zadd(looks_key(slot), {field: looks_at(page)})
                     elif page.inbox is not None and self._inbox_limits is not None and looks_at(page):
                         swept.append(await self._look_at_inbox(field.decode(), page, self._inbox_limits, now_ms))
                     else:
@@ -124,42 +121,6 @@ class OfflineStreams:
                 due[slot] = fields[:pages_max]
                 pages_max -= len(due[slot])
         return due
-
-    async def index(self, slots: Sequence[int], look_ms: int) -> None:
-        """Add the pages of versions without the index of due times to it, once: they are looked at when they expire, or at `look_ms`.
-
-        Raises StorageUnavailable.
-        """
-        try:
-            pipeline = self._client.pipeline(transaction=False)
-            for slot in slots:
-                pipeline.zscore(looks_key(slot), LOOKS_COMPLETE)
-                pipeline.hlen(page_key(slot))
-            replies = await pipeline.execute()
-            for slot, complete, count in zip(slots, replies[::2], replies[1::2], strict=True):
-                if complete is None:
-                    if count:
-                        await self._index(slot, look_ms)
-                    pipeline.zadd(looks_key(slot), {LOOKS_COMPLETE: float("inf")})
-            await pipeline.execute()
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"index of pages: {error}") from error
-
-    async def _index(self, slot: int, look_ms: int) -> None:
-        cursor = 0
-        while True:
-            found: Any = await self._client.hscan(page_key(slot), cursor, count=_SCAN_COUNT)
-            cursor, pages = found
-            looks: Any = {}
-            for field, blob in pages.items():
-                try:
-                    looks[field] = decode_page(blob).oldest_expires_ms or look_ms
-                except UNREADABLE:
-                    continue
-            if looks:
-                await self._client.zadd(looks_key(slot), looks, nx=True)
-            if not cursor:
-                return
 
     async def _look_at_inbox(self, key: str, page: MailboxPage, limits: InboxLimits, now_ms: int) -> Swept:
         """Find the entries of a stream that are over. The shard decides, since it knows what is pending and pinned now."""

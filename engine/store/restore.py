@@ -42,5 +42,5 @@ async def restore_storage(
     await journal.take_over(core.slot_map.slots_of(core.index))
     await restore_slot_map(client, slot_map)
     await replace_data_epoch(client, core.data_epoch, now_s)
-    for number, payload in enumerate(payloads(core.mailboxes.values(), entry_bytes_max, slot_map.formats), 1):
+    for number, payload in enumerate(payloads(core.mailboxes.values(), entry_bytes_max), 1):
         await journal.append(Group(number, payload, [], [], [], [], [], []))

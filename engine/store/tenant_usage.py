@@ -12,21 +12,14 @@ from typing import Any, Final, Literal
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
-from engine.core.model.routing import partition_of_slot
 from engine.errors import StorageUnavailable
-from engine.store.keys import COUNTED, held_key, offline_prefix, page_key, subscribers_prefix, tenants_key, timer_unpaged_key
-from engine.store.lua import Script
+from engine.store.keys import subscribers_prefix, tenants_key
 
 Figure = Literal["users", "stored_bytes", "topics", "signal_names"]
 
 FIGURES: Final[tuple[Figure, ...]] = ("users", "stored_bytes", "topics", "signal_names")
 """`users`: who have a page or timers; `stored_bytes`: of their pages, offline streams and timers; `topics`: different ones that users are
 subscribed to; `signal_names`: names of counter signals."""
-
-_COUNT = Script("slot_count")
-
-_PAGES: Final = 2000
-"""Pages counted in one round trip, about: some 10 ms of Redis. A slot is counted in one step."""
 
 
 def _total(figure: Figure, counts: Sequence[int]) -> int:
@@ -38,8 +31,7 @@ class TenantUsage:
     """The figures of all tenants.
 
     Args:
-        client: of the server whose slots `count_slots` counts.
-        others: of the other servers of the data, when figures are to be read.
+        client, others: of all servers of the data.
     """
 
     def __init__(self, client: redis.Redis, *others: redis.Redis) -> None:
@@ -106,27 +98,3 @@ class TenantUsage:
                 raise StorageUnavailable(f"topics of a tenant: {error}") from error
             known.update(topic for topic, count in zip(topics, counts, strict=True) if count is not None)
         return known
-
-    async def count_slots(self, slots: Sequence[int]) -> None:
-        """Count users and bytes of the slots that no version before has counted. Idempotent. Raises StorageUnavailable."""
-        try:
-            pipeline = self._client.pipeline(transaction=False)
-            for slot in slots:
-                pipeline.hexists(held_key(slot), COUNTED)
-                pipeline.hlen(page_key(slot))
-            replies = await pipeline.execute()
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"figures of tenants: {error}") from error
-        calls: list[tuple[list[str], list[str]]] = []
-        pages = 0
-        for slot, counted, count in zip(slots, replies[::2], replies[1::2], strict=True):
-            if counted:
-                continue
-            keys = [page_key(slot), held_key(slot), tenants_key("users"), tenants_key("stored_bytes")]
-            keys.append(timer_unpaged_key(partition_of_slot(slot)))
-            calls.append((keys, [offline_prefix(slot)]))
-            pages += count
-            if pages >= _PAGES:
-                await _COUNT.run_many(self._client, calls)
-                calls, pages = [], 0
-        await _COUNT.run_many(self._client, calls)

@@ -138,9 +138,6 @@ for each of 250 timers, and Redis nothing that shows."""
 _REDIRECTS_MAX: Final = 3
 """Runs of the script for an id that names another timer: one, unless that id ends and is stored anew in the same moment."""
 
-_COUNTED_TIMERS: Final = 200
-"""Timers of an older version that are read, or users that are counted, in one round trip."""
-
 
 class _TurnEntry:
     """One request during a turn."""

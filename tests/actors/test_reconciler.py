@@ -23,7 +23,7 @@ from engine.actors.fleet import ActorKey
 from engine.config import Config
 from engine.core.controller.health import START_GRACE_FACTOR
 from engine.core.controller.wanted import WantedNumbers
-from engine.core.model.formats import FORMATS, UPGRADES
+from engine.core.model.formats import FORMATS
 from engine.core.model.routing import NOBODY, SLOTS, SlotMap
 from engine.errors import ConfigError, StorageUnavailable
 from engine.store.keys import CONTROLLER_FIELD, WANTED_FIELD, meta_key
@@ -638,21 +638,21 @@ async def test_newer_formats_are_written_once_every_process_reads_them_and_not_w
     controller = await world.start(shards=2)
     await all_ready(world)
     slots = await world.slots()
-    world.actors.formats = UPGRADES
+    world.actors.formats = FORMATS - 1
     for actor in world.actors.actors.values():
-        actor.formats = UPGRADES
-    assert await swap_slot_map(world.redis, msgspec.structs.replace(slots, version=slots.version + 1, formats=UPGRADES))
-    await world.when(lambda scaling: scaling["formats"] == UPGRADES)
+        actor.formats = FORMATS - 1
+    assert await swap_slot_map(world.redis, msgspec.structs.replace(slots, version=slots.version + 1, formats=FORMATS - 1))
+    await world.when(lambda scaling: scaling["formats"] == FORMATS - 1)
     last, *others = world.actors.actors.values()
     for actor in others:
         actor.formats = FORMATS
     await controller.scale(edges=2)
     await world.settled()
-    assert (await world.slots()).formats == UPGRADES, "one of them reads no more"
+    assert (await world.slots()).formats == FORMATS - 1, "one of them reads no more"
     last.ready, last.formats, world.actors.actors["edge", 1].formats = False, FORMATS, FORMATS
     await world.when(lambda _: not controller._fleet.ready())
     await controller.scale(schedulers=2)
-    assert (await world.slots()).formats == UPGRADES, "one of them may be about to be replaced by an older one"
+    assert (await world.slots()).formats == FORMATS - 1, "one of them may be about to be replaced by an older one"
     last.ready, world.actors.formats = True, FORMATS
     for actor in world.actors.actors.values():
         actor.formats = FORMATS
@@ -665,8 +665,8 @@ async def test_formats_that_only_one_server_has_when_the_controller_dies_are_giv
     await all_ready(two_servers)
     for client in two_servers.actors.clients[1:]:
         slots = await require_slot_map(client)
-        assert await swap_slot_map(client, msgspec.structs.replace(slots, version=slots.version + 1, formats=UPGRADES))
-    await two_servers.when(lambda scaling: scaling["formats"] == UPGRADES)
+        assert await swap_slot_map(client, msgspec.structs.replace(slots, version=slots.version + 1, formats=FORMATS - 1))
+    await two_servers.when(lambda scaling: scaling["formats"] == FORMATS - 1)
     await two_servers.crash()
     await two_servers.start(shards=2, schedulers=2)
     await two_servers.when(lambda scaling: scaling["formats"] == FORMATS)

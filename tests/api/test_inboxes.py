@@ -6,11 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
 
-from engine.core.model.formats import UPGRADES
-from engine.core.model.routing import spread
 from engine.core.wire import records as wire
 from tests.support.edge_world import EdgeWorld, edge_world
 
@@ -126,18 +123,6 @@ async def test_a_query_that_cannot_be_meant_is_refused_with_the_name_of_the_para
 async def test_a_mark_that_cannot_be_meant_is_refused(world: EdgeWorld, mark: str, body: Any, status: int) -> None:
     assert (await call(world, "POST", f"/{mark}", json=body)).status_code == status
     assert world.shard.of(wire.MarkInbox) == []
-
-
-async def test_while_a_shard_may_be_of_an_older_version_it_is_asked_for_nothing_that_it_does_not_read(world: EdgeWorld) -> None:
-    world.gateway.set_slots(msgspec.structs.replace(spread(1, version=2), formats=UPGRADES))
-    for method, path, body in (("GET", "", None), ("POST", "/read", {"all": True})):
-        answer = await call(world, method, path, json=body)
-        assert answer.status_code == 503
-        assert int(answer.headers["retry-after"]) >= 5
-        assert "upgrade" in answer.json()["detail"]
-    assert world.shard.of(wire.ReadInbox) == world.shard.of(wire.MarkInbox) == []
-    world.gateway.set_slots(spread(1, version=3))
-    assert (await call(world, "GET")).status_code == 200
 
 
 async def test_an_engine_without_inboxes_says_so_and_one_whose_storage_is_away_too(world: EdgeWorld) -> None:

@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
 
 from engine.core.model.category import OFF
-from engine.core.model.formats import INBOXES, UPGRADES
-from engine.core.model.routing import spread
 from engine.core.policy.profile import Profile
 from engine.core.policy.quiet_hours import QuietHours
 from engine.core.wire import records as wire
@@ -220,28 +217,3 @@ async def test_an_application_that_knows_no_choices_leaves_them_when_it_sets_a_p
     assert answer.json() == {**NOTHING, "categories": {"touch": "off"}, "on": {"types": ["a"]}}
     assert chosen.shard.profiles["default:u1"] == Profile(categories={"touch": OFF}, on_types=("a",))
     assert (await call(chosen, "PUT", json={"categories": {}})).json() == NOTHING
-
-
-async def test_while_versions_without_the_choice_of_the_inbox_may_run_it_is_not_offered(chosen: EdgeWorld) -> None:
-    chosen.gateway.set_slots(msgspec.structs.replace(spread(1, version=2), formats=INBOXES))
-    for answer in (
-        await ask(chosen, "PATCH", json={"categories": {"news": "inbox"}}),
-        await ask(chosen, "PATCH", json={"types": {"a.*": "inbox"}}),
-        await call(chosen, "PUT", json={"categories": {"news": "inbox"}}),
-        await call(chosen, "PUT", json={"inbox": {"types": ["a"]}}),
-    ):
-        assert (answer.status_code, "an upgrade is under way" in answer.text) == (503, True)
-    assert (await ask(chosen, "GET")).json()["available"]["news"]["may"] == ["on", "digest", "off"]
-    assert (await ask(chosen, "PATCH", json={"categories": {"news": "off"}})).status_code == 200
-
-
-async def test_while_shards_of_the_version_before_may_run_choices_are_put_off_and_profiles_are_not(chosen: EdgeWorld) -> None:
-    chosen.gateway.set_slots(msgspec.structs.replace(spread(1, version=2), formats=UPGRADES))
-    for answer in (
-        await ask(chosen, "PATCH", json={"zone": "UTC"}),
-        await call(chosen, "PUT", json={"categories": {"news": "on"}}),
-        await call(chosen, "PUT", json={"on": {"types": ["a"]}}),
-    ):
-        assert (answer.status_code, "an upgrade is under way" in answer.text) == (503, True)
-    assert (await ask(chosen, "GET")).status_code == 200
-    assert (await call(chosen, "PUT", json={"level": "vip"})).status_code == 200

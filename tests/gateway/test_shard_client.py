@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine.core.model.category import INBOX
-from engine.core.model.formats import FORMATS, INBOXES
+from engine.core.model.formats import FORMATS
 from engine.core.model.routing import mailbox_key, spread
 from engine.core.wire import records as wire
 from tests.support.edge_world import EdgeWorld, edge_world, frame_of
@@ -114,31 +112,14 @@ async def test_what_a_shard_refuses_under_load_is_a_429_with_the_time_it_names(w
         assert (await frame_of(socket, "error"))["code"] == "overloaded"
 
 
-class OldCategory(msgspec.Struct, array_like=True):
-    """The last two members of `Category` as versions without the choice `inbox` decode them."""
-
-    before: tuple[int, int, int, bool, bool, int, int, int]
-    user_may: Annotated[int, msgspec.Meta(ge=0, le=7)]
-    default: Annotated[int, msgspec.Meta(ge=0, le=2)]
-
-
-def old_limits(record: wire.Post) -> OldCategory:
-    """The limits of a message's category as such a version reads them."""
-    envelope = msgspec.msgpack.decode(msgspec.msgpack.encode(record.envelope))
-    *before, user_may, default = envelope[-1][1]
-    return msgspec.convert([before, user_may, default], OldCategory)
-
-
-async def test_while_versions_without_the_choice_of_the_inbox_may_run_they_can_read_the_terms_of_messages(tmp_path: Path) -> None:
-    (tmp_path / "rules.toml").write_text('[category.news]\ndefault = "inbox"\n[category.few]\ncap = 1\n[inbox]\n"kept.*" = "1d"\n')
-    items = [item("u", category="news"), item("u", category="few"), item("u", type="kept.x")]
-    async with edge_world(rules_path=str(tmp_path / "rules.toml")) as world, world.http("p") as client:
-        slots = spread(1)
-        for number, formats in enumerate((INBOXES, FORMATS), 2):
-            world.gateway.set_slots(msgspec.structs.replace(slots, version=number, formats=formats))
-            assert (await client.post("/v1/notifications", json=items)).status_code == 202
-        posts = world.shard.of(wire.Post)
-    older, newer = posts[: len(items)], posts[len(items) :]
-    assert [(old_limits(post).user_may, old_limits(post).default) for post in older] == [(7, 0)] * len(items)
-    assert [post.envelope.policy_terms.limits.user_may for post in newer] == [15] * len(items)
-    assert newer[0].envelope.policy_terms.limits.default == INBOX
+async def test_requests_of_newer_formats_wait_for_the_upgrade(world: EdgeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "NEWER", {wire.GetProfile: FORMATS + 1})
+    user = user_of(0)
+    async with world.http(user) as client:
+        refused = await client.get(f"/v1/users/{user}/profile")
+        assert (refused.status_code, "upgrade" in refused.json()["detail"]) == (503, True)
+        assert int(refused.headers["retry-after"]) >= 5
+        assert world.shards[0].of(wire.GetProfile) == []
+        assert (await client.get(f"/v1/users/{user}/messages/m1")).status_code != 503, "what every version reads is sent"
+        world.gateway.set_slots(msgspec.structs.replace(spread(2, version=3), formats=FORMATS + 1))
+        assert (await client.get(f"/v1/users/{user}/profile")).status_code == 200

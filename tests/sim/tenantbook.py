@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from engine.core.journal.stored_formats import decode_page, decode_timer
 from engine.core.model.routing import TIMER_PARTITIONS, partition_of, slot_of, split_key, topic_of
 from engine.store.keys import (
-    COUNTED,
     held_key,
     page_key,
     subscribers_prefix,
@@ -22,8 +21,8 @@ from tests.sim.known import Violation
 from tests.sim.redis import MiniRedis
 
 
-def check_tenants(server: MiniRedis, keys: Iterable[str], *, counted: bool = False) -> None:
-    """Compare the figures with what these users have, all that there are. `counted`: every slot of theirs, and every partition, must be.
+def check_tenants(server: MiniRedis, keys: Iterable[str]) -> None:
+    """Compare the figures with what these users have, all that there are.
 
     Raises:
         Violation: a figure is wrong.
@@ -42,13 +41,9 @@ def check_tenants(server: MiniRedis, keys: Iterable[str], *, counted: bool = Fal
         of_tenant = subscribers.setdefault(tenant, {})
         for topic in filter(None, topics.split(b"\n")):
             of_tenant[topic] = of_tenant.get(topic, 0) + 1
-        if not server.cmd_hexists(held, COUNTED.encode()):
-            if counted:
-                raise Violation(f"the slot of {key} was never counted", key)
-            continue
         users[tenant] = users.get(tenant, 0) + (page is not None)
         stored[tenant] = stored.get(tenant, 0) + len(page or b"") + int(server.cmd_hget(held, name) or 0)
-    for key, timer_bytes in _check_partitions(server, counted=counted).items():
+    for key, timer_bytes in _check_partitions(server).items():
         tenant = split_key(key)[0]
         stored[tenant] = stored.get(tenant, 0) + timer_bytes
         users[tenant] = users.get(tenant, 0) + _check_unpaged(server, key)
@@ -69,7 +64,7 @@ def check_tenants(server: MiniRedis, keys: Iterable[str], *, counted: bool = Fal
                 raise Violation(f"{tenant} has {amount} {figure} in storage, and {score!r} are counted")
 
 
-def _check_partitions(server: MiniRedis, *, counted: bool) -> dict[str, int]:
+def _check_partitions(server: MiniRedis) -> dict[str, int]:
     """The bytes of each mailbox key's timers. Raises Violation when users without timers are counted for some."""
     found: dict[str, int] = {}
     for partition in range(TIMER_PARTITIONS):
@@ -89,7 +84,7 @@ def _check_unpaged(server: MiniRedis, key: str) -> bool:
     name, slot = key.encode(), slot_of(key)
     unpaged = name in server.cmd_smembers(timer_unpaged_key(partition_of(key)).encode())
     has_page = bool(server.cmd_hexists(page_key(slot).encode(), name))
-    if unpaged and has_page and server.cmd_hexists(held_key(slot).encode(), COUNTED.encode()):
+    if unpaged and has_page:
         raise Violation(f"{key} is counted twice, for a page and for timers", key)
     if not unpaged and not has_page and topic_of(key) is None:
         raise Violation(f"{key} has timers, and is not counted as a user", key)

@@ -732,7 +732,7 @@ class World:
             raise Violation(f"{idle} do not serve their partitions")
         if unsettled := self._unsettled():
             raise Violation(unsettled)
-        check_tenants(self.cluster.server, self.books.users, counted=True)
+        check_tenants(self.cluster.server, self.books.users)
         self._check_inboxes()
 
     def _check_inboxes(self) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from redis.asyncio import Redis
 
 from engine.core.model.routing import SLOTS, slot_of
 from engine.core.shard.output import SessionEvent
 from engine.core.wire.records import SSE, WEBSOCKET
-from engine.errors import StorageUnavailable
 from engine.store.external_streams import (
     Inherited,
     forget_handed,
@@ -68,15 +66,3 @@ async def test_the_stream_is_trimmed_to_about_its_limit(redis_client: Redis) -> 
     assert 50 <= await redis_client.xlen(session_stream_key()) <= 150, "whole nodes of 100 entries are dropped"
     (first, _), *_ = await redis_client.xrange(session_stream_key(), count=1)
     assert await redis_client.get(trimmed_mark_key(session_stream_key())) == first
-
-
-async def test_a_silent_redis_is_unavailable() -> None:
-    client = Redis.from_url("unix:///nonexistent/redis.sock")
-    for call in (
-        write_session_events(client, [event("t:u")]),
-        read_inherited(client, 0, [1]),
-        forget_handed(client, 0, Inherited([], [], [b"1"])),
-    ):
-        with pytest.raises(StorageUnavailable):
-            await call
-    await client.aclose()

@@ -6,8 +6,7 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.core.commit.first_result import packed_result
-from engine.errors import Fenced, StorageUnavailable
-from engine.store.journal import Journal
+from engine.errors import Fenced
 from engine.store.keys import journal_key
 from tests.support.journal_writer import USER, Writer
 
@@ -97,10 +96,3 @@ async def test_a_long_journal_is_read_whole(writer: Writer) -> None:
     for number in range(120):
         await writer.write(f"m{number}")
     assert await writer.stored() == [f"m{number}" for number in range(120)]
-
-
-async def test_a_silent_redis_is_unavailable() -> None:
-    client = Redis.from_url("unix:///nonexistent/redis.sock")
-    with pytest.raises(StorageUnavailable):
-        await Journal(client, 0, 1000).take_over([0])
-    await client.aclose()

@@ -16,10 +16,8 @@ from engine.core.model.envelope import Envelope
 from engine.core.model.message import Message
 from engine.core.model.routing import SLOTS, slot_of
 from engine.core.shard.mailbox_store import StreamRead
-from engine.errors import StorageUnavailable
 from engine.store.journal import Journal
 from engine.store.keys import looks_key, offline_key, page_key
-from engine.store.loss_detector import LossDetector
 from engine.store.offline_streams import OfflineStreams
 from engine.store.pages import Pages
 from tests.support.mailboxes import KEY, mailbox
@@ -127,18 +125,6 @@ async def test_of_an_inbox_the_sweep_only_says_what_is_over_and_the_next_checkpo
     assert restored.inbox.upto(9) == [2, 3]
 
 
-async def test_a_silent_redis_is_unavailable() -> None:
-    client = Redis.from_url("unix:///nonexistent/redis.sock")
-    offline = OfflineStreams(client, LossDetector(0))
-    with pytest.raises(StorageUnavailable):
-        await offline.read([StreamRead(KEY, 1, 1)])
-    with pytest.raises(StorageUnavailable):
-        await offline.sweep([0], NOW_MS, 100)
-    with pytest.raises(StorageUnavailable):
-        await offline.index([0], NOW_MS)
-    await client.aclose()
-
-
 async def test_the_sweep_costs_the_same_for_a_thousand_and_for_a_hundred_thousand_users(redis_client: Redis) -> None:
     """What is due costs, not who is there."""
     _, offline = await stores_of(redis_client)
@@ -159,22 +145,6 @@ async def test_the_sweep_costs_the_same_for_a_thousand_and_for_a_hundred_thousan
         costs.append((await redis_client.info("stats"))["total_commands_processed"] - before)
         assert swept.key == KEY
     assert max(costs) <= len(slots) + 5, costs
-
-
-async def test_pages_of_a_version_without_the_index_are_added_to_it_once(redis_client: Redis) -> None:
-    pages, offline = await stores_of(redis_client)
-    expiring, lasting = mailbox(NOW_MS, 2, ttl_ms=LONG_MS), mailbox(NOW_MS, 1, key=BOB)
-    lasting.erase()
-    await pages.write([spill_of(expiring), spill_of(lasting)], NOW_MS)
-    await redis_client.delete(looks_key(slot_of(KEY)), looks_key(slot_of(BOB)))
-    forget_ms = NOW_MS + 10 * LONG_MS
-    await offline.index(range(SLOTS), forget_ms)
-    assert await redis_client.zscore(looks_key(slot_of(KEY)), KEY) == NOW_MS + LONG_MS
-    assert await redis_client.zscore(looks_key(slot_of(BOB)), BOB) == forget_ms
-    await redis_client.zrem(looks_key(slot_of(BOB)), BOB)
-    await offline.index(range(SLOTS), forget_ms)
-    assert await redis_client.zscore(looks_key(slot_of(BOB)), BOB) is None, "only once"
-    assert await sweep(offline, NOW_MS + LONG_MS) == [(KEY, True, 0)]
 
 
 async def test_a_sweep_takes_so_many_pages_and_the_rest_with_the_next(redis_client: Redis) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -9,8 +11,18 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from engine.config import Config
+from engine.core.shard.mailbox_store import StreamRead
+from engine.core.shard.output import SessionEvent
+from engine.core.wire.records import WEBSOCKET
 from engine.errors import ConfigError, StorageUnavailable
+from engine.store.epoch import take_epoch
+from engine.store.external_streams import Inherited, forget_handed, read_inherited, write_session_events
+from engine.store.journal import Journal
+from engine.store.loss_detector import LossDetector
+from engine.store.offline_streams import OfflineStreams
 from engine.store.redis_client import base36, claim_data_epoch, connect, display_url, durability_warnings, wait_ready
+from engine.store.tenant_usage import TenantUsage
+from engine.store.user_entries import drop_user_entries
 
 
 @given(st.integers(min_value=0, max_value=2**63))
@@ -64,3 +76,26 @@ async def test_a_redis_that_may_forget_is_named_as_such(redis_server_url: str, r
     finally:
         await client.config_set("maxmemory-policy", "noeviction")
         await client.aclose()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda client: OfflineStreams(client, LossDetector(0)).read([StreamRead("t:ann", 1, 1)]),
+        lambda client: OfflineStreams(client, LossDetector(0)).sweep([0], 0, 100),
+        lambda client: drop_user_entries(client, "t:ann"),
+        lambda client: Journal(client, 0, 1000).take_over([0]),
+        lambda client: write_session_events(client, [SessionEvent("connect", "t:ann", "c1", "phone", "edge-0", WEBSOCKET, 1, 0, None)]),
+        lambda client: read_inherited(client, 0, [1]),
+        lambda client: forget_handed(client, 0, Inherited([], [], [b"1"])),
+        take_epoch,
+        lambda client: TenantUsage(client).of("t"),
+        lambda client: TenantUsage(client).full({"users": 1}),
+        lambda client: TenantUsage(client).known_topics("t", ["x"]),
+    ],
+)
+async def test_a_silent_redis_is_unavailable(ask: Callable[[Redis], Awaitable[object]]) -> None:
+    client = Redis.from_url("unix:///nonexistent/redis.sock")
+    with pytest.raises(StorageUnavailable):
+        await ask(client)
+    await client.aclose()

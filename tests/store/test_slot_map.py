@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from engine.core.model.formats import FORMATS, UPGRADES
+from engine.core.model.formats import FORMATS
 from engine.core.model.routing import SLOTS, SlotMap, spread
 from engine.errors import ConfigError, FormatsTooNew, StorageUnavailable
 from engine.store.keys import slots_key
@@ -59,10 +59,8 @@ async def store(client: Redis, slot_map: SlotMap) -> None:
 
 async def test_new_data_and_data_whose_engine_starts_as_a_whole_are_written_in_the_formats_of_this_version(redis_client: Redis) -> None:
     assert (await claim_slot_map(redis_client, 2, 1)).formats == FORMATS
-    before = msgspec.structs.asdict(spread(2)) | {"version": 7}
-    del before["formats"]
-    await redis_client.set(slots_key(), msgspec.msgpack.encode(before))  # as a version without upgrades of formats stores it
-    assert (await require_slot_map(redis_client)).formats == UPGRADES
+    await store(redis_client, msgspec.structs.replace(spread(2), version=7, formats=FORMATS - 1))
+    assert (await require_slot_map(redis_client)).formats == FORMATS - 1
     claimed = await claim_slot_map(redis_client, 2, 1)
     assert (claimed.formats, claimed.version) == (FORMATS, 8)
 
@@ -76,7 +74,7 @@ async def test_a_version_that_does_not_read_the_formats_of_the_data_serves_nothi
 
 
 async def test_whoever_changes_the_owners_keeps_the_formats(redis_client: Redis) -> None:
-    before = msgspec.structs.replace(spread(2), formats=UPGRADES)
+    before = msgspec.structs.replace(spread(2), formats=FORMATS - 1)
     await store(redis_client, before)
     assert await swap_slot_map(redis_client, before.with_owner([0], 1))
-    assert (await require_slot_map(redis_client)).formats == UPGRADES
+    assert (await require_slot_map(redis_client)).formats == FORMATS - 1

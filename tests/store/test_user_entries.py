@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from redis.asyncio import Redis
 
 from engine.core.model.routing import slot_of
-from engine.errors import StorageUnavailable
 from engine.store.keys import dead_letter_key, online_key, session_stream_key
 from engine.store.user_entries import drop_user_entries
 
@@ -38,10 +36,3 @@ async def test_every_entry_of_the_user_goes_and_no_other(redis_client: Redis) ->
 async def test_a_user_without_entries_costs_nothing(redis_client: Redis) -> None:
     await drop_user_entries(redis_client, "t:ann")
     assert await redis_client.keys() == []
-
-
-async def test_a_silent_redis_is_unavailable() -> None:
-    client = Redis.from_url("unix:///nonexistent/redis.sock")
-    with pytest.raises(StorageUnavailable):
-        await drop_user_entries(client, "t:ann")
-    await client.aclose()

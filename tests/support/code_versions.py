@@ -1,7 +1,7 @@
 """Two versions of the engine's code, one of which is installed: what an operator changes with `pip install`.
 
-The older one is this one as it was before the formats of inboxes: it names lower formats as those that it reads, and its decoders do not
-know the records that came with them, nor the choice `inbox`. So it fails on each of them, as a release of that time would.
+Both are made up. The newer one is this code with the next formats, to which the requests of inboxes belong. The older one is this code
+without the records of these requests: it sends none, and its decoders fail on each of them, as a release of that time would.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Final
 
 import engine
-from engine.core.model.formats import FORMATS, REFUSALS, UPGRADES
+from engine.core.model.formats import FORMATS
 
-THIS: Final = "this"
 OLDER: Final = "older"
+NEWER: Final = "newer"
 
-_CAME: Final = ("ReadBacklog", "BacklogIs", "ReadInbox", "InboxIs", "MarkInbox", "InboxMarked", "Counts", "Marked", "Inboxed", "Refuse")
-"""Records of the formats that the older version does not read."""
+_CAME: Final = ("ReadInbox", "InboxIs", "MarkInbox", "InboxMarked", "Marked")
+"""Records that the older version does not read."""
 
-_UNIONS: Final = ("core/wire/records.py", "core/journal/journal_records.py")
+_WIRE: Final = "core/wire/records.py"
 
 
 class CodeVersions:
@@ -31,22 +31,15 @@ class CodeVersions:
     """
 
     def __init__(self, folder: Path) -> None:
-        assert FORMATS == REFUSALS, "the older version is that before inboxes: take out what came since"
         self._installed = folder / "site" / "engine"
         self._installed.parent.mkdir()
-        self._places = {THIS: Path(engine.__file__).resolve().parent, OLDER: folder / OLDER}
-        shutil.copytree(self._places[THIS], self._places[OLDER], ignore=shutil.ignore_patterns("__pycache__"))
-        formats = self._places[OLDER] / "core/model/formats.py"
-        _change(formats, r"^FORMATS: Final = REFUSALS$", "FORMATS: Final = UPGRADES", 1)
-        category = self._places[OLDER] / "core/model/category.py"
-        _change(
-            category,
-            r"^ANY_CHOICE: Final = 1 << ON \| 1 << DIGEST \| 1 << OFF \| 1 << INBOX$",
-            "ANY_CHOICE: Final = 1 << ON | 1 << DIGEST | 1 << OFF",
-        )
-        _change(category, r"^Choice = Annotated\[int, Meta\(ge=ON, le=INBOX\)\]$", "Choice = Annotated[int, Meta(ge=ON, le=OFF)]")
-        for union in _UNIONS:
+        self._places = {name: folder / name for name in (OLDER, NEWER)}
+        for place in self._places.values():
+            shutil.copytree(Path(engine.__file__).resolve().parent, place, ignore=shutil.ignore_patterns("__pycache__"))
+            _change(place / _WIRE, r"^(NEWER: .* = \{)", rf"\1ReadInbox: {FORMATS + 1}, MarkInbox: {FORMATS + 1}, ")
+        for union in (_WIRE, "core/journal/journal_records.py"):
             _change(self._places[OLDER] / union, rf"^    \| ({'|'.join(_CAME)})\n", "")
+        _change(self._places[NEWER] / "core/model/formats.py", r"^FORMATS: Final = .*$", f"FORMATS: Final = {FORMATS + 1}")
         self.install(OLDER)
 
     @property
@@ -63,10 +56,10 @@ class CodeVersions:
     @staticmethod
     def formats(version: str) -> int:
         """What the code of this version reads."""
-        return FORMATS if version == THIS else UPGRADES
+        return FORMATS + (version == NEWER)
 
 
-def _change(file: Path, pattern: str, text: str, count: int = 0) -> None:
-    changed, found = re.subn(pattern, text, file.read_text("utf-8"), count=count, flags=re.MULTILINE)
+def _change(file: Path, pattern: str, text: str) -> None:
+    changed, found = re.subn(pattern, text, file.read_text("utf-8"), flags=re.MULTILINE)
     assert found, f"{file.name} has nothing like {pattern}"
     file.write_text(changed, "utf-8")

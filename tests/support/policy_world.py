@@ -11,7 +11,6 @@ from engine.core.journal import rebuild
 from engine.core.model.category import DAY_MS, Category, PolicyTerms
 from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
-from engine.core.model.formats import FORMATS
 from engine.core.policy.profile import Profile
 from engine.core.policy.quiet_hours import QuietHours
 from engine.core.wire.records import Deliver, GetProfile, Posted, ProfileIs, SetProfile, Timer
@@ -48,7 +47,7 @@ def later_core(world: World, how: str) -> None:
         world.now_ms += world.limits.mailbox_idle_ms
         assert world.core.evict(world.now_ms) == 1
     else:
-        payloads = list(rebuild.payloads(world.core.mailboxes.values(), 1000, FORMATS))
+        payloads = list(rebuild.payloads(world.core.mailboxes.values(), 1000))
         world.journal = [(-1, payload) for payload in payloads]
         world.pages.clear()
         world.crash()

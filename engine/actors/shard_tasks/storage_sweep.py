@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Final
 
 import redis.asyncio as redis
@@ -69,7 +68,6 @@ class StorageSweep:
     async def run(self) -> None:
         """Delete expired messages of offline users, pages of users who are gone, and expired broadcasts, until cancelled."""
         config, core = self._config, self._core
-        indexed: set[int] = set()
         more = False
         while True:
             # What was found stays due until a checkpoint has written it.
@@ -78,9 +76,6 @@ class StorageSweep:
             slots = core.slot_map.slots_of(core.index)
             try:
                 await self._follower.sweep(swept_ms)
-                if new := [slot for slot in slots if slot not in indexed]:
-                    await self._offline.index(new, swept_ms + config.user_forget_s * 1000)
-                    indexed.update(new)
                 swept = await self._offline.sweep(slots, swept_ms, config.sweep_pages_max)
             except StorageUnavailable as error:
                 log.warning("shard %d: %s", core.index, error)
@@ -104,18 +99,14 @@ class StorageSweep:
                 log.info("shard %d: %s", self._core.index, error)
 
     async def run_tenants(self) -> None:
-        """Count what tenants have in slots that no version before has counted, then ask which have as many users as they may."""
+        """Ask which tenants have as many users as they may, where their number is limited."""
         users_max = self._config.tenant_users_max
-        usage = TenantUsage(self._client)
-        everywhere = TenantUsage(*connect_each(self._connect, self._config)) if users_max else usage
-        counted: set[int] = set()
+        if not users_max:
+            return
+        usage = TenantUsage(*connect_each(self._connect, self._config))
         while True:
-            if new := [slot for slot in self._core.slot_map.slots_of(self._core.index) if slot not in counted]:
-                await self._retry(partial(usage.count_slots, new))
-                counted.update(new)
             try:
-                if users_max:
-                    self._core.full_tenants = (await everywhere.full({"users": users_max}))["users"]
+                self._core.full_tenants = (await usage.full({"users": users_max}))["users"]
             except StorageUnavailable as error:
                 log.info("shard %d: %s", self._core.index, error)
             await asyncio.sleep(_TENANTS_S)

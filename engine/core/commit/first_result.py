@@ -1,7 +1,7 @@
 """The first result under an id, as storage keeps it for the repeats: the digest of the payload and what became of it.
 
-Two layouts: packed, in the buckets of `engine.store.accepted_ids`, and as text, in a key for each id: ids of broadcasts and of actions, and
-those of messages until formats `ID_BUCKETS` (`engine.core.model.formats`).
+Two layouts: packed, in the buckets of `engine.store.accepted_ids`, and as text, in a key for each id: ids of broadcasts and of
+actions.
 """
 
 from __future__ import annotations

@@ -22,22 +22,17 @@ import msgspec
 from engine.core.journal.journal_records import Handled, Inboxed, Kept, Record, Remembered, StoredMessage, Topics, settled_numbers
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import FORMAT_VERSION
-from engine.core.model.formats import INBOXES
 from engine.core.model.message import TIMER_EFFECT
 
 _encoder = msgspec.msgpack.Encoder()
 
 
-def payloads(mailboxes: Iterable[Mailbox], bytes_max: int, formats: int) -> Iterator[bytes]:
-    """Journal entries of about `bytes_max` bytes: for each mailbox its pending messages, then its state.
-
-    Args:
-        formats: the newest that may be written. Older ones leave out what the journal had no record for: the page has it as it was last.
-    """
+def payloads(mailboxes: Iterable[Mailbox], bytes_max: int) -> Iterator[bytes]:
+    """Journal entries of about `bytes_max` bytes: for each mailbox its pending messages, then its state."""
     entry: list[Record] = []
     size = 0
     for mailbox in mailboxes:
-        for record in _records(mailbox, formats):
+        for record in _records(mailbox):
             entry.append(record)
             size += 64
             if isinstance(record, StoredMessage):
@@ -53,7 +48,7 @@ def payloads(mailboxes: Iterable[Mailbox], bytes_max: int, formats: int) -> Iter
         yield FORMAT_VERSION + _encoder.encode(entry)
 
 
-def _records(mailbox: Mailbox, formats: int) -> Iterator[Record]:
+def _records(mailbox: Mailbox) -> Iterator[Record]:
     known = {seq: (id, digest) for id, (seq, digest) in mailbox.recent.items() if not id.startswith(TIMER_EFFECT)}
     timers = {seq: id.removeprefix(TIMER_EFFECT) for id, (seq, _) in mailbox.recent.items() if id.startswith(TIMER_EFFECT)}
     pending = mailbox.hot | mailbox.dying
@@ -67,7 +62,7 @@ def _records(mailbox: Mailbox, formats: int) -> Iterator[Record]:
             yield Handled(mailbox.key, floor, settled, seq - 1)
         last = seq
         m = pending[seq]
-        # A spill of version 0 had no digest, and a broadcast has none.
+        # A broadcast has no digest.
         digest = known[seq][1] if seq in known else b""
         envelope = msgspec.structs.replace(m.envelope, digest=digest, body=bytes(m.envelope.body))
         yield StoredMessage(mailbox.key, seq, envelope, m.expires_ms, m.accepted_ms, m.attempts, timers.get(seq, ""))
@@ -77,5 +72,5 @@ def _records(mailbox: Mailbox, formats: int) -> Iterator[Record]:
     if mailbox.windows is not None:
         yield Kept(mailbox.key, mailbox.windows)  # also with none open: the page that is left may hold one that was closed
     yield Handled(mailbox.key, floor, acked, mailbox.head)
-    if mailbox.inbox is not None and formats >= INBOXES:
+    if mailbox.inbox is not None:
         yield Inboxed(mailbox.key, mailbox.inbox.to_stored())

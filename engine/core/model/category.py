@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-import msgspec
 from msgspec import Meta, Struct
 
 from engine.core.model.constants import AT_MAX_MS
@@ -69,17 +68,6 @@ class Category(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     def allows(self, choice: int) -> bool:
         """Whether the user may choose this."""
         return bool(self.user_may >> choice & 1)
-
-
-def known_before_inbox(limits: Category) -> bool:
-    """Whether versions without INBOX among the choices, those that read formats below `ID_BUCKETS`, can decode these limits."""
-    return not limits.user_may >> INBOX and limits.default != INBOX
-
-
-def without_inbox(limits: Category) -> Category:
-    """The limits as far as such a version knows them: who would get the messages in the inbox only gets them delivered."""
-    default = ON if limits.default == INBOX else limits.default
-    return msgspec.structs.replace(limits, user_may=limits.user_may & ~(1 << INBOX), default=default)
 
 
 class PolicyTerms(Struct, frozen=True, array_like=True, gc=False):

@@ -9,8 +9,8 @@ here. (Members that are appended to a record need none: the version before ignor
 
     written            who changes it
     as the code        new data, and a start of the whole engine: nobody else runs
-    the smaller one    during an upgrade: nobody. New code reads both, and writes what the old one reads; what needs a record of a newer
-                       kind is answered 503 with `Retry-After`, or left out
+    the smaller one    during an upgrade: nobody. New code reads both, and writes what the old one reads; a request
+                       that needs a newer record (`engine.core.wire.records.NEWER`) is answered 503 with `Retry-After`
     raised             the controller, when every process is ready and reads more, in one slot map after the other; never lowered
 
 A process that finds a higher number than it reads ends: code that is older than the data has nothing to do there. So an upgrade can be
@@ -27,21 +27,8 @@ from __future__ import annotations
 
 from typing import Final
 
-UPGRADES: Final = 1
-"""The first release whose processes can be replaced one by one. Maps without a number are of it."""
+FIRST: Final = 1
+"""The formats of the first release."""
 
-INBOXES: Final = 2
-"""Inboxes, digests, preferences, reports of users: `Marked`, `Inboxed` in journals, profiles with choices for categories; on links
-`ReadInbox`, `MarkInbox`, `ReadBacklog`, `ReadUser`, their answers, `Counts`, and `ChangeProfile`."""
-
-ID_BUCKETS: Final = 3
-"""The choice `inbox`, which older code takes for corrupt in profiles and in the terms of messages."""
-
-FIRED_IN_BUCKETS: Final = 4
-"""The id of a delayed message is stored by the script that stores its timer (`engine.store.timer_store`)."""
-
-REFUSALS: Final = 5
-"""`Refuse`, on links: a nack without a connection."""
-
-FORMATS: Final = REFUSALS
+FORMATS: Final = FIRST
 """What this code reads, and writes once every process does."""

@@ -7,7 +7,6 @@ edge, shard and stream handles opaque bytes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,17 +18,10 @@ from engine.core.model.envelope import Envelope
 TIMER_EFFECT: Final = "timer:"
 """Reserved prefix of the ids made by `timer_effect_id`: the edge rejects a publisher's id that begins with it."""
 
-_TIMER_EFFECT_ID: Final = re.compile(re.escape(TIMER_EFFECT) + r"[0-9]{1,2}-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
 
 def timer_effect_id(sid: str) -> str:
     """The id under which a durable timer takes effect once, independent of its message."""
     return f"{TIMER_EFFECT}{sid}"
-
-
-def is_timer_effect_id(id: str) -> bool:
-    """Whether a durable timer may take effect under this id: those of versions up to 65fafe9 too, a partition and a UUID."""
-    return id.startswith(TIMER_EFFECT) and _TIMER_EFFECT_ID.fullmatch(id) is not None
 
 
 class SharedBody(bytes):

@@ -19,7 +19,7 @@ from zlib import crc32
 
 import msgspec
 
-from engine.core.model.formats import FORMATS, UPGRADES
+from engine.core.model.formats import FIRST, FORMATS
 
 SLOTS = 1024
 """Slots of a cluster. 1024 lets 100 shards differ by at most 10 % in load and keeps the map at 1 KiB."""
@@ -108,7 +108,7 @@ class SlotMap(msgspec.Struct, frozen=True):
     schedulers: int = 1
     server: int = 0
     servers: int = 1
-    formats: int = UPGRADES
+    formats: int = FIRST
 
     def __post_init__(self) -> None:
         if not self.shards:

@@ -40,7 +40,6 @@ from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.conflation import ConflationLimits
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import HIGH, LOW
-from engine.core.model.formats import INBOXES
 from engine.core.model.message import with_due
 from engine.core.model.routing import NOBODY, SlotMap, split_key, topic_of
 from engine.core.policy.conditions import Again, Drop
@@ -66,8 +65,6 @@ from engine.core.wire.records import (
     OVERLOADED,
     SUPPRESSED,
     UNAVAILABLE,
-    UPGRADING,
-    UPGRADING_RETRY_MS,
     USERS_FULL,
     USERS_FULL_RETRY_MS,
     Ack,
@@ -75,7 +72,6 @@ from engine.core.wire.records import (
     Attach,
     Detach,
     Hangup,
-    MarkInbox,
     Moved,
     Nack,
     Post,
@@ -257,9 +253,6 @@ class ShardCore:
         """A request that needs a mailbox and no connection."""
         if self.slot_map.owner(record.key) != self.index:
             self.output.to_edges.append((session, Moved(record.ref, -1, self.slot_map.version)))
-            return
-        if self.slot_map.formats < INBOXES and isinstance(record, MarkInbox):  # a process of an older version may have to read its journal
-            self.output.to_edges.append((session, Rejected(record.ref, UNAVAILABLE, UPGRADING, UPGRADING_RETRY_MS)))
             return
         mailbox = self.mailboxes.get(record.key)
         priority = admission_of(record, in_memory=mailbox is not None)

@@ -13,7 +13,6 @@ from engine.core.journal import rebuild
 from engine.core.journal.stored_formats import decode_page
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.envelope import Envelope, Merge
-from engine.core.model.formats import FORMATS
 from engine.core.model.routing import slot_of
 from engine.core.shard.shard import ShardCore
 from engine.core.wire.records import ACCEPTED, CONFLICT, DUPLICATE, MERGED, SUPPRESSED, UNAVAILABLE, Deliver, FireDone, Posted, Timer
@@ -274,7 +273,7 @@ def test_windows_are_put_back_after_a_loss_of_data_and_closed_ones_stay_closed()
     like(world, "m3")  # after the old windows: what storage loses
     world.core.tick(world.now_ms)
     world.settle()
-    world.journal = [(number, payload) for number, payload in enumerate(rebuild.payloads(world.core.mailboxes.values(), 1 << 20, FORMATS))]
+    world.journal = [(number, payload) for number, payload in enumerate(rebuild.payloads(world.core.mailboxes.values(), 1 << 20))]
     world.crash()
     assert {collapse: window.count for collapse, window in windows(world.core).items()} == {"likes": 1}
     world.attach(1)

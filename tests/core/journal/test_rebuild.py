@@ -6,15 +6,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.core.commit.group import apply_stored
-from engine.core.inbox.inbox import Inbox
-from engine.core.journal.journal_records import Handled, Inboxed, StoredMessage
+from engine.core.journal.journal_records import Handled, StoredMessage
 from engine.core.journal.rebuild import payloads
 from engine.core.journal.stored_formats import decode_journal
 from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.retry import RetryPolicy
 from engine.core.model.envelope import Envelope
-from engine.core.model.formats import FORMATS, UPGRADES
 from engine.core.shard.mailbox_store import MailboxStore
 from tests.support.shard_world import limits
 
@@ -58,7 +56,7 @@ def test_a_rescued_mailbox_is_as_it_was_whatever_storage_has_kept(acts: list[str
         else:
             mailbox.settle_through(min(-act, mailbox.head), None, 0, RETRY)
         journal.append(Handled(KEY, mailbox.floor, sorted(mailbox.acked)))
-    rescue = [record for payload in payloads([mailbox], bytes_max, FORMATS) for record in decode_journal(payload)]
+    rescue = [record for payload in payloads([mailbox], bytes_max) for record in decode_journal(payload)]
     back = replayed(journal[:kept] + rescue)
     assert (back.head, back.floor, back.acked, back.gone) == (mailbox.head, mailbox.floor, mailbox.acked, [])
     assert {seq: message.envelope.body for seq, message in back.hot.items()} == {
@@ -75,16 +73,8 @@ def test_numbers_whose_messages_nobody_has_are_gone_and_not_given_again() -> Non
         apply_stored(mailbox, stored(seq), 64)
     del mailbox.hot[5], mailbox.hot[6]  # they had left memory for a stream that has lost them
     mailbox.cold = (5, 6)
-    rescue = [record for payload in payloads([mailbox], 1000, FORMATS) for record in decode_journal(payload)]
+    rescue = [record for payload in payloads([mailbox], 1000) for record in decode_journal(payload)]
     back = replayed([stored(seq) for seq in range(1, 4)] + rescue)
     assert back.head == 8
     assert back.gone == [(5, 6)]
     assert sorted(back.hot) == [1, 2, 3, 4, 7, 8]
-
-
-def test_formats_that_an_older_process_reads_leave_the_inbox_to_its_page() -> None:
-    mailbox = Mailbox(KEY, 0)
-    mailbox.inbox = Inbox(0)
-    for formats, written in ((UPGRADES, False), (FORMATS, True)):
-        kinds = [type(record) for payload in payloads([mailbox], 1000, formats) for record in decode_journal(payload)]
-        assert (Inboxed in kinds) is written

@@ -16,7 +16,6 @@ from engine.core.journal.journal_records import Noticed
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import AT_MAX_MS
 from engine.core.model.envelope import Envelope
-from engine.core.model.formats import FORMATS
 from engine.core.policy.conditions import Conditions
 from engine.core.wire.records import OK, UNAVAILABLE, Detach, FireAgain, FireDone, Followed, Happened, Timer
 from tests.support.shard_world import World, of
@@ -51,7 +50,7 @@ def head(world: World) -> int:
 def restart(world: World, how: str) -> None:
     """The shard is another process now, or has lost its storage."""
     if how == "rescue":
-        world.journal = [(-1, payload) for payload in rebuild.payloads(world.core.mailboxes.values(), 1000, FORMATS)]
+        world.journal = [(-1, payload) for payload in rebuild.payloads(world.core.mailboxes.values(), 1000)]
         world.pages.clear()
     elif how == "page":
         world.checkpoint()

@@ -14,7 +14,6 @@ from engine.core.journal.salvage import salvage_journal
 from engine.core.journal.stored_formats import decode_journal, decode_stored
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.envelope import Envelope
-from engine.core.model.formats import FORMATS
 from engine.core.model.message import SharedBody
 from engine.core.model.routing import audience_key
 from engine.core.wire.records import (
@@ -364,7 +363,7 @@ def test_a_rescue_puts_the_body_back_the_cursor_and_the_subscriptions_too() -> N
     world.settle()
     pos = world.broadcast("b1", "news")
     world.settle()
-    world.journal = [(1, payload) for payload in payloads(world.core.mailboxes.values(), 1 << 20, FORMATS)]
+    world.journal = [(1, payload) for payload in payloads(world.core.mailboxes.values(), 1 << 20)]
     world.log.clear()  # the log has lost it too
     world.crash()
     mailbox = world.core.mailboxes["t:a"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -12,13 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from engine.core.inbox.inbox import ALL, ARCHIVED, IN_ARCHIVE, PINNED, READ, SEEN, UNREAD, InboxLimits
 from engine.core.model.category import Category, PolicyTerms
-from engine.core.model.formats import FORMATS, UPGRADES
 from engine.core.wire.records import (
     NOT_FOUND,
     OK,
     OVERLOADED,
     UNAVAILABLE,
-    UPGRADING,
     Counts,
     Erase,
     InboxIs,
@@ -115,20 +112,6 @@ def test_what_is_not_to_be_kept_leaves_storage_when_it_is_acknowledged() -> None
     w.checkpoint()
     assert set(w.streams[KEY]) == {1, 3}
     assert ids(read(w)) == ["after", "kept"]
-
-
-def test_while_a_process_of_an_older_version_runs_nothing_is_marked_and_everything_else_goes_on() -> None:
-    w = world()
-    w.core.slot_map = msgspec.structs.replace(w.core.slot_map, formats=UPGRADES)
-    w.post(id="a")
-    w.settle()
-    w.tell(MarkInbox(7, KEY, READ, True, [], ["a"]))
-    (refused,) = said_of(w.settle(), Rejected)
-    assert (refused.ref, refused.status, refused.detail) == (7, UNAVAILABLE, UPGRADING)
-    assert refused.retry_ms > 0
-    assert [row.flags for row in read(w).rows] == [0]
-    w.core.slot_map = msgspec.structs.replace(w.core.slot_map, formats=FORMATS)
-    assert mark(w, READ, "a").status == OK
 
 
 def test_reading_acknowledges_what_is_pending_on_all_devices() -> None:

@@ -18,39 +18,14 @@ from msgspec import inspect
 
 from engine.core.journal.journal_records import MailboxPage, Record
 from engine.core.mailbox.broadcast_log import BroadcastEntry
-from engine.core.model.formats import FIRED_IN_BUCKETS, FORMATS, ID_BUCKETS, INBOXES, REFUSALS
+from engine.core.model.formats import FORMATS
 from engine.core.model.routing import SlotMap
 from engine.core.wire import records as wire
 
 LAYOUTS: Final = Path(__file__).parent / "data" / "layouts.json"
 
 LINKS: Final = (wire.to_shard, wire.from_shard, wire.to_scheduler, wire.scheduler_to_edge, wire.scheduler_to_shard)
-CAME_SINCE: Final = {
-    INBOXES: {
-        "BacklogIs",
-        "BacklogRow",
-        "ChangeProfile",
-        "ConnectionState",
-        "Counts",
-        "DeliverEarly",  # sent only to edges that ask by `Attach.early`
-        "InboxIs",
-        "InboxMarked",
-        "InboxRow",
-        "Inboxed",
-        "MarkInbox",
-        "Marked",
-        "OpenWindow",
-        "PreferencesPatch",
-        "ReadBacklog",
-        "ReadInbox",
-        "ReadUser",
-        "StoredInbox",
-        "UserIs",
-    },
-    ID_BUCKETS: set(),  # in storage only
-    FIRED_IN_BUCKETS: set(),  # likewise
-    REFUSALS: {"Refuse"},
-}
+CAME_SINCE: Final[dict[int, set[str]]] = {}
 """Records that the last release does not read, by the formats that have them."""
 
 STORED: Final = (Record, MailboxPage, wire.Timer, BroadcastEntry, SlotMap)

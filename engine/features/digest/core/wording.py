@@ -13,7 +13,6 @@ from typing import Final
 from engine.features.digest.core.clusters import SAID, Cluster
 from engine.features.digest.core.missed import Missed
 
-LANGUAGES: Final = ("en", "zh")
 LINE_CHARS_MAX: Final = 160
 NAME_CHARS_MAX: Final = 40
 """Of a target's id beside its title: a longer one is for machines."""

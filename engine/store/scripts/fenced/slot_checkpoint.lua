@@ -24,7 +24,6 @@ elseif last > tonumber(ARGV[2]) then
 end
 local maxlen, now = ARGV[5], tonumber(ARGV[6])
 local held_key, topics_key, users_key, bytes_key, tenant_topics_key, subscribers_prefix, timers_prefix, unpaged_key = unpack(KEYS, 7, 14)
-local is_counted = redis.call('HEXISTS', held_key, '') == 1 -- before `slot_count`, which counts the whole slot
 local has_topics = redis.call('EXISTS', topics_key) == 1
 local more_users, more_bytes = {}, {}
 
@@ -125,10 +124,7 @@ for i = 15, #KEYS do
   local looks, removed_at, topics = ARGV[at + 5], tonumber(ARGV[at + 6]), ARGV[at + 7]
   local deleted, count = ARGV[at + 8], tonumber(ARGV[at + 10])
   local entry = at + 11
-  local before, held = 0, 0
-  if is_counted then
-    before, held = stored_bytes[i], tonumber(redis.call('HGET', held_key, name) or '0')
-  end
+  local before, held = stored_bytes[i], tonumber(redis.call('HGET', held_key, name) or '0')
   if removed_at >= 0 then
     -- The floor first: Redis rejects a script for lack of memory at its first write only.
     if removed_at > tonumber(redis.call('GET', KEYS[6]) or '0') then
@@ -176,12 +172,10 @@ for i = 15, #KEYS do
   end
   if page == '' then
     count_no_page(name, before > 0)
-  elseif is_counted and before == 0 then
+  elseif before == 0 then
     count_page(name)
   end
-  if is_counted then
-    count_bytes(name, stream, before, #page, held, held > 0 or count > 0)
-  end
+  count_bytes(name, stream, before, #page, held, held > 0 or count > 0)
   count_topics(name, topics)
   at = entry
 end
