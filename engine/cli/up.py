@@ -224,6 +224,7 @@ class _Run:
     async def _start(self, show: Callable[[str], None]) -> None:
         show("starting Redis" if not self._config.redis_url else f"connecting to Redis at {display_url(self._config.redis_url)}")
         await self._start_redis()
+        await self._refuse_unreleased_data()
         if self._stop.is_set():
             return
         show("starting Ray" if not self._config.address else f"joining Ray at {self._config.address}")
@@ -263,6 +264,15 @@ class _Run:
                 await wait_ready(client, server, config.redis_timeout_ms / 1000)
                 for warning in await durability_warnings(client, config.redis_replicas_min):
                     self._console.print(f"[yellow]warning:[/] {warning}")
+            finally:
+                await client.aclose()
+
+    async def _refuse_unreleased_data(self) -> None:
+        """Before anything is written. Raises ConfigError."""
+        for server in each_server(self._config):
+            client = connect(server)
+            try:
+                await read_slot_map(client)
             finally:
                 await client.aclose()
 

@@ -4,6 +4,8 @@ It is written when the data is first used, and changed by compare-and-set (`swap
 shards and schedulers, and by a shard that hands slots over. Each Redis server has the map of its own slots (`engine.core.model.routing`),
 beside the epochs and journals of the shards that own them: so a hand-over is one step on one server, and a fail-over that loses a map has
 lost the writes of its new owners too, who detect it.
+
+Its first byte is the version of the stored formats. Versions before the first release wrote none, and nobody reads their data.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import msgspec
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
+from engine.core.model.constants import FORMAT_VERSION
 from engine.core.model.formats import FORMATS
 from engine.core.model.routing import RoutingTable, SlotMap, spread
 from engine.errors import ConfigError, FormatsTooNew, StorageUnavailable
@@ -29,10 +32,30 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(SlotMap)
 
 
+def encode_slot_map(slot_map: SlotMap) -> bytes:
+    """A slot map as storage keeps it."""
+    return FORMAT_VERSION + _encoder.encode(slot_map)
+
+
+def decode_slot_map(packed: bytes) -> SlotMap:
+    """A stored slot map. Raises ConfigError: no release wrote these data."""
+    if not packed.startswith(FORMAT_VERSION):
+        raise ConfigError(
+            "the data in Redis are of a version before the first release, which no release reads; they are as they were. Give another "
+            "--data-dir or --redis, or go on with the version that wrote them"
+        )
+    return _decoder.decode(packed[len(FORMAT_VERSION) :])
+
+
 async def read_slot_map(client: redis.Redis) -> SlotMap | None:
-    """The slot map; None when no engine has used this Redis. Raises StorageUnavailable."""
+    """The slot map; None when no engine has used this Redis.
+
+    Raises:
+        ConfigError: no release wrote these data.
+        StorageUnavailable: no reply.
+    """
     packed = await _read(client)
-    return _decoder.decode(packed) if packed else None
+    return decode_slot_map(packed) if packed else None
 
 
 async def _read(client: redis.Redis) -> bytes:
@@ -70,14 +93,14 @@ async def swap_slot_map(client: redis.Redis, slot_map: SlotMap) -> bool:
 
     Raises StorageUnavailable: it may have been stored. Repeat it until there is an answer.
     """
-    before, after = await _read(client), _encoder.encode(slot_map)
+    before, after = await _read(client), encode_slot_map(slot_map)
     return _follows(before, slot_map) and bool((await _SWAP.run(client, [slots_key()], [before, after]))[1])
 
 
 def _follows(before: bytes, slot_map: SlotMap) -> bool:
     """Whether the stored map is the version before this one, or this one."""
-    version = _decoder.decode(before).version if before else 0
-    return version == slot_map.version - 1 or before == _encoder.encode(slot_map)
+    version = decode_slot_map(before).version if before else 0
+    return version == slot_map.version - 1 or before == encode_slot_map(slot_map)
 
 
 async def hand_over_slots(client: redis.Redis, shard: int, epoch: int, slot_map: SlotMap, to: int, events: bytes = b"") -> bool:
@@ -92,7 +115,7 @@ async def hand_over_slots(client: redis.Redis, shard: int, epoch: int, slot_map:
         DataLost: storage has lost the epoch.
         StorageUnavailable: it may have been stored.
     """
-    before, after = await _read(client), _encoder.encode(slot_map)
+    before, after = await _read(client), encode_slot_map(slot_map)
     keys = [shard_epoch_key(shard), slots_key(), handed_events_key(to)]
     return _follows(before, slot_map) and bool((await _HAND_OVER.run(client, keys, [epoch, before, after, slot_map.version, events]))[1])
 
@@ -112,7 +135,8 @@ async def claim_slot_map(client: redis.Redis, shards: int, schedulers: int, serv
         server, servers: which of how many servers it is.
 
     Raises:
-        ConfigError: it is another one, so that users would look for their messages where they are not; or a newer version wrote the data.
+        ConfigError: it is another one, so that users would look for their messages where they are not; or a newer version wrote the data,
+            or one before the first release.
         StorageUnavailable: no reply.
     """
     while True:
@@ -138,7 +162,7 @@ async def restore_slot_map(client: redis.Redis, slot_map: SlotMap) -> None:
     """Store the slot map of a running engine again where storage has lost it, or has an older one. Raises StorageUnavailable."""
     while True:
         found = await _read(client)
-        if found and _decoder.decode(found).version >= slot_map.version:
+        if found and decode_slot_map(found).version >= slot_map.version:
             return
-        if (await _SWAP.run(client, [slots_key()], [found, _encoder.encode(slot_map)]))[1]:
+        if (await _SWAP.run(client, [slots_key()], [found, encode_slot_map(slot_map)]))[1]:
             return

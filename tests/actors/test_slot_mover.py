@@ -19,7 +19,7 @@ from engine.core.wire.records import ACCEPTED, DUPLICATE, Ack, Deliver, GetProfi
 from engine.errors import Fenced
 from engine.store.keys import slots_key
 from engine.store.redis_client import claim_data_epoch
-from engine.store.slot_map import claim_slot_map, hand_over_slots, require_slot_map, swap_slot_map
+from engine.store.slot_map import claim_slot_map, encode_slot_map, hand_over_slots, require_slot_map, swap_slot_map
 from tests.support.redis_server import RedisServer
 from tests.support.shard_process import ShardProcess, shard_process
 from tests.support.waiting import until
@@ -156,7 +156,7 @@ async def test_slots_come_back_when_the_shard_that_was_to_have_them_has_left_mea
 
     def written_too_late(release: SlotRelease) -> None:
         with redis.Redis.from_url(redis_server.url) as client:
-            client.set(slots_key(), msgspec.msgpack.encode(alone))
+            client.set(slots_key(), encode_slot_map(alone))
         written(release)
 
     monkeypatch.setattr(SlotRelease, "written", written_too_late)

@@ -51,8 +51,9 @@ from engine.core.journal.journal_records import (
 )
 from engine.core.journal.stored_formats import decode_journal, decode_page
 from engine.core.mailbox.aggregation_window import Counted, Ended
-from engine.core.model.routing import SlotMap, slot_of
+from engine.core.model.routing import slot_of
 from engine.store.keys import CONTROLLER_FIELD, meta_key, offline_key, page_key, slots_key
+from engine.store.slot_map import decode_slot_map
 from tests.sim.broadcastbook import LOG_KEY, BroadcastBook
 from tests.sim.choicebook import CHOSEN
 from tests.sim.cluster import DATA_EPOCH, MADE_PREFIX
@@ -262,7 +263,7 @@ class Books:
         """A journal has nothing of users whose slot is another shard's: nobody would read it."""
         stored = self._server.cmd_get(slots_key().encode())
         writer = self._writer()
-        owner = f"shard-{msgspec.msgpack.decode(stored, type=SlotMap).owner(key)}"
+        owner = f"shard-{decode_slot_map(stored).owner(key)}"
         if writer is not None and writer.name != owner:
             raise Violation(f"[4] {writer} journals for {key}, whose slot is that of {owner}", key)
 

@@ -17,7 +17,6 @@ from hashlib import md5
 from random import Random
 from typing import Any, Final
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -43,7 +42,7 @@ from engine.gateway.ports import EdgeContext
 from engine.publish.message_ids import short_id
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.keys import EPOCH_FIELD, meta_key, slots_key
-from engine.store.slot_map import read_routing_table
+from engine.store.slot_map import decode_slot_map, encode_slot_map, read_routing_table
 from tests.sim.control_service import ControlService
 from tests.sim.cuts import CONTROLLER, RAY, REDIS, Cuts, Place
 from tests.sim.faults import Faults
@@ -261,7 +260,7 @@ class Cluster:
         for number, slot in enumerate(used):
             owners[slot] = number % config.shards
         slot_map = SlotMap(1, tuple(owners), config.shards, config.schedulers, formats=FORMATS)
-        self.server.execute("SET", slots_key(), msgspec.msgpack.encode(slot_map))
+        self.server.execute("SET", slots_key(), encode_slot_map(slot_map))
         self.server.execute("HSET", meta_key(), EPOCH_FIELD, DATA_EPOCH)
         self.names = [
             *(f"shard-{index}" for index in range(config.shards)),
@@ -358,13 +357,13 @@ class Cluster:
     def set_schedulers(self, count: int) -> int:
         """Store the next slot map, with so many schedulers; returns its version."""
         stored = self.slot_map
-        self.server.execute("SET", slots_key(), msgspec.msgpack.encode(replace(stored, version=stored.version + 1, schedulers=count)))
+        self.server.execute("SET", slots_key(), encode_slot_map(replace(stored, version=stored.version + 1, schedulers=count)))
         return stored.version + 1
 
     @property
     def slot_map(self) -> SlotMap:
         """As it is stored."""
-        return msgspec.msgpack.decode(self.server.execute("GET", slots_key()), type=SlotMap)
+        return decode_slot_map(self.server.execute("GET", slots_key()))
 
     def kill(self, process: Process) -> None:
         if process.alive:
