@@ -494,7 +494,7 @@ class Reconciler:
         slots, fleet = self._slots, self._fleet
         if slots is None or slots.formats >= FORMATS or not fleet.ready() or fleet.joining or fleet.leaving:
             return
-        read_by_all = min((watch.stats.get("formats", FIRST) for watch in fleet.watches.values()), default=FORMATS)
+        read_by_all = min((watch.stats["formats"] for watch in fleet.watches.values()), default=FORMATS)
         formats = min(read_by_all, FORMATS)
         if formats > slots.formats:
             log.info("every process reads formats %d: they are written from now on", formats)

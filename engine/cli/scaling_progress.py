@@ -12,7 +12,7 @@ from engine.cli.operator_request import NoAnswer, ask, reason_of
 from engine.cli.progress import progress_bar
 from engine.cli.status_report import ask_status, state_of
 from engine.config import Config
-from engine.core.model.formats import FIRST, FORMATS
+from engine.core.model.formats import FORMATS
 from engine.errors import EngineError, Refused
 
 _POLL_S: Final = 0.5
@@ -53,7 +53,7 @@ def follow(config: Config, begun: dict[str, Any], console: Console) -> None:
 
 def check_formats(config: Config) -> None:
     """Raises EngineError when the installed version is too old for the data: its processes would not start, and the upgrade would stop."""
-    written = _status(config).get("formats", FIRST)
+    written = _status(config)["formats"]
     if written > FORMATS:
         raise EngineError(
             f"the engine writes formats {written} since its last upgrade, and the installed version reads {FORMATS}: install the version "

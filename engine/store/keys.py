@@ -132,7 +132,7 @@ def offline_key(key: str) -> str:
 
 
 def ids_state_key() -> str:
-    """Hash: how many buckets of ids there are, and since when (`engine.store.accepted_ids`)."""
+    """Hash: how many buckets of ids there are, and how far they are swept (`engine.store.accepted_ids`)."""
     return "{ids}state"
 
 
@@ -142,8 +142,7 @@ def ids_prefix() -> str:
 
 
 def idempotency_key(key: str, id: str) -> str:
-    """String: the first result under the id of a broadcast or an action; of messages for users, where these were stored before there
-    were buckets (`engine.store.accepted_ids`). `key` is a mailbox key or an audience key.
+    """String: the first result under the id of a broadcast or an action. `key` is a mailbox key or an audience key.
 
     The value is `<16 hex digits of the digest>|<seq>|<scheduled id or empty>`; immediate and delayed publishing share the
     keys, so an id means the same message whichever way it is published.

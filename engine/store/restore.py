@@ -3,7 +3,7 @@
 The steps in this order, each idempotent, and each a consistent state to crash in:
 
     epoch       the fence may be lost as well. Taking a new epoch also detects a newer incarnation
-    slot map    unless it is there, or a newer one; and that ids are in buckets
+    slot map    unless it is there, or a newer one
     data epoch  replaced before any other write: sequence numbers that clients have seen may be assigned again, and a cursor of the
                 old epoch must not match the new one
     journal     the mailboxes in memory, appended to what is left of it (`engine.core.journal.rebuild`)

@@ -34,7 +34,8 @@ class World:
         self.answer(key, node, ready=True)
 
     def answer(self, key: ActorKey, node: str = "a", *, ready: bool) -> None:
-        self.fleet.watches[key].answered({"pid": 1, "started_ms": 1, "cpu_s": 0.0, "node_id": node, "ready": ready}, self.now_ms)
+        times = {"started_ms": 1, "cpu_s": 0.0, "queued_s": 0.0}
+        self.fleet.watches[key].answered({"pid": 1, **times, "node_id": node, "ready": ready}, self.now_ms)
         self.fleet.answered(key)
 
     async def wait(self, ms: float) -> None:

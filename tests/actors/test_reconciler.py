@@ -50,7 +50,14 @@ class World:
     async def start(self, **changes: Any) -> Controller:
         context = ProcessContext(
             end_process=self._end,
-            vitals=lambda role, index, started_ms: {"role": role, "index": index, "pid": 1, "started_ms": started_ms, "cpu_s": 0.0},
+            vitals=lambda role, index, started_ms: {
+                "role": role,
+                "index": index,
+                "pid": 1,
+                "started_ms": started_ms,
+                "cpu_s": 0.0,
+                "queued_s": 0.0,
+            },
         )
         config = msgspec.structs.replace(CONFIG, redis_url=self._url, **changes)
         self.controller = Controller(config, context, self.actors)

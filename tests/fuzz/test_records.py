@@ -134,6 +134,7 @@ def page(head: int, below: int, acked: list[int], cold: bool) -> MailboxPage:
         {head: 2} if cold else {},
         [("id", head, b"d" * 8)],
         5,
+        head,
     )
 
 

@@ -297,7 +297,8 @@ class Cluster:
             return RayPeer(self.network.handle(name))
 
         def vitals(role: str, index: int, started_ms: int) -> dict[str, Any]:
-            return {"role": role, "index": index, "pid": self.processes.index(process), "started_ms": started_ms, "cpu_s": 0.0}
+            times = {"started_ms": started_ms, "cpu_s": 0.0, "queued_s": 0.0}
+            return {"role": role, "index": index, "pid": self.processes.index(process), **times, "formats": FORMATS}
 
         context = ProcessContext(
             wall_ns=self.wall_ns,

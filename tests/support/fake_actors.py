@@ -77,7 +77,7 @@ class FakeActor:
     async def _stats(self) -> dict[str, Any]:
         role, index = self.key
         vitals = {"role": role, "index": index, "pid": self.pid, "started_ms": self.pid, "rss_bytes": 1, "node_id": self.node}
-        vitals |= {"cpu_s": time.monotonic() if self.busy else 0.0, "has_place": self.has_place}
+        vitals |= {"cpu_s": time.monotonic() if self.busy else 0.0, "queued_s": 0.0, "has_place": self.has_place}
         versions = [(await require_slot_map(client)).version for client in self._cloud.clients]
         vitals |= {"formats": self.formats}
         vitals |= {} if self._cloud.warm is None else {"spares": self._cloud.warm}

@@ -57,8 +57,7 @@ class HealthWatch:
             elapsed_s = (now_ms - self._answered_ms) / 1000
             if elapsed_s > 0:
                 self.cpu_pct = round(100 * (stats["cpu_s"] - before["cpu_s"]) / elapsed_s, 1)
-                # An actor of the version before does not say it, during an upgrade.
-                self.queued_pct = round(100 * (stats.get("queued_s", 0.0) - before.get("queued_s", 0.0)) / elapsed_s, 1)
+                self.queued_pct = round(100 * (stats["queued_s"] - before["queued_s"]) / elapsed_s, 1)
         elif before:
             self.restarts += 1
             self.cpu_pct = self.queued_pct = 0.0

@@ -195,7 +195,7 @@ class MailboxPage(Struct, array_like=True, gc=False):
     attempts: dict[int, int]
     recent: list[tuple[str, int, bytes]]
     oldest_expires_ms: int
-    newest_above_low: int = -1  # no number above it is of more than low priority; -1: not known
+    newest_above_low: int  # no number above it is of more than low priority
     collapsing: list[tuple[str, Collapsing]] = []  # newest message of each collapse key
     log_pos: int = 0
     topics: dict[str, int] = {}
@@ -404,7 +404,7 @@ def restore(key: str, page: MailboxPage | None, now_ms: int, inbox_limits: Inbox
         mailbox.windows = page.windows
         mailbox.user_state = page.user_state
         mailbox.seen_ms = page.seen_ms
-        mailbox.newest_above_low = page.head if page.newest_above_low < 0 else page.newest_above_low
+        mailbox.newest_above_low = page.newest_above_low
         mailbox.collapsing = dict(page.collapsing)
         if page.inbox is not None and inbox_limits is not None:
             mailbox.inbox = inbox_of(page.inbox)

@@ -163,7 +163,7 @@ def salvage_page(blob: bytes) -> MailboxPage | None:
 
 def page_with(head: int, floor: int) -> MailboxPage:
     """A page of which nothing but these numbers is known: what is above `floor` is to be looked for in the offline stream."""
-    return MailboxPage(head, floor, [], [], (floor + 1, head) if head > floor else None, {}, [], 0)
+    return MailboxPage(head, floor, [], [], (floor + 1, head) if head > floor else None, {}, [], 0, head)
 
 
 # -- MessagePack, as far as needed. --------------------------------------------------------------------------------------

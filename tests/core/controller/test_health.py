@@ -18,6 +18,7 @@ def stats(pid: int = 7, cpu_s: float = 0.0, **more: Any) -> dict[str, Any]:
         "node": "10.0.0.1",
         "started_ms": pid,
         "cpu_s": cpu_s,
+        "queued_s": 0.0,
         "rss_bytes": 1,
         "ready": True,
         **more,

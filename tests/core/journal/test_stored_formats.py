@@ -26,7 +26,7 @@ TIMER = Timer("3-abc", "t:u", 5_000, 1_000, 60_000, ENVELOPE)
 VALUES = {
     decode_journal: FORMAT_VERSION + msgspec.msgpack.encode([STORED, Handled("t:u", 3, [5], 6)]),
     decode_stored: FORMAT_VERSION + msgspec.msgpack.encode(STORED),
-    decode_page: FORMAT_VERSION + msgspec.msgpack.encode(MailboxPage(6, 3, [5], [], None, {}, [], 0)),
+    decode_page: FORMAT_VERSION + msgspec.msgpack.encode(MailboxPage(6, 3, [5], [], None, {}, [], 0, 6)),
     decode_timer: encode_timer(TIMER),
     (lambda blob: read_entry(9, blob)): FORMAT_VERSION + msgspec.msgpack.encode(BroadcastEntry("t", "news", ENVELOPE, 9_000_000, 1_000)),
 }

@@ -34,8 +34,7 @@ export class WebStorageStore {
   /** @param {string} key @returns {Promise<Kept | null>} */
   async load(key) {
     const text = this.storage.getItem(key);
-    if (!text) return null;
-    return text.startsWith("{") ? JSON.parse(text) : { cursor: text, settled: [] }; // an earlier client kept the cursor alone
+    return text ? JSON.parse(text) : null;
   }
 
   /** @param {string} key @param {Kept} kept */
