@@ -76,7 +76,7 @@ class Spares:
         processes, seen = _nodes(rows)
         self._warm = {node: had for node, had in self._warm.items() if node in processes}
         self._asked_ms = {node: at_ms for node, at_ms in self._asked_ms.items() if node in processes}
-        bare = [node for node in processes if self._is_bare(processes[node], seen.get(node, 0), node)]
+        bare = [node for node in processes if self._is_bare(processes[node], seen[node], node)]
         if not bare:
             return ""
         node = min(bare, key=lambda node: (self._asked_ms.get(node, -1), node))
@@ -91,7 +91,7 @@ class Spares:
 
     def expected(self, rows: Iterable[Mapping[str, Any]]) -> bool:
         """Whether a node is bare, or will have a spare in a moment. Not where the last one that was asked for has not come: where Ray was
-        started without what loads the modules, or keeps no idle process; nor where actors do not say, those of a version before.
+        started without what loads the modules, or keeps no idle process.
         """
         processes, seen = _nodes(rows)
         soon_ms = self._clock() - SOON_MS
@@ -109,15 +109,14 @@ class Spares:
 
 
 def _nodes(rows: Iterable[Mapping[str, Any]]) -> tuple[dict[str, set[_Process]], dict[str, int]]:
-    """Of the nodes with users: their processes, and how many spares they have by what is known last, where that is known."""
+    """Of the nodes with users: their processes, and how many spares they have by what is known last."""
     processes: dict[str, set[_Process]] = {}
     seen: dict[str, int] = {}
     users = set()
     for row in rows:
         if node := str(row.get("node_id", "")):
             processes.setdefault(node, set()).add((row["role"], row["index"], row["started_ms"]))
-            if "spares" in row:
-                seen[node] = min(row["spares"], seen.get(node, row["spares"]))  # of a process that has died it may be an old one
+            seen[node] = min(row["spares"], seen.get(node, row["spares"]))  # of a process that has died it may be an old one
             if row["role"] in _ROLES:
                 users.add(node)
-    return {node: processes[node] for node in users}, {node: seen[node] for node in users & seen.keys()}
+    return {node: processes[node] for node in users}, {node: seen[node] for node in users}

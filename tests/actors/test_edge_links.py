@@ -12,7 +12,7 @@ from engine.actors.actor_process import RETRY_S
 from engine.actors.edge_links import EdgeLinks
 from engine.actors.tcp_carrier import LinkCredentials
 from engine.config import Config
-from engine.core.model.routing import SLOTS, SlotMap, spread
+from engine.core.model.routing import SlotMap, spread
 from tests.support.waiting import until
 
 
@@ -20,7 +20,7 @@ class Readings:
     """A stored slot map without actors, and the edge that reads it, as its gateway."""
 
     def __init__(self) -> None:
-        self.stored = self.slots = SlotMap(1, (0,) * SLOTS)
+        self.stored = self.slots = spread(1)
         self.reads = 0
 
     async def read(self, _client: Any) -> SlotMap:
@@ -51,7 +51,7 @@ async def test_a_slot_map_is_read_often_while_peers_speak_of_it_and_no_longer(mo
         before = gateway.reads
         await asyncio.sleep(4 * RETRY_S)
         assert gateway.reads < often + 12
-    gateway.stored = SlotMap(2, (0,) * SLOTS)
+    gateway.stored = spread(1, 2)
     links.need_slots(0, 2)
     await until(lambda: gateway.slots.version == 2)
     running.cancel()

@@ -904,8 +904,10 @@ async def test_a_node_that_serves_has_a_spare_process_and_gets_another_when_one_
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spares, "EVERY_MS", 0)
+    world.actors.warm = 0
     await world.start()
     await until(lambda: world.actors.spares == ["here"])
+    world.actors.warm = 0
     world.actors.restart(world.actors.actors["shard", 0])
     await until(lambda: world.actors.spares == ["here", "here"])
 
@@ -946,7 +948,7 @@ async def test_slots_move_in_the_end_where_a_node_keeps_no_spare_process(world: 
 
 async def test_no_spare_process_is_started_while_a_part_does_not_serve(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spares, "EVERY_MS", 0)
-    world.actors.born_ready = False
+    world.actors.born_ready, world.actors.warm = False, 0
     await world.start()
     late, *others = world.actors.actors.values()
     for actor in others:
@@ -966,6 +968,7 @@ async def test_a_controller_goes_on_without_spare_processes_that_cannot_be_start
 
     monkeypatch.setattr(spares, "EVERY_MS", 0)
     monkeypatch.setattr(world.actors, "start_spares", refused)
+    world.actors.warm = 0
     await world.start()
     await until(lambda: world.actors.spares == ["here", "here", "here"])
     await world.settled()

@@ -817,7 +817,7 @@ class EdgeWorld:
 
     def move_all_to(self, shard: int, version: int) -> None:
         """A newer slot map arrives: every slot belongs to `shard`."""
-        self.gateway.set_slots(SlotMap(version, (shard,) * 1024, formats=FORMATS))
+        self.gateway.set_slots(SlotMap(version, (shard,) * 1024, shard + 1, formats=FORMATS))
 
     # -- clients -----------------------------------------------------------------------------------------------------------
     def token(self, user: str = "u1", scopes: str = "connect publish admin metrics", ttl_s: float = 600, **claims: Any) -> str:

@@ -79,8 +79,7 @@ class FakeActor:
         vitals = {"role": role, "index": index, "pid": self.pid, "started_ms": self.pid, "rss_bytes": 1, "node_id": self.node}
         vitals |= {"cpu_s": time.monotonic() if self.busy else 0.0, "queued_s": 0.0, "has_place": self.has_place}
         versions = [(await require_slot_map(client)).version for client in self._cloud.clients]
-        vitals |= {"formats": self.formats}
-        vitals |= {} if self._cloud.warm is None else {"spares": self._cloud.warm}
+        vitals |= {"formats": self.formats, "spares": self._cloud.warm}
         vitals |= {"left": True} if self.left else {}
         return {**vitals, "ready": self.ready, "slots_version": versions[index % len(versions)], "slots_versions": versions}
 
@@ -141,7 +140,7 @@ class FakeActors(RayActors):
         room: whether a node has a place free.
         guests: those that were created without one.
         spares: nodes on which a process without an actor was started, in order.
-        warm: how many of those there are, as actors say; None: they do not say it.
+        warm: how many of those there are, as actors say.
     """
 
     def __init__(self, *clients: Redis) -> None:
@@ -160,7 +159,7 @@ class FakeActors(RayActors):
         self.asked = 0  # about room
         self.guests: list[ActorKey] = []
         self.spares: list[str] = []
-        self.warm: int | None = None
+        self.warm = 1
         self._pids = 0
 
     def next_pid(self) -> int:
@@ -190,8 +189,7 @@ class FakeActors(RayActors):
 
     async def start_spares(self, node_id: str, count: int) -> bool:
         self.spares += [node_id] * count
-        if self.warm is not None:
-            self.warm += count
+        self.warm += count
         return True
 
     def show(self, namespace: str, rows: list[Any], now_ms: float) -> None:

@@ -95,7 +95,7 @@ class SlotMap(msgspec.Struct, frozen=True):
 
     Attributes:
         owners: the shard index of each slot.
-        shards: how many shards there are; one that was just added, or is about to be removed, owns no slot. When left out, as many as do.
+        shards: how many shards there are; one that was just added, or is about to be removed, owns no slot.
         schedulers: how many schedulers share the timer partitions.
         server: which of the servers it is; the shards and schedulers of others are counted in both numbers.
         servers: how many Redis servers the slots are spread over. Fixed for the life of the data.
@@ -104,15 +104,11 @@ class SlotMap(msgspec.Struct, frozen=True):
 
     version: int
     owners: tuple[int, ...]
-    shards: int = 0
+    shards: int
     schedulers: int = 1
     server: int = 0
     servers: int = 1
     formats: int = FIRST
-
-    def __post_init__(self) -> None:
-        if not self.shards:
-            msgspec.structs.force_setattr(self, "shards", max(self.owners) + 1)
 
     def with_owner(self, slots: Iterable[int], shard: int) -> SlotMap:
         """The next version, in which these slots belong to this shard."""

@@ -140,7 +140,7 @@ def test_a_mailbox_with_a_profile_on_its_way_does_not_leave_memory() -> None:
 
 def test_a_shard_that_does_not_own_the_user_says_so() -> None:
     world = World()
-    world.core.slot_map = SlotMap(9, (1,) * 1024)
+    world.core.slot_map = SlotMap(9, (1,) * 1024, 2)
     ref = put(world)
     assert world.said() == [Moved(ref, -1, 9)]
 

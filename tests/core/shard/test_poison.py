@@ -30,7 +30,7 @@ class Failing(World):
 
     def _new_core(self) -> None:
         super()._new_core()
-        self.core.slot_map = FailingMap(1, spread(1).owners)
+        self.core.slot_map = FailingMap(1, spread(1).owners, 1)
 
 
 def test_a_record_that_is_sent_again_is_recognised() -> None:
