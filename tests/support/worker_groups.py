@@ -20,6 +20,7 @@ TOGETHER: Final = {
         "tests/features/digest/test_digester.py",
         "tests/actors/test_edge.py",
         "tests/actors/test_overload.py",
+        "tests/actors/test_reconciler.py::test_nothing_is_lost",
         "tests/actors/test_stopping.py",
         "tests/api/test_subscriptions.py",
         "tests/browser/test_admin_page.py",
