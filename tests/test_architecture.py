@@ -19,8 +19,8 @@ CORE = [
 
 CORE_MAY_IMPORT = {
     "__future__", "abc", "bisect", "collections", "collections.abc", "contextlib", "dataclasses", "datetime", "enum", "functools",
-    "hashlib", "heapq", "hmac", "itertools", "jinja2", "jinja2.sandbox", "json", "math", "msgspec", "operator", "re", "struct", "tomllib",
-    "types", "typing", "uuid", "zlib",
+    "google_crc32c", "hashlib", "heapq", "hmac", "itertools", "jinja2", "jinja2.sandbox", "json", "math", "msgspec", "operator", "re",
+    "struct", "tomllib", "types", "typing", "uuid", "zlib",
     "engine", "engine.errors", "engine.config",
 }  # fmt: skip
 """What computes from its arguments alone. `uuid` only for parsing: making one reads a clock and a random source."""

@@ -48,10 +48,12 @@ class BroadcastFollower:
         audience, more = self._broadcast_audience, True
         while more:
             known, horizon_known = len(self._left), self._horizon  # before the read
-            broadcasts, reached = await self._broadcasts.read(audience.log.head, wait=wait)
+            broadcasts, reached, damaged = await self._broadcasts.read(audience.log.head, wait=wait)
             first = await self._broadcasts.first() if broadcasts else 0
             there = await self._ask_what_left() if broadcasts or self._look else None
             # -- one step
+            if damaged is not None:
+                audience.lose([damaged])  # before it is passed: connected users whom it concerns are told
             audience.read(broadcasts, reached, first)
             if there is not None:
                 self._left += (Dropped(pos, None) for pos in audience.log.not_among(there))
@@ -63,7 +65,7 @@ class BroadcastFollower:
                 audience.lose(due, horizon)
                 self._left = [dropped for dropped in self._left if dropped.pos > audience.log.head]
                 self._horizon -= horizon
-            more, wait = bool(broadcasts or self._left or self._horizon), False
+            more, wait = bool(broadcasts or damaged or self._left or self._horizon), False
 
     async def _ask_what_left(self) -> list[int] | None:
         """Note what has left the log since the last time. Returns the positions of what is there when that is not known."""

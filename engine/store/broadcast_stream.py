@@ -72,6 +72,14 @@ class Dropped(NamedTuple):
     channel: Channel | None
 
 
+class Read(NamedTuple):
+    """Some entries of the log, the position that is reached with them, and the entry there, if it cannot be read."""
+
+    broadcasts: list[Broadcast]
+    reached: int
+    damaged: Dropped | None = None
+
+
 class BroadcastLog:
     """The log, for edges and shards.
 
@@ -108,8 +116,8 @@ class BroadcastLog:
             replies = await _APPEND.run_many(self._client, calls, self._replicas)
         return [_appended(reply, entry.envelope.digest, repeated) for reply, (entry, _) in zip(replies, entries, strict=True)]
 
-    async def read(self, after: int, *, wait: bool) -> tuple[list[Broadcast], int]:
-        """The next entries behind a position, and the position of the last one. An entry that cannot be decoded is logged and skipped.
+    async def read(self, after: int, *, wait: bool) -> Read:
+        """The next entries behind a position. Those before one that cannot be read, or that one by itself.
 
         Args:
             wait: block until there is an entry, for half of `redis_timeout_ms` at most.
@@ -121,14 +129,17 @@ class BroadcastLog:
             found: Any = await self._client.xread({broadcast_log_key(): f"{after}-0"}, count=_READ_ENTRIES, block=block_ms)
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"broadcast log: {error}") from error
-        broadcasts = []
+        broadcasts: list[Broadcast] = []
         for entry_id, fields in found[0][1] if found else ():
-            after = int(entry_id.partition(b"-")[0])
+            pos = int(entry_id.partition(b"-")[0])
             try:
-                broadcasts.append(read_entry(after, fields.get(b"b", b"")))
+                broadcasts.append(read_entry(pos, fields.get(b"b", b"")))
             except UNREADABLE as error:
-                log.error("the broadcast at %d cannot be decoded and is not delivered: %s", after, error)
-        return broadcasts, after
+                if broadcasts:
+                    break
+                log.error("the broadcast at %d cannot be read; whom it concerns is told of a gap: %s", pos, error)
+                return Read([], pos, Dropped(pos, _channel(fields.get(b"a", b"").decode(errors="replace"))))
+        return Read(broadcasts, broadcasts[-1].pos if broadcasts else after)
 
     async def first(self) -> int:
         """Position of the oldest entry; 0 when the log is empty. Raises StorageUnavailable."""

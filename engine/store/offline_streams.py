@@ -69,17 +69,23 @@ class OfflineStreams:
         elif size < _REPLY_BYTES // 4:
             self.ranges_max = min(self.ranges_max * 2, _RANGES_MAX)
         return [
-            [stored for _, fields in entries if (stored := self._decode(read.key, fields.get(b"m", b""))) is not None]
+            [stored for entry in entries if (stored := self._decode(read.key, *entry)) is not None]
             for read, entries in zip(reads, replies, strict=True)
         ]
 
-    def _decode(self, key: str, blob: bytes) -> StoredMessage | None:
+    def _decode(self, key: str, entry_id: bytes, fields: dict[bytes, bytes]) -> StoredMessage | None:
+        """The message of an entry; None when it cannot be read, or is another's: the bytes around a value have no checksum."""
+        blob = fields.get(b"m", b"")
         try:
-            return decode_stored(blob)
+            stored = decode_stored(blob)
         except UNREADABLE:
             log.exception("an offline message of %s cannot be read", key)
-            self.corrupt.append((f"offline {key}", blob))
-            return None
+        else:
+            if (stored.key, b"%d-0" % stored.seq) == (key, entry_id):
+                return stored
+            log.error("message %d of %s is stored as %s of %s", stored.seq, stored.key, entry_id.decode(), key)
+        self.corrupt.append((f"offline {key}", blob))
+        return None
 
     async def sweep(self, slots: Sequence[int], now_ms: int, pages_max: int) -> list[Swept]:
         """Look at the pages that are due to be looked at, `pages_max` at most, and delete expired entries from their streams.
@@ -130,7 +136,7 @@ class OfflineStreams:
             entries: Any = await self._client.xrange(offline_key(key), min=start, count=_SWEEP_ENTRIES)
             for entry_id, fields in entries:
                 seq = int(entry_id.partition(b"-")[0])
-                stored = self._decode(key, fields.get(b"m", b""))
+                stored = self._decode(key, entry_id, fields)
                 expires_ms = aged_ms = 0
                 if stored is not None:
                     expires_ms = aged_ms = stored.expires_ms
@@ -157,7 +163,7 @@ class OfflineStreams:
             entries: Any = await self._client.xrange(stream, min=start, count=_SWEEP_ENTRIES)
             expired = []
             for entry_id, fields in entries:
-                stored = self._decode(key, fields.get(b"m", b""))
+                stored = self._decode(key, entry_id, fields)
                 if stored is None or stored.expires_ms <= now_ms:
                     expired.append(entry_id)
                 else:

@@ -143,6 +143,18 @@ async def test_nobody_passes_what_left_the_log_before_its_loss_is_known(shard: S
     assert seen[0] == (last, [gone])
 
 
+async def test_a_broadcast_with_another_bit_is_lost_to_those_whom_it_concerns(shard: Shard, redis_client: Redis) -> None:
+    positions = await shard.append("a", "b", "c")
+    entries: Any = await redis_client.xrange(broadcast_log_key())
+    await redis_client.delete(broadcast_log_key())
+    for entry_id, fields in entries:
+        await redis_client.xadd(broadcast_log_key(), {**fields, b"b": fields[b"b"].replace(b"\xa1b", b"\xa1c")}, id=entry_id)
+    await shard.follower.catch_up()
+    log = shard.core.broadcast_audience.log
+    assert shard.held == ["a", "c"]
+    assert (log.head, [lost.pos for lost in log.lost_after("t", "", 0)]) == (positions[2], [positions[1]])
+
+
 async def test_a_follower_that_missed_more_drops_than_are_stored_reads_them_anew(redis_server: RedisServer) -> None:
     client = connect(Config(redis_url=redis_server.url))
     shard = Shard(client, broadcasts_max=3)

@@ -18,9 +18,9 @@ from engine.actors.link import LinkCaller
 from engine.actors.shard import Shard
 from engine.config import Config
 from engine.core.journal.journal_records import StoredMessage
-from engine.core.model.constants import FORMAT_VERSION
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import slot_of
+from engine.core.model.sealed import sealed, unsealed
 from engine.core.wire import records as wire
 from engine.core.wire.records import Attach, Deliver, GapRange, Post, Posted, Welcome
 from engine.errors import StorageUnavailable
@@ -119,14 +119,18 @@ async def damage_last_entry(redis_client: Redis, damage: Callable[[bytes], bytes
         await redis_client.xadd(journal_key(0), {"b": damage(blob) if number == len(entries) else blob}, id=entry_id)
 
 
+def with_another_bit(blob: bytes, text: bytes) -> bytes:
+    """The stored value with one bit of this text another, which MessagePack and JSON take for true."""
+    at = blob.index(text)
+    return blob[:at] + bytes([blob[at] ^ 1]) + blob[at + 1 :]
+
+
 def of_a_wrong_type(entry: bytes) -> bytes:
     """The entry with a text as the body of its first message, where bytes belong."""
-    version, content = entry[:1], entry[1:]
-    assert version == FORMAT_VERSION
-    records = msgspec.msgpack.decode(content)
+    records = msgspec.msgpack.decode(unsealed(entry))
     envelope = records[0][1 + StoredMessage.__struct_fields__.index("envelope")]  # behind the tag
     envelope[Envelope.__struct_fields__.index("body")] = "a text"
-    return version + msgspec.msgpack.encode(records)
+    return sealed(msgspec.msgpack.encode(records))
 
 
 async def test_the_number_of_a_message_that_cannot_be_read_is_not_given_again_and_its_user_is_told(
@@ -152,6 +156,7 @@ async def test_the_number_of_a_message_that_cannot_be_read_is_not_given_again_an
     "damage",
     [
         lambda entry: entry[:-20],
+        lambda entry: with_another_bit(entry, b'"id":"b"'),
         lambda _: b"",
         lambda entry: b"\xc1" + entry,
         lambda entry: b"\x7f" + entry[1:],
@@ -194,7 +199,7 @@ async def test_a_page_that_cannot_be_read_costs_no_number_and_no_message(start: 
     await redis_client.delete(journal_key(0))
     page = await redis_client.hget(page_key(slot_of(ANN)), ANN)
     assert page is not None
-    await redis_client.hset(page_key(slot_of(ANN)), ANN, page[:7] if known else b"\xffgarbage")
+    await redis_client.hset(page_key(slot_of(ANN)), ANN, sealed(unsealed(page)[:6]) if known else b"\xffgarbage")
     second = start()
     after = await second.attach(1, ANN, before.epoch, 0)
     await second.heard(lambda record: isinstance(record, Deliver))
@@ -230,3 +235,41 @@ async def test_what_was_read_before_storage_failed_on_the_way_counts_once(start:
     core = second.shard._core
     assert not failures
     assert core.mailbox_store.memory.messages == len(core.mailboxes[ANN].hot) == 4
+
+
+async def test_a_kept_message_with_another_bit_is_a_gap_and_its_neighbours_come(start: Start, redis_client: Redis) -> None:
+    first = start()
+    for id in ("first", "second", "third"):
+        await first.post(ANN, id)
+    await spilled(first, redis_client, ANN)
+    await first.kill()
+    await redis_client.delete(journal_key(0))
+    entries: Any = await redis_client.xrange(offline_key(ANN))
+    await redis_client.delete(offline_key(ANN))
+    for entry_id, fields in entries:
+        blob = fields[b"m"]
+        await redis_client.xadd(offline_key(ANN), {"m": with_another_bit(blob, b"second") if entry_id == b"2-0" else blob}, id=entry_id)
+    second = start()
+    await second.attach(1, ANN)
+    gap = await second.heard(lambda record: isinstance(record, GapRange))
+    assert (gap.first, gap.last) == (2, 2)
+    await until(lambda: second.delivered(1), holds=lambda seqs: len(seqs) == 2)
+    assert second.delivered(1) == [1, 3]
+    await until(lambda: redis_client.xlen(journal_quarantine_key(0)))
+
+
+async def test_a_stored_message_under_another_users_name_is_not_delivered(start: Start, redis_client: Redis) -> None:
+    """The key of a value has no checksum: a damaged one may be another user's."""
+    first = start()
+    for key, id in ((ANN, "of ann"), (BOB, "of bob")):
+        await first.post(key, id)
+        await spilled(first, redis_client, key)
+    await first.kill()
+    await redis_client.delete(journal_key(0))
+    await redis_client.rename(offline_key(ANN), offline_key(BOB))
+    second = start()
+    await second.attach(1, BOB)
+    gap = await second.heard(lambda record: isinstance(record, GapRange))
+    assert (gap.first, gap.last) == (1, 1)
+    assert second.delivered(1) == []
+    await until(lambda: redis_client.xlen(journal_quarantine_key(0)))

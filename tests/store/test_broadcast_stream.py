@@ -48,13 +48,13 @@ async def test_what_was_appended_is_read_in_order_with_growing_positions(redis_c
     log = log_of(redis_client)
     first = await append(log, "a", body=b'"n":1')
     second, third = await log.append([(entry("b", "news"), "b"), (entry("c", tenant="other"), "c")])
-    read, reached = await log.read(0, wait=False)
+    read, reached, _ = await log.read(0, wait=False)
     assert [broadcast.pos for broadcast in read] == [first.pos, second.pos, third.pos]
     assert first.pos < second.pos < third.pos == reached
     assert [(b.tenant, b.topic, b.envelope.id) for b in read] == [("t", "", "a"), ("t", "news", "b"), ("other", "", "c")]
     assert read[0].envelope.body == b'"n":1'
     assert read[0].envelope.body.pos == first.pos
-    assert await log.read(second.pos, wait=False) == (read[2:], third.pos)
+    assert await log.read(second.pos, wait=False) == (read[2:], third.pos, None)
 
 
 async def test_an_id_is_taken_once_per_audience_and_another_payload_under_it_is_a_conflict(redis_client: Redis) -> None:
@@ -188,24 +188,28 @@ async def test_a_follower_waits_and_hears_what_comes(redis_client: Redis) -> Non
     waiting = asyncio.ensure_future(log.read(0, wait=True))
     await until(lambda: redis_client.info("clients"), holds=lambda info: info["blocked_clients"])
     appended = await append(log, "a")
-    read, reached = await waiting
+    read, reached, _ = await waiting
     assert [b.envelope.id for b in read] == ["a"]
     assert reached == appended.pos
 
 
 async def test_a_follower_that_hears_nothing_comes_back_where_it_was(redis_client: Redis) -> None:
-    assert await log_of(redis_client, redis_timeout_ms=20, redis_replicas_timeout_ms=1).read(77, wait=True) == ([], 77)
+    assert await log_of(redis_client, redis_timeout_ms=20, redis_replicas_timeout_ms=1).read(77, wait=True) == ([], 77, None)
 
 
-async def test_an_entry_that_cannot_be_read_is_passed_over_and_said(redis_client: Redis, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_entry_that_cannot_be_read_is_told_by_itself_with_whom_it_concerns(
+    redis_client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
     log = log_of(redis_client)
     first = await append(log, "a")
-    await redis_client.xadd(broadcast_log_key(), {"b": b"\xc1 no entry"}, id=f"{first.pos + 1}-0")
+    await redis_client.xadd(broadcast_log_key(), {"b": b"\xc1 no entry", "t": "t", "a": "t news"}, id=f"{first.pos + 1}-0")
     await redis_client.hset(broadcast_state_key(), "last", str(first.pos + 1))
     last = await append(log, "c")
-    read, reached = await log.read(0, wait=False)
-    assert [b.envelope.id for b in read] == ["a", "c"]
-    assert reached == last.pos
+    before, reached, damaged = await log.read(0, wait=False)
+    assert ([b.envelope.id for b in before], reached, damaged) == (["a"], first.pos, None)
+    assert await log.read(reached, wait=False) == ([], first.pos + 1, (first.pos + 1, ("t", "news")))
+    behind, reached, damaged = await log.read(first.pos + 1, wait=False)
+    assert ([b.envelope.id for b in behind], reached, damaged) == (["c"], last.pos, None)
     assert str(first.pos + 1) in caplog.text
 
 

@@ -41,8 +41,9 @@ from engine.core.mailbox.aggregation_window import in_digest
 from engine.core.mailbox.conflation import DEFAULTS, ConflationLimits, decide, remember
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.memory import MESSAGE_BYTES
-from engine.core.model.constants import FORMAT_VERSION, PRIORITIES
+from engine.core.model.constants import PRIORITIES
 from engine.core.model.message import Collapsing, Message, counted, timer_effect_id
+from engine.core.model.sealed import sealed
 from engine.core.policy.conditions import Drop
 from engine.core.policy.contact_policy import Decision, Reason, Verdict
 from engine.core.wire.records import ACCEPTED, CONFLICT, DEFERRED, DUPLICATE, MERGED, SUPPRESSED, Post
@@ -225,7 +226,7 @@ class GroupBuilder:
             records.append(group.released)
         if not records and not group.adoptions:
             return False
-        group.payload = FORMAT_VERSION + _encoder.encode(records)
+        group.payload = sealed(_encoder.encode(records))
         return True
 
     def _take_effect(self, pending: Pending, identity: tuple[str, str], seq: int, reason: str = "") -> None:

@@ -29,10 +29,10 @@ from engine.core.inbox.inbox import InboxLimits, StoredInbox, inbox_of
 from engine.core.mailbox.aggregation_window import Counted, Ended, Extended, Windows
 from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.mailbox import Mailbox
-from engine.core.model.constants import FORMAT_VERSION
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import Collapsing, Message, SharedBody
 from engine.core.model.routing import slot_of
+from engine.core.model.sealed import sealed
 from engine.core.policy.profile import Profile
 from engine.core.policy.user_state import TimelineEntry, UserState
 
@@ -307,7 +307,7 @@ def spill_of(mailbox: Mailbox, forget_at_ms: int = 0, *, whole: bool = False) ->
             pos = envelope.body.pos
             envelope = msgspec.structs.replace(envelope, body=b"")
         stored = StoredMessage(mailbox.key, seq, envelope, m.expires_ms, m.accepted_ms, m.attempts, pos=pos)
-        entries.append((seq, FORMAT_VERSION + _encoder.encode(stored)))
+        entries.append((seq, sealed(_encoder.encode(stored))))
     closes_ms = -1 if mailbox.windows is None else mailbox.windows.next_ms
     if inbox is not None:
         inbox.written(fresh)
@@ -319,7 +319,7 @@ def spill_of(mailbox: Mailbox, forget_at_ms: int = 0, *, whole: bool = False) ->
     trim_below = page.floor + 1 if inbox is None else min(page.floor + 1, inbox.low)
     deleted = () if inbox is None else tuple(inbox.condemned)
     topics = "\n".join(sorted(mailbox.topics))
-    blob = FORMAT_VERSION + _encoder.encode(page)
+    blob = sealed(_encoder.encode(page))
     return Spill(mailbox.key, blob, trim_below, entries, expires_ms, closes_ms, look_ms, topics=topics, deleted=deleted)
 
 

@@ -21,8 +21,8 @@ import msgspec
 
 from engine.core.journal.journal_records import Handled, Inboxed, Kept, Record, Remembered, StoredMessage, Topics, settled_numbers
 from engine.core.mailbox.mailbox import Mailbox
-from engine.core.model.constants import FORMAT_VERSION
 from engine.core.model.message import TIMER_EFFECT
+from engine.core.model.sealed import sealed
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -42,10 +42,10 @@ def payloads(mailboxes: Iterable[Mailbox], bytes_max: int) -> Iterator[bytes]:
             elif isinstance(record, Kept):
                 size += record.windows.size
             if size >= bytes_max:
-                yield FORMAT_VERSION + _encoder.encode(entry)
+                yield sealed(_encoder.encode(entry))
                 entry, size = [], 0
     if entry:
-        yield FORMAT_VERSION + _encoder.encode(entry)
+        yield sealed(_encoder.encode(entry))
 
 
 def _records(mailbox: Mailbox) -> Iterator[Record]:

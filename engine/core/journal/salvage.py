@@ -4,15 +4,19 @@ The content of a damaged record is lost; its reader quarantines and reports it. 
 assigned twice would name two messages, and a client that has seen the first would take the second for a repeat (invariant 5). So a damaged
 record is parsed as far as possible.
 
-Journal entry: an array of records, each `[tag, key, seq, ...]`. Records before the damage and, where the structure of MessagePack
-is intact, after it are recovered. A damaged message with a readable key and number becomes a `Handled` with that `head`: the number counts
-as used, and a gap is announced to its user. A damaged acknowledgement only causes a repeat; a damaged change of subscriptions or
-of a profile, or an event, has no numbers, and neither has a change of a window: a count is short by one, or a summary is sent twice. When
-the owner of a number remains unknown, `complete` is False: numbers may be assigned again, and only a new data epoch distinguishes them.
+Journal entry: an array of records, each `[tag, key, seq, ...]`. With the right checksum it is what was written, by a process that was
+wrong: records that can be read are recovered. A message that cannot be, with a readable key and number, becomes a `Handled` with that
+`head`: the number counts as used, and a gap is announced to its user. An acknowledgement that cannot be read only causes a repeat; a change
+of subscriptions or of a profile, or an event, has no numbers, and neither has a change of a window: a count is short by one, or a summary
+is sent twice. When the owner of a number remains unknown, `complete` is False: numbers may be assigned again, and only a new data epoch
+distinguishes them.
 
-Page: an array that begins with `head` and `floor`. With both readable the mailbox is restored: everything above `floor` is read from the
-offline stream, and what is missing there is announced as a gap; messages acknowledged out of order are delivered again. Without them a new
-data epoch is needed.
+With a wrong checksum nothing in it is known to be true, so no content is recovered, and `complete` is False. Numbers that can be read count
+as used all the same, since most of them are right.
+
+Page: an array that begins with `head` and `floor`. With the right checksum, and both readable, the mailbox is restored: everything above
+`floor` is read from the offline stream, and what is missing there is announced as a gap; messages acknowledged out of order are delivered
+again. Without them a new data epoch is needed.
 
 The MessagePack reader here (https://github.com/msgpack/msgpack/blob/master/spec.md) only finds where values end. It runs after damage only,
 never on a message's normal path.
@@ -28,6 +32,7 @@ from msgspec import Struct
 from engine.core.journal.journal_records import Adopted, Handled, MailboxPage, Record, StoredMessage
 from engine.core.journal.stored_formats import decode_journal, decode_page, decode_record
 from engine.core.model.constants import FORMAT_VERSION
+from engine.core.model.sealed import CONTENT_AT, unsealed
 from engine.core.wire.records import UNREADABLE
 from engine.errors import CorruptRecord
 
@@ -84,8 +89,37 @@ def salvage_journal(entry: bytes) -> Salvaged:
         pass
     if entry[:1] != FORMAT_VERSION:
         return Salvaged(records, False)
+    salvaged = _salvaged(entry[CONTENT_AT:])
+    if _is_whole(entry):
+        return salvaged
+    return Salvaged([used for record in salvaged.records for used in _numbers_of(record)], False)
+
+
+def _is_whole(blob: bytes) -> bool:
+    """Whether the value is what was written."""
     try:
-        count, position = _array(entry, 1)
+        unsealed(blob)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+def _numbers_of(record: Record) -> list[Handled]:
+    """What marks the numbers of the record as used, and nothing else."""
+    if isinstance(record, StoredMessage):
+        return [Handled(record.key, 0, [], record.seq)]
+    if isinstance(record, Adopted):
+        return [Handled(key, 0, [], seq) for key, seq in record.numbers]
+    if isinstance(record, Handled):
+        return [Handled(record.key, 0, [], record.head)]
+    return []
+
+
+def _salvaged(entry: bytes) -> Salvaged:
+    """What is left of the content of an entry."""
+    records: list[Record] = []
+    try:
+        count, position = _array(entry, 0)
     except _Damaged:
         return Salvaged(records, False)
     complete = True
@@ -153,9 +187,9 @@ def read_page(blob: bytes) -> MailboxPage:
 
 def salvage_page(blob: bytes) -> MailboxPage | None:
     """The page that stands for one that `read_page` refuses, None when not even its numbers are known."""
-    if blob[:1] != FORMAT_VERSION:
+    if not _is_whole(blob):
         return None
-    head, floor = _values(blob[1:], 2)
+    head, floor = _values(blob[CONTENT_AT:], 2)
     if type(head) is not int or type(floor) is not int or not 0 <= floor <= head <= SEQ_MAX:
         return None
     return page_with(head, floor)

@@ -1,6 +1,6 @@
 """The stored formats and their versions: journal entries, pages, entries of offline streams and of the broadcast log, durable timers.
 
-Each value begins with one version byte (`FORMAT_VERSION`), followed by MessagePack. A value of any other version is reported as
+Each value is MessagePack behind a version byte and a checksum (`engine.core.model.sealed`). A value of any other version is reported as
 unreadable and quarantined, like a damaged one.
 
 While an engine is upgraded, processes of two versions read what the other writes, in storage and on links. So a change appends fields with
@@ -22,7 +22,7 @@ import msgspec
 
 from engine.core.journal.journal_records import MailboxPage, Record, StoredMessage
 from engine.core.mailbox.broadcast_log import Broadcast, BroadcastEntry, broadcast_of
-from engine.core.model.constants import FORMAT_VERSION
+from engine.core.model.sealed import sealed, unsealed
 from engine.core.wire.records import Timer
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ _entry: Final = msgspec.msgpack.Decoder(BroadcastEntry)
 
 def decode_journal(entry: bytes) -> list[Record]:
     """The records of one journal entry."""
-    return _journal.decode(_content(entry))
+    return _journal.decode(unsealed(entry))
 
 
 def decode_record(raw: bytes) -> Record:
@@ -48,30 +48,24 @@ def decode_record(raw: bytes) -> Record:
 
 def decode_stored(blob: bytes) -> StoredMessage:
     """One entry of an offline stream."""
-    return _stored.decode(_content(blob))
+    return _stored.decode(unsealed(blob))
 
 
 def decode_page(blob: bytes) -> MailboxPage:
     """A page."""
-    return _page.decode(_content(blob))
+    return _page.decode(unsealed(blob))
 
 
 def encode_timer(timer: Timer) -> bytes:
     """A durable timer as storage keeps it."""
-    return FORMAT_VERSION + _encode(timer)
+    return sealed(_encode(timer))
 
 
 def decode_timer(blob: bytes) -> Timer:
     """A durable timer."""
-    return _timer.decode(_content(blob))
+    return _timer.decode(unsealed(blob))
 
 
 def read_entry(pos: int, blob: bytes) -> Broadcast:
     """The entry of the broadcast log at a position."""
-    return broadcast_of(pos, _entry.decode(_content(blob)))
-
-
-def _content(blob: bytes) -> memoryview:
-    if blob[:1] != FORMAT_VERSION:
-        raise msgspec.DecodeError(f"version {blob[0]} of the stored formats is unknown" if blob else "the value is empty")
-    return memoryview(blob)[1:]
+    return broadcast_of(pos, _entry.decode(unsealed(blob)))

@@ -29,9 +29,10 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from engine.core.model.constants import FORMAT_VERSION, LOW, TS_MS_MAX
+from engine.core.model.constants import LOW, TS_MS_MAX
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import SharedBody
+from engine.core.model.sealed import sealed
 from engine.core.policy.contact_policy import Facts
 
 EVERYONE: Final = ""
@@ -70,7 +71,7 @@ LOST: Final = Envelope("", b"", LOW, True, b"")
 
 def encode_entry(entry: BroadcastEntry) -> bytes:
     """Encode an entry for the log; `engine.core.journal.stored_formats.read_entry` is the inverse."""
-    return FORMAT_VERSION + _encode(entry)
+    return sealed(_encode(entry))
 
 
 def broadcast_of(pos: int, entry: BroadcastEntry) -> Broadcast:

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.core.journal.journal_records import Handled, MailboxPage, StoredMessage
+from engine.core.journal.journal_records import Adopted, Handled, MailboxPage, StoredMessage, Topics
 from engine.core.journal.salvage import SEQ_MAX, page_with, read_page, salvage_journal, salvage_page
-from engine.core.model.constants import FORMAT_VERSION
 from engine.core.model.envelope import Envelope
+from engine.core.model.sealed import sealed
 from engine.errors import CorruptRecord
 
 FIRST = StoredMessage("t:ann", 1, Envelope("m1", b"d" * 8, 1, True, b'"id":"m1"'), 9000, 100)
@@ -19,7 +19,7 @@ SETTLED = Handled("t:ann", 1, [])
 
 
 def entry(*records: Any) -> bytes:
-    return FORMAT_VERSION + msgspec.msgpack.encode(records)
+    return sealed(msgspec.msgpack.encode(records))
 
 
 def spoiled(record: Any, field: int, value: object) -> list[Any]:
@@ -53,19 +53,30 @@ def test_a_damaged_acknowledgement_has_no_number_and_is_left_out() -> None:
     assert (salvaged.records, salvaged.complete) == ([FIRST, SECOND], True)
 
 
-def test_an_entry_cut_off_inside_a_message_keeps_what_is_before_it_and_the_number_it_began_with() -> None:
+def test_of_an_entry_cut_off_inside_a_message_the_numbers_that_can_be_read_are_used() -> None:
     salvaged = salvage_journal(entry(FIRST, SECOND)[:-4])
-    assert (salvaged.records, salvaged.complete) == ([FIRST, Handled("t:bob", 0, [], 7)], False)
+    assert (salvaged.records, salvaged.complete) == ([Handled("t:ann", 0, [], 1), Handled("t:bob", 0, [], 7)], False)
+
+
+def test_nothing_but_numbers_is_taken_from_an_entry_with_a_wrong_checksum() -> None:
+    adopted = Adopted(5, 100, [("t:ann", 2), ("t:bob", 8)])
+    topics = Topics("t:ann", {"news": 1})
+    whole = entry(FIRST, SETTLED, adopted, topics)
+    at = whole.index(b'"m1"') + 1
+    salvaged = salvage_journal(whole[:at] + b"x" + whole[at + 1 :])
+    numbers = [Handled("t:ann", 0, [], 1), Handled("t:ann", 0, [], 0), Handled("t:ann", 0, [], 2), Handled("t:bob", 0, [], 8)]
+    assert (salvaged.records, salvaged.complete) == (numbers, False)
 
 
 def test_bytes_behind_an_entry_or_of_another_version_are_not_taken_for_whole() -> None:
-    assert salvage_journal(entry(spoiled(FIRST, 4, "soon")) + b"\x00").complete is False
+    behind = msgspec.msgpack.encode([spoiled(FIRST, 4, "soon")]) + b"\x00"
+    assert salvage_journal(sealed(behind)).complete is False
     unknown = salvage_journal(b"\x7f" + entry(FIRST)[1:])
     assert (unknown.records, unknown.complete) == ([], False)
 
 
 def page(**changes: Any) -> bytes:
-    return FORMAT_VERSION + msgspec.msgpack.encode(msgspec.structs.replace(page_with(8, 2), cold=None, **changes))
+    return sealed(msgspec.msgpack.encode(msgspec.structs.replace(page_with(8, 2), cold=None, **changes)))
 
 
 @pytest.mark.parametrize(
@@ -103,8 +114,14 @@ def test_a_page_whose_numbers_are_damaged_is_not_replaced(changes: dict[str, Any
     assert salvage_page(b"\x7f" + page()[1:]) is None
 
 
+def test_no_number_of_a_page_with_a_wrong_checksum_is_believed() -> None:
+    whole = page()
+    assert salvage_page(whole) == page_with(8, 2)
+    assert salvage_page(whole[:-1] + b"\x01") is None
+
+
 @pytest.mark.parametrize("cold", [(5, 9), (4, 3), (0, 1), (1, 4)])
 def test_a_page_whose_cold_range_cannot_be_is_damaged(cold: tuple[int, int]) -> None:
     page: MailboxPage = msgspec.structs.replace(page_with(8, 2), cold=cold)
     with pytest.raises(CorruptRecord):
-        read_page(FORMAT_VERSION + msgspec.msgpack.encode(page))
+        read_page(sealed(msgspec.msgpack.encode(page)))

@@ -16,19 +16,19 @@ from engine.core.journal.stored_formats import (
     read_entry,
 )
 from engine.core.mailbox.broadcast_log import BroadcastEntry
-from engine.core.model.constants import FORMAT_VERSION
 from engine.core.model.envelope import Envelope
+from engine.core.model.sealed import sealed
 from engine.core.wire.records import UNREADABLE, Timer
 
 ENVELOPE = Envelope("m1", b"digest01", 1, True, b'"id":"m1"')
 STORED = StoredMessage("t:u", 5, ENVELOPE, 9_000_000, 1_000)
 TIMER = Timer("3-abc", "t:u", 5_000, 1_000, 60_000, ENVELOPE)
 VALUES = {
-    decode_journal: FORMAT_VERSION + msgspec.msgpack.encode([STORED, Handled("t:u", 3, [5], 6)]),
-    decode_stored: FORMAT_VERSION + msgspec.msgpack.encode(STORED),
-    decode_page: FORMAT_VERSION + msgspec.msgpack.encode(MailboxPage(6, 3, [5], [], None, {}, [], 0, 6)),
+    decode_journal: sealed(msgspec.msgpack.encode([STORED, Handled("t:u", 3, [5], 6)])),
+    decode_stored: sealed(msgspec.msgpack.encode(STORED)),
+    decode_page: sealed(msgspec.msgpack.encode(MailboxPage(6, 3, [5], [], None, {}, [], 0, 6))),
     decode_timer: encode_timer(TIMER),
-    (lambda blob: read_entry(9, blob)): FORMAT_VERSION + msgspec.msgpack.encode(BroadcastEntry("t", "news", ENVELOPE, 9_000_000, 1_000)),
+    (lambda blob: read_entry(9, blob)): sealed(msgspec.msgpack.encode(BroadcastEntry("t", "news", ENVELOPE, 9_000_000, 1_000))),
 }
 """Decoder -> a value that it reads."""
 

@@ -99,9 +99,9 @@ local function count_topics(name, topics)
   end
 end
 
--- The first element of a page, its head: behind the version and the header of the array.
+-- The first element of a page, its head: behind version and checksum (`engine.core.model.sealed`) and the header of the array.
 local function head_of(page)
-  local read, _, head = pcall(cmsgpack.unpack_limit, page, 1, page:byte(2) == 0xdc and 4 or 2)
+  local read, _, head = pcall(cmsgpack.unpack_limit, page, 1, page:byte(6) == 0xdc and 8 or 6)
   return read and type(head) == 'number' and head or 0
 end
 

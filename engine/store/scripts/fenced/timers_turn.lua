@@ -44,11 +44,11 @@ local have_fewer -- mailbox keys of which timers were removed
 -- The mailbox key in a packed timer, nil when it cannot be decoded. A timer is an array of at most 15 elements, first the scheduled id
 -- and the key; the rest is not decoded (cmsgpack cannot read binary fields).
 local function owner_of(packed)
-  local header = packed:byte(2) -- behind the version of the stored formats
+  local header = packed:byte(6) -- behind version and checksum (`engine.core.model.sealed`)
   if not header or header < 0x92 or header > 0x9f then
     return nil
   end
-  local read, _, _, key = pcall(cmsgpack.unpack_limit, packed, 2, 2)
+  local read, _, _, key = pcall(cmsgpack.unpack_limit, packed, 2, 6)
   return read and type(key) == 'string' and key or nil
 end
 

@@ -1,0 +1,36 @@
+"""Stored values: a version byte, a CRC-32C of the content, the content.
+
+A disk or a memory module that alters a bit alters a message that would be delivered as true. So every stored value with bodies or sequence
+numbers is checked whenever it is read, and a damaged one is not read at all.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from google_crc32c import value as crc32c
+
+from engine.core.model.constants import FORMAT_VERSION
+
+CONTENT_AT: Final = 5
+"""Bytes before the content."""
+
+
+def sealed(content: bytes) -> bytes:
+    """The value that storage keeps."""
+    return b"%b%b%b" % (FORMAT_VERSION, crc32c(content).to_bytes(4, "little"), content)
+
+
+def unsealed(blob: bytes) -> bytes:
+    """The content of a stored value.
+
+    Raises:
+        msgspec.DecodeError: it is of another version, or damaged.
+    """
+    if blob[:1] != FORMAT_VERSION:
+        raise msgspec.DecodeError(f"version {blob[0]} of the stored formats is unknown" if blob else "the value is empty")
+    content = blob[CONTENT_AT:]
+    if crc32c(content).to_bytes(4, "little") != blob[1:CONTENT_AT]:
+        raise msgspec.DecodeError("the checksum is another: the value is damaged")
+    return content
