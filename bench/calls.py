@@ -30,10 +30,13 @@ from tests.sim.cluster import DATA_EPOCH
 BATCH: Final = 250
 AUDIENCE: Final = 1000
 RUNS: Final = 9
-"""Of a leg with one message. The median leaves out the runs that meet a periodic task."""
+"""Of a leg with one message. The median leaves out the runs that meet a task of an irregular period."""
 
 _REST_S: Final = 5.0
 """Before a leg, so that checkpoints and whatever else the last one left are over."""
+
+_PHASE_S: Final = 0.1
+"""A leg begins this long after a whole second, between the wake-ups of periodic tasks (`engine.core.model.period`)."""
 
 _LATE: Final = "late"
 """The user who comes back again and again."""
@@ -173,6 +176,10 @@ class Legs:
             "broadcast": (self._broadcast(), len(self._users)),
         }
 
+    def _rest(self) -> None:
+        """Wait until the last leg is over, and for a moment at which a leg may begin."""
+        self._world.rest(_REST_S + 1 - (self._world.loop.time() - _PHASE_S) % 1)
+
     def _count(self, begin: Callable[[], None], done: Callable[[], bool], what: str) -> Counted:
         begin()
         with self._tracer:
@@ -182,7 +189,7 @@ class Legs:
     def _publish(self, items: Any, users: list[str], what: str) -> Counted:
         """Until the 202, and a frame for each of these users."""
         publisher, clients = self._publisher, [self._clients[user] for user in users]
-        self._world.rest(_REST_S)
+        self._rest()
         for client in (publisher, *clients):
             client.written.clear()
         request = self._world.request(items)
@@ -226,7 +233,7 @@ class Legs:
 
     def _timer(self) -> Counted:
         world, publisher, client = self._world, self._publisher, self._clients[self._lone]
-        world.rest(_REST_S)
+        self._rest()
         publisher.written.clear()
         client.written.clear()
         request = world.request({"user": self._lone, "type": "reminder.due", "delay": _DELAY_S})
@@ -246,7 +253,7 @@ class Legs:
         world.send(publisher, world.request({"user": _LATE, "type": "post.liked", "data": {"by": "bob"}}))
         world.run_until(lambda: b" 202 " in publisher.written, "a message for a user who is away")
         self._seq[_LATE] += 1
-        world.rest(_REST_S)
+        self._rest()
         client = world.open()
         handshake = world.handshake(_LATE, f"{DATA_EPOCH}-{self._seq[_LATE] - 1}")
         counted = self._count(
