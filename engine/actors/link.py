@@ -175,10 +175,10 @@ class LinkCaller:
             if eager:
                 conn = getattr(record, "conn", None)
                 if conn is not None:
-                    caller.promote(conn, now_ms)
-                caller.push(record, now_ms)
+                    caller.outbox.promote(conn, now_ms)
+                caller.outbox.push((record,), now_ms)
             else:
-                caller.push_latest(getattr(record, "conn", record), record, now_ms)
+                caller.outbox.push_latest(getattr(record, "conn", record), record, now_ms)
         except LinkOverflow as error:
             self._overflowed(caller, error)
             return
@@ -191,7 +191,7 @@ class LinkCaller:
         if caller is None:
             return
         try:
-            caller.push_all(records, self._clock_ms())
+            caller.outbox.push(records, self._clock_ms())
         except LinkOverflow as error:
             self._overflowed(caller, error)
             return
@@ -267,16 +267,16 @@ class LinkCaller:
         if caller is None:
             return
         now_ms = self._clock_ms()
-        if not caller.check(now_ms):
+        for seq, batch in caller.calls(now_ms):
+            self.calls += 1
+            reply = asyncio.ensure_future(self._peer.exchange(caller.session, seq, batch))
+            self._calls.add(reply)
+            reply.add_done_callback(partial(self._replied, caller, seq))
+        if caller.over:
             log.warning("link %s: no reply in time", caller.session)
             self._end(caller)
             return
-        while (call := caller.call(now_ms)) is not None:
-            self.calls += 1
-            reply = asyncio.ensure_future(self._peer.exchange(caller.session, *call))
-            self._calls.add(reply)
-            reply.add_done_callback(partial(self._replied, caller, call[0]))
-        self._alarm.arm(caller.wake_at(now_ms), now_ms)
+        self._alarm.arm(caller.wake_ms, now_ms)
 
     def _replied(self, caller: Caller, seq: int, reply: asyncio.Future[bytes]) -> None:
         self._calls.discard(reply)
@@ -410,7 +410,7 @@ class LinkServer:
         if state is None:
             return
         try:
-            state.callee.push_all(records, self._clock_ms())
+            state.callee.outbox.push(records, self._clock_ms())
         except LinkOverflow as error:
             log.warning("link %s: %s", session, error)
             self._close(state)
@@ -459,14 +459,13 @@ class LinkServer:
         if self._sessions.get(state.callee.session) is not state:
             return
         now_ms = self._clock_ms()
-        if not state.callee.alive(now_ms):
+        for seq, data in state.callee.replies(now_ms):
+            state.waiting.pop(seq)(data)
+        if state.callee.over:
             log.warning("link %s: the caller went silent", state.callee.session)
             self._close(state)
             return
-        while (reply := state.callee.reply(now_ms)) is not None:
-            seq, data = reply
-            state.waiting.pop(seq)(data)
-        state.alarm.arm(state.callee.wake_at(now_ms), now_ms)
+        state.alarm.arm(state.callee.wake_ms, now_ms)
 
 
 def _resolve(reply: asyncio.Future[bytes], data: bytes) -> None:

@@ -765,13 +765,12 @@ def an_edge_trusts_a_session_that_its_shard_has_ended() -> Any:
 
 @mutation
 def what_was_under_way_when_a_link_broke_is_sent_again_on_the_next_session() -> Any:
-    call, reply, end, pump = Caller.call, Caller.reply, LinkCaller._end, LinkCaller._pump
+    calls, reply, end, pump = Caller.calls, Caller.reply, LinkCaller._end, LinkCaller._pump
     under_way: dict[str, dict[int, bytes]] = {}
 
     def calling(self: Caller, now_ms: float) -> Any:
-        made = call(self, now_ms)
-        if made is not None:
-            under_way.setdefault(self.session, {})[made[0]] = made[1]
+        made = calls(self, now_ms)
+        under_way.setdefault(self.session, {}).update(made)
         return made
 
     def replied(self: Caller, seq: int, data: bytes, now_ms: float) -> list[bytes]:
@@ -785,11 +784,11 @@ def what_was_under_way_when_a_link_broke_is_sent_again_on_the_next_session() -> 
     def pumped(self: LinkCaller) -> None:
         if self._caller is not None and self.__dict__.get("lost"):
             for batch in self.__dict__.pop("lost"):
-                self._caller.push_all(msgspec.msgpack.decode(batch), 0.0)
+                self._caller.outbox.push(msgspec.msgpack.decode(batch), 0.0)
         pump(self)
 
     return both(
-        patched(Caller, "call", calling),
+        patched(Caller, "calls", calling),
         patched(Caller, "reply", replied),
         patched(LinkCaller, "_end", ended),
         patched(LinkCaller, "_pump", pumped),

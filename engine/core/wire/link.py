@@ -108,56 +108,53 @@ class _Outbox:
         self.taken = 0  # records of the last batch
         self.interval_ms = limits.pacing_ms  # that follows the last batch
 
-    def push(self, record: Struct, now_ms: float) -> None:
-        self._grown(_encoder.encode(record), 1, now_ms)
+    def push(self, records: Sequence[Struct], now_ms: float) -> None:
+        """Queue records. Raises LinkOverflow when too much waits.
 
-    def push_all(self, records: Sequence[Struct], now_ms: float) -> None:
-        """Encodes runs of records at once, at a third of the cost of encoding each."""
+        Encodes runs of records at once, at a third of the cost of encoding each.
+        """
         for start in range(0, len(records), _RUN_RECORDS):
             run = records[start : start + _RUN_RECORDS]
-            self._grown(_encoder.encode(run)[1 if len(run) < _SHORT_ARRAY else 3 :], len(run), now_ms)
-
-    def _grown(self, run: bytes, count: int, now_ms: float) -> None:
-        self._runs.append(run)
-        self._counts.append(count)
-        self.bytes += len(run)
-        if self.bytes > self._limits.queue_bytes_max:
-            raise LinkOverflow(f"{self.bytes} bytes are waiting, {self._limits.queue_bytes_max} are allowed")
-        if self.eager_since is None:
-            self.eager_since = now_ms
+            encoded = _encoder.encode(run)[1 if len(run) < _SHORT_ARRAY else 3 :]
+            self._runs.append(encoded)
+            self._counts.append(len(run))
+            self.bytes += len(encoded)
+            if self.bytes > self._limits.queue_bytes_max:
+                raise LinkOverflow(f"{self.bytes} bytes are waiting, {self._limits.queue_bytes_max} are allowed")
+            if self.eager_since is None:
+                self.eager_since = now_ms
 
     def push_latest(self, key: Hashable, record: Struct, now_ms: float) -> None:
+        """Queue a record that may wait, in place of an earlier one with this key."""
         self._latest[key] = record
         if self.latest_since is None:
             self.latest_since = now_ms
 
     def promote(self, key: Hashable, now_ms: float) -> None:
+        """Queue the record given to `push_latest` under this key now, before records pushed later. Raises LinkOverflow."""
         record = self._latest.pop(key, None)
         if record is not None:
-            self.push(record, now_ms)
+            self.push((record,), now_ms)
 
     def take(self) -> bytes:
         """One batch of at most about `batch_bytes_max` bytes; at least one run of records when there is any."""
-        if not self._runs and not self._latest:
-            self._took(0)
-            return _EMPTY_BATCH
-        for record in self._latest.values():
-            self._runs.append(_encoder.encode(record))
-            self._counts.append(1)
-        self._latest.clear()
-        self.latest_since = None
-        runs, counts = self._runs, self._counts
-        if self.bytes <= self._limits.batch_bytes_max:
-            self._runs, self._counts, self.bytes, self.eager_since = [], [], 0, None
-        else:
-            runs, counts = self._part()
-        self._took(sum(counts))
-        return b"\xdd" + self.taken.to_bytes(4, "big") + b"".join(runs)
-
-    def _took(self, records: int) -> None:
         limits, factor = self._limits, self._budget.factor
-        self.taken = records
-        self.interval_ms = limits.pacing_ms if records <= 1 and factor == 1 else limits.interval_ms(records, factor)
+        batch, self.taken = _EMPTY_BATCH, 0
+        if self._runs or self._latest:
+            for record in self._latest.values():
+                self._runs.append(_encoder.encode(record))
+                self._counts.append(1)
+            self._latest.clear()
+            self.latest_since = None
+            runs, counts = self._runs, self._counts
+            if self.bytes <= limits.batch_bytes_max:
+                self._runs, self._counts, self.bytes, self.eager_since = [], [], 0, None
+            else:
+                runs, counts = self._part()
+            self.taken = sum(counts)
+            batch = b"\xdd" + self.taken.to_bytes(4, "big") + b"".join(runs)
+        self.interval_ms = limits.pacing_ms if self.taken <= 1 and factor == 1 else limits.interval_ms(self.taken, factor)
+        return batch
 
     def _part(self) -> tuple[list[bytes], list[int]]:
         """Removes and returns the first runs, as many as fit into a batch, and their counts."""
@@ -192,13 +189,12 @@ class _InOrder:
         self._early: dict[int, bytes] = {}
         self.next = 0
 
-    def seen(self, number: int) -> bool:
-        return number < self.next or number in self._early
-
-    def accept(self, number: int, data: bytes) -> list[bytes]:
+    def accept(self, number: int, data: bytes) -> list[bytes] | None:
+        """The payloads that are now in order; None when this number was accepted before."""
         if number != self.next:
-            if number > self.next:
-                self._early[number] = data
+            if number < self.next or number in self._early:
+                return None
+            self._early[number] = data
             return []
         ready = [data]
         self.next += 1
@@ -209,10 +205,15 @@ class _InOrder:
 
 
 class Caller:
-    """The calling end of one session. After each event, make the calls that `call` returns. Times are monotonic milliseconds.
+    """The calling end of one session. After each event, make the calls that `calls` returns. Times are monotonic milliseconds.
 
     Args:
         budget: of the actor, shared by its links.
+
+    Attributes:
+        outbox: the records for the callee.
+        over: whether the session has ended.
+        wake_ms: when to ask for `calls` again if no event comes before.
     """
 
     __slots__ = (
@@ -223,50 +224,42 @@ class Caller:
         "_limits",
         "_next",
         "_open",
-        "_outbox",
         "_replies",
+        "outbox",
         "over",
         "session",
+        "wake_ms",
     )
 
     def __init__(self, session: str, limits: LinkLimits, now_ms: float, budget: CallBudget) -> None:
         self.session = session
         self.over = False
+        self.outbox = _Outbox(limits, budget)
+        self.wake_ms = now_ms
         self._open = False  # request 0 is answered
         self._limits = limits
         self._budget = budget
-        self._outbox = _Outbox(limits, budget)
         self._replies = _InOrder()
         self._inflight: dict[int, float] = {}
         self._next = 0
         self._last_ms = -inf
         self._last_records_ms = -inf  # when a reply last had records
 
-    def push(self, record: Struct, now_ms: float) -> None:
-        """Queue a record. Raises LinkOverflow when too much waits."""
-        self._outbox.push(record, now_ms)
-
-    def push_all(self, records: Sequence[Struct], now_ms: float) -> None:
-        """Queue several. Raises LinkOverflow when too much waits."""
-        self._outbox.push_all(records, now_ms)
-
-    def push_latest(self, key: Hashable, record: Struct, now_ms: float) -> None:
-        """Queue a record that may wait, in place of an earlier one with this key."""
-        self._outbox.push_latest(key, record, now_ms)
-
-    def promote(self, key: Hashable, now_ms: float) -> None:
-        """Queue the record given to `push_latest` under this key now, before records pushed later. Raises LinkOverflow."""
-        self._outbox.promote(key, now_ms)
-
-    def call(self, now_ms: float) -> tuple[int, bytes] | None:
-        """Returns the next call that is due, (seq, batch), or None. To be called until it returns None."""
-        if self.over or self._due_at(now_ms) > now_ms:
-            return None
-        seq, self._next = self._next, self._next + 1
-        self._inflight[seq] = now_ms
-        self._last_ms = now_ms
-        self._budget.spend(self._limits.call_ms, now_ms)
-        return seq, self._outbox.take()
+    def calls(self, now_ms: float) -> list[tuple[int, bytes]]:
+        """The calls that are due, (seq, batch). The session ends when a request has had no reply for `timeout_ms` + `park_ms`."""
+        inflight, lease_ms = self._inflight, self._limits.timeout_ms + self._limits.park_ms
+        if inflight and now_ms > next(iter(inflight.values())) + lease_ms:
+            self.over = True
+        if self.over:
+            return []
+        calls = []
+        while (due_ms := self._due_at(now_ms)) <= now_ms:
+            self._budget.spend(self._limits.call_ms, now_ms)
+            calls.append((self._next, self.outbox.take()))
+            inflight[self._next] = self._last_ms = now_ms
+            self._next += 1
+        self.wake_ms = min(due_ms, next(iter(inflight.values())) + lease_ms + 1) if inflight else due_ms
+        return calls
 
     def reply(self, seq: int, data: bytes, now_ms: float) -> list[bytes]:
         """Accept the reply to request `seq`; returns the batches that are now in order, none if the session is over."""
@@ -277,107 +270,100 @@ class Caller:
         self._open = True
         if len(data) > _EMPTY_BYTES:
             self._last_records_ms = now_ms
-        return self._replies.accept(int.from_bytes(data[:_HEADER_BYTES], "big"), data[_HEADER_BYTES:])
+        return self._replies.accept(int.from_bytes(data[:_HEADER_BYTES], "big"), data[_HEADER_BYTES:]) or []
 
     def _due_at(self, now_ms: float) -> float:
         """When the next call is due: at once while fewer are under way than are kept there, also with empty batches; infinity for none."""
         under_way, limits = len(self._inflight), self._limits
         if under_way < (2 if self._open and now_ms - self._last_records_ms < limits.park_ms else 1):
             return now_ms
-        return self._outbox.due_at(self._last_ms) if self._open and under_way < limits.inflight_max else inf
-
-    def check(self, now_ms: float) -> bool:
-        """Whether the session is alive. It ends when a request has no reply for `timeout_ms` + `park_ms`."""
-        if self._inflight and now_ms - min(self._inflight.values()) > self._limits.timeout_ms + self._limits.park_ms:
-            self.over = True
-        return not self.over
-
-    def wake_at(self, now_ms: float) -> float:
-        """The time at which `call` and `check` are to be called again, if no event comes before."""
-        due = self._due_at(now_ms)
-        if not self._inflight:
-            return due
-        return min(due, min(self._inflight.values()) + self._limits.timeout_ms + self._limits.park_ms + 1)
+        return self.outbox.due_at(self._last_ms) if self._open and under_way < limits.inflight_max else inf
 
 
 class Callee:
-    """The called end of one session. After each event, send the replies that `reply` returns. Times are monotonic milliseconds.
+    """The called end of one session. After each event, send the replies that `replies` returns. Times are monotonic milliseconds.
 
     Args:
         budget: of the actor, shared by its links.
+
+    Attributes:
+        outbox: the records for the caller.
+        over: whether the session has ended.
+        wake_ms: when to ask for `replies` again if no event comes before.
     """
 
-    __slots__ = ("_budget", "_last_ms", "_last_request_ms", "_limits", "_next", "_outbox", "_parked", "_requests", "session")
+    __slots__ = (
+        "_budget",
+        "_last_ms",
+        "_last_request_ms",
+        "_limits",
+        "_next",
+        "_parked",
+        "_requests",
+        "outbox",
+        "over",
+        "session",
+        "wake_ms",
+    )
 
     def __init__(self, session: str, limits: LinkLimits, now_ms: float, budget: CallBudget) -> None:
         self.session = session
+        self.over = False
+        self.outbox = _Outbox(limits, budget)
+        self.wake_ms = now_ms
         self._limits = limits
         self._budget = budget
-        self._outbox = _Outbox(limits, budget)
         self._requests = _InOrder()
         self._parked: dict[int, float] = {}
         self._next = 0
         self._last_ms = -inf
         self._last_request_ms = now_ms
 
-    def push(self, record: Struct, now_ms: float) -> None:
-        """Queue a record. Raises LinkOverflow when too much waits."""
-        self._outbox.push(record, now_ms)
-
-    def push_all(self, records: Sequence[Struct], now_ms: float) -> None:
-        """Queue several. Raises LinkOverflow when too much waits."""
-        self._outbox.push_all(records, now_ms)
-
     def request(self, seq: int, batch: bytes, now_ms: float) -> list[bytes]:
         """Accept and park a request; returns the batches that are now in order. A repeated request is ignored."""
         self._last_request_ms = now_ms
-        if self._requests.seen(seq):
+        batches = self._requests.accept(seq, batch)
+        if batches is None:
             return []
         self._parked[seq] = now_ms
-        return self._requests.accept(seq, batch)
+        return batches
 
-    def reply(self, now_ms: float) -> tuple[int, bytes] | None:
-        """Returns the next reply that is due, (request seq, data), or None. To be called until it returns None.
+    def replies(self, now_ms: float) -> list[tuple[int, bytes]]:
+        """The replies that are due, (request seq, data). The session ends without a request for `timeout_ms` + `park_ms`.
 
         Request 0 is answered at once: until then the caller may send nothing else.
         """
-        if not self._parked:
-            return None
-        seq = next(iter(self._parked))
-        kept = self._next and len(self._parked) <= _PARKED_MAX and now_ms - self._parked[seq] < self._limits.park_ms
-        if kept and self._due_at() > now_ms:
-            return None
-        del self._parked[seq]
-        self._budget.spend(self._limits.call_ms, now_ms)
-        number, self._next = self._next, self._next + 1
-        batch = self._outbox.take()
-        if self._outbox.taken:
-            self._last_ms = now_ms
-        return seq, number.to_bytes(_HEADER_BYTES, "big") + batch
+        parked, limits = self._parked, self._limits
+        deadline_ms = self._last_request_ms + limits.timeout_ms + limits.park_ms
+        self.wake_ms = deadline_ms + 1
+        self.over = now_ms > deadline_ms
+        replies: list[tuple[int, bytes]] = []
+        while parked and not self.over:
+            seq, parked_ms = next(iter(parked.items()))
+            if self._next and len(parked) <= _PARKED_MAX:
+                due_ms = min(parked_ms + limits.park_ms, self._due_at())
+                if due_ms > now_ms:
+                    self.wake_ms = min(self.wake_ms, due_ms)
+                    break
+            del parked[seq]
+            self._budget.spend(limits.call_ms, now_ms)
+            replies.append((seq, self._next.to_bytes(_HEADER_BYTES, "big") + self.outbox.take()))
+            self._next += 1
+            if self.outbox.taken:
+                self._last_ms = now_ms
+        return replies
 
     def _due_at(self) -> float:
         """When the next reply with records is due, infinity if nothing is queued. The last parked call is kept for two intervals."""
-        return self._outbox.due_at(self._last_ms, 1 if len(self._parked) > 1 else 2)
+        return self.outbox.due_at(self._last_ms, 1 if len(self._parked) > 1 else 2)
 
     def open_at(self, now_ms: float) -> float:
         """About when records leave that are pushed after those that are waiting now: with them, or an interval behind them."""
-        interval_ms = self._outbox.interval_ms
+        interval_ms = self.outbox.interval_ms
         open_ms = self._last_ms + (1 if len(self._parked) > 1 else 2) * interval_ms
-        return now_ms + interval_ms if self._outbox.eager_since is not None and open_ms <= now_ms else open_ms
+        return now_ms + interval_ms if self.outbox.eager_since is not None and open_ms <= now_ms else open_ms
 
     @property
     def queued_bytes(self) -> int:
         """Bytes of eager records that wait to leave."""
-        return self._outbox.bytes
-
-    def alive(self, now_ms: float) -> bool:
-        """Whether a request arrived within the last `timeout_ms` + `park_ms`."""
-        return now_ms - self._last_request_ms <= self._limits.timeout_ms + self._limits.park_ms
-
-    def wake_at(self, now_ms: float) -> float:
-        """The time at which `reply` and `alive` are to be called again, if no event comes before."""
-        deadline = self._last_request_ms + self._limits.timeout_ms + self._limits.park_ms + 1
-        if not self._parked:
-            return deadline
-        lease = next(iter(self._parked.values())) + self._limits.park_ms
-        return min(self._due_at(), lease, deadline)
+        return self.outbox.bytes

@@ -39,13 +39,13 @@ def share_taken(limits: LinkLimits, peers: int, every_ms: float, for_ms: int = 4
         for number, link in enumerate(links):
             if due[number] <= now_ms:
                 due[number] += every_ms
-                link.push(Detach(1, 0), now_ms)
-            while (call := link.call(now_ms)) is not None:
-                seq, batch = call
-                taken_ms += limits.call_ms * (now_ms >= for_ms / 2)
-                answer = seq.to_bytes(8, "big") + msgspec.msgpack.encode([])
-                if len(batch) > 1 or seq == 0:
-                    link.reply(seq, answer, now_ms)
+                link.outbox.push([Detach(1, 0)], now_ms)
+            while calls := link.calls(now_ms):
+                for seq, batch in calls:
+                    taken_ms += limits.call_ms * (now_ms >= for_ms / 2)
+                    answer = seq.to_bytes(8, "big") + msgspec.msgpack.encode([])
+                    if len(batch) > 1 or seq == 0:
+                        link.reply(seq, answer, now_ms)
     return taken_ms / (for_ms / 2)
 
 
