@@ -407,14 +407,18 @@ class Shard(Server):
         while True:
             await self._commit_wanted.wait()
             self._commit_wanted.clear()
-            while (group := self._core.take_group(self._now_ms())) is not None:
+            group = self._core.take_group(self._now_ms())
+            if group is not None:
                 if self._spans is not None:
                     self._spans.decided(group.records)
                 await self._commit(group)
-            self._flush()
+            self._flush()  # sets `_commit_wanted` again when more has arrived
 
     async def _commit(self, group: Group) -> None:
-        """Append a group until it is durable; after `commit_retry_ms` of failures reject its posts and roll it back."""
+        """Append a group until it is durable; after `commit_retry_ms` of failures reject its posts and roll it back.
+
+        The caller flushes the output of the end.
+        """
         deadline_ms = self._now_ms() + self._config.commit_retry_ms
         current: Group | None = group
         while current is not None:
@@ -429,12 +433,10 @@ class Shard(Server):
                 self._flush()
                 await self._retry_storage(partial(self._journal.rollback, current))
                 self._core.storage_back()
-                self._flush()
                 log.info("shard %d: storage is back", self._index)
                 return
             if not known:
                 self._core.group_committed(self._now_ms())
-                self._flush()
                 return
             current = self._core.group_known(known, self._now_ms())
             self._flush()
