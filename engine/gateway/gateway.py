@@ -218,7 +218,7 @@ class Gateway:
                 config.breaker_probes,
             ),
             clock,
-            router.route,
+            router.routes_of,
             router.lanes,
             self._stirred.set,
         )

@@ -67,16 +67,20 @@ class CallLimits(Struct, frozen=True):
     timeout_ms: int
 
 
-def record_bytes(record: Struct) -> int:
-    """The size of a record on a link; of a message about, without encoding it."""
-    kind = type(record)
-    if kind is Post:
-        return len(record.envelope.body) + _ENVELOPE_BYTES  # type: ignore[attr-defined]
-    if kind is Schedule:
-        return len(record.timer.envelope.body) + _ENVELOPE_BYTES  # type: ignore[attr-defined]
-    if kind is Explain:
-        return len(record.post.envelope.body) + _ENVELOPE_BYTES  # type: ignore[attr-defined]
-    return len(encode((record,)))
+def sizes_of(records: Iterable[Any]) -> list[int]:
+    """The size of each record on a link; of a message about, without encoding it."""
+    sizes = []
+    for record in records:
+        kind = type(record)
+        if kind is Post:
+            sizes.append(len(record.envelope.body) + _ENVELOPE_BYTES)
+        elif kind is Schedule:
+            sizes.append(len(record.timer.envelope.body) + _ENVELOPE_BYTES)
+        elif kind is Explain:
+            sizes.append(len(record.post.envelope.body) + _ENVELOPE_BYTES)
+        else:
+            sizes.append(len(encode((record,))))
+    return sizes
 
 
 def tenant_of(record: Any) -> str:
@@ -132,7 +136,7 @@ class PendingCalls:
         limits: of the records that await answers.
         breaker_limits: of the breaker of each shard.
         clock: milliseconds that never step.
-        route: returns the route of a record, by the newest slot map.
+        routes_of: returns the routes of records, by the newest slot map.
         lanes: makes the lanes of a route. What they deliver may be lost; `repeat` is called then.
         began: called with every call that begins.
     """
@@ -142,14 +146,14 @@ class PendingCalls:
         limits: CallLimits,
         breaker_limits: BreakerLimits,
         clock: Callable[[], int],
-        route: Callable[[Any], int],
+        routes_of: Callable[[Sequence[Any]], list[int]],
         lanes: Callable[[int], PriorityLanes],
         began: Callable[[], object] = lambda: None,
     ) -> None:
         self._limits = limits
         self._breaker_limits = breaker_limits
         self._clock = clock
-        self._route = route
+        self._routes_of = routes_of
         self._make_lanes = lanes
         self._began = began
         self._lanes: dict[int, PriorityLanes] = {}
@@ -221,43 +225,42 @@ class PendingCalls:
         if own_bytes and own_bytes * len(self._bytes_of) >= self._limits.bytes:
             allowed = self._limits.bytes // len(self._bytes_of)
             raise self._full(f"{own_bytes} bytes of this tenant await their answers here, {allowed} are its part now")
-        routes: list[int] = []
+        routes, sizes = self._routes_of(records), sizes_of(records)
         by_route: dict[int, list[Item]] = {}
-        size = 0
-        for ref, record, priority in zip(range(base, base + count), records, priorities or (HIGH,) * count, strict=True):
-            route = self._route(record)
-            item = ref, record, priority, record_bytes(record)
-            size += item[3]
-            routes.append(route)
+        items = zip(range(base, base + count), records, priorities or (HIGH,) * count, sizes, strict=True)
+        for route, item in zip(routes, items, strict=True):
             if route in by_route:
                 by_route[route].append(item)
             else:
                 by_route[route] = [item]
-        closed = {route for route in by_route if not self._admits(route)}
+        closed = self._closed(by_route)
         if closed and len(closed) == len(by_route):
             raise Unavailable(*self._avoided(closed))
-        if priorities:
+        if priorities and own_bytes:  # a tenant with nothing under way waits for nothing
             wanted = set(zip(routes, priorities, strict=True))
             refuse_closed([(self._lanes[route], priority) for route, priority in wanted if route not in closed], tenant)
         self._next += count
-        call = PendingCall(tenant, base, records, size, routes, self._clock() + self._limits.timeout_ms)
+        call = PendingCall(tenant, base, records, sum(sizes), routes, self._clock() + self._limits.timeout_ms)
         if records:
-            self._bytes_of[tenant] = own_bytes + size
+            self._bytes_of[tenant] = own_bytes + call.size
         self._deadlines.append(call)
         self._began()
         if closed:
             self._refuse(call, [item for route in closed for item in by_route.pop(route)], *self._avoided(closed))
-        for route, items in by_route.items():
-            for item in items:
-                self._calls[item[0]] = call
-            self._lanes[route].send(items, tenant)
+        for route, sent in by_route.items():
+            for ref, _, _, _ in sent:
+                self._calls[ref] = call
+            self._lanes[route].send(sent, tenant)
         return call
 
-    def _admits(self, route: int) -> bool:
-        """Whether the breaker of a route lets a record through; makes the lanes of a new route."""
-        lanes = self._lanes_of(route)
-        breaker = self._breakers.get(route)
-        return breaker is None or breaker.admits(lanes.flow.waiting)
+    def _closed(self, routes: Iterable[int]) -> set[int]:
+        """Those of these routes whose breaker lets no record through; makes the lanes of new routes."""
+        closed = set()
+        for route in routes:
+            lanes, breaker = self._lanes_of(route), self._breakers.get(route)
+            if breaker is not None and not breaker.admits(lanes.flow.waiting):
+                closed.add(route)
+        return closed
 
     def _avoided(self, shards: Iterable[int]) -> tuple[str, int]:
         """Why records for these shards are refused, and when to send them again."""
@@ -345,7 +348,7 @@ class PendingCalls:
         call = self._calls.get(ref)
         if call is None or call.routes[ref - call.base] != route:
             return
-        if known and self._route(call.records[ref - call.base]) != route:
+        if known and self._routes_of([call.records[ref - call.base]]) != [route]:
             self._resend(ref, call)
         else:
             self._parked[ref] = call
@@ -360,12 +363,13 @@ class PendingCalls:
         index = ref - call.base
         record = call.records[index]
         call.repeated = True
-        before, call.routes[index] = call.routes[index], self._route(record)
+        before, (call.routes[index],) = call.routes[index], self._routes_of([record])
         if call.routes[index] == before:
             self._lanes[before].again(ref, record)
         else:
             self._lanes[before].over([ref], call.tenant, answered=False)
-            self._lanes_of(call.routes[index]).adopt(ref, record, record_bytes(record), call.tenant)
+            (size,) = sizes_of([record])
+            self._lanes_of(call.routes[index]).adopt(ref, record, size, call.tenant)
 
     def expire(self, now_ms: int) -> None:
         """Complete the calls whose time is over, refuse records that were never sent in time, and measure the routes."""

@@ -5,7 +5,7 @@ A route is one number: shard i is route i, scheduler j is route ~j (that is -1 -
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -55,11 +55,15 @@ class RecordRouter:
         self._clock = context.clock
         self._links = links
 
-    def route(self, record: Any) -> int:
-        """The route of a record with a `key`, a `timer` or a scheduled id."""
+    def routes_of(self, records: Iterable[Any]) -> list[int]:
+        """The route of each record; it has a `key`, a `timer` or a scheduled id."""
+        owner = self.slots.owner
+        return [
+            owner(record.key) if type(record) in _TO_THE_OWNER_OF_THE_SLOT else self._route_of_timer_request(record) for record in records
+        ]
+
+    def _route_of_timer_request(self, record: Any) -> int:
         kind = type(record)
-        if kind in _TO_THE_OWNER_OF_THE_SLOT:
-            return self.slots.owner(record.key)
         if kind is wire.Schedule:
             partition = partition_of(record.timer.key)
         elif kind is wire.ListTimers or kind is wire.CancelAll:

@@ -82,19 +82,18 @@ class ShardClient:
         """
         started_ms = self._clock()
         to_log = [place for place, draft in enumerate(drafts) if draft.topic is not None and not draft.due_ms]
-        if not to_log:  # nearly always
-            call = self._begin_post(drafts)
-            results = await self._await_post(drafts, call)
-        else:
-            to_peers = [place for place, draft in enumerate(drafts) if draft.topic is None or draft.due_ms]
-            broadcasts, others = [drafts[place] for place in to_log], [drafts[place] for place in to_peers]
-            call = self._begin_post(others)
-            appended = await self._broadcast_publisher.append(broadcasts)
-            self._metrics.broadcasts += sum(one is not None and one.status == wire.ACCEPTED for one in appended)
-            by_place = dict(zip(to_log, map(broadcast_result, broadcasts, appended), strict=True))
-            by_place.update(zip(to_peers, await self._await_post(others, call), strict=True))
-            results = [by_place[place] for place in range(len(drafts))]
+        others = drafts if not to_log else [draft for draft in drafts if draft.topic is None or draft.due_ms]
+        call = self._begin_post(others)
+        broadcast = await self._broadcast([drafts[place] for place in to_log]) if to_log else []
+        await call.done
+        results = results_of(others, call)
         statuses = [result.status for result in results]
+        if PUT_OFF in statuses:
+            await self._schedule_deferred(others, call, results)
+        for place, result in zip(to_log, broadcast, strict=True):
+            results.insert(place, result)
+        if PUT_OFF in statuses or to_log:
+            statuses = [result.status for result in results]
         if drafts:
             envelope = drafts[0].envelope
             self._metrics.publish_took(self._clock() - started_ms, envelope.id, self._wall_ms(), sampled_trace_id(envelope.body))
@@ -127,12 +126,10 @@ class ShardClient:
             [draft.envelope.priority for draft in drafts],
         )
 
-    async def _await_post(self, drafts: Sequence[Draft], call: PendingCall) -> list[ItemResult]:
-        await call.done
-        results = results_of(drafts, call)
-        if PUT_OFF in [result.status for result in results]:
-            await self._schedule_deferred(drafts, call, results)
-        return results
+    async def _broadcast(self, drafts: Sequence[Draft]) -> list[ItemResult]:
+        appended = await self._broadcast_publisher.append(drafts)
+        self._metrics.broadcasts += sum(one is not None and one.status == wire.ACCEPTED for one in appended)
+        return [broadcast_result(draft, one) for draft, one in zip(drafts, appended, strict=True)]
 
     async def _schedule_deferred(self, drafts: Sequence[Draft], call: PendingCall, results: list[ItemResult]) -> None:
         """Schedule what shards deferred for when it may be delivered, under its id, as if its publisher had asked for that time.

@@ -104,36 +104,37 @@ class PriorityLanes:
         """Send records of one tenant, each now or when its turn comes."""
         self._of_tenant[tenant] = self._of_tenant.get(tenant, 0) + len(items)
         self.flow.enter(len(items))
-        leaving = []
-        for ref, record, priority, size in items:
-            if self._passes(priority):
-                self._sent(ref, priority, size)
-                leaving.append(record)
+        room, room_bytes = self._room()
+        sent: list[Item] = []
+        for item in items:
+            ref, record, priority, size = item
+            if room_bytes > 0 and (not self._waiting[HIGH] if priority == HIGH else not self.queued and room > 0):
+                sent.append(item)
+                room_bytes -= size
+                room -= priority != HIGH
             else:
                 self._waiting[priority].append(tenant, ref, _Waiting(record, self._clock(), size))
                 self.queued += 1
-        if leaving:
-            self._deliver(leaving)
+        if sent:
+            self._send(sent)
 
-    def _passes(self, priority: int) -> bool:
-        """Whether a new record is sent at once."""
-        if self.bytes_sent >= self._window_bytes:
-            return False
-        return not self._waiting[HIGH] if priority == HIGH else not self.queued and self._has_room()
+    def _room(self) -> tuple[int, int]:
+        """How many more records of normal or low priority may be unanswered, and how many bytes of any."""
+        below_high = len(self._unanswered) - len(self._high_unanswered)
+        return self._window.size - below_high, self._window_bytes - self.bytes_sent
 
-    def _has_room(self) -> bool:
-        """Whether the window has room for a record of normal or low priority."""
-        return len(self._unanswered) - len(self._high_unanswered) < self._window.size
-
-    def _sent(self, ref: int, priority: int, size: int) -> None:
-        self._unanswered[ref] = size
-        self.bytes_sent += size
-        if priority == HIGH:
-            self._high_unanswered.add(ref)
-            if self._high.timed < 0:
-                self._high.start(ref, self._clock())
+    def _send(self, items: Sequence[Item]) -> None:
+        """Put records on the link."""
+        for ref, _, priority, size in items:
+            self._unanswered[ref] = size
+            self.bytes_sent += size
+            if priority == HIGH:
+                self._high_unanswered.add(ref)
+                if self._high.timed < 0:
+                    self._high.start(ref, self._clock())
         if self._any.timed < 0:
-            self._any.start(ref, self._clock())
+            self._any.start(items[0][0], self._clock())
+        self._deliver([record for _, record, _, _ in items])
 
     def has(self, ref: int) -> bool:
         """Whether this record waits for its turn."""
@@ -171,17 +172,19 @@ class PriorityLanes:
 
     def _send_waiting(self) -> None:
         """Send what the windows have room for, the most important first."""
-        leaving = []
-        while self.queued and self.bytes_sent < self._window_bytes:
+        room, room_bytes = self._room()
+        sent: list[Item] = []
+        while self.queued and room_bytes > 0:
             priority = next(priority for priority, lane in enumerate(self._waiting) if lane)
-            if priority != HIGH and not self._has_room():
+            if priority != HIGH and room <= 0:
                 break
             ref, waiting = self._waiting[priority].pop_next()
             self.queued -= 1
-            self._sent(ref, priority, waiting.size)
-            leaving.append(waiting.record)
-        if leaving:
-            self._deliver(leaving)
+            sent.append((ref, waiting.record, priority, waiting.size))
+            room_bytes -= waiting.size
+            room -= priority != HIGH
+        if sent:
+            self._send(sent)
 
     def _time(self, ref: int, *, answered: bool) -> None:
         """A record that is timed has ended: measure how long it took, when it was answered."""

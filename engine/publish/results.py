@@ -80,16 +80,12 @@ class Answered(Protocol):
     """Sent more than once: the first sending may have taken effect."""
 
 
-def _post(ref: int, draft: Draft) -> Post:
-    return Post(ref, draft.key, draft.idempotent, draft.expires_ms, draft.envelope)
-
-
 def records_of(drafts: Sequence[Draft], base: int, now_ms: int, new_timer_name: Callable[[], str]) -> list[Post | Schedule]:
     """The records of a publish request, numbered from `base`, in the order of the drafts."""
     made: list[Post | Schedule] = []
     for ref, draft in enumerate(drafts, base):
         if not draft.due_ms:
-            made.append(_post(ref, draft))
+            made.append(Post(ref, draft.key, draft.idempotent, draft.expires_ms, draft.envelope))
             continue
         made.append(Schedule(ref, draft.idempotent, timer_of(draft, timer_id(draft.key, new_timer_name()), now_ms)))
     return made
@@ -111,7 +107,10 @@ def timer_of(draft: Draft, sid: str, now_ms: int) -> Timer:
 
 def explain_records(drafts: Sequence[Draft], base: int) -> list[Explain]:
     """The records that ask shards for their decision about drafts for users, without storing them."""
-    return [Explain(ref, draft.key, draft.due_ms, _post(ref, draft)) for ref, draft in enumerate(drafts, base)]
+    return [
+        Explain(ref, draft.key, draft.due_ms, Post(ref, draft.key, draft.idempotent, draft.expires_ms, draft.envelope))
+        for ref, draft in enumerate(drafts, base)
+    ]
 
 
 def results_of(drafts: Sequence[Draft], call: Answered) -> list[ItemResult]:

@@ -42,10 +42,10 @@ def test_what_concerns_a_user_goes_to_the_owner_of_the_slot_by_the_newest_map(ke
     links = Links()
     routes = router(links)
     record = wire.Probe(1, key, "c", 0)
-    routes.send(routes.route(record), [record])
+    routes.send(*routes.routes_of([record]), [record])
     assert links.sent == [("shard", spread(4).owners[slot_of(key)], record)]
     routes.slots = RoutingTable([spread(1, version=2)])
-    assert routes.route(record) == 0
+    assert routes.routes_of([record]) == [0]
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -55,7 +55,7 @@ def test_what_concerns_timers_goes_to_the_scheduler_of_the_partition_also_by_the
     sid = timer_id(key, "01a2016c-2647-7ab9-a075-06aafb696dcf")
     records = [wire.CancelAll(1, key), wire.ListTimers(2, key, 10), wire.Cancel(3, "t", sid), wire.Inspect(4, "t", sid)]
     for record in records:
-        routes.send(routes.route(record), [record])
+        routes.send(*routes.routes_of([record]), [record])
     assert links.sent == [("scheduler", scheduler_of(partition_of(key), 3), record) for record in records]
 
 

@@ -43,7 +43,7 @@ class Edge:
             CallLimits(50_000, 64 << 20, 8000),
             breaker_limits,
             self.clock,
-            lambda record: int(record.key) if record.key else self.owner,
+            lambda records: [int(record.key) if record.key else self.owner for record in records],
             lanes,
         )
 
