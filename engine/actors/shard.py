@@ -407,19 +407,19 @@ class Shard(Server):
         while True:
             await self._commit_wanted.wait()
             self._commit_wanted.clear()
-            group = self._core.take_group(self._now_ms())
+            now_ms = self._now_ms()
+            group = self._core.take_group(now_ms)
             if group is not None:
                 if self._spans is not None:
                     self._spans.decided(group.records)
-                await self._commit(group)
+                await self._commit(group, now_ms + self._config.commit_retry_ms)
             self._flush()  # sets `_commit_wanted` again when more has arrived
 
-    async def _commit(self, group: Group) -> None:
-        """Append a group until it is durable; after `commit_retry_ms` of failures reject its posts and roll it back.
+    async def _commit(self, group: Group, deadline_ms: int) -> None:
+        """Append a group until it is durable; with failures until the deadline, reject its posts and roll it back.
 
         The caller flushes the output of the end.
         """
-        deadline_ms = self._now_ms() + self._config.commit_retry_ms
         current: Group | None = group
         while current is not None:
             try:

@@ -122,12 +122,12 @@ class Journal:
             DataLost: storage has lost an earlier group; nothing was written.
             StorageUnavailable: no reply; it may have been written: repeat it, or roll it back.
         """
-        args = [self.epoch, group.number, group.payload, self._idempotency_ms, self.loss_detector.head]
-        args += words_of(group.ids, group.values)
+        detector = self.loss_detector
+        args = [detector.epoch, group.number, group.payload, self._idempotency_ms, detector.head, *words_of(group.ids, group.values)]
         reply = await _APPEND.run(self._client, self._keys_of_group, args, self._replicas)
         if reply[0] == b"KNOWN":
             return known_of(reply[1])
-        self.loss_detector.head = f"{self.epoch}-{group.number}"
+        detector.head = f"{detector.epoch}-{group.number}"
         return {}
 
     async def rollback(self, group: Group) -> None:

@@ -14,7 +14,7 @@ commands of a pipeline. It answers NOSCRIPT then; the script is loaded and the c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, Final
@@ -67,10 +67,6 @@ class Replicas(Struct, frozen=True):
 NO_REPLICAS: Final = Replicas()
 
 
-async def _execute(client: redis.Redis, *command: Any) -> Any:
-    return await client.execute_command(*command)  # type: ignore[no-untyped-call]
-
-
 class Script:
     """One script of the `scripts` folder, called by its SHA-1 once the server has loaded it.
 
@@ -94,11 +90,12 @@ class Script:
         """
         if replicas.count:
             return (await self.run_many(client, [(keys, args)], replicas))[0]
+        execute: Callable[..., Awaitable[list[Any]]] = client.execute_command
         try:
             try:
-                reply = await _execute(client, "EVALSHA", self._sha, len(keys), *keys, *args)
+                reply = await execute("EVALSHA", self._sha, len(keys), *keys, *args)
             except NoScriptError:
-                reply = await _execute(client, "EVAL", self._text, len(keys), *keys, *args)
+                reply = await execute("EVAL", self._text, len(keys), *keys, *args)
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"{self.name}: {error}") from error
         return self.checked(reply)

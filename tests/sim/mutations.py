@@ -187,7 +187,7 @@ def publishers_are_answered_before_the_commit() -> Any:
 
 @mutation
 def clients_are_sent_messages_before_the_commit() -> Any:
-    async def commit_early(self: Shard, group: Any) -> None:
+    async def commit_early(self: Shard, group: Any, deadline_ms: int) -> None:
         self._core.group_committed(self._now_ms())
         self._flush()
         await self._retry_storage(lambda: self._journal.append(group))

@@ -149,9 +149,12 @@ class MailboxStore:
         """Mark the mailbox dirty: it differs from its page."""
         self._dirty[mailbox.key] = mailbox
 
-    def mark_all(self, mailboxes: Mapping[str, Mailbox]) -> None:
-        """As `mark`, for each of these, by key."""
+    def changed(self, mailboxes: Mapping[str, Mailbox]) -> None:
+        """A group changed these mailboxes, by key: each as by `mark` and `counts_changed`."""
         self._dirty.update(mailboxes)
+        for key, mailbox in mailboxes.items():
+            if mailbox.inbox is not None and mailbox.connections:
+                self.counts_due[key] = mailbox
 
     def mark_urgent(self, mailbox: Mailbox) -> None:
         """Mark the mailbox dirty and urgent: its messages are to be moved to the offline stream at once."""

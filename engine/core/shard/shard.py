@@ -408,12 +408,10 @@ class ShardCore:
         for mailbox, older in superseded:
             self.delivery.superseded(mailbox, older, now_ms)
         hot_bytes_max, offline_max, tight = self.limits.hot_bytes_max, self.limits.offline_max, self.mailbox_store.tight
-        self.mailbox_store.mark_all(touched)
+        self.mailbox_store.changed(touched)
         for mailbox in touched.values():
             if mailbox.windows is not None:
                 self.mailbox_store.windows_changed(mailbox)
-            if mailbox.inbox is not None:
-                self.mailbox_store.counts_changed(mailbox)
             if mailbox.head - mailbox.floor > offline_max:
                 self.output.trimmed(mailbox, mailbox.trim(offline_max), now_ms)
             for connection in mailbox.connections.values():

@@ -341,7 +341,8 @@ class Callee:
         while parked and not self.over:
             seq, parked_ms = next(iter(parked.items()))
             if self._next and len(parked) <= _PARKED_MAX:
-                due_ms = min(parked_ms + limits.park_ms, self._due_at())
+                # The last parked call is kept for two intervals.
+                due_ms = min(parked_ms + limits.park_ms, self.outbox.due_at(self._last_ms, 1 if len(parked) > 1 else 2))
                 if due_ms > now_ms:
                     self.wake_ms = min(self.wake_ms, due_ms)
                     break
@@ -352,10 +353,6 @@ class Callee:
             if self.outbox.taken:
                 self._last_ms = now_ms
         return replies
-
-    def _due_at(self) -> float:
-        """When the next reply with records is due, infinity if nothing is queued. The last parked call is kept for two intervals."""
-        return self.outbox.due_at(self._last_ms, 1 if len(self._parked) > 1 else 2)
 
     def open_at(self, now_ms: float) -> float:
         """About when records leave that are pushed after those that are waiting now: with them, or an interval behind them."""
