@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from engine.core.model.bounded_names import BoundedNames
+from engine.core.model.trace_context import sampled_trace_id
 from engine.core.wire.records import TRANSPORTS
 from engine.gateway.connection import PUBLISHER
 
@@ -60,7 +61,7 @@ class EdgeMetrics:
         self.of_features: list[Callable[[], Figures]] = []
         self.breakers: Mapping[int, int] = {}  # by shard, see `engine.core.edge.circuit_breaker.BreakerState`
         self._publish_counts = [0] * (len(PUBLISH_BUCKETS_MS) + 1)
-        self._publish_seen: list[tuple[str, int, int, str] | None] = [None] * (len(PUBLISH_BUCKETS_MS) + 1)
+        self._publish_seen: list[tuple[str, int, int, bytes] | None] = [None] * (len(PUBLISH_BUCKETS_MS) + 1)
         self._publish_sum_ms = 0
 
     def shed(self, priority: str) -> None:
@@ -84,19 +85,19 @@ class EdgeMetrics:
         """Items published, of all tenants."""
         return sum(counts.total() for counts in self._published.values())
 
-    def publish_took(self, elapsed_ms: int, id: str = "", now_ms: int = 0, trace_id: str = "") -> None:
+    def publish_took(self, elapsed_ms: int, id: str = "", now_ms: int = 0, begin: bytes = b"") -> None:
         """One publish request was answered after this long.
 
         Args:
             id: of a message of it, as an exemplar of its time; "" for none.
             now_ms: since the epoch.
-            trace_id: of that message, "" for none.
+            begin: the first `TRACE_BYTES` of that message, which say its trace.
         """
         bucket = bisect_left(PUBLISH_BUCKETS_MS, elapsed_ms)
         self._publish_counts[bucket] += 1
         self._publish_sum_ms += elapsed_ms
         if id:
-            self._publish_seen[bucket] = id, elapsed_ms, now_ms, trace_id
+            self._publish_seen[bucket] = id, elapsed_ms, now_ms, begin
 
     def cancelled(self, tenant: str, count: int = 1) -> None:
         """Scheduled notifications of a tenant were cancelled."""
@@ -147,7 +148,7 @@ class EdgeMetrics:
     def latencies(self) -> dict[str, Any]:
         """The publish latency, in the form of the histograms of shards (`engine.core.shard.output`)."""
         buckets = [[bound, count] for bound, count in zip((*PUBLISH_BUCKETS_MS, -1), self._publish_counts, strict=True)]
-        seen = [(bucket, *found) for bucket, found in enumerate(self._publish_seen) if found is not None]
+        seen = [(bucket, *found[:3], sampled_trace_id(found[3])) for bucket, found in enumerate(self._publish_seen) if found is not None]
         return {"publish_latency": buckets, "publish_latency_sum_ms": self._publish_sum_ms, "exemplars": {"publish_latency": seen}}
 
 

@@ -278,11 +278,11 @@ class PendingCalls:
     def _full(self, detail: str) -> Overloaded:
         return Overloaded(detail, max((lanes.flow.delay_ms for lanes in self._lanes.values()), default=0.0))
 
-    def answer(self, answers: Iterable[Any]) -> None:
-        """Store the answers of a batch, each to the record of its `ref`; one that nobody awaits any more is dropped."""
-        self._store(answers, answered=True)
+    def answer(self, answers: Iterable[Any], *, answered: bool = True) -> None:
+        """Store the answers of a batch, each to the record of its `ref`; one that nobody awaits any more is dropped.
 
-    def _store(self, answers: Iterable[Any], *, answered: bool) -> None:
+        `answered`: by the peers; else these are refusals of records that were never sent.
+        """
         calls = self._calls
         over: dict[tuple[int, str], list[int]] = {}
         complete: list[PendingCall] = []
@@ -377,7 +377,7 @@ class PendingCalls:
             lanes.look(now_ms)
             if overdue := lanes.overdue(now_ms):
                 detail, delay_ms = "the backlog takes too long for this priority", lanes.flow.delay_ms
-                self._store([_refusal(ref, record, OVERLOADED, detail, delay_ms) for ref, record in overdue], answered=False)
+                self.answer([_refusal(ref, record, OVERLOADED, detail, delay_ms) for ref, record in overdue], answered=False)
         deadlines = self._deadlines
         while deadlines and (not deadlines[0].unanswered or deadlines[0].deadline_ms <= now_ms):
             self._expire(deadlines.popleft())

@@ -9,6 +9,7 @@ refused it under load, and `Unavailable` while the breaker of its shard is open;
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -16,7 +17,7 @@ from msgspec import Struct
 from engine.config import Config
 from engine.core.model.constants import HIGH, LOW, NORMAL
 from engine.core.model.routing import partition_of_timer, split_key
-from engine.core.model.trace_context import sampled_trace_id
+from engine.core.model.trace_context import TRACE_BYTES
 from engine.core.policy.preferences import PreferencesPatch
 from engine.core.policy.profile import Profile
 from engine.core.wire import records as wire
@@ -96,11 +97,11 @@ class ShardClient:
             statuses = [result.status for result in results]
         if drafts:
             envelope = drafts[0].envelope
-            self._metrics.publish_took(self._clock() - started_ms, envelope.id, self._wall_ms(), sampled_trace_id(envelope.body))
+            self._metrics.publish_took(self._clock() - started_ms, envelope.id, self._wall_ms(), envelope.body[:TRACE_BYTES])
             self._metrics.published(split_key(drafts[0].key)[0], statuses)
         if self.outcomes is not None:
             self._record(drafts, results)
-        raise_unless_taken(results, drafts, call.answers)
+        raise_unless_taken(results, statuses, drafts, call.answers)
         return results
 
     def _record(self, drafts: Sequence[Draft], results: Sequence[ItemResult]) -> None:
@@ -122,7 +123,7 @@ class ShardClient:
     def _begin_post(self, drafts: Sequence[Draft]) -> PendingCall:
         return self._calls.begin(
             len(drafts),
-            lambda base: records_of(drafts, base, self._wall_ms(), self.new_timer_name),
+            partial(records_of, drafts, now_ms=self._wall_ms(), new_timer_name=self.new_timer_name),
             [draft.envelope.priority for draft in drafts],
         )
 

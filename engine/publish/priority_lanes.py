@@ -146,10 +146,7 @@ class PriorityLanes:
             self._of_tenant[tenant] = left
         else:
             del self._of_tenant[tenant]
-        if answered:
-            self.flow.leave(len(refs))
-        else:
-            self.flow.drop(len(refs))
+        self.flow.leave(len(refs), served=answered)
         unanswered = self._unanswered
         for ref in refs:
             size = unanswered.pop(ref, None)

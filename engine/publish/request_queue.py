@@ -181,7 +181,7 @@ class RequestQueue:
                 turn, request = lane.pop_next()
                 self._left(request)
                 if turn.done():  # its client has left
-                    self._flow.drop(request.size)
+                    self._flow.leave(request.size, served=False)
                     continue
                 self._flow.leave(request.size)
                 turn.set_result(None)
@@ -205,6 +205,6 @@ class RequestQueue:
             for turn, request in overdue:
                 lane.pop(turn)
                 self._left(request)
-                self._flow.drop(request.size)
+                self._flow.leave(request.size, served=False)
                 if not turn.done():
                     turn.set_exception(self._refusal(priority, now_ms - request.since_ms))

@@ -124,13 +124,12 @@ def results_of(drafts: Sequence[Draft], call: Answered) -> list[ItemResult]:
     return made
 
 
-def raise_unless_taken(made: Sequence[ItemResult], drafts: Sequence[Draft], answers: Sequence[Any]) -> None:
-    """Check that all drafts were accepted.
+def raise_unless_taken(made: Sequence[ItemResult], statuses: Sequence[str], drafts: Sequence[Draft], answers: Sequence[Any]) -> None:
+    """Check that all drafts were accepted. `statuses`: those of `made`.
 
     Raises:
         Problem: 503, 429 or 409 when at least one was not; it has the outcome of all.
     """
-    statuses = {result.status for result in made}
     for status in (UNAVAILABLE, OVERLOADED, CONFLICT):
         if PUBLISH_STATUS[status] in statuses:
             raise _problem(made, status, drafts, answers)

@@ -384,7 +384,7 @@ class HttpProtocol(asyncio.Protocol):
         if start < end and self._reading is not Reading.ENDED:
             self._unparsed = memoryview(data)[start:]
         elif self._reading is Reading.PUBLISH and not self._awaiting:
-            self._awaiting = self._awaits(PublishHead.of(self._headers, b""), self._body_bytes)
+            self._awaiting = self._awaits(PublishHead.of(self._headers, b""), self._body_bytes, cast("FastPaths", self._fast_paths))
             if not self._awaiting:
                 self._leave_fast_path()
         if self._reading is not Reading.PUBLISH:
@@ -609,7 +609,8 @@ class HttpProtocol(asyncio.Protocol):
             self._answer_rejection()
         elif self._reading is Reading.BODY:
             self._unused_left += self._settings.body_bytes_max
-        self.resume_reading()
+        if self._reading_paused:
+            self.resume_reading()
         self._begin_turn()
 
     def fail(self) -> None:
@@ -639,38 +640,38 @@ class HttpProtocol(asyncio.Protocol):
 
         The parser is between requests, and stays there.
         """
-        if self._fast_paths is None or self.busy or self._reading_paused or self._writable is not None:
+        paths = self._fast_paths
+        if paths is None or self.busy or self._reading_paused or self._writable is not None:
             return False
-        found = self._fast_paths.heads.find(data)
+        found = paths.heads.find(data)
         if found is None:
             return False
         head, body, missing = found
         if missing:
             if not self._held:
-                if not self._awaits(head, len(body) + missing):
+                if not self._awaits(head, len(body) + missing, paths):
                     return False
                 self._turn_began_s = 0.0
             self._held, self._reading = data, Reading.PUBLISH
             self._begin_turn()
         else:
             self._held, self._turn_began_s = b"", 0.0
-            self._publish(head, body)
+            self._publish(head, body, paths)
         return True
 
-    def _awaits(self, head: PublishHead, body_bytes: int) -> bool:
+    def _awaits(self, head: PublishHead, body_bytes: int, paths: FastPaths) -> bool:
         """Is the rest of the body waited for here? Not of a request that is refused without it: the application answers that at once."""
-        return body_bytes <= _AWAITED_BYTES_MAX and cast("FastPaths", self._fast_paths).publisher.takes_unread(head)
+        return body_bytes <= _AWAITED_BYTES_MAX and paths.publisher.takes_unread(head)
 
     def _publish_parsed(self) -> None:
         paths = cast("FastPaths", self._fast_paths)
         body, self._parts = b"".join(self._parts), []
         head = PublishHead.of(self._headers, b"")
-        if self._publish(head, body):
+        if self._publish(head, body, paths):
             paths.heads.keep(self._alone, len(body), head)
 
-    def _publish(self, head: PublishHead, body: bytes) -> bool:
+    def _publish(self, head: PublishHead, body: bytes, paths: FastPaths) -> bool:
         """Begin to answer a publish request; whether it is admitted."""
-        paths = cast("FastPaths", self._fast_paths)
         self._publishing = True
         try:
             principal = paths.publisher.admit(head)

@@ -102,7 +102,7 @@ async def test_a_delayed_draft(answer: object, idempotent: bool, told: tuple[str
 def test_what_may_succeed_later_is_told_before_what_never_will(statuses: list[str], status: int) -> None:
     made = [ItemResult("id", "u", word, reason="why") for word in statuses]
     with pytest.raises(Problem) as raised:
-        raise_unless_taken(made, [draft(item=index) for index, _ in enumerate(statuses)], [None] * len(statuses))
+        raise_unless_taken(made, statuses, [draft(item=index) for index, _ in enumerate(statuses)], [None] * len(statuses))
     assert raised.value.status == status
     assert ("Retry-After" in raised.value.headers) == (status != 409)
     assert [told["status"] for told in raised.value.members["results"]] == statuses
@@ -111,7 +111,7 @@ def test_what_may_succeed_later_is_told_before_what_never_will(statuses: list[st
 
 def test_good_results_raise_nothing() -> None:
     words = ("accepted", "scheduled", "merged", "duplicate", "suppressed")
-    raise_unless_taken([ItemResult("id", "u", word) for word in words], [draft() for _ in words], [None] * len(words))
+    raise_unless_taken([ItemResult("id", "u", word) for word in words], words, [draft() for _ in words], [None] * len(words))
 
 
 def test_an_error_names_the_item_of_the_request_and_the_user_of_the_item() -> None:
@@ -120,7 +120,7 @@ def test_an_error_names_the_item_of_the_request_and_the_user_of_the_item() -> No
         ItemResult("id", user, word, reason="why") for user, word in (("ann", "accepted"), ("bob", "overloaded"), ("cat", "overloaded"))
     ]
     with pytest.raises(Problem) as raised:
-        raise_unless_taken(made, drafts, [None] * 3)
+        raise_unless_taken(made, [result.status for result in made], drafts, [None] * 3)
     told = [{"index": 0, "user": "bob", "detail": "why"}, {"index": 1, "user": "cat", "detail": "why"}]
     assert raised.value.members["errors"] == told
 
@@ -128,7 +128,7 @@ def test_an_error_names_the_item_of_the_request_and_the_user_of_the_item() -> No
 def test_retry_after_is_what_the_most_pressed_says() -> None:
     answers = [wire.TimerAnswer(1, wire.OVERLOADED, retry_ms=20_000), wire.Posted(2, wire.OVERLOADED, 0, "full", 3000)]
     with pytest.raises(Problem) as raised:
-        raise_unless_taken([ItemResult("id", "u", "overloaded")] * 2, [draft(), draft()], answers)
+        raise_unless_taken([ItemResult("id", "u", "overloaded")] * 2, ["overloaded"] * 2, [draft(), draft()], answers)
     assert 20 <= int(raised.value.headers["Retry-After"]) <= 30
 
 

@@ -54,19 +54,16 @@ class Backlog:
         """Count items that enter."""
         self.waiting += count
 
-    def leave(self, count: int) -> None:
-        """Count items that were served."""
-        self._passed += count
-        self.drop(count)
+    def leave(self, count: int, *, served: bool = True) -> None:
+        """Count items that leave, because they were served or not."""
+        self.waiting -= count
+        self._low = min(self._low, self.waiting)
+        if served:
+            self._passed += count
 
     def served(self, count: int) -> None:
         """Count items that are served as they enter."""
         self._passed += count
-
-    def drop(self, count: int) -> None:
-        """Count items that leave without being served."""
-        self.waiting -= count
-        self._low = min(self._low, self.waiting)
 
     @property
     def delay_ms(self) -> float:

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engine.api.exposition.metrics_page import LINES_MAX, page, prefers_openmetrics, texts, without_figures
 from engine.core.model.bounded_names import NAMES_MAX
+from engine.core.model.trace_context import TraceContext, traced_body
 from engine.gateway.metrics import EdgeMetrics
 from tests.support.edge_world import edge_world
 from tests.support.scrapes import STATUS, openmetrics_text, rendered, values
@@ -141,8 +142,8 @@ async def test_metrics_name_tenants_so_they_need_a_token_for_them() -> None:
 
 def test_a_trace_is_named_beside_the_message_and_in_place_of_one_with_a_long_id() -> None:
     metrics = EdgeMetrics("edge-0")
-    metrics.publish_took(1, "order-17", 1_000_500, "a" * 32)
-    metrics.publish_took(4, "b" * 79, 1_000_500, "c" * 32)
+    metrics.publish_took(1, "order-17", 1_000_500, traced_body(TraceContext("a" * 32, "1" * 16, True), b""))
+    metrics.publish_took(4, "b" * 79, 1_000_500, traced_body(TraceContext("c" * 32, "1" * 16, True), b""))
     found = [
         sample for metric in openmetrics_of(metrics, STATUS) if metric.name == "engine_edge_publish_seconds" for sample in metric.samples
     ]
