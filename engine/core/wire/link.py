@@ -247,18 +247,25 @@ class Caller:
 
     def calls(self, now_ms: float) -> list[tuple[int, bytes]]:
         """The calls that are due, (seq, batch). The session ends when a request has had no reply for `timeout_ms` + `park_ms`."""
-        inflight, lease_ms = self._inflight, self._limits.timeout_ms + self._limits.park_ms
+        inflight, limits = self._inflight, self._limits
+        lease_ms = limits.timeout_ms + limits.park_ms
         if inflight and now_ms > next(iter(inflight.values())) + lease_ms:
             self.over = True
         if self.over:
             return []
-        calls = []
-        while (due_ms := self._due_at(now_ms)) <= now_ms:
-            self._budget.spend(self._limits.call_ms, now_ms)
+        kept = 2 if self._open and now_ms - self._last_records_ms < limits.park_ms else 1  # under way, also with empty batches
+        calls: list[tuple[int, bytes]] = []
+        due_ms = now_ms
+        while True:
+            if len(inflight) >= kept:
+                due_ms = self.outbox.due_at(self._last_ms) if self._open and len(inflight) < limits.inflight_max else inf
+                if due_ms > now_ms:
+                    break
+            self._budget.spend(limits.call_ms, now_ms)
             calls.append((self._next, self.outbox.take()))
             inflight[self._next] = self._last_ms = now_ms
             self._next += 1
-        self.wake_ms = min(due_ms, next(iter(inflight.values())) + lease_ms + 1) if inflight else due_ms
+        self.wake_ms = min(due_ms, next(iter(inflight.values())) + lease_ms + 1)
         return calls
 
     def reply(self, seq: int, data: bytes, now_ms: float) -> list[bytes]:
@@ -271,13 +278,6 @@ class Caller:
         if len(data) > _EMPTY_BYTES:
             self._last_records_ms = now_ms
         return self._replies.accept(int.from_bytes(data[:_HEADER_BYTES], "big"), data[_HEADER_BYTES:]) or []
-
-    def _due_at(self, now_ms: float) -> float:
-        """When the next call is due: at once while fewer are under way than are kept there, also with empty batches; infinity for none."""
-        under_way, limits = len(self._inflight), self._limits
-        if under_way < (2 if self._open and now_ms - self._last_records_ms < limits.park_ms else 1):
-            return now_ms
-        return self.outbox.due_at(self._last_ms) if self._open and under_way < limits.inflight_max else inf
 
 
 class Callee:
