@@ -14,7 +14,10 @@ from tests.support.described import described
 
 ROOT: Final = Path(__file__).parents[1]
 DOCUMENTS: Final = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("bench/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("deploy/**/*.md")]
+    path
+    for pattern in ("*.md", "docs/*.md", "bench/*.md", "examples/**/*.md", "deploy/**/*.md")
+    for path in ROOT.glob(pattern)
+    if "node_modules" not in path.parts
 )
 FOLDERS: Final = ("engine", "ray_notifications", "bench", "tests", "deploy", "examples")
 SOURCES: Final = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))

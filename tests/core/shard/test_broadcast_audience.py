@@ -16,6 +16,7 @@ from engine.core.model.constants import HIGH, LOW
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import SharedBody
 from engine.core.model.routing import audience_key
+from engine.core.model.sealed import sealed, unsealed
 from engine.core.wire.records import (
     OK,
     OVERLOADED,
@@ -378,10 +379,10 @@ def test_a_damaged_adoption_leaves_numbers_unaccounted_for_and_a_damaged_subscri
     world.settle()
     world.broadcast("b1")
     world.settle()
-    topics, adopted = (payload for _, payload in world.journal)
-    assert salvage_journal(topics[:-1] + b"\xc1").complete is False  # where it ends is unknown
-    assert salvage_journal(topics.replace(b"\xa4news", b"\xa4\xff\xff\xff\xff")).complete is True
-    assert salvage_journal(adopted.replace(b"t:a", b"\xff\xff\xff")).complete is False
+    topics, adopted = (unsealed(payload) for _, payload in world.journal)
+    assert salvage_journal(sealed(topics[:-1] + b"\xc1")).complete is False  # where it ends is unknown
+    assert salvage_journal(sealed(topics.replace(b"\xa4news", b"\xa4\xff\xff\xff\xff"))).complete is True
+    assert salvage_journal(sealed(adopted.replace(b"t:a", b"\xff\xff\xff"))).complete is False
 
 
 # -- Topics. -----------------------------------------------------------------------------------------------------------
