@@ -72,6 +72,13 @@ class Draft(Struct, gc=False):
     topic: str | None = None  # for the subscribers of this topic, for everyone when it is ""; `user` is "" then
 
 
+def republished(id: str, members: Mapping[str, Raw], priority: int) -> Envelope:
+    """A stored message that is published again, under another id. `members`: as JSON, without its id."""
+    payload = b"".join([b",%b:%b" % (_encode(name), bytes(value)) for name, value in members.items()])
+    digest = blake2b(payload, digest_size=DIGEST_BYTES).digest()
+    return Envelope(id, digest, priority, True, b'"id":%b%b' % (_encode(id), payload))
+
+
 class TooLarge(Invalid):
     """A field is within its type and beyond its size: 413 where it is the request's only item."""
 

@@ -38,7 +38,6 @@ from engine.api.json_bodies import decode_body
 from engine.config import Config
 from engine.core.model.action import Action
 from engine.core.model.constants import PRIORITIES
-from engine.core.model.envelope import Envelope
 from engine.core.model.names import is_user
 from engine.core.model.routing import mailbox_key
 from engine.core.model.trace_context import trace_in, traced_body
@@ -49,7 +48,7 @@ from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, not_found, unavailable
 from engine.publish import media_types
-from engine.publish.drafts import DIGEST_BYTES, Draft
+from engine.publish.drafts import Draft, republished
 from engine.publish.results import ItemResult
 
 LETTER_PATTERN: Final = "[0-9]{1,15}-[0-9]{1,10}"
@@ -215,13 +214,9 @@ def _draft(tenant: str, letter: StoredLetter, now_ms: int, ttl_ms: int) -> Draft
     traced = members.pop("traceparent", None)  # it stays the first member
     if "type" not in members or not letter.user:
         return None
-    payload = b"".join(b",%b:%b" % (msgspec.json.encode(name), bytes(value)) for name, value in members.items())
-    id = redriven_id(letter)
-    digest = hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest()
-    body = b'"id":%b%b' % (msgspec.json.encode(id), payload)
+    envelope = republished(redriven_id(letter), members, letter.priority)
     if traced is not None and (context := trace_in(letter.body)) is not None:
-        body = traced_body(context, body)
-    envelope = Envelope(id, digest, letter.priority, True, body)
+        envelope = msgspec.structs.replace(envelope, body=traced_body(context, envelope.body))
     draft = Draft(mailbox_key(tenant, letter.user), letter.user, envelope, True, now_ms + ttl_ms, ttl_ms, 0)
     if letter.action:
         draft.due_ms, draft.action = now_ms, Action(letter.action, letter.key)

@@ -6,17 +6,15 @@ and a message that comes back can be snoozed again: it has a number of its own.
 
 from __future__ import annotations
 
-import hashlib
 from typing import Final
 
 import msgspec
 from msgspec import Raw
 
 from engine.core.model.constants import NORMAL, PRIORITIES
-from engine.core.model.envelope import Envelope
 from engine.core.model.routing import split_key
 from engine.core.wire.records import Timer
-from engine.publish.drafts import DIGEST_BYTES, Draft
+from engine.publish.drafts import Draft, republished
 
 PREFIX: Final = "snooze:"
 """Of the ids of copies."""
@@ -38,12 +36,9 @@ def copy_of(key: str, seq: int, body: bytes, until_ms: int, ttl_ms: int) -> Draf
         ttl_ms: how long the copy waits for the user.
     """
     members = _MEMBERS.decode(b"{%b}" % body)
-    payload = b'"replaces":%b' % bytes(members["id"])
-    payload += b"".join(b",%b:%b" % (msgspec.json.encode(name), bytes(value)) for name, value in members.items() if name not in _OWN)
-    id = f"{PREFIX}{seq}:{until_ms}"
+    kept = {"replaces": members["id"]} | {name: value for name, value in members.items() if name not in _OWN}
     priority = PRIORITIES.index(_TEXT.decode(members["priority"])) if "priority" in members else NORMAL
-    digest = hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest()
-    envelope = Envelope(id, digest, priority, True, b'"id":%b,%b' % (msgspec.json.encode(id), payload))
+    envelope = republished(f"{PREFIX}{seq}:{until_ms}", kept, priority)
     return Draft(key, split_key(key)[1], envelope, True, until_ms + ttl_ms, ttl_ms, until_ms)
 
 
