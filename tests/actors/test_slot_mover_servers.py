@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import signal
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,7 +36,7 @@ from engine.store.keys import dead_letter_key, handed_events_key, session_stream
 from engine.store.redis_client import claim_data_epoch, connect
 from engine.store.redis_servers import each_server
 from engine.store.slot_map import claim_slot_map, require_slot_map
-from tests.support.redis_server import RedisServer, start_redis
+from tests.support.redis_server import RedisServer, redis_to_break
 from tests.support.shard_process import FAR_MS, ShardProcess, shard_process
 from tests.support.waiting import until
 
@@ -52,16 +50,10 @@ MOVED = sorted({slot_of(ANN), slot_of(BOB)})
 
 @pytest.fixture
 def servers() -> Iterator[list[RedisServer]]:
-    with tempfile.TemporaryDirectory(prefix="engine-two-") as folder:  # short: a socket path has 107 bytes
-        made = []
-        for name in ("a", "b"):
-            (Path(folder) / name).mkdir()
-            made.append(start_redis(Path(folder) / name))
-        yield made
-        for server in made:
-            if server.process is not None:
-                server.process.send_signal(signal.SIGCONT)
-            server.stop()
+    with redis_to_break() as first, redis_to_break() as second:
+        yield [first, second]
+        if first.process is not None:
+            first.process.send_signal(signal.SIGCONT)
 
 
 @pytest.fixture

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,7 +19,7 @@ from tests.support.chaos.faults import scaled
 from tests.support.chaos.scenarios import Place, Scenario, strike
 from tests.support.chaos.victim import Victim
 from tests.support.redis_rewind import Moment
-from tests.support.redis_server import RedisServer, start_redis
+from tests.support.redis_server import RedisServer, redis_to_break
 from tests.support.running_engine import RunningEngine, running_engine
 from tests.support.waiting import until, until_done
 
@@ -39,14 +37,8 @@ def user_on(server: int, name: str) -> str:
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[list[RedisServer]]:
-    with tempfile.TemporaryDirectory(prefix="engine-two-") as folder:  # short: a socket path has 107 bytes
-        made = []
-        for name in ("a", "b"):
-            (Path(folder) / name).mkdir()
-            made.append(start_redis(Path(folder) / name))
-        yield made
-        for server in made:
-            server.stop()
+    with redis_to_break() as first, redis_to_break() as second:
+        yield [first, second]
 
 
 @pytest.fixture(scope="module")
