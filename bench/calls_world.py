@@ -16,7 +16,6 @@ from typing import Any, Final, cast
 import msgspec
 
 from engine.api.operating import EngineControls
-from engine.api.rules_endpoint import RulesEndpoint
 from engine.auth.tokens import Authenticator, mint
 from engine.config import Config
 from engine.core.mailbox.mailbox import Mailbox
@@ -27,7 +26,6 @@ from engine.transports import http_server
 from tests.sim.cluster import START_MS, Cluster, Layout
 from tests.sim.faults import Faults
 from tests.sim.loop import Process, SimLoop
-from tests.support.rules_storage import FakeRulesStore, FakeSampleStore
 
 _SECRET: Final = "a secret of the bench, long enough to be one"
 _TOKEN_TTL_S: Final = 3600
@@ -138,7 +136,6 @@ class World:
         asyncio._set_running_loop(cast("asyncio.AbstractEventLoop", self.loop))
         try:
             authenticator = Authenticator(config, gateway.revoked)
-            rules = RulesEndpoint(config, gateway, FakeRulesStore(), FakeSampleStore())
             unused = dict.fromkeys(EdgeServices.__struct_fields__)
             controls = EngineControls(**dict.fromkeys(EngineControls.__struct_fields__))
             services = {
@@ -148,7 +145,6 @@ class World:
                 "gateway": gateway,
                 "authenticator": authenticator,
                 "config": config,
-                "rules": rules,
             }
             application = app(EdgeServices(**services))
             server = http_server.build(application, config, application.state.fast_paths)

@@ -29,30 +29,27 @@ from engine.api import (
     operating,
     preference_endpoints,
     publish_endpoint,
-    rules_endpoint,
     scheduled,
     subscriptions,
 )
 from engine.api.access import Access
 from engine.api.edge_feature import EdgeFeature, EdgePorts
-from engine.api.event_frames import EventFrames
-from engine.api.events import Arrivals, EventEndpoint
 from engine.api.inspection import Inspection
 from engine.api.message_links import MessageLinks
 from engine.api.operating import EngineControls
 from engine.api.profiles import Preferences
 from engine.api.publish_endpoint import PublishEndpoint, PublishHead
-from engine.api.rule_book import RuleBook
-from engine.api.rules_endpoint import RulesEndpoint
-from engine.api.unsubscribing import LinkKey, RememberedKey, Unsubscribing
+from engine.api.unsubscribing import LinkKey, Unsubscribing
 from engine.api.user_reports import BodyStore
 from engine.auth.tokens import Authenticator
 from engine.config import Config
+from engine.core.model.category_book import CategoryBook, PredefinedCategories
 from engine.features.actions import edge_part as actions
 from engine.features.dead_letters import endpoints as dead_letters
 from engine.features.digest import endpoints as digest
 from engine.features.event_groups import endpoints as event_groups
 from engine.features.history import endpoints as history
+from engine.features.rules import endpoints as rules
 from engine.features.signals import endpoints as signals
 from engine.features.snooze import endpoints as snooze
 from engine.gateway.gateway import Gateway
@@ -60,10 +57,9 @@ from engine.http import static_files
 from engine.http.cors import CrossOrigin
 from engine.http.description import publish_paths
 from engine.http.description.document import document
-from engine.http.endpoint_table import EndpointTable, json_answer, route
+from engine.http.endpoint_table import EndpointTable, route
 from engine.http.error_responses import handlers
 from engine.http.request_body import read_body
-from engine.publish.request_trace import RequestTrace
 from engine.transports import receiving
 from engine.transports.http_protocol import FastPaths
 from engine.transports.kept_heads import KeptHeads
@@ -71,6 +67,7 @@ from engine.transports.unread_refusals import UnreadRefusals
 from engine.transports.websocket_handshake import PATH, Sockets
 
 FEATURES: Final[Sequence[Callable[[EdgePorts], EdgeFeature]]] = (
+    rules.on_edge,
     actions.on_edge,
     signals.on_edge,
     digest.on_edge,
@@ -90,11 +87,10 @@ class EdgeServices(Struct, frozen=True):
         authenticator: checks tokens.
         config: the engine's settings.
         controls: state and controls of the engine.
-        arrivals: of events without an id.
         bodies: of pending messages in storage.
         inspection: what operators look at beside the status.
-        rules: those in force, and their versions.
         link_key: signs unsubscribe links.
+        message_links: adds them to messages.
         features: those of this edge.
     """
 
@@ -102,53 +98,39 @@ class EdgeServices(Struct, frozen=True):
     authenticator: Authenticator
     config: Config
     controls: EngineControls
-    arrivals: Arrivals
     bodies: BodyStore
     inspection: Inspection
-    rules: RulesEndpoint
     link_key: LinkKey
+    message_links: MessageLinks
     features: Sequence[EdgeFeature]
 
 
 def app(services: EdgeServices) -> Starlette:
     """The application of one edge. Its `state.fast_paths` are for `engine.transports.http_server.build`."""
-    gateway, config, rules = services.gateway, services.config, services.rules
-    access, rule_book = Access(gateway, services.authenticator, config), rules.rule_book
-    link_key = RememberedKey(services.link_key, gateway.clock)
-    message_links = MessageLinks(config, link_key, gateway.wall_ms)
-    publisher = PublishEndpoint(gateway, services.authenticator, config, rule_book, message_links)
+    gateway, config, link_key = services.gateway, services.config, services.link_key
+    access = Access(gateway, services.authenticator, config)
+    books = (feature.category_book for feature in services.features if feature.category_book is not None)
+    category_book = next(books, PredefinedCategories())
+    publisher = PublishEndpoint(gateway, services.authenticator, config, category_book, services.message_links)
     sockets = Sockets(gateway, services.authenticator, config, publisher)
-    events = EventEndpoint(
-        config,
-        gateway.shard_client,
-        gateway.request_queue,
-        rule_book,
-        services.arrivals,
-        rules.sample,
-        gateway.wall_ms,
-        gateway.metrics,
-        message_links,
-    )
-    EventFrames(gateway, events)
-    preferences = Preferences(config, gateway.shard_client, rule_book)
-    unsubscribing = Unsubscribing(config, gateway.shard_client, preferences, rule_book, link_key, gateway.wall_ms)
+    preferences = Preferences(config, gateway.shard_client, category_book)
+    unsubscribing = Unsubscribing(config, gateway.shard_client, preferences, category_book, link_key, gateway.wall_ms)
     tables = [
-        _publishing(access, publisher, events),
+        _publishing(access, publisher),
         scheduled.table(access),
         subscriptions.table(access),
         preference_endpoints.table(access, preferences, unsubscribing),
-        explanations.table(access, publisher, rule_book),
+        explanations.table(access, publisher, category_book),
         receiving.table(access, sockets),
         operating.table(access, services.controls),
         monitoring.table(access, services.controls),
         inspection.table(access, services.inspection, services.bodies),
-        rules_endpoint.table(access, rules, services.controls.status),
         *(feature.table(access) for feature in services.features if feature.table is not None),
         inboxes.table(access),  # behind those that have paths of their own among its marks
     ]
     routes: list[BaseRoute] = [found for table in tables for found in table.routes]
     application = Starlette(
-        routes=[*routes, _described(access, rule_book, tables), *static_files.routes()],
+        routes=[*routes, _described(access, category_book, tables), *static_files.routes()],
         middleware=[Middleware(CrossOrigin, config=config)],
         exception_handlers=handlers(gateway.metrics.refused),
     )
@@ -163,39 +145,20 @@ def app(services: EdgeServices) -> Starlette:
     return application
 
 
-def _publishing(access: Access, publisher: PublishEndpoint, events: EventEndpoint) -> EndpointTable:
-    gateway = access.gateway
-
-    async def event(request: Request) -> Response:
-        """`POST /v1/events`: an event for the rules."""
-        principal = access.authenticate(request, "publish")
-        gateway.check_room(principal.tenant)
-        body = await access.body(request)
-        spans, trace = gateway.spans, None
-        if spans is not None or "traceparent" in request.headers:
-            trace = RequestTrace(request.headers.get("traceparent", ""), None if spans is None else spans.spans, principal.tenant)
-        try:
-            taken = await events.take(body, principal, trace)
-        except Exception as error:
-            if trace is not None:
-                trace.failed(error)
-            raise
-        return json_answer({**taken, **access.durability()}, 202)
-
+def _publishing(access: Access, publisher: PublishEndpoint) -> EndpointTable:
     routes = [
         Route(publish_endpoint.PATH, _Publish(publisher, access.config), methods=["POST"]),
         Route(publish_endpoint.PATH, receiving.upgrade_required, methods=["GET"]),
-        route("/v1/events", POST=event),
     ]
     return EndpointTable(routes, publish_paths)
 
 
-def _described(access: Access, rule_book: RuleBook, tables: Sequence[EndpointTable]) -> Route:
+def _described(access: Access, category_book: CategoryBook, tables: Sequence[EndpointTable]) -> Route:
     """`GET /openapi.json`: built once for each set of categories, whose names only the bearer of a token learns."""
     made: dict[tuple[str, ...], bytes] = {}
 
     async def openapi(request: Request) -> Response:
-        names = tuple(sorted(rule_book.in_use().categories)) if access.is_known(request) else ()
+        names = tuple(sorted(category_book.in_use().categories)) if access.is_known(request) else ()
         if names not in made:
             for old in made.keys() - {()}:
                 del made[old]

@@ -42,9 +42,10 @@ from engine.actors.edge_links import EdgeLinks
 from engine.actors.incarnation import Incarnation
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.api.inspection import Inspection
+from engine.api.message_links import MessageLinks
 from engine.api.operating import EngineControls
-from engine.api.rules_endpoint import RulesEndpoint
 from engine.api.token_revocation import TokenRevocations
+from engine.api.unsubscribing import RememberedKey
 from engine.auth import unsubscribe_links
 from engine.auth.tokens import Authenticator
 from engine.config import Config
@@ -57,17 +58,14 @@ from engine.gateway.ports import EdgeContext
 from engine.publish.message_ids import MessageIds
 from engine.routes import FEATURES, EdgeServices, app
 from engine.store.broadcast_stream import BroadcastLog
-from engine.store.event_arrivals import EventArrivals
 from engine.store.keys import unsubscribe_key_key
 from engine.store.load_history import LoadHistory
 from engine.store.outcome_stream import OutcomeWriter
 from engine.store.pending_bodies import PendingBodies
 from engine.store.quarantine import Quarantine
-from engine.store.recorded_events import RecordedEvents
 from engine.store.redis_client import connect
 from engine.store.redis_servers import connect_each
 from engine.store.revocation_log import RevocationLog
-from engine.store.rules_store import RulesStore
 from engine.store.sealed_config import SealedConfig
 from engine.store.slot_map import read_routing_table
 from engine.store.stored_secret import claim_secret
@@ -134,7 +132,6 @@ class Edge(Process):
         self._spans: Spans | None = None
         self._gateway: Gateway
         self._features: Sequence[EdgeFeature]
-        self._rules: RulesEndpoint
         self._server: http_server.EdgeServer
         self._ray_requests: RayRequests
 
@@ -155,7 +152,7 @@ class Edge(Process):
             "links": self._links.carriers(),
             "slots_versions": [slot_map.version for slot_map in self._gateway.slots.maps],
             **self._gateway.stats(),
-            "rules": self._rules.stats(),
+            **{feature.name: feature.stats() for feature in self._features if feature.stats is not None},
             **({} if self._spans is None else self._spans.stats()),
         }
 
@@ -248,11 +245,11 @@ class Edge(Process):
         await authenticator.prepare()
         revocations = TokenRevocations(self._config, RevocationLog(self._redis, self._config), authenticator, self._gateway)
         await self._retry_storage(revocations.catch_up)
-        store, sample = RulesStore(self._redis, self._config), RecordedEvents(self._redis, self._config)
-        self._rules = rules = RulesEndpoint(self._config, self._gateway, store, sample)
-        await self._retry_storage(rules.follower.catch_up)
         usage = TenantUsage(*self._all_redis)
         application = self._app(authenticator, revocations, usage)
+        for feature in self._features:
+            if feature.prepare is not None:
+                await self._retry_storage(feature.prepare)
         self._ray_requests = RayRequests(application, authenticator, self._gateway, self._config)
         self._server = http_server.build(application, self._config, application.state.fast_paths)
         async with asyncio.TaskGroup() as tasks:
@@ -263,8 +260,6 @@ class Edge(Process):
                 *(feature.run() for feature in self._features if feature.run is not None),
                 authenticator.run(),
                 revocations.run(),
-                rules.follower.run(),
-                rules.sample.run(),
                 self._gateway.storage.follow(*self._all_redis),
                 self._gateway.tenant_quotas.follow(usage),
             ):
@@ -276,7 +271,11 @@ class Edge(Process):
     def _app(self, authenticator: Authenticator, revocations: TokenRevocations, usage: TenantUsage) -> Starlette:
         gateway = self._gateway
         query_history = self._query_history if self._config.history_url else None
-        ports = EdgePorts(self._config, gateway, self._redis, self._all_redis, query_history, f"edge-{self._index}", self._spans)
+        ask = partial(claim_secret, self._redis, unsubscribe_key_key(), unsubscribe_links.KEY_BYTES, "unsubscribe key")
+        link_key = RememberedKey(ask, gateway.clock)
+        message_links = MessageLinks(self._config, link_key, gateway.wall_ms)
+        name, servers = f"edge-{self._index}", self._all_redis
+        ports = EdgePorts(self._config, gateway, self._redis, servers, query_history, name, self._spans, self._status, message_links)
         self._features = [on_edge(ports) for on_edge in FEATURES]
         return app(
             EdgeServices(
@@ -294,11 +293,10 @@ class Edge(Process):
                     self._rebalance,
                     self._upgrade,
                 ),
-                EventArrivals(self._redis, self._config),
                 PendingBodies(*self._all_redis),
                 self._inspection(usage),
-                self._rules,
-                partial(claim_secret, self._redis, unsubscribe_key_key(), unsubscribe_links.KEY_BYTES, "unsubscribe key"),
+                link_key,
+                message_links,
                 self._features,
             )
         )

@@ -8,8 +8,10 @@ from typing import Any
 from msgspec import Struct
 from redis.asyncio import Redis
 
-from engine.api.access import Access
+from engine.api.access import Access, Status
+from engine.api.message_links import MessageLinks
 from engine.config import Config
+from engine.core.model.category_book import CategoryBook
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable
 from engine.store.traces.spans import Spans
@@ -29,6 +31,8 @@ class EdgePorts(Struct, frozen=True):
         query_history: asks the archivist; None: there is none.
         name: of the edge.
         spans: records spans; None: nobody collects them.
+        status: of the engine, as the controller answers it.
+        message_links: adds unsubscribe links to messages.
     """
 
     config: Config
@@ -38,6 +42,8 @@ class EdgePorts(Struct, frozen=True):
     query_history: QueryHistory | None
     name: str
     spans: Spans | None
+    status: Status
+    message_links: MessageLinks
 
 
 class EdgeFeature(Struct, frozen=True):
@@ -48,9 +54,15 @@ class EdgeFeature(Struct, frozen=True):
         table: makes its endpoints; None: it has none.
         run: its task, which lives as long as the edge does; None: it has none.
         drain: stores what only this edge has, before it ends or leaves its clients to others; None: there is nothing.
+        prepare: awaited before the edge serves; None: there is nothing to read. Raises StorageUnavailable, and is repeated.
+        stats: its members of the edge's row in the status, under its name; None: it has none.
+        category_book: the categories that messages may name, where it defines them; None: it does not.
     """
 
     name: str
     table: Callable[[Access], EndpointTable] | None = None
     run: Callable[[], Coroutine[Any, Any, None]] | None = None
     drain: Callable[[], Coroutine[Any, Any, None]] | None = None
+    prepare: Callable[[], Awaitable[None]] | None = None
+    stats: Callable[[], Mapping[str, Any]] | None = None
+    category_book: CategoryBook | None = None

@@ -15,9 +15,9 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from engine.api import time_zones
-from engine.api.rule_book import RuleBook
 from engine.config import Config
 from engine.core.model.category import ANY_CHOICE, INBOX
+from engine.core.model.category_book import CategoryBook
 from engine.core.model.routing import split_key
 from engine.core.policy import preferences
 from engine.core.policy.preferences import NOTHING, PreferencesPatch, preferences_of
@@ -74,13 +74,13 @@ class Preferences:
     """The endpoints of preferences.
 
     Args:
-        rule_book: the rules, for the categories they define.
+        category_book: the categories that users may choose for.
     """
 
-    def __init__(self, config: Config, shard_client: ShardClient, rule_book: RuleBook) -> None:
+    def __init__(self, config: Config, shard_client: ShardClient, category_book: CategoryBook) -> None:
         self._config = config
         self._shard_client = shard_client
-        self._rule_book = rule_book
+        self._category_book = category_book
 
     async def get(self, key: str) -> dict[str, Any]:
         """The answer to `GET /v1/preferences`. Raises Unavailable: the shard or its storage did not answer."""
@@ -108,9 +108,9 @@ class Preferences:
 
     def _patch(self, body: bytes) -> PreferencesPatch:
         try:
-            return preferences.parse_patch(body, self._rule_book.in_use().categories, time_zones.zone, _limits(self._config))
+            return preferences.parse_patch(body, self._category_book.in_use().categories, time_zones.zone, _limits(self._config))
         except Invalid as error:
-            if self._rule_book.unread:
+            if self._category_book.unread:
                 raise Unavailable("the rules file, which defines categories, cannot be used") from error
             raise media_types.unacceptable(error) from None
 
@@ -118,10 +118,10 @@ class Preferences:
         return ANY_CHOICE if self._config.inbox_max else ANY_CHOICE & ~(1 << INBOX)
 
     def _shown(self, key: str, answer: ProfileIs) -> dict[str, Any]:
-        rules = self._rule_book.in_use()
+        defined = self._category_book.in_use()
         return {
             "user": split_key(key)[1],
-            **preferences_of(answer.profile or NO_PROFILE, rules.categories, rules.titles, self._offered()),
+            **preferences_of(answer.profile or NO_PROFILE, defined.categories, defined.titles, self._offered()),
         }
 
 

@@ -15,11 +15,10 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from engine.api.message_links import MessageLinks
-from engine.api.rule_book import RuleBook
 from engine.auth import tokens
 from engine.auth.tokens import Authenticator, BearerToken, Principal, RawHeaders
 from engine.config import Config
-from engine.core.rules.rules import Rules
+from engine.core.model.category_book import CategoryBook, DefinedCategories
 from engine.errors import Unavailable
 from engine.gateway.gateway import Gateway
 from engine.http.problems import Problem
@@ -75,17 +74,22 @@ class PublishEndpoint:
         gateway: the edge's.
         authenticator: checks tokens.
         config: the engine's settings.
-        rule_book: the rules, for the categories they define.
+        category_book: the categories that messages may name.
         message_links: unsubscribe links of messages.
     """
 
     def __init__(
-        self, gateway: Gateway, authenticator: Authenticator, config: Config, rule_book: RuleBook, message_links: MessageLinks
+        self,
+        gateway: Gateway,
+        authenticator: Authenticator,
+        config: Config,
+        category_book: CategoryBook,
+        message_links: MessageLinks,
     ) -> None:
         self._gateway = gateway
         self._authenticator = authenticator
         self._config = config
-        self._rule_book = rule_book
+        self._category_book = category_book
         self._message_links = message_links
 
     def admit(self, head: PublishHead) -> Principal:
@@ -132,10 +136,10 @@ class PublishEndpoint:
         turn = gateway.request_queue.enter(body, content, principal.tenant)
         if turn is not None:
             await turn
-        rules = self._rule_book.in_use()
-        drafts = self.parse(body, content, principal, rules)
-        if rules.linked:
-            await self._message_links.add(drafts, rules.linked)
+        defined = self._category_book.in_use()
+        drafts = self.parse(body, content, principal, defined)
+        if defined.linked:
+            await self._message_links.add(drafts, defined.linked)
         results = await gateway.shard_client.post(drafts)
         return results_body(results, gateway.storage.durability)
 
@@ -146,10 +150,10 @@ class PublishEndpoint:
             turn = gateway.request_queue.enter(body, content, principal.tenant)
             if turn is not None:
                 await turn
-            rules = self._rule_book.in_use()
-            drafts = self.parse(body, content, principal, rules, trace)
-            if rules.linked:
-                await self._message_links.add(drafts, rules.linked)
+            defined = self._category_book.in_use()
+            drafts = self.parse(body, content, principal, defined, trace)
+            if defined.linked:
+                await self._message_links.add(drafts, defined.linked)
             results = await gateway.shard_client.post(drafts)
         except Exception as error:
             trace.failed(error)
@@ -157,22 +161,24 @@ class PublishEndpoint:
         trace.answered(results)
         return results_body(results, gateway.storage.durability)
 
-    def parse(self, body: bytes, content: Content, principal: Principal, rules: Rules, trace: RequestTrace | None = None) -> list[Draft]:
-        """The drafts of a publish request; `rules` define categories.
+    def parse(
+        self, body: bytes, content: Content, principal: Principal, defined: DefinedCategories, trace: RequestTrace | None = None
+    ) -> list[Draft]:
+        """The drafts of a publish request, whose items may name the `defined` categories.
 
         Raises:
             Problem: it is not valid.
             Unavailable: it is not valid without the rules, which this edge could not read.
         """
         gateway, config = self._gateway, self._config
-        default = rules.default_terms(principal.tenant) if rules.default_categories else None
+        default = defined.default_terms(principal.tenant) if defined.default_categories else None
         try:
             new_id = gateway.shard_client.new_id
-            drafts = parse_drafts(body, content, principal, config, gateway.wall_ms(), new_id, rules.categories, trace, default)
+            drafts = parse_drafts(body, content, principal, config, gateway.wall_ms(), new_id, defined.categories, trace, default)
         except Problem as problem:
-            if problem.status == 422 and self._rule_book.unread:
+            if problem.status == 422 and self._category_book.unread:
                 raise Unavailable("the rules file, which defines categories, cannot be used") from problem
             raise
-        if rules.kept:
-            keep_by_type(drafts, rules.kept)
+        if defined.kept:
+            keep_by_type(drafts, defined.kept)
         return drafts

@@ -28,10 +28,10 @@ from starlette.responses import Response
 from engine.api import profiles
 from engine.api.json_bodies import decode_body
 from engine.api.profiles import Preferences
-from engine.api.rule_book import RuleBook
 from engine.auth.unsubscribe_links import LinkClaims, make_link_token, read_link_token
 from engine.config import Config
 from engine.core.model.category import CHOICES, MOST_FIRST, OFF, Category
+from engine.core.model.category_book import CategoryBook
 from engine.core.model.names import is_user
 from engine.core.model.routing import mailbox_key
 from engine.core.policy.preferences import PreferencesPatch, choice_for, may, may_choose
@@ -92,7 +92,7 @@ class Unsubscribing:
 
     Args:
         preferences: of users.
-        rule_book: the rules, for the categories they define.
+        category_book: the categories that users may choose for.
         link_key: see `LinkKey`.
         wall_ms: milliseconds since the epoch.
     """
@@ -102,14 +102,14 @@ class Unsubscribing:
         config: Config,
         shard_client: ShardClient,
         preferences: Preferences,
-        rule_book: RuleBook,
+        category_book: CategoryBook,
         link_key: LinkKey,
         wall_ms: Callable[[], int],
     ) -> None:
         self._config = config
         self._shard_client = shard_client
         self._preferences = preferences
-        self._rule_book = rule_book
+        self._category_book = category_book
         self._link_key = link_key
         self._wall_ms = wall_ms
 
@@ -145,9 +145,9 @@ class Unsubscribing:
             if not is_user(user, self._config.id_chars_max):
                 path = "$.user" if wanted.users is UNSET else f"$.users[{index}]"
                 raise Invalid(f"text of 1 to {self._config.id_chars_max} characters without control characters", path)
-        categories = self._rule_book.in_use().categories
+        categories = self._category_book.in_use().categories
         category = categories.get(wanted.category)
-        if category is None and self._rule_book.unread:
+        if category is None and self._category_book.unread:
             raise Unavailable("the rules file, which defines categories, cannot be used")
         if category is None:
             raise Invalid(f"no category has this name; defined are {', '.join(sorted(categories))}", "$.category")
@@ -203,10 +203,10 @@ class Unsubscribing:
 
     def _category(self, claims: LinkClaims) -> Category:
         """The limits of a link's category; of one that is not defined any more, those that restrict nothing."""
-        return self._rule_book.in_use().categories.get(claims.category, Category())
+        return self._category_book.in_use().categories.get(claims.category, Category())
 
     def _title(self, claims: LinkClaims) -> str:
-        return self._rule_book.in_use().titles.get(claims.category, claims.category)
+        return self._category_book.in_use().titles.get(claims.category, claims.category)
 
 
 def _again(content_type: str, body: bytes) -> str:

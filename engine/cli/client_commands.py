@@ -331,11 +331,11 @@ def replay(
     engine replay deliveries.jsonl --rules my-rules.toml --rate 20
     zcat *.gz | engine replay - --fresh --user-prefix test-[/dim]
     """
-    from engine.api.rule_book import read_rules
     from engine.cli.local_engine import config_of, find_engine, rules_for
     from engine.cli.progress import print_report, progress_bar
     from engine.cli.replay import Replay, open_recording
     from engine.client.publisher import Publisher
+    from engine.features.rules.rule_book import read_rules
 
     chosen = rules_for(file, rules, config_of(data_dir))
     parsed = read_rules(chosen)

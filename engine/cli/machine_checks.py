@@ -18,12 +18,12 @@ import psutil
 from packaging.requirements import Requirement
 
 from engine.actors.tcp_carrier import tls_contexts
-from engine.api.rule_book import read_rules
 from engine.auth.keyring import Keyring, weaknesses
 from engine.cli.finding import Finding
 from engine.cli.state_file import running_state
 from engine.config import Config
 from engine.errors import EngineError
+from engine.features.rules.rule_book import read_rules
 from engine.store.embedded_redis import memory_bytes
 from engine.store.server_program import installed_servers
 

@@ -25,8 +25,8 @@ from msgspec import Struct
 
 from engine.client.publish_results import ItemError, PublishError, Result
 from engine.client.publisher import Publisher
-from engine.core.rules.rules import NAME_CHARS_MAX, Rules, delivery_id
 from engine.errors import EngineError
+from engine.features.rules.core.rules import NAME_CHARS_MAX, Rules, delivery_id
 
 LINE_BYTES_MAX: Final = 26 << 20  # GitHub delivers at most 25 MB
 EXAMPLES_KEPT: Final = 20  # malformed lines and rejected items that the summary can show

@@ -12,12 +12,12 @@ from typing import Annotated
 import msgspec
 import typer
 
-from engine.api.rule_book import read_rules
 from engine.cli import rules_versions
 from engine.core.policy.contact_policy import limits_in_words
-from engine.core.rules.cases import Case, differences, members, outcome_of, parse_cases, recipient
-from engine.core.rules.rules import Rules, delivery_id
 from engine.errors import RulesError
+from engine.features.rules.core.cases import Case, differences, members, outcome_of, parse_cases, recipient
+from engine.features.rules.core.rules import Rules, delivery_id
+from engine.features.rules.rule_book import read_rules
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -196,7 +196,7 @@ def _print_differences(found: Mapping[str, Any]) -> None:
 
 
 def _recipient(made: Mapping[str, Any]) -> str:
-    from engine.core.rules.cases import recipient
+    from engine.features.rules.core.cases import recipient
 
     return recipient(made) if made.get("topic") is not None or made.get("user") else "everyone"
 

@@ -30,7 +30,6 @@ from rich.table import Table
 
 from engine import __version__
 from engine.actors.tcp_carrier import tls_contexts
-from engine.api.rule_book import read_rules
 from engine.auth.keyring import Keyring, public_key_text, weaknesses
 from engine.auth.tokens import load_or_create_secret, mint
 from engine.cli.ray_cluster import ClusterError, RayCluster
@@ -39,6 +38,7 @@ from engine.cli.state_file import EngineState, read_state, remove_state, write_s
 from engine.config import SECRETS, Config, redis_urls
 from engine.core.model.routing import shards_for
 from engine.errors import ConfigError, EngineError, NotProven
+from engine.features.rules.rule_book import read_rules
 from engine.store.embedded_redis import DataDirLock, EmbeddedRedis
 from engine.store.link_key import claim_link_key
 from engine.store.redis_client import connect, display_url, durability_warnings, wait_ready

@@ -230,7 +230,7 @@ class Gateway:
         self.tenant_quotas = TenantQuotas(config, clock)
         self.storage = StorageState()
         metrics.degraded["storage"] = lambda: self.storage.away or REASONS.get(self.storage.durability, "")
-        self.begin_event: Callable[[Principal, bytes, Callable[[int, dict[str, Any]], None]], None] = _no_event  # `engine.api.event_frames`
+        self.begin_event: Callable[[Principal, bytes, Callable[[int, dict[str, Any]], None]], None] = _no_event
         self.returned: Callable[[Connection], None] = _no_digest  # called for a client that wants a digest
         self.spans: EdgeSpans | None = None  # None: it makes none
         self.revoked = RevokedTokens()  # kept by `engine.api.token_revocation`

@@ -26,6 +26,7 @@ from engine.config import Config
 from engine.core.mailbox.broadcast_log import EVERYONE
 from engine.core.model.action import Action
 from engine.core.model.category import Category, PolicyTerms
+from engine.core.model.category_book import CATEGORIES
 from engine.core.model.constants import LOW, NORMAL, PRIORITIES, TS_MS_MAX
 from engine.core.model.envelope import Envelope, Merge
 from engine.core.model.members import COPIED, LINK
@@ -35,7 +36,6 @@ from engine.core.model.placeholders import parse_template
 from engine.core.model.routing import audience_key, mailbox_key, split_key
 from engine.core.model.trace_context import traced_body
 from engine.core.policy.conditions import Conditions
-from engine.core.policy.contact_policy import CATEGORIES
 from engine.errors import Invalid
 from engine.http.problems import Problem, content_too_large, too_large, unprocessable
 from engine.publish import media_types

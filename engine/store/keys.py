@@ -71,7 +71,7 @@ def event_groups_key(tenant: str) -> str:
 
 
 def event_arrival_key(tenant: str, content: str) -> str:
-    """String, which expires: when an event without an id came first, ms since the epoch (`engine.store.event_arrivals`)."""
+    """String, which expires: when an event without an id came first, ms since the epoch (`engine.features.rules.event_arrivals`)."""
     return f"event:{tenant}:{content}"
 
 
@@ -314,7 +314,7 @@ def rules_texts_key() -> str:
 
 
 def recorded_events_key() -> str:
-    """Stream: a sample of recent events, for dry runs; it expires (`engine.store.recorded_events`)."""
+    """Stream: a sample of recent events, for dry runs; it expires (`engine.features.rules.recorded_events`)."""
     return "{rules}events"
 
 

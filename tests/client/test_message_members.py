@@ -17,7 +17,6 @@ import pytest
 from msgspec import Struct
 
 from engine import Publisher
-from engine.api.events import _Event
 from engine.client.frames import Message
 from engine.client.message_members import (
     CollapseMembers,
@@ -29,6 +28,7 @@ from engine.client.message_members import (
     sent_form,
 )
 from engine.core.model.members import DELIVERED, SENT
+from engine.features.rules.events import _Event
 from engine.publish.items import Collapse
 from engine.ray import ReceivedNotification
 from tests.support.member_types import alternatives

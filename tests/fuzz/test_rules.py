@@ -11,10 +11,10 @@ from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from engine.core.model.names import is_event_type, is_id, is_topic, is_user
-from engine.core.rules.cases import parse_cases
-from engine.core.rules.toml_loader import parse_rules
 from engine.core.wire import records as wire
 from engine.errors import RulesError
+from engine.features.rules.core.cases import parse_cases
+from engine.features.rules.core.toml_loader import parse_rules
 from tests.support.edge_in_process import EdgeInProcess
 from tests.support.hostile_input import DEPTHS, encoded, json_tokens, mutated, nested, objects, strict_json, texts, values
 

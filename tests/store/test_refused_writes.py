@@ -17,16 +17,16 @@ from engine.core.journal.journal_records import spill_of
 from engine.core.model.action import Action
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import slot_of, split_key
-from engine.core.rules.versions import VersionInfo, VersionState
 from engine.core.scheduler.scheduler_events import StoreRequest, StoreWork
 from engine.core.wire.records import OK, Cancel, Schedule, Timer
 from engine.errors import StorageUnavailable
 from engine.features.actions.store import ActionStreams, append_actions
 from engine.features.dead_letters.store import DeadLetterStream
+from engine.features.rules.core.versions import VersionInfo, VersionState
+from engine.features.rules.rules_store import RulesStore, StoredState
 from engine.store.journal import Journal
 from engine.store.pages import Pages
 from engine.store.redis_client import claim_data_epoch, replace_data_epoch
-from engine.store.rules_store import RulesStore, StoredState
 from engine.store.timer_store import TimerStore
 from tests.support.journal_writer import USER, Writer
 from tests.support.mailboxes import KEY, mailbox

@@ -21,11 +21,12 @@ from websockets.exceptions import ConnectionClosed
 
 from engine.actors.edge import clock, wall_ms
 from engine.api.access import Status
-from engine.api.edge_feature import EdgeFeature
+from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.api.inspection import Inspection
+from engine.api.message_links import MessageLinks
 from engine.api.operating import EngineControls, Ready
-from engine.api.rules_endpoint import RulesEndpoint
 from engine.api.token_revocation import TokenRevocations
+from engine.api.unsubscribing import RememberedKey
 from engine.auth.tokens import Authenticator, mint
 from engine.config import Config
 from engine.core.commit.user_step import UserChange, settle_profiles
@@ -48,6 +49,8 @@ from engine.features.digest import endpoints as digest
 from engine.features.event_groups import endpoints as event_groups
 from engine.features.event_groups.store import EventGroup, EventStreams, GroupEvent, Look, Position
 from engine.features.history import endpoints as history
+from engine.features.rules import endpoints as rules
+from engine.features.rules.rules_endpoint import RulesEndpoint
 from engine.features.signals import endpoints as signals
 from engine.features.signals.core import CounterBatch
 from engine.features.signals.endpoints import CounterSignals, SumStore
@@ -732,7 +735,15 @@ class EdgeWorld:
         self.arrivals = FakeArrivals()
         self.bodies = FakeBodies()
         self.model = FakeModel()
+        self.rules_store = FakeRulesStore()
+        self.sample_store = FakeSampleStore()
+        self.rules = RulesEndpoint(config, self.gateway, self.rules_store, self.sample_store)
+        self.link_key_away = False
+        self.remembered_key = RememberedKey(self.link_key, self.gateway.clock)
+        self.message_links = MessageLinks(config, self.remembered_key, self.gateway.wall_ms)
+        ports = EdgePorts(config, self.gateway, Redis(), (), None, "edge-0", None, self.current_status, self.message_links)
         self.features = [
+            rules.feature_of(ports, self.rules, self.arrivals),
             EdgeFeature("signals", lambda access: signals.table(access, self.signals), self.signals.run, self.signals.drain),
             EdgeFeature("digest", lambda access: digest.table(access, self.bodies, self.model)),
             EdgeFeature("history", lambda access: history.table(access, None)),
@@ -741,12 +752,12 @@ class EdgeWorld:
             EdgeFeature("snooze", lambda access: snooze.table(access, snooze.Snoozes(config, self.gateway))),
         ]
         self.figures = FakeFigures()
-        self.rules_store = FakeRulesStore()
-        self.sample_store = FakeSampleStore()
-        self.rules = RulesEndpoint(config, self.gateway, self.rules_store, self.sample_store)
-        self.link_key_away = False
         self.port = 0
         self.server: http_server.EdgeServer
+
+    async def current_status(self) -> dict[str, Any]:
+        await until(lambda: self.status is not None)
+        return self.status
 
     async def link_key(self) -> bytes:
         if self.link_key_away:
@@ -789,11 +800,10 @@ class EdgeWorld:
                 self.rebalance,
                 self.upgrade,
             ),
-            self.arrivals,
             self.bodies,
             Inspection(self.config, *(self.figures,) * 4, self.figures.slow_clients),
-            self.rules,
-            self.link_key,
+            self.remembered_key,
+            self.message_links,
             self.features,
         )
 
@@ -983,16 +993,12 @@ async def edge_world(
     world = EdgeWorld(config, shards, storage)
     world.features = [feature for feature in world.features if feature.name not in without]
 
-    async def status() -> dict[str, Any]:
-        await until(lambda: world.status is not None)
-        return world.status
-
     async def ready() -> dict[str, bool]:
         return world.ready
 
     listener = http_server.bind(config, 0)
     world.port = listener.getsockname()[1]
-    application = app(world.services(status, ready))
+    application = app(world.services(world.current_status, ready))
     fast_paths = application.state.fast_paths if short else None
     world.server = http_server.build(wrap(application), config, fast_paths)
     ticker = asyncio.gather(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from engine.core.rules.versions import VersionState
 from engine.errors import StorageUnavailable
-from engine.store.recorded_events import RecordedEvent
-from engine.store.rules_store import StoredState
+from engine.features.rules.core.versions import VersionState
+from engine.features.rules.recorded_events import RecordedEvent
+from engine.features.rules.rules_store import StoredState
 
 
 class FakeRulesStore:
-    """`engine.store.rules_store.RulesStore` without Redis. `changes` counts what was stored, `reads` how often the state was read."""
+    """`engine.features.rules.rules_store.RulesStore` without Redis. It counts `changes` that were stored, and `reads`."""
 
     def __init__(self) -> None:
         self.stored = StoredState()
@@ -52,7 +52,7 @@ class FakeRulesStore:
 
 
 class FakeSampleStore:
-    """`engine.store.recorded_events.RecordedEvents` as a list."""
+    """`engine.features.rules.recorded_events.RecordedEvents` as a list."""
 
     def __init__(self) -> None:
         self.events: list[RecordedEvent] = []

@@ -41,14 +41,14 @@ page has them as they are. Recording a message twice would count it twice: repla
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import tzinfo
 from enum import IntEnum
 from typing import Any, Final
 
 from msgspec import Struct
 
-from engine.core.model.category import DAY_MS, DIGEST, INBOX, OFF, ON, Category
+from engine.core.model.category import DIGEST, INBOX, OFF, ON, Category
 from engine.core.model.constants import HIGH
 from engine.core.policy.profile import NO_PROFILE, UNCHOSEN, Profile, type_choice
 from engine.core.policy.quiet_hours import quiet_until
@@ -68,12 +68,6 @@ UNLIMITED: Final = Category()
 
 TOTAL: Final = "*"
 """In place of a category's name, what is counted of all that have a `total_cap`; no category can have this name."""
-
-TOUCH: Final = Category(cap=3, cap_ms=DAY_MS, same_type_ms=3 * DAY_MS)
-"""For messages meant to bring a user back: three a day, each type once in three days."""
-
-CATEGORIES: Final[Mapping[str, Category]] = {"touch": TOUCH}
-"""Categories that exist without being defined; `rules.toml` may define them otherwise."""
 
 
 class Facts(Struct, frozen=True, kw_only=True):

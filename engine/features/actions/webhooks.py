@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Final
 from engine import __version__
 from engine.config import Config, webhook_secrets
 from engine.core.model.action import WebhookTarget
+from engine.core.model.allowed_targets import not_allowed
 from engine.core.model.trace_context import trace_in
-from engine.core.rules.allowed_targets import not_allowed
 from engine.errors import ActionFailed
 from engine.features.actions.address_guard import AddressGuard
 from engine.features.actions.event_body import event_body

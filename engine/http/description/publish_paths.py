@@ -1,4 +1,4 @@
-"""Publishing: notifications, CloudEvents, and events for the rules."""
+"""Publishing: notifications, and CloudEvents."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from engine.http.description.json_schema import (
     SEQ,
     TIME_MS,
     Schema,
-    closed_object,
     items_of,
     object_of,
-    printable,
     ref,
     user_name,
 )
@@ -55,17 +53,6 @@ def paths(config: Config) -> Part:
                 scope="publish",
             ),
         },
-        "/v1/events": {
-            "post": operation(
-                "event",
-                "publishing",
-                "An event for the rules, which publish, schedule and cancel. Sending it again under its id changes nothing.",
-                {202: ("What the rules made of it is on durable storage.", json_of("EventAnswer"))},
-                (400, 408, 409, 413, 422, 429, 503),
-                scope="publish",
-                body=json_of("Event"),
-            )
-        },
     }
 
 
@@ -93,21 +80,6 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
             reason={"type": "string"},
             topic={"type": "string"},
             broadcast={"const": True},
-        ),
-        "Event": closed_object(
-            "Something that happened to or by a user.",
-            required=("type", "user"),
-            **sent(config, categories, "type", "user", "actor", "target", "context", "ts", "data"),
-            id=printable(config, "Idempotency key."),
-        ),
-        "EventAnswer": object_of(
-            "What the rules made of an event.",
-            required=("matched", "results", "scheduled", "cancelled"),
-            matched={"type": "array", "items": {"type": "string"}, "description": "Names of the rules."},
-            results={"type": "array", "items": ref("Result")},
-            scheduled={"type": "array", "items": {"type": "string"}, "description": "Scheduled ids."},
-            cancelled={"type": "integer", "description": "Scheduled notifications that the event ended."},
-            durability=DURABILITY,
         ),
     }
 

@@ -1,0 +1,64 @@
+"""The categories that messages may name: those that are predefined, and those that a feature defines (`engine.features.rules`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from engine.core.model.category import DAY_MS, Category, PolicyTerms
+
+TOUCH: Final = Category(cap=3, cap_ms=DAY_MS, same_type_ms=3 * DAY_MS)
+"""For messages meant to bring a user back: three a day, each type once in three days."""
+
+CATEGORIES: Final[Mapping[str, Category]] = {"touch": TOUCH}
+"""Categories that exist without being defined; `rules.toml` may define them otherwise."""
+
+
+class DefinedCategories(Struct, frozen=True, kw_only=True):
+    """Categories, and what messages get by their category, tenant or type.
+
+    Attributes:
+        categories: by name.
+        titles: of categories, for people; those that have one.
+        linked: categories whose messages carry an unsubscribe link.
+        default_categories: by tenant, "*" for all others: of messages to users that name none.
+        kept: by type, or beginning that ends in `.*`: how long its messages stay in the inbox, ms.
+    """
+
+    categories: Mapping[str, Category] = msgspec.field(default_factory=lambda: CATEGORIES)
+    titles: Mapping[str, str] = {}
+    linked: frozenset[str] = frozenset()
+    default_categories: Mapping[str, str] = {}
+    kept: Mapping[str, int] = {}
+
+    def default_terms(self, tenant: str) -> PolicyTerms | None:
+        """What holds for messages of a tenant to its users that name no category."""
+        name = self.default_categories.get(tenant) or self.default_categories.get("*")
+        return PolicyTerms(name, self.categories[name]) if name else None
+
+
+class CategoryBook(Protocol):
+    """Knows the categories that are defined now."""
+
+    def in_use(self) -> DefinedCategories:
+        """Those in force; while there are none, the predefined ones."""
+
+    @property
+    def unread(self) -> bool:
+        """Whether the definitions could not be used since this process started: which categories there are is not known."""
+
+
+class PredefinedCategories:
+    """The book of an edge on which no feature defines categories."""
+
+    unread: Final = False
+
+    def __init__(self) -> None:
+        self._defined = DefinedCategories()
+
+    def in_use(self) -> DefinedCategories:
+        """The predefined categories."""
+        return self._defined

@@ -1,0 +1,71 @@
+"""The rules in force: one version for everyone, or another one for a share of the users.
+
+An event is handled by one `RulesInForce` throughout, so it never meets a mixture of before and after a change. While a version is staged,
+both are applied to each event, and each user gets what their version makes of it. The share is stable (a user included at 10 % is included
+at 20 %) and another one for each version, so that not the same users try every change. What has no user (topics, everyone) is of the
+active version alone. Cancellations are of both: a timer may have been armed under either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from engine.features.rules.core.delay import Rollout
+from engine.features.rules.core.rules import Plan, Rules, RulesOutcome, UserFacts
+
+
+class AppliedRules(Struct, frozen=True):
+    """What one version made of an event, for its users."""
+
+    version: int
+    rules: Rules
+    outcome: RulesOutcome
+
+
+class RulesInForce(Struct, frozen=True):
+    """The versions in force, and `share`, for how many of the users the staged one is."""
+
+    active: Rules
+    version: int = 0
+    staged: Rules | None = None
+    staged_version: int = 0
+    share: float = 0.0
+
+    @property
+    def events_asked(self) -> frozenset[str]:
+        """The events that some condition refers to, see `Rules`."""
+        return self.active.events_asked if self.staged is None else self.active.events_asked | self.staged.events_asked
+
+    @property
+    def activity_asked(self) -> bool:
+        """Whether some condition refers to a user's last activity."""
+        return self.active.activity_asked or (self.staged is not None and self.staged.activity_asked)
+
+    def apply(
+        self, event: str, payload: Mapping[str, Any], delivery: str, *, tenant: str, now_ms: int, user_facts: UserFacts
+    ) -> list[AppliedRules]:
+        """Apply the rules to one event; arguments as of `Rules.apply`."""
+        return [
+            AppliedRules(
+                version,
+                rules,
+                plan.outcome([rules.make(one, tenant=tenant, now_ms=now_ms, user_facts=user_facts) for one in plan.planned]),
+            )
+            for version, rules, plan in self.plan(event, payload, delivery, tenant=tenant)
+        ]
+
+    def plan(self, event: str, payload: Mapping[str, Any], delivery: str, *, tenant: str) -> list[tuple[int, Rules, Plan]]:
+        """What each version, by its number, is to make of one event for its users; arguments as of `Rules.apply`."""
+        staged = self.staged
+        if staged is None:
+            return [(self.version, self.active, self.active.plan(event, payload, delivery, tenant=tenant))]
+        active = self.active.plan(event, payload, delivery, tenant=tenant, concerns=lambda user: not self.stages(tenant, user))
+        tried = staged.plan(event, payload, delivery, tenant=tenant, concerns=lambda user: self.stages(tenant, user))
+        return [(self.version, self.active, active), (self.staged_version, staged, tried)]
+
+    def stages(self, tenant: str, user: str) -> bool:
+        """Whether the staged version is in force for a user."""
+        return bool(user) and Rollout(self.share).includes(f"version {self.staged_version}", tenant, user)

@@ -1,0 +1,126 @@
+"""The endpoints of rules: events for them, on both ways, and what operators do with their versions. The feature on an edge."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine.api.access import Access, Status
+from engine.api.edge_feature import EdgeFeature, EdgePorts
+from engine.auth import tokens
+from engine.features.rules import description
+from engine.features.rules.event_arrivals import EventArrivals
+from engine.features.rules.event_frames import EventFrames
+from engine.features.rules.events import Arrivals, EventEndpoint
+from engine.features.rules.recorded_events import RecordedEvents
+from engine.features.rules.rules_endpoint import RulesEndpoint
+from engine.features.rules.rules_store import RulesStore
+from engine.http.endpoint_table import EndpointTable, json_answer, route, tagged_answer
+from engine.publish.request_trace import RequestTrace
+
+
+def on_edge(ports: EdgePorts) -> EdgeFeature:
+    """The feature on an edge."""
+    store, sample = RulesStore(ports.redis, ports.config), RecordedEvents(ports.redis, ports.config)
+    rules = RulesEndpoint(ports.config, ports.gateway, store, sample)
+    return feature_of(ports, rules, EventArrivals(ports.redis, ports.config))
+
+
+def feature_of(ports: EdgePorts, rules: RulesEndpoint, arrivals: Arrivals) -> EdgeFeature:
+    """The feature, of its parts."""
+    gateway = ports.gateway
+    events = EventEndpoint(
+        ports.config,
+        gateway.shard_client,
+        gateway.request_queue,
+        rules.rule_book,
+        arrivals,
+        rules.sample,
+        gateway.wall_ms,
+        gateway.metrics,
+        ports.message_links,
+    )
+    EventFrames(gateway, events)
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(rules.follower.run())
+            tasks.create_task(rules.sample.run())
+
+    return EdgeFeature(
+        "rules",
+        lambda access: table(access, events, rules, ports.status),
+        run,
+        prepare=rules.follower.catch_up,
+        stats=rules.stats,
+        category_book=rules.rule_book,
+    )
+
+
+def table(access: Access, events: EventEndpoint, endpoint: RulesEndpoint, status: Status) -> EndpointTable:
+    """The endpoints."""
+    gateway = access.gateway
+
+    async def event(request: Request) -> Response:
+        """`POST /v1/events`: an event for the rules."""
+        principal = access.authenticate(request, "publish")
+        gateway.check_room(principal.tenant)
+        body = await access.body(request)
+        spans, trace = gateway.spans, None
+        if spans is not None or "traceparent" in request.headers:
+            trace = RequestTrace(request.headers.get("traceparent", ""), None if spans is None else spans.spans, principal.tenant)
+        try:
+            taken = await events.take(body, principal, trace)
+        except Exception as error:
+            if trace is not None:
+                trace.failed(error)
+            raise
+        return json_answer({**taken, **access.durability()}, 202)
+
+    async def rules(request: Request) -> Response:
+        """`GET /v1/rules`."""
+        access.authenticate(request, tokens.OPERATOR)
+        return tagged_answer(await endpoint.overview((await status())["edges"]))
+
+    async def put_rules(request: Request) -> Response:
+        """`PUT /v1/rules?share=`."""
+        principal = access.authenticate(request, tokens.OPERATOR)
+        access.gateway.storage.check_room()
+        body = await access.body(request)
+        share = request.query_params.get("share", "")
+        return tagged_answer(await endpoint.put(body, share, request.headers.get("if-match"), principal.user))
+
+    async def stage_rules(request: Request) -> Response:
+        """`POST /v1/rules/stage`."""
+        principal = access.authenticate(request, tokens.OPERATOR)
+        body = await access.body(request)
+        return tagged_answer(await endpoint.stage(body, request.headers.get("if-match"), principal.user))
+
+    async def roll_rules_back(request: Request) -> Response:
+        """`POST /v1/rules/rollback`."""
+        principal = access.authenticate(request, tokens.OPERATOR)
+        body = await access.body(request)
+        return tagged_answer(await endpoint.rollback(body, request.headers.get("if-match"), principal.user))
+
+    async def try_rules(request: Request) -> Response:
+        """`POST /v1/rules/dry-run?version=&tenant=&type=&limit=`."""
+        access.authenticate(request, tokens.OPERATOR)
+        body = await access.body(request)
+        return json_answer(await endpoint.dry_run(body, request.query_params))
+
+    async def rules_text(request: Request) -> Response:
+        """`GET /v1/rules/versions/{version}`."""
+        access.authenticate(request, tokens.OPERATOR)
+        return Response(await endpoint.text(request.path_params["version"]), 200, {"Cache-Control": "no-store"}, "application/toml")
+
+    routes = [
+        route("/v1/events", POST=event),
+        route("/v1/rules", GET=rules, PUT=put_rules),
+        route("/v1/rules/stage", POST=stage_rules),
+        route("/v1/rules/rollback", POST=roll_rules_back),
+        route("/v1/rules/dry-run", POST=try_rules),
+        route("/v1/rules/versions/{version}", GET=rules_text),
+    ]
+    return EndpointTable(routes, description)

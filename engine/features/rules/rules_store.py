@@ -1,0 +1,108 @@
+"""The versions of the rules in Redis, read by every edge and changed by operators, one at a time.
+
+    state    hash: `state`, `engine.features.rules.core.versions.VersionState` as JSON; `stamp`, another text after each change
+    texts    hash: number of a version -> its TOML
+
+A change names the stamp of the state it was made from, and is refused when that is not there any more: of two operators who change
+something at once, one is told. A stamp has a random part, so a state that storage has lost is never taken for the one that came after it.
+What storage has is what counts: after a restored backup, or a fail-over that lost the last second, edges follow what is there then.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+import redis.asyncio as redis
+from msgspec import Struct
+from redis.exceptions import RedisError
+
+from engine.config import Config
+from engine.errors import CorruptRecord, StorageUnavailable
+from engine.features.rules.core.versions import VersionState
+from engine.store.keys import rules_state_key, rules_texts_key
+from engine.store.lua import Replicas, Script
+
+_CHANGE = Script("rules_change")
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(VersionState).decode
+
+
+class StoredState(Struct, frozen=True):
+    """A state, and its stamp; "" before the first change."""
+
+    stamp: str = ""
+    state: VersionState = VersionState()
+
+
+class RulesStore:
+    """The versions, for edges."""
+
+    def __init__(self, client: redis.Redis, config: Config) -> None:
+        self._client = client
+        self._replicas = Replicas.wanted(config)
+
+    async def stamp(self) -> str:
+        """The stamp of the state that is stored. Raises StorageUnavailable."""
+        try:
+            found: Any = await self._client.hget(rules_state_key(), "stamp")
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"rules: {error}") from error
+        return "" if found is None else str(found, "ascii", "replace")
+
+    async def read(self) -> StoredState:
+        """The state that is stored.
+
+        Raises:
+            StorageUnavailable: no reply.
+            CorruptRecord: it cannot be decoded.
+        """
+        try:
+            found: list[Any] = await self._client.hmget(rules_state_key(), ["stamp", "state"])
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"rules: {error}") from error
+        stamp, state = found
+        if stamp is None or state is None:
+            return StoredState()
+        try:
+            return StoredState(str(stamp, "ascii", "replace"), _decode(state))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise CorruptRecord(f"the stored versions of the rules cannot be read: {error}") from error
+
+    async def texts(self, versions: Iterable[int]) -> dict[int, str]:
+        """The texts of these versions; those that are not stored are left out.
+
+        Raises:
+            StorageUnavailable: no reply.
+            CorruptRecord: one of them is no text.
+        """
+        numbers = list(versions)
+        if not numbers:
+            return {}
+        try:
+            found: list[Any] = await self._client.hmget(rules_texts_key(), [str(number) for number in numbers])
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"rules: {error}") from error
+        try:
+            return {number: text.decode() for number, text in zip(numbers, found, strict=True) if text is not None}
+        except UnicodeDecodeError as error:
+            raise CorruptRecord(f"a stored version of the rules cannot be read: {error}") from error
+
+    async def change(self, read: StoredState, state: VersionState, text: str | None = None) -> StoredState | None:
+        """Store the state that follows `read`; None, and nothing is changed, when another one has followed it.
+
+        Args:
+            text: of the version `state.last`, when it is new.
+
+        Raises StorageUnavailable: no reply, or too few replicas have it; it may have been stored.
+        """
+        kept = {info.version for info in state.versions}
+        dropped = [info.version for info in read.state.versions if info.version not in kept]
+        number = int(read.stamp.partition("-")[0] or 0) + 1
+        changed = StoredState(f"{number}-{secrets.token_hex(4)}", state)
+        added = ("", "") if text is None else (state.last, text)
+        arguments = [read.stamp, changed.stamp, _encode(state), *added, *dropped]
+        reply = await _CHANGE.run(self._client, [rules_state_key(), rules_texts_key()], arguments, self._replicas)
+        return changed if reply[0] == b"OK" else None

@@ -1,0 +1,47 @@
+"""The sample of recent events in a real Redis: newest first, bounded by number and age."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from redis.asyncio import Redis
+
+from engine.config import Config
+from engine.errors import StorageUnavailable
+from engine.features.rules.recorded_events import RecordedEvent, RecordedEvents
+from engine.store.keys import recorded_events_key
+
+
+def event(number: int) -> RecordedEvent:
+    return RecordedEvent("t", f"e{number}", int(time.time() * 1000), b'{"type":"x"}')
+
+
+async def test_the_newest_come_first_and_the_oldest_make_room(redis_client: Redis) -> None:
+    events = RecordedEvents(redis_client, Config(recorded_events_max=100))
+    await events.add([])
+    for first in range(0, 400, 100):
+        await events.add([event(number) for number in range(first, first + 100)])
+    found = await events.newest(3, 0)
+    assert [one.delivery for one in found] == ["e399", "e398", "e397"]
+    assert (found[0].tenant, found[0].body) == ("t", b'{"type":"x"}')
+    assert await redis_client.xlen(recorded_events_key()) <= 200
+    assert await events.newest(3, int(time.time() * 1000) + 60_000) == []
+
+
+async def test_the_sample_expires_when_nobody_adds_to_it(redis_client: Redis) -> None:
+    events = RecordedEvents(redis_client, Config(recorded_events_keep_s=60))
+    await events.add([event(1)])
+    assert 0 < await redis_client.pttl(recorded_events_key()) <= 60_000
+
+
+async def test_storage_that_is_away_is_told() -> None:
+    client = Redis(host="127.0.0.1", port=1)
+    events = RecordedEvents(client, Config())
+    try:
+        with pytest.raises(StorageUnavailable):
+            await events.add([event(1)])
+        with pytest.raises(StorageUnavailable):
+            await events.newest(1, 0)
+    finally:
+        await client.aclose()
