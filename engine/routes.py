@@ -27,7 +27,6 @@ from engine.api import (
     inspection,
     monitoring,
     operating,
-    preference_endpoints,
     publish_endpoint,
     scheduled,
     subscriptions,
@@ -35,20 +34,17 @@ from engine.api import (
 from engine.api.access import Access
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.api.inspection import Inspection
-from engine.api.message_links import MessageLinks
 from engine.api.operating import EngineControls
-from engine.api.profiles import Preferences
 from engine.api.publish_endpoint import PublishEndpoint, PublishHead
-from engine.api.unsubscribing import LinkKey, Unsubscribing
 from engine.api.user_reports import BodyStore
 from engine.auth.tokens import Authenticator
 from engine.config import Config
-from engine.core.model.category_book import CategoryBook, PredefinedCategories
 from engine.features.actions import edge_part as actions
 from engine.features.dead_letters import endpoints as dead_letters
 from engine.features.digest import endpoints as digest
 from engine.features.event_groups import endpoints as event_groups
 from engine.features.history import endpoints as history
+from engine.features.policy import endpoints as policy
 from engine.features.rules import endpoints as rules
 from engine.features.signals import endpoints as signals
 from engine.features.snooze import endpoints as snooze
@@ -67,6 +63,7 @@ from engine.transports.unread_refusals import UnreadRefusals
 from engine.transports.websocket_handshake import PATH, Sockets
 
 FEATURES: Final[Sequence[Callable[[EdgePorts], EdgeFeature]]] = (
+    policy.on_edge,
     rules.on_edge,
     actions.on_edge,
     signals.on_edge,
@@ -89,8 +86,6 @@ class EdgeServices(Struct, frozen=True):
         controls: state and controls of the engine.
         bodies: of pending messages in storage.
         inspection: what operators look at beside the status.
-        link_key: signs unsubscribe links.
-        message_links: adds them to messages.
         features: those of this edge.
     """
 
@@ -100,27 +95,20 @@ class EdgeServices(Struct, frozen=True):
     controls: EngineControls
     bodies: BodyStore
     inspection: Inspection
-    link_key: LinkKey
-    message_links: MessageLinks
     features: Sequence[EdgeFeature]
 
 
 def app(services: EdgeServices) -> Starlette:
     """The application of one edge. Its `state.fast_paths` are for `engine.transports.http_server.build`."""
-    gateway, config, link_key = services.gateway, services.config, services.link_key
+    gateway, config = services.gateway, services.config
     access = Access(gateway, services.authenticator, config)
-    books = (feature.category_book for feature in services.features if feature.category_book is not None)
-    category_book = next(books, PredefinedCategories())
-    publisher = PublishEndpoint(gateway, services.authenticator, config, category_book, services.message_links)
+    publisher = PublishEndpoint(gateway, services.authenticator, config)
     sockets = Sockets(gateway, services.authenticator, config, publisher)
-    preferences = Preferences(config, gateway.shard_client, category_book)
-    unsubscribing = Unsubscribing(config, gateway.shard_client, preferences, category_book, link_key, gateway.wall_ms)
     tables = [
         _publishing(access, publisher),
         scheduled.table(access),
         subscriptions.table(access),
-        preference_endpoints.table(access, preferences, unsubscribing),
-        explanations.table(access, publisher, category_book),
+        explanations.table(access, publisher),
         receiving.table(access, sockets),
         operating.table(access, services.controls),
         monitoring.table(access, services.controls),
@@ -130,7 +118,7 @@ def app(services: EdgeServices) -> Starlette:
     ]
     routes: list[BaseRoute] = [found for table in tables for found in table.routes]
     application = Starlette(
-        routes=[*routes, _described(access, category_book, tables), *static_files.routes()],
+        routes=[*routes, _described(access, tables), *static_files.routes()],
         middleware=[Middleware(CrossOrigin, config=config)],
         exception_handlers=handlers(gateway.metrics.refused),
     )
@@ -153,12 +141,12 @@ def _publishing(access: Access, publisher: PublishEndpoint) -> EndpointTable:
     return EndpointTable(routes, publish_paths)
 
 
-def _described(access: Access, category_book: CategoryBook, tables: Sequence[EndpointTable]) -> Route:
+def _described(access: Access, tables: Sequence[EndpointTable]) -> Route:
     """`GET /openapi.json`: built once for each set of categories, whose names only the bearer of a token learns."""
     made: dict[tuple[str, ...], bytes] = {}
 
     async def openapi(request: Request) -> Response:
-        names = tuple(sorted(category_book.in_use().categories)) if access.is_known(request) else ()
+        names = tuple(sorted(access.gateway.category_book.in_use().categories)) if access.is_known(request) else ()
         if names not in made:
             for old in made.keys() - {()}:
                 del made[old]

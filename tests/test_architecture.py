@@ -48,6 +48,7 @@ PACKAGES = (
     "gateway",
     "api",
     "transports",
+    "features.policy",
     "features.rules",
     "features.actions",
     "features.signals",

@@ -42,11 +42,8 @@ from engine.actors.edge_links import EdgeLinks
 from engine.actors.incarnation import Incarnation
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.api.inspection import Inspection
-from engine.api.message_links import MessageLinks
 from engine.api.operating import EngineControls
 from engine.api.token_revocation import TokenRevocations
-from engine.api.unsubscribing import RememberedKey
-from engine.auth import unsubscribe_links
 from engine.auth.tokens import Authenticator
 from engine.config import Config
 from engine.core.model.routing import RoutingTable
@@ -58,7 +55,6 @@ from engine.gateway.ports import EdgeContext
 from engine.publish.message_ids import MessageIds
 from engine.routes import FEATURES, EdgeServices, app
 from engine.store.broadcast_stream import BroadcastLog
-from engine.store.keys import unsubscribe_key_key
 from engine.store.load_history import LoadHistory
 from engine.store.outcome_stream import OutcomeWriter
 from engine.store.pending_bodies import PendingBodies
@@ -68,7 +64,6 @@ from engine.store.redis_servers import connect_each
 from engine.store.revocation_log import RevocationLog
 from engine.store.sealed_config import SealedConfig
 from engine.store.slot_map import read_routing_table
-from engine.store.stored_secret import claim_secret
 from engine.store.tenant_usage import TenantUsage
 from engine.store.topic_subscribers import TopicSubscribers
 from engine.store.traces.edge_spans import EdgeSpans
@@ -271,11 +266,8 @@ class Edge(Process):
     def _app(self, authenticator: Authenticator, revocations: TokenRevocations, usage: TenantUsage) -> Starlette:
         gateway = self._gateway
         query_history = self._query_history if self._config.history_url else None
-        ask = partial(claim_secret, self._redis, unsubscribe_key_key(), unsubscribe_links.KEY_BYTES, "unsubscribe key")
-        link_key = RememberedKey(ask, gateway.clock)
-        message_links = MessageLinks(self._config, link_key, gateway.wall_ms)
         name, servers = f"edge-{self._index}", self._all_redis
-        ports = EdgePorts(self._config, gateway, self._redis, servers, query_history, name, self._spans, self._status, message_links)
+        ports = EdgePorts(self._config, gateway, self._redis, servers, query_history, name, self._spans, self._status)
         self._features = [on_edge(ports) for on_edge in FEATURES]
         return app(
             EdgeServices(
@@ -295,8 +287,6 @@ class Edge(Process):
                 ),
                 PendingBodies(*self._all_redis),
                 self._inspection(usage),
-                link_key,
-                message_links,
                 self._features,
             )
         )

@@ -9,9 +9,7 @@ from msgspec import Struct
 from redis.asyncio import Redis
 
 from engine.api.access import Access, Status
-from engine.api.message_links import MessageLinks
 from engine.config import Config
-from engine.core.model.category_book import CategoryBook
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable
 from engine.store.traces.spans import Spans
@@ -32,7 +30,6 @@ class EdgePorts(Struct, frozen=True):
         name: of the edge.
         spans: records spans; None: nobody collects them.
         status: of the engine, as the controller answers it.
-        message_links: adds unsubscribe links to messages.
     """
 
     config: Config
@@ -43,7 +40,6 @@ class EdgePorts(Struct, frozen=True):
     name: str
     spans: Spans | None
     status: Status
-    message_links: MessageLinks
 
 
 class EdgeFeature(Struct, frozen=True):
@@ -56,7 +52,6 @@ class EdgeFeature(Struct, frozen=True):
         drain: stores what only this edge has, before it ends or leaves its clients to others; None: there is nothing.
         prepare: awaited before the edge serves; None: there is nothing to read. Raises StorageUnavailable, and is repeated.
         stats: its members of the edge's row in the status, under its name; None: it has none.
-        category_book: the categories that messages may name, where it defines them; None: it does not.
     """
 
     name: str
@@ -65,4 +60,3 @@ class EdgeFeature(Struct, frozen=True):
     drain: Callable[[], Coroutine[Any, Any, None]] | None = None
     prepare: Callable[[], Awaitable[None]] | None = None
     stats: Callable[[], Mapping[str, Any]] | None = None
-    category_book: CategoryBook | None = None

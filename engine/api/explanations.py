@@ -13,7 +13,6 @@ from engine.api.access import Access, tenant_named
 from engine.api.publish_endpoint import PublishEndpoint
 from engine.auth import tokens
 from engine.core.mailbox.broadcast_log import EVERYONE
-from engine.core.model.category_book import CategoryBook
 from engine.core.wire.records import Explained
 from engine.gateway.shard_client import ShardClient
 from engine.http.description import explain_paths
@@ -52,7 +51,7 @@ def _broadcast_explanation(draft: Draft) -> dict[str, Any]:
     return {**whom, "decision": "deliver", "reasons": [_BROADCAST], **until}
 
 
-def table(access: Access, publisher: PublishEndpoint, category_book: CategoryBook) -> EndpointTable:
+def table(access: Access, publisher: PublishEndpoint) -> EndpointTable:
     """The endpoint."""
 
     async def ask(request: Request) -> Response:
@@ -66,7 +65,7 @@ def table(access: Access, publisher: PublishEndpoint, category_book: CategoryBoo
         return json_answer(
             await explain(
                 access.gateway.shard_client,
-                publisher.parse(body, Content.of(request.scope["headers"]), principal, category_book.in_use()),
+                publisher.parse(body, Content.of(request.scope["headers"]), principal, access.gateway.category_book.in_use()),
             )
         )
 

@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from engine.api.message_links import MessageLinks
 from engine.auth import tokens
 from engine.auth.tokens import Authenticator, BearerToken, Principal, RawHeaders
 from engine.config import Config
-from engine.core.model.category_book import CategoryBook, DefinedCategories
+from engine.core.model.defined_categories import DefinedCategories
 from engine.errors import Unavailable
 from engine.gateway.gateway import Gateway
 from engine.http.problems import Problem
@@ -74,23 +73,12 @@ class PublishEndpoint:
         gateway: the edge's.
         authenticator: checks tokens.
         config: the engine's settings.
-        category_book: the categories that messages may name.
-        message_links: unsubscribe links of messages.
     """
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        authenticator: Authenticator,
-        config: Config,
-        category_book: CategoryBook,
-        message_links: MessageLinks,
-    ) -> None:
+    def __init__(self, gateway: Gateway, authenticator: Authenticator, config: Config) -> None:
         self._gateway = gateway
         self._authenticator = authenticator
         self._config = config
-        self._category_book = category_book
-        self._message_links = message_links
 
     def admit(self, head: PublishHead) -> Principal:
         """Who publishes, before anything of the body is looked at.
@@ -136,10 +124,10 @@ class PublishEndpoint:
         turn = gateway.request_queue.enter(body, content, principal.tenant)
         if turn is not None:
             await turn
-        defined = self._category_book.in_use()
+        defined = gateway.category_book.in_use()
         drafts = self.parse(body, content, principal, defined)
         if defined.linked:
-            await self._message_links.add(drafts, defined.linked)
+            await gateway.category_book.link(drafts, defined.linked)
         results = await gateway.shard_client.post(drafts)
         return results_body(results, gateway.storage.durability)
 
@@ -150,10 +138,10 @@ class PublishEndpoint:
             turn = gateway.request_queue.enter(body, content, principal.tenant)
             if turn is not None:
                 await turn
-            defined = self._category_book.in_use()
+            defined = gateway.category_book.in_use()
             drafts = self.parse(body, content, principal, defined, trace)
             if defined.linked:
-                await self._message_links.add(drafts, defined.linked)
+                await gateway.category_book.link(drafts, defined.linked)
             results = await gateway.shard_client.post(drafts)
         except Exception as error:
             trace.failed(error)
@@ -176,7 +164,7 @@ class PublishEndpoint:
             new_id = gateway.shard_client.new_id
             drafts = parse_drafts(body, content, principal, config, gateway.wall_ms(), new_id, defined.categories, trace, default)
         except Problem as problem:
-            if problem.status == 422 and self._category_book.unread:
+            if problem.status == 422 and gateway.category_book.unread():
                 raise Unavailable("the rules file, which defines categories, cannot be used") from problem
             raise
         if defined.kept:

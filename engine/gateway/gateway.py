@@ -61,6 +61,7 @@ from engine.gateway.shard_client import ShardClient
 from engine.gateway.tenant_quotas import TenantQuotas
 from engine.http.problems import RETRY_AFTER_S, Problem, too_many_requests, unavailable, whole_seconds
 from engine.publish.broadcasts import BroadcastPublisher, BroadcastSink
+from engine.publish.category_book import PREDEFINED
 from engine.publish.request_queue import RequestQueue
 from engine.store.durability import REASONS
 from engine.store.storage_state import StorageState
@@ -168,6 +169,7 @@ class Gateway:
         "_ticks",
         "backlog",
         "begin_event",
+        "category_book",
         "clock",
         "closings",
         "config",
@@ -230,6 +232,7 @@ class Gateway:
         self.tenant_quotas = TenantQuotas(config, clock)
         self.storage = StorageState()
         metrics.degraded["storage"] = lambda: self.storage.away or REASONS.get(self.storage.durability, "")
+        self.category_book = PREDEFINED
         self.begin_event: Callable[[Principal, bytes, Callable[[int, dict[str, Any]], None]], None] = _no_event
         self.returned: Callable[[Connection], None] = _no_digest  # called for a client that wants a digest
         self.spans: EdgeSpans | None = None  # None: it makes none

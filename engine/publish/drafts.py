@@ -26,8 +26,8 @@ from engine.config import Config
 from engine.core.mailbox.broadcast_log import EVERYONE
 from engine.core.model.action import Action
 from engine.core.model.category import Category, PolicyTerms
-from engine.core.model.category_book import CATEGORIES
 from engine.core.model.constants import LOW, NORMAL, PRIORITIES, TS_MS_MAX
+from engine.core.model.defined_categories import CATEGORIES
 from engine.core.model.envelope import Envelope, Merge
 from engine.core.model.members import COPIED, LINK
 from engine.core.model.message import TIMER_EFFECT

@@ -56,7 +56,7 @@ def load_history_key() -> str:
 
 
 def unsubscribe_key_key() -> str:
-    """String: 32 secret bytes, the key that unsubscribe links are signed with (`engine.auth.unsubscribe_links`)."""
+    """String: 32 secret bytes, the key that unsubscribe links are signed with (`engine.features.policy.unsubscribe_links`)."""
     return "engine:unsubscribe-key"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.core.model.category import PolicyTerms
-from engine.core.model.category_book import TOUCH
+from engine.core.model.defined_categories import TOUCH
 from engine.core.wire import records as wire
 from tests.support.edge_world import EdgeWorld, edge_world
 from tests.support.waiting import until

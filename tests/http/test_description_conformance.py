@@ -15,7 +15,7 @@ from schemathesis.config import SchemathesisConfig
 from schemathesis.generation.feedback import FeedbackSources
 from schemathesis.pytest._test_builder import build_operation_test
 
-from engine.core.model.category_book import CATEGORIES
+from engine.core.model.defined_categories import CATEGORIES
 from tests.support.background_loop import in_background
 from tests.support.described import described
 from tests.support.described_requests import CONFIG, at_once, unspoilt

@@ -23,10 +23,8 @@ from engine.actors.edge import clock, wall_ms
 from engine.api.access import Status
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.api.inspection import Inspection
-from engine.api.message_links import MessageLinks
 from engine.api.operating import EngineControls, Ready
 from engine.api.token_revocation import TokenRevocations
-from engine.api.unsubscribing import RememberedKey
 from engine.auth.tokens import Authenticator, mint
 from engine.config import Config
 from engine.core.commit.user_step import UserChange, settle_profiles
@@ -49,6 +47,8 @@ from engine.features.digest import endpoints as digest
 from engine.features.event_groups import endpoints as event_groups
 from engine.features.event_groups.store import EventGroup, EventStreams, GroupEvent, Look, Position
 from engine.features.history import endpoints as history
+from engine.features.policy import endpoints as policy
+from engine.features.policy.unsubscribing import RememberedKey
 from engine.features.rules import endpoints as rules
 from engine.features.rules.rules_endpoint import RulesEndpoint
 from engine.features.signals import endpoints as signals
@@ -739,11 +739,11 @@ class EdgeWorld:
         self.sample_store = FakeSampleStore()
         self.rules = RulesEndpoint(config, self.gateway, self.rules_store, self.sample_store)
         self.link_key_away = False
-        self.remembered_key = RememberedKey(self.link_key, self.gateway.clock)
-        self.message_links = MessageLinks(config, self.remembered_key, self.gateway.wall_ms)
-        ports = EdgePorts(config, self.gateway, Redis(), (), None, "edge-0", None, self.current_status, self.message_links)
+        remembered_key = RememberedKey(self.link_key, self.gateway.clock)
+        ports = EdgePorts(config, self.gateway, Redis(), (), None, "edge-0", None, self.current_status)
         self.features = [
-            rules.feature_of(ports, self.rules, self.arrivals),
+            policy.feature_of(remembered_key),
+            rules.feature_of(ports, self.rules, self.arrivals, remembered_key),
             EdgeFeature("signals", lambda access: signals.table(access, self.signals), self.signals.run, self.signals.drain),
             EdgeFeature("digest", lambda access: digest.table(access, self.bodies, self.model)),
             EdgeFeature("history", lambda access: history.table(access, None)),
@@ -802,8 +802,6 @@ class EdgeWorld:
             ),
             self.bodies,
             Inspection(self.config, *(self.figures,) * 4, self.figures.slow_clients),
-            self.remembered_key,
-            self.message_links,
             self.features,
         )
 

@@ -10,6 +10,8 @@ from starlette.responses import Response
 from engine.api.access import Access, Status
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.auth import tokens
+from engine.features.policy.message_links import MessageLinks
+from engine.features.policy.unsubscribing import LinkKey, stored_key
 from engine.features.rules import description
 from engine.features.rules.event_arrivals import EventArrivals
 from engine.features.rules.event_frames import EventFrames
@@ -18,6 +20,7 @@ from engine.features.rules.recorded_events import RecordedEvents
 from engine.features.rules.rules_endpoint import RulesEndpoint
 from engine.features.rules.rules_store import RulesStore
 from engine.http.endpoint_table import EndpointTable, json_answer, route, tagged_answer
+from engine.publish.category_book import CategoryBook
 from engine.publish.request_trace import RequestTrace
 
 
@@ -25,22 +28,24 @@ def on_edge(ports: EdgePorts) -> EdgeFeature:
     """The feature on an edge."""
     store, sample = RulesStore(ports.redis, ports.config), RecordedEvents(ports.redis, ports.config)
     rules = RulesEndpoint(ports.config, ports.gateway, store, sample)
-    return feature_of(ports, rules, EventArrivals(ports.redis, ports.config))
+    return feature_of(ports, rules, EventArrivals(ports.redis, ports.config), stored_key(ports))
 
 
-def feature_of(ports: EdgePorts, rules: RulesEndpoint, arrivals: Arrivals) -> EdgeFeature:
+def feature_of(ports: EdgePorts, rules: RulesEndpoint, arrivals: Arrivals, link_key: LinkKey) -> EdgeFeature:
     """The feature, of its parts."""
-    gateway = ports.gateway
+    gateway, rule_book = ports.gateway, rules.rule_book
+    message_links = MessageLinks(ports.config, link_key, gateway.wall_ms)
+    gateway.category_book = CategoryBook(rule_book.in_use, lambda: rule_book.unread, message_links.add)
     events = EventEndpoint(
         ports.config,
         gateway.shard_client,
         gateway.request_queue,
-        rules.rule_book,
+        rule_book,
         arrivals,
         rules.sample,
         gateway.wall_ms,
         gateway.metrics,
-        ports.message_links,
+        message_links,
     )
     EventFrames(gateway, events)
 
@@ -55,7 +60,6 @@ def feature_of(ports: EdgePorts, rules: RulesEndpoint, arrivals: Arrivals) -> Ed
         run,
         prepare=rules.follower.catch_up,
         stats=rules.stats,
-        category_book=rules.rule_book,
     )
 
 

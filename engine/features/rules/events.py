@@ -29,9 +29,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from engine.api import profiles
 from engine.api.json_bodies import decode_body
-from engine.api.message_links import MessageLinks
 from engine.auth.tokens import Principal
 from engine.config import Config
 from engine.core.mailbox.broadcast_log import EVERYONE
@@ -42,6 +40,8 @@ from engine.core.model.routing import audience_key, mailbox_key
 from engine.core.policy.profile import NO_PROFILE
 from engine.core.wire.records import OK, ProfileIs
 from engine.errors import Invalid, StorageUnavailable
+from engine.features.policy import profiles
+from engine.features.policy.message_links import MessageLinks
 from engine.features.rules.core.rules import (
     ALREADY,
     NO_RECIPIENT,

@@ -23,11 +23,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from engine.api import profiles
 from engine.api.json_bodies import decode_body
 from engine.config import Config
 from engine.core.model.routing import mailbox_key
 from engine.errors import CorruptRecord, EngineError, Invalid, RulesError, StorageUnavailable
+from engine.features.policy import profiles
 from engine.features.rules.core.dry_run import OutcomeDifference, difference
 from engine.features.rules.core.rules import Rule, Rules, RulesOutcome
 from engine.features.rules.core.versions import FILE, VersionInfo, VersionState

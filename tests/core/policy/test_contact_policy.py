@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from engine.api.time_zones import zone
 from engine.core.model.category import DAY_MS, DIGEST, INBOX, OFF, ON, Category
-from engine.core.model.category_book import TOUCH
 from engine.core.model.constants import HIGH, LOW, NORMAL
+from engine.core.model.defined_categories import TOUCH
 from engine.core.policy.contact_policy import (
     TOTAL,
     Counters,

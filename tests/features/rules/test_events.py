@@ -11,7 +11,7 @@ import pytest
 
 from engine.auth.tokens import Principal
 from engine.core.model.category import Category, PolicyTerms
-from engine.core.model.category_book import TOUCH
+from engine.core.model.defined_categories import TOUCH
 from engine.core.model.envelope import Merge
 from engine.core.policy.profile import Profile
 from engine.core.wire import records as wire

@@ -66,7 +66,7 @@ import msgspec
 from msgspec import Struct
 
 from engine.core.mailbox.broadcast_log import EVERYONE
-from engine.core.model.category_book import DefinedCategories
+from engine.core.model.defined_categories import DefinedCategories
 from engine.core.model.envelope import Merge
 from engine.core.model.names import is_topic, is_user
 from engine.core.model.placeholders import EventPath, Scope, Shape, Template, render_shape

@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from engine.core.model.action import parse_target
 from engine.core.model.category import ANY_CHOICE, CAP_MAX, CHOICES, DAY_MS, INBOX, OFF, ON, SPAN_MAX_MS, Category
-from engine.core.model.category_book import CATEGORIES
+from engine.core.model.defined_categories import CATEGORIES
 from engine.core.model.names import is_event_type, is_tenant
 from engine.core.model.placeholders import EventPath, Shape, parse_path, parse_shape, parse_template
 from engine.core.policy.conditions import Conditions

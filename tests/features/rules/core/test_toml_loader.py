@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from engine.core.model.category import CHOICES, DAY_MS, ON, Category
-from engine.core.model.category_book import TOUCH
+from engine.core.model.defined_categories import TOUCH
 from engine.core.policy.conditions import Conditions
 from engine.core.policy.preferences import may
 from engine.core.policy.user_state import EVENTS_MAX, FOLLOWERS_MAX

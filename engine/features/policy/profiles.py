@@ -17,7 +17,6 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from engine.api import time_zones
 from engine.config import Config
 from engine.core.model.category import ANY_CHOICE, INBOX
-from engine.core.model.category_book import CategoryBook
 from engine.core.model.routing import split_key
 from engine.core.policy import preferences
 from engine.core.policy.preferences import NOTHING, PreferencesPatch, preferences_of
@@ -26,6 +25,7 @@ from engine.core.wire.records import OK, OVERLOADED, ProfileIs
 from engine.errors import Invalid, Unavailable
 from engine.gateway.shard_client import ShardClient
 from engine.publish import media_types
+from engine.publish.category_book import CategoryBook
 
 
 class _Named(Struct):
@@ -110,7 +110,7 @@ class Preferences:
         try:
             return preferences.parse_patch(body, self._category_book.in_use().categories, time_zones.zone, _limits(self._config))
         except Invalid as error:
-            if self._category_book.unread:
+            if self._category_book.unread():
                 raise Unavailable("the rules file, which defines categories, cannot be used") from error
             raise media_types.unacceptable(error) from None
 

@@ -1,9 +1,9 @@
-"""The categories that messages may name: those that are predefined, and those that a feature defines (`engine.features.rules`)."""
+"""The categories that messages may name, and the ones that are predefined."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -38,27 +38,3 @@ class DefinedCategories(Struct, frozen=True, kw_only=True):
         """What holds for messages of a tenant to its users that name no category."""
         name = self.default_categories.get(tenant) or self.default_categories.get("*")
         return PolicyTerms(name, self.categories[name]) if name else None
-
-
-class CategoryBook(Protocol):
-    """Knows the categories that are defined now."""
-
-    def in_use(self) -> DefinedCategories:
-        """Those in force; while there are none, the predefined ones."""
-
-    @property
-    def unread(self) -> bool:
-        """Whether the definitions could not be used since this process started: which categories there are is not known."""
-
-
-class PredefinedCategories:
-    """The book of an edge on which no feature defines categories."""
-
-    unread: Final = False
-
-    def __init__(self) -> None:
-        self._defined = DefinedCategories()
-
-    def in_use(self) -> DefinedCategories:
-        """The predefined categories."""
-        return self._defined

@@ -1,39 +1,53 @@
-"""Profiles, preferences and unsubscribe links over HTTP."""
+"""Profiles, preferences and unsubscribe links over HTTP. The feature on an edge."""
 
 from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine.api import profiles
 from engine.api.access import Access
-from engine.api.profiles import Preferences
-from engine.api.unsubscribing import FORM_BYTES_MAX, PATH, Unsubscribing
+from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.core.model.routing import split_key
-from engine.http.description import preference_paths
+from engine.features.policy import description, profiles
+from engine.features.policy.profiles import Preferences
+from engine.features.policy.unsubscribing import FORM_BYTES_MAX, PATH, LinkKey, Unsubscribing, stored_key
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.request_body import read_body
 
 
-def table(access: Access, preferences: Preferences, unsubscribing: Unsubscribing) -> EndpointTable:
+def on_edge(ports: EdgePorts) -> EdgeFeature:
+    """The feature on an edge."""
+    return feature_of(stored_key(ports))
+
+
+def feature_of(link_key: LinkKey) -> EdgeFeature:
+    """The feature, whose links are signed with this key."""
+    return EdgeFeature("policy", lambda access: table(access, link_key))
+
+
+def table(access: Access, link_key: LinkKey) -> EndpointTable:
     """The endpoints."""
+    config, gateway = access.config, access.gateway
+    shard_client, category_book = gateway.shard_client, gateway.category_book
+    preferences = Preferences(config, shard_client, category_book)
+    unsubscribing = Unsubscribing(config, shard_client, preferences, category_book, link_key, gateway.wall_ms)
 
     async def get_profile(request: Request) -> Response:
         """`GET /v1/users/{user}/profile?tenant=`."""
-        return json_answer(profiles.as_json(await profiles.get(access.gateway.shard_client, access.user_of(request, own=True))))
+        return json_answer(profiles.as_json(await profiles.get(gateway.shard_client, access.user_of(request, own=True))))
 
     async def set_profile(request: Request) -> Response:
         """`PUT /v1/users/{user}/profile`."""
         key = access.user_of(request, own=False)
-        access.gateway.check_room(split_key(key)[0])
+        gateway.check_room(split_key(key)[0])
         body = await access.body(request)
         profile = profiles.read(body, access.config)
         keep = not profiles.names_categories(body)
-        return json_answer(profiles.as_json(await profiles.put(access.gateway.shard_client, key, profile, keep_categories=keep)))
+        return json_answer(profiles.as_json(await profiles.put(gateway.shard_client, key, profile, keep_categories=keep)))
 
     async def forget_profile(request: Request) -> Response:
         """`DELETE /v1/users/{user}/profile`."""
-        await profiles.put(access.gateway.shard_client, access.user_of(request, own=False), None)
+        await profiles.put(gateway.shard_client, access.user_of(request, own=False), None)
         return Response(status_code=204)
 
     async def get_preferences(request: Request) -> Response:
@@ -44,7 +58,7 @@ def table(access: Access, preferences: Preferences, unsubscribing: Unsubscribing
     async def change_preferences(request: Request) -> Response:
         """`PATCH /v1/preferences?user=`."""
         principal, key, _ = access.subscriber(request)
-        access.gateway.check_room(principal.tenant)
+        gateway.check_room(principal.tenant)
         return json_answer(await preferences.change(key, await access.body(request)))
 
     async def unsubscribe_links(request: Request) -> Response:
@@ -70,4 +84,4 @@ def table(access: Access, preferences: Preferences, unsubscribing: Unsubscribing
         route("/v1/unsubscribe-links", POST=unsubscribe_links),
         route(PATH, GET=ask_unsubscribe, POST=unsubscribe_by_link),
     ]
-    return EndpointTable(routes, preference_paths)
+    return EndpointTable(routes, description)

@@ -3,7 +3,7 @@
     accepted item -> draft, the same for all its users -> with the category's link, each user its own (`unsubscribe` in the body)
 
 The link is no part of what makes a repeat another message, as it names the time at which it expires. It is a secret of its user
-(`engine.api.unsubscribing`), and so is the message that carries it: it goes to that user, or to the target of a rule with `do`.
+(`engine.features.policy.unsubscribing`), and so is the message that carries it: it goes to that user, or to the target of a rule with `do`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from engine.api.unsubscribing import LinkKey, link_paths
-from engine.auth.unsubscribe_links import LinkClaims
 from engine.config import Config
 from engine.core.model.routing import split_key
 from engine.errors import StorageUnavailable
+from engine.features.policy.unsubscribe_links import LinkClaims
+from engine.features.policy.unsubscribing import LinkKey, link_paths
 from engine.http.problems import RETRY_AFTER_S, unavailable
 from engine.publish.drafts import Draft
 

@@ -11,13 +11,13 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.api.message_links import MessageLinks
-from engine.auth.unsubscribe_links import read_link_token
 from engine.config import Config
 from engine.core.model.category import DAY_MS, OFF, PolicyTerms
 from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
 from engine.core.wire import records as wire
+from engine.features.policy.message_links import MessageLinks
+from engine.features.policy.unsubscribe_links import read_link_token
 from engine.publish.drafts import Draft
 from tests.support.edge_world import EdgeWorld, edge_world
 from tests.support.waiting import until

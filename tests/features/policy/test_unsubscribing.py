@@ -12,13 +12,13 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from engine.api import unsubscribing
-from engine.api.unsubscribing import FORM_BYTES_MAX, RememberedKey
 from engine.auth.tokens import mint
-from engine.auth.unsubscribe_links import LinkClaims, make_link_token
 from engine.core.model.category import DIGEST, OFF, ON
 from engine.core.policy.profile import Profile
 from engine.core.wire import records as wire
+from engine.features.policy import unsubscribing
+from engine.features.policy.unsubscribe_links import LinkClaims, make_link_token
+from engine.features.policy.unsubscribing import FORM_BYTES_MAX, RememberedKey
 from tests.support.edge_world import SECRET, EdgeWorld, edge_world
 
 RULES = """

@@ -1,13 +1,13 @@
 """`POST /v1/unsubscribe-links` and `/v1/unsubscribe`: links with which a user leaves a category by one click, without login.
 
     application --POST /v1/unsubscribe-links--> path with a token --> mail --> user
-    message of a category with `unsubscribe = true` (`engine.api.message_links`) --> its user
+    message of a category with `unsubscribe = true` (`engine.features.policy.message_links`) --> its user
     GET    shows a page with a button. It changes nothing: mail systems open the links of mails to look at them
     POST   of the button, or of a mail program (RFC 8058, `List-Unsubscribe=One-Click`): turns the category off, durably, and shows the page
            with a button to undo it, which posts `again=` with the choice of before
 
-The token (`engine.auth.unsubscribe_links`) is all that a request needs. It names its user, category and tenant, and so does what the user
-chose in the profile: it is a patch of the user's preferences like any other, and idempotent like any other. What is off already is not
+The token (`engine.features.policy.unsubscribe_links`) is all that a request needs. It names user, category and tenant. An unsubscription
+is a patch of the user's preferences like any other, and idempotent like any other. What is off already is not
 written again, so a link that is opened by everybody costs storage nothing.
 
 The pages do not tell whether the user exists, was erased, or ever got something. For an erased user the choice is kept, as it would be for
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs, quote
 
@@ -25,22 +26,25 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from starlette.responses import Response
 
-from engine.api import profiles
+from engine.api.edge_feature import EdgePorts
 from engine.api.json_bodies import decode_body
-from engine.api.profiles import Preferences
-from engine.auth.unsubscribe_links import LinkClaims, make_link_token, read_link_token
 from engine.config import Config
 from engine.core.model.category import CHOICES, MOST_FIRST, OFF, Category
-from engine.core.model.category_book import CategoryBook
 from engine.core.model.names import is_user
 from engine.core.model.routing import mailbox_key
 from engine.core.policy.preferences import PreferencesPatch, choice_for, may, may_choose
 from engine.core.policy.profile import NO_PROFILE
 from engine.errors import Invalid, Overloaded, StorageUnavailable, Unavailable
+from engine.features.policy import profiles
+from engine.features.policy.profiles import Preferences
+from engine.features.policy.unsubscribe_links import KEY_BYTES, LinkClaims, make_link_token, read_link_token
+from engine.features.policy.unsubscribe_page import unsubscribe_page
 from engine.gateway.shard_client import ShardClient
 from engine.http.problems import RETRY_AFTER_S, Problem, unavailable
-from engine.http.unsubscribe_page import unsubscribe_page
 from engine.publish import media_types
+from engine.publish.category_book import CategoryBook
+from engine.store.keys import unsubscribe_key_key
+from engine.store.stored_secret import claim_secret
 
 PATH: Final = "/v1/unsubscribe"
 _FORM: Final = "application/x-www-form-urlencoded"
@@ -74,6 +78,11 @@ class RememberedKey:
         if not self._key or now_ms - self._asked_ms >= _KEY_MS:
             self._key, self._asked_ms = await self._ask(), now_ms
         return self._key
+
+
+def stored_key(ports: EdgePorts) -> RememberedKey:
+    """The key of the engine, which the first edge that asks makes."""
+    return RememberedKey(partial(claim_secret, ports.redis, unsubscribe_key_key(), KEY_BYTES, "unsubscribe key"), ports.gateway.clock)
 
 
 class _Wanted(Struct, forbid_unknown_fields=True, gc=False):
@@ -147,7 +156,7 @@ class Unsubscribing:
                 raise Invalid(f"text of 1 to {self._config.id_chars_max} characters without control characters", path)
         categories = self._category_book.in_use().categories
         category = categories.get(wanted.category)
-        if category is None and self._category_book.unread:
+        if category is None and self._category_book.unread():
             raise Unavailable("the rules file, which defines categories, cannot be used")
         if category is None:
             raise Invalid(f"no category has this name; defined are {', '.join(sorted(categories))}", "$.category")
