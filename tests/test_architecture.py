@@ -66,8 +66,19 @@ PACKAGES = (
 )
 """Lowest first, and so the way of a message from the bottom up. A module imports from its own package and from lower ones."""
 
-OF_EACH_FEATURE = {"core", "store", "endpoints", "description"}
+OF_EACH_FEATURE = {"core", "store", "endpoints", "description", "edge_part", "shard_part"}
 """Modules that any feature may have."""
+
+LISTS_OF_FEATURES = {
+    "routes.py": "of an edge",
+    "actors/shard_features.py": "of a shard",
+    "actors/feature_actors.py": "with actors of their own",
+    "cli/feature_checks.py": "with checks of `engine doctor`",
+}
+"""The modules of the kernel that name features, each in one sequence `FEATURES`."""
+
+COMMANDS_OF_FEATURES = {"cli/client_commands.py", "cli/replay.py", "cli/rules_commands.py", "cli/rules_versions.py"}
+"""Commands that use a feature without a running engine. They import it when they are called."""
 
 MIRRORED = {"link", "shard", "scheduler", "edge", "controller"}
 """Modules of `engine.actors` that bear the name of what they are the shell of."""
@@ -173,6 +184,13 @@ def test_packages_import_from_lower_ones_only() -> None:
             if own is not None and other is not None and other > own:
                 wrong.append(f"{path}:{line} {module_name(path)} imports {name}, which stands above it")
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_kernel_names_features_only_in_its_lists() -> None:
+    """By import, and by name in texts."""
+    kernel = {path.relative_to(ROOT).as_posix(): path for path in MODULES if not path.is_relative_to(ROOT / "features")}
+    naming = {name for name, path in kernel.items() if "engine.features" in path.read_text("utf-8")}
+    assert naming == LISTS_OF_FEATURES.keys() | COMMANDS_OF_FEATURES
 
 
 def test_no_module_name_is_used_twice() -> None:

@@ -32,6 +32,7 @@ from redis.exceptions import RedisError
 from engine import __version__
 from engine.actors.actor_process import REAL, RETRY_S, TOO_OLD_S, ProcessContext
 from engine.actors.engine_key import ConfigLock
+from engine.actors.feature_actors import FEATURE_ROLES, FEATURES
 from engine.actors.fleet import ROLES, ActorKey, Fleet
 from engine.actors.ray_actors import RayActors
 from engine.actors.reconciler import Reconciler
@@ -152,10 +153,11 @@ class Controller:
                 Otherwise the status is up to `health_ms` old and costs the actors nothing.
 
         Returns:
-            {"version", "ready", "shards", "schedulers", "edges", "archivists", "controller", "redis", "scaling", "totals"}. A row per actor
-            is its `stats()`, plus `alive`, `cpu_pct` (of one core), `rss_bytes` and `restarts`. `totals` has sums, and quantiles of the
-            recent past in ms: `send_p50_ms` (`p95`, `p99`) from acceptance to the first send, `ack_p50_ms` from the send to the ACK, and
-            `p50_ms` from acceptance to the ACK, which includes the time in which a user was away.
+            {"version", "ready", "shards", "schedulers", "edges", "controller", "redis", "scaling", "totals"}, and a member for each
+            feature with an actor, such as "archivists". A row per actor is its `stats()`, plus `alive`, `cpu_pct` (of one core),
+            `rss_bytes` and `restarts`. `totals` has sums, and quantiles of the recent past in ms: `send_p50_ms` (`p95`, `p99`) from
+            acceptance to the first send, `ack_p50_ms` from the send to the ACK, and `p50_ms` from acceptance to the ACK, which includes
+            the time in which a user was away.
         """
         self._lock.check("status", proof)
         old = self._context.monotonic_ms() - self._round_at_ms > FRESH_MS
@@ -169,7 +171,7 @@ class Controller:
             "shards": rows["shard"],
             "schedulers": rows["scheduler"],
             "edges": rows["edge"],
-            "archivists": rows["archivist"],
+            **{f"{role}s": rows[role] for role in FEATURE_ROLES},
             "controller": self._own.row(),
             "redis": dict(self._redis),
             "scaling": self._scaling(),
@@ -325,7 +327,7 @@ class Controller:
             (("edge",), self._config.drain_ms + margin_ms),
             (("shard",), self._config.stop_timeout_ms),
             (("scheduler",), self._config.stop_timeout_ms),
-            (("archivist",), self._config.stop_timeout_ms),
+            (FEATURE_ROLES, self._config.stop_timeout_ms),
         ):
             keys = [key for role in roles for key in self._fleet.keys(role)]
             await asyncio.gather(*(self._drain(key, timeout_ms) for key in keys))
@@ -356,7 +358,8 @@ class Controller:
         self._clients = connect_each(self._context.connect, self._config)
         self._redis["url"] = display_url(self._config.redis_url)
         slots, wanted = await self._prepare_storage()
-        fleet, counts = self._fleet, (slots.shards, slots.schedulers, wanted.edges, int(bool(self._config.history_url)))
+        fleet, of_features = self._fleet, (int(actor.is_wanted(self._config)) for actor in FEATURES)
+        counts = slots.shards, slots.schedulers, wanted.edges, *of_features
         members = [(role, index) for role, count in zip(ROLES, counts, strict=True) for index in range(count)]
         existing = await fleet.existing()
         for key in members:

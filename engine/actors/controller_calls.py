@@ -1,4 +1,4 @@
-"""Calls of the controller and the archivist from an edge, for the status and other questions of operators.
+"""Calls of the controller and of features' actors from an edge, for the status and other questions of operators.
 
 The handle of such an actor is looked up once, at Ray's control service, and kept: it stays good while Ray starts the actor again.
 A lookup blocks a thread, and with the control service away it lasts until that is back. So there is at most one, which all calls wait for,

@@ -40,7 +40,7 @@ from engine.actors.carrier import find_actor
 from engine.actors.controller_calls import ControllerCalls
 from engine.actors.edge_links import EdgeLinks
 from engine.actors.incarnation import Incarnation
-from engine.api.edge_feature import EdgeFeature, EdgePorts
+from engine.api.edge_feature import Ask, EdgeFeature, EdgePorts
 from engine.api.inspection import Inspection
 from engine.api.operating import EngineControls
 from engine.api.token_revocation import TokenRevocations
@@ -117,8 +117,6 @@ class Edge(Process):
         self._leaving: asyncio.Task[None] | None = None
         self._left = False
         self._controller = ControllerCalls(lambda: find_actor("controller", self._config.namespace), _STATUS_TIMEOUT_S)
-        find_archivist = partial(find_actor, "archivist-0", self._config.namespace)
-        self._archivist = ControllerCalls(find_archivist, _STATUS_TIMEOUT_S, "the archivist of the history", "its database")
         self._listener: socket.socket
         self._redis: Redis  # the first server
         self._all_redis: list[Redis]
@@ -265,9 +263,8 @@ class Edge(Process):
 
     def _app(self, authenticator: Authenticator, revocations: TokenRevocations, usage: TenantUsage) -> Starlette:
         gateway = self._gateway
-        query_history = self._query_history if self._config.history_url else None
         name, servers = f"edge-{self._index}", self._all_redis
-        ports = EdgePorts(self._config, gateway, self._redis, servers, query_history, name, self._spans, self._status)
+        ports = EdgePorts(self._config, gateway, self._redis, servers, self._find_actor, name, self._spans, self._status)
         self._features = [on_edge(ports) for on_edge in FEATURES]
         return app(
             EdgeServices(
@@ -355,9 +352,13 @@ class Edge(Process):
         answer: Mapping[str, Any] = await self._ask("upgrade", by)
         return answer
 
-    async def _query_history(self, wanted: Mapping[str, Any], limit: int, oldest_first: bool) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = await self._archivist.call("query", dict(wanted), limit, oldest_first, proof=self._lock.proof("query"))
-        return rows
+    def _find_actor(self, role: str, what: str, storage: str) -> Ask:
+        calls = ControllerCalls(partial(find_actor, f"{role}-0", self._config.namespace), _STATUS_TIMEOUT_S, what, storage)
+
+        async def ask(*question: Any) -> Any:
+            return await calls.call("ask", *question, proof=self._lock.proof("ask"))
+
+        return ask
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
         """Call a method of the controller."""

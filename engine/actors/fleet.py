@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from ray.exceptions import RayError
 
+from engine.actors.feature_actors import FEATURE_ROLES
 from engine.actors.ray_actors import RayActors, place_of
 from engine.config import Config
 from engine.core.controller.health import HealthWatch
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 ActorKey = tuple[str, int]
 """(role, index)."""
 
-ROLES: Final = ("shard", "scheduler", "edge", "archivist")
+ROLES: Final = ("shard", "scheduler", "edge", *FEATURE_ROLES)
 
 _PLACES_S: Final = 0.5
 """For Ray's control service to say what is free; while it is away that is not known."""

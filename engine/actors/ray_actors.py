@@ -22,6 +22,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from engine.actors import loaded_code
+from engine.actors.feature_actors import FEATURE_ROLES, FEATURES
 from engine.actors.ray_figures import RayFigures
 from engine.config import Config
 from engine.store.sealed_config import SealedConfig
@@ -34,7 +35,7 @@ def place_of(role: str) -> str:
 
 def resources_of(config: Config, role: str, *, guest: bool = False) -> dict[str, float]:
     """What an actor of this role asks of its node: one place, or nothing where any node will do."""
-    anywhere = config.place == "anywhere" or guest or role == "archivist"  # that one has nothing but a connection to its database
+    anywhere = config.place == "anywhere" or guest or role in FEATURE_ROLES  # these have nothing but connections
     return {} if anywhere else {place_of(role): 1}
 
 
@@ -98,9 +99,13 @@ _MODULES: Final = {
 
 def __getattr__(name: str) -> Any:
     """The classes of the actors as Ray has them, such as `Shard`; each process loads its own by this name."""
-    if name not in _MODULES:
+    if name in _MODULES:
+        actor = getattr(import_module(_MODULES[name]), name)
+    elif kinds := [kind for kind in FEATURES if kind.class_name == name]:
+        actor = import_module("engine.actors.feature_process").process_of(kinds[0])
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    made = globals()[name] = ray_side(getattr(import_module(_MODULES[name]), name), __name__)
+    made = globals()[name] = ray_side(actor, __name__)
     return made
 
 
@@ -172,11 +177,10 @@ class RayActors:
             return remote_class(_class_of("Shard")).options(**options).remote(given, index)
         if role == "scheduler":
             return remote_class(_class_of("Scheduler")).options(**options).remote(given, index)
-        if role == "archivist":
-            from engine.actors.ray_archivist import Archivist  # half a second, and 40 MB, that an engine without a history does not need
-
-            return remote_class(Archivist).options(**options).remote(given, index)
-        return remote_class(_class_of("Edge")).options(**options).remote(given, index, config.port)
+        if role == "edge":
+            return remote_class(_class_of("Edge")).options(**options).remote(given, index, config.port)
+        (actor,) = (actor for actor in FEATURES if actor.role == role)
+        return remote_class(_class_of(actor.class_name)).options(**options).remote(given, index)
 
     async def draining_nodes(self) -> dict[str, int]:
         """Ids of the nodes that are to go, and by when, in milliseconds since the epoch; 0: no deadline.

@@ -1,6 +1,6 @@
 """Brings the engine to the numbers of actors that are wanted, and replaces processes that are to go, while it serves.
 
-Five tasks, one per role, each of which looks at what is wanted, at the slot map and at the actors, takes the next step, and looks again.
+One task per role, each of which looks at what is wanted, at the slot map and at the actors, takes the next step, and looks again.
 There is no other plan, so nothing is to be undone or resumed.
 
     who owns what
@@ -25,7 +25,7 @@ An actor whose process is to be replaced (`engine.actors.replacements`) stays in
     shard                   sets of slots move away -> everybody has read the map -> drain -> end the process -> its share moves to the next
     scheduler               drain -> end the process. Its timers wait for the next one, and edges keep their requests
     edge                    the clients are handed over, to edges that serve; it ends its process
-    archivist               drain -> end the process. What is recorded waits in its stream
+    actor of a feature      drain -> end the process. Its input waits in storage
     controller              ends its process, when all others are replaced
 
 Where nobody else could take slots or clients, one actor more is created until it is done (one shard for each Redis server).
@@ -55,6 +55,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -62,6 +63,7 @@ from ray.exceptions import RayError
 from redis.asyncio import Redis
 
 from engine.actors.actor_process import RETRY_S, ProcessContext
+from engine.actors.feature_actors import FEATURE_ROLES
 from engine.actors.fleet import ROLES, ActorKey, Fleet
 from engine.actors.newcomers import CLOSE_ROUNDS_MS, Newcomers
 from engine.actors.replacements import Replacements, name_of
@@ -249,13 +251,14 @@ class Reconciler:
     async def run(self) -> None:
         """Runs until cancelled. Raises Fenced: another controller has taken control."""
         async with asyncio.TaskGroup() as tasks:
-            for role, step in (
-                ("shard", self._step_shards),
-                ("scheduler", self._step_schedulers),
-                ("edge", self._step_edges),
-                ("archivist", self._step_archivists),
-                ("controller", self._step_controller),
-            ):
+            steps: dict[str, Callable[[], Awaitable[float]]] = {
+                "shard": self._step_shards,
+                "scheduler": self._step_schedulers,
+                "edge": self._step_edges,
+                **{role: partial(self._step_feature, role) for role in FEATURE_ROLES},
+                "controller": self._step_controller,
+            }
+            for role, step in steps.items():
                 tasks.create_task(self._repeat(step, self._wake[role]))
 
     async def _repeat(self, step: Callable[[], Awaitable[float]], wake: asyncio.Event) -> None:
@@ -467,10 +470,10 @@ class Reconciler:
         log.info("edge %d has left", key[1])
         self._fleet.end(key)
 
-    # -- the archivist ------------------------------------------------------------------------------------------------
+    # -- actors of features -------------------------------------------------------------------------------------------
 
-    async def _step_archivists(self) -> float:
-        if going := self._replacements.turn("archivist", self.wanted):
+    async def _step_feature(self, role: str) -> float:
+        if going := self._replacements.turn(role, self.wanted):
             await self._replace(going, await self._read())
         return _POLL_S if self.settled else _BUSY_S
 

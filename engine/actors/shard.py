@@ -48,6 +48,7 @@ from engine.actors.actor_process import REAL, RETRY_S, ProcessContext, Server
 from engine.actors.broadcast_follower import BroadcastFollower
 from engine.actors.link import LinkServer
 from engine.actors.recovery import Recovery
+from engine.actors.shard_features import FEATURES
 from engine.actors.shard_tasks.checkpoints import Checkpoints
 from engine.actors.shard_tasks.scheduler_links import SchedulerLinks
 from engine.actors.shard_tasks.shared_streams import SharedStreams
@@ -77,6 +78,7 @@ from engine.store.pages import Pages
 from engine.store.redis_servers import own_and_first
 from engine.store.restore import restore_storage
 from engine.store.sealed_config import SealedConfig
+from engine.store.shard_feature import ShardPorts
 from engine.store.slot_map import require_slot_map
 from engine.store.traces.shard_spans import ShardSpans
 from engine.store.traces.spans import Spans, spans_of
@@ -285,7 +287,9 @@ class Shard(Server):
             spans=self._spans,
         )
         self._reads = StorageReads(core, journal, offline, self._recovery, follower, self._links, flush=flush, now_ms=now_ms)
-        self._shared = SharedStreams(config, client, self._first, core, follower, flush=flush, now_ms=now_ms)
+        ports = ShardPorts(config, self._first)
+        features = [on_shard(ports) for on_shard in FEATURES]
+        self._shared = SharedStreams(config, client, self._first, core, follower, features, flush=flush, now_ms=now_ms)
         self._checkpoints = Checkpoints(config, client, core, journal, pages, flush=flush, now_ms=now_ms)
         self._erasure = UserErasure(client, self._first, core, self._checkpoints, self._outcomes, flush)
         self._sweep = StorageSweep(

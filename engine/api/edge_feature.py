@@ -14,8 +14,11 @@ from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable
 from engine.store.traces.spans import Spans
 
-QueryHistory = Callable[[Mapping[str, Any], int, bool], Awaitable[list[dict[str, Any]]]]
-"""(conditions, at most so many rows, oldest first) -> rows, see `HistoryDatabase.query`. Raises Unavailable."""
+Ask = Callable[..., Awaitable[Any]]
+"""A question to an actor of a feature, and its answer. Raises Unavailable."""
+
+FindActor = Callable[[str, str, str], Ask]
+"""(role, the actor as errors name it, its storage likewise) -> questions to it."""
 
 
 class EdgePorts(Struct, frozen=True):
@@ -26,7 +29,7 @@ class EdgePorts(Struct, frozen=True):
         gateway: its state.
         redis: the first storage server.
         servers: all of them.
-        query_history: asks the archivist; None: there is none.
+        find_actor: of a feature with an actor of its own, `engine.actors.feature_actors`.
         name: of the edge.
         spans: records spans; None: nobody collects them.
         status: of the engine, as the controller answers it.
@@ -36,7 +39,7 @@ class EdgePorts(Struct, frozen=True):
     gateway: Gateway
     redis: Redis
     servers: Sequence[Redis]
-    query_history: QueryHistory | None
+    find_actor: FindActor
     name: str
     spans: Spans | None
     status: Status

@@ -23,7 +23,6 @@ from engine.cli.finding import Finding
 from engine.cli.state_file import running_state
 from engine.config import Config
 from engine.errors import EngineError
-from engine.features.rules.rule_book import read_rules
 from engine.store.embedded_redis import memory_bytes
 from engine.store.server_program import installed_servers
 
@@ -88,7 +87,7 @@ def clock() -> Iterator[Finding]:
 
 
 def files(config: Config) -> Iterator[Finding]:
-    """The data directory, the file of rules, and the room on the disk."""
+    """The data directory, and the room on the disk."""
     folder = Path(config.data_dir).absolute()
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
@@ -102,13 +101,6 @@ def files(config: Config) -> Iterator[Finding]:
         yield Finding("disk", "warning", f"{free >> 20} MiB free at {nearest}", "leave room for Redis to write its file anew, and for logs")
     else:
         yield Finding("disk", "ok", f"{free >> 30} GiB free at {nearest}")
-    if config.rules_path:
-        try:
-            rules = read_rules(Path(config.rules_path), config)
-        except EngineError as error:
-            yield Finding("rules", "failed", f"rules_path: {error}", f"`engine rules check {config.rules_path}` after each change")
-        else:
-            yield Finding("rules", "ok", f"{len(rules.rules)} rules in {config.rules_path}")
 
 
 def keys(config: Config) -> Iterator[Finding]:

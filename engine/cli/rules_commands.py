@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -15,9 +15,9 @@ import typer
 from engine.cli import rules_versions
 from engine.core.policy.contact_policy import limits_in_words
 from engine.errors import RulesError
-from engine.features.rules.core.cases import Case, differences, members, outcome_of, parse_cases, recipient
-from engine.features.rules.core.rules import Rules, delivery_id
-from engine.features.rules.rule_book import read_rules
+
+if TYPE_CHECKING:
+    from engine.features.rules.core.rules import Rules
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -50,6 +50,9 @@ def explain(
 
     [dim]engine rules explain examples/touch/rules.toml cart.abandoned '{"user": "ann"}' --level vip --active 3h[/dim]
     """
+    from engine.features.rules.core.cases import Case, members, outcome_of, recipient
+    from engine.features.rules.core.rules import delivery_id
+
     parsed = _rules(rules)
     case = Case("explain", event, _payload(payload), tenant, {"level": level, "locale": locale, **({"active": active} if active else {})})
     outcome = outcome_of(parsed, case)
@@ -77,6 +80,8 @@ def explain(
 @app.command()
 def test(rules: RulesFile, cases: Annotated[Path, typer.Argument(help="Cases in TOML, see examples/touch/cases.toml.")]) -> None:
     """Run cases against the rules; exits with 1 when one does not hold."""
+    from engine.features.rules.core.cases import differences, parse_cases
+
     parsed = _rules(rules)
     failed = 0
     found = parse_cases(_text(cases), str(cases))
@@ -91,6 +96,8 @@ def test(rules: RulesFile, cases: Annotated[Path, typer.Argument(help="Cases in 
 
 
 def _rules(path: Path) -> Rules:
+    from engine.features.rules.rule_book import read_rules
+
     return read_rules(path)
 
 

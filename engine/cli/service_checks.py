@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -16,7 +15,6 @@ from engine.auth.keyring import Keyring
 from engine.cli.finding import Finding
 from engine.config import Config
 from engine.errors import EngineError, StorageUnavailable
-from engine.features.history.history_database import HistoryDatabase, database_url
 from engine.store.redis_client import connect, display_url, durability_warnings, wait_ready
 from engine.store.redis_servers import each_server
 
@@ -78,29 +76,6 @@ async def key_list(config: Config) -> AsyncIterator[Finding]:
         yield Finding("keys", "failed", f"jwt_jwks_url: {display_url(config.jwt_jwks_url)}: {str(error) or type(error).__name__}")
     else:
         yield Finding("keys", "ok", f"{len(found)} listed by {display_url(config.jwt_jwks_url)}")
-
-
-async def history(config: Config) -> AsyncIterator[Finding]:
-    """Whether the database of the history answers. A file that is not there yet is made by the engine."""
-    if not config.history_url:
-        return
-    try:
-        yield Finding("history", "ok", await asyncio.to_thread(_asked, config))
-    except EngineError as error:
-        yield Finding("history", "failed", str(error))
-
-
-def _asked(config: Config) -> str:
-    """What is known of the database of the history. Raises ConfigError, StorageUnavailable."""
-    url = database_url(config.history_url, config.data_dir)
-    if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():  # asking would make it
-        return f"{url.database}, made at the first start"
-    database = HistoryDatabase(config.history_url, config.data_dir)
-    try:
-        database.ping()
-    finally:
-        database.close()
-    return f"{database.shown} answers"
 
 
 async def collector(config: Config) -> AsyncIterator[Finding]:

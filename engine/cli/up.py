@@ -32,13 +32,13 @@ from engine import __version__
 from engine.actors.tcp_carrier import tls_contexts
 from engine.auth.keyring import Keyring, public_key_text, weaknesses
 from engine.auth.tokens import load_or_create_secret, mint
+from engine.cli.feature_checks import check_at_start
 from engine.cli.ray_cluster import ClusterError, RayCluster
 from engine.cli.settings import variable
 from engine.cli.state_file import EngineState, read_state, remove_state, write_state
 from engine.config import SECRETS, Config, redis_urls
 from engine.core.model.routing import shards_for
 from engine.errors import ConfigError, EngineError, NotProven
-from engine.features.rules.rule_book import read_rules
 from engine.store.embedded_redis import DataDirLock, EmbeddedRedis
 from engine.store.link_key import claim_link_key
 from engine.store.redis_client import connect, display_url, durability_warnings, wait_ready
@@ -76,8 +76,7 @@ def up(config: Config, console: Console) -> int:
             console.print(
                 f"[yellow]warning:[/] {escape(weakness)}; on another host than loopback the engine refuses to start", soft_wrap=True
             )
-        if config.rules_path:
-            read_rules(Path(config.rules_path), config)
+        check_at_start(config)
         with reserved_port(config) as port:
             return asyncio.run(_Run(msgspec.structs.replace(config, port=port), console).run())
     finally:

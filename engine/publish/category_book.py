@@ -1,4 +1,4 @@
-"""The seam by which publishing learns of categories: the predefined ones, or those that a feature defines (`engine.features.rules`)."""
+"""The seam by which publishing learns of categories: the predefined ones, or those that a feature defines."""
 
 from __future__ import annotations
 

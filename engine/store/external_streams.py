@@ -1,6 +1,6 @@
 """The stream for other systems: connects, disconnects and presence of all users.
 
-It is bounded, and the oldest entries go; how far they went is noted, for `engine.features.event_groups.store`.
+It is bounded, and the oldest entries go; how far they went is noted, for groups of consumers.
 
 With the presence goes the set of users who are online, for the successor of a shard: a user whose event is lost because storage was away
 for long is told offline by a later successor, or is not told.

@@ -56,7 +56,7 @@ def load_history_key() -> str:
 
 
 def unsubscribe_key_key() -> str:
-    """String: 32 secret bytes, the key that unsubscribe links are signed with (`engine.features.policy.unsubscribe_links`)."""
+    """String: 32 secret bytes, the key that unsubscribe links are signed with."""
     return "engine:unsubscribe-key"
 
 
@@ -71,7 +71,7 @@ def event_groups_key(tenant: str) -> str:
 
 
 def event_arrival_key(tenant: str, content: str) -> str:
-    """String, which expires: when an event without an id came first, ms since the epoch (`engine.features.rules.event_arrivals`)."""
+    """String, which expires: when an event without an id came first, ms since the epoch."""
     return f"event:{tenant}:{content}"
 
 
@@ -314,7 +314,7 @@ def rules_texts_key() -> str:
 
 
 def recorded_events_key() -> str:
-    """Stream: a sample of recent events, for dry runs; it expires (`engine.features.rules.recorded_events`)."""
+    """Stream: a sample of recent events, for dry runs; it expires."""
     return "{rules}events"
 
 

@@ -1,5 +1,5 @@
-"""The stream between those who record outcomes and those who read them: the archivist, which writes them to the database
-(`engine.features.history`), and groups of consumers (`engine.features.event_groups.store`).
+"""The stream between those who record outcomes and those who read them: the archivist, which writes them to the database of the history,
+and groups of consumers.
 
     writer     shard, edge: a batch of what was recorded, every `history_flush_ms`: one entry, one script
     archivist  a batch is pending for it from `read` until `settle`

@@ -23,8 +23,6 @@ from engine.cli.machine_checks import clock, files, interpreter, keys, memory, o
 from engine.config import Config
 from engine.errors import ConfigError
 
-RULE = '[[rule]]\nname = "one"\nevent = "photo.liked"\nrecipients = ["user"]\ntype = "liked"\n'
-
 
 def only(found: Iterator[Finding]) -> Finding:
     (finding,) = found
@@ -79,16 +77,6 @@ def test_the_data_directory_is_looked_at_and_not_made(config: Config, tmp_path: 
 def test_a_full_disk_is_told(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=17 << 20))
     assert [(finding.level, finding.found[:6]) for finding in files(config) if finding.check == "disk"] == [("warning", "17 MiB")]
-
-
-def test_a_rules_file_that_cannot_be_used_is_told(config: Config, tmp_path: Path) -> None:
-    path = tmp_path / "rules.toml"
-    path.write_text(RULE)
-    with_rules = replace(config, rules_path=str(path))
-    assert [finding.found for finding in files(with_rules) if finding.check == "rules"] == [f"1 rules in {path}"]
-    path.write_text(RULE.replace("event", "evnt"))
-    (finding,) = (finding for finding in files(with_rules) if finding.check == "rules")
-    assert (finding.level, "evnt" in finding.found) == ("failed", True)
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from redis.asyncio import Redis
 
 from engine.cli import service_checks
+from engine.cli.feature_checks import of_features
 from engine.cli.finding import Finding
-from engine.cli.service_checks import collector, history, key_list, ray_cluster, redis_servers
+from engine.cli.service_checks import collector, key_list, ray_cluster, redis_servers
 from engine.config import Config
-from engine.features.history.history_database import HistoryDatabase
 from tests.support.free_port import free_port
 from tests.support.key_server import KeyServer
 from tests.support.otlp_receiver import OtlpReceiver
@@ -34,7 +34,7 @@ async def levels(check: Check, **settings: Any) -> list[str]:
     return [finding.level for finding in await found_by(check, **settings)]
 
 
-@pytest.mark.parametrize("check", [redis_servers, ray_cluster, key_list, history, collector])
+@pytest.mark.parametrize("check", [redis_servers, ray_cluster, key_list, of_features, collector])
 async def test_a_service_that_no_setting_names_is_not_mentioned(check: Check) -> None:
     assert await found_by(check) == []
 
@@ -68,7 +68,7 @@ async def test_services_that_do_not_answer_are_told(monkeypatch: pytest.MonkeyPa
         *await found_by(redis_servers, redis_url=redis),
         *await found_by(ray_cluster, address=nowhere),
         *await found_by(key_list, jwt_jwks_url=f"http://{nowhere}"),
-        *await found_by(history, history_url=postgresql, data_dir=str(tmp_path)),
+        *await found_by(of_features, history_url=postgresql, data_dir=str(tmp_path)),
         *await found_by(collector, trace_url=f"http://{nowhere}"),
     ]
     assert [finding.level for finding in found] == ["failed", "failed", "failed", "failed", "warning"]
@@ -93,19 +93,6 @@ async def test_listed_keys_are_counted() -> None:
         server.say(b"[]")
         (finding,) = await found_by(key_list, jwt_jwks_url=server.url, jwt_audience="app")
         assert (finding.level, "not a JWKS document" in finding.found) == ("failed", True)
-
-
-async def test_the_file_of_the_history_is_not_made_by_the_question(tmp_path: Path) -> None:
-    settings = {"history_url": "sqlite:///history.db", "data_dir": str(tmp_path)}
-    assert await levels(history, **settings) == ["ok"]
-    assert not (tmp_path / "history.db").exists()
-    database = HistoryDatabase(settings["history_url"], settings["data_dir"])
-    database.migrate()
-    database.close()
-    (finding,) = await found_by(history, **settings)
-    assert finding.found.endswith("answers")
-    (tmp_path / "history.db").write_bytes(b"not a database at all" * 100)
-    assert await levels(history, **settings) == ["failed"]
 
 
 async def test_a_collector_that_refuses_is_told(collector: OtlpReceiver) -> None:

@@ -11,19 +11,22 @@ import sys
 from collections.abc import AsyncIterator
 
 from engine.actors.actor_process import ProcessContext
-from engine.actors.archivist import Archivist
+from engine.actors.feature_actors import FEATURES
+from engine.actors.feature_process import FeatureProcess, process_of
 from engine.config import Config
+from engine.features.history.archivist import Archivist
 from tests.support.vitals import vitals_without_ray
 
 
-def archivist(config: Config) -> Archivist:
+def archivist(config: Config) -> FeatureProcess:
     """One whose end is that of its task, and not of the process."""
     context = ProcessContext(vitals=vitals_without_ray, end_process=lambda: None, tune_memory=lambda: None)
-    return Archivist(config, 0, context)
+    (actor,) = (actor for actor in FEATURES if actor.role == "archivist")
+    return process_of(actor)(config, 0, context)
 
 
 @contextlib.asynccontextmanager
-async def archiving(config: Config) -> AsyncIterator[Archivist]:
+async def archiving(config: Config) -> AsyncIterator[FeatureProcess]:
     """A running archivist, which dies at the end of the block wherever it is."""
     made = archivist(config)
     made.begin()
@@ -33,10 +36,8 @@ async def archiving(config: Config) -> AsyncIterator[Archivist]:
         assert made._serving is not None, "it was begun"
         made._serving.cancel()
         await asyncio.gather(made._serving, return_exceptions=True)
-        made._writing.shutdown()
-        made._reading.shutdown()
-        made._database.close()
-        await made._client.aclose()
+        assert isinstance(made.work, Archivist)
+        made.work.close()
 
 
 async def _serve(config: Config) -> None:

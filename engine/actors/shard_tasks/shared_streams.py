@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import redis.asyncio as redis
@@ -15,12 +15,10 @@ import redis.asyncio as redis
 from engine.actors.actor_process import RETRY_S
 from engine.actors.broadcast_follower import BroadcastFollower
 from engine.config import Config
-from engine.core.model.members import message_bytes_max
 from engine.core.shard.shard import ShardCore
 from engine.errors import StorageUnavailable
-from engine.features.actions.store import append_actions
-from engine.features.dead_letters.store import write_dead_letters
 from engine.store.external_streams import trim_session_events, write_session_events
+from engine.store.shard_feature import ShardFeature, drop_dead_letters, refuse_actions
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +38,7 @@ class SharedStreams:
     Args:
         client, first: of the server that has the shard's users, and of the first server.
         follower: of the broadcast log.
+        features: store actions and dead letters; without them timers with actions fail, and refused messages end.
         flush: carries out what the core wants.
     """
 
@@ -50,6 +49,7 @@ class SharedStreams:
         first: redis.Redis,
         core: ShardCore,
         follower: BroadcastFollower,
+        features: Sequence[ShardFeature],
         *,
         flush: Callable[[], None],
         now_ms: Callable[[], int],
@@ -59,6 +59,10 @@ class SharedStreams:
         self._first = first
         self._core = core
         self._follower = follower
+        self._store_actions = next((feature.store_actions for feature in features if feature.store_actions), refuse_actions)
+        self._store_dead_letters = next(
+            (feature.store_dead_letters for feature in features if feature.store_dead_letters), drop_dead_letters
+        )
         self._flush = flush
         self._now_ms = now_ms
         self._hand_on_wanted = asyncio.Event()
@@ -100,7 +104,7 @@ class SharedStreams:
         fired = self._core.fired_timers
         if acting := fired.take_acting():
             try:
-                stored, full = await append_actions(self._first, self._config, acting)
+                stored, full = await self._store_actions(acting)
             except StorageUnavailable:
                 fired.failed([timer.sid for timer in acting])
                 raise
@@ -111,9 +115,7 @@ class SharedStreams:
         core = self._core
         if letters := core.mailbox_store.take_dead_letters():
             try:
-                limits = self._config
-                size = message_bytes_max(limits)
-                await write_dead_letters(self._first, letters, limits.dead_letters_max, limits.dead_letters_bytes_max, size)
+                await self._store_dead_letters(letters)
             except StorageUnavailable:
                 core.mailbox_store.dead_letters_failed(letters)
                 raise

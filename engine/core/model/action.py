@@ -5,7 +5,7 @@
     https://HOST[:PORT]/PATH          a webhook; `http://` too, within private networks that the settings allow
 
 An action travels with the timer of its message. The shard of the user evaluates the conditions when the timer fires; then the action is
-appended to the stream of its target, from which edges carry it out (`engine.features.actions`).
+appended to the stream of its target, from which edges carry it out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What has become of messages, timers, events and connections: the records of the history (`engine.features.history`), and their encoding.
+"""What has become of messages, timers, events and connections: the records of the history, and their encoding.
 
     shard, edge --OutcomeLog--> batch --stream--> archivist --> rows of a relational database
 

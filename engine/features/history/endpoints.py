@@ -5,7 +5,7 @@ The archivist answers; an edge has no database. While it does not answer, so do 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from starlette.datastructures import QueryParams
@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from engine.api.access import Access
-from engine.api.edge_feature import EdgeFeature, EdgePorts, QueryHistory
+from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.config import Config
 from engine.core.model.constants import TS_MS_MAX
 from engine.core.model.names import is_id, is_user
@@ -34,6 +34,9 @@ _NAMES: Final = {
 """Columns whose members have other names: those of the rest of the interface."""
 
 _OMITTED: Final = ("id", "tenant")
+
+QueryHistory = Callable[[Mapping[str, Any], int, bool], Awaitable[list[dict[str, Any]]]]
+"""(conditions, at most so many rows, oldest first) -> rows, see `HistoryDatabase.query`. Raises Unavailable."""
 
 _TIMELINE_MAX: Final = 200
 """Rows of one message that its timeline has: three for each device, and retries."""
@@ -124,7 +127,8 @@ def _details(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def on_edge(ports: EdgePorts) -> EdgeFeature:
     """The feature on an edge."""
-    return EdgeFeature("history", lambda access: table(access, ports.query_history))
+    query = ports.find_actor("archivist", "the archivist of the history", "its database") if ports.config.history_url else None
+    return EdgeFeature("history", lambda access: table(access, query))
 
 
 def table(access: Access, query: QueryHistory | None) -> EndpointTable:

@@ -94,7 +94,7 @@ async def test_outcomes_become_rows_and_leave_the_stream(redis_client: Redis, co
         await until(lambda: redis_client.xlen(outcome_stream_key()), holds=lambda left: left == 0)
         stats = await archivist.stats()
         assert (stats["archived"], stats["refused"], stats["database"]) == (1020, 0, "ok")
-        rows = await archivist.query({"tenant": "t", "user": "alice"}, 3)
+        rows = await archivist.ask({"tenant": "t", "user": "alice"}, 3)
         assert [row["event"] for row in rows] == ["sent", "accepted", "sent"]
         await archivist.drain()
 
@@ -169,7 +169,7 @@ async def test_while_postgresql_is_away_rows_wait_and_nothing_else(
         await append(redis_client, config, 50, 50)
         await until(archivist.stats, holds=lambda stats: stats["database"] != "ok" and stats["waiting"] == 100)
         with pytest.raises(StorageUnavailable):
-            await archivist.query({"tenant": "t"}, 10)
+            await archivist.ask({"tenant": "t"}, 10)
         postgresql_server.start()
         await archived(config, 100)
         await until(archivist.stats, holds=lambda stats: stats["database"] == "ok" and stats["waiting"] == 0)
@@ -178,7 +178,7 @@ async def test_while_postgresql_is_away_rows_wait_and_nothing_else(
 async def test_a_database_that_is_away_is_noticed_without_anything_to_write(
     redis_client: Redis, config: Config, postgresql_server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.actors.archivist._WATCH_S", 0.05)
+    monkeypatch.setattr("engine.features.history.archivist._WATCH_S", 0.05)
     config = msgspec.structs.replace(config, history_url=emptied(postgresql_server), history_sweep_ms=3_600_000)
     async with archiving(config) as archivist:
         await until(archivist.stats, holds=lambda stats: stats["database"] == "ok")

@@ -2,7 +2,8 @@
 
     stream of outcomes --read--> rows --insert, one transaction--> database --settle--> nobody waits for the batch any more
 
-There is one, where `history_url` is set. It owns the database: no other process of the engine has a driver or a password for it.
+There is one, where `history_url` is set; `engine.actors.feature_process` is its shell. It owns the database: no other process of the engine
+has a driver or a password for it.
 
 States of a batch
     in the stream   appended by a shard or an edge
@@ -20,7 +21,7 @@ Tasks
     archive     the way above; new rows are in the database half a second after the outcome, while it keeps up
     sweep       deletes rows older than `history_ttl_s`
     probe       asks whether the database is there
-    watch       measures what waits in the stream; is this process the newest archivist
+    watch       measures what waits in the stream
 """
 
 from __future__ import annotations
@@ -30,18 +31,15 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import redis.asyncio as redis
 
-from engine.actors.actor_process import REAL, Process, ProcessContext
-from engine.actors.incarnation import Incarnation
 from engine.config import Config
 from engine.errors import StorageUnavailable
 from engine.features.history.history_database import HistoryDatabase, HistoryQuery
 from engine.features.history.outcome_rows import Row, erasures_of, rows_of
 from engine.store.outcome_stream import OutcomeBatch, OutcomeReader, StreamLag
-from engine.store.sealed_config import SealedConfig
 
 log = logging.getLogger(__name__)
 
@@ -61,13 +59,15 @@ _PROBES: Final = 5
 """Looks at the stream for each question to the database."""
 
 
-class Archivist(Process):
-    """The archivist. Its name and configuration are the same in every incarnation."""
+class Archivist:
+    """The work of the archivist's process.
 
-    role: ClassVar[str] = "archivist"
+    Args:
+        now_ms: the wall clock.
+    """
 
-    def __init__(self, config: Config | SealedConfig, index: int, context: ProcessContext = REAL) -> None:
-        super().__init__(config, index, context)
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
         self._archived = 0  # rows committed
         self._refused = 0  # rows, and outcomes that cannot be read
         self._swept = 0
@@ -77,17 +77,16 @@ class Archivist(Process):
         # One thread writes, so that batches stay in order; another one answers, so that no question waits for a batch.
         self._writing = ThreadPoolExecutor(1, "history")
         self._reading = ThreadPoolExecutor(1, "query")
-        self._client: redis.Redis
+        self._config: Config
         self._reader: OutcomeReader
         self._database: HistoryDatabase
 
-    # -- what other actors call ---------------------------------------------------------------------------------------
+    # -- what its process asks ----------------------------------------------------------------------------------------
 
-    async def stats(self) -> dict[str, Any]:
+    def stats(self) -> dict[str, Any]:
         """Gauges and counters by name, from memory."""
         lag = self._lag
         return {
-            **self._vitals(),
             "database": self._fault or self._away or "ok",
             "archived": self._archived,
             "refused": self._refused,
@@ -98,43 +97,38 @@ class Archivist(Process):
             "lag_ms": max(self._now_ms() - lag.oldest_ms, 0) if lag.oldest_ms else 0,
         }
 
-    async def query(self, wanted: dict[str, Any], limit: int, oldest_first: bool = False, proof: bytes = b"") -> list[Row]:
+    async def answer(self, wanted: dict[str, Any], limit: int, oldest_first: bool = False) -> list[Row]:
         """Rows of the history, see `HistoryDatabase.query`.
 
         Raises:
-            NotProven: it is not the engine that asks.
             StorageUnavailable: the database does not answer.
         """
-        self._lock.check("query", proof)
-        self.begin()
-        if not self._ready.is_set():
-            raise StorageUnavailable("the archivist is starting")
         look = partial(self._database.query, HistoryQuery(wanted), limit, oldest_first=oldest_first)
         return await self._in(self._reading, look)
 
-    async def drain(self, proof: bytes = b"") -> None:
+    async def drain(self) -> None:
         """Write what is in the stream by now, as far as the database answers."""
-        self._lock.check("drain", proof)
-        if self._ready.is_set() and not self._fault:
-            while (await self._reader.lag()).oldest_ms and not self._fault:
-                await asyncio.sleep(_IDLE_S)
+        while not self._fault and (await self._reader.lag()).oldest_ms:
+            await asyncio.sleep(_IDLE_S)
 
     # -- tasks --------------------------------------------------------------------------------------------------------
 
-    async def _run(self) -> None:
-        self._client = self._context.connect(self._config)
-        self._reader = OutcomeReader(self._client, self._config)
-        self._database = HistoryDatabase(self._config.history_url, self._config.data_dir)
-        incarnation = Incarnation(self._credentials.name, self._client)
-        await self._retry_storage(incarnation.begin)
-        self._context.tune_memory()
-        self._ready.set()  # it is, also while the database is away: the engine needs it for nothing
+    async def run(self, config: Config, client: redis.Redis) -> None:
+        """Archive until cancelled."""
+        self._config = config
+        self._reader = OutcomeReader(client, config)
+        self._database = HistoryDatabase(config.history_url, config.data_dir)
         log.info("the archivist writes to %s", self._database.shown)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._archive())
             tasks.create_task(self._watch())
             tasks.create_task(self._probe())
-            tasks.create_task(incarnation.watch(self._config.health_ms))
+
+    def close(self) -> None:
+        """Wait for the threads and close the database, after `run` was cancelled."""
+        self._writing.shutdown()
+        self._reading.shutdown()
+        self._database.close()
 
     async def _archive(self) -> None:
         """Bring the schema up to date, then move batches from the stream to the database."""
@@ -181,7 +175,13 @@ class Archivist(Process):
     async def _settle(self, batches: list[OutcomeBatch], refused: int) -> None:
         lost = [batch.count if batch.outcomes is None else 0 for batch in batches]
         lost[0] += refused
-        await self._retry_storage(lambda: self._reader.settle(list(zip(batches, lost, strict=True))))
+        while True:
+            try:
+                await self._reader.settle(list(zip(batches, lost, strict=True)))
+                return
+            except StorageUnavailable as error:
+                log.warning("the archivist waits for the stream: %s", error)
+                await asyncio.sleep(_RETRY_FIRST_S)
 
     async def _sweep(self) -> None:
         ttl_ms = self._config.history_ttl_s * 1000

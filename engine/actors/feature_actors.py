@@ -1,0 +1,39 @@
+"""The features that have an actor of their own. `engine.routes` lists those of an edge, `engine.actors.shard_features` those of a shard.
+
+Such an actor has index 0 and needs no place. The controller creates it, drains it last when the engine stops, and replaces its process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from engine.config import Config
+
+
+class FeatureActor(Struct, frozen=True):
+    """One kind of actor.
+
+    Attributes:
+        role: its name without the index. The status lists it as `<role>s`; Ray shows the class `<Role>`.
+        module: has the class `<Role>`, an `engine.actors.feature_process.Work`. Only the actor's process loads it.
+        is_wanted: whether an engine with this configuration has one.
+    """
+
+    role: str
+    module: str
+    is_wanted: Callable[[Config], bool]
+
+    @property
+    def class_name(self) -> str:
+        """Of the work and of the actor."""
+        return self.role.capitalize()
+
+
+FEATURES: Final[Sequence[FeatureActor]] = (
+    FeatureActor("archivist", "engine.features.history.archivist", lambda config: bool(config.history_url)),
+)
+
+FEATURE_ROLES: Final = tuple(actor.role for actor in FEATURES)

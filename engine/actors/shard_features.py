@@ -1,0 +1,16 @@
+"""The features of a shard. `engine.routes` lists those of an edge, `engine.actors.feature_actors` those with an actor of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from engine.features.actions import shard_part as actions
+from engine.features.dead_letters import shard_part as dead_letters
+from engine.store.shard_feature import ShardFeature, ShardPorts
+
+FEATURES: Final[Sequence[Callable[[ShardPorts], ShardFeature]]] = (
+    actions.on_shard,
+    dead_letters.on_shard,
+)
+"""Without a feature its records are refused or dropped (`engine.store.shard_feature`)."""

@@ -1,0 +1,54 @@
+"""The checks of settings and services that features bring: `engine doctor` makes all, `engine up` those of settings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from engine.cli.finding import Finding
+from engine.config import Config
+from engine.errors import EngineError
+from engine.features.history import database_check as history
+from engine.features.rules import settings_check as rules
+
+
+class FeatureCheck(Struct, frozen=True):
+    """One check.
+
+    Attributes:
+        feature: its name.
+        look: what was found, "" for nothing to look at. It blocks, and raises EngineError.
+        at_start: `engine up` makes it too, and does not start when it fails.
+        advice: what to do about a failure.
+    """
+
+    feature: str
+    look: Callable[[Config], str]
+    at_start: bool = False
+    advice: str = ""
+
+
+FEATURES: Final[Sequence[FeatureCheck]] = (
+    FeatureCheck("rules", rules.look, at_start=True, advice="`engine rules check FILE` after each change of `rules_path`"),
+    FeatureCheck("history", history.look),
+)
+
+
+def check_at_start(config: Config) -> None:
+    """Raise EngineError when the settings of a feature cannot be used."""
+    for check in FEATURES:
+        if check.at_start:
+            check.look(config)
+
+
+async def of_features(config: Config) -> AsyncIterator[Finding]:
+    """The findings of features."""
+    for check in FEATURES:
+        try:
+            if found := await asyncio.to_thread(check.look, config):
+                yield Finding(check.feature, "ok", found)
+        except EngineError as error:
+            yield Finding(check.feature, "failed", str(error), check.advice)
