@@ -35,7 +35,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from starlette.applications import Starlette
 
-from engine.actors.actor_process import RETRY_S, Process
+from engine.actors.actor_process import REAL, RETRY_S, Process, ProcessContext
 from engine.actors.carrier import find_actor
 from engine.actors.controller_calls import ControllerCalls
 from engine.actors.edge_links import EdgeLinks
@@ -59,7 +59,6 @@ from engine.store.load_history import LoadHistory
 from engine.store.outcome_stream import OutcomeWriter
 from engine.store.pending_bodies import PendingBodies
 from engine.store.quarantine import Quarantine
-from engine.store.redis_client import connect
 from engine.store.redis_servers import connect_each
 from engine.store.revocation_log import RevocationLog
 from engine.store.sealed_config import SealedConfig
@@ -106,12 +105,13 @@ class Edge(Process):
         config: the engine's settings, `redis_url` filled in; Ray gives them sealed.
         index: which edge it is.
         port: to listen on; 0 picks a free one, which `stats` returns.
+        context: the ports of its process.
     """
 
     role: ClassVar[str] = "edge"
 
-    def __init__(self, config: Config | SealedConfig, index: int, port: int) -> None:
-        super().__init__(config, index)
+    def __init__(self, config: Config | SealedConfig, index: int, port: int, context: ProcessContext = REAL) -> None:
+        super().__init__(config, index, context)
         self._port = port
         self._cache: dict[str, tuple[float, Any]] = {}
         self._leaving: asyncio.Task[None] | None = None
@@ -225,11 +225,11 @@ class Edge(Process):
     async def _run(self) -> None:
         listener = self._listener = http_server.bind(self._config, self._port)
         self._port = listener.getsockname()[1]
-        self._all_redis = connect_each(connect, self._config)
+        self._all_redis = connect_each(self._context.connect, self._config)
         self._redis = self._all_redis[0]
         incarnation = Incarnation(self._credentials.name, self._redis)
         await self._retry_storage(incarnation.begin)
-        self._links = EdgeLinks(self._config, self._credentials, self._all_redis)
+        self._links = EdgeLinks(self._config, self._credentials, self._all_redis, self._context)
         self._spans = spans_of(self._config, f"edge-{self._index}")
         self._gateway = self._make_gateway(await self._retry_storage(lambda: read_routing_table(self._all_redis)))
         if (outcomes := self._gateway.shard_client.outcomes) is not None:

@@ -22,12 +22,20 @@ from tests.conformance.connections import DEADLINE_S, TRANSPORTS, Connection, Fr
 
 ServerPromise = Callable[[Server, random.Random], Awaitable[None]]
 PROMISES: list[ServerPromise] = []
+DELIVERY: list[ServerPromise] = []
+"""Those that an engine without any feature keeps."""
 
 _LOOKS = 20  # for what was acknowledged in a frame to be gone
 _LOOK_S = 0.2
 
 
 def promise(check: ServerPromise) -> ServerPromise:
+    """Add to those that are checked, as a part of delivery."""
+    DELIVERY.append(check)
+    return promise_of_a_feature(check)
+
+
+def promise_of_a_feature(check: ServerPromise) -> ServerPromise:
     """Add to those that are checked."""
     PROMISES.append(check)
     return check
@@ -252,7 +260,7 @@ async def nack(server: Server, _random: random.Random) -> None:
 
 @promise
 async def nack_by_request(server: Server, _random: random.Random) -> None:
-    """On SSE and polling `POST /v1/nack` refuses messages: they are dead letters with its answer, and never come again."""
+    """On SSE and polling `POST /v1/nack` refuses messages, which never come again."""
     for transport in ("sse", "poll"):
         user = server.user()
         bad, worse, good = await user.publish("bad", "worse", "good")
@@ -263,12 +271,23 @@ async def nack_by_request(server: Server, _random: random.Random) -> None:
                 answer = await server.ask("POST", "/v1/nack", as_user=user.name, scope="connect", json=refusal)
                 assert answer.status_code == 200, f"{transport}: a refusal was answered {answer.status_code}: {answer.text}"
             await connection.ack(good["id"])
-        listed = await server.ask("GET", f"/v1/dead-letters?user={user.name}", scope="admin")
-        letters = {(letter["id"], letter["reason"]) for letter in listed.json()["dead_letters"]}
-        assert letters == {(bad["id"], "conformance"), (worse["id"], "conformance")}, f"{transport}: dead letters are {letters}"
         await nothing_pending(user)
     empty = await server.ask("POST", "/v1/nack", as_user=user.name, scope="connect", json={"ids": []})
     assert (empty.status_code, empty.json()["errors"][0]["path"]) == (422, "$.ids")
+
+
+@promise_of_a_feature
+async def refused_messages_are_dead_letters(server: Server, _random: random.Random) -> None:
+    """Messages that `POST /v1/nack` refuses are dead letters with its answer."""
+    user = server.user()
+    bad, worse = await user.publish("bad", "worse")
+    refusal = {"ids": [bad["id"], worse["id"]], "reason": "conformance"}
+    async with user.connection("sse") as connection:
+        await connection.take(2)
+        await server.ask("POST", "/v1/nack", as_user=user.name, scope="connect", json=refusal)
+    listed = await server.ask("GET", f"/v1/dead-letters?user={user.name}", scope="admin")
+    letters = {(letter["id"], letter["reason"]) for letter in listed.json()["dead_letters"]}
+    assert letters == {(bad["id"], "conformance"), (worse["id"], "conformance")}
 
 
 @promise
@@ -306,10 +325,10 @@ async def lost_broadcast(server: Server, _random: random.Random) -> None:
     for transport in TRANSPORTS:
         user = server.user()
         topic = f"{user.name}-topic"
-        answer = await server.ask("PUT", f"/v1/subscriptions/{topic}", params={"user": user.name})
-        assert answer.status_code == 200, answer.text
         item = {"topic": topic, "type": "conformance"}
         async with user.connection() as connection:
+            await connection.send(type="subscribe", topics=[topic])  # type: ignore[attr-defined]
+            await connection.until(lambda: connection.of_type("subscribed"), "`subscribed`")
             await server.ask("POST", "/v1/notifications", json={**item, "data": {"text": "before"}})
             (before,) = await connection.take(1)
             await connection.ack(before["id"])
@@ -436,7 +455,7 @@ async def switching_transports_under_cuts(server: Server, random: random.Random)
 
 
 # -- preferences -------------------------------------------------------------------------------------------------------
-@promise
+@promise_of_a_feature
 async def preferences(server: Server, _random: random.Random) -> None:
     """Changes of preferences at once are all there, a repeat or null changes what it says, and messages are decided by them then."""
     user = server.user()

@@ -29,6 +29,7 @@ TOGETHER: Final = {
         "tests/cli/test_app.py",
         "tests/client/test_client.py",
         "tests/client/test_receiver.py::test_an_engine",
+        "tests/conformance/test_kernel.py::test_an_engine",
         "tests/conformance/test_servers.py",
         "tests/deploy/test_grafana.py::test_a_running_engine",
         "tests/features/snooze/test_endpoints.py::test_a_snoozed_message_comes_back",
