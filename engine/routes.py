@@ -24,7 +24,6 @@ from starlette.types import Receive, Scope, Send
 from engine.api import (
     explanations,
     inboxes,
-    inspection,
     monitoring,
     operating,
     publish_endpoint,
@@ -33,10 +32,8 @@ from engine.api import (
 )
 from engine.api.access import Access
 from engine.api.edge_feature import EdgeFeature, EdgePorts
-from engine.api.inspection import Inspection
 from engine.api.operating import EngineControls
 from engine.api.publish_endpoint import PublishEndpoint, PublishHead
-from engine.api.user_reports import BodyStore
 from engine.auth.tokens import Authenticator
 from engine.config import Config
 from engine.features.actions import edge_part as actions
@@ -44,10 +41,12 @@ from engine.features.dead_letters import endpoints as dead_letters
 from engine.features.digest import endpoints as digest
 from engine.features.event_groups import endpoints as event_groups
 from engine.features.history import endpoints as history
+from engine.features.inspection import endpoints as inspection
 from engine.features.policy import endpoints as policy
 from engine.features.rules import endpoints as rules
 from engine.features.signals import endpoints as signals
 from engine.features.snooze import endpoints as snooze
+from engine.features.user_data import endpoints as user_data
 from engine.gateway.gateway import Gateway
 from engine.http import static_files
 from engine.http.cors import CrossOrigin
@@ -72,6 +71,8 @@ FEATURES: Final[Sequence[Callable[[EdgePorts], EdgeFeature]]] = (
     dead_letters.on_edge,
     event_groups.on_edge,
     snooze.on_edge,
+    user_data.on_edge,
+    inspection.on_edge,
 )
 """The features of an edge, in the order in which they may use each other: a later one may import earlier ones."""
 
@@ -84,8 +85,6 @@ class EdgeServices(Struct, frozen=True):
         authenticator: checks tokens.
         config: the engine's settings.
         controls: state and controls of the engine.
-        bodies: of pending messages in storage.
-        inspection: what operators look at beside the status.
         features: those of this edge.
     """
 
@@ -93,8 +92,6 @@ class EdgeServices(Struct, frozen=True):
     authenticator: Authenticator
     config: Config
     controls: EngineControls
-    bodies: BodyStore
-    inspection: Inspection
     features: Sequence[EdgeFeature]
 
 
@@ -112,7 +109,6 @@ def app(services: EdgeServices) -> Starlette:
         receiving.table(access, sockets),
         operating.table(access, services.controls),
         monitoring.table(access, services.controls),
-        inspection.table(access, services.inspection, services.bodies),
         *(feature.table(access) for feature in services.features if feature.table is not None),
         inboxes.table(access),  # behind those that have paths of their own among its marks
     ]

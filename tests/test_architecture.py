@@ -57,6 +57,8 @@ PACKAGES = (
     "features.dead_letters",
     "features.event_groups",
     "features.snooze",
+    "features.user_data",
+    "features.inspection",
     "routes",
     "actors",
     "client",

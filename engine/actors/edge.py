@@ -41,7 +41,6 @@ from engine.actors.controller_calls import ControllerCalls
 from engine.actors.edge_links import EdgeLinks
 from engine.actors.incarnation import Incarnation
 from engine.api.edge_feature import Ask, EdgeFeature, EdgePorts
-from engine.api.inspection import Inspection
 from engine.api.operating import EngineControls
 from engine.api.token_revocation import TokenRevocations
 from engine.auth.tokens import Authenticator
@@ -55,16 +54,12 @@ from engine.gateway.ports import EdgeContext
 from engine.publish.message_ids import MessageIds
 from engine.routes import FEATURES, EdgeServices, app
 from engine.store.broadcast_stream import BroadcastLog
-from engine.store.load_history import LoadHistory
 from engine.store.outcome_stream import OutcomeWriter
-from engine.store.pending_bodies import PendingBodies
-from engine.store.quarantine import Quarantine
 from engine.store.redis_servers import connect_each
 from engine.store.revocation_log import RevocationLog
 from engine.store.sealed_config import SealedConfig
 from engine.store.slot_map import read_routing_table
 from engine.store.tenant_usage import TenantUsage
-from engine.store.topic_subscribers import TopicSubscribers
 from engine.store.traces.edge_spans import EdgeSpans
 from engine.store.traces.spans import Spans, spans_of
 from engine.transports import http_server
@@ -264,7 +259,8 @@ class Edge(Process):
     def _app(self, authenticator: Authenticator, revocations: TokenRevocations, usage: TenantUsage) -> Starlette:
         gateway = self._gateway
         name, servers = f"edge-{self._index}", self._all_redis
-        ports = EdgePorts(self._config, gateway, self._redis, servers, self._find_actor, name, self._spans, self._status)
+        status, slow_clients = self._status, self._slow_clients
+        ports = EdgePorts(self._config, gateway, self._redis, servers, self._find_actor, name, self._spans, status, slow_clients)
         self._features = [on_edge(ports) for on_edge in FEATURES]
         return app(
             EdgeServices(
@@ -282,16 +278,9 @@ class Edge(Process):
                     self._rebalance,
                     self._upgrade,
                 ),
-                PendingBodies(*self._all_redis),
-                self._inspection(usage),
                 self._features,
             )
         )
-
-    def _inspection(self, usage: TenantUsage) -> Inspection:
-        points = LoadHistory(self._redis, self._config.load_points_max)
-        topics, quarantine = TopicSubscribers(*self._all_redis), Quarantine(*self._all_redis)
-        return Inspection(self._config, points, usage, topics, quarantine, self._slow_clients)
 
     def _make_gateway(self, slots: RoutingTable) -> Gateway:
         ids = MessageIds()

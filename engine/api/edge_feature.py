@@ -10,12 +10,16 @@ from redis.asyncio import Redis
 
 from engine.api.access import Access, Status
 from engine.config import Config
+from engine.core.shard.user_overview import SlowConnection
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable
 from engine.store.traces.spans import Spans
 
 Ask = Callable[..., Awaitable[Any]]
 """A question to an actor of a feature, and its answer. Raises Unavailable."""
+
+SlowClients = Callable[[int], Awaitable[Sequence[SlowConnection]]]
+"""The slowest connections of all shards, at most so many. Raises Unavailable."""
 
 FindActor = Callable[[str, str, str], Ask]
 """(role, the actor as errors name it, its storage likewise) -> questions to it."""
@@ -33,6 +37,7 @@ class EdgePorts(Struct, frozen=True):
         name: of the edge.
         spans: records spans; None: nobody collects them.
         status: of the engine, as the controller answers it.
+        slow_clients: of all shards.
     """
 
     config: Config
@@ -43,6 +48,7 @@ class EdgePorts(Struct, frozen=True):
     name: str
     spans: Spans | None
     status: Status
+    slow_clients: SlowClients
 
 
 class EdgeFeature(Struct, frozen=True):

@@ -22,7 +22,6 @@ from websockets.exceptions import ConnectionClosed
 from engine.actors.edge import clock, wall_ms
 from engine.api.access import Status
 from engine.api.edge_feature import EdgeFeature, EdgePorts
-from engine.api.inspection import Inspection
 from engine.api.operating import EngineControls, Ready
 from engine.api.token_revocation import TokenRevocations
 from engine.auth.tokens import Authenticator, mint
@@ -47,6 +46,7 @@ from engine.features.digest import endpoints as digest
 from engine.features.event_groups import endpoints as event_groups
 from engine.features.event_groups.store import EventGroup, EventStreams, GroupEvent, Look, Position
 from engine.features.history import endpoints as history
+from engine.features.inspection import endpoints as inspection
 from engine.features.policy import endpoints as policy
 from engine.features.policy.unsubscribing import RememberedKey
 from engine.features.rules import endpoints as rules
@@ -56,6 +56,7 @@ from engine.features.signals.core import CounterBatch
 from engine.features.signals.endpoints import CounterSignals, SumStore
 from engine.features.signals.store import CounterSums
 from engine.features.snooze import endpoints as snooze
+from engine.features.user_data import endpoints as user_data
 from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.ports import EdgeContext
@@ -553,6 +554,11 @@ class FakeUsage:
         }
 
 
+def no_actor(role: str, *_: str) -> Any:
+    """For `EdgePorts.find_actor`."""
+    raise AssertionError(f"the {role} is asked for")
+
+
 class NoLinks:
     """Links that lose everything."""
 
@@ -740,7 +746,8 @@ class EdgeWorld:
         self.rules = RulesEndpoint(config, self.gateway, self.rules_store, self.sample_store)
         self.link_key_away = False
         remembered_key = RememberedKey(self.link_key, self.gateway.clock)
-        ports = EdgePorts(config, self.gateway, Redis(), (), None, "edge-0", None, self.current_status)
+        self.figures = figures = FakeFigures()
+        ports = EdgePorts(config, self.gateway, Redis(), (), no_actor, "edge-0", None, self.current_status, figures.slow_clients)
         self.features = [
             policy.feature_of(remembered_key),
             rules.feature_of(ports, self.rules, self.arrivals, remembered_key),
@@ -750,8 +757,9 @@ class EdgeWorld:
             EdgeFeature("dead_letters", lambda access: dead_letters.table(access, self.dead_letters)),
             EdgeFeature("event_groups", lambda access: event_groups.table(access, self.event_groups)),
             EdgeFeature("snooze", lambda access: snooze.table(access, snooze.Snoozes(config, self.gateway))),
+            EdgeFeature("user_data", lambda access: user_data.table(access, self.bodies)),
+            EdgeFeature("inspection", lambda access: inspection.table(access, self._inspection())),
         ]
-        self.figures = FakeFigures()
         self.port = 0
         self.server: http_server.EdgeServer
 
@@ -766,6 +774,9 @@ class EdgeWorld:
 
     async def connections_of(self, tenant: str) -> int:
         return self.gateway.connections_of[tenant]
+
+    def _inspection(self) -> inspection.Inspection:
+        return inspection.Inspection(self.config, *(self.figures,) * 4, self.figures.slow_clients)
 
     # -- the gateway's links -----------------------------------------------------------------------------------------------
     async def drain_edge(self, index: int) -> tuple[str, int]:
@@ -800,8 +811,6 @@ class EdgeWorld:
                 self.rebalance,
                 self.upgrade,
             ),
-            self.bodies,
-            Inspection(self.config, *(self.figures,) * 4, self.figures.slow_clients),
             self.features,
         )
 

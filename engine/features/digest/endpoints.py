@@ -27,7 +27,6 @@ from starlette.responses import Response
 
 from engine.api.access import Access
 from engine.api.edge_feature import EdgeFeature, EdgePorts
-from engine.api.user_reports import BodyStore
 from engine.config import Config
 from engine.core.journal.journal_records import StoredMessage
 from engine.core.model.constants import TS_MS_MAX
@@ -44,7 +43,7 @@ from engine.gateway.connection import Connection
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import RETRY_AFTER_S, bad_request, unavailable
-from engine.store.pending_bodies import PendingBodies
+from engine.store.pending_bodies import BodyStore, PendingBodies
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.errors import Invalid, StorageUnavailable
+from engine.features.inspection.topic_subscribers import TopicSubscribers
 from engine.store.keys import subscribers_prefix
-from engine.store.topic_subscribers import TopicSubscribers
 from tests.support.redis_server import RedisServer
 
 TOPICS = {f"topic-{number}": number for number in range(1, 1001)}  # more than fit one step of HSCAN

@@ -7,27 +7,20 @@ storage, and its scheduler. Bounded in each part; nothing is acknowledged, loade
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
 
 from engine.api.scheduled import as_json, raise_unless_ok
 from engine.config import Config
-from engine.core.journal.journal_records import StoredMessage
 from engine.core.model.routing import split_key
 from engine.core.policy.profile import NO_PROFILE, shown
 from engine.core.wire.records import ConnectionState, Step, UserIs
 from engine.errors import StorageUnavailable
 from engine.gateway.shard_client import ShardClient
 from engine.http.problems import RETRY_AFTER_S, unavailable
-
-
-class BodyStore(Protocol):
-    """Bodies in the offline streams, see `engine.store.pending_bodies`."""
-
-    async def read(self, key: str, ranges: Sequence[tuple[int, int]], bytes_max: int) -> list[StoredMessage]: ...
+from engine.store.pending_bodies import BodyStore
 
 
 class _Message(Struct):

@@ -6,7 +6,7 @@ asks the shards.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -16,25 +16,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from engine.api.access import Access
-from engine.api.erasure import erase_user
-from engine.api.user_reports import BodyStore, connection_json, report
+from engine.api.edge_feature import EdgeFeature, EdgePorts, SlowClients
 from engine.auth import tokens
 from engine.config import Config
-from engine.core.model.names import is_user
-from engine.core.model.routing import mailbox_key, split_key
+from engine.core.model.routing import split_key
 from engine.core.shard.user_overview import SlowConnection
 from engine.errors import Invalid, StorageUnavailable
+from engine.features.inspection import description
+from engine.features.inspection.topic_subscribers import TopicSubscribers
+from engine.features.user_data.user_reports import connection_json
 from engine.gateway.tenant_quotas import quotas_of
-from engine.http.description import inspect_paths
 from engine.http.endpoint_table import EndpointTable, json_answer, route
-from engine.http.problems import RETRY_AFTER_S, bad_request, not_found, unavailable
-from engine.store.quarantine import QuarantinedRecord
-from engine.store.tenant_usage import Figure
+from engine.http.problems import RETRY_AFTER_S, bad_request, unavailable
+from engine.store.load_history import LoadHistory
+from engine.store.quarantine import Quarantine, QuarantinedRecord
+from engine.store.tenant_usage import Figure, TenantUsage
 
 _T = TypeVar("_T")
-
-SlowClients = Callable[[int], Awaitable[Sequence[SlowConnection]]]
-"""The slowest connections of all shards, at most so many. Raises Unavailable."""
 
 
 class PointStore(Protocol):
@@ -50,7 +48,7 @@ class TenantStore(Protocol):
 
 
 class TopicStore(Protocol):
-    """The topics of tenants, see `engine.store.topic_subscribers`."""
+    """The topics of tenants, see `engine.features.inspection.topic_subscribers`."""
 
     async def page(self, tenant: str, after: str, count: int) -> tuple[dict[str, int], str, int]: ...
 
@@ -125,25 +123,16 @@ async def _answered(answer: Awaitable[_T]) -> _T:
         raise unavailable(str(error), RETRY_AFTER_S) from None
 
 
-def table(access: Access, inspection: Inspection, bodies: BodyStore) -> EndpointTable:
+def on_edge(ports: EdgePorts) -> EdgeFeature:
+    """The feature on an edge."""
+    points = LoadHistory(ports.redis, ports.config.load_points_max)
+    usage, topics, quarantine = TenantUsage(*ports.servers), TopicSubscribers(*ports.servers), Quarantine(*ports.servers)
+    inspection = Inspection(ports.config, points, usage, topics, quarantine, ports.slow_clients)
+    return EdgeFeature("inspection", lambda access: table(access, inspection))
+
+
+def table(access: Access, inspection: Inspection) -> EndpointTable:
     """The endpoints."""
-
-    async def user_report(request: Request) -> Response:
-        """`GET /v1/users/{user}?tenant=`: where a user is, what waits for it, and what was decided about it."""
-        tenant, user = access.tenant_of(request), request.path_params["user"]
-        if not is_user(user, access.config.id_chars_max):
-            raise not_found("no user has this name")
-        return json_answer(await report(access.gateway.shard_client, bodies, mailbox_key(tenant, user), access.config))
-
-    async def erase(request: Request) -> Response:
-        """`DELETE /v1/users/{user}`."""
-        principal = access.authenticate(request, "admin")
-        user: str = request.path_params["user"]
-        if not is_user(user, access.config.id_chars_max):
-            raise not_found("no user has this name")
-        key = mailbox_key(principal.tenant, user)
-        await erase_user(access.gateway.shard_client, key, access.config.publish_timeout_ms, access.gateway.clock)
-        return Response(status_code=204)
 
     async def load(request: Request) -> Response:
         """`GET /v1/load`: of the last hour."""
@@ -170,11 +159,10 @@ def table(access: Access, inspection: Inspection, bodies: BodyStore) -> Endpoint
         return json_answer(await inspection.slow_clients())
 
     routes = [
-        route("/v1/users/{user:segment}", GET=user_report, DELETE=erase),
         route("/v1/load", GET=load),
         route("/v1/tenants", GET=tenants),
         route("/v1/topics", GET=topics),
         route("/v1/quarantine", GET=quarantine),
         route("/v1/slow-clients", GET=slow_clients),
     ]
-    return EndpointTable(routes, inspect_paths)
+    return EndpointTable(routes, description)

@@ -1,0 +1,1 @@
+"""What the engine has of one user: shown to an operator, and erased."""

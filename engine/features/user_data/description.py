@@ -1,0 +1,86 @@
+"""One user: its report and its erasure (`engine.features.user_data.endpoints`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from engine.config import Config
+from engine.http.description.json_schema import COUNT, SEQ, TIME_MS, Schema, answer_of, ref
+from engine.http.description.operation import TENANT, Part, json_of, operation, user_in_path
+
+_TEXT: Final[Schema] = {"type": "string"}
+
+CONNECTION: Final[dict[str, Schema]] = {
+    "edge": _TEXT,
+    "session": {**_TEXT, "description": "The `connection` of the welcome."},
+    "device": _TEXT,
+    "transport": {"enum": ["websocket", "sse", "poll"]},
+    "since": TIME_MS,
+    "sent": {**SEQ, "description": "The last number that sending has passed."},
+    "unacknowledged": {**COUNT, "description": "Messages sent and not settled."},
+    "rtt_ms": {**COUNT, "description": "The estimate of the time from a send to its ACK; 0 while there is none."},
+    "exhausted": {**COUNT, "description": "Messages that used up their tries here: they wait for another connection."},
+}
+OLDEST: Final[Schema] = {**TIME_MS, "description": "When the oldest unacknowledged message was first sent."}
+"""A connection, as reports and listings show it."""
+
+
+def paths(config: Config) -> Part:
+    """The paths, by name."""
+    user = user_in_path(config)
+    return {
+        "/v1/users/{user}": {
+            "parameters": [user],
+            "get": operation(
+                "userReport",
+                "operating",
+                "Where a user is, what waits for it, and what was decided about it.",
+                {200: ("As of now; empty for a user of whom nothing is known.", json_of("UserReport"))},
+                (400, 404, 429, 503),
+                scope="admin",
+                parameters=(TENANT,),
+            ),
+            "delete": operation(
+                "eraseUser",
+                "contact policy",
+                "Erase a user: messages, timers, profile, subscriptions, timeline, entries in streams for other systems. Connections are "
+                "closed with 4403. After a 503 repeat it: nothing of the user is left only with the 204.",
+                {204: ("Nothing of the user is left.", {})},
+                (404, 429, 503),
+                scope="admin",
+            ),
+        },
+    }
+
+
+def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
+    """The schemas of their bodies, by name."""
+    messages = rows(seq=SEQ, id=_TEXT, type=_TEXT, priority=_TEXT, ts=TIME_MS, expires=TIME_MS, count=COUNT, data={})
+    return {
+        "UserReport": answer_of(
+            "A user: where it is, what waits for it, what was decided about it.",
+            optional=("active_at",),
+            tenant=_TEXT,
+            user=_TEXT,
+            presence={"enum": ["connected", "suspect", "offline"]},
+            head={**SEQ, "description": "The newest number."},
+            floor={**SEQ, "description": "Everything up to it is settled."},
+            pending={**COUNT, "description": "Unsettled messages."},
+            in_memory={**COUNT, "description": "Those of them that the shard has in memory."},
+            connections=rows(optional=("oldest",), **CONNECTION, oldest=OLDEST),
+            topics={"type": "array", "items": _TEXT},
+            windows=rows(collapse=_TEXT, count=COUNT, closes_ms=TIME_MS),
+            profile=ref("Profile"),
+            events={"type": "object", "additionalProperties": TIME_MS, "description": "When events that rules refer to came last."},
+            decisions=rows(optional=("until",), id=_TEXT, at=TIME_MS, event=_TEXT, reason=_TEXT, until=TIME_MS),
+            messages={**messages, "maxItems": config.user_report_rows_max, "description": "The newest pending ones."},
+            timers={"type": "array", "items": ref("Scheduled"), "maxItems": config.user_report_rows_max},
+            active_at=TIME_MS,
+        ),
+    }
+
+
+def rows(*, optional: tuple[str, ...] = (), **members: Schema) -> Schema:
+    """An array of objects with these members."""
+    return {"type": "array", "items": answer_of("A row.", optional=optional, **members)}
