@@ -48,7 +48,8 @@ test: $(VENV)/.installed-test format browser database typescript react ## everyt
 check: static ## format, lint, types and the fast tests, a minute or two
 	@$(BIN)/python -m pytest -q $(SPREAD) 2 --quick -m "not engine and not browser and not slow"
 
-sim: $(VENV)/.installed-test ## simulate the engine under every fault: HOURS=1 for longer, SEED=7 to replay one exactly
+sim: $(VENV)/.installed-test ## the engine without each feature, then simulated under every fault: HOURS=1 for longer, SEED=7 to replay one exactly
+	$(if $(SEED),,@$(BIN)/python -m tests.conformance.without_features)
 	@exec $(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED)) $(if $(HOURS),--hours $(HOURS)) $(if $(FAULTS),--faults $(FAULTS))
 
 # Everything as locked but Ray. Not part of `make test`: it installs a second environment, and takes some minutes.

@@ -21,9 +21,8 @@ from websockets.typing import Subprotocol
 from tests.conformance.connections import DEADLINE_S, TRANSPORTS, Connection, Frame, Server, User
 
 ServerPromise = Callable[[Server, random.Random], Awaitable[None]]
-PROMISES: list[ServerPromise] = []
-DELIVERY: list[ServerPromise] = []
-"""Those that an engine without any feature keeps."""
+PROMISES: dict[ServerPromise, str] = {}
+"""Each with the feature that keeps it, "" for delivery, which an engine without any feature keeps."""
 
 _LOOKS = 20  # for what was acknowledged in a frame to be gone
 _LOOK_S = 0.2
@@ -31,14 +30,17 @@ _LOOK_S = 0.2
 
 def promise(check: ServerPromise) -> ServerPromise:
     """Add to those that are checked, as a part of delivery."""
-    DELIVERY.append(check)
-    return promise_of_a_feature(check)
+    return promise_of("")(check)
 
 
-def promise_of_a_feature(check: ServerPromise) -> ServerPromise:
-    """Add to those that are checked."""
-    PROMISES.append(check)
-    return check
+def promise_of(feature: str) -> Callable[[ServerPromise], ServerPromise]:
+    """Add to those that are checked where the engine has this feature."""
+
+    def added(check: ServerPromise) -> ServerPromise:
+        PROMISES[check] = feature
+        return check
+
+    return added
 
 
 def numbers(messages: list[Frame]) -> list[int]:
@@ -276,7 +278,7 @@ async def nack_by_request(server: Server, _random: random.Random) -> None:
     assert (empty.status_code, empty.json()["errors"][0]["path"]) == (422, "$.ids")
 
 
-@promise_of_a_feature
+@promise_of("dead_letters")
 async def refused_messages_are_dead_letters(server: Server, _random: random.Random) -> None:
     """Messages that `POST /v1/nack` refuses are dead letters with its answer."""
     user = server.user()
@@ -455,7 +457,7 @@ async def switching_transports_under_cuts(server: Server, random: random.Random)
 
 
 # -- preferences -------------------------------------------------------------------------------------------------------
-@promise_of_a_feature
+@promise_of("policy")
 async def preferences(server: Server, _random: random.Random) -> None:
     """Changes of preferences at once are all there, a repeat or null changes what it says, and messages are decided by them then."""
     user = server.user()

@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import re
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
-from engine import features
 from engine.config import Config
 from tests.support.edge_world import EdgeWorld, edge_world, frame_of
+from tests.support.feature_folders import FOLDERS, with_dependants
 from tests.support.waiting import until
-
-FOLDERS = {path.parent.name: path.parent for path in Path(features.__file__).parent.glob("*/__init__.py")}
-
-
-def used_by(name: str) -> set[str]:
-    """The features that this one imports."""
-    found = set()
-    for path in FOLDERS[name].rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("engine.features."):
-                found.add(node.module.split(".")[2])
-    return found - {name}
-
-
-def with_dependants(name: str) -> set[str]:
-    gone = {name}
-    while more := {other for other in FOLDERS if used_by(other) & gone} - gone:
-        gone |= more
-    return gone
 
 
 async def paths_of(world: EdgeWorld) -> set[str]:

@@ -1,10 +1,10 @@
-"""An edge, a shard and a scheduler of the engine without any feature, in the process of the test, on a real Redis and a real socket."""
+"""An edge, a shard and a scheduler without some features, in the process of the test, on a real Redis and a real socket."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -37,10 +37,18 @@ def _end() -> None:
 
 
 @asynccontextmanager
-async def kernel_in_process(config: Config, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
-    """Yields the URL of the edge."""
-    for module in (edge, shard):
-        monkeypatch.setattr(module, "FEATURES", ())
+async def engine_in_process(config: Config, without: Collection[str]) -> AsyncIterator[str]:
+    """Yields the URL of the edge. `without`: names of features, of which neither the edge nor the shard has a part."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (edge, shard):
+            left = [part for part in module.FEATURES if part.__module__.split(".")[2] not in without]
+            patch.setattr(module, "FEATURES", left)
+        async with _engine(config) as url:
+            yield url
+
+
+@asynccontextmanager
+async def _engine(config: Config) -> AsyncIterator[str]:
     actors: dict[str, Any] = {}
     clients: list[Redis] = []
 
