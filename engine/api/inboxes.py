@@ -127,7 +127,7 @@ async def read(shard_client: ShardClient, key: str, query: InboxQuery, config: C
     if len(rows) > query.limit:
         before = rows[query.limit - 1].seq
         del rows[query.limit :]
-    messages = b",".join([_message(page.epoch, row) for row in rows])
+    messages = b",".join([message_json(page.epoch, row) for row in rows])
     more = b',"before":%d' % before if before else b""
     return b'{"messages":[%b],"unread":%d,"unseen":%d,"revision":%d%b}' % (messages, page.unread, page.unseen, page.revision, more)
 
@@ -135,7 +135,8 @@ async def read(shard_client: ShardClient, key: str, query: InboxQuery, config: C
 _MESSAGE: Final = b'{"seq":%d,"event_id":"%b-%d","accepted_at":%d,"acknowledged":%b,"read":%b,"seen":%b,"archived":%b,"pinned":%b,%b}'
 
 
-def _message(epoch: str, row: InboxRow) -> bytes:
+def message_json(epoch: str, row: InboxRow) -> bytes:
+    """A message of an inbox, as JSON."""
     marks = [_TRUTH[bool(row.flags & flag)] for flag in (READ, SEEN, ARCHIVED, PINNED)]
     return _MESSAGE % (row.seq, epoch.encode(), row.seq, row.accepted_ms, _TRUTH[row.acked], *marks, row.body)
 

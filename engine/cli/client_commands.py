@@ -1,5 +1,5 @@
-"""The commands of a publisher and of a receiver: `engine token`, `revoke`, `publish`, `erase`, `listen`, `digest`, `replay`, `inbox`,
-`rules` and `dead-letters`.
+"""The commands of a publisher and of a receiver: `engine token`, `revoke`, `publish`, `export`, `erase`, `listen`, `digest`, `replay`,
+`inbox`, `rules` and `dead-letters`.
 
 They need no Ray and keep no state: the address of the running engine comes from its data directory, tokens are signed with its secret.
 Errors are `EngineError`s, which `engine.cli.app` prints in one line. A command imports what it needs when it runs: the JWT and WebSocket
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from engine.cli.dead_letter_commands import app as dead_letters
+from engine.cli.export_command import export
 from engine.cli.inbox_commands import app as inbox
 from engine.cli.operator_commands import GivenToken, setting_option
 from engine.cli.preferences_command import preferences
@@ -40,6 +41,7 @@ def register(app: typer.Typer) -> None:
     app.command()(token)
     app.command()(revoke)
     app.command()(publish)
+    app.command()(export)
     app.command()(erase)
     app.command()(listen)
     app.command()(digest)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import msgspec
 
@@ -15,6 +15,7 @@ from engine.client.credentials import parse_url
 from engine.errors import Refused, Unauthorized
 
 _TIMEOUT_S: Final = 10
+_PIECE_BYTES: Final = 64 << 10
 
 NoAnswer: Final = (OSError, http.client.HTTPException, msgspec.MsgspecError)
 """What `ask` raises when there is no answer, or one that no engine gives."""
@@ -46,19 +47,34 @@ def ask(
         Refused: the engine refuses the request; the message has its reason.
         NoAnswer: see there.
     """
-    address = parse_url(target.url)
-    token = target.token if isinstance(target.token, str) else target.token()
     toml = isinstance(body, bytes)
     content = body if toml or body is None else msgspec.json.encode(body)
     content_type = "application/toml" if toml else "application/json"
-    sent = {"Authorization": f"Bearer {token}", "Content-Type": content_type, **(headers or {})}
+    with _answer(target, method, path, content, {"Content-Type": content_type, **(headers or {})}) as answer:
+        found = answer.read()
+    return {"text": found.decode()} if text else msgspec.json.decode(found, type=dict[str, Any])
+
+
+def copy(target: Target, path: str, file: IO[bytes]) -> None:
+    """Write the engine's answer to a GET into a file, while it arrives. Raises as `ask`; a part is written then."""
+    with _answer(target, "GET", path, None, {}) as answer:
+        while piece := answer.read(_PIECE_BYTES):
+            file.write(piece)
+
+
+@contextlib.contextmanager
+def _answer(target: Target, method: str, path: str, content: Any, headers: Mapping[str, str]) -> Iterator[http.client.HTTPResponse]:
+    """An answer that is no refusal, whose body is to be read. Raises as `ask`."""
+    address = parse_url(target.url)
+    token = target.token if isinstance(target.token, str) else target.token()
     made = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
     with contextlib.closing(made(address.host, address.port, timeout=_TIMEOUT_S)) as connection:
-        connection.request(method, address.prefix + path, content, sent)
+        connection.request(method, address.prefix + path, content, {"Authorization": f"Bearer {token}", **headers})
         answer = connection.getresponse()
-        found = answer.read()
         if answer.status in (HTTPStatus.OK, HTTPStatus.ACCEPTED):
-            return {"text": found.decode()} if text else msgspec.json.decode(found, type=dict[str, Any])
+            yield answer
+            return
+        found = answer.read()
         if HTTPStatus.BAD_REQUEST <= answer.status < HTTPStatus.INTERNAL_SERVER_ERROR:
             detail = printable(msgspec.json.decode(found, type=_Problem).detail)
             raise Unauthorized(detail, answer.status) if answer.status == HTTPStatus.UNAUTHORIZED else Refused(detail, answer.status)

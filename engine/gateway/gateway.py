@@ -32,7 +32,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Final
@@ -179,6 +179,7 @@ class Gateway:
         "frame_requests",
         "heartbeat",
         "incarnation",
+        "kept_of_user",
         "metrics",
         "pending_calls",
         "publishers",
@@ -233,6 +234,7 @@ class Gateway:
         self.storage = StorageState()
         metrics.degraded["storage"] = lambda: self.storage.away or REASONS.get(self.storage.durability, "")
         self.category_book = PREDEFINED
+        self.kept_of_user: dict[str, Callable[[str], AsyncIterator[bytes]]] = {}  # by name: what a feature keeps, rows in JSON
         self.begin_event: Callable[[Principal, bytes, Callable[[int, dict[str, Any]], None]], None] = _no_event
         self.returned: Callable[[Connection], None] = _no_digest  # called for a client that wants a digest
         self.spans: EdgeSpans | None = None  # None: it makes none

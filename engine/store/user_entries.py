@@ -1,14 +1,16 @@
-"""Deletes an erased user's entries from the streams for other systems: the dead letters of the tenant, and `session:stream`;
-and from the streams of actions that fired and are not done.
+"""A user's entries in the streams for other systems, which are found for an export and deleted with the user: the dead letters of the
+tenant, `session:stream`, and the streams of actions that fired and are not done.
 
-Neither has an index by user. Both are bounded, so all entries are looked at, some hundred in one script run of a millisecond.
+None has an index by user. All are bounded, so all entries are looked at, some hundred in one script run of a millisecond.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 import redis.asyncio as redis
+from msgspec import Struct
 from redis.exceptions import RedisError
 
 from engine.core.model.routing import slot_of, split_key
@@ -16,10 +18,31 @@ from engine.errors import StorageUnavailable
 from engine.store.keys import action_stream_key, action_targets_key, dead_letter_key, online_key, session_stream_key
 from engine.store.lua import Script
 
-_DROP = Script("user_entries_drop")
+_SCRIPT = Script("user_entries")
 
 _ENTRIES: Final = 500
 """Looked at in one script run."""
+
+
+class UserEntry(Struct, frozen=True):
+    """An entry of a user. `stream`: dead_letters, sessions or actions; `entry`: its id; `target`: of an action."""
+
+    stream: str
+    entry: str
+    fields: Mapping[str, bytes]
+    target: str = ""
+
+
+async def find_user_entries(client: redis.Redis, key: str) -> AsyncIterator[UserEntry]:
+    """The entries of the user with this mailbox key, the oldest of each stream first. Raises StorageUnavailable."""
+    for name, stream, target, fields in await _streams(client, key):
+        start = "-"
+        while start:
+            _, following, found = await _SCRIPT.run(client, [stream], ["find", start, _ENTRIES, *fields])
+            for entry, flat in found:
+                pairs = zip(flat[::2], flat[1::2], strict=True)
+                yield UserEntry(name, entry.decode(), {field.decode(): value for field, value in pairs}, target)
+            start = following.decode()
 
 
 async def drop_user_entries(client: redis.Redis, key: str, *, own: redis.Redis | None = None) -> None:
@@ -30,21 +53,28 @@ async def drop_user_entries(client: redis.Redis, key: str, *, own: redis.Redis |
 
     Raises StorageUnavailable; some may be deleted.
     """
-    tenant, user = split_key(key)
-    try:
-        targets: Any = await client.smembers(action_targets_key())
-    except (RedisError, OSError) as error:
-        raise StorageUnavailable(f"targets of actions: {error}") from error
-    for stream, fields in (
-        (dead_letter_key(tenant), ["user", user]),
-        (session_stream_key(), ["tenant", tenant, "user", user]),
-        *((action_stream_key(target.decode()), ["tenant", tenant, "user", user]) for target in targets),
-    ):
+    for _, stream, _, fields in await _streams(client, key):
         start = "-"
         while start:
-            _, following = await _DROP.run(client, [stream], [start, _ENTRIES, *fields])
+            _, following, _ = await _SCRIPT.run(client, [stream], ["drop", start, _ENTRIES, *fields])
             start = following.decode()
     try:
         await (own or client).srem(online_key(slot_of(key)), key)
     except (RedisError, OSError) as error:
         raise StorageUnavailable(f"users online: {error}") from error
+
+
+async def _streams(client: redis.Redis, key: str) -> list[tuple[str, str, str, list[str]]]:
+    """The streams that may have entries of a user: name, key in Redis, target of actions, and the fields that entries of the user have."""
+    tenant, user = split_key(key)
+    try:
+        members: Any = await client.smembers(action_targets_key())
+    except (RedisError, OSError) as error:
+        raise StorageUnavailable(f"targets of actions: {error}") from error
+    mine = ["tenant", tenant, "user", user]
+    targets = sorted(member.decode() for member in members)
+    return [
+        ("dead_letters", dead_letter_key(tenant), "", ["user", user]),
+        ("sessions", session_stream_key(), "", mine),
+        *(("actions", action_stream_key(target), target, mine) for target in targets),
+    ]

@@ -10,6 +10,7 @@ import socket
 import struct
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import httpx
@@ -67,6 +68,7 @@ from engine.store.broadcast_stream import Appended
 from engine.store.quarantine import QuarantinedRecord
 from engine.store.revocation_log import RevocationsRead
 from engine.store.tenant_usage import FIGURES, Figure, TenantUsage
+from engine.store.user_entries import UserEntry, find_user_entries
 from engine.transports import http_server
 from tests.support.rules_storage import FakeRulesStore, FakeSampleStore
 from tests.support.waiting import until
@@ -450,6 +452,12 @@ class FakeBodies:
         return [self.stored[seq] for seq in numbers if seq in self.stored]
 
 
+async def no_entries(_key: str) -> AsyncIterator[UserEntry]:
+    """Of a user in the streams for other systems."""
+    for entry in ():
+        yield entry
+
+
 class FakeModel:
     """Groups texts by their first word, or answers what a test says; counts the questions."""
 
@@ -757,7 +765,7 @@ class EdgeWorld:
             EdgeFeature("dead_letters", lambda access: dead_letters.table(access, self.dead_letters)),
             EdgeFeature("event_groups", lambda access: event_groups.table(access, self.event_groups)),
             EdgeFeature("snooze", lambda access: snooze.table(access, snooze.Snoozes(config, self.gateway))),
-            EdgeFeature("user_data", lambda access: user_data.table(access, self.bodies)),
+            user_data.feature_of(ports, self.bodies, no_entries if storage is None else partial(find_user_entries, storage)),
             EdgeFeature("inspection", lambda access: inspection.table(access, self._inspection())),
         ]
         self.port = 0

@@ -5,9 +5,11 @@ The archivist answers; an edge has no database. While it does not answer, so do 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
+import msgspec
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,6 +19,7 @@ from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.config import Config
 from engine.core.model.constants import TS_MS_MAX
 from engine.core.model.names import is_id, is_user
+from engine.core.model.routing import split_key
 from engine.core.wire.records import Step
 from engine.features.history import description
 from engine.features.history.timeline import timeline
@@ -128,7 +131,22 @@ def _details(row: Mapping[str, Any]) -> dict[str, Any]:
 def on_edge(ports: EdgePorts) -> EdgeFeature:
     """The feature on an edge."""
     query = ports.find_actor("archivist", "the archivist of the history", "its database") if ports.config.history_url else None
+    if query is not None:
+        ports.gateway.kept_of_user["history"] = partial(_rows_of, query, ports.config.history_query_rows_max)
     return EdgeFeature("history", lambda access: table(access, query))
+
+
+async def _rows_of(query: QueryHistory, limit: int, key: str) -> AsyncIterator[bytes]:
+    """Every row of a user in JSON, the newest first, for an export. Raises Unavailable."""
+    tenant, user = split_key(key)
+    wanted: dict[str, Any] = {"tenant": tenant, "user": user}
+    while True:
+        rows = await query(wanted, limit, False)
+        for row in rows:
+            yield msgspec.json.encode(_members(row))
+        if len(rows) < limit:
+            return
+        wanted["before"] = rows[-1]["id"]
 
 
 def table(access: Access, query: QueryHistory | None) -> EndpointTable:

@@ -1,1 +1,1 @@
-"""What the engine has of one user: shown to an operator, and erased."""
+"""What the engine has of one user: shown to an operator, exported, and erased."""

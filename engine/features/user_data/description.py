@@ -1,4 +1,4 @@
-"""One user: its report and its erasure (`engine.features.user_data.endpoints`)."""
+"""One user: its report, its export and its erasure (`engine.features.user_data.endpoints`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from engine.config import Config
-from engine.http.description.json_schema import COUNT, SEQ, TIME_MS, Schema, answer_of, ref
+from engine.http.description.json_schema import COUNT, SEQ, TIME_MS, Schema, answer_of, object_of, ref
 from engine.http.description.operation import TENANT, Part, json_of, operation, user_in_path
 
 _TEXT: Final[Schema] = {"type": "string"}
@@ -51,6 +51,18 @@ def paths(config: Config) -> Part:
                 scope="admin",
             ),
         },
+        "/v1/users/{user}/export": {
+            "parameters": [user],
+            "get": operation(
+                "exportUser",
+                "operating",
+                "Everything that is kept of a user. It is written while it is read: an answer that is cut off is no valid JSON.",
+                {200: ("As of now, though no snapshot; empty for a user of whom nothing is known.", json_of("UserExport"))},
+                (400, 404, 429, 503),
+                scope="admin",
+                parameters=(TENANT,),
+            ),
+        },
     }
 
 
@@ -78,7 +90,26 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
             timers={"type": "array", "items": ref("Scheduled"), "maxItems": config.user_report_rows_max},
             active_at=TIME_MS,
         ),
+        "UserExport": object_of(
+            "The members of `UserReport` but `timers`, and everything that other places have of the user.",
+            required=("tenant", "user", "at", "profile", "topics", "scheduled", "messages", "inbox", "entries"),
+            tenant=_TEXT,
+            user=_TEXT,
+            at={**TIME_MS, "description": "When it was begun, ms since the epoch."},
+            profile=ref("Profile"),
+            topics={"type": "array", "items": _TEXT},
+            scheduled={"type": "array", "items": ref("Scheduled")},
+            scheduled_truncated={"const": True, "description": "There are more scheduled messages than one listing may have."},
+            messages=_kept("Messages that are not acknowledged, as they are delivered, with `expires`."),
+            inbox=_kept("Messages of the inbox with their marks, as `GET /v1/inbox` has them; archived ones last."),
+            entries=_kept("Dead letters, session events, and actions that are not done, as `stream` says."),
+            history=_kept("What has become of the user's messages; only with `history_url`."),
+        ),
     }
+
+
+def _kept(description: str) -> Schema:
+    return {"type": "array", "items": {"type": "object"}, "description": description}
 
 
 def rows(*, optional: tuple[str, ...] = (), **members: Schema) -> Schema:

@@ -1,36 +1,67 @@
-"""`/v1/users/{user}`: the report of a user, and the user's erasure."""
+"""`/v1/users/{user}`: the report of a user, the export of everything that is kept of it, and its erasure."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from functools import partial
+
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from engine.api.access import Access
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.core.model.names import is_user
 from engine.core.model.routing import mailbox_key
+from engine.errors import StorageUnavailable
 from engine.features.user_data import description
 from engine.features.user_data.erasure import erase_user
+from engine.features.user_data.user_export import FindEntries, UserExport
 from engine.features.user_data.user_reports import report
 from engine.http.endpoint_table import EndpointTable, json_answer, route
-from engine.http.problems import not_found
+from engine.http.problems import RETRY_AFTER_S, not_found, unavailable
 from engine.store.pending_bodies import BodyStore, PendingBodies
+from engine.store.user_entries import find_user_entries
 
 
 def on_edge(ports: EdgePorts) -> EdgeFeature:
     """The feature on an edge."""
-    return EdgeFeature("user_data", lambda access: table(access, PendingBodies(*ports.servers)))
+    return feature_of(ports, PendingBodies(*ports.servers), partial(find_user_entries, ports.redis))
 
 
-def table(access: Access, bodies: BodyStore) -> EndpointTable:
+def feature_of(ports: EdgePorts, bodies: BodyStore, find_entries: FindEntries) -> EdgeFeature:
+    """The feature, with this storage."""
+    user_export = UserExport(ports.config, ports.gateway, bodies, find_entries)
+    return EdgeFeature("user_data", lambda access: table(access, bodies, user_export))
+
+
+def table(access: Access, bodies: BodyStore, user_export: UserExport) -> EndpointTable:
     """The endpoints."""
 
     async def user_report(request: Request) -> Response:
         """`GET /v1/users/{user}?tenant=`: where a user is, what waits for it, and what was decided about it."""
+        return json_answer(await report(access.gateway.shard_client, bodies, key_of(request), access.config))
+
+    def key_of(request: Request) -> str:
+        """The mailbox key of a user whom the bearer may look at."""
         tenant, user = access.tenant_of(request), request.path_params["user"]
         if not is_user(user, access.config.id_chars_max):
             raise not_found("no user has this name")
-        return json_answer(await report(access.gateway.shard_client, bodies, mailbox_key(tenant, user), access.config))
+        return mailbox_key(tenant, user)
+
+    async def export(request: Request) -> Response:
+        """`GET /v1/users/{user}/export?tenant=`. The first piece is read before the answer begins, so it may still be an error."""
+        pieces = user_export.pieces(key_of(request))
+        try:
+            first = await anext(pieces)
+        except StorageUnavailable as error:
+            raise unavailable(str(error), RETRY_AFTER_S) from None
+
+        async def content() -> AsyncIterator[bytes]:
+            yield first
+            async for piece in pieces:
+                yield piece
+
+        return StreamingResponse(content(), 200, {"Cache-Control": "no-store"}, "application/json")
 
     async def erase(request: Request) -> Response:
         """`DELETE /v1/users/{user}`."""
@@ -42,4 +73,8 @@ def table(access: Access, bodies: BodyStore) -> EndpointTable:
         await erase_user(access.gateway.shard_client, key, access.config.publish_timeout_ms, access.gateway.clock)
         return Response(status_code=204)
 
-    return EndpointTable([route("/v1/users/{user:segment}", GET=user_report, DELETE=erase)], description)
+    routes = [
+        route("/v1/users/{user:segment}", GET=user_report, DELETE=erase),
+        route("/v1/users/{user:segment}/export", GET=export),
+    ]
+    return EndpointTable(routes, description)

@@ -1,0 +1,143 @@
+"""Puts together everything that the engine keeps of a user. Reads only, piece by piece: a large user costs an edge no memory.
+
+    shard       --report-------> presence, profile, topics, decisions, connections
+                --backlog------> messages that are not acknowledged; the bodies of most are in the offline stream
+                --inbox pages--> messages of the inbox, archived ones too, with their marks
+    scheduler   --list---------> scheduled messages
+    Redis       --find---------> dead letters, session events, actions that are not done: the streams that an erasure empties
+    archivist   --query--------> rows of the history, where there is one
+
+It is no snapshot: what happens meanwhile may be in it, or not. What is left out: ids of accepted messages and counters, which name nobody,
+and the sample of events for dry runs, which has its own end (`recorded_events_keep_s`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from engine.api.inboxes import answered, message_json
+from engine.api.scheduled import as_json, raise_unless_ok
+from engine.config import Config
+from engine.core.inbox.inbox import ALL, IN_ARCHIVE
+from engine.features.user_data.user_reports import report
+from engine.gateway.gateway import Gateway
+from engine.store.pending_bodies import BodyStore
+from engine.store.user_entries import UserEntry
+
+_PIECE_BYTES: Final = 64 << 10
+"""Of the answer, sent at once."""
+
+_BODIES: Final = 100
+"""Messages read from the offline stream at once: 6 MB when all are as large as allowed."""
+
+_NUMBERS: Final = frozenset(("at", "attempts", "code", "due", "seq"))
+"""Fields of entries that are numbers."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+FindEntries = Callable[[str], AsyncIterator[UserEntry]]
+"""(mailbox key) -> the user's entries. Raises StorageUnavailable."""
+
+
+class UserExport:
+    """Exports users, on one edge.
+
+    Args:
+        config: the engine's settings.
+        gateway: of the edge.
+        bodies: of pending messages.
+        find_entries: of a user in the streams for other systems (`engine.store.user_entries`).
+    """
+
+    def __init__(self, config: Config, gateway: Gateway, bodies: BodyStore, find_entries: FindEntries) -> None:
+        self._config = config
+        self._gateway = gateway
+        self._shard_client = gateway.shard_client
+        self._bodies = bodies
+        self._find_entries = find_entries
+
+    async def pieces(self, key: str) -> AsyncIterator[bytes]:
+        """One JSON object, in pieces of some 64 KB.
+
+        Raises:
+            Overloaded, Unavailable, StorageUnavailable, Problem: something does not answer. What was sent is no valid JSON then.
+        """
+        waiting = bytearray()
+        async for part in self._parts(key):
+            waiting += part
+            if len(waiting) >= _PIECE_BYTES:
+                yield bytes(waiting)
+                waiting.clear()
+        yield bytes(waiting)
+
+    async def _parts(self, key: str) -> AsyncIterator[bytes]:
+        state = await report(self._shard_client, self._bodies, key, self._config)
+        del state["messages"], state["timers"]  # of which it has some; all follow
+        listed = raise_unless_ok(await self._shard_client.list_timers(key))
+        state |= {"at": self._gateway.wall_ms(), "scheduled": [as_json(timer) for timer in listed.timers]}
+        if listed.detail:
+            state["scheduled_truncated"] = True
+        yield _encode(state)[:-1]
+        lists: Mapping[str, AsyncIterator[bytes]] = {
+            "messages": self._pending(key),
+            "inbox": self._inbox(key),
+            "entries": self._entries(key),
+            **{name: rows(key) for name, rows in self._gateway.kept_of_user.items()},
+        }
+        for name, rows in lists.items():
+            yield b',"%b":[' % name.encode()
+            comma = b""
+            async for row in rows:
+                yield comma + row
+                comma = b","
+            yield b"]"
+        yield b"}"
+
+    async def _pending(self, key: str) -> AsyncIterator[bytes]:
+        """Messages that are not acknowledged, the newest first of those in memory, then of those in the offline stream."""
+        config = self._config
+        backlog = await self._shard_client.read_backlog(key, config.offline_max, config.offline_bytes_max)
+        for row in backlog.rows:
+            yield _message(row.seq, row.expires_ms, row.body)
+        for first, last in backlog.cold:
+            for highest in range(last, first - 1, -_BODIES):
+                lowest = max(first, highest - _BODIES + 1)
+                for stored in await self._bodies.read(key, [(lowest, highest)], config.offline_bytes_max):
+                    yield _message(stored.seq, stored.expires_ms, stored.envelope.body)
+
+    async def _inbox(self, key: str) -> AsyncIterator[bytes]:
+        for view in (ALL, IN_ARCHIVE) if self._config.inbox_max else ():
+            before = 0
+            while True:
+                page = answered(await self._shard_client.read_inbox(key, before, self._config.inbox_page_max, view))
+                for row in page.rows:
+                    yield message_json(page.epoch, row)
+                before = page.before
+                if not before:
+                    break
+
+    async def _entries(self, key: str) -> AsyncIterator[bytes]:
+        async for found in self._find_entries(key):
+            yield _encode(_entry_json(found))
+
+
+def _message(seq: int, expires_ms: int, body: bytes) -> bytes:
+    return b'{"seq":%d,"expires":%d,%b}' % (seq, expires_ms, body)
+
+
+def _entry_json(found: UserEntry) -> dict[str, Any]:
+    """An entry of a stream; its body, a JSON object, as `notification`."""
+    members: dict[str, Any] = {"stream": found.stream, "entry": found.entry}
+    if found.target:
+        members["target"] = found.target
+    for name, value in found.fields.items():
+        if name == "body":
+            members["notification"] = Raw(value)
+        elif name != "tenant":
+            members[name] = int(value) if name in _NUMBERS and value.isdigit() else value.decode()
+    return members

@@ -1,0 +1,91 @@
+"""`GET /v1/users/{user}/export`: what is kept of a user is in it, and what an erasure deletes is in it no more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from engine.core.journal.journal_records import StoredMessage
+from engine.core.model.constants import NORMAL
+from engine.core.model.envelope import Envelope
+from engine.store.keys import action_stream_key, action_targets_key, dead_letter_key, session_stream_key
+from tests.support.edge_world import edge_world
+from tests.support.running_engine import RunningEngine
+
+
+async def test_an_export_has_what_every_place_keeps_of_the_user_and_nothing_of_others(redis_client: Redis) -> None:
+    target = "ray://jobs/Robot.run"
+    for user in ("u1", "u2"):
+        await redis_client.xadd(dead_letter_key("default"), {"user": user, "seq": 3, "reason": "no", "body": '{"id":"d1"}'})
+        await redis_client.xadd(session_stream_key(), {"event": "connect", "tenant": "default", "user": user, "at": 5})
+        await redis_client.xadd(action_stream_key(target), {"tenant": "default", "user": user, "due": 9, "body": "{}"})
+    await redis_client.sadd(action_targets_key(), target)
+    async with edge_world(storage=redis_client) as world, world.http(scopes="publish operator") as client:
+        await client.post("/v1/notifications", json={"user": "u1", "type": "post.liked", "id": "m1", "data": {"n": 1}})
+        await client.post("/v1/notifications", json={"user": "u1", "type": "reminder", "delay": 60})
+        await client.put("/v1/users/u1/profile", json={"locale": "de"})
+        world.shard.cold = [(4, 505)]
+        for seq in (4, 505):
+            body = b'"id":"m%d","type":"in.storage"' % seq
+            world.bodies.stored[seq] = StoredMessage("default:u1", seq, Envelope(f"m{seq}", b"", NORMAL, True, body), 9, 3)
+        answer = await client.get("/v1/users/u1/export")
+    exported = answer.json()
+    assert [(one["seq"], one["id"]) for one in exported["messages"]] == [(1, "m1"), (505, "m505"), (4, "m4")]
+    assert exported["messages"][0]["data"] == {"n": 1}
+    assert [one["notification"]["type"] for one in exported["scheduled"]] == ["reminder"]
+    assert (exported["user"], exported["profile"]["locale"]) == ("u1", "de")
+    letter, session, action = exported["entries"]
+    assert (letter["stream"], letter["seq"], letter["notification"]) == ("dead_letters", 3, {"id": "d1"})
+    assert (session["stream"], session["event"], session["at"]) == ("sessions", "connect", 5)
+    assert (action["stream"], action["target"], action["due"]) == ("actions", target, 9)
+
+
+async def test_an_export_answers_503_while_storage_is_away() -> None:
+    async with edge_world() as world, world.http(scopes="operator") as client:
+        world.shard.cold = [(4, 5)]
+        world.bodies.away = True
+        assert (await client.get("/v1/users/u1/export")).status_code == 503
+
+
+async def test_only_an_admin_of_the_tenant_or_an_operator_exports() -> None:
+    async with edge_world() as world:
+        for scopes, query, status in (("publish connect", "", 403), ("admin", "?tenant=other", 403)):
+            async with world.http(scopes=scopes) as client:
+                assert (await client.get(f"/v1/users/u1/export{query}")).status_code == status
+
+
+async def exported(engine: RunningEngine, user: str, file: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "engine", "export", user, "--output", str(file), "--url", engine.url]
+    command += ["--token", engine.token("app", "admin")]
+    process = await asyncio.create_subprocess_exec(*command)
+    assert await process.wait() == 0
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    return dict(json.loads(file.read_text()))
+
+
+@pytest.mark.engine
+async def test_an_export_has_what_an_erasure_deletes(engine: RunningEngine, tmp_path: Path) -> None:
+    user = "exported"
+    await engine.publish({"user": user, "type": "task.due", "id": "read"})
+    async with engine.connect(user) as socket:
+        assert (await engine.receive(socket, "messages"))["messages"][0]["id"] == "read"
+        await socket.send('{"type":"ack","seq":1}')
+    await engine.publish({"user": user, "type": "task.due", "id": "waits"}, {"user": user, "type": "task.due", "id": "later", "delay": 600})
+    before = await exported(engine, user, tmp_path / "before.json")
+    assert [one["id"] for one in before["messages"]] == ["waits"]
+    assert [one["id"] for one in before["inbox"]] == ["waits", "read"]
+    assert [one["notification"]["id"] for one in before["scheduled"]] == ["later"]
+    assert {one["stream"] for one in before["entries"]} == {"sessions"}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "engine", "erase", user, "--url", engine.url, "--token", engine.token("app", "admin")
+    )
+    assert await process.wait() == 0
+    after = await exported(engine, user, tmp_path / "after.json")
+    assert [after[name] for name in ("messages", "inbox", "scheduled", "entries", "topics")] == [[], [], [], [], []]
