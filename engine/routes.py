@@ -28,7 +28,6 @@ from engine.api import (
     operating,
     publish_endpoint,
     scheduled,
-    subscriptions,
 )
 from engine.api.access import Access
 from engine.api.edge_feature import EdgeFeature, EdgePorts
@@ -46,6 +45,7 @@ from engine.features.policy import endpoints as policy
 from engine.features.rules import endpoints as rules
 from engine.features.signals import endpoints as signals
 from engine.features.snooze import endpoints as snooze
+from engine.features.subscriptions import endpoints as subscriptions
 from engine.features.user_data import endpoints as user_data
 from engine.gateway.gateway import Gateway
 from engine.http import static_files
@@ -71,6 +71,7 @@ FEATURES: Final[Sequence[Callable[[EdgePorts], EdgeFeature]]] = (
     dead_letters.on_edge,
     event_groups.on_edge,
     snooze.on_edge,
+    subscriptions.on_edge,
     user_data.on_edge,
     inspection.on_edge,
 )
@@ -104,7 +105,6 @@ def app(services: EdgeServices) -> Starlette:
     tables = [
         _publishing(access, publisher),
         scheduled.table(access),
-        subscriptions.table(access),
         explanations.table(access, publisher),
         receiving.table(access, sockets),
         operating.table(access, services.controls),

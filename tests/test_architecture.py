@@ -57,6 +57,7 @@ PACKAGES = (
     "features.dead_letters",
     "features.event_groups",
     "features.snooze",
+    "features.subscriptions",
     "features.user_data",
     "features.inspection",
     "routes",

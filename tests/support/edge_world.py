@@ -57,6 +57,7 @@ from engine.features.signals.core import CounterBatch
 from engine.features.signals.endpoints import CounterSignals, SumStore
 from engine.features.signals.store import CounterSums
 from engine.features.snooze import endpoints as snooze
+from engine.features.subscriptions import endpoints as subscriptions
 from engine.features.user_data import endpoints as user_data
 from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
@@ -765,6 +766,7 @@ class EdgeWorld:
             EdgeFeature("dead_letters", lambda access: dead_letters.table(access, self.dead_letters)),
             EdgeFeature("event_groups", lambda access: event_groups.table(access, self.event_groups)),
             EdgeFeature("snooze", lambda access: snooze.table(access, snooze.Snoozes(config, self.gateway))),
+            subscriptions.on_edge(ports),
             user_data.feature_of(ports, self.bodies, no_entries if storage is None else partial(find_user_entries, storage)),
             EdgeFeature("inspection", lambda access: inspection.table(access, self._inspection())),
         ]

@@ -1,0 +1,88 @@
+"""`/v1/subscriptions`: read and change a user's subscriptions. `engine.api.subscriptions` has what tokens permit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine.api.access import Access
+from engine.api.edge_feature import EdgeFeature, EdgePorts
+from engine.auth.tokens import Principal
+from engine.auth.topic_permissions import check_topics, memberships, permits
+from engine.core.model.routing import mailbox_key, split_key
+from engine.core.wire.records import OK, OVERLOADED
+from engine.errors import Invalid, Overloaded, Unavailable
+from engine.features.subscriptions import description
+from engine.gateway.shard_client import ShardClient
+from engine.http.endpoint_table import EndpointTable, json_answer, route
+from engine.http.problems import bad_request, forbidden
+
+
+def on_edge(_ports: EdgePorts) -> EdgeFeature:
+    """The feature on an edge."""
+    return EdgeFeature("subscriptions", table)
+
+
+async def change(shard_client: ShardClient, key: str, add: Sequence[str] = (), remove: Sequence[str] = ()) -> list[str]:
+    """Change a user's subscriptions; with neither `add` nor `remove`, read them. Returns them, sorted.
+
+    Raises:
+        Overloaded: there would be too many.
+        Unavailable: the shard or its storage did not answer.
+    """
+    answer = await shard_client.subscribe(key, add, remove)
+    if answer.status == OK:
+        return answer.topics
+    if answer.status == OVERLOADED:
+        raise Overloaded("the user is subscribed to as many topics as are allowed")
+    raise Unavailable("durable storage did not answer")
+
+
+def table(access: Access) -> EndpointTable:
+    """The endpoints."""
+
+    async def list_subscriptions(request: Request) -> Response:
+        """`GET /v1/subscriptions?user=`."""
+        principal, key, _ = access.subscriber(request)
+        return json_answer(_subscriptions(await change(access.gateway.shard_client, key), principal, key))
+
+    async def subscribe(request: Request) -> Response:
+        """`PUT /v1/subscriptions/{topic}?user=`."""
+        principal, key, others = access.subscriber(request)
+        access.gateway.check_room(principal.tenant)
+        topic = named_topic(request)
+        if not others and not permits(principal, topic):
+            raise forbidden(f"the token does not allow the topic {topic}")
+        if access.gateway.tenant_quotas.is_full("topics", principal.tenant):
+            await access.gateway.tenant_quotas.check_topics(principal.tenant, [topic])
+        return json_answer(_subscriptions(await change(access.gateway.shard_client, key, add=[topic]), principal, key))
+
+    async def unsubscribe(request: Request) -> Response:
+        """`DELETE /v1/subscriptions/{topic}?user=`."""
+        principal, key, _ = access.subscriber(request)
+        topics = await change(access.gateway.shard_client, key, remove=[named_topic(request)])
+        return json_answer(_subscriptions(topics, principal, key))
+
+    def named_topic(request: Request) -> str:
+        topic: str = request.path_params["topic"]
+        try:
+            check_topics([topic], access.config.id_chars_max, 1)
+        except Invalid as error:
+            raise bad_request(f"the topic: {error.detail}") from None
+        return topic
+
+    routes = [
+        route("/v1/subscriptions", GET=list_subscriptions),
+        route("/v1/subscriptions/{topic:rest}", PUT=subscribe, DELETE=unsubscribe),
+    ]
+    return EndpointTable(routes, description)
+
+
+def _subscriptions(topics: Sequence[str], principal: Principal, key: str) -> dict[str, Any]:
+    """A user's topics, and those that the bearer is a member of by its token."""
+    own = key == mailbox_key(principal.tenant, principal.user)
+    by_token = {"by_token": memberships(principal)} if own and principal.topics is not None else {}
+    return {"user": split_key(key)[1], "topics": topics, **by_token}
