@@ -766,7 +766,7 @@ class EdgeWorld:
             EdgeFeature("dead_letters", lambda access: dead_letters.table(access, self.dead_letters)),
             EdgeFeature("event_groups", lambda access: event_groups.table(access, self.event_groups)),
             EdgeFeature("snooze", lambda access: snooze.table(access, snooze.Snoozes(config, self.gateway))),
-            subscriptions.on_edge(ports),
+            EdgeFeature("subscriptions", lambda access: subscriptions.table(access, self.figures)),
             user_data.feature_of(ports, self.bodies, no_entries if storage is None else partial(find_user_entries, storage)),
             EdgeFeature("inspection", lambda access: inspection.table(access, self._inspection())),
         ]
@@ -786,7 +786,7 @@ class EdgeWorld:
         return self.gateway.connections_of[tenant]
 
     def _inspection(self) -> inspection.Inspection:
-        return inspection.Inspection(self.config, *(self.figures,) * 4, self.figures.slow_clients)
+        return inspection.Inspection(self.config, *(self.figures,) * 3, self.figures.slow_clients)
 
     # -- the gateway's links -----------------------------------------------------------------------------------------------
     async def drain_edge(self, index: int) -> tuple[str, int]:

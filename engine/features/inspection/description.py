@@ -7,11 +7,11 @@ from typing import Final
 
 import msgspec
 
-from engine.config import Config, redis_urls
+from engine.config import Config
 from engine.core.controller.load_points import LoadPoint
-from engine.features.user_data.description import CONNECTION, OLDEST, rows
-from engine.http.description.json_schema import COUNT, TIME_MS, Schema, answer_of
-from engine.http.description.operation import TENANT, Part, json_of, operation, parameter
+from engine.features.user_data.description import CONNECTION, OLDEST
+from engine.http.description.json_schema import COUNT, TIME_MS, Schema, answer_of, rows
+from engine.http.description.operation import Part, json_of, operation
 
 _TEXT: Final[Schema] = {"type": "string"}
 
@@ -22,27 +22,9 @@ def paths(config: Config) -> Part:
     def listing(name: str, summary: str, schema: str) -> Part:
         return {"get": operation(name, "operating", summary, {200: ("As of now.", json_of(schema))}, (429, 503), scope="operator")}
 
-    server = "|".join(str(number) for number in range(len(redis_urls(config.redis_url))))
-    after = parameter(
-        "after",
-        "query",
-        "The `after` of the page before.",
-        {"type": "string", "pattern": f"^({server})-([0-9]{{1,19}}|1[0-7][0-9]{{18}})$"},
-    )
     return {
         "/v1/load": listing("load", "The load of the last hour, a point every few seconds, the oldest first.", "LoadHistory"),
         "/v1/tenants": listing("listTenants", "What the largest tenants have in storage, and the quotas.", "TenantList"),
-        "/v1/topics": {
-            "get": operation(
-                "listTopics",
-                "operating",
-                "The topics of a tenant with their numbers of subscribers. A page may have none, and be followed by others.",
-                {200: ("Some of them.", json_of("TopicPage"))},
-                (400, 429, 503),
-                scope="admin",
-                parameters=(TENANT, after),
-            )
-        },
         "/v1/quarantine": listing("quarantine", "Stored records that could not be read, the newest first.", "QuarantineList"),
         "/v1/slow-clients": listing("slowClients", "Connections whose clients do not acknowledge, the worst first.", "SlowClientList"),
     }
@@ -60,14 +42,6 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
             "What the largest tenants have in storage, and the quotas in force.",
             tenants=rows(tenant=_TEXT, users=COUNT, stored_bytes=COUNT, topics=COUNT, signal_names=COUNT),
             quotas={"type": "object", "additionalProperties": {"type": "integer"}},
-        ),
-        "TopicPage": answer_of(
-            "Topics of a tenant. `after` begins the next page, and is absent at the end.",
-            optional=("after",),
-            tenant=_TEXT,
-            total=COUNT,
-            topics=rows(topic=_TEXT, subscribers=COUNT),
-            after=_TEXT,
         ),
         "QuarantineList": answer_of(
             "Stored records that could not be read.",

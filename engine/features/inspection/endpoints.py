@@ -1,4 +1,4 @@
-"""What an operator looks at beside the status: the load of the last hour, tenants, topics, quarantined records, slow clients.
+"""What an operator looks at beside the status: the load of the last hour, tenants, quarantined records, slow clients.
 
 Read-only, and bounded: each answer has at most `operator_rows_max` rows. Edges ask storage, and for the slow clients the controller, which
 asks the shards.
@@ -11,7 +11,6 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 from msgspec import Raw
-from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -21,13 +20,12 @@ from engine.auth import tokens
 from engine.config import Config
 from engine.core.model.routing import split_key
 from engine.core.shard.user_overview import SlowConnection
-from engine.errors import Invalid, StorageUnavailable
+from engine.errors import StorageUnavailable
 from engine.features.inspection import description
-from engine.features.inspection.topic_subscribers import TopicSubscribers
 from engine.features.user_data.user_reports import connection_json
 from engine.gateway.tenant_quotas import quotas_of
 from engine.http.endpoint_table import EndpointTable, json_answer, route
-from engine.http.problems import RETRY_AFTER_S, bad_request, unavailable
+from engine.http.problems import RETRY_AFTER_S, unavailable
 from engine.store.load_history import LoadHistory
 from engine.store.quarantine import Quarantine, QuarantinedRecord
 from engine.store.tenant_usage import Figure, TenantUsage
@@ -47,12 +45,6 @@ class TenantStore(Protocol):
     async def largest(self, count: int) -> dict[str, dict[Figure, int]]: ...
 
 
-class TopicStore(Protocol):
-    """The topics of tenants, see `engine.features.inspection.topic_subscribers`."""
-
-    async def page(self, tenant: str, after: str, count: int) -> tuple[dict[str, int], str, int]: ...
-
-
 class QuarantineStore(Protocol):
     """The quarantined records, see `engine.store.quarantine`."""
 
@@ -67,14 +59,12 @@ class Inspection:
         config: Config,
         points: PointStore,
         tenants: TenantStore,
-        topics: TopicStore,
         quarantine: QuarantineStore,
         slow_clients: SlowClients,
     ) -> None:
         self._config = config
         self._points = points
         self._tenants = tenants
-        self._topics = topics
         self._quarantine = quarantine
         self._slow_clients = slow_clients
 
@@ -88,17 +78,6 @@ class Inspection:
         found = await _answered(self._tenants.largest(self._config.operator_rows_max))
         rows = [{"tenant": tenant, **figures} for tenant, figures in found.items()]
         return {"tenants": rows, "quotas": quotas_of(self._config)}
-
-    async def topics(self, tenant: str, query: QueryParams) -> dict[str, Any]:
-        """`GET /v1/topics?after=`: topics with their numbers of subscribers, most first within the page. Raises Problem: 400 too."""
-        if "after" in query and not query["after"]:
-            raise bad_request("`after`: what the page before answered as `after`")
-        try:
-            counts, after, total = await _answered(self._topics.page(tenant, query.get("after", ""), self._config.operator_rows_max))
-        except Invalid as error:
-            raise bad_request(f"`{error.path}`: {error.detail}") from None
-        rows = [{"topic": topic, "subscribers": users} for topic, users in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
-        return {"tenant": tenant, "total": total, "topics": rows, **({"after": after} if after else {})}
 
     async def quarantine(self) -> dict[str, Any]:
         """`GET /v1/quarantine`: stored records that could not be read, the newest first."""
@@ -126,8 +105,8 @@ async def _answered(answer: Awaitable[_T]) -> _T:
 def on_edge(ports: EdgePorts) -> EdgeFeature:
     """The feature on an edge."""
     points = LoadHistory(ports.redis, ports.config.load_points_max)
-    usage, topics, quarantine = TenantUsage(*ports.servers), TopicSubscribers(*ports.servers), Quarantine(*ports.servers)
-    inspection = Inspection(ports.config, points, usage, topics, quarantine, ports.slow_clients)
+    usage, quarantine = TenantUsage(*ports.servers), Quarantine(*ports.servers)
+    inspection = Inspection(ports.config, points, usage, quarantine, ports.slow_clients)
     return EdgeFeature("inspection", lambda access: table(access, inspection))
 
 
@@ -144,10 +123,6 @@ def table(access: Access, inspection: Inspection) -> EndpointTable:
         access.authenticate(request, tokens.OPERATOR)
         return json_answer(await inspection.tenants())
 
-    async def topics(request: Request) -> Response:
-        """`GET /v1/topics?tenant=&after=`."""
-        return json_answer(await inspection.topics(access.tenant_of(request), request.query_params))
-
     async def quarantine(request: Request) -> Response:
         """`GET /v1/quarantine`."""
         access.authenticate(request, tokens.OPERATOR)
@@ -161,7 +136,6 @@ def table(access: Access, inspection: Inspection) -> EndpointTable:
     routes = [
         route("/v1/load", GET=load),
         route("/v1/tenants", GET=tenants),
-        route("/v1/topics", GET=topics),
         route("/v1/quarantine", GET=quarantine),
         route("/v1/slow-clients", GET=slow_clients),
     ]

@@ -1,12 +1,12 @@
-"""The topics that users are subscribed to."""
+"""The topics of users, and of a tenant."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.config import Config
-from engine.http.description.json_schema import Schema, object_of, topic_name
-from engine.http.description.operation import Part, json_of, operation, parameter, whose
+from engine.config import Config, redis_urls
+from engine.http.description.json_schema import COUNT, Schema, answer_of, object_of, rows, topic_name
+from engine.http.description.operation import TENANT, Part, json_of, operation, parameter, whose
 
 
 def paths(config: Config) -> Part:
@@ -14,6 +14,13 @@ def paths(config: Config) -> Part:
     topic = parameter("topic", "path", "The topic; it may contain slashes.", topic_name(config), required=True)
     answer = {200: ("The topics that the user is subscribed to now.", json_of("Subscriptions"))}
     problems = (400, 429, 503)
+    server = "|".join(str(number) for number in range(len(redis_urls(config.redis_url))))
+    after = parameter(
+        "after",
+        "query",
+        "The `after` of the page before.",
+        {"type": "string", "pattern": f"^({server})-([0-9]{{1,19}}|1[0-7][0-9]{{18}})$"},
+    )
     return {
         "/v1/subscriptions": {
             "get": operation(
@@ -41,6 +48,17 @@ def paths(config: Config) -> Part:
                 "unsubscribe", "receiving", "End a subscription.", answer, problems, scope="connect", parameters=(whose(config),)
             ),
         },
+        "/v1/topics": {
+            "get": operation(
+                "listTopics",
+                "operating",
+                "The topics of a tenant with their numbers of subscribers. A page may have none, and be followed by others.",
+                {200: ("Some of them.", json_of("TopicPage"))},
+                (400, 429, 503),
+                scope="admin",
+                parameters=(TENANT, after),
+            )
+        },
     }
 
 
@@ -57,5 +75,13 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
                 "items": topic_name(config),
                 "description": "Topics that the bearer's token names: its connections are members of them without a subscription.",
             },
+        ),
+        "TopicPage": answer_of(
+            "Topics of a tenant. `after` begins the next page, and is absent at the end.",
+            optional=("after",),
+            tenant={"type": "string"},
+            total=COUNT,
+            topics=rows(topic={"type": "string"}, subscribers=COUNT),
+            after={"type": "string"},
         ),
     }

@@ -1,10 +1,14 @@
-"""`/v1/subscriptions`: read and change a user's subscriptions. `engine.api.subscriptions` has what tokens permit."""
+"""`/v1/subscriptions`: read and change a user's subscriptions. `/v1/topics`: the topics of a tenant.
+
+Frames of clients change them too: `engine.api.subscriptions`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,16 +18,37 @@ from engine.auth.tokens import Principal
 from engine.auth.topic_permissions import check_topics, memberships, permits
 from engine.core.model.routing import mailbox_key, split_key
 from engine.core.wire.records import OK, OVERLOADED
-from engine.errors import Invalid, Overloaded, Unavailable
+from engine.errors import Invalid, Overloaded, StorageUnavailable, Unavailable
 from engine.features.subscriptions import description
+from engine.features.subscriptions.topic_subscribers import TopicSubscribers
 from engine.gateway.shard_client import ShardClient
 from engine.http.endpoint_table import EndpointTable, json_answer, route
-from engine.http.problems import bad_request, forbidden
+from engine.http.problems import RETRY_AFTER_S, bad_request, forbidden, unavailable
 
 
-def on_edge(_ports: EdgePorts) -> EdgeFeature:
+class TopicStore(Protocol):
+    """The topics of tenants, see `engine.features.subscriptions.topic_subscribers`."""
+
+    async def page(self, tenant: str, after: str, count: int) -> tuple[dict[str, int], str, int]: ...
+
+
+def on_edge(ports: EdgePorts) -> EdgeFeature:
     """The feature on an edge."""
-    return EdgeFeature("subscriptions", table)
+    return EdgeFeature("subscriptions", lambda access: table(access, TopicSubscribers(*ports.servers)))
+
+
+async def topic_page(store: TopicStore, tenant: str, query: QueryParams, rows_max: int) -> dict[str, Any]:
+    """Topics with their numbers of subscribers, most first within the page. Raises Problem: 400, or 503."""
+    if "after" in query and not query["after"]:
+        raise bad_request("`after`: what the page before answered as `after`")
+    try:
+        counts, after, total = await store.page(tenant, query.get("after", ""), rows_max)
+    except Invalid as error:
+        raise bad_request(f"`{error.path}`: {error.detail}") from None
+    except StorageUnavailable as error:
+        raise unavailable(str(error), RETRY_AFTER_S) from None
+    rows = [{"topic": topic, "subscribers": users} for topic, users in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+    return {"tenant": tenant, "total": total, "topics": rows, **({"after": after} if after else {})}
 
 
 async def change(shard_client: ShardClient, key: str, add: Sequence[str] = (), remove: Sequence[str] = ()) -> list[str]:
@@ -41,7 +66,7 @@ async def change(shard_client: ShardClient, key: str, add: Sequence[str] = (), r
     raise Unavailable("durable storage did not answer")
 
 
-def table(access: Access) -> EndpointTable:
+def table(access: Access, topics_of_tenants: TopicStore) -> EndpointTable:
     """The endpoints."""
 
     async def list_subscriptions(request: Request) -> Response:
@@ -66,6 +91,11 @@ def table(access: Access) -> EndpointTable:
         topics = await change(access.gateway.shard_client, key, remove=[named_topic(request)])
         return json_answer(_subscriptions(topics, principal, key))
 
+    async def topics(request: Request) -> Response:
+        """`GET /v1/topics?tenant=&after=`."""
+        tenant, rows_max = access.tenant_of(request), access.config.operator_rows_max
+        return json_answer(await topic_page(topics_of_tenants, tenant, request.query_params, rows_max))
+
     def named_topic(request: Request) -> str:
         topic: str = request.path_params["topic"]
         try:
@@ -75,6 +105,7 @@ def table(access: Access) -> EndpointTable:
         return topic
 
     routes = [
+        route("/v1/topics", GET=topics),
         route("/v1/subscriptions", GET=list_subscriptions),
         route("/v1/subscriptions/{topic:rest}", PUT=subscribe, DELETE=unsubscribe),
     ]

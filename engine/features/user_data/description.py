@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from engine.config import Config
-from engine.http.description.json_schema import COUNT, SEQ, TIME_MS, Schema, answer_of, object_of, ref
+from engine.http.description.json_schema import COUNT, SEQ, TIME_MS, Schema, answer_of, object_of, ref, rows
 from engine.http.description.operation import TENANT, Part, json_of, operation, user_in_path
 
 _TEXT: Final[Schema] = {"type": "string"}
@@ -110,8 +110,3 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
 
 def _kept(description: str) -> Schema:
     return {"type": "array", "items": {"type": "object"}, "description": description}
-
-
-def rows(*, optional: tuple[str, ...] = (), **members: Schema) -> Schema:
-    """An array of objects with these members."""
-    return {"type": "array", "items": answer_of("A row.", optional=optional, **members)}

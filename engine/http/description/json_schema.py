@@ -81,3 +81,8 @@ def items_of(config: Config, schema: Schema) -> Schema:
 def event_type(config: Config) -> Schema:
     """The type of an event or a message."""
     return user_name(config, "Words joined by dots, `post.liked`.") | {"pattern": f"^{EVENT_TYPE}$"}
+
+
+def rows(*, optional: tuple[str, ...] = (), **members: Schema) -> Schema:
+    """An array of objects with these members."""
+    return {"type": "array", "items": answer_of("A row.", optional=optional, **members)}

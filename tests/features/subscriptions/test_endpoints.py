@@ -64,3 +64,24 @@ async def test_a_limit_is_429_and_storage_that_is_away_503(world: EdgeWorld) -> 
     await call(world, "PUT", "/x", status=429)
     world.shard.subscribe_status = wire.UNAVAILABLE
     await call(world, "PUT", "/x", status=503)
+
+
+async def test_an_admin_lists_the_topics_of_its_tenant_and_an_operator_those_of_any(world: EdgeWorld) -> None:
+    asked = {("admin", ""): 200, ("admin", "?tenant=other"): 403, ("operator", "?tenant=other"): 200, ("publish", ""): 403}
+    for (scopes, query), status in asked.items():
+        async with world.http(scopes=scopes) as client:
+            assert (await client.get(f"/v1/topics{query}")).status_code == status, (scopes, query)
+
+
+async def test_topics_are_listed_a_page_at_a_time() -> None:
+    async with edge_world(operator_rows_max=2) as world, world.http(scopes="operator") as client:
+        world.figures.topics = {"t": {"one": 1, "two": 2, "zoo": 3}}
+        rows = [{"topic": "two", "subscribers": 2}, {"topic": "one", "subscribers": 1}]
+        page = {"tenant": "t", "total": 3}
+        assert (await client.get("/v1/topics?tenant=t")).json() == {**page, "topics": rows, "after": "0-2"}
+        assert (await client.get("/v1/topics?tenant=t&after=0-2")).json() == {**page, "topics": [{"topic": "zoo", "subscribers": 3}]}
+        for after in ("nowhere", ""):
+            assert (await client.get(f"/v1/topics?after={after}")).status_code == 400
+        world.figures.away = True
+        answer = await client.get("/v1/topics")
+        assert (answer.status_code, "retry-after" in answer.headers) == (503, True)

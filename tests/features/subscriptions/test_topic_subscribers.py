@@ -6,7 +6,7 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.errors import Invalid, StorageUnavailable
-from engine.features.inspection.topic_subscribers import TopicSubscribers
+from engine.features.subscriptions.topic_subscribers import TopicSubscribers
 from engine.store.keys import subscribers_prefix
 from tests.support.redis_server import RedisServer
 
