@@ -310,6 +310,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     )
     dead_letters_max: Positive = 100_000  # per tenant, approximately
     dead_letters_bytes_max: Positive = 64 << 20  # per tenant: an operator looks at the latest
+    audit_entries_max: Positive = 100_000  # acts of operators, 30 MB in Redis; a hundred a day for three years
+    audit_page_max: Positive = 500  # listed in one answer
     dead_letters_page_max: Positive = 100  # listed in one answer, redriven or dropped by one request: at most 7 MB of them in memory
     dead_letters_looked_max: Positive = 2000  # in storage for one page of a single user's: some 100 ms of an edge when all are large
     event_groups_max: Positive = 16  # of consumers, per tenant: each has every event of the stream read for it, also other tenants'

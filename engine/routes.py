@@ -36,6 +36,7 @@ from engine.api.publish_endpoint import PublishEndpoint, PublishHead
 from engine.auth.tokens import Authenticator
 from engine.config import Config
 from engine.features.actions import edge_part as actions
+from engine.features.audit import endpoints as audit
 from engine.features.dead_letters import endpoints as dead_letters
 from engine.features.digest import endpoints as digest
 from engine.features.event_groups import endpoints as event_groups
@@ -62,6 +63,7 @@ from engine.transports.unread_refusals import UnreadRefusals
 from engine.transports.websocket_handshake import PATH, Sockets
 
 FEATURES: Final[Sequence[Callable[[EdgePorts], EdgeFeature]]] = (
+    audit.on_edge,
     policy.on_edge,
     rules.on_edge,
     actions.on_edge,

@@ -48,6 +48,7 @@ PACKAGES = (
     "gateway",
     "api",
     "transports",
+    "features.audit",
     "features.policy",
     "features.rules",
     "features.actions",

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
+from starlette.responses import Response
 
 from engine.auth import tokens
 from engine.auth.tokens import Authenticator, Principal
@@ -15,6 +16,7 @@ from engine.config import Config
 from engine.core.model.names import is_tenant, is_user
 from engine.core.model.routing import mailbox_key
 from engine.gateway.gateway import Gateway
+from engine.http.endpoint_table import Endpoint
 from engine.http.problems import Problem, bad_request, forbidden, not_found
 from engine.http.request_body import read_body
 
@@ -48,6 +50,26 @@ class Access:
             tokens.require(principal, scope)
         self.gateway.tenant_quotas.check_request(principal)
         return principal
+
+    def audited(self, act: str, endpoint: Endpoint) -> Endpoint:
+        """The endpoint, which tells what it did when it succeeds: this word, its path, and what it puts into `request.state.details`."""
+
+        async def told(request: Request) -> Response:
+            try:
+                response = await endpoint(request)
+            except Problem as problem:
+                if "results" in problem.members:  # a part of it took effect
+                    await tell(request, {"status": problem.status})
+                raise
+            await tell(request, {})
+            return response
+
+        async def tell(request: Request, details: Mapping[str, Any]) -> None:
+            if (record := self.gateway.record_act) is not None:
+                who = self._authenticator.authenticate(request.headers, request.scope["query_string"], now_s=self.gateway.wall_ms() / 1000)
+                await record(who, act, request.scope["raw_path"].decode("latin-1"), {**getattr(request.state, "details", {}), **details})
+
+        return told
 
     def is_known(self, request: Request) -> bool:
         """Whether the request has a good token."""

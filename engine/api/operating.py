@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
@@ -75,7 +76,11 @@ def table(access: Access, controls: EngineControls) -> EndpointTable:
     async def revoke(request: Request) -> Response:
         """`POST /v1/tokens/revoke`."""
         principal = access.authenticate(request, "admin")
-        return json_answer(await controls.revocations.revoke(await access.body(request), principal))
+        body = await access.body(request)
+        revoked = await controls.revocations.revoke(body, principal)
+        named = msgspec.json.decode(body)  # a token itself is a secret
+        request.state.details = {**revoked, **{name: named[name] for name in ("user", "jti") if name in named}}
+        return json_answer(revoked)
 
     async def drain(request: Request) -> Response:
         """`POST /v1/edges/{edge}/drain`."""
@@ -96,6 +101,7 @@ def table(access: Access, controls: EngineControls) -> EndpointTable:
         found = await controls.scale(numbers, principal.user, force)
         if "refused" in found:
             raise conflict(found["refused"], type="about:blank", fits=found["fits"])
+        request.state.details = {**numbers, "force": force}
         return json_answer(found, 202)
 
     async def rebalance(request: Request) -> Response:
@@ -110,10 +116,10 @@ def table(access: Access, controls: EngineControls) -> EndpointTable:
 
     routes = [
         route("/v1/status", GET=status),
-        route("/v1/tokens/revoke", POST=revoke),
-        route("/v1/edges/{edge}/drain", POST=drain),
-        route("/v1/scale", POST=scale),
-        route("/v1/rebalance", POST=rebalance),
-        route("/v1/upgrade", POST=upgrade),
+        route("/v1/tokens/revoke", POST=access.audited("revoke_tokens", revoke)),
+        route("/v1/edges/{edge}/drain", POST=access.audited("drain_edge", drain)),
+        route("/v1/scale", POST=access.audited("scale", scale)),
+        route("/v1/rebalance", POST=access.audited("rebalance", rebalance)),
+        route("/v1/upgrade", POST=access.audited("upgrade", upgrade)),
     ]
     return EndpointTable(routes, operate_paths)

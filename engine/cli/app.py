@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from engine import __version__
-from engine.cli import client_commands, history_command, operator_commands, setup_commands, snapshot_commands
+from engine.cli import audit_command, client_commands, history_command, operator_commands, setup_commands, snapshot_commands
 from engine.errors import EngineError
 
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -61,6 +61,7 @@ setup_commands.register(app)
 snapshot_commands.register(app)
 client_commands.register(app)
 app.command()(history_command.history)
+app.command()(audit_command.audit)
 
 
 def main() -> None:

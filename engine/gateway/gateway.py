@@ -32,7 +32,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Final
@@ -134,6 +134,10 @@ def _no_digest(_connection: Connection) -> None:
     """Of a gateway whose edge makes no digests."""
 
 
+RecordAct = Callable[[Principal, str, str, Mapping[str, Any]], Awaitable[None]]
+"""(who, a word for the act, the path that was requested, details): records an act that took effect."""
+
+
 def _no_event(_owner: Principal, _event: bytes, on_result: Callable[[int, dict[str, Any]], None]) -> None:
     """Of a gateway whose edge takes no events."""
     on_result(503, {"problem": unavailable("this edge takes no events", RETRY_AFTER_S).body()})
@@ -183,6 +187,7 @@ class Gateway:
         "metrics",
         "pending_calls",
         "publishers",
+        "record_act",
         "request_queue",
         "returned",
         "revoked",
@@ -234,6 +239,7 @@ class Gateway:
         self.storage = StorageState()
         metrics.degraded["storage"] = lambda: self.storage.away or REASONS.get(self.storage.durability, "")
         self.category_book = PREDEFINED
+        self.record_act: RecordAct | None = None  # None: nobody records what operators do
         self.kept_of_user: dict[str, Callable[[str], AsyncIterator[bytes]]] = {}  # by name: what a feature keeps, rows in JSON
         self.begin_event: Callable[[Principal, bytes, Callable[[int, dict[str, Any]], None]], None] = _no_event
         self.returned: Callable[[Connection], None] = _no_digest  # called for a client that wants a digest

@@ -302,6 +302,12 @@ def revocation_useless_key() -> str:
     return "{revoked}useless"
 
 
+# -- of operators ------------------------------------------------------------------------------------------------------
+def audit_key() -> str:
+    """Stream: acts of operators and admins, of all tenants."""
+    return "{audit}acts"
+
+
 # -- of rules ----------------------------------------------------------------------------------------------------------
 def rules_state_key() -> str:
     """Hash: `state`, which versions of the rules there are and which are in force; `stamp`, another one after each change."""

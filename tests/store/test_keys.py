@@ -107,6 +107,7 @@ def all_keys() -> list[str]:
         keys.rules_state_key(),
         keys.rules_texts_key(),
         keys.recorded_events_key(),
+        keys.audit_key(),
     ]
     by_number = (
         *(keys.slot_epoch_key, keys.slot_mark_key, keys.page_key, keys.windows_key, keys.online_key, keys.looks_key, keys.floor_key),
@@ -144,7 +145,7 @@ def test_no_two_kinds_of_keys_are_the_same() -> None:
 
 def test_every_public_function_of_the_module_is_among_them() -> None:
     named = {name for name in vars(keys) if name.endswith(("_key", "_prefix"))}
-    assert len(named) == 67, "a new one: add it to `all_keys` and count again"
+    assert len(named) == 68, "a new one: add it to `all_keys` and count again"
 
 
 def test_what_one_script_touches_together_shares_a_hash_tag() -> None:

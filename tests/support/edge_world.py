@@ -40,6 +40,8 @@ from engine.core.policy.user_state import UserState
 from engine.core.shard.user_overview import SlowConnection
 from engine.core.wire import records as wire
 from engine.errors import Invalid, Overloaded, StorageUnavailable, Unavailable
+from engine.features.audit import endpoints as audit
+from engine.features.audit.audit_log import Act, AuditLog
 from engine.features.dead_letters import endpoints as dead_letters
 from engine.features.dead_letters.endpoints import LetterStore
 from engine.features.dead_letters.store import DeadLetterStream, LetterPage, StoredLetter
@@ -459,6 +461,24 @@ async def no_entries(_key: str) -> AsyncIterator[UserEntry]:
         yield entry
 
 
+class FakeActs:
+    """The log of acts, the newest first; `away`: storage does not answer."""
+
+    def __init__(self) -> None:
+        self.acts: list[Act] = []
+        self.away = False
+
+    async def append(self, act: Act) -> None:
+        if self.away:
+            raise StorageUnavailable("no answer")
+        self.acts.insert(0, msgspec.structs.replace(act, entry=f"{len(self.acts) + 1}-0"))
+
+    async def page(self, before: str, count: int) -> list[Act]:
+        if self.away:
+            raise StorageUnavailable("no answer")
+        return [act for act in self.acts if not before or act.at_ms < int(before.partition("-")[0])][:count]
+
+
 class FakeModel:
     """Groups texts by their first word, or answers what a test says; counts the questions."""
 
@@ -756,8 +776,10 @@ class EdgeWorld:
         self.link_key_away = False
         remembered_key = RememberedKey(self.link_key, self.gateway.clock)
         self.figures = figures = FakeFigures()
+        self.acts = FakeActs()
         ports = EdgePorts(config, self.gateway, Redis(), (), no_actor, "edge-0", None, self.current_status, figures.slow_clients)
         self.features = [
+            audit.feature_of(self.gateway, self.acts if storage is None else AuditLog(storage, config)),
             policy.feature_of(remembered_key),
             rules.feature_of(ports, self.rules, self.arrivals, remembered_key),
             EdgeFeature("signals", lambda access: signals.table(access, self.signals), self.signals.run, self.signals.drain),

@@ -251,6 +251,14 @@ def summary(letter: StoredLetter) -> dict[str, Any]:
     }
 
 
+def _details(tenant: str, body: bytes) -> dict[str, Any]:
+    """Which letters an act is about, as far as the body can be read."""
+    try:
+        return {"tenant": tenant, "letters": _CHOSEN.decode(body).letters}
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+
+
 def _position(letter: str) -> tuple[int, int]:
     at_ms, _, number = letter.partition("-")
     return int(at_ms), int(number)
@@ -290,16 +298,20 @@ def table(access: Access, store: LetterStore) -> EndpointTable:
     async def redrive(request: Request) -> Response:
         tenant = access.tenant_of(request)
         access.gateway.check_room(tenant)
-        return json_answer(await letters.redrive(tenant, await access.body(request)))
+        body = await access.body(request)
+        request.state.details = _details(tenant, body)
+        return json_answer(await letters.redrive(tenant, body))
 
     async def drop(request: Request) -> Response:
         tenant = access.tenant_of(request)
-        return json_answer(await letters.drop(tenant, await access.body(request)))
+        body = await access.body(request)
+        request.state.details = _details(tenant, body)
+        return json_answer(await letters.drop(tenant, body))
 
     routes = [
         route("/v1/dead-letters", GET=page),
-        route("/v1/dead-letters/redrive", POST=redrive),
-        route("/v1/dead-letters/drop", POST=drop),
+        route("/v1/dead-letters/redrive", POST=access.audited("redrive_dead_letters", redrive)),
+        route("/v1/dead-letters/drop", POST=access.audited("drop_dead_letters", drop)),
         route("/v1/dead-letters/{letter:letter}", GET=look),
     ]
     return EndpointTable(routes, description)

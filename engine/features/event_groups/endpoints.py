@@ -280,7 +280,7 @@ def table(access: Access, store: GroupStore) -> EndpointTable:
 
     routes = [
         route("/v1/event-groups", GET=overview),
-        route("/v1/event-groups/{group}", DELETE=drop),
+        route("/v1/event-groups/{group}", DELETE=access.audited("drop_event_group", drop)),
         without_head(route("/v1/event-groups/{group}/events", GET=poll)),
         route("/v1/event-groups/{group}/ack", POST=acknowledge),
     ]

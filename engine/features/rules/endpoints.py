@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -88,25 +89,29 @@ def table(access: Access, events: EventEndpoint, endpoint: RulesEndpoint, status
         access.authenticate(request, tokens.OPERATOR)
         return tagged_answer(await endpoint.overview((await status())["edges"]))
 
+    def changed(request: Request, answer: tuple[str, dict[str, Any]]) -> Response:
+        request.state.details = {name: answer[1][name] for name in ("version", "active", "staged") if name in answer[1]}
+        return tagged_answer(answer)
+
     async def put_rules(request: Request) -> Response:
         """`PUT /v1/rules?share=`."""
         principal = access.authenticate(request, tokens.OPERATOR)
         access.gateway.storage.check_room()
         body = await access.body(request)
         share = request.query_params.get("share", "")
-        return tagged_answer(await endpoint.put(body, share, request.headers.get("if-match"), principal.user))
+        return changed(request, await endpoint.put(body, share, request.headers.get("if-match"), principal.user))
 
     async def stage_rules(request: Request) -> Response:
         """`POST /v1/rules/stage`."""
         principal = access.authenticate(request, tokens.OPERATOR)
         body = await access.body(request)
-        return tagged_answer(await endpoint.stage(body, request.headers.get("if-match"), principal.user))
+        return changed(request, await endpoint.stage(body, request.headers.get("if-match"), principal.user))
 
     async def roll_rules_back(request: Request) -> Response:
         """`POST /v1/rules/rollback`."""
         principal = access.authenticate(request, tokens.OPERATOR)
         body = await access.body(request)
-        return tagged_answer(await endpoint.rollback(body, request.headers.get("if-match"), principal.user))
+        return changed(request, await endpoint.rollback(body, request.headers.get("if-match"), principal.user))
 
     async def try_rules(request: Request) -> Response:
         """`POST /v1/rules/dry-run?version=&tenant=&type=&limit=`."""
@@ -121,9 +126,9 @@ def table(access: Access, events: EventEndpoint, endpoint: RulesEndpoint, status
 
     routes = [
         route("/v1/events", POST=event),
-        route("/v1/rules", GET=rules, PUT=put_rules),
-        route("/v1/rules/stage", POST=stage_rules),
-        route("/v1/rules/rollback", POST=roll_rules_back),
+        route("/v1/rules", GET=rules, PUT=access.audited("store_rules", put_rules)),
+        route("/v1/rules/stage", POST=access.audited("stage_rules", stage_rules)),
+        route("/v1/rules/rollback", POST=access.audited("roll_rules_back", roll_rules_back)),
         route("/v1/rules/dry-run", POST=try_rules),
         route("/v1/rules/versions/{version}", GET=rules_text),
     ]

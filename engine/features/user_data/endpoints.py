@@ -74,7 +74,7 @@ def table(access: Access, bodies: BodyStore, user_export: UserExport) -> Endpoin
         return Response(status_code=204)
 
     routes = [
-        route("/v1/users/{user:segment}", GET=user_report, DELETE=erase),
-        route("/v1/users/{user:segment}/export", GET=export),
+        route("/v1/users/{user:segment}", GET=user_report, DELETE=access.audited("erase_user", erase)),
+        route("/v1/users/{user:segment}/export", GET=access.audited("export_user", export)),
     ]
     return EndpointTable(routes, description)

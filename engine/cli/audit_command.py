@@ -1,0 +1,54 @@
+"""`engine audit`: what operators and admins did."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from typing import Annotated, Any, Final
+from urllib.parse import urlencode
+
+import msgspec
+import typer
+
+from engine.cli.operator_commands import GivenToken, setting_option
+from engine.errors import EngineError
+
+_PAGE: Final = 500
+
+DataDir = Annotated[str | None, setting_option("data_dir")]
+Url = Annotated[str | None, typer.Option("--url", envvar="ENGINE_URL", help="Address of the engine, if not the one that runs here.")]
+
+
+def audit(
+    limit: Annotated[int, typer.Option("--limit", min=1, max=_PAGE, help="The newest so many.")] = 50,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")] = False,
+    url: Url = None,
+    token: GivenToken = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Print what operators and admins did, oldest first: rules, revocations, scaling, redrives, exports, erasures.
+
+    [dim]engine audit --limit 10
+    engine audit --json | jq 'select(.act == "erase_user") | .on'[/dim]
+    """
+    from engine.cli.local_engine import find_engine
+    from engine.cli.operator_request import NoAnswer, ask, reason_of
+
+    target = find_engine(data_dir, url, token, "engine-audit", ["operator"], "default")
+    try:
+        acts = ask(target, "GET", f"/v1/audit?{urlencode({'limit': limit})}")["acts"]
+    except EngineError as error:
+        raise target.explained(error) from error
+    except NoAnswer as error:
+        raise EngineError(f"the engine at {target.url} does not answer: {reason_of(error)}") from error
+    for act in reversed(acts):
+        sys.stdout.write((msgspec.json.encode(act).decode() if json else line_of(act)) + "\n")
+
+
+def line_of(act: dict[str, Any]) -> str:
+    """An act for people: when, who, what, and on which path."""
+    from engine.cli.local_engine import printable
+
+    at = datetime.fromtimestamp(act["at"] / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    details = " ".join(f"{name}={value}" for name, value in act.get("details", {}).items())
+    return printable(f"{at} {act['tenant']}/{act['by']:<16} {act['act']:<20} {act['on']} {details}".rstrip())

@@ -1,0 +1,1 @@
+"""The acts of operators and admins: who did what, when and to what."""

@@ -1,0 +1,82 @@
+"""The log of operators' acts: one stream of Redis for all tenants, bounded by `audit_entries_max`.
+
+    endpoint --it has taken effect--> `append` --> the answer goes out
+
+An edge that dies in between has acted and recorded nothing; the operator got no answer, repeats the act, and that is recorded. So is an
+act while storage is away: the edge logs it, and answers, since refusing would not undo it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+import redis.asyncio as redis
+from msgspec import Struct
+from redis.exceptions import RedisError
+
+from engine.config import Config
+from engine.errors import StorageUnavailable
+from engine.store.keys import audit_key
+
+_DETAIL_BYTES_MAX: Final = 4096
+"""Of the details of one act; longer ones are left out."""
+
+
+class Act(Struct, frozen=True):
+    """An act.
+
+    Attributes:
+        entry: its id in the log, `<ms since the epoch>-<number>`, by the clock of Redis; "" before it is there.
+        tenant, by, jti: of the token: its tenant, its user, and the claim where it has one.
+        act: a word, such as `scale`.
+        on: the path of the request, without its query.
+        details: further members, by name.
+    """
+
+    tenant: str
+    by: str
+    jti: str
+    act: str
+    on: str
+    details: Mapping[str, Any] = {}
+    entry: str = ""
+
+    @property
+    def at_ms(self) -> int:
+        """When it took effect, ms since the epoch."""
+        return int(self.entry.partition("-")[0])
+
+
+class AuditLog:
+    """The log, for an edge. Every method raises StorageUnavailable."""
+
+    def __init__(self, client: redis.Redis, config: Config) -> None:
+        self._client = client
+        self._entries_max = config.audit_entries_max
+
+    async def append(self, act: Act) -> None:
+        """Record an act."""
+        details = msgspec.json.encode(act.details)
+        fields: dict[Any, Any] = {"tenant": act.tenant, "by": act.by, "jti": act.jti, "act": act.act, "on": act.on}
+        fields["details"] = details if len(details) <= _DETAIL_BYTES_MAX else b"{}"
+        try:
+            await self._client.xadd(audit_key(), fields, maxlen=self._entries_max, approximate=True)
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"audit log: {error}") from error
+
+    async def page(self, before: str, count: int) -> list[Act]:
+        """Up to `count` acts before this entry, "" for the newest; the newest first."""
+        if before.strip("0") == "-":  # before 0-0 there is nothing, and Redis refuses to look there
+            return []
+        try:
+            entries: Any = await self._client.xrevrange(audit_key(), f"({before}" if before else "+", "-", count)
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"audit log: {error}") from error
+        return [_act(entry.decode(), fields) for entry, fields in entries]
+
+
+def _act(entry: str, fields: Mapping[bytes, bytes]) -> Act:
+    tenant, by, jti, act, on = (fields.get(name, b"").decode() for name in (b"tenant", b"by", b"jti", b"act", b"on"))
+    return Act(tenant, by, jti, act, on, msgspec.json.decode(fields.get(b"details", b"{}")), entry)

@@ -1,0 +1,58 @@
+"""The description of the log of acts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from engine.config import Config
+from engine.http.description.json_schema import TIME_MS, Schema, answer_of, object_of
+from engine.http.description.operation import Part, json_of, operation, parameter
+
+ENTRY_PATTERN: Final = "[0-9]{1,15}-[0-9]{1,10}"
+"""Ids that Redis gives entries of a stream, until the year 33658."""
+
+
+def paths(config: Config) -> Part:
+    """The paths, by name."""
+    limit: Schema = {"type": "integer", "minimum": 1, "maximum": config.audit_page_max, "default": min(100, config.audit_page_max)}
+    return {
+        "/v1/audit": {
+            "get": operation(
+                "listActs",
+                "operating",
+                "The acts of operators and admins, the newest first.",
+                {200: ("Some of them.", json_of("ActPage"))},
+                (400, 429, 503),
+                scope="operator",
+                parameters=(
+                    parameter("before", "query", "The `before` of the page before.", {"type": "string", "pattern": f"^{ENTRY_PATTERN}$"}),
+                    parameter("limit", "query", "How many at most.", limit),
+                ),
+            )
+        }
+    }
+
+
+def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
+    """The schemas of their bodies, by name."""
+    text: Schema = {"type": "string"}
+    act = answer_of(
+        "An act that took effect.",
+        optional=("jti", "details"),
+        at=TIME_MS,
+        tenant={**text, "description": "Of the token."},
+        by={**text, "description": "The user of the token."},
+        jti={**text, "description": "Of the token, where it has one."},
+        act={**text, "description": "A word, such as `scale` or `erase_user`."},
+        on={**text, "description": "The path of the request."},
+        details={"type": "object", "description": "What the act was, where the path does not say it."},
+    )
+    return {
+        "ActPage": object_of(
+            "Some acts.",
+            required=("acts",),
+            acts={"type": "array", "items": act, "maxItems": config.audit_page_max},
+            before={**text, "description": "Begins the next page; absent at the end."},
+        )
+    }
