@@ -82,7 +82,7 @@ class Storage:
             back_s += rng.random() ** 3 * self._timeout_s
         outside = loop.outside
         if now < self._refuses_until:
-            loop.call_later(go_s, self._fail, future, RedisConnectionError("refused"), process, context=outside)
+            loop.call_later(go_s, self._fail, future, RedisConnectionError, "refused", process, context=outside)
             return future
         applied = len(commands)
         cut = self._faults.strikes("storage-cut", 0.004)
@@ -91,7 +91,7 @@ class Storage:
         if now < self._stuck_until:
             go_s += self._stuck_until - now
         loop.call_later(go_s, self._arrive, process, commands, applied, cut, back_s, future, context=outside)
-        loop.call_later(self._timeout_s, self._fail, future, RedisTimeoutError("no answer in time"), process, context=outside)
+        loop.call_later(self._timeout_s, self._fail, future, RedisTimeoutError, "no answer in time", process, context=outside)
         return future
 
     def _arrive(self, process: Process | None, commands: Sequence[tuple[Any, ...]], *rest: Any) -> None:
@@ -102,11 +102,11 @@ class Storage:
             wait_s += 0.2 * self._cut_rng.random()
             self.loop.call_later(wait_s, self._arrive, process, commands, *rest, context=self.loop.outside)
 
-    def _fail(self, future: asyncio.Future[list[Any]], error: Exception, process: Process | None) -> None:
+    def _fail(self, future: asyncio.Future[list[Any]], kind: type[Exception], detail: str, process: Process | None) -> None:
         if not future.done():
             if process is not None:
                 self.failed_at[process] = self.loop.time()
-            future.set_exception(error)
+            future.set_exception(kind(detail))
 
     def _apply(
         self,
@@ -137,14 +137,13 @@ class Storage:
         if process is not None:
             back_s += max(self._cuts.open_at(self._place, process.place) - self.loop.time(), 0.0)
         if cut:
-            lost = RedisConnectionError("connection lost")
-            self.loop.call_later(back_s, self._fail, future, lost, process, context=self.loop.outside)
+            self.loop.call_later(back_s, self._fail, future, RedisConnectionError, "connection lost", process, context=self.loop.outside)
         else:
             self.loop.call_later(back_s, self._answer, future, replies, process, context=self.loop.outside)
 
     def _answer(self, future: asyncio.Future[list[Any]], replies: list[Any], process: Process | None) -> None:
         if self.loop.time() < self._refuses_until:
-            self._fail(future, RedisConnectionError("connection lost"), process)
+            self._fail(future, RedisConnectionError, "connection lost", process)
         if not future.done():
             future.set_result(replies)
 
