@@ -360,13 +360,13 @@ def an_early_copy_settles_the_gaps_below_it() -> Any:
 
 @mutation
 def gaps_are_not_announced() -> Any:
-    original = Delivery._send
+    original = Delivery.send
 
     def send(self: Delivery, *args: Any) -> None:
         original(self, *args)
         self._to_edges[:] = [entry for entry in self._to_edges if type(entry[1]) is not GapRange]
 
-    return patched(Delivery, "_send", send)
+    return patched(Delivery, "send", send)
 
 
 @mutation

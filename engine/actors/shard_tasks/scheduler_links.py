@@ -92,7 +92,9 @@ class SchedulerLinks:
     def _arm(self) -> None:
         """Runs as an event: what is left is scheduled again by the look at the core that follows."""
         self.arming = False
-        self.send((partition_of(key), wire.Arm(key, at_ms)) for key, at_ms in self._core.delivery.arms(self._now_ms()))
+        arms = self._core.delivery.arms(self._now_ms())
+        if arms:
+            self.send([(partition_of(key), wire.Arm(key, at_ms)) for key, at_ms in arms])
 
     def follow(self, slot_map: SlotMap) -> None:
         """Keep a link to each scheduler of this slot map."""

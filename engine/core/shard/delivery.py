@@ -10,12 +10,12 @@ that the end of overload does not cause the next one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, TypeGuard
+from typing import Final, TypeAlias, TypeGuard
 
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.broadcast_log import BodyCache
 from engine.core.mailbox.mailbox import Mailbox, Settlement
-from engine.core.mailbox.send import Early, Sendable, SendLimits, send
+from engine.core.mailbox.send import Early, SendLimits, send
 from engine.core.model.message import Message, SharedBody
 from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import MailboxStore
@@ -25,6 +25,9 @@ from engine.core.wire.records import Deliver, DeliverEarly, DeliverShared, GapRa
 
 ARM_AHEAD_MS: Final = 60
 """How long before it fires a retry timer is sent to its scheduler: a few pacing intervals and the latency of one call."""
+
+_Together: TypeAlias = dict[tuple[int, str], tuple[SharedBody, DeliverShared]]
+"""Broadcasts for many connections, by position and link session."""
 
 
 class Delivery:
@@ -90,66 +93,60 @@ class Delivery:
 
     def fan_out(self, mailboxes: Iterable[Mailbox], now_ms: int) -> None:
         """Send newly adopted broadcasts: one record per broadcast and link session, for all connections of that edge."""
-        together: dict[tuple[int, str], DeliverShared] = {}
-        bodies: dict[int, SharedBody] = {}
-
+        together: _Together = {}
         for mailbox in mailboxes:
             for connection in mailbox.connections.values():
-                sendable = send(mailbox, connection, now_ms, self._send_limits, hold_low=self.hold_low)
-                if sendable is None:
-                    continue
-                parts = sendable.parts
-                if len(parts) != 1 or not _all_shared(parts[0]):
-                    self._send(mailbox, connection, sendable, now_ms)
-                    continue
-                session, conn = connection.conn
-                # At most one message per connection, and positions grow with its numbers: sorting by position keeps its order.
-                self._output.sent(mailbox, parts[0], connection, now_ms)
-                for seq, attempt, body in parts[0]:
-                    record = together.get((body.pos, session))
-                    if record is None:
-                        record = together[body.pos, session] = DeliverShared(body.pos, [])
-                        bodies[body.pos] = body
-                    record.deliveries.append((conn, seq, attempt))
-                self._sent(mailbox, connection, sendable, now_ms)
-        for (pos, session), record in sorted(together.items(), key=_by_position):
-            self._share(session, bodies[pos])
+                self.send(mailbox, connection, now_ms, together)
+        # Positions grow with the numbers of a connection: sorting by position keeps its order.
+        for (_, session), (body, record) in sorted(together.items(), key=_by_position):
+            self._share(session, body)
             self._to_edges.append((session, record))
 
-    def send(self, mailbox: Mailbox, connection: Attachment, now_ms: int) -> None:
-        """Send the connection's next messages, as far as its window has room."""
-        sendable = send(mailbox, connection, now_ms, self._send_limits, hold_low=self.hold_low)
-        if sendable is not None:
-            self._send(mailbox, connection, sendable, now_ms)
+    def send(self, mailbox: Mailbox, connection: Attachment, now_ms: int, together: _Together | None = None) -> None:
+        """Send the connection's next messages, as far as its window has room.
 
-    def _send(self, mailbox: Mailbox, connection: Attachment, sendable: Sendable, now_ms: int) -> None:
+        Args:
+            together: collects broadcasts, if nothing else is sent on the connection; the caller sends them.
+        """
+        sendable = send(mailbox, connection, now_ms, self._send_limits, hold_low=self.hold_low)
+        if sendable is None:
+            return
         session, conn = connection.conn
-        for part in sendable.parts:
-            if type(part) is list:
+        parts = sendable.parts
+        for part in parts:
+            if isinstance(part, list):
                 self._output.sent(mailbox, part, connection, now_ms)
-                self._deliver(session, conn, part)
+                if together is not None and len(parts) == 1 and _all_shared(part):
+                    for seq, attempt, body in part:
+                        entry = together.get((body.pos, session))
+                        if entry is None:
+                            entry = together[body.pos, session] = body, DeliverShared(body.pos, [])
+                        entry[1].deliveries.append((conn, seq, attempt))
+                else:
+                    self._deliver(session, conn, part)
             elif isinstance(part, Early):
                 self._output.sent(mailbox, part.messages, connection, now_ms)
                 copies = [(seq, attempt, bytes(body)) for seq, attempt, body in part.messages]
                 self._to_edges.append((session, DeliverEarly(conn, copies)))
             else:
-                self._to_edges.append((session, GapRange(conn, *part)))
-                self._mailbox_store.mark(mailbox)
-                self._mailbox_store.counts_changed(mailbox)
-                if self._output.outcomes is not None:
-                    reason = f"numbers {part[0]} to {part[1]}: expired, trimmed or superseded"
-                    self._output.outcomes.add(Outcome(mailbox.key, now_ms, "gap", reason=reason))
-        self._sent(mailbox, connection, sendable, now_ms)
-
-    def _sent(self, mailbox: Mailbox, connection: Attachment, sendable: Sendable, now_ms: int) -> None:
+                self._announce_gap(mailbox, connection, part, now_ms)
         if sendable.expired:
             self._output.expired(mailbox, sendable.expired, now_ms)
-        if sendable.parts and connection.retries and not mailbox.timer_ms:
+        if parts and connection.retries and not mailbox.timer_ms:
             self.unarmed.setdefault(mailbox.key, (mailbox, now_ms))
         if sendable.load_from:
             self._mailbox_store.want_read(mailbox, sendable.load_from, self._limits.window)
         if sendable.held:
             self.held[mailbox.key] = mailbox
+
+    def _announce_gap(self, mailbox: Mailbox, connection: Attachment, gap: tuple[int, int], now_ms: int) -> None:
+        session, conn = connection.conn
+        self._to_edges.append((session, GapRange(conn, *gap)))
+        self._mailbox_store.mark(mailbox)
+        self._mailbox_store.counts_changed(mailbox)
+        if self._output.outcomes is not None:
+            reason = f"numbers {gap[0]} to {gap[1]}: expired, trimmed or superseded"
+            self._output.outcomes.add(Outcome(mailbox.key, now_ms, "gap", reason=reason))
 
     def superseded(self, mailbox: Mailbox, message: Message, now_ms: int) -> None:
         """A newer message replaced this one: revoke it on the connections that were sent it after that was decided."""
@@ -249,11 +246,9 @@ class Delivery:
             self.watch(mailbox, now_ms)
 
 
-def _all_shared(part: tuple[int, int] | list[tuple[int, int, bytes]] | Early) -> TypeGuard[list[tuple[int, int, SharedBody]]]:
-    if type(part) is not list or type(part[0][2]) is not SharedBody:
-        return False
-    return len(part) == 1 or all(type(body) is SharedBody for _, _, body in part)
+def _all_shared(messages: list[tuple[int, int, bytes]]) -> TypeGuard[list[tuple[int, int, SharedBody]]]:
+    return type(messages[0][2]) is SharedBody and (len(messages) == 1 or all(type(body) is SharedBody for _, _, body in messages))
 
 
-def _by_position(item: tuple[tuple[int, str], DeliverShared]) -> int:
+def _by_position(item: tuple[tuple[int, str], object]) -> int:
     return item[0][0]
