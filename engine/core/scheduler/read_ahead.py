@@ -107,8 +107,8 @@ class ReadAhead:
         """The next time to call `pages`, ms; None while memory is full or pages are being read."""
         if self._paused or self._reading:
             return None
-        first_ms = min((frontier[0] for frontier in self._frontiers.values()), default=None)
-        return None if first_ms is None else first_ms - self._config.timer_horizon_ms // 2
+        first = min(self._frontiers.values(), default=None)
+        return None if first is None else first[0] - self._config.timer_horizon_ms // 2
 
     # -- New timers. ---------------------------------------------------------------------------------------------------
     def admit(self, partition: int, timer: Timer, now_ms: int, *, frozen: bool, young: bool) -> None:

@@ -411,7 +411,7 @@ class SchedulerCore:
         self._failures = 0
         young = {sid for part in done for sid in part.young}
         for part in done:
-            for sid, at_ms in self._settling.stored_moves(part):
+            for sid, at_ms in self._settling.stored_moves(part) if part.moved else ():
                 self._come_again(part.partition, sid, at_ms, young, now_ms)
         answers = {part.partition: iter(part.answers) for part in done}
         for waiting in batch:
