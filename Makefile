@@ -1,6 +1,6 @@
 # Everything a person does with this repository. `make` alone explains.
 .DEFAULT_GOAL := help
-.PHONY: help run test check sim oldest fuzz described format static bench profile clean lock browser database typescript react
+.PHONY: help run test check sim proof oldest fuzz described format static bench profile clean lock browser database typescript react
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 # The modules of this repository are compiled once, not in every process of every engine, whatever the environment wants.
@@ -51,6 +51,9 @@ check: static ## format, lint, types and the fast tests, a minute or two
 sim: $(VENV)/.installed-test ## the engine without each feature, then simulated under every fault: HOURS=1 for longer, SEED=7 to replay one exactly
 	$(if $(SEED),,@$(BIN)/python -m tests.conformance.without_features)
 	@exec $(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED)) $(if $(HOURS),--hours $(HOURS)) $(if $(FAULTS),--faults $(FAULTS))
+
+proof: $(VENV)/.installed-test ## flip 10 000 bits of stored data and damage 1 000 blocks: nothing altered is delivered. FLIPS= BLOCKS= SEED=
+	@exec $(BIN)/python -m tests.proof $(if $(FLIPS),--flips $(FLIPS)) $(if $(BLOCKS),--blocks $(BLOCKS)) $(if $(SEED),--seed $(SEED))
 
 # Everything as locked but Ray. Not part of `make test`: it installs a second environment, and takes some minutes.
 oldest: $(VENV)/.installed-test ## the tests of engine.ray on the oldest Ray that is supported: RAY=2.57.0 for another one

@@ -81,6 +81,9 @@ class Recovery:
             core.replay(records, self._now_ms())
             entries += len(records)
             groups += 1
+        if self._journal.holes:
+            log.critical("shard %d: groups before these are missing: %s", core.index, b", ".join(self._journal.holes).decode())
+            await self._numbers_lost()
         core.replayed()
         await self.open_windows(slots)
         if groups:

@@ -15,7 +15,15 @@ from rich.console import Console
 from rich.markup import escape
 
 from engine import __version__
-from engine.cli import audit_command, client_commands, history_command, operator_commands, setup_commands, snapshot_commands
+from engine.cli import (
+    audit_command,
+    client_commands,
+    history_command,
+    operator_commands,
+    setup_commands,
+    snapshot_commands,
+    verify_command,
+)
 from engine.errors import EngineError
 
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -37,6 +45,7 @@ app = typer.Typer(
   engine init                            an engine.toml of all settings
   engine config                          every setting, and where its value comes from
   engine doctor                          what this machine and the settings lack
+  engine verify                          checks every stored record
   engine down                            drains and stops
 
 Settings: options, ENGINE_<NAME> in the environment, or engine.toml, in this order.""",
@@ -62,6 +71,7 @@ snapshot_commands.register(app)
 client_commands.register(app)
 app.command()(history_command.history)
 app.command()(audit_command.audit)
+app.command()(verify_command.verify)
 
 
 def main() -> None:

@@ -30,6 +30,7 @@ import psutil
 
 from engine.config import REDIS_MEMORY_BYTES_MIN, Config
 from engine.errors import ConfigError, StorageUnavailable
+from engine.store.append_only_file import damage_before_end
 from engine.store.redis_client import check_version
 from engine.store.server_program import NAMES, ServerProgram, installed_servers
 
@@ -51,6 +52,9 @@ STOP_TIMEOUT_S: Final = 10.0
 
 _OTHER_FORMAT: Final = "RDB format version"
 """In the log of a server that cannot read the files of a newer or another one: "Can't handle RDB format version 80"."""
+
+_TORN_END: Final = "Unexpected end of file reading the append only file"
+"""In the log of a server that ended for that reason."""
 
 _FILES_SINCE_7: Final = "appendonlydir"
 """Where the append-only file is since Redis 7.0. Older servers look beside it."""
@@ -215,7 +219,7 @@ class EmbeddedRedis:
         await self.end_leftover()
         while True:
             try:
-                return await self._launch()
+                return await self._launch_on_whole_data()
             except StorageUnavailable as error:
                 if _OTHER_FORMAT not in str(error) or len(self._servers) == 1:
                     raise
@@ -238,11 +242,31 @@ class EmbeddedRedis:
                     leftover.kill()
                 await asyncio.sleep(_PROBE_S)
 
-    async def _launch(self) -> str:
+    async def _launch_on_whole_data(self) -> str:
+        """Start the server. The torn end of a last write may go, but nothing before it (`engine.store.append_only_file`)."""
+        try:
+            return await self._launch(torn_end="no")
+        except StorageUnavailable as error:
+            if _TORN_END not in str(error):
+                raise
+        await asyncio.to_thread(self._refuse_damage)
+        log.warning("the last write to %s was cut short; it was not acknowledged, and Redis drops it", self._dir)
+        return await self._launch(torn_end="yes")
+
+    def _refuse_damage(self) -> None:
+        for path in (*self._dir.glob(f"{_FILES_SINCE_7}/*.aof"), *self._dir.glob("appendonly.aof")):
+            if (at := damage_before_end(path)) is not None:
+                raise StorageUnavailable(
+                    f"data_dir: {path} is damaged at byte {at}, and {path.stat().st_size - at} bytes follow, which Redis would drop. "
+                    "The file is as it was: restore a snapshot (`engine restore latest`) or a backup. "
+                    "`valkey-check-aof --fix` drops what follows"
+                )
+
+    async def _launch(self, torn_end: str) -> str:
         with contextlib.suppress(FileNotFoundError):
             self._socket.unlink()
         self._process = await asyncio.create_subprocess_exec(
-            *dying_with_parent([self.server.path, *self._arguments()]),
+            *dying_with_parent([self.server.path, *self._arguments(), "--aof-load-truncated", torn_end]),
             cwd=self._dir, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C must not reach it: the engine stops it last
         )  # fmt: skip
@@ -308,7 +332,6 @@ class EmbeddedRedis:
             "--daemonize", "no",
             "--appendonly", "yes",
             "--appendfsync", self._config.redis_fsync,
-            "--aof-load-truncated", "yes",  # a crash may truncate the last write; acknowledged ones precede it
             "--auto-aof-rewrite-min-size", "256mb",
             "--save", "",  # the append-only file suffices; snapshots would cost forks
             "--maxmemory", str(self._config.redis_memory_bytes_max or max(memory_bytes() // 3, REDIS_MEMORY_BYTES_MIN)),
@@ -340,7 +363,7 @@ class EmbeddedRedis:
                 await asyncio.sleep(backoff_s)
                 backoff_s = min(max(2 * backoff_s, self._config.redis_restart_ms / 1000), self._config.redis_restart_max_ms / 1000)
                 try:
-                    await self._launch()
+                    await self._launch_on_whole_data()
                     break
                 except (StorageUnavailable, OSError) as error:
                     log.error("cannot start redis-server: %s", error)

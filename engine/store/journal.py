@@ -1,7 +1,8 @@
 """The journal of one shard: a Redis stream, one entry per group commit, written by one epoch at a time.
 
 Entry ids are `<epoch>-<group number>`: they grow across restarts, and an append that is repeated because its reply was lost is
-recognised. `engine.core.commit.group` defines the content of an entry, `engine.store.loss_detector` how a lost entry is detected.
+recognised. An entry names the one before it, unless that is the number before: so a reader notices an entry that storage has lost in the
+middle (`is_next`). `engine.core.commit.group` defines the content of an entry, `engine.store.loss_detector` how a lost entry is detected.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class Journal:
         self._checkpoints = 0  # attempted
         self._attempts: list[int] = []  # epochs of take-overs whose reply did not arrive
         self.loss_detector = LossDetector(shard)
+        self.holes: list[bytes] = []
+        """Ids of entries whose predecessor `entries` did not find."""
 
     @property
     def epoch(self) -> int:
@@ -158,13 +161,17 @@ class Journal:
 
     async def entries(self) -> AsyncIterator[tuple[bytes, bytes]]:
         """Yield all entries, oldest first, as (entry id, payload). Raises StorageUnavailable."""
-        start = b"-"
+        start, before = b"-", b""
+        self.holes = []
         while True:
             try:
                 chunk: Any = await self._client.xrange(journal_key(self._shard), min=start, count=_READ_ENTRIES)
             except (RedisError, OSError) as error:
                 raise StorageUnavailable(f"journal: {error}") from error
             for entry_id, fields in chunk:
+                if before and not is_next(before, entry_id, fields):
+                    self.holes.append(entry_id)
+                before = entry_id
                 yield entry_id, fields.get(b"b", b"")
             if len(chunk) < _READ_ENTRIES:
                 return
@@ -214,3 +221,10 @@ class Journal:
             return int(await self._client.xlen(journal_quarantine_key(self._shard)))
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"quarantine: {error}") from error
+
+
+def is_next(before: bytes, entry_id: bytes, fields: Mapping[bytes, bytes]) -> bool:
+    """Whether the entry directly follows the one before, as far as entries tell: what was rolled back between them has left no trace."""
+    epoch, _, number = entry_id.partition(b"-")
+    predecessor = fields.get(b"p", b"%b-%d" % (epoch, int(number) - 1))
+    return predecessor.endswith((b"u", b"-0")) or predecessor == before

@@ -101,7 +101,7 @@ class OfflineStreams:
                 blobs: Any = await self._client.hmget(page_key(slot), fields)
                 for field, blob in zip(fields, blobs, strict=True):
                     try:
-                        page = None if blob is None else decode_page(blob)
+                        page = None if blob is None else decode_page(field.decode(errors="replace"), blob)
                     except UNREADABLE:
                         page = None  # reported and quarantined when the mailbox is loaded
                     if page is None:

@@ -144,13 +144,13 @@ class Pages:
 
     async def _decode(self, key: str, blob: bytes) -> MailboxPage | None:
         try:
-            return read_page(blob)
+            return read_page(key, blob)
         except CorruptRecord as error:
             log.error("the page of %s cannot be read: %s", key, error)
             self.corrupt.append((f"page {key}", blob))
             self.damaged.append(key)
             self._unreadable.add(key)
-        page = salvage_page(blob)
+        page = salvage_page(key, blob)
         if page is None:
             page = await self._page_of_stream(key)
             self.lost.append(key)

@@ -5,7 +5,8 @@ shards and schedulers, and by a shard that hands slots over. Each Redis server h
 beside the epochs and journals of the shards that own them: so a hand-over is one step on one server, and a fail-over that loses a map has
 lost the writes of its new owners too, who detect it.
 
-Its first byte is the version of the stored formats. Versions before the first release wrote none, and nobody reads their data.
+It is behind a version byte and a checksum (`engine.core.model.sealed`). Versions before the first release wrote none, and nobody reads
+their data. A damaged map refuses the start: slots that follow a wrong one would be served under the wrong epochs.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from redis.exceptions import RedisError
 from engine.core.model.constants import FORMAT_VERSION
 from engine.core.model.formats import FORMATS
 from engine.core.model.routing import RoutingTable, SlotMap, spread
+from engine.core.model.sealed import sealed, unsealed
+from engine.core.wire.records import UNREADABLE
 from engine.errors import ConfigError, FormatsTooNew, StorageUnavailable
 from engine.store.keys import handed_events_key, shard_epoch_key, slots_key
 from engine.store.lua import Script
@@ -34,17 +37,26 @@ _decoder = msgspec.msgpack.Decoder(SlotMap)
 
 def encode_slot_map(slot_map: SlotMap) -> bytes:
     """A slot map as storage keeps it."""
-    return FORMAT_VERSION + _encoder.encode(slot_map)
+    return sealed(_encoder.encode(slot_map))
 
 
 def decode_slot_map(packed: bytes) -> SlotMap:
-    """A stored slot map. Raises ConfigError: no release wrote these data."""
+    """A stored slot map.
+
+    Raises:
+        ConfigError: no release wrote these data, or the map is damaged.
+    """
     if not packed.startswith(FORMAT_VERSION):
         raise ConfigError(
             "the data in Redis are of a version before the first release, which no release reads; they are as they were. Give another "
             "--data-dir or --redis, or go on with the version that wrote them"
         )
-    return _decoder.decode(packed[len(FORMAT_VERSION) :])
+    try:
+        return _decoder.decode(unsealed(packed))
+    except UNREADABLE as error:
+        raise ConfigError(
+            f"the slot map in Redis ({slots_key()}) is damaged: {error}. Restore a snapshot (`engine restore latest`), or a backup of Redis"
+        ) from error
 
 
 async def read_slot_map(client: redis.Redis) -> SlotMap | None:

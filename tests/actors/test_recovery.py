@@ -199,7 +199,9 @@ async def test_a_page_that_cannot_be_read_costs_no_number_and_no_message(start: 
     await redis_client.delete(journal_key(0))
     page = await redis_client.hget(page_key(slot_of(ANN)), ANN)
     assert page is not None
-    await redis_client.hset(page_key(slot_of(ANN)), ANN, sealed(unsealed(page)[:6]) if known else b"\xffgarbage")
+    await redis_client.hset(
+        page_key(slot_of(ANN)), ANN, sealed(unsealed(page, ANN.encode())[:6], ANN.encode()) if known else b"\xffgarbage"
+    )
     second = start()
     after = await second.attach(1, ANN, before.epoch, 0)
     await second.heard(lambda record: isinstance(record, Deliver))
@@ -208,6 +210,20 @@ async def test_a_page_that_cannot_be_read_costs_no_number_and_no_message(start: 
     assert after.resumed == ("ok" if known else "gap")
     assert (after.epoch == before.epoch) is known
     await spilled_again(second, redis_client)
+
+
+async def test_a_group_that_storage_has_lost_in_the_middle_changes_the_data_epoch(start: Start, redis_client: Redis) -> None:
+    first = start()
+    for id in "abc":
+        await first.post(ANN, id)
+    before = await first.attach(1, BOB)
+    await first.kill()
+    entries = await redis_client.xrange(journal_key(0))
+    await redis_client.xdel(journal_key(0), entries[-2][0])
+    second = start()
+    after = await second.attach(1, ANN, before.epoch, 0)
+    assert after.resumed == "gap"
+    assert after.epoch != before.epoch
 
 
 async def spilled_again(process: Process, redis_client: Redis) -> None:

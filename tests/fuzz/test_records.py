@@ -27,6 +27,13 @@ def pack(value: Any) -> bytes:
     return sealed(msgspec.msgpack.encode(value))
 
 
+KEY = "t:u"
+
+
+def pack_page(page: Any) -> bytes:
+    return sealed(msgspec.msgpack.encode(page), KEY.encode())
+
+
 keys = st.sampled_from(["t:u1", "t:u2", "t:" + "é" * 40])
 seqs = st.one_of(st.integers(1, 200), st.just(SEQ_MAX))
 digests = st.binary(min_size=8, max_size=8)
@@ -76,7 +83,7 @@ def test_a_value_with_one_bit_another_is_never_read(name: str) -> None:
     decode, value = {
         "journal": (decode_journal, pack([message, Handled("t:u1", 3, [5], 6)])),
         "stored": (decode_stored, pack(message)),
-        "page": (decode_page, pack(page(90, 5, [1], cold=True))),
+        "page": (partial(decode_page, KEY), pack_page(page(90, 5, [1], cold=True))),
         "timer": (decode_timer, encode_timer(Timer("3-abc", "t:u1", 5_000, 1_000, 60_000, envelope))),
         "broadcast": (partial(read_entry, 9), encode_entry(BroadcastEntry("t", "news", envelope, 9_000_000, 1_000))),
     }[name]
@@ -136,7 +143,7 @@ def test_bytes_that_never_were_an_entry_are_survived(value: Any) -> None:
     except (OverflowError, UnicodeEncodeError):
         return
     salvage_journal(raw)
-    salvage_page(raw)
+    salvage_page(KEY, raw)
 
 
 @pytest.mark.parametrize("raw", [b"\xdd\xff\xff\xff\xff", b"\x91" * 100_000, b"\xdf\xff\xff\xff\xff\x01", b"\xdb\xff\xff\xff\xff", b""])
@@ -144,7 +151,7 @@ def test_bytes_that_announce_more_than_they_hold_are_no_entry(raw: bytes) -> Non
     salvaged = salvage_journal(raw)
     assert salvaged.records == []
     assert not salvaged.complete
-    assert salvage_page(raw) is None
+    assert salvage_page(KEY, raw) is None
 
 
 def page(head: int, below: int, acked: list[int], cold: bool) -> MailboxPage:
@@ -169,8 +176,16 @@ pages = st.builds(page, st.integers(50, 10_000), st.integers(0, 50), st.lists(st
 @settings(max_examples=200, deadline=None)
 @given(pages)
 def test_a_page_that_is_whole_is_read_and_restored(page: MailboxPage) -> None:
-    assert read_page(pack(page)) == page
-    assert page_of(restore("t:u", read_page(pack(page)), 0)).head == page.head
+    assert read_page(KEY, pack_page(page)) == page
+    assert page_of(restore("t:u", read_page(KEY, pack_page(page)), 0)).head == page.head
+
+
+@settings(max_examples=200, deadline=None)
+@given(pages)
+def test_the_page_of_another_user_is_never_read(page: MailboxPage) -> None:
+    with pytest.raises(CorruptRecord):
+        read_page("t:v", pack_page(page))
+    assert salvage_page("t:v", pack_page(page)) is None
 
 
 @settings(max_examples=200, deadline=None)
@@ -179,14 +194,14 @@ def test_a_damaged_page_never_gives_a_used_number_again(page: MailboxPage, field
     spoiled = msgspec.to_builtins(page, builtin_types=(bytes,))
     spoiled[field] = value
     try:
-        blob = pack(spoiled)
+        blob = pack_page(spoiled)
     except (OverflowError, UnicodeEncodeError):
         return
     found: MailboxPage | None
     try:
-        found = read_page(blob)
+        found = read_page(KEY, blob)
     except CorruptRecord:
-        found = salvage_page(blob)
+        found = salvage_page(KEY, blob)
         event("salvaged" if found else "unknown")
     if found is not None:
         mailbox: Mailbox = restore("t:u", found, 0)
@@ -201,7 +216,7 @@ def test_a_page_cut_off_behind_its_numbers_still_tells_them(page: MailboxPage, c
     content = msgspec.msgpack.encode(page)
     numbers = len(msgspec.msgpack.encode(page.head)) + len(msgspec.msgpack.encode(page.floor)) + 3  # the header of the array
     cut = min(numbers + cut, len(content) - 1)
-    found = salvage_page(sealed(content[:cut] + junk))
+    found = salvage_page(KEY, sealed(content[:cut] + junk, KEY.encode()))
     assert found is not None
     assert (found.head, found.floor) == (page.head, page.floor)
     if page.head > page.floor:

@@ -301,7 +301,7 @@ class Books:
 
     def _page(self, key: str) -> MailboxPage | None:
         blob = self._server.cmd_hget(page_key(slot_of(key)).encode(), key.encode())
-        return None if blob is None else decode_page(blob)
+        return None if blob is None else decode_page(key, blob)
 
     def _blaming(self, user: User, check: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """A check of another book."""

@@ -76,5 +76,5 @@ def _inbox_of(key: str, core: Any, server: MiniRedis) -> tuple[Inbox | None, Any
     if mailbox is not None:
         return mailbox.inbox, mailbox
     page = server.cmd_hget(page_key(slot_of(key)).encode(), key.encode())
-    stored = None if page is None else decode_page(page).inbox
+    stored = None if page is None else decode_page(key, page).inbox
     return (None if stored is None else inbox_of(stored)), None

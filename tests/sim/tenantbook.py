@@ -35,7 +35,7 @@ def check_tenants(server: MiniRedis, keys: Iterable[str]) -> None:
         slot, tenant = slot_of(key), split_key(key)[0]
         name, held = key.encode(), held_key(slot).encode()
         page = server.cmd_hget(page_key(slot).encode(), name)
-        topics = b"\n".join(sorted(topic.encode() for topic in decode_page(page).topics)) if page else b""
+        topics = b"\n".join(sorted(topic.encode() for topic in decode_page(key, page).topics)) if page else b""
         if (server.cmd_hget(topics_key(slot).encode(), name) or b"") != topics:
             raise Violation(f"the subscriptions of {key} are not counted as its page has them", key)
         of_tenant = subscribers.setdefault(tenant, {})

@@ -257,3 +257,18 @@ async def test_a_full_disk_loses_nothing_that_was_acknowledged(tmp_path: Path, s
                 assert found == list(range(1, written + 1))
     except CannotMount as error:
         missing(f"no full disk was tried: cannot mount a tmpfs ({error})")
+
+
+async def test_a_damaged_length_that_would_drop_later_writes_refuses_the_start(config: Config, server: ServerProgram) -> None:
+    async with running(config, server) as redis:
+        for number in range(20):
+            await command(redis, config, "SET", f"key{number}", "x" * 20)
+    (path,) = [path for path in Path(config.data_dir).rglob("*.aof") if path.stat().st_size > 500]
+    whole = path.read_bytes()
+    at = whole.index(b"$20", whole.index(b"key5"))
+    damaged = whole[:at] + b"$9990" + whole[at + 3 :]
+    path.write_bytes(damaged)
+    command_at = whole.rindex(b"*", 0, at)
+    with pytest.raises(StorageUnavailable, match=rf"{path.name} is damaged at byte {command_at}, and .*`engine restore latest"):
+        await EmbeddedRedis(config, [server]).start()
+    assert path.read_bytes() == damaged

@@ -44,7 +44,7 @@ async def test_a_page_comes_back_as_it_was_written(redis_client: Redis) -> None:
     await pages.write([spill], NOW_MS)
     read = await pages.read([KEY, "t:nobody"])
     assert read["t:nobody"] is None
-    assert read[KEY] == decode_page(spill.page)
+    assert read[KEY] == decode_page(KEY, spill.page)
     restored = restore(KEY, read[KEY], NOW_MS)
     assert (restored.head, restored.floor, restored.cold) == (5, 0, (1, 5))
 

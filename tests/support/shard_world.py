@@ -247,7 +247,7 @@ class World:
                 (self.online.add if event.online else self.online.discard)(event.key)
 
     def page(self, key: str) -> MailboxPage | None:
-        return decode_page(self.pages[key]) if key in self.pages else None
+        return decode_page(key, self.pages[key]) if key in self.pages else None
 
     def commit(self) -> bool:
         group = self.core.take_group(self.now_ms)

@@ -24,7 +24,7 @@ async def recount(client: Redis, tenant: str) -> dict[str, int]:
             if split_key(key)[0] == tenant:
                 users.add(key)
                 found["stored_bytes"] += len(page)
-                topics.update(decode_page(page).topics)
+                topics.update(decode_page(key, page).topics)
                 if await client.xlen(offline_key(key)):
                     found["stored_bytes"] += await client.memory_usage(offline_key(key), samples=0)
     for timers in await client.keys("{t*}timer"):

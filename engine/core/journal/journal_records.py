@@ -319,7 +319,7 @@ def spill_of(mailbox: Mailbox, forget_at_ms: int = 0, *, whole: bool = False) ->
     trim_below = page.floor + 1 if inbox is None else min(page.floor + 1, inbox.low)
     deleted = () if inbox is None else tuple(inbox.condemned)
     topics = "\n".join(sorted(mailbox.topics))
-    blob = sealed(_encoder.encode(page))
+    blob = sealed(_encoder.encode(page), mailbox.key.encode())
     return Spill(mailbox.key, blob, trim_below, entries, expires_ms, closes_ms, look_ms, topics=topics, deleted=deleted)
 
 

@@ -95,10 +95,10 @@ def salvage_journal(entry: bytes) -> Salvaged:
     return Salvaged([used for record in salvaged.records for used in _numbers_of(record)], False)
 
 
-def _is_whole(blob: bytes) -> bool:
+def _is_whole(blob: bytes, owner: bytes = b"") -> bool:
     """Whether the value is what was written."""
     try:
-        unsealed(blob)
+        unsealed(blob, owner)
     except msgspec.DecodeError:
         return False
     return True
@@ -163,14 +163,14 @@ def _is_key(value: object) -> bool:
     return isinstance(value, str) and ":" in value and len(value) <= _KEY_CHARS_MAX
 
 
-def read_page(blob: bytes) -> MailboxPage:
-    """A page.
+def read_page(key: str, blob: bytes) -> MailboxPage:
+    """The page of a mailbox.
 
     Raises:
         CorruptRecord: it cannot be read, or cannot be true.
     """
     try:
-        page = decode_page(blob)
+        page = decode_page(key, blob)
     except UNREADABLE as error:
         raise CorruptRecord(str(error)) from error
     if not 0 <= page.floor <= page.head <= SEQ_MAX:
@@ -185,9 +185,9 @@ def read_page(blob: bytes) -> MailboxPage:
     return page
 
 
-def salvage_page(blob: bytes) -> MailboxPage | None:
+def salvage_page(key: str, blob: bytes) -> MailboxPage | None:
     """The page that stands for one that `read_page` refuses, None when not even its numbers are known."""
-    if not _is_whole(blob):
+    if not _is_whole(blob, key.encode(errors="replace")):
         return None
     head, floor = _values(blob[CONTENT_AT:], 2)
     if type(head) is not int or type(floor) is not int or not 0 <= floor <= head <= SEQ_MAX:

@@ -51,9 +51,9 @@ def decode_stored(blob: bytes) -> StoredMessage:
     return _stored.decode(unsealed(blob))
 
 
-def decode_page(blob: bytes) -> MailboxPage:
-    """A page."""
-    return _page.decode(unsealed(blob))
+def decode_page(key: str, blob: bytes) -> MailboxPage:
+    """The page of a mailbox."""
+    return _page.decode(unsealed(blob, key.encode(errors="replace")))
 
 
 def encode_timer(timer: Timer) -> bytes:

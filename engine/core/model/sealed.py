@@ -1,7 +1,9 @@
-"""Stored values: a version byte, a CRC-32C of the content, the content.
+"""Stored values: a version byte, a CRC-32C of owner and content, the content.
 
 A disk or a memory module that alters a bit alters a message that would be delivered as true. So every stored value with bodies or sequence
 numbers is checked whenever it is read, and a damaged one is not read at all.
+
+A value that does not name its owner has the owner in its checksum: read in the place of another's, it is a damaged one.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from google_crc32c import value as crc32c
+from google_crc32c import extend, value
 
 from engine.core.model.constants import FORMAT_VERSION
 
@@ -17,20 +19,25 @@ CONTENT_AT: Final = 5
 """Bytes before the content."""
 
 
-def sealed(content: bytes) -> bytes:
-    """The value that storage keeps."""
-    return b"%b%b%b" % (FORMAT_VERSION, crc32c(content).to_bytes(4, "little"), content)
+def sealed(content: bytes, owner: bytes = b"") -> bytes:
+    """The value that storage keeps of `owner`, where the content does not name it."""
+    return b"%b%b%b" % (FORMAT_VERSION, _checksum(content, owner), content)
 
 
-def unsealed(blob: bytes) -> bytes:
+def unsealed(blob: bytes, owner: bytes = b"") -> bytes:
     """The content of a stored value.
 
     Raises:
-        msgspec.DecodeError: it is of another version, or damaged.
+        msgspec.DecodeError: it is of another version, of another owner, or damaged.
     """
     if blob[:1] != FORMAT_VERSION:
         raise msgspec.DecodeError(f"version {blob[0]} of the stored formats is unknown" if blob else "the value is empty")
     content = blob[CONTENT_AT:]
-    if crc32c(content).to_bytes(4, "little") != blob[1:CONTENT_AT]:
+    if _checksum(content, owner) != blob[1:CONTENT_AT]:
         raise msgspec.DecodeError("the checksum is another: the value is damaged")
     return content
+
+
+def _checksum(content: bytes, owner: bytes) -> bytes:
+    crc: int = extend(value(owner), content) if owner else value(content)
+    return crc.to_bytes(4, "little")

@@ -266,6 +266,8 @@ class Dispatcher:
 
     async def _tried(self, lane: _Lane, action: QueuedAction) -> tuple[str, int]:
         """Call the target until it is done, or given up. Returns why it is given up, "" when it is done, and the number of tries."""
+        if action.damaged:
+            return "damaged in storage", 0
         try:
             target = parse_target(action.target)
         except Invalid as error:

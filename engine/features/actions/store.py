@@ -30,6 +30,7 @@ from engine.errors import StorageUnavailable
 from engine.store.external_streams import trim_external
 from engine.store.keys import action_stream_key, action_targets_key, dead_letter_key, idempotency_key
 from engine.store.lua import Replicas, Script
+from engine.store.sealed_fields import is_whole, with_checksum
 
 _APPEND = Script("action_append")
 _FORGET = Script("action_forget")
@@ -63,6 +64,7 @@ class QueuedAction(Struct, frozen=True):
     due_ms: int
     priority: int
     body: bytes
+    damaged: bool = False  # in storage: it is not carried out
 
     @property
     def since_ms(self) -> int:
@@ -86,7 +88,9 @@ async def append_actions(client: redis.Redis, config: Config, timers: Sequence[T
         }  # fmt: skip
         keys = [idempotency_key(timer.key, timer_effect_id(timer.sid)), action_stream_key(action.target), action_targets_key()]
         effect = idempotency_value(envelope.digest, 0, timer.sid)
-        calls.append((keys, [effect, config.idempotency_caller_s, config.actions_waiting_max, action.target, *_flat(fields)]))
+        calls.append(
+            (keys, [effect, config.idempotency_caller_s, config.actions_waiting_max, action.target, *_flat(with_checksum(fields))])
+        )
     replies = await _APPEND.run_many(client, calls, Replicas.wanted(config))
     stored, full = list[str](), list[str]()
     for timer, reply in zip(timers, replies, strict=True):
@@ -177,7 +181,7 @@ class ActionStreams:
             "user": action.user, "seq": 0, "id": action.id, "priority": PRIORITIES[action.priority], "reason": reason,
             "attempts": tries, "body": action.body, "action": action.target, "key": action.key,
         }  # fmt: skip
-        await self._settle(action, _flat(letter))
+        await self._settle(action, _flat(with_checksum(letter)))
         limits, stream = self._config, dead_letter_key(action.tenant)
         await trim_external(self._client, stream, limits.dead_letters_max, 1, limits.dead_letters_bytes_max, message_bytes_max(limits))
 
@@ -186,7 +190,7 @@ class ActionStreams:
         await _SETTLE.run(self._client, keys, [GROUP, action.entry, *letter])
 
 
-def _flat(fields: Mapping[str, Any]) -> list[Any]:
+def _flat(fields: Mapping[Any, Any]) -> list[Any]:
     return [part for field in fields.items() for part in field]
 
 
@@ -197,8 +201,9 @@ def _actions(target: str, entries: Sequence[Any]) -> list[QueuedAction]:
 
 def _action(target: str, entry: str, fields: Mapping[bytes, bytes]) -> QueuedAction:
     def text(name: bytes) -> str:
-        return fields.get(name, b"").decode()
+        return fields.get(name, b"").decode(errors="replace")
 
+    damaged = not is_whole(fields)
     priority = text(b"priority")
     return QueuedAction(
         entry=entry,
@@ -207,7 +212,8 @@ def _action(target: str, entry: str, fields: Mapping[bytes, bytes]) -> QueuedAct
         user=text(b"user"),
         id=text(b"id"),
         key=text(b"key"),
-        due_ms=int(text(b"due") or 0),
+        due_ms=0 if damaged else int(text(b"due")),
         priority=PRIORITIES.index(priority) if priority in PRIORITIES else NORMAL,
-        body=fields.get(b"body", b"{}"),
+        body=b"{}" if damaged else fields.get(b"body", b"{}"),
+        damaged=damaged,
     )

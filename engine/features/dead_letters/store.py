@@ -1,9 +1,9 @@
 """The dead letters of a tenant in Redis: a stream that shards append to, and that operators read and delete from.
 
 An entry has the fields `user`, `seq`, `id`, `priority`, `reason`, `attempts` and `body`, the message as a JSON object; an action that was
-given up also `action` and `key`, and 0 as `seq`. The stream is
-bounded in entries and bytes, and the oldest entries go. A shard that dies between writing an entry and journalling that
-writes it again, so a message may have two entries: same user, number and id.
+given up also `action` and `key`, and 0 as `seq`. `crc32c` is the checksum of the others: the body of a damaged entry is never read. The
+stream is bounded in entries and bytes, and the oldest entries go. A shard that dies between writing an entry and journalling that writes it
+again, so a message may have two entries: same user, number and id.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from engine.core.shard.mailbox_store import DeadLetter
 from engine.errors import StorageUnavailable
 from engine.store.external_streams import trim_external
 from engine.store.keys import dead_letter_key
+from engine.store.sealed_fields import is_whole, with_checksum
 
 _PAGE: Final = 50
 """Entries read at once, up to 70 KB each: some 3 MB."""
@@ -39,7 +40,7 @@ class StoredLetter(Struct, frozen=True):
         priority: HIGH, NORMAL or LOW.
         reason: why it was refused.
         attempts: how often it had been sent on connections that have ended, or on which its tries were used up.
-        body: the message, a JSON object.
+        body: the message, a JSON object; empty when the entry is damaged.
         action: what was to be called in its place (`engine.core.model.action`), "" for none.
         key: of that action.
     """
@@ -83,7 +84,7 @@ async def write_dead_letters(
         for letter in letters:
             tenant, user = split_key(letter.key)
             message = letter.message
-            fields: dict[str | bytes, str | bytes | int] = {
+            fields: dict[str, str | bytes | int] = {
                 "user": user,
                 "seq": message.seq,
                 "id": message.envelope.id,
@@ -92,7 +93,7 @@ async def write_dead_letters(
                 "attempts": message.attempts,
                 "body": b"{%b}" % message.envelope.body,
             }
-            pipeline.xadd(dead_letter_key(tenant), fields)  # type: ignore[arg-type]
+            pipeline.xadd(dead_letter_key(tenant), with_checksum(fields))
         await pipeline.execute()
     except (RedisError, OSError) as error:
         raise StorageUnavailable(f"dead letters: {error}") from error
@@ -170,18 +171,24 @@ def stored_letter(letter: str, fields: Mapping[bytes, bytes]) -> StoredLetter:
     """A dead letter from the id and the fields of its entry."""
 
     def text(name: bytes) -> str:
-        return fields.get(name, b"").decode()
+        return fields.get(name, b"").decode(errors="replace")
 
     priority = text(b"priority")
     return StoredLetter(
         letter=letter,
         user=text(b"user"),
-        seq=int(fields.get(b"seq", b"0")),
+        seq=_number(fields, b"seq"),
         id=text(b"id"),
         priority=PRIORITIES.index(priority) if priority in PRIORITIES else NORMAL,
         reason=text(b"reason"),
-        attempts=int(fields.get(b"attempts", b"0")),
-        body=fields.get(b"body", b"{}"),
+        attempts=_number(fields, b"attempts"),
+        body=fields.get(b"body", b"{}") if is_whole(fields) else b"",
         action=text(b"action"),
         key=text(b"key"),
     )
+
+
+def _number(fields: Mapping[bytes, bytes], name: bytes) -> int:
+    """A number of an entry; 0 where it is damaged."""
+    digits = fields.get(name, b"")
+    return int(digits) if digits.isdigit() else 0

@@ -221,7 +221,7 @@ def test_profiles_weigh_in_the_memory_of_the_shard() -> None:
 
 
 def page(world: World) -> Any:
-    return decode_page(world.pages["t:u"])
+    return decode_page("t:u", world.pages["t:u"])
 
 
 # -- Messages evaluated. ------------------------------------------------------------------------------------------------

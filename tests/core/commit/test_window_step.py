@@ -260,7 +260,7 @@ def test_a_mailbox_with_an_open_window_stays_in_memory() -> None:
     world.checkpoint()
     mailbox.active_ms = 0
     assert world.core.evict(world.now_ms) == 1
-    assert decode_page(world.pages["t:u"]).head == 1
+    assert decode_page("t:u", world.pages["t:u"]).head == 1
 
 
 def test_windows_are_put_back_after_a_loss_of_data_and_closed_ones_stay_closed() -> None:

@@ -74,7 +74,7 @@ def test_a_page_can_be_read_whatever_happened(acts: list[tuple[Callable[[Mailbox
         _append(mailbox, 0)
     for act, seq in acts:
         act(mailbox, seq)
-        page = read_page(spill_of(mailbox).page)
+        page = read_page(mailbox.key, spill_of(mailbox).page)
         assert (page.head, page.floor) == (mailbox.head, mailbox.floor) or mailbox.dying
         assert mailbox.cold is None or mailbox.floor < mailbox.cold[0] <= mailbox.cold[1] <= mailbox.head
 
@@ -87,7 +87,7 @@ def test_acknowledging_by_id_what_is_out_of_memory_leaves_a_page_that_can_be_rea
     _cool(mailbox, 4)
     mailbox.settle([1, 2], None, 0, POLICY)
     assert (mailbox.floor, mailbox.cold) == (2, (3, 4))
-    page = read_page(spill_of(mailbox).page)
+    page = read_page(mailbox.key, spill_of(mailbox).page)
     assert page.floor == 2
     assert page.user_state == mailbox.user_state
 

@@ -76,7 +76,7 @@ def test_bytes_behind_an_entry_or_of_another_version_are_not_taken_for_whole() -
 
 
 def page(**changes: Any) -> bytes:
-    return sealed(msgspec.msgpack.encode(msgspec.structs.replace(page_with(8, 2), cold=None, **changes)))
+    return sealed(msgspec.msgpack.encode(msgspec.structs.replace(page_with(8, 2), cold=None, **changes)), b"t:u")
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ def page(**changes: Any) -> bytes:
     ],
 )
 def test_a_page_that_cannot_be_true_is_damaged(changes: dict[str, Any]) -> None:
-    read_page(page())
+    read_page("t:u", page())
     with pytest.raises(CorruptRecord):
-        read_page(page(**changes))
+        read_page("t:u", page(**changes))
 
 
 def test_of_a_damaged_page_the_numbers_are_kept_and_everything_above_the_floor_is_looked_for() -> None:
-    found = salvage_page(page(acked=[99]))
+    found = salvage_page("t:u", page(acked=[99]))
     assert found == page_with(8, 2)
     assert found is not None
     assert found.cold == (3, 8)
@@ -110,18 +110,18 @@ def test_of_a_damaged_page_the_numbers_are_kept_and_everything_above_the_floor_i
 
 @pytest.mark.parametrize("changes", [{"head": 1}, {"floor": -1}, {"head": "x"}, {"floor": None}, {"head": SEQ_MAX + 1}])
 def test_a_page_whose_numbers_are_damaged_is_not_replaced(changes: dict[str, Any]) -> None:
-    assert salvage_page(page(**changes)) is None
-    assert salvage_page(b"\x7f" + page()[1:]) is None
+    assert salvage_page("t:u", page(**changes)) is None
+    assert salvage_page("t:u", b"\x7f" + page()[1:]) is None
 
 
 def test_no_number_of_a_page_with_a_wrong_checksum_is_believed() -> None:
     whole = page()
-    assert salvage_page(whole) == page_with(8, 2)
-    assert salvage_page(whole[:-1] + b"\x01") is None
+    assert salvage_page("t:u", whole) == page_with(8, 2)
+    assert salvage_page("t:u", whole[:-1] + b"\x01") is None
 
 
 @pytest.mark.parametrize("cold", [(5, 9), (4, 3), (0, 1), (1, 4)])
 def test_a_page_whose_cold_range_cannot_be_is_damaged(cold: tuple[int, int]) -> None:
     page: MailboxPage = msgspec.structs.replace(page_with(8, 2), cold=cold)
     with pytest.raises(CorruptRecord):
-        read_page(sealed(msgspec.msgpack.encode(page)))
+        read_page("t:u", sealed(msgspec.msgpack.encode(page), b"t:u"))

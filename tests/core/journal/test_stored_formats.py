@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 import pytest
 
@@ -26,7 +28,7 @@ TIMER = Timer("3-abc", "t:u", 5_000, 1_000, 60_000, ENVELOPE)
 VALUES = {
     decode_journal: sealed(msgspec.msgpack.encode([STORED, Handled("t:u", 3, [5], 6)])),
     decode_stored: sealed(msgspec.msgpack.encode(STORED)),
-    decode_page: sealed(msgspec.msgpack.encode(MailboxPage(6, 3, [5], [], None, {}, [], 0, 6))),
+    partial(decode_page, "t:u"): sealed(msgspec.msgpack.encode(MailboxPage(6, 3, [5], [], None, {}, [], 0, 6)), b"t:u"),
     decode_timer: encode_timer(TIMER),
     (lambda blob: read_entry(9, blob)): sealed(msgspec.msgpack.encode(BroadcastEntry("t", "news", ENVELOPE, 9_000_000, 1_000))),
 }

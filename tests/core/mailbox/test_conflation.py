@@ -179,7 +179,7 @@ def test_a_user_with_too_many_gaps_is_conflated_no_more_until_they_are_told() ->
     mailbox = world.core.mailboxes["t:u"]
     assert len(mailbox.gone) == 2
     world.checkpoint()
-    assert decode_page(world.pages["t:u"]).gone == [(1, 1), (3, 3)]
+    assert decode_page("t:u", world.pages["t:u"]).gone == [(1, 1), (3, 3)]
 
 
 def test_only_the_keys_heard_of_last_are_remembered() -> None:

@@ -129,7 +129,7 @@ def test_what_is_for_the_inbox_only_costs_bounded_memory_above_a_pending_message
     assert (len(mailbox.acked), mailbox.gone, list(mailbox.hot)) == (10, [(12, 101)], [1])
     assert mailbox.inbox is not None
     assert mailbox.inbox.upto(101) == list(range(2, 102))
-    again = restore("t:u", decode_page(spill_of(mailbox).page), 0, mailbox.inbox_limits)
+    again = restore("t:u", decode_page(mailbox.key, spill_of(mailbox).page), 0, mailbox.inbox_limits)
     assert (again.acked, again.gone, again.cold) == (mailbox.acked, mailbox.gone, (1, 1))
     mailbox.settle([1], None, 0, POLICY)
     assert (mailbox.floor, mailbox.acked, mailbox.gone) == (11, set(), [(12, 101)])
@@ -274,7 +274,7 @@ class Numbers(RuleBasedStateMachine):
         """The shard dies right after a checkpoint: what its page says is all there is, and what was dying is pending again."""
         spill = spill_of(self.mailbox)
         self.stream.update((seq, message_of(decode_stored(entry))) for seq, entry in spill.entries)
-        self.mailbox = restore("t:u", decode_page(spill.page), self.now_ms)
+        self.mailbox = restore("t:u", decode_page(spill.key, spill.page), self.now_ms)
         for number in (1, 2):
             self.connect(number)
         self.become(self.state, PENDING, DYING)

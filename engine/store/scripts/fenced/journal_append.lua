@@ -18,7 +18,11 @@ elseif rejected then
   return rejected
 end
 -- Redis rejects writes (out of memory, disk full, demoted master) at a script's first write only: the group applies whole or not.
-local appended = redis.pcall('XADD', KEYS[3], ARGV[1] .. '-' .. ARGV[2], 'b', ARGV[3])
+local entry = {'b', ARGV[3]}
+if head ~= ARGV[1] .. '-' .. string.format('%.0f', tonumber(ARGV[2]) - 1) then
+  entry[3], entry[4] = 'p', head -- the group before: a reader that misses it knows that it is lost
+end
+local appended = redis.pcall('XADD', KEYS[3], ARGV[1] .. '-' .. ARGV[2], unpack(entry))
 if type(appended) == 'table' then
   ids_drop_all(stored)
   return appended

@@ -1,0 +1,36 @@
+"""A checksum for entries of streams that other systems read by their fields: one more field.
+
+The other stored values begin with theirs (`engine.core.model.sealed`); these stay readable by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from google_crc32c import extend
+
+FIELD: Final = "crc32c"
+"""Eight hexadecimal digits, of all other fields in the order of their names, each behind its length."""
+
+
+def with_checksum(fields: Mapping[str, Any]) -> dict[Any, Any]:
+    """The fields and their checksum."""
+    return {**fields, FIELD: _checksum({name.encode(): _bytes_of(value) for name, value in fields.items()})}
+
+
+def is_whole(fields: Mapping[bytes, bytes]) -> bool:
+    """Whether an entry as Redis returns it is as it was written. One without a checksum is not."""
+    return fields.get(FIELD.encode()) == _checksum({name: value for name, value in fields.items() if name != FIELD.encode()})
+
+
+def _checksum(fields: Mapping[bytes, bytes]) -> bytes:
+    crc = 0
+    for name in sorted(fields):
+        for part in (name, fields[name]):
+            crc = extend(crc, b"%d:" % len(part) + part)
+    return b"%08x" % crc
+
+
+def _bytes_of(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()

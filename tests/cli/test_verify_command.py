@@ -1,0 +1,75 @@
+"""`engine verify` on the data directory of a stopped engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from engine.cli.app import app
+from engine.config import Config
+from engine.core.model.routing import spread
+from engine.errors import ConfigError
+from engine.store.keys import slots_key
+from engine.store.slot_map import encode_slot_map
+from engine.store.snapshots import DUMP, Snapshots
+from tests.support.own_redis import served
+
+pytestmark = pytest.mark.redis
+
+
+def stopped_engine(data_dir: Path) -> None:
+    async def fill() -> None:
+        async with served(Config(data_dir=str(data_dir))) as client:
+            await client.set(slots_key(), encode_slot_map(spread(1)))
+            await Snapshots(data_dir).take(client, 1)
+
+    asyncio.run(fill())
+
+
+def verify(data_dir: Path, *words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["verify", "--data-dir", str(data_dir), *words])
+    return result.exit_code, result.stdout
+
+
+def append_only_file(data_dir: Path) -> Path:
+    return next(path for path in (data_dir / "redis").rglob("*.aof") if path.stat().st_size)
+
+
+def test_a_data_directory_is_whole_then_damaged_and_stays_as_it_is(tmp_path: Path) -> None:
+    stopped_engine(tmp_path)
+    assert verify(tmp_path) == (0, "        1 slot map\n        1 snapshot\nall whole\n")
+    path = append_only_file(tmp_path)
+    content = path.read_bytes()
+    end = len(content) - 3  # before the line end of the map, the last value
+    path.write_bytes(content[:end] + bytes([content[end] ^ 1]) + content[end + 1 :])
+    (dump,) = (tmp_path / "snapshots").glob(f"*/{DUMP}")
+    dump.write_bytes(dump.read_bytes()[:-1])
+    before = {file: file.read_bytes() for file in (tmp_path / "redis").rglob("*") if file.is_file() and file.suffix != ".log"}
+    code, told = verify(tmp_path, "--json")
+    found = json.loads(told)
+    assert code == 2
+    assert found["damaged"] == 2
+    assert [one["kind"] for one in found["damage"]] == ["slot map", "snapshot"]
+    assert all(one["advice"] for one in found["damage"])
+    assert "damaged: slot map at engine:slots: " in verify(tmp_path)[1]
+    assert {file: file.read_bytes() for file in before} == before
+    assert not list(tmp_path.glob(".verifying-*"))
+
+
+def test_files_that_redis_refuses_are_damage_and_not_an_error(tmp_path: Path) -> None:
+    stopped_engine(tmp_path)
+    append_only_file(tmp_path).write_bytes(b"this is no append-only file")
+    code, told = verify(tmp_path)
+    assert code == 2
+    assert "Redis refuses the files" in told
+    assert "engine restore latest" in told
+
+
+def test_a_directory_without_data_is_an_error(tmp_path: Path) -> None:
+    error = CliRunner().invoke(app, ["verify", "--data-dir", str(tmp_path)]).exception
+    assert isinstance(error, ConfigError)
+    assert "has no data of an engine" in str(error)

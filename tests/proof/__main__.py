@@ -1,0 +1,67 @@
+"""`make proof`: random single-bit flips and zeroed or torn blocks in stored data; nothing altered may be delivered, nothing go unseen."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from engine.store.server_program import installed_servers
+from tests.proof.damage import OUTCOMES, Case, Proof
+
+PIECE = 50
+"""Damages of live keys with one server."""
+
+
+async def run(flips: int, blocks: int, seed: int) -> list[Case]:
+    """A tenth of the damages are of a snapshot, four tenths of the append-only file and half of live keys."""
+    with tempfile.TemporaryDirectory(prefix="engine-proof-") as folder:
+        proof = Proof(Path(folder), installed_servers()[0], seed)
+        await proof.prepare()
+        kinds = ["bit"] * flips + ["zeroed", "torn"] * (blocks // 2)
+        total, began = len(kinds), time.monotonic()
+        of_snapshot, of_files = kinds[::10], [kind for at, kind in enumerate(kinds) if at % 10 in (1, 2, 3, 4)]
+        of_live = [kind for at, kind in enumerate(kinds) if at % 10 > 4]
+        for kind in of_snapshot:
+            proof.damage_snapshot(kind)
+        while of_files or of_live:
+            for kind in of_files[:PIECE]:
+                await proof.damage_file(kind)
+            await proof.damage_live(of_live[:PIECE])
+            del of_files[:PIECE], of_live[:PIECE]
+            print(f"{len(proof.cases)} of {total}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        return proof.cases
+
+
+def table(cases: list[Case]) -> str:
+    """The outcomes by place and kind, as Markdown."""
+    counts = Counter((case.place, case.kind, case.outcome) for case in cases)
+    lines = [f"| place | damage | {' | '.join(OUTCOMES)} |", f"|---|---|{'---|' * len(OUTCOMES)}"]
+    for place, kind in sorted({(case.place, case.kind) for case in cases}):
+        lines.append(f"| {place} | {kind} | {' | '.join(str(counts[place, kind, outcome]) for outcome in OUTCOMES)} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.proof", description=__doc__)
+    parser.add_argument("--flips", type=int, default=10_000)
+    parser.add_argument("--blocks", type=int, default=1_000)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    given = parser.parse_args()
+    print(f"seed {given.seed}", flush=True)
+    logging.disable(logging.CRITICAL)  # every damage is logged, with its traceback
+    cases = asyncio.run(run(given.flips, given.blocks, given.seed))
+    print(table(cases))
+    wrong = [case for case in cases if case.outcome in ("altered", "missed")]
+    for case in wrong[:50]:
+        print(case)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

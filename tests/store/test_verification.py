@@ -1,0 +1,144 @@
+"""The check of stored records, on data of every kind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+from redis.asyncio import Redis
+
+from engine.config import Config
+from engine.core.model.routing import partition_of, slot_of
+from engine.store.keys import (
+    broadcast_log_key,
+    dead_letter_key,
+    journal_head_key,
+    journal_key,
+    offline_key,
+    page_key,
+    slots_key,
+    timer_due_key,
+    timer_key,
+)
+from engine.store.server_program import installed_servers
+from engine.store.verification import Damage, Verification
+from tests.proof import stored
+from tests.support.own_redis import served
+
+USER, TIMED = stored.ABSENT[0], stored.TIMED[0]
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """A data directory, made once: each test puts right what it damages."""
+    config = Config(data_dir=str(tmp_path_factory.mktemp("data")))
+    asyncio.run(stored.make(config, installed_servers()[0]))
+    return config
+
+
+@pytest.fixture
+async def data(config: Config) -> AsyncIterator[Redis]:
+    async with served(config, installed_servers()[0]) as client:
+        yield client
+
+
+async def damage_of(client: Redis) -> list[Damage]:
+    return (await Verification(client).run()).damage
+
+
+async def spoiled(client: Redis, key: str, blob: bytes | None, field: str) -> Damage:
+    """What is found when the last byte of a hash's value is another; it is put right again."""
+    assert blob is not None
+    await client.hset(key, field, blob[:-1] + bytes([blob[-1] ^ 1]))
+    (found,) = await damage_of(client)
+    await client.hset(key, field, blob)
+    assert found.place == field
+    return found
+
+
+async def test_whole_data_of_every_kind_are_checked_and_whole(data: Redis) -> None:
+    verified = await Verification(data).run()
+    assert (verified.damage, verified.damaged) == ([], 0)
+    assert verified.checked.keys() == {
+        "slot map", "page", "offline message", "journal group", "timer", "broadcast", "dead letter", "accepted id"
+    }  # fmt: skip
+    assert verified.checked["timer"] == len(stored.TIMED)
+    assert verified.checked["page"] == len(stored.ABSENT) + len(stored.PRESENT)
+
+
+async def test_a_damaged_page_and_a_page_of_another_user_are_found(data: Redis) -> None:
+    key = page_key(slot_of(USER))
+    page = await data.hget(key, USER)
+    assert (await spoiled(data, key, page, USER)).kind == "page"
+    await data.hset(key, "t:nobody", page)
+    (found,) = await damage_of(data)
+    await data.hdel(key, "t:nobody")
+    assert (found.kind, found.key, found.place) == ("page", key, "t:nobody")
+    assert "belongs to slot" in found.problem
+
+
+async def test_a_damaged_timer_and_one_that_would_never_fire_are_found(data: Redis) -> None:
+    partition = partition_of(TIMED)
+    key, due = timer_key(partition), timer_due_key(partition)
+    ((sid, packed),) = (await data.hgetall(key)).items()
+    assert (await spoiled(data, key, packed, sid.decode())).advice.startswith("nothing: the scheduler quarantines it")
+    score = await data.zscore(due, sid)
+    await data.zrem(due, sid)
+    (found,) = await damage_of(data)
+    assert found.problem == "it has no due time, so it never fires"
+    await data.zadd(due, {sid: score})
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "kind"),
+    [
+        (offline_key(USER), b"m", "offline message"),
+        (journal_key(0), b"b", "journal group"),
+        (broadcast_log_key(), b"b", "broadcast"),
+        (broadcast_log_key(), b"a", "broadcast"),
+        (dead_letter_key("t"), b"body", "dead letter"),
+    ],
+)
+async def test_a_damaged_entry_of_each_stream_is_found_at_its_place(data: Redis, key: str, name: bytes, kind: str) -> None:
+    dumped = await data.dump(key)
+    ((entry, fields),) = await data.xrevrange(key, count=1)
+    await data.xdel(key, entry)
+    await data.delete(key)
+    await data.xadd(key, {**fields, name: fields[name][:-1] + bytes([fields[name][-1] ^ 1])}, id=entry)
+    (found,) = await damage_of(data)
+    await data.restore(key, 0, dumped, replace=True)
+    assert (found.kind, found.key, found.place) == (kind, key, entry.decode())
+
+
+async def test_a_journal_that_lost_its_end_is_found(data: Redis) -> None:
+    dumped = await data.dump(journal_key(0))
+    ((entry, _),) = await data.xrevrange(journal_key(0), count=1)
+    await data.xdel(journal_key(0), entry)
+    (found,) = await damage_of(data)
+    await data.restore(journal_key(0), 0, dumped, replace=True)
+    assert found.kind == "journal end"
+    assert (await data.get(journal_head_key(0))).decode() in found.problem
+
+
+async def test_a_journal_that_lost_a_group_in_the_middle_is_found(data: Redis) -> None:
+    dumped = await data.dump(journal_key(0))
+    entries = await data.xrange(journal_key(0))
+    await data.xdel(journal_key(0), entries[-2][0])
+    (found,) = await damage_of(data)
+    await data.restore(journal_key(0), 0, dumped, replace=True)
+    assert (found.kind, found.place) == ("journal group", entries[-1][0].decode())
+
+
+async def test_a_damaged_slot_map_and_a_key_of_no_kind_are_found(data: Redis) -> None:
+    packed = await data.get(slots_key())
+    await data.set(slots_key(), packed[:-1] + b"\x00")
+    await data.set("{s1}pagf", "x")
+    found = await damage_of(data)
+    await data.set(slots_key(), packed)
+    await data.delete("{s1}pagf")
+    assert {(one.kind, one.key) for one in found} == {("slot map", slots_key()), ("unknown key", "{s1}pagf")}
+    assert msgspec.json.encode(found)
