@@ -26,6 +26,7 @@ from engine.core.inbox.inbox import ALL, IN_ARCHIVE
 from engine.features.user_data.user_reports import report
 from engine.gateway.gateway import Gateway
 from engine.store.pending_bodies import BodyStore
+from engine.store.sealed_fields import FIELD, is_whole
 from engine.store.user_entries import UserEntry
 
 _PIECE_BYTES: Final = 64 << 10
@@ -131,13 +132,15 @@ def _message(seq: int, expires_ms: int, body: bytes) -> bytes:
 
 
 def _entry_json(found: UserEntry) -> dict[str, Any]:
-    """An entry of a stream; its body, a JSON object, as `notification`."""
+    """An entry of a stream; its body, a JSON object, as `notification`. One that is damaged has no body, and says so."""
     members: dict[str, Any] = {"stream": found.stream, "entry": found.entry}
+    if "body" in found.fields and not is_whole({name.encode(): value for name, value in found.fields.items()}):
+        return {**members, "damaged": True}
     if found.target:
         members["target"] = found.target
     for name, value in found.fields.items():
         if name == "body":
             members["notification"] = Raw(value)
-        elif name != "tenant":
+        elif name not in ("tenant", FIELD):
             members[name] = int(value) if name in _NUMBERS and value.isdigit() else value.decode()
     return members

@@ -16,6 +16,7 @@ from engine.core.journal.journal_records import StoredMessage
 from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
 from engine.store.keys import action_stream_key, action_targets_key, dead_letter_key, session_stream_key
+from engine.store.sealed_fields import with_checksum
 from tests.support.edge_world import edge_world
 from tests.support.running_engine import RunningEngine
 
@@ -23,9 +24,10 @@ from tests.support.running_engine import RunningEngine
 async def test_an_export_has_what_every_place_keeps_of_the_user_and_nothing_of_others(redis_client: Redis) -> None:
     target = "ray://jobs/Robot.run"
     for user in ("u1", "u2"):
-        await redis_client.xadd(dead_letter_key("default"), {"user": user, "seq": 3, "reason": "no", "body": '{"id":"d1"}'})
+        await redis_client.xadd(dead_letter_key("default"), with_checksum({"user": user, "seq": 3, "reason": "no", "body": '{"id":"d1"}'}))
         await redis_client.xadd(session_stream_key(), {"event": "connect", "tenant": "default", "user": user, "at": 5})
-        await redis_client.xadd(action_stream_key(target), {"tenant": "default", "user": user, "due": 9, "body": "{}"})
+        await redis_client.xadd(action_stream_key(target), with_checksum({"tenant": "default", "user": user, "due": 9, "body": "{}"}))
+    await redis_client.xadd(dead_letter_key("default"), {"user": "u1", "reason": "no", "body": '{"id":'})  # cut
     await redis_client.sadd(action_targets_key(), target)
     async with edge_world(storage=redis_client) as world, world.http(scopes="publish operator") as client:
         await client.post("/v1/notifications", json={"user": "u1", "type": "post.liked", "id": "m1", "data": {"n": 1}})
@@ -41,7 +43,8 @@ async def test_an_export_has_what_every_place_keeps_of_the_user_and_nothing_of_o
     assert exported["messages"][0]["data"] == {"n": 1}
     assert [one["notification"]["type"] for one in exported["scheduled"]] == ["reminder"]
     assert (exported["user"], exported["profile"]["locale"]) == ("u1", "de")
-    letter, session, action = exported["entries"]
+    letter, damaged, session, action = exported["entries"]
+    assert (damaged["stream"], damaged["damaged"], len(damaged)) == ("dead_letters", True, 3)
     assert (letter["stream"], letter["seq"], letter["notification"]) == ("dead_letters", 3, {"id": "d1"})
     assert (session["stream"], session["event"], session["at"]) == ("sessions", "connect", 5)
     assert (action["stream"], action["target"], action["due"]) == ("actions", target, 9)
