@@ -18,12 +18,11 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from engine.api import (
     explanations,
-    inboxes,
     monitoring,
     operating,
     publish_endpoint,
@@ -41,6 +40,7 @@ from engine.features.dead_letters import endpoints as dead_letters
 from engine.features.digest import endpoints as digest
 from engine.features.event_groups import endpoints as event_groups
 from engine.features.history import endpoints as history
+from engine.features.inbox import endpoints as inbox
 from engine.features.inspection import endpoints as inspection
 from engine.features.policy import endpoints as policy
 from engine.features.rules import endpoints as rules
@@ -72,6 +72,7 @@ FEATURES: Final[Sequence[Callable[[EdgePorts], EdgeFeature]]] = (
     history.on_edge,
     dead_letters.on_edge,
     event_groups.on_edge,
+    inbox.on_edge,
     snooze.on_edge,
     subscriptions.on_edge,
     user_data.on_edge,
@@ -112,9 +113,9 @@ def app(services: EdgeServices) -> Starlette:
         operating.table(access, services.controls),
         monitoring.table(access, services.controls),
         *(feature.table(access) for feature in services.features if feature.table is not None),
-        inboxes.table(access),  # behind those that have paths of their own among its marks
     ]
-    routes: list[BaseRoute] = [found for table in tables for found in table.routes]
+    routes = [found for table in tables for found in table.routes]
+    routes.sort(key=lambda found: "{" in found.path)  # a path comes before those with a parameter in its place
     application = Starlette(
         routes=[*routes, _described(access, tables), *static_files.routes()],
         middleware=[Middleware(CrossOrigin, config=config)],

@@ -57,6 +57,7 @@ PACKAGES = (
     "features.history",
     "features.dead_letters",
     "features.event_groups",
+    "features.inbox",
     "features.snooze",
     "features.subscriptions",
     "features.user_data",

@@ -10,7 +10,7 @@ from msgspec import Struct
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route, WebSocketRoute
 
 from engine.http.description.document import Description
 from engine.http.routed_path import ENCODED_SLASH
@@ -24,11 +24,11 @@ class EndpointTable(Struct, frozen=True):
     """Some endpoints of an edge.
 
     Attributes:
-        routes: for Starlette, the first that fits is taken.
+        routes: for Starlette.
         description: of them, a module.
     """
 
-    routes: Sequence[BaseRoute]
+    routes: Sequence[Route | WebSocketRoute]
     description: Description
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.routing import Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
@@ -71,7 +71,7 @@ def table(access: Access, sockets: Sockets) -> EndpointTable:
         poll = Poll(access.gateway, principal, cursor, access.device(request))
         return Response(await poll.run(request.receive, wait_s), 200, {"Cache-Control": "no-store"}, "application/json")
 
-    routes: list[BaseRoute] = [
+    routes: list[Route | WebSocketRoute] = [
         route("/v1/ack", POST=acknowledge),
         route("/v1/nack", POST=refuse),
         route("/v1/heartbeat", GET=heartbeat),

@@ -49,6 +49,7 @@ from engine.features.digest import endpoints as digest
 from engine.features.event_groups import endpoints as event_groups
 from engine.features.event_groups.store import EventGroup, EventStreams, GroupEvent, Look, Position
 from engine.features.history import endpoints as history
+from engine.features.inbox import endpoints as inbox
 from engine.features.inspection import endpoints as inspection
 from engine.features.policy import endpoints as policy
 from engine.features.policy.unsubscribing import RememberedKey
@@ -787,6 +788,7 @@ class EdgeWorld:
             EdgeFeature("history", lambda access: history.table(access, None)),
             EdgeFeature("dead_letters", lambda access: dead_letters.table(access, self.dead_letters)),
             EdgeFeature("event_groups", lambda access: event_groups.table(access, self.event_groups)),
+            inbox.feature_of(config, self.gateway),
             EdgeFeature("snooze", lambda access: snooze.table(access, snooze.Snoozes(config, self.gateway))),
             EdgeFeature("subscriptions", lambda access: subscriptions.table(access, self.figures)),
             user_data.feature_of(ports, self.bodies, no_entries if storage is None else partial(find_user_entries, storage)),

@@ -29,7 +29,6 @@ from starlette.responses import Response
 from engine.api.access import Access
 from engine.api.ack_and_patch import check_ids
 from engine.api.edge_feature import EdgeFeature, EdgePorts
-from engine.api.inboxes import answered, find_rows
 from engine.api.json_bodies import decode_body
 from engine.api.scheduled import raise_unless_ok
 from engine.config import Config
@@ -37,6 +36,7 @@ from engine.core.inbox.inbox import ALL, ARCHIVED
 from engine.core.model.routing import split_key
 from engine.core.wire.records import ALREADY_FIRED, NOT_FOUND, Timer
 from engine.errors import Invalid
+from engine.features.inbox.inboxes import answered, find_rows
 from engine.features.snooze import description
 from engine.features.snooze.copies import copy_of, original_of
 from engine.gateway.gateway import Gateway

@@ -92,7 +92,7 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
         ),
         "UserExport": object_of(
             "The members of `UserReport` but `timers`, and everything that other places have of the user.",
-            required=("tenant", "user", "at", "profile", "topics", "scheduled", "messages", "inbox", "entries"),
+            required=("tenant", "user", "at", "profile", "topics", "scheduled", "messages", "entries"),
             tenant=_TEXT,
             user=_TEXT,
             at={**TIME_MS, "description": "When it was begun, ms since the epoch."},

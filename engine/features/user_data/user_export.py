@@ -2,10 +2,9 @@
 
     shard       --report-------> presence, profile, topics, decisions, connections
                 --backlog------> messages that are not acknowledged; the bodies of most are in the offline stream
-                --inbox pages--> messages of the inbox, archived ones too, with their marks
     scheduler   --list---------> scheduled messages
     Redis       --find---------> dead letters, session events, actions that are not done: the streams that an erasure empties
-    archivist   --query--------> rows of the history, where there is one
+    features    --rows---------> what else they keep: the inbox with its marks, the history
 
 It is no snapshot: what happens meanwhile may be in it, or not. What is left out: ids of accepted messages and counters, which name nobody,
 and the sample of events for dry runs, which has its own end (`recorded_events_keep_s`).
@@ -19,10 +18,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from engine.api.inboxes import answered, message_json
 from engine.api.scheduled import as_json, raise_unless_ok
 from engine.config import Config
-from engine.core.inbox.inbox import ALL, IN_ARCHIVE
 from engine.features.user_data.user_reports import report
 from engine.gateway.gateway import Gateway
 from engine.store.pending_bodies import BodyStore
@@ -86,7 +83,6 @@ class UserExport:
         yield _encode(state)[:-1]
         lists: Mapping[str, AsyncIterator[bytes]] = {
             "messages": self._pending(key),
-            "inbox": self._inbox(key),
             "entries": self._entries(key),
             **{name: rows(key) for name, rows in self._gateway.kept_of_user.items()},
         }
@@ -110,17 +106,6 @@ class UserExport:
                 lowest = max(first, highest - _BODIES + 1)
                 for stored in await self._bodies.read(key, [(lowest, highest)], config.offline_bytes_max):
                     yield _message(stored.seq, stored.expires_ms, stored.envelope.body)
-
-    async def _inbox(self, key: str) -> AsyncIterator[bytes]:
-        for view in (ALL, IN_ARCHIVE) if self._config.inbox_max else ():
-            before = 0
-            while True:
-                page = answered(await self._shard_client.read_inbox(key, before, self._config.inbox_page_max, view))
-                for row in page.rows:
-                    yield message_json(page.epoch, row)
-                before = page.before
-                if not before:
-                    break
 
     async def _entries(self, key: str) -> AsyncIterator[bytes]:
         async for found in self._find_entries(key):

@@ -8,15 +8,12 @@ A mark names messages by ids. The shard knows the ids of recent messages; those 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
-from starlette.requests import Request
-from starlette.responses import Response
 
-from engine.api.access import Access
 from engine.api.ack_and_patch import check_ids
 from engine.api.json_bodies import decode_body
 from engine.config import Config
@@ -25,8 +22,6 @@ from engine.core.model.constants import SEQ_MAX
 from engine.core.wire.records import NOT_FOUND, OK, InboxIs, InboxMarked, InboxRow
 from engine.errors import Invalid, Unavailable
 from engine.gateway.shard_client import ShardClient
-from engine.http.description import inbox_paths
-from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import bad_request, not_found
 from engine.publish import media_types
 
@@ -127,7 +122,7 @@ async def read(shard_client: ShardClient, key: str, query: InboxQuery, config: C
     if len(rows) > query.limit:
         before = rows[query.limit - 1].seq
         del rows[query.limit :]
-    messages = b",".join([message_json(page.epoch, row) for row in rows])
+    messages = b",".join([_message(page.epoch, row) for row in rows])
     more = b',"before":%d' % before if before else b""
     return b'{"messages":[%b],"unread":%d,"unseen":%d,"revision":%d%b}' % (messages, page.unread, page.unseen, page.revision, more)
 
@@ -135,8 +130,7 @@ async def read(shard_client: ShardClient, key: str, query: InboxQuery, config: C
 _MESSAGE: Final = b'{"seq":%d,"event_id":"%b-%d","accepted_at":%d,"acknowledged":%b,"read":%b,"seen":%b,"archived":%b,"pinned":%b,%b}'
 
 
-def message_json(epoch: str, row: InboxRow) -> bytes:
-    """A message of an inbox, as JSON."""
+def _message(epoch: str, row: InboxRow) -> bytes:
     marks = [_TRUTH[bool(row.flags & flag)] for flag in (READ, SEEN, ARCHIVED, PINNED)]
     return _MESSAGE % (row.seq, epoch.encode(), row.seq, row.accepted_ms, _TRUTH[row.acked], *marks, row.body)
 
@@ -251,24 +245,14 @@ def answered(answer: Answer) -> Answer:
     return answer
 
 
-def table(access: Access) -> EndpointTable:
-    """The endpoints."""
-
-    async def inbox(request: Request) -> Response:
-        """`GET /v1/inbox?before=&limit=&unread=&archived=&type=&q=&user=`."""
-        _, key, _ = access.subscriber(request)
-        query = parse_query(request.query_params, access.config)
-        body = await read(access.gateway.shard_client, key, query, access.config)
-        return Response(body, 200, {"Cache-Control": "no-store"}, "application/json")
-
-    async def mark_inbox(request: Request) -> Response:
-        """`POST /v1/inbox/{mark}?user=`."""
-        _, key, _ = access.subscriber(request)
-        body = await access.body(request)
-        return json_answer(await mark(access.gateway.shard_client, key, request.path_params["mark"], body, access.config))
-
-    routes = [
-        route("/v1/inbox", GET=inbox),
-        route("/v1/inbox/{mark}", POST=mark_inbox),
-    ]
-    return EndpointTable(routes, inbox_paths)
+async def kept_rows(shard_client: ShardClient, config: Config, key: str) -> AsyncIterator[bytes]:
+    """Every message of an inbox with its marks, in JSON: the newest first, archived ones last. Raises as `read`."""
+    for view in (ALL, IN_ARCHIVE) if config.inbox_max else ():
+        before = 0
+        while True:
+            page = answered(await shard_client.read_inbox(key, before, config.inbox_page_max, view))
+            for row in page.rows:
+                yield _message(page.epoch, row)
+            before = page.before
+            if not before:
+                break
