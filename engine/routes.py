@@ -47,6 +47,7 @@ from engine.features.rules import endpoints as rules
 from engine.features.signals import endpoints as signals
 from engine.features.snooze import endpoints as snooze
 from engine.features.subscriptions import endpoints as subscriptions
+from engine.features.token_revocation import endpoints as token_revocation
 from engine.features.user_data import endpoints as user_data
 from engine.gateway.gateway import Gateway
 from engine.http import static_files
@@ -64,6 +65,7 @@ from engine.transports.websocket_handshake import PATH, Sockets
 
 FEATURES: Final[Sequence[Callable[[EdgePorts], EdgeFeature]]] = (
     audit.on_edge,
+    token_revocation.on_edge,
     policy.on_edge,
     rules.on_edge,
     actions.on_edge,

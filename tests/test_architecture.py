@@ -49,6 +49,7 @@ PACKAGES = (
     "api",
     "transports",
     "features.audit",
+    "features.token_revocation",
     "features.policy",
     "features.rules",
     "features.actions",

@@ -42,7 +42,6 @@ from engine.actors.edge_links import EdgeLinks
 from engine.actors.incarnation import Incarnation
 from engine.api.edge_feature import Ask, EdgeFeature, EdgePorts
 from engine.api.operating import EngineControls
-from engine.api.token_revocation import TokenRevocations
 from engine.auth.tokens import Authenticator
 from engine.config import Config
 from engine.core.model.routing import RoutingTable
@@ -56,7 +55,6 @@ from engine.routes import FEATURES, EdgeServices, app
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.outcome_stream import OutcomeWriter
 from engine.store.redis_servers import connect_each
-from engine.store.revocation_log import RevocationLog
 from engine.store.sealed_config import SealedConfig
 from engine.store.slot_map import read_routing_table
 from engine.store.tenant_usage import TenantUsage
@@ -231,10 +229,8 @@ class Edge(Process):
             self._outcomes = OutcomeWriter(self._redis, self._config, self._gateway.incarnation, outcomes)
         authenticator = Authenticator(self._config, self._gateway.revoked)
         await authenticator.prepare()
-        revocations = TokenRevocations(self._config, RevocationLog(self._redis, self._config), authenticator, self._gateway)
-        await self._retry_storage(revocations.catch_up)
         usage = TenantUsage(*self._all_redis)
-        application = self._app(authenticator, revocations, usage)
+        application = self._app(authenticator, usage)
         for feature in self._features:
             if feature.prepare is not None:
                 await self._retry_storage(feature.prepare)
@@ -247,7 +243,6 @@ class Edge(Process):
                 incarnation.watch(self._config.health_ms),
                 *(feature.run() for feature in self._features if feature.run is not None),
                 authenticator.run(),
-                revocations.run(),
                 self._gateway.storage.follow(*self._all_redis),
                 self._gateway.tenant_quotas.follow(usage),
             ):
@@ -256,11 +251,22 @@ class Edge(Process):
                 tasks.create_task(self._outcomes.run())
             tasks.create_task(self._listen(listener))
 
-    def _app(self, authenticator: Authenticator, revocations: TokenRevocations, usage: TenantUsage) -> Starlette:
+    def _app(self, authenticator: Authenticator, usage: TenantUsage) -> Starlette:
         gateway = self._gateway
         name, servers = f"edge-{self._index}", self._all_redis
         status, slow_clients = self._status, self._slow_clients
-        ports = EdgePorts(self._config, gateway, self._redis, servers, self._find_actor, name, self._spans, status, slow_clients)
+        ports = EdgePorts(
+            self._config,
+            gateway,
+            authenticator,
+            self._redis,
+            servers,
+            self._find_actor,
+            name,
+            self._spans,
+            status,
+            slow_clients,
+        )
         self._features = [on_edge(ports) for on_edge in FEATURES]
         return app(
             EdgeServices(
@@ -271,7 +277,6 @@ class Edge(Process):
                     self._status,
                     self._connections_of,
                     self._checks,
-                    revocations,
                     usage,
                     self._drain_edge,
                     self._scale,

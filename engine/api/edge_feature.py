@@ -9,6 +9,7 @@ from msgspec import Struct
 from redis.asyncio import Redis
 
 from engine.api.access import Access, Status
+from engine.auth.tokens import Authenticator
 from engine.config import Config
 from engine.core.shard.user_overview import SlowConnection
 from engine.gateway.gateway import Gateway
@@ -31,6 +32,7 @@ class EdgePorts(Struct, frozen=True):
     Attributes:
         config: the engine's settings.
         gateway: its state.
+        authenticator: checks tokens.
         redis: the first storage server.
         servers: all of them.
         find_actor: of a feature with an actor of its own, `engine.actors.feature_actors`.
@@ -42,6 +44,7 @@ class EdgePorts(Struct, frozen=True):
 
     config: Config
     gateway: Gateway
+    authenticator: Authenticator
     redis: Redis
     servers: Sequence[Redis]
     find_actor: FindActor

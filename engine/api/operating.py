@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,7 +12,6 @@ from starlette.responses import Response
 from engine.api.access import Access, Status
 from engine.api.exposition import metrics_page
 from engine.api.scaling import numbers_of
-from engine.api.token_revocation import TokenRevocations
 from engine.auth import tokens
 from engine.errors import StorageUnavailable
 from engine.gateway.tenant_quotas import UsageStore, quotas_of
@@ -35,7 +33,6 @@ class EngineControls(Struct, frozen=True):
         status: what `GET /v1/status` answers to an operator.
         connections_of: open connections of a tenant, at all edges.
         ready: does each part this edge depends on answer? `{"storage": True, "shard-0": False, ...}`.
-        revocations: of tokens.
         usage: how much each tenant has in storage.
         drain_edge: lets the edge of this index leave its clients to the others; why it is refused, "" when not, and its connections.
         scale: lets the engine have these numbers of actors, by `shards`, `schedulers`, `edges`, for this operator, and by
@@ -47,7 +44,6 @@ class EngineControls(Struct, frozen=True):
     status: Status
     connections_of: ConnectionsOf
     ready: Ready
-    revocations: TokenRevocations
     usage: UsageStore
     drain_edge: DrainEdge
     scale: Scale
@@ -72,15 +68,6 @@ def table(access: Access, controls: EngineControls) -> EndpointTable:
         return json_answer(
             {"tenant": tenant, "connections": await controls.connections_of(tenant), **used, "quotas": quotas_of(access.config)}
         )
-
-    async def revoke(request: Request) -> Response:
-        """`POST /v1/tokens/revoke`."""
-        principal = access.authenticate(request, "admin")
-        body = await access.body(request)
-        revoked = await controls.revocations.revoke(body, principal)
-        named = msgspec.json.decode(body)  # a token itself is a secret
-        request.state.details = {**revoked, **{name: named[name] for name in ("user", "jti") if name in named}}
-        return json_answer(revoked)
 
     async def drain(request: Request) -> Response:
         """`POST /v1/edges/{edge}/drain`."""
@@ -116,7 +103,6 @@ def table(access: Access, controls: EngineControls) -> EndpointTable:
 
     routes = [
         route("/v1/status", GET=status),
-        route("/v1/tokens/revoke", POST=access.audited("revoke_tokens", revoke)),
         route("/v1/edges/{edge}/drain", POST=access.audited("drain_edge", drain)),
         route("/v1/scale", POST=access.audited("scale", scale)),
         route("/v1/rebalance", POST=access.audited("rebalance", rebalance)),

@@ -1,6 +1,6 @@
 """The revocations that an edge knows, in memory: looked up with every token, also with one that was verified before.
 
-`engine.api.token_revocation` keeps them as they are in storage. While there are none, a look-up is one comparison; otherwise it is
+A feature keeps them as they are in storage. While there are none, a look-up is one comparison; otherwise it is
 three look-ups in a dictionary.
 """
 

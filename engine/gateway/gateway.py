@@ -244,7 +244,7 @@ class Gateway:
         self.begin_event: Callable[[Principal, bytes, Callable[[int, dict[str, Any]], None]], None] = _no_event
         self.returned: Callable[[Connection], None] = _no_digest  # called for a client that wants a digest
         self.spans: EdgeSpans | None = None  # None: it makes none
-        self.revoked = RevokedTokens()  # kept by `engine.api.token_revocation`
+        self.revoked = RevokedTokens()  # a feature adds them
         self.connections: dict[int, Connection] = {}
         self.connections_of: Counter[str] = Counter()  # by tenant; those without one are left out
         self._open_tokens = OpenTokens()

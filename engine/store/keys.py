@@ -273,7 +273,7 @@ def broadcast_positions_key(tenant: str) -> str:
 
 # -- of revoked tokens -------------------------------------------------------------------------------------------------
 def revocation_log_key() -> str:
-    """Stream: the revocations in force, see `engine.store.revocation_log`."""
+    """Stream: the revocations in force."""
     return "{revoked}log"
 
 

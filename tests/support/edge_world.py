@@ -24,7 +24,6 @@ from engine.actors.edge import clock, wall_ms
 from engine.api.access import Status
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.api.operating import EngineControls, Ready
-from engine.api.token_revocation import TokenRevocations
 from engine.auth.tokens import Authenticator, mint
 from engine.config import Config
 from engine.core.commit.user_step import UserChange, settle_profiles
@@ -61,6 +60,8 @@ from engine.features.signals.endpoints import CounterSignals, SumStore
 from engine.features.signals.store import CounterSums
 from engine.features.snooze import endpoints as snooze
 from engine.features.subscriptions import endpoints as subscriptions
+from engine.features.token_revocation import endpoints as token_revocation
+from engine.features.token_revocation.revocation_log import RevocationsRead
 from engine.features.user_data import endpoints as user_data
 from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
@@ -70,7 +71,6 @@ from engine.publish.message_ids import MessageIds
 from engine.routes import EdgeServices, app
 from engine.store.broadcast_stream import Appended
 from engine.store.quarantine import QuarantinedRecord
-from engine.store.revocation_log import RevocationsRead
 from engine.store.tenant_usage import FIGURES, Figure, TenantUsage
 from engine.store.user_entries import UserEntry, find_user_entries
 from engine.transports import http_server
@@ -765,7 +765,7 @@ class EdgeWorld:
         keyed = config if config.jwt_secret else msgspec.structs.replace(config, jwt_secret=SECRET)
         self.authenticator = Authenticator(keyed, self.gateway.revoked)
         self.revocation_log = FakeRevocationLog()
-        self.revocations = TokenRevocations(config, self.revocation_log, self.authenticator, self.gateway)
+        self.revocations = token_revocation.TokenRevocations(config, self.revocation_log, self.authenticator, self.gateway)
         self.dead_letters: LetterStore = FakeLetters() if storage is None else DeadLetterStream(storage, config)
         self.event_groups: Any = FakeGroups() if storage is None else EventStreams(storage, config, wall_ms)
         self.arrivals = FakeArrivals()
@@ -778,9 +778,12 @@ class EdgeWorld:
         remembered_key = RememberedKey(self.link_key, self.gateway.clock)
         self.figures = figures = FakeFigures()
         self.acts = FakeActs()
-        ports = EdgePorts(config, self.gateway, Redis(), (), no_actor, "edge-0", None, self.current_status, figures.slow_clients)
+        ports = EdgePorts(
+            config, self.gateway, self.authenticator, Redis(), (), no_actor, "edge-0", None, self.current_status, figures.slow_clients
+        )
         self.features = [
             audit.feature_of(self.gateway, self.acts if storage is None else AuditLog(storage, config)),
+            token_revocation.feature_of(self.revocations),
             policy.feature_of(remembered_key),
             rules.feature_of(ports, self.rules, self.arrivals, remembered_key),
             EdgeFeature("signals", lambda access: signals.table(access, self.signals), self.signals.run, self.signals.drain),
@@ -838,7 +841,6 @@ class EdgeWorld:
                 status,
                 self.connections_of,
                 ready,
-                self.revocations,
                 self.usage,
                 self.drain_edge,
                 self.scale,
@@ -1044,7 +1046,6 @@ async def edge_world(
     world.server = http_server.build(wrap(application), config, fast_paths)
     ticker = asyncio.gather(
         world.gateway.run(),
-        world.revocations.run(),
         world.gateway.tenant_quotas.follow(world.usage),
         *(feature.run() for feature in world.features if feature.run is not None),
     )

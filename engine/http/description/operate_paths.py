@@ -1,11 +1,11 @@
-"""Operating: status, scaling, revocation."""
+"""Operating: status, scaling."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from engine.config import Config
-from engine.http.description.json_schema import TIME_MS, Schema, object_of, printable, ref, user_name
+from engine.http.description.json_schema import Schema, object_of, ref
 from engine.http.description.operation import Part, json_of, operation, parameter
 
 
@@ -20,17 +20,6 @@ def paths(_config: Config) -> Part:
                 {200: ("Now.", {"application/json": {"schema": {"oneOf": [ref("Status"), ref("TenantStatus")]}}})},
                 (429, 503),
                 scope="admin",
-            )
-        },
-        "/v1/tokens/revoke": {
-            "post": operation(
-                "revokeTokens",
-                "operating",
-                "Revoke a token, or the tokens of a user, of the bearer's tenant. Repeating it changes nothing.",
-                {200: ("Durable, in force on this edge and on every other one within a second.", json_of("Revoked"))},
-                (400, 408, 413, 422, 429, 503),
-                scope="admin",
-                body=json_of("Revocation"),
             )
         },
         "/v1/edges/{edge}/drain": {
@@ -78,17 +67,9 @@ def paths(_config: Config) -> Part:
     }
 
 
-def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
+def schemas(_config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
     """The schemas of their bodies, by name."""
     return {
-        "Revocation": _revocation(config),
-        "Revoked": object_of(
-            "What is revoked, on every edge within a second.",
-            required=("revoked", "until"),
-            revoked={"enum": ["token", "jti", "user"]},
-            before=TIME_MS,
-            until=TIME_MS | {"description": "When the last of these tokens has expired by itself, milliseconds since the epoch."},
-        ),
         "Drain": object_of(
             "An edge that leaves its clients to the others.",
             required=("edge", "connections"),
@@ -110,24 +91,6 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
         "Scaling": _scaling(),
         "Status": _status(),
         "TenantStatus": _tenant_status(),
-    }
-
-
-def _revocation(config: Config) -> Schema:
-    time = {"type": "string", "format": "date-time"}
-    return {
-        "type": "object",
-        "description": "One token, itself or by its claim `jti`, or the tokens of a user that were issued (`iat`) before a time.",
-        "properties": {
-            "token": {"type": "string", "minLength": 1},
-            "jti": printable(config),
-            "exp": {"type": "integer", "minimum": 0, "description": "The token's `exp`, where it is known: kept no longer than that."},
-            "user": user_name(config),
-            "before": {"oneOf": [TIME_MS, time], "description": "Now, when left out; at most 300 s ahead."},
-        },
-        "oneOf": [{"required": ["token"]}, {"required": ["jti"]}, {"required": ["user"]}],
-        "dependentRequired": {"exp": ["jti"], "before": ["user"]},
-        "additionalProperties": False,
     }
 
 

@@ -28,7 +28,11 @@ from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
 
+from engine.api.access import Access
+from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.api.json_bodies import decode_body
 from engine.auth.revoked_tokens import RevokedTokens
 from engine.auth.tokens import Authenticator, Principal
@@ -37,11 +41,13 @@ from engine.core.model.names import is_id, is_user
 from engine.core.model.period import until_next
 from engine.core.model.revocation import JTI, TOKEN, USER, Revocation
 from engine.errors import Invalid, Overloaded, StorageUnavailable
+from engine.features.token_revocation import description
+from engine.features.token_revocation.revocation_log import RevocationLog, RevocationsRead
 from engine.gateway.gateway import Gateway
+from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import RETRY_AFTER_S, Problem, forbidden, unavailable
 from engine.publish import media_types
 from engine.publish.items import rfc3339_ms
-from engine.store.revocation_log import RevocationsRead
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +58,7 @@ _BEHIND_MS: Final = 1000
 
 
 class RevocationStore(Protocol):
-    """The revocations in storage, see `engine.store.revocation_log`."""
+    """The revocations in storage, see `engine.features.token_revocation.revocation_log`."""
 
     async def append(self, revocations: Sequence[Revocation], /) -> None: ...
 
@@ -68,6 +74,32 @@ class _Request(Struct, forbid_unknown_fields=True):
 
 
 _REQUEST: Final = msgspec.json.Decoder(_Request)
+
+
+def on_edge(ports: EdgePorts) -> EdgeFeature:
+    """The feature on an edge."""
+    store = RevocationLog(ports.redis, ports.config)
+    return feature_of(TokenRevocations(ports.config, store, ports.authenticator, ports.gateway))
+
+
+def feature_of(revocations: TokenRevocations) -> EdgeFeature:
+    """The feature, with these revocations."""
+    return EdgeFeature("token_revocation", lambda access: table(access, revocations), run=revocations.run, prepare=revocations.catch_up)
+
+
+def table(access: Access, revocations: TokenRevocations) -> EndpointTable:
+    """The endpoint."""
+
+    async def revoke(request: Request) -> Response:
+        """`POST /v1/tokens/revoke`."""
+        principal = access.authenticate(request, "admin")
+        body = await access.body(request)
+        revoked = await revocations.revoke(body, principal)
+        named = msgspec.json.decode(body)  # a token itself is a secret
+        request.state.details = {**revoked, **{name: named[name] for name in ("user", "jti") if name in named}}
+        return json_answer(revoked)
+
+    return EndpointTable([route("/v1/tokens/revoke", POST=access.audited("revoke_tokens", revoke))], description)
 
 
 class TokenRevocations:

@@ -11,7 +11,8 @@ from redis.asyncio import Redis
 from engine.config import Config
 from engine.core.model.revocation import Revocation
 from engine.errors import Overloaded, StorageUnavailable
-from engine.store import revocation_log
+from engine.features.token_revocation import revocation_log
+from engine.features.token_revocation.revocation_log import RevocationLog
 from engine.store.keys import (
     revocation_entries_key,
     revocation_expiries_key,
@@ -19,7 +20,6 @@ from engine.store.keys import (
     revocation_state_key,
     revocation_tenants_key,
 )
-from engine.store.revocation_log import RevocationLog
 
 LATER_MS = int(time.time() * 1000) + 3_600_000
 

@@ -1,0 +1,1 @@
+"""Tokens that admins revoke before they expire."""
