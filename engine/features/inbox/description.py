@@ -7,17 +7,21 @@ from typing import Final
 
 from engine.config import Config
 from engine.core.model.constants import SEQ_MAX
+from engine.features.inbox.inboxes import LIMIT_DEFAULT, MARKS, QUERY_CHARS_MAX
 from engine.http.description.json_schema import COUNT, SEQ, TIME_MS, Schema, object_of, printable, ref
 from engine.http.description.member_schemas import always, delivered
 from engine.http.description.operation import Part, json_of, operation, parameter, whose
-
-_MARKS = ("read", "unread", "seen", "archive", "unarchive", "pin", "unpin")
 
 
 def paths(config: Config) -> Part:
     """The paths, by name."""
     number: Schema = {"type": "integer", "minimum": 0, "maximum": SEQ_MAX}
-    limits: Schema = {"type": "integer", "minimum": 1, "maximum": config.inbox_page_max, "default": min(50, config.inbox_page_max)}
+    limits: Schema = {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": config.inbox_page_max,
+        "default": min(LIMIT_DEFAULT, config.inbox_page_max),
+    }
     inbox_query = (
         whose(config),
         parameter("before", "query", "`before` of the last page.", number | {"minimum": 1}),
@@ -29,8 +33,10 @@ def paths(config: Config) -> Part:
             "Those that are archived, in place of the others.",
             {"type": "boolean", "default": False},
         ),
-        parameter("type", "query", "Of this type; all that begin with it where it ends in `.*`.", {"type": "string", "maxLength": 200}),
-        parameter("q", "query", "With this text in any of their values, in any case.", {"type": "string", "maxLength": 200}),
+        parameter(
+            "type", "query", "Of this type; all that begin with it where it ends in `.*`.", {"type": "string", "maxLength": QUERY_CHARS_MAX}
+        ),
+        parameter("q", "query", "With this text in any of their values, in any case.", {"type": "string", "maxLength": QUERY_CHARS_MAX}),
     )
     return {
         "/v1/inbox": {
@@ -45,7 +51,7 @@ def paths(config: Config) -> Part:
             )
         },
         "/v1/inbox/{mark}": {
-            "parameters": [parameter("mark", "path", "What is done with them.", {"enum": list(_MARKS)}, required=True)],
+            "parameters": [parameter("mark", "path", "What is done with them.", {"enum": list(MARKS)}, required=True)],
             "post": operation(
                 "markInbox",
                 "receiving",
