@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from engine.config import Config
 from engine.core.model.category import CHOICES
-from engine.core.policy.profile import DAYS, LEVEL_CHARS_MAX, LOCALE_PATTERN
+from engine.core.policy.profile import DAYS
 from engine.core.policy.quiet_hours import QUIET_MAX
+from engine.features.policy.core.profile_json import LEVEL_CHARS_MAX, LOCALE_PATTERN
 from engine.http.description.json_schema import EVENT_TYPE, TIME_MS, Schema, closed_object, items_of, object_of, printable, ref, user_name
 from engine.http.description.operation import TENANT, Part, json_of, operation, parameter, user_in_path, whose
 

@@ -1,7 +1,7 @@
 """`/v1/users/{user}/profile` and `/v1/preferences`: parse a profile or a change of one, store it at the shard that owns the user, read it.
 
 Tokens with scope `publish` or `admin` may write every profile; a user may read its own, and change the part of it that is theirs, the
-preferences (`engine.core.policy.preferences`).
+preferences (`engine.features.policy.core.preferences_json`).
 
 A `PUT` of a profile replaces all of it but the choices for categories, unless it names these: an application that does not know of them
 would subscribe its users anew to what they have unsubscribed from.
@@ -18,11 +18,12 @@ from engine.api import time_zones
 from engine.config import Config
 from engine.core.model.category import ANY_CHOICE, INBOX
 from engine.core.model.routing import split_key
-from engine.core.policy import preferences
-from engine.core.policy.preferences import NOTHING, PreferencesPatch, preferences_of
-from engine.core.policy.profile import NO_PROFILE, Profile, ProfileLimits, parse_profile, shown
+from engine.core.policy.preferences import PreferencesPatch
+from engine.core.policy.profile import NO_PROFILE, Profile, shown
 from engine.core.wire.records import OK, OVERLOADED, ProfileIs
 from engine.errors import Invalid, Unavailable
+from engine.features.policy.core.preferences_json import NOTHING, parse_patch, preferences_of
+from engine.features.policy.core.profile_json import ProfileLimits, parse_profile
 from engine.gateway.shard_client import ShardClient
 from engine.publish import media_types
 from engine.publish.category_book import CategoryBook
@@ -108,7 +109,7 @@ class Preferences:
 
     def _patch(self, body: bytes) -> PreferencesPatch:
         try:
-            return preferences.parse_patch(body, self._category_book.in_use().categories, time_zones.zone, _limits(self._config))
+            return parse_patch(body, self._category_book.in_use().categories, time_zones.zone, _limits(self._config))
         except Invalid as error:
             if self._category_book.unread():
                 raise Unavailable("the rules file, which defines categories, cannot be used") from error

@@ -32,10 +32,11 @@ from engine.config import Config
 from engine.core.model.category import CHOICES, MOST_FIRST, OFF, Category
 from engine.core.model.names import is_user
 from engine.core.model.routing import mailbox_key
-from engine.core.policy.preferences import PreferencesPatch, choice_for, may, may_choose
+from engine.core.policy.preferences import PreferencesPatch
 from engine.core.policy.profile import NO_PROFILE
 from engine.errors import Invalid, Overloaded, StorageUnavailable, Unavailable
 from engine.features.policy import profiles
+from engine.features.policy.core.preferences_json import choice_for, may, may_choose
 from engine.features.policy.profiles import Preferences
 from engine.features.policy.unsubscribe_links import KEY_BYTES, LinkClaims, make_link_token, read_link_token
 from engine.features.policy.unsubscribe_page import unsubscribe_page

@@ -17,9 +17,10 @@ from engine.core.inbox.inbox import InboxLimits
 from engine.core.journal.journal_records import Decided, Profiled, StoredMessage
 from engine.core.mailbox.aggregation_window import Counted
 from engine.core.model.category import DIGEST, INBOX, OFF, ON, Category, PolicyTerms
-from engine.core.policy.preferences import parse_patch, preferences_of
-from engine.core.policy.profile import NO_PROFILE, Profile, ProfileLimits
+from engine.core.policy.profile import NO_PROFILE, Profile
 from engine.core.wire.records import OK, ChangeProfile, ProfileIs, SetProfile
+from engine.features.policy.core.preferences_json import parse_patch, preferences_of
+from engine.features.policy.core.profile_json import ProfileLimits
 from tests.support.merge_patch import DEFAULTS, merge_patch
 from tests.support.shard_world import World, of
 

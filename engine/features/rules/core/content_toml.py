@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 from msgspec import Meta, Struct
 
 from engine.core.model.placeholders import parse_shape, parse_template
-from engine.core.policy.profile import LOCALE_PATTERN
 from engine.errors import Invalid
+from engine.features.policy.core.profile_json import LOCALE_PATTERN
 from engine.features.rules.core.content import ContentTemplate, LocalisedContent, RuleContent, Variant
 from engine.features.rules.core.field_errors import at_field
 from engine.features.rules.core.jinja_content import parse_content

@@ -15,10 +15,10 @@ from engine.core.model.defined_categories import CATEGORIES
 from engine.core.model.names import is_event_type, is_tenant
 from engine.core.model.placeholders import EventPath, Shape, parse_path, parse_shape, parse_template
 from engine.core.policy.conditions import Conditions
-from engine.core.policy.preferences import may_choose
-from engine.core.policy.profile import check_type
 from engine.core.policy.user_state import EVENTS_MAX, FOLLOWERS_MAX
 from engine.errors import Invalid, RulesError
+from engine.features.policy.core.preferences_json import may_choose
+from engine.features.policy.core.profile_json import check_type
 from engine.features.rules.core.content_toml import VARIANTS_MAX, ContentText, Locales, VariantText, parse_contents
 from engine.features.rules.core.delay import Delay, Rollout, level_names
 from engine.features.rules.core.field_errors import at_field, duration_at

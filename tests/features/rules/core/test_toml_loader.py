@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from engine.core.model.category import CHOICES, DAY_MS, ON, Category
 from engine.core.model.defined_categories import TOUCH
 from engine.core.policy.conditions import Conditions
-from engine.core.policy.preferences import may
 from engine.core.policy.user_state import EVENTS_MAX, FOLLOWERS_MAX
 from engine.errors import RulesError
+from engine.features.policy.core.preferences_json import may
 from engine.features.rules.core.delay import Rollout
 from engine.features.rules.core.toml_loader import parse_rules
 

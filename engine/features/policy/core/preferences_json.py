@@ -1,0 +1,163 @@
+"""Preferences in JSON, and what the application leaves to users.
+
+    {"zone": "Europe/Berlin", "locale": "de", "quiet": [{"from": "22:00", "to": "07:00", "days": [...]}],
+     "categories": {"news": "off"}, "types": {"forum.*": "digest", "forum.mention": "on"}, "targets": {"thread:9": "off"},
+     "available": {"news": {"title": "Weekly news", "may": ["on", "inbox", "digest", "off"], "default": "on", "choice": "off"}}}
+
+`available` is read only: the categories of the rules file, the choices that a user has for each, and the choice that holds now. The level
+is not shown, and users cannot change it: it is the application's.
+
+A change is a JSON merge patch (RFC 7396): members that are named are set, or removed by null; all others stay. `parse_patch` checks it, and
+the shard applies it (`engine.core.policy.preferences`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from engine.core.model.category import ANY_CHOICE, CHOICES, INBOX, MOST_FIRST, OFF, ON, Category
+from engine.core.model.names import is_id
+from engine.core.policy.preferences import MAPS, PreferencesPatch
+from engine.core.policy.profile import NO_PROFILE, UNCHOSEN, Profile, quiet_shown, types_by_choice
+from engine.errors import Invalid
+from engine.features.policy.core.profile_json import (
+    NO_INBOX,
+    ProfileLimits,
+    QuietText,
+    check_locale,
+    check_type,
+    decode_text,
+    parse_quiet,
+)
+
+_READ_ONLY: Final[Mapping[str, str]] = {
+    "user": "it is read only",
+    "available": "it is read only: the rules file defines categories",
+    "level": "only the application may set it",
+}
+_Choices = dict[str, str | None]
+NOTHING: Final = PreferencesPatch()
+
+
+class _PatchText(Struct, forbid_unknown_fields=True):
+    zone: str | UnsetType | None = UNSET
+    locale: str | UnsetType | None = UNSET
+    quiet: list[QuietText] | UnsetType | None = UNSET
+    categories: _Choices | UnsetType | None = UNSET
+    types: _Choices | UnsetType | None = UNSET
+    targets: _Choices | UnsetType | None = UNSET
+    user: Raw | UnsetType = UNSET
+    available: Raw | UnsetType = UNSET
+    level: Raw | UnsetType = UNSET
+
+
+_text: Final = msgspec.json.Decoder(_PatchText)
+
+
+def parse_patch(
+    body: bytes, categories: Mapping[str, Category], check_zone: Callable[[str], object], limits: ProfileLimits
+) -> PreferencesPatch:
+    """A patch from JSON.
+
+    Args:
+        body: a merge patch of what `preferences_of` returns.
+        categories: by name, those that are defined.
+        check_zone: raises Invalid when there is no zone of this name.
+        limits: entries of each map, and characters of each name.
+
+    Raises:
+        Invalid: with the path of what is wrong, or of what the application does not leave to users.
+    """
+    text = decode_text(_text, body)
+    for name, reason in _READ_ONLY.items():
+        if getattr(text, name) is not UNSET:
+            raise Invalid(reason, f"$.{name}")
+    zone = None if text.zone is UNSET else NO_PROFILE.zone if text.zone is None else text.zone
+    if zone is not None:
+        check_zone(zone)
+    locale = None if text.locale is UNSET else text.locale or ""
+    check_locale(locale or "")
+    quiet = None if text.quiet is UNSET else parse_quiet(text.quiet or [])
+    chosen, types, targets = (_choices(getattr(text, name), f"$.{name}", limits) for name in MAPS)
+    for name, choice in chosen.items():
+        _check_category(name, choice, categories)
+    for name in types:
+        check_type(name, f"$.types.{name}", limits.chars_max)
+    for name, choice in targets.items():
+        if choice not in (OFF, UNCHOSEN):
+            raise Invalid("off, or null for not muted", f"$.targets.{name}")
+    cleared = sum(1 << bit for bit, name in enumerate(MAPS) if getattr(text, name) is None)
+    return PreferencesPatch(zone, locale, quiet, chosen, types, targets, cleared)
+
+
+def _choices(written: _Choices | UnsetType | None, path: str, limits: ProfileLimits) -> dict[str, int]:
+    if not written:  # absent, or removed as a whole
+        return {}
+    if len(written) > limits.entries_max:
+        raise Invalid(f"at most {limits.entries_max}", path)
+    choices: dict[str, int] = {}
+    for name, choice in written.items():
+        if not is_id(name, limits.chars_max):
+            raise Invalid(f"names are printable text of 1 to {limits.chars_max} characters", path)
+        if choice is not None and choice not in CHOICES:
+            raise Invalid(f"one of {', '.join(CHOICES)}, or null for no choice", f"{path}.{name}")
+        if choice == CHOICES[INBOX] and not limits.inbox:
+            raise Invalid(NO_INBOX, f"{path}.{name}")
+        choices[name] = UNCHOSEN if choice is None else CHOICES.index(choice)
+    return choices
+
+
+def _check_category(name: str, choice: int, categories: Mapping[str, Category]) -> None:
+    if choice == UNCHOSEN:
+        return  # also of one that is not defined any more
+    category = categories.get(name)
+    if category is None:
+        raise Invalid(f"no category has this name; defined are {', '.join(sorted(categories))}", f"$.categories.{name}")
+    if not may_choose(category, choice):
+        raise Invalid(
+            f"the category {name} cannot be {CHOICES[choice]}: users may choose {', '.join(may(category))}", f"$.categories.{name}"
+        )
+
+
+def may_choose(category: Category, choice: int) -> bool:
+    """Whether a user may choose this for the category."""
+    return choice == ON if category.mandatory else category.allows(choice)
+
+
+def may(category: Category, offered: int = ANY_CHOICE) -> list[str]:
+    """The names of what a user may choose for the category, of what the engine offers (bits)."""
+    return [CHOICES[choice] for choice in MOST_FIRST if offered >> choice & 1 and may_choose(category, choice)]
+
+
+def choice_for(profile: Profile, name: str, category: Category) -> int:
+    """What holds for a category: the user's choice where there is one and it is allowed, else the default."""
+    choice = profile.categories.get(name, UNCHOSEN)
+    return choice if choice != UNCHOSEN and may_choose(category, choice) else category.default
+
+
+def preferences_of(
+    profile: Profile, categories: Mapping[str, Category], titles: Mapping[str, str], offered: int = ANY_CHOICE
+) -> dict[str, Any]:
+    """The preferences in a profile, as JSON. `offered`: the choices that the engine has, as bits."""
+    types = ((name, choice) for choice, names in types_by_choice(profile) for name in names)
+    return {
+        "zone": profile.zone,
+        "locale": profile.locale,
+        "quiet": quiet_shown(profile),
+        "categories": {name: CHOICES[choice] for name, choice in profile.categories.items()},
+        "types": {name: CHOICES[choice] for name, choice in types},
+        "targets": dict.fromkeys(profile.muted_targets, CHOICES[OFF]),
+        "available": {
+            name: {
+                **({"title": titles[name]} if name in titles else {}),
+                "may": may(category, offered),
+                "default": CHOICES[category.default],
+                "choice": CHOICES[choice_for(profile, name, category)],
+            }
+            for name, category in sorted(categories.items())
+        },
+    }
