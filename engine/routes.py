@@ -22,7 +22,6 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from engine.api import (
-    explanations,
     monitoring,
     operating,
     publish_endpoint,
@@ -110,7 +109,6 @@ def app(services: EdgeServices) -> Starlette:
     tables = [
         _publishing(access, publisher),
         scheduled.table(access),
-        explanations.table(access, publisher),
         receiving.table(access, sockets),
         operating.table(access, services.controls),
         monitoring.table(access, services.controls),

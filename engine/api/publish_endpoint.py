@@ -125,7 +125,7 @@ class PublishEndpoint:
         if turn is not None:
             await turn
         defined = gateway.category_book.in_use()
-        drafts = self.parse(body, content, principal, defined)
+        drafts = drafts_of(self._gateway, self._config, body, content, principal, defined)
         if defined.linked:
             await gateway.category_book.link(drafts, defined.linked)
         results = await gateway.shard_client.post(drafts)
@@ -139,7 +139,7 @@ class PublishEndpoint:
             if turn is not None:
                 await turn
             defined = gateway.category_book.in_use()
-            drafts = self.parse(body, content, principal, defined, trace)
+            drafts = drafts_of(self._gateway, self._config, body, content, principal, defined, trace)
             if defined.linked:
                 await gateway.category_book.link(drafts, defined.linked)
             results = await gateway.shard_client.post(drafts)
@@ -149,24 +149,30 @@ class PublishEndpoint:
         trace.answered(results)
         return results_body(results, gateway.storage.durability)
 
-    def parse(
-        self, body: bytes, content: Content, principal: Principal, defined: DefinedCategories, trace: RequestTrace | None = None
-    ) -> list[Draft]:
-        """The drafts of a publish request, whose items may name the `defined` categories.
 
-        Raises:
-            Problem: it is not valid.
-            Unavailable: it is not valid without the rules, which this edge could not read.
-        """
-        gateway, config = self._gateway, self._config
-        default = defined.default_terms(principal.tenant) if defined.default_categories else None
-        try:
-            new_id = gateway.shard_client.new_id
-            drafts = parse_drafts(body, content, principal, config, gateway.wall_ms(), new_id, defined.categories, trace, default)
-        except Problem as problem:
-            if problem.status == 422 and gateway.category_book.unread():
-                raise Unavailable("the rules file, which defines categories, cannot be used") from problem
-            raise
-        if defined.kept:
-            keep_by_type(drafts, defined.kept)
-        return drafts
+def drafts_of(
+    gateway: Gateway,
+    config: Config,
+    body: bytes,
+    content: Content,
+    principal: Principal,
+    defined: DefinedCategories,
+    trace: RequestTrace | None = None,
+) -> list[Draft]:
+    """The drafts of a publish request, whose items may name the `defined` categories.
+
+    Raises:
+        Problem: it is not valid.
+        Unavailable: it is not valid without the rules, which this edge could not read.
+    """
+    default = defined.default_terms(principal.tenant) if defined.default_categories else None
+    try:
+        new_id = gateway.shard_client.new_id
+        drafts = parse_drafts(body, content, principal, config, gateway.wall_ms(), new_id, defined.categories, trace, default)
+    except Problem as problem:
+        if problem.status == 422 and gateway.category_book.unread():
+            raise Unavailable("the rules file, which defines categories, cannot be used") from problem
+        raise
+    if defined.kept:
+        keep_by_type(drafts, defined.kept)
+    return drafts

@@ -1,1 +1,1 @@
-"""What users and applications say of when and how users want to be reached: profiles, preferences, and links that unsubscribe."""
+"""Profiles and preferences of users, links that unsubscribe, and explanations of decisions."""

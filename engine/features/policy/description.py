@@ -1,4 +1,4 @@
-"""What users want: profiles, preferences and links to unsubscribe with."""
+"""The description of profiles, preferences, unsubscribe links and explanations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,18 @@ from engine.core.model.category import CHOICES
 from engine.core.policy.profile import DAYS
 from engine.core.policy.quiet_hours import QUIET_MAX
 from engine.features.policy.core.profile_json import LEVEL_CHARS_MAX, LOCALE_PATTERN
-from engine.http.description.json_schema import EVENT_TYPE, TIME_MS, Schema, closed_object, items_of, object_of, printable, ref, user_name
+from engine.http.description.json_schema import (
+    EVENT_TYPE,
+    SEQ,
+    TIME_MS,
+    Schema,
+    closed_object,
+    items_of,
+    object_of,
+    printable,
+    ref,
+    user_name,
+)
 from engine.http.description.operation import TENANT, Part, json_of, operation, parameter, user_in_path, whose
 
 PAGE: Part = {"text/html": {"schema": {"type": "string"}}}
@@ -20,6 +31,18 @@ def paths(config: Config) -> Part:
     user = user_in_path(config)
     answer = {200: ("The profile as it is kept.", json_of("Profile"))}
     return {
+        "/v1/explain": {
+            "post": operation(
+                "explain",
+                "contact policy",
+                "What would become of notifications now, and why. Changes nothing.",
+                {200: ("One result for each user of each item.", json_of("ExplainAnswer"))},
+                (400, 408, 413, 415, 422, 429, 503),
+                scope="publish",
+                parameters=(TENANT,),
+                body={"application/json": {"schema": {"oneOf": [ref("Notification"), items_of(config, ref("Notification"))]}}},
+            )
+        },
         "/v1/users/{user}/profile": {
             "parameters": [user],
             "get": operation(
@@ -118,6 +141,32 @@ def paths(config: Config) -> Part:
 def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
     """The schemas of their bodies, by name."""
     return {
+        "ExplainAnswer": object_of(
+            "What would become of each item, in order; one result per user for `users`.",
+            required=("results",),
+            results={
+                "type": "array",
+                "items": object_of(
+                    "Of one user, or of a topic or everyone.",
+                    required=("decision", "reasons"),
+                    user={"type": "string"},
+                    topic={"type": "string"},
+                    broadcast={"const": True},
+                    decision={"enum": ["deliver", "defer", "digest", "inbox", "merge", "suppress", "duplicate", "conflict"]},
+                    reasons={
+                        "type": "array",
+                        "items": object_of(
+                            "A word for programs, a sentence for people.",
+                            required=("code", "detail"),
+                            code={"type": "string"},
+                            detail={"type": "string"},
+                        ),
+                    },
+                    until={**TIME_MS, "description": "When it would be delivered, where that is not now; ms since the epoch."},
+                    seq={**SEQ, "description": "Of a duplicate's first."},
+                ),
+            },
+        ),
         "Profile": _profile(config),
         "Preferences": _preferences(config),
         "PreferencesPatch": _preferences_patch(config, categories),

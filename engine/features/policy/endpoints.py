@@ -1,4 +1,4 @@
-"""Profiles, preferences and unsubscribe links over HTTP. The feature on an edge."""
+"""Profiles, preferences, unsubscribe links and explanations over HTTP. The feature on an edge."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from starlette.responses import Response
 from engine.api.access import Access
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.core.model.routing import split_key
-from engine.features.policy import description, profiles
+from engine.features.policy import description, explanations, profiles
 from engine.features.policy.profiles import Preferences
 from engine.features.policy.unsubscribing import FORM_BYTES_MAX, PATH, LinkKey, Unsubscribing, stored_key
 from engine.http.endpoint_table import EndpointTable, json_answer, route
@@ -79,6 +79,7 @@ def table(access: Access, link_key: LinkKey) -> EndpointTable:
         )
 
     routes = [
+        route("/v1/explain", POST=explanations.endpoint(access)),
         route("/v1/users/{user:segment}/profile", GET=get_profile, PUT=set_profile, DELETE=forget_profile),
         route("/v1/preferences", GET=get_preferences, PATCH=change_preferences),
         route("/v1/unsubscribe-links", POST=unsubscribe_links),

@@ -10,13 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from engine.api.access import Access, tenant_named
-from engine.api.publish_endpoint import PublishEndpoint
+from engine.api.publish_endpoint import drafts_of
 from engine.auth import tokens
 from engine.core.mailbox.broadcast_log import EVERYONE
 from engine.core.wire.records import Explained
 from engine.gateway.shard_client import ShardClient
-from engine.http.description import explain_paths
-from engine.http.endpoint_table import EndpointTable, json_answer, route
+from engine.http.endpoint_table import Endpoint, json_answer
 from engine.publish.drafts import Draft
 from engine.publish.media_types import Content
 
@@ -51,25 +50,18 @@ def _broadcast_explanation(draft: Draft) -> dict[str, Any]:
     return {**whom, "decision": "deliver", "reasons": [_BROADCAST], **until}
 
 
-def table(access: Access, publisher: PublishEndpoint) -> EndpointTable:
-    """The endpoint."""
+def endpoint(access: Access) -> Endpoint:
+    """`POST /v1/explain?tenant=`."""
 
     async def ask(request: Request) -> Response:
-        """`POST /v1/explain?tenant=`: what would become of notifications, and why."""
         principal = access.authenticate(request, "")
         if "tenant" in request.query_params:
             principal = msgspec.structs.replace(principal, tenant=tenant_named(principal, request.query_params))
         elif tokens.OPERATOR not in principal.scopes:
             tokens.require(principal, "publish")
-        body = await access.body(request)
-        return json_answer(
-            await explain(
-                access.gateway.shard_client,
-                publisher.parse(body, Content.of(request.scope["headers"]), principal, access.gateway.category_book.in_use()),
-            )
-        )
+        body, gateway = await access.body(request), access.gateway
+        defined = gateway.category_book.in_use()
+        drafts = drafts_of(gateway, access.config, body, Content.of(request.scope["headers"]), principal, defined)
+        return json_answer(await explain(gateway.shard_client, drafts))
 
-    routes = [
-        route("/v1/explain", POST=ask),
-    ]
-    return EndpointTable(routes, explain_paths)
+    return ask
