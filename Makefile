@@ -1,6 +1,6 @@
 # Everything a person does with this repository. `make` alone explains.
 .DEFAULT_GOAL := help
-.PHONY: help run test check sim proof oldest fuzz described format static bench profile clean lock browser database typescript react
+.PHONY: help run test check sim proof oldest fuzz described format static bench profile clean lock browser database typescript react helm
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 # The modules of this repository are compiled once, not in every process of every engine, whatever the environment wants.
@@ -85,6 +85,9 @@ profile: $(VENV)/.installed-test ## where the Python of an engine under load spe
 lock: $(VENV)/.installed-test ## resolve the dependencies anew into requirements/
 	$(BIN)/uv pip compile pyproject.toml --extra build --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --quiet --output-file requirements/engine.txt
+	$(BIN)/uv pip compile pyproject.toml --extra build --extra digest --extra postgresql --extra traces --constraint requirements/engine.txt \
+		--upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command "make lock" --quiet --output-file requirements/image.txt
 	$(BIN)/uv pip compile pyproject.toml --extra test --extra bench --constraint requirements/engine.txt --upgrade --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" --quiet \
 		--output-file requirements/test.txt
@@ -132,6 +135,11 @@ browser:
 	else \
 		echo "make: no Chromium: the browser tests will be skipped. To have them: sudo apt install chromium, or $(BIN)/playwright install chromium" >&2; \
 	fi
+
+# For the tests of the chart, where Go is installed. Not part of `make test`: the first build takes some minutes.
+HELM := v3.17.3
+helm: ## Helm for tests/deploy/test_helm.py, built by Go into ~/go/bin
+	@command -v helm >/dev/null || GOBIN=$(HOME)/go/bin go install helm.sh/helm/v3/cmd/helm@$(HELM)
 
 # For the declarations of the browser client. The tests say so when it is missing.
 typescript: clients/js/node_modules/.package-lock.json

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from engine.auth.tokens import mint
 from engine.cli.settings import load
@@ -51,12 +53,24 @@ def test_what_it_copies_exists_and_reaches_the_builder() -> None:
 
 def test_it_installs_the_lock_and_a_wheel_and_runs_as_somebody_else_than_root() -> None:
     runs = " ".join(arguments("RUN"))
-    assert "--require-hashes -r requirements/engine.txt" in runs
+    assert "--require-hashes -r requirements/image.txt" in runs
     assert "pip wheel" in runs
     assert "--editable" not in runs
     user = arguments("USER")[-1]
     assert f"useradd --uid {user} " in runs
     assert int(user) > 0
+
+
+def test_its_lock_has_every_extra_of_users_in_the_versions_of_the_engines_lock() -> None:
+    def pins(name: str) -> dict[str, str]:
+        text = (ROOT / "requirements" / name).read_text()
+        return {found[1]: found[2] for found in re.finditer(r"^([a-z0-9.-]+)==(\S+)", text, re.MULTILINE)}
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    wanted = {Requirement(text).name for extra in extras.keys() - {"bench", "test"} for text in extras[extra]}
+    assert wanted >= {"psycopg", "opentelemetry-sdk", "wordllama"}
+    assert wanted <= pins("image.txt").keys()
+    assert pins("engine.txt").items() <= pins("image.txt").items()
 
 
 def test_it_starts_the_engine_below_an_init_with_settings_that_exist() -> None:
