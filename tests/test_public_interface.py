@@ -7,7 +7,6 @@ import importlib.util
 import inspect
 import os
 import rlcompleter
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -22,6 +21,7 @@ import ray_notifications
 from engine import Client, Publisher, SyncClient, SyncPublisher
 from engine.ray import AsyncPublisher
 from engine.ray import Publisher as TaskPublisher
+from tests.support.built_wheel import build_wheel
 from tests.support.type_check import ROOT, findings
 
 MODULES = ("engine", "engine.client", "engine.ray", "ray_notifications", "ray_notifications.ray")
@@ -140,14 +140,7 @@ def test_the_alias_works_where_an_application_has_a_package_engine(tmp_path: Pat
 
 
 def test_the_wheel_holds_both_packages_and_their_types(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    for name in ("engine", "ray_notifications"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    build = [sys.executable, "-c", "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])", tmp_path]
-    subprocess.run(build, cwd=source, capture_output=True, timeout=200, check=True)
-    (wheel,) = tmp_path.glob("*.whl")
+    wheel = build_wheel(tmp_path)
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(tmp_path / "installed")
     installed = {path.relative_to(tmp_path / "installed").as_posix() for path in (tmp_path / "installed").rglob("*")}

@@ -25,6 +25,7 @@ from engine.store.embedded_redis import dying_with_parent
 from tests.support.process_tree import tree
 
 START_TIMEOUT_S = 110
+PROGRAM = (sys.executable, "-m", "engine")
 
 
 class RunningEngine:
@@ -35,14 +36,18 @@ class RunningEngine:
         options: of `engine up`.
         env: of the process, beside this one's.
         place: begins the command: one that runs the rest of it elsewhere.
+        program: the engine's command.
     """
 
-    def __init__(self, folder: Path, *options: str, env: dict[str, str] | None = None, place: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, *options: str, env: dict[str, str] | None = None, place: Sequence[str] = (), program: Sequence[str] = PROGRAM
+    ) -> None:
         self.data_dir = folder / "data"
         self.output = folder / "output.txt"
         self.options = options
         self.env = env or {}
         self.place = place
+        self.program = program
         self.process: subprocess.Popen[bytes] | None = None
         self.state: dict[str, Any] = {}
 
@@ -56,7 +61,7 @@ class RunningEngine:
             printed = output.tell()
             self.process = subprocess.Popen(
                 dying_with_parent(
-                    [*self.place, sys.executable, "-m", "engine", "up", "--port", "0", "--data-dir", self.data_dir, *self.options]
+                    [*self.place, *self.program, "up", "--port", "0", "--data-dir", self.data_dir, *self.options]
                 ),
                 stdout=output, stderr=subprocess.STDOUT, env=os.environ | self.env, cwd=self.data_dir.parent, start_new_session=True,
             )  # fmt: skip
@@ -153,10 +158,12 @@ class RunningEngine:
 
 
 @contextmanager
-def running_engine(*options: str, env: dict[str, str] | None = None, folder: Path | None = None) -> Iterator[RunningEngine]:
+def running_engine(
+    *options: str, env: dict[str, str] | None = None, folder: Path | None = None, program: Sequence[str] = PROGRAM
+) -> Iterator[RunningEngine]:
     """A whole engine (2 shards, 1 scheduler, 1 edge, unless the options say otherwise) with a data directory of its own, below `folder`."""
     made = None if folder else Path(tempfile.mkdtemp(prefix="engine-test-"))  # short: a socket path has 107 bytes
-    running = RunningEngine(folder or made, "--shards", "2", *options, env=env)
+    running = RunningEngine(folder or made, "--shards", "2", *options, env=env, program=program)
     try:
         running.start()
         yield running

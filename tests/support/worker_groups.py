@@ -42,7 +42,7 @@ TOGETHER: Final = {
         "tests/store/traces/test_whole_traces.py",
         "tests/transports/test_websocket_transport.py",
     ),
-    "hosts": ("tests/hosts/", "tests/deploy/test_ray_up.py"),  # an engine on two hosts
+    "hosts": ("tests/hosts/", "tests/deploy/test_ray_up.py", "tests/deploy/test_wheel.py"),  # engines of their own
     "cluster": ("tests/cluster/",),  # engines on one Ray cluster
     "browser": ("tests/browser/",),  # one Chromium
     "worlds": ("tests/sim/test_sim.py",),  # its last test adds up what the others found
