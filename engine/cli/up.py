@@ -33,6 +33,7 @@ from engine.actors.tcp_carrier import tls_contexts
 from engine.auth.keyring import Keyring, public_key_text, weaknesses
 from engine.auth.tokens import load_or_create_secret, mint
 from engine.cli.feature_checks import check_at_start
+from engine.cli.machine_checks import interpreter
 from engine.cli.ray_cluster import ClusterError, RayCluster
 from engine.cli.settings import variable
 from engine.cli.state_file import EngineState, read_state, remove_state, write_state
@@ -72,15 +73,20 @@ def up(config: Config, console: Console) -> int:
         config = with_keys(config)
         for name in SECRETS:
             os.environ.pop(variable(name), None)  # what this process starts inherits the rest
-        for weakness in weaknesses(config):
-            console.print(
-                f"[yellow]warning:[/] {escape(weakness)}; on another host than loopback the engine refuses to start", soft_wrap=True
-            )
+        warn(config, console)
         check_at_start(config)
         with reserved_port(config) as port:
             return asyncio.run(_Run(msgspec.structs.replace(config, port=port), console).run())
     finally:
         lock.release()
+
+
+def warn(config: Config, console: Console) -> None:
+    """Print the weaknesses of its keys, and an interpreter that makes it slow."""
+    told = [f"{weakness}; on another host than loopback the engine refuses to start" for weakness in weaknesses(config)]
+    told += [f"{one.found}; {one.advice}" for one in interpreter() if one.level == "warning"]
+    for warning in told:
+        console.print(f"[yellow]warning:[/] {escape(warning)}", soft_wrap=True, highlight=False)
 
 
 def with_keys(config: Config) -> Config:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,6 +61,18 @@ def test_a_start_names_the_parts_it_waits_for_and_the_places_they_lack(
     shards: list[dict[str, Any]], edges: list[dict[str, Any]], places: dict[str, tuple[float, float]], text: str
 ) -> None:
     assert waiting_for(_status(shards, edges), places) == text
+
+
+def test_a_start_warns_of_a_python_without_optimisation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def printed(options: str) -> str:
+        monkeypatch.setattr(sysconfig, "get_config_var", lambda _: options)
+        text = io.StringIO()
+        up.warn(Config(jwt_secret="x" * 32), Console(file=text))
+        return text.getvalue()
+
+    monkeypatch.setattr(sys, "base_prefix", "/opt/python")
+    assert printed("'--enable-optimizations'") == ""
+    assert "built without --enable-optimizations, a message costs 10 to 20 % more CPU; use your" in printed("'--enable-shared'")
 
 
 async def chosen(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, shards: int, cores: float = 8.0) -> tuple[int, str]:
