@@ -80,6 +80,7 @@ export class NotifyClient extends EventTarget {
   /** @type {End | null} how the link ended that made room for the candidate */ #evicted = null;
   /** @type {Record<string, ReturnType<typeof setTimeout>>} */ #timers = {};
   /** @type {string | undefined} */ #token;
+  /** @type {Promise<void> | undefined} until the token that is being asked for is there */ #freshening;
   /** @type {string | undefined} of engine and user */ #key;
   /** @type {import("./cursor_store.js").CursorStore} */ #store;
   #user = ""; // by the token
@@ -289,7 +290,13 @@ export class NotifyClient extends EventTarget {
     this.#link = this.#tabs && !this.#tabs.leading ? this.#openTab(this.#tabs) : this.#openLink(this.transports[this.#rung]);
   }
 
-  async #freshToken() {
+  /** One at a time: of two that find a new user, the later would leave the tabs that the earlier has joined. */
+  #freshToken() {
+    this.#freshening ??= this.#refreshToken().finally(() => (this.#freshening = undefined));
+    return this.#freshening;
+  }
+
+  async #refreshToken() {
     if (this.options.getToken && (!this.#token || this.#expiresMs < Date.now() + 5000)) await this.#renew();
     else if (this.#key === undefined) await this.#useToken(this.options.token);
   }
