@@ -1,6 +1,6 @@
 // What an application written in TypeScript and React may rely on; `npm run types` checks it against the declarations.
 import type { NotifyClient } from "ray-notification-client";
-import type {} from "ray-notification-client/react";
+import { NotificationBell, NotificationProvider, useInbox, useNotifications, usePreferences } from "ray-notification-client/react";
 
 export function Header({ client }: { client: NotifyClient | null }) {
   return (
@@ -12,3 +12,23 @@ export function Header({ client }: { client: NotifyClient | null }) {
     </header>
   );
 }
+
+function Inner() {
+  const { state } = useNotifications((message) => console.log(message.type));
+  const { entries, unread, read } = useInbox();
+  const { preferences, change } = usePreferences();
+  return (
+    <ul title={`${state}: ${unread}`} onClick={() => change({ categories: { news: "off" } })} lang={preferences?.locale}>
+      {entries.map(({ message }) => (
+        <li key={message.id} onClick={() => read([message.id])} />
+      ))}
+      <NotificationBell onOpen={({ detail }) => console.log(detail.url)} className="bell" />
+    </ul>
+  );
+}
+
+export const App = () => (
+  <NotificationProvider url="https://notify.example.com" getToken={async () => "token"} options={{ pauseHiddenMs: 60_000 }}>
+    <Inner />
+  </NotificationProvider>
+);

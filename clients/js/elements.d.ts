@@ -32,6 +32,28 @@ export class NotificationBell extends HTMLElement {
   addEventListener(type: string, listener: EventListenerOrEventListenerObject | null, options?: boolean | AddEventListenerOptions): void;
 }
 
+/** What the elements of a client show, for an interface of your own. Fires `change`, and `arrived` with a message that was not known. */
+export interface InboxModel extends EventTarget {
+  readonly client: NotifyClient;
+  /** Newest first. */
+  readonly entries: { message: Message; read: boolean }[];
+  readonly unread: number;
+  readonly hasMore: boolean;
+  /** Whether messages can be put away: only an inbox that the engine keeps has an archive. */
+  readonly canArchive: boolean;
+  /** Read the messages, which an application that shows only their number leaves out. */
+  show(): void;
+  read(ids: string[]): Promise<void>;
+  readAll(): Promise<void>;
+  archive(id: string): Promise<void>;
+  snooze(id: string, until: Date): Promise<void>;
+  /** One more page. */
+  more(): Promise<void>;
+}
+
+/** The one model of a client, which its elements share. */
+export function modelOf(client: NotifyClient): InboxModel;
+
 declare global {
   interface HTMLElementTagNameMap {
     "notification-bell": NotificationBell;

@@ -6,52 +6,18 @@
  * In an application of your own: `(cd clients/js && npm pack)`, and `npm install` the file that it makes. An engine at another address than
  * the page has to allow that one: `allowed_origins`.
  *
- * `useNotifications` gives a component the client and its state; `<notification-bell>` shows the inbox. One client for the whole application:
- * its tabs share a connection.
+ * One client for the whole application: the provider makes it, and its tabs share a connection.
  */
 
-import { createContext, useContext, useEffect, useRef, useState } from "react";
-import { NotifyClient } from "ray-notification-client";
-import "ray-notification-client/elements";
-
-const Notifications = createContext(null);
-
-/** Connects while it is mounted. `getToken` is asked for a token of the user who is signed in. */
-export function NotificationProvider({ url, getToken, children }) {
-  const [client, setClient] = useState(null);
-  const freshToken = useRef(getToken);
-  freshToken.current = getToken; // a new function with every render must not reconnect
-  useEffect(() => {
-    const made = new NotifyClient({ url, getToken: () => freshToken.current(), share: true, counts: true, pauseHiddenMs: 5 * 60_000 });
-    setClient(made);
-    return () => made.close();
-  }, [url]);
-  return <Notifications value={client}>{children}</Notifications>;
-}
-
-/** The client, null in the first render; `onMessage` is called once for each message, which is acknowledged when it returns. */
-export function useNotifications(onMessage) {
-  const client = useContext(Notifications);
-  const handler = useRef(onMessage);
-  handler.current = onMessage;
-  const [state, setState] = useState("connecting");
-  useEffect(() => {
-    if (!client) return;
-    const ended = new AbortController();
-    client.addEventListener("message", ({ detail }) => handler.current?.(detail), { signal: ended.signal });
-    client.addEventListener("state", ({ detail }) => setState(detail.state), { signal: ended.signal });
-    setState(client.state);
-    return () => ended.abort();
-  }, [client]);
-  return { client, state };
-}
+import { useState } from "react";
+import { NotificationBell, NotificationProvider, useInbox, useNotifications, usePreferences } from "ray-notification-client/react";
 
 function Header() {
   const [latest, setLatest] = useState("nothing yet");
-  const { client, state } = useNotifications((message) => setLatest(message.data?.title ?? message.type));
+  const { state } = useNotifications((message) => setLatest(message.data?.title ?? message.type));
   return (
     <header>
-      <notification-bell client={client} />
+      <NotificationBell />
       <p>
         {state}: {latest}
       </p>
@@ -59,11 +25,41 @@ function Header() {
   );
 }
 
+/** An inbox with a look of its own. */
+function Inbox() {
+  const { entries, unread, read } = useInbox();
+  return (
+    <section>
+      <h1>{unread} unread</h1>
+      <ul>
+        {entries.map(({ message, read: done }) => (
+          <li key={message.id}>
+            {message.data?.title ?? message.type} {!done && <button onClick={() => read([message.id])}>Read</button>}
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function Categories() {
+  const { preferences, problem, change } = usePreferences();
+  if (problem) return <p role="alert">{problem.message}</p>;
+  return Object.entries(preferences?.available ?? {}).map(([name, { title, choice }]) => (
+    <label key={name}>
+      <input type="checkbox" checked={choice !== "off"} onChange={() => change({ categories: { [name]: choice === "off" ? null : "off" } })} />
+      {title ?? name}
+    </label>
+  ));
+}
+
 /** Put it into your page: `createRoot(element).render(<App url="https://notify.example.com" getToken={...} />)`. */
 export default function App({ url, getToken }) {
   return (
-    <NotificationProvider url={url} getToken={getToken}>
+    <NotificationProvider url={url} getToken={getToken} options={{ pauseHiddenMs: 5 * 60_000 }}>
       <Header />
+      <Inbox />
+      <Categories />
     </NotificationProvider>
   );
 }

@@ -39,6 +39,24 @@ async def test_it_shows_what_arrives_and_the_bell_has_the_inbox(page: Page, scri
     scripted.publish("Hello from the engine")
     await expect(page.locator("header > p")).to_have_text("open: Hello from the engine")
     await page.get_by_role("button", name="Notifications, 1 unread").click()
-    await expect(page.get_by_role("listitem")).to_contain_text("Hello from the engine")
+    await expect(page.locator("notification-bell").get_by_role("listitem")).to_contain_text("Hello from the engine")
     await scripted.until(lambda: not scripted.pending)
     assert len(scripted.connects) == 1, "rendering again does not connect again"
+
+
+async def test_hooks_show_the_inbox_and_the_choices_and_change_them(page: Page, scripted: ScriptedEngine, built: Path) -> None:
+    await page.route("**/react/**", lambda route: route.fulfill(path=built / route.request.url.partition("?")[0].partition("/react/")[2]))
+    scripted.keeps_inbox = True
+    scripted.publish("Kept before")
+    await page.goto(f"{scripted.url}/react/index.html?engine={scripted.url}#token={token()}")
+    await expect(page.locator("section > h1")).to_have_text("1 unread")
+    scripted.publish("Just now")
+    await expect(page.locator("section li")).to_contain_text(["Just now", "Kept before"])
+    await page.locator("section li", has_text="Just now").get_by_role("button", name="Read").click()
+    await expect(page.locator("section > h1")).to_have_text("1 unread")
+    assert [one["id"] for one in scripted.inbox if one["read"]] == ["m2"]
+    choice = page.get_by_label("News")
+    await expect(choice).to_be_checked()
+    await choice.click()
+    await scripted.until(lambda: scripted.choices == {"news": "off"})
+    await expect(choice).not_to_be_checked()

@@ -73,6 +73,7 @@ class ScriptedEngine:
         self.inbox: list[dict[str, Any]] = []  # newest first, with their marks
         self.revision = 0  # of the inbox
         self.letters: list[dict[str, Any]] = []  # dead ones, newest first
+        self.choices: dict[str, str] = {}  # of categories
         self.snoozed: list[tuple[list[str], int]] = []  # ids, and until when
         # How it is tuned.
         self.welcome: dict[str, Any] = {"heartbeat_ms": 30_000, "timeout_ms": 60_000, "reconnect": {"delays_ms": [30, 60], "jitter": 0.3}}
@@ -320,8 +321,10 @@ class ScriptedEngine:
         return JSONResponse({"until": asked["until"], **self.counts()})
 
     async def preferences(self, request: Request) -> Response:
-        about = {"user": "demo", "zone": "UTC", "locale": "", "quiet": [], "categories": {}, "types": {}, "targets": {}}
-        news = {"title": "News", "may": ["on", "digest"], "default": "on", "choice": "digest"}
+        if request.method == "PATCH":
+            self.choices |= (await request.json())["categories"]
+        about = {"user": "demo", "zone": "UTC", "locale": "", "quiet": [], "categories": self.choices, "types": {}, "targets": {}}
+        news = {"title": "News", "may": ["on", "digest", "off"], "default": "on", "choice": self.choices.get("news", "digest")}
         return JSONResponse({**about, "available": {"news": news}})
 
     async def ack(self, request: Request) -> Response:
@@ -396,7 +399,7 @@ class ScriptedEngine:
                 WebSocketRoute("/v1/ws", self.websocket),
                 Route("/v1/sse", self.sse),
                 Route("/v1/poll", self.poll),
-                Route("/v1/preferences", self.preferences),
+                Route("/v1/preferences", self.preferences, methods=["GET", "PATCH"]),
                 Route("/v1/ack", self.ack, methods=["POST"]),
                 Route("/v1/nack", self.nack, methods=["POST"]),
                 Route("/v1/heartbeat", self.heartbeat),

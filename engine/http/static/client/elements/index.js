@@ -9,4 +9,5 @@ if (registry && !registry.get("notification-bell")) {
   registry.define("notification-bell", NotificationBell);
 }
 
+export { modelOf } from "./inbox_model.js";
 export { NotificationBell, NotificationInbox };

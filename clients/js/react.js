@@ -1,0 +1,107 @@
+/**
+ * React 19: the client for a tree of components, hooks for what it has, and the elements as components.
+ *
+ * `<NotificationProvider>` owns the client. The hooks give null, or nothing, until its first effect has made it, and on a server.
+ */
+
+import { NotifyClient } from "ray-notification-client";
+import { modelOf } from "ray-notification-client/elements";
+import { createContext, createElement, useCallback, useContext, useEffect, useReducer, useRef, useState } from "react";
+
+/** @typedef {import("./react.js").NotificationProviderProps} NotificationProviderProps */
+
+const Notifications = createContext(/** @type {NotifyClient | null} */ (null));
+
+/** @param {NotificationProviderProps} props */
+export function NotificationProvider({ url, getToken, options, children }) {
+  const [client, setClient] = useState(/** @type {NotifyClient | null} */ (null));
+  const latest = useRef({ getToken, options });
+  latest.current = { getToken, options }; // a new function or object with every render must not reconnect
+  const address = url?.toString();
+  useEffect(() => {
+    const made = new NotifyClient({
+      share: true,
+      counts: true,
+      ...latest.current.options,
+      url: address,
+      ...(latest.current.getToken && { getToken: () => /** @type {() => string | Promise<string>} */ (latest.current.getToken)() }),
+    });
+    setClient(made);
+    return () => made.close();
+  }, [address]);
+  return createElement(Notifications, { value: client }, children);
+}
+
+/** @param {(message: import("ray-notification-client").Message) => void} [onMessage] */
+export function useNotifications(onMessage) {
+  const client = useContext(Notifications);
+  const handler = useRef(onMessage);
+  handler.current = onMessage;
+  const [state, setState] = useState(/** @type {import("ray-notification-client").State} */ ("connecting"));
+  useEffect(() => {
+    if (!client) return;
+    const ended = new AbortController();
+    client.addEventListener("message", ({ detail }) => handler.current?.(detail), { signal: ended.signal });
+    client.addEventListener("state", ({ detail }) => setState(detail.state), { signal: ended.signal });
+    setState(client.state);
+    return () => ended.abort();
+  }, [client]);
+  return { client, state };
+}
+
+export function useInbox() {
+  const client = useContext(Notifications);
+  const model = client && modelOf(client);
+  const [, changed] = useReducer((/** @type {number} */ changes) => changes + 1, 0);
+  useEffect(() => {
+    if (!model) return;
+    model.addEventListener("change", changed);
+    model.show();
+    changed();
+    return () => model.removeEventListener("change", changed);
+  }, [model]);
+  return {
+    entries: model?.entries ?? [],
+    unread: model?.unread ?? 0,
+    hasMore: model?.hasMore ?? false,
+    canArchive: model?.canArchive ?? false,
+    read: async (/** @type {string[]} */ ids) => model?.read(ids),
+    readAll: async () => model?.readAll(),
+    archive: async (/** @type {string} */ id) => model?.archive(id),
+    snooze: async (/** @type {string} */ id, /** @type {Date} */ until) => model?.snooze(id, until),
+    more: async () => model?.more(),
+  };
+}
+
+export function usePreferences() {
+  const client = useContext(Notifications);
+  const [preferences, setPreferences] = useState(/** @type {import("ray-notification-client").Preferences | null} */ (null));
+  const [problem, setProblem] = useState(/** @type {Error | null} */ (null));
+  useEffect(() => {
+    if (!client) return;
+    let shown = true;
+    client.preferences().then(
+      (found) => shown && (setPreferences(found), setProblem(null)),
+      (error) => shown && setProblem(error),
+    );
+    return () => void (shown = false);
+  }, [client]);
+  const change = useCallback(
+    async (/** @type {import("ray-notification-client").PreferencesChange} */ changes) => {
+      if (!client) throw new Error("the client is not there before the first effect");
+      setPreferences(await client.setPreferences(changes));
+    },
+    [client],
+  );
+  return { preferences, problem, change };
+}
+
+/** @param {import("./react.js").NotificationBellProps} props */
+export function NotificationBell({ onOpen, ...props }) {
+  return createElement("notification-bell", { client: useContext(Notifications), "onnotification-open": onOpen, ...props });
+}
+
+/** @param {import("./react.js").NotificationInboxProps} props */
+export function NotificationInbox({ onOpen, ...props }) {
+  return createElement("notification-inbox", { client: useContext(Notifications), "onnotification-open": onOpen, ...props });
+}
