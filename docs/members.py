@@ -1,6 +1,6 @@
-"""Writes the members of messages into docs/PROTOCOL-PUBLISHING.md and clients/js/index.d.ts: `python docs/members.py`.
+"""Writes the members of messages into docs/PROTOCOL-PUBLISHING.md and the clients for browsers and Go: `python docs/members.py`.
 
-A test compares both.
+A test compares all.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from engine.core.model.members import DELIVERED, MEMBERS, Member
 
 _PAGE: Final = Path(__file__).with_name("PROTOCOL-PUBLISHING.md")
 _CLIENT: Final = Path(__file__).parents[1] / "clients" / "js" / "index.d.ts"
+_GO_CLIENT: Final = Path(__file__).parents[1] / "clients" / "go" / "notify" / "message.go"
 _MADE_BY: Final = "members, made by docs/members.py"
 _TYPES: Final = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array", Any: "any JSON"}
 _SCRIPT_TYPES: Final = {str: "string", int: "number", Any: "any"}
+_GO_TYPES: Final = {str: "string", int: "int64", Any: "json.RawMessage", list[Any]: "[]json.RawMessage"}
+_GO_NAMES: Final = {"id": "ID", "url": "URL", "ts": "TS"}
 
 
 def pages() -> dict[Path, str]:
@@ -25,6 +28,7 @@ def pages() -> dict[Path, str]:
     return {
         _PAGE: _with_block(_PAGE, "<!-- {} -->", _reference()),
         _CLIENT: _with_block(_CLIENT, "  // {}", _declaration()),
+        _GO_CLIENT: _with_block(_GO_CLIENT, "\t// {}", _go_fields()),
     }
 
 
@@ -72,6 +76,24 @@ def _script_type(member: Member) -> str:
         return " | ".join("true" if value is True else f'"{value}"' for value in typing.get_args(kind))
     assert kind == list[Any]
     return "any[]"
+
+
+def _go_fields() -> Iterator[str]:
+    for member in DELIVERED.values():
+        words = member.name.split("_")
+        name = "".join(_GO_NAMES.get(word, word.capitalize()) for word in words)
+        absent = "" if member.always else ",omitempty"
+        yield f"\t// {name}: {member.meaning}"
+        yield f'\t{name} {_go_type(member)} `json:"{member.name}{absent}"`'
+
+
+def _go_type(member: Member) -> str:
+    kind = member.kind.type
+    if member.name == "seq":
+        return "uint64"
+    if typing.get_origin(kind) is typing.Literal:
+        return "bool" if typing.get_args(kind) == (True,) else "string"
+    return _GO_TYPES[kind]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,339 @@
+// Package notify receives notifications of ray-notification-engine over WebSocket.
+//
+// A client keeps itself connected. It shows each message once, in order; a message is acknowledged by [Message.Ack], and until then the
+// engine keeps it and sends it again. The interface it speaks is docs/PROTOCOL-RECEIVING.md.
+package notify
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+const (
+	frameBytesMax = 16 << 20 // a frame of messages is bounded by the engine, far below
+	requestTime   = 10 * time.Second
+	tooMany       = 4409 // close code: too many connections of this user
+	forbidden     = 4403
+)
+
+// ErrStopped ends Run: the engine refuses this client for good.
+var ErrStopped = errors.New("notify: the engine refuses this client")
+
+// Client is one user's connection. Its fields are set before Run, and not changed after.
+type Client struct {
+	URL          string                                // of the engine: http://127.0.0.1:8000
+	Token        func(context.Context) (string, error) // asked before every connection
+	OnMessage    func(*Message)                        // called for each message, one after another
+	OnDisconnect func(error)                           // why a connection ended, or could not be made; may be nil
+	OnGap        func(from, to uint64)                 // these numbers are gone; may be nil
+	Cursor       string                                // where to begin; "" for the oldest pending message
+	Device       string                                // name of this device; may be empty
+
+	mutex      sync.Mutex
+	ledger     *ledger
+	changed    chan struct{} // something is to be said
+	timing     timing
+	name       string // of the heartbeat probes
+	stopProbes context.CancelFunc
+}
+
+type timing struct {
+	heartbeat, timeout time.Duration
+	delays             []time.Duration
+	jitter             float64
+}
+
+type frame struct {
+	Type        string     `json:"type"`
+	Epoch       string     `json:"epoch"`
+	Resumed     string     `json:"resumed"`
+	From        uint64     `json:"from"`
+	To          uint64     `json:"to"`
+	HeartbeatMS int64      `json:"heartbeat_ms"`
+	TimeoutMS   int64      `json:"timeout_ms"`
+	AfterMS     int64      `json:"after_ms"`
+	Messages    []*Message `json:"messages"`
+	IDs         []string   `json:"ids"`
+	Reconnect   *struct {
+		DelaysMS []int64 `json:"delays_ms"`
+		Jitter   float64 `json:"jitter"`
+	} `json:"reconnect"`
+}
+
+// LastEventID is the cursor: everything up to it is handled. An application may keep it for its next start.
+func (c *Client) LastEventID() string {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if c.ledger == nil {
+		return c.Cursor
+	}
+	return c.ledger.cursor()
+}
+
+// Run connects, and again after every failure, until the context ends or the engine refuses this client for good. What was acknowledged
+// is told to the engine first.
+func (c *Client) Run(ctx context.Context) error {
+	c.mutex.Lock()
+	c.ledger = newLedger(c.Cursor)
+	c.changed = make(chan struct{}, 1)
+	c.mutex.Unlock()
+	c.name = rand.Text()
+	c.timing = timing{
+		heartbeat: 30 * time.Second, timeout: time.Minute, jitter: 0.3,
+		delays: []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second},
+	}
+	c.stopProbes = func() {}
+	defer func() { c.stopProbes() }()
+	for failures := 0; ; failures++ {
+		welcomed, after, err := c.connect(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if c.OnDisconnect != nil {
+			c.OnDisconnect(err)
+		}
+		if errors.Is(err, ErrStopped) {
+			return err
+		}
+		if welcomed {
+			failures = 0
+			var probing context.Context
+			probing, c.stopProbes = context.WithCancel(ctx)
+			go c.probe(probing, c.timing)
+		}
+		if after <= 0 {
+			after = c.timing.varied(c.timing.delays[min(failures, len(c.timing.delays)-1)])
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(after):
+		}
+	}
+}
+
+func (t timing) varied(delay time.Duration) time.Duration {
+	return time.Duration(float64(delay) * (1 + t.jitter*(2*mathrand.Float64()-1)))
+}
+
+// connect serves one connection until it ends. after: when the engine asks to come again, 0 where it does not.
+func (c *Client) connect(ctx context.Context) (welcomed bool, after time.Duration, err error) {
+	token, err := c.Token(ctx)
+	if err != nil {
+		return false, 0, err
+	}
+	query := url.Values{}
+	if cursor := c.LastEventID(); cursor != "" {
+		query.Set("last_event_id", cursor)
+	}
+	if c.Device != "" {
+		query.Set("device", c.Device)
+	}
+	dialing, stop := context.WithTimeout(ctx, requestTime)
+	defer stop()
+	socket, answer, err := websocket.Dial(dialing, "ws"+strings.TrimPrefix(c.URL, "http")+"/v1/ws?"+query.Encode(), &websocket.DialOptions{
+		Subprotocols: []string{"notify.v1.json"}, HTTPHeader: http.Header{"Authorization": {"Bearer " + token}},
+	})
+	if err != nil {
+		return false, retryAfter(answer), err
+	}
+	socket.SetReadLimit(frameBytesMax)
+	// Not the caller's context: its end lets `say` write what is due, and close.
+	open, end := context.WithCancel(context.Background())
+	var saying sync.WaitGroup
+	defer func() {
+		end()
+		socket.CloseNow()
+		saying.Wait() // or it would take what the next connection has to say
+	}()
+	unwelcomed := context.AfterFunc(ctx, end)
+	silent := time.AfterFunc(c.timing.timeout, end) // nothing came for too long
+	defer silent.Stop()
+	for {
+		_, text, err := socket.Read(open)
+		if err != nil {
+			if code := websocket.CloseStatus(err); code == tooMany || code == forbidden {
+				err = fmt.Errorf("%w: close code %d", ErrStopped, code)
+			}
+			return welcomed, after, err
+		}
+		var got frame
+		if err := json.Unmarshal(text, &got); err != nil {
+			return welcomed, after, fmt.Errorf("notify: a frame is not valid: %w", err)
+		}
+		c.handle(&got)
+		switch got.Type {
+		case "welcome":
+			c.take(&got)
+			welcomed = true
+			unwelcomed()
+			c.stopProbes()
+			saying.Add(1)
+			go func(heartbeat time.Duration) {
+				defer saying.Done()
+				c.say(ctx, open, socket, heartbeat)
+			}(c.timing.heartbeat)
+		case "drain":
+			after = time.Duration(got.AfterMS) * time.Millisecond
+		}
+		silent.Reset(c.timing.timeout)
+	}
+}
+
+func retryAfter(answer *http.Response) time.Duration {
+	if answer == nil {
+		return 0
+	}
+	seconds, _ := strconv.ParseFloat(answer.Header.Get("Retry-After"), 64)
+	return time.Duration(seconds * float64(time.Second) * (1 + 0.3*mathrand.Float64()))
+}
+
+// take sets the pace that the engine asks for.
+func (c *Client) take(got *frame) {
+	if got.HeartbeatMS > 0 && got.TimeoutMS > 0 {
+		c.timing.heartbeat = time.Duration(got.HeartbeatMS) * time.Millisecond
+		c.timing.timeout = time.Duration(got.TimeoutMS) * time.Millisecond
+	}
+	if got.Reconnect != nil && len(got.Reconnect.DelaysMS) > 0 {
+		c.timing.jitter = got.Reconnect.Jitter
+		c.timing.delays = nil
+		for _, delay := range got.Reconnect.DelaysMS {
+			c.timing.delays = append(c.timing.delays, time.Duration(delay)*time.Millisecond)
+		}
+	}
+}
+
+// handle takes a frame into the ledger, and shows what is new. Frames of unknown types are ignored.
+func (c *Client) handle(got *frame) {
+	switch got.Type {
+	case "welcome":
+		c.change(func(l *ledger) { l.welcome(got.Epoch, got.Resumed == "gap", got.From) })
+	case "messages", "early":
+		for _, message := range got.Messages {
+			message.client = c
+			var found verdict
+			c.change(func(l *ledger) { found = l.receive(message) })
+			if found == isNew {
+				c.OnMessage(message)
+			}
+		}
+	case "revoke", "nacked":
+		c.change(func(l *ledger) { l.revoke(got.IDs...) })
+	case "gap":
+		c.change(func(l *ledger) { l.gap(got.From, got.To) })
+		if c.OnGap != nil {
+			c.OnGap(got.From, got.To)
+		}
+	}
+}
+
+// change the ledger, and say what it asks for.
+func (c *Client) change(apply func(*ledger)) {
+	c.mutex.Lock()
+	apply(c.ledger)
+	c.mutex.Unlock()
+	select {
+	case c.changed <- struct{}{}:
+	default: // it will be said with what waits
+	}
+}
+
+// say writes acknowledgements, refusals and pings until the connection ends. What is lost with it, the engine sends again. When the caller's
+// context ends, it says what is due and closes.
+func (c *Client) say(ctx, open context.Context, socket *websocket.Conn, heartbeat time.Duration) {
+	pings := time.NewTicker(heartbeat)
+	defer pings.Stop()
+	for {
+		var frames []any
+		select {
+		case <-open.Done():
+			return
+		case <-ctx.Done():
+			last, stop := context.WithTimeout(open, requestTime)
+			write(last, socket, c.due())
+			stop()
+			socket.Close(websocket.StatusNormalClosure, "")
+			return
+		case now := <-pings.C:
+			frames = []any{map[string]any{"type": "ping", "ts": now.UnixMilli()}}
+		case <-c.changed:
+			frames = c.due()
+		}
+		if !write(open, socket, frames) {
+			socket.CloseNow() // the reader ends, and connects again
+			return
+		}
+	}
+}
+
+func write(ctx context.Context, socket *websocket.Conn, frames []any) bool {
+	for _, one := range frames {
+		text, err := json.Marshal(one)
+		if err != nil || socket.Write(ctx, websocket.MessageText, text) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *Client) due() (frames []any) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	seq, ids := c.ledger.takeAcks()
+	if seq > 0 {
+		frames = append(frames, map[string]any{"type": "ack", "seq": seq})
+	}
+	if len(ids) > 0 {
+		frames = append(frames, map[string]any{"type": "ack", "ids": ids})
+	}
+	for id, reason := range c.ledger.takeNacks() {
+		frames = append(frames, map[string]any{"type": "nack", "ids": []string{id}, "reason": reason})
+	}
+	return frames
+}
+
+// probe tells the engine that this client is there while it cannot connect. Failures are the reason to probe again.
+func (c *Client) probe(ctx context.Context, pace timing) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pace.varied(pace.heartbeat / 3)):
+		}
+		token, err := c.Token(ctx)
+		if err != nil {
+			continue
+		}
+		_, seq, _ := parseEventID(c.LastEventID())
+		asking, stop := context.WithTimeout(ctx, requestTime)
+		request, err := http.NewRequestWithContext(asking, http.MethodGet, c.URL+"/v1/heartbeat", nil)
+		if err == nil {
+			request.Header.Set("Authorization", "Bearer "+token)
+			request.Header.Set("X-Client-ID", c.name)
+			request.Header.Set("X-Last-Seq", strconv.FormatUint(seq, 10))
+			if answer, err := http.DefaultClient.Do(request); err == nil {
+				answer.Body.Close()
+				wait := retryAfter(answer)
+				stop()
+				select {
+				case <-ctx.Done():
+				case <-time.After(wait):
+				}
+				continue
+			}
+		}
+		stop()
+	}
+}
