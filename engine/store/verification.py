@@ -70,7 +70,7 @@ _UNCHECKED: Final = re.compile(
     rb"|\{s\d{1,4}\}(epoch|mark|online|windows|looks|floor|held|topics)|\{shard-\d{1,4}\}(head|mark|quarantine|events|epoch)"
     rb"|\{t\d{1,2}\}(due|user:.*|collapse|cancelled|quarantine|claimed|young|unpaged|owner|epoch)"
     rb"|\{broadcasts\}(state|parts|dropped|lost|of:.*)|\{revoked\}(log|entries|expiries|state|tenants|useless)|\{rules\}events"
-    rb"|\{signals\}.*|\{tenants\}.*|\{outcomes\}(stream|state)|\{ids\}state",
+    rb"|\{audit\}acts|\{signals\}.*|\{tenants\}.*|\{outcomes\}(stream|state)|\{ids\}state",
     re.DOTALL,
 )
 
@@ -164,7 +164,7 @@ class Verification:
         return Verified(dict(self._checked), self._damage, self._damaged)
 
     async def _key(self, key: bytes) -> None:
-        kind, part = _kind_of(key)
+        kind, part = kind_of(key)
         if kind:
             await self._checks[kind](key, part)
 
@@ -363,7 +363,7 @@ _BEGINNINGS: Final = (
 )
 
 
-def _kind_of(key: bytes) -> tuple[str, int]:
+def kind_of(key: bytes) -> tuple[str, int]:
     """The kind of a key's records, and the part of the data; "" where nothing is checked."""
     if key in _EXACT:
         return _EXACT[key]

@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from engine.core.model.names import is_tenant
 from engine.core.model.routing import TIMER_PARTITIONS, audience_key, mailbox_key, slot_of
 from engine.store import keys
+from engine.store.verification import kind_of
 from tests.support.journal_writer import Writer
 from tests.support.key_strategies import AUDIENCES, IDS, MAILBOXES, TENANTS, TOPICS, USERS, colliding_users
 from tests.support.running_engine import RunningEngine
@@ -146,6 +147,10 @@ def test_no_two_kinds_of_keys_are_the_same() -> None:
 def test_every_public_function_of_the_module_is_among_them() -> None:
     named = {name for name in vars(keys) if name.endswith(("_key", "_prefix"))}
     assert len(named) == 68, "a new one: add it to `all_keys` and count again"
+
+
+def test_the_check_of_data_at_rest_knows_every_key() -> None:
+    assert [key for key in all_keys() if key != keys.ids_prefix() and kind_of(key.encode())[0] == "unknown key"] == []
 
 
 def test_what_one_script_touches_together_shares_a_hash_tag() -> None:
