@@ -74,10 +74,11 @@ class FeatureProcess(Process):
             incarnation = Incarnation(self._credentials.name, client)
             await self._retry_storage(incarnation.begin)
             self._context.tune_memory()
-            self._ready.set()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.work.run(self._config, client))
                 tasks.create_task(incarnation.watch(self._config.health_ms))
+                await asyncio.sleep(0)  # the work has begun, and can be asked and drained
+                self._ready.set()
 
 
 def process_of(actor: FeatureActor) -> type[FeatureProcess]:

@@ -57,7 +57,7 @@ def test_its_ports_are_the_engines() -> None:
     assert f"| {Config().link_ports} (`link_ports`)" in TEXT
 
 
-@pytest.mark.parametrize("file", sorted(set(re.findall(r"\]\(([^):]+)\)", TEXT))))
+@pytest.mark.parametrize("file", sorted(set(re.findall(r"\]\(([^):#]+)[^):]*\)", TEXT))))
 def test_what_it_refers_to_is_there(file: str) -> None:
     assert (ROOT / "docs" / file).exists()
 

@@ -37,7 +37,8 @@ async def archiving(config: Config) -> AsyncIterator[FeatureProcess]:
         made._serving.cancel()
         await asyncio.gather(made._serving, return_exceptions=True)
         assert isinstance(made.work, Archivist)
-        made.work.close()
+        if made._ready.is_set():  # else it ends before the work has begun
+            made.work.close()
 
 
 async def _serve(config: Config) -> None:

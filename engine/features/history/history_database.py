@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, Final
@@ -36,6 +38,7 @@ _MIGRATION_LOCK: Final = 0x656E67696E65  # "engine"
 _CONNECT_TIMEOUT_S: Final = 5
 _QUERY_TIMEOUT_MS: Final = 10_000
 _BUSY_TIMEOUT_S: Final = 10  # SQLite: for another writer
+_LOCKED_S: Final = 0.01
 _SWEEP_ROWS: Final = 10_000
 """Deleted at once: a transaction of some 100 ms."""
 
@@ -206,7 +209,7 @@ def _sqlite(url: URL) -> Engine:
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # the driver begins no transaction by itself: it would leave the schema out of it
-        connection.execute("PRAGMA journal_mode = WAL")  # readers do not wait for the writer
+        _write_ahead(connection)  # readers do not wait for the writer
         connection.execute("PRAGMA synchronous = FULL")  # what is committed leaves the stream
 
     @event.listens_for(engine, "begin")
@@ -215,6 +218,20 @@ def _sqlite(url: URL) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")  # two writers wait for each other at once, not at a conflict
 
     return engine
+
+
+def _write_ahead(connection: Any) -> None:
+    """Use a write-ahead log. SQLite does not wait while it changes to it: of several who open a new file at once, others try again."""
+    end_s = time.monotonic() + _BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() > end_s:
+                raise
+            time.sleep(_LOCKED_S)
+        else:
+            return
 
 
 def _postgresql(url: URL) -> Engine:
