@@ -21,7 +21,9 @@ def go(*words: str | Path) -> str:
     """Run Go in the folder of the client; returns what it prints."""
     if shutil.which("go") is None:
         pytest.skip(PREFIX + "no Go: its client was not tried")
-    if subprocess.run(["go", "mod", "download"], cwd=CLIENT, capture_output=True, check=False, timeout=100).returncode:
+    try:
+        subprocess.run(["go", "mod", "download"], cwd=CLIENT, capture_output=True, check=True, timeout=100)
+    except subprocess.SubprocessError:
         pytest.skip(PREFIX + "Go could not download what its client needs")
     done = subprocess.run(["go", *words], cwd=CLIENT, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
