@@ -44,12 +44,14 @@ class Access:
 
     def authenticate(self, request: Request, scope: str) -> Principal:
         """The bearer of the token, which has this scope; any with ""."""
-        now_s = self.gateway.wall_ms() / 1000
-        principal = self._authenticator.authenticate(request.headers, request.scope["query_string"], now_s=now_s)
+        principal = self._bearer(request)
         if scope:
             tokens.require(principal, scope)
         self.gateway.tenant_quotas.check_request(principal)
         return principal
+
+    def _bearer(self, request: Request) -> Principal:
+        return self._authenticator.authenticate(request.headers, request.scope["query_string"], now_s=self.gateway.wall_ms() / 1000)
 
     def audited(self, act: str, endpoint: Endpoint) -> Endpoint:
         """The endpoint, which tells what it did when it succeeds: this word, its path, and what it puts into `request.state.details`."""
@@ -66,15 +68,19 @@ class Access:
 
         async def tell(request: Request, details: Mapping[str, Any]) -> None:
             if (record := self.gateway.record_act) is not None:
-                who = self._authenticator.authenticate(request.headers, request.scope["query_string"], now_s=self.gateway.wall_ms() / 1000)
-                await record(who, act, request.scope["raw_path"].decode("latin-1"), {**getattr(request.state, "details", {}), **details})
+                await record(
+                    self._bearer(request),
+                    act,
+                    request.scope["raw_path"].decode("latin-1"),
+                    {**getattr(request.state, "details", {}), **details},
+                )
 
         return told
 
     def is_known(self, request: Request) -> bool:
         """Whether the request has a good token."""
         try:
-            self._authenticator.authenticate(request.headers, request.scope["query_string"], now_s=self.gateway.wall_ms() / 1000)
+            self._bearer(request)
         except Problem:
             return False
         return True
@@ -126,6 +132,14 @@ class Access:
         if not wait_s >= 0:  # NaN too
             raise bad_request("`wait`: seconds, not negative")
         return min(wait_s, self.config.poll_wait_s_max)
+
+
+def limit_of(query: Mapping[str, str], limit_max: int, default: int) -> int:
+    """The `limit` of a listing. Raises Problem: 400."""
+    text = query.get("limit", str(default))
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 0 < int(text) <= limit_max):
+        raise bad_request(f"`limit`: a number from 1 to {limit_max}")
+    return int(text)
 
 
 def tenant_named(principal: Principal, query: QueryParams) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine.api.access import Access
+from engine.api.access import Access, limit_of
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.auth import tokens
 from engine.auth.tokens import Principal
@@ -64,14 +64,12 @@ def table(access: Access, store: ActStore) -> EndpointTable:
         before, limit_max = request.query_params.get("before", ""), access.config.audit_page_max
         if "before" in request.query_params and not _ENTRY.fullmatch(before):
             raise bad_request("`before`: what the page before answered as `before`")
-        limit = request.query_params.get("limit", str(min(100, limit_max)))
-        if not (limit.isascii() and limit.isdigit() and len(limit) < 10 and 0 < int(limit) <= limit_max):
-            raise bad_request(f"`limit`: a number from 1 to {limit_max}")
+        limit = limit_of(request.query_params, limit_max, min(100, limit_max))
         try:
-            page = await store.page(before, int(limit))
+            page = await store.page(before, limit)
         except StorageUnavailable as error:
             raise unavailable(str(error), RETRY_AFTER_S) from None
-        following = {"before": page[-1].entry} if len(page) == int(limit) else {}
+        following = {"before": page[-1].entry} if len(page) == limit else {}
         return json_answer({"acts": [_shown(act) for act in page], **following})
 
     return EndpointTable([route("/v1/audit", GET=acts)], description)

@@ -32,7 +32,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine.api.access import Access
+from engine.api.access import Access, limit_of
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.api.json_bodies import decode_body
 from engine.config import Config
@@ -111,11 +111,9 @@ class DeadLetters:
         if "after" in query and not is_letter(after):
             raise bad_request("`after`: what the page before answered as `after`")
         count_max = self._config.dead_letters_page_max
-        limit = query.get("limit", str(count_max))
-        if not (limit.isascii() and limit.isdigit() and len(limit) < 10 and 0 < int(limit) <= count_max):
-            raise bad_request(f"`limit`: a number from 1 to {count_max}")
+        limit = limit_of(query, count_max, count_max)
         try:
-            page = await self._store.page(tenant, user, after, int(limit), oldest_first=order == "oldest")
+            page = await self._store.page(tenant, user, after, limit, oldest_first=order == "oldest")
         except StorageUnavailable as error:
             raise unavailable(str(error), RETRY_AFTER_S) from None
         following = {"after": page.after} if page.after else {}

@@ -21,7 +21,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine.api.access import Access
+from engine.api.access import Access, limit_of
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.api.json_bodies import decode_body
 from engine.auth.tokens import ADMIN, EVENTS, Principal
@@ -149,9 +149,7 @@ class EventGroups:
         if begin not in ("newest", "oldest"):
             raise bad_request("`begin`: newest or oldest, where a new group begins")
         count_max = self._config.event_page_max
-        limit = query.get("limit", str(count_max))
-        if not (limit.isascii() and limit.isdigit() and len(limit) < 10 and 0 < int(limit) <= count_max):
-            raise bad_request(f"`limit`: a number from 1 to {count_max}")
+        limit = limit_of(query, count_max, count_max)
         try:
             reached = parse_position(query["position"]) if query.get("position") else None
         except Invalid as error:
@@ -165,7 +163,7 @@ class EventGroups:
         self._polls += 1
         try:
             how = {"oldest": begin == "oldest", "outcomes": outcomes == "true"}
-            return await self._wait(tenant, group, consumer, reached, int(limit), wait_s, how)
+            return await self._wait(tenant, group, consumer, reached, limit, wait_s, how)
         finally:
             self._polls -= 1
 

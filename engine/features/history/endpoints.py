@@ -14,7 +14,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine.api.access import Access
+from engine.api.access import Access, limit_of
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.config import Config
 from engine.core.model.constants import TS_MS_MAX
@@ -95,10 +95,8 @@ class History:
                 wanted[f"{name}_ms"] = int(text)
         if "before" in query:
             wanted["before"] = _cursor(query["before"])
-        limit = query.get("limit", str(min(100, rows_max)))
-        if not (limit.isascii() and limit.isdigit() and len(limit) < 10 and 0 < int(limit) <= rows_max):
-            raise bad_request(f"`limit`: a number from 1 to {rows_max}")
-        return wanted, int(limit)
+        limit = limit_of(query, rows_max, min(100, rows_max))
+        return wanted, limit
 
     async def steps(self, tenant: str, user: str, message: str) -> list[Step] | None:
         """The steps of a message's timeline that the history has; None when there is none. Raises Unavailable."""

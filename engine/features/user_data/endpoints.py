@@ -43,7 +43,10 @@ def table(access: Access, bodies: BodyStore, user_export: UserExport) -> Endpoin
 
     def key_of(request: Request) -> str:
         """The mailbox key of a user whom the bearer may look at."""
-        tenant, user = access.tenant_of(request), request.path_params["user"]
+        return key_in(access.tenant_of(request), request)
+
+    def key_in(tenant: str, request: Request) -> str:
+        user: str = request.path_params["user"]
         if not is_user(user, access.config.id_chars_max):
             raise not_found("no user has this name")
         return mailbox_key(tenant, user)
@@ -65,11 +68,7 @@ def table(access: Access, bodies: BodyStore, user_export: UserExport) -> Endpoin
 
     async def erase(request: Request) -> Response:
         """`DELETE /v1/users/{user}`."""
-        principal = access.authenticate(request, "admin")
-        user: str = request.path_params["user"]
-        if not is_user(user, access.config.id_chars_max):
-            raise not_found("no user has this name")
-        key = mailbox_key(principal.tenant, user)
+        key = key_in(access.authenticate(request, "admin").tenant, request)
         await erase_user(access.gateway.shard_client, key, access.config.publish_timeout_ms, access.gateway.clock)
         return Response(status_code=204)
 

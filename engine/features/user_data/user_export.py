@@ -1,6 +1,6 @@
 """Puts together everything that the engine keeps of a user. Reads only, piece by piece: a large user costs an edge no memory.
 
-    shard       --report-------> presence, profile, topics, decisions, connections
+    shard       --state--------> presence, profile, topics, decisions, connections
                 --backlog------> messages that are not acknowledged; the bodies of most are in the offline stream
     scheduler   --list---------> scheduled messages
     Redis       --find---------> dead letters, session events, actions that are not done: the streams that an erasure empties
@@ -20,7 +20,7 @@ from msgspec import Raw
 
 from engine.api.scheduled import as_json, raise_unless_ok
 from engine.config import Config
-from engine.features.user_data.user_reports import report
+from engine.features.user_data.user_reports import state_of
 from engine.gateway.gateway import Gateway
 from engine.store.pending_bodies import BodyStore
 from engine.store.sealed_fields import FIELD, is_whole
@@ -74,8 +74,7 @@ class UserExport:
         yield bytes(waiting)
 
     async def _parts(self, key: str) -> AsyncIterator[bytes]:
-        state = await report(self._shard_client, self._bodies, key, self._config)
-        del state["messages"], state["timers"]  # of which it has some; all follow
+        state = state_of(key, await self._shard_client.read_user(key))
         listed = raise_unless_ok(await self._shard_client.list_timers(key))
         state |= {"at": self._gateway.wall_ms(), "scheduled": [as_json(timer) for timer in listed.timers]}
         if listed.detail:

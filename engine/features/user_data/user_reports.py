@@ -58,6 +58,15 @@ async def report(shard_client: ShardClient, bodies: BodyStore, key: str, config:
         raise unavailable(str(error), RETRY_AFTER_S) from None
     messages = {row.seq: _message(row.seq, row.expires_ms, row.body) for row in backlog.rows}
     messages |= {one.seq: _message(one.seq, one.expires_ms, one.envelope.body) for one in stored if one.seq not in messages}
+    return {
+        **state_of(key, user),
+        "messages": [messages[seq] for seq in sorted(messages, reverse=True)[:rows_max]],
+        "timers": [as_json(timer) for timer in timers],
+    }
+
+
+def state_of(key: str, user: UserIs) -> dict[str, Any]:
+    """The members of a report that the user's shard has in memory."""
     tenant, name = split_key(key)
     return {
         "tenant": tenant,
@@ -74,8 +83,6 @@ async def report(shard_client: ShardClient, bodies: BodyStore, key: str, config:
         "profile": shown(user.profile or NO_PROFILE),
         "events": user.events,
         "decisions": _decisions(user),
-        "messages": [messages[seq] for seq in sorted(messages, reverse=True)[:rows_max]],
-        "timers": [as_json(timer) for timer in timers],
     }
 
 
