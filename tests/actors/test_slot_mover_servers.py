@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 from redis.asyncio import Redis
 
@@ -45,6 +46,8 @@ ANN = next(f"t:ann{n}" for n in range(99) if spread(4, server=1, servers=2).owne
 BOB = next(
     f"t:bob{n}" for n in range(99) if slot_of(f"t:bob{n}") == slot_of(ANN) or spread(4, server=1, servers=2).owner(f"t:bob{n}") == SOURCE
 )
+SETUP_TIMEOUT_MS = 20_000
+"""Before the servers are broken on purpose, they may be as slow as the machine."""
 MOVED = sorted({slot_of(ANN), slot_of(BOB)})
 
 
@@ -67,7 +70,7 @@ async def config(servers: list[RedisServer]) -> Config:
         ack_journal_ms=10,
         log_level="CRITICAL",
     )
-    for index, one in enumerate(each_server(config)):
+    for index, one in enumerate(each_server(msgspec.structs.replace(config, redis_timeout_ms=SETUP_TIMEOUT_MS))):
         client = connect(one)
         await claim_data_epoch(client, int(time.time()))
         await claim_slot_map(client, 4, 2, index, 2)
