@@ -196,3 +196,14 @@ def chromium() -> str:
         missing("no Chromium: the browser tests did not run (apt install chromium, or playwright install chromium)")
         raise AssertionError
     return path
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The data directory of commands that run in the test's process, in its working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENGINE_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("ENGINE_JWT_SECRET", "a-secret-for-tests-of-32-characters!")
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"

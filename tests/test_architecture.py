@@ -68,11 +68,14 @@ PACKAGES = (
     "client",
     "ray",
     "cli",
+    "features.commands",
     "__main__",
 )
-"""Lowest first, and so the way of a message from the bottom up. A module imports from its own package and from lower ones."""
+"""Lowest first, and so the way of a message from the bottom up. A module imports from its own package and from lower ones.
 
-OF_EACH_FEATURE = {"core", "store", "endpoints", "description", "edge_part", "shard_part"}
+The commands of a feature run in a process of their own, beside the engine, and use what `engine.cli` has for commands."""
+
+OF_EACH_FEATURE = {"core", "store", "endpoints", "description", "edge_part", "shard_part", "commands"}
 """Modules that any feature may have."""
 
 LISTS_OF_FEATURES = {
@@ -80,11 +83,9 @@ LISTS_OF_FEATURES = {
     "actors/shard_features.py": "of a shard",
     "actors/feature_actors.py": "with actors of their own",
     "cli/feature_checks.py": "with checks of `engine doctor`",
+    "__main__.py": "with commands",
 }
 """The modules of the kernel that name features, each in one sequence `FEATURES`."""
-
-COMMANDS_OF_FEATURES = {"cli/client_commands.py", "cli/replay.py", "cli/rules_commands.py", "cli/rules_versions.py"}
-"""Commands that use a feature without a running engine. They import it when they are called."""
 
 MIRRORED = {"link", "shard", "scheduler", "edge", "controller"}
 """Modules of `engine.actors` that bear the name of what they are the shell of."""
@@ -148,6 +149,8 @@ def floor_of(module: str) -> int | None:
     parts = module.split(".")
     if parts[0] != "engine" or parts[1:] in ([], ["core"], ["features"]):
         return None
+    if parts[1] == "features" and parts[3:4] == ["commands"]:
+        return PACKAGES.index("features.commands")
     package = ".".join(parts[1:3]) if parts[1] in ("core", "features") else parts[1]
     assert package in PACKAGES, f"engine.{package} has no place: give it one in tests/test_architecture.py"
     return PACKAGES.index(package)
@@ -196,7 +199,7 @@ def test_the_kernel_names_features_only_in_its_lists() -> None:
     """By import, and by name in texts."""
     kernel = {path.relative_to(ROOT).as_posix(): path for path in MODULES if not path.is_relative_to(ROOT / "features")}
     naming = {name for name, path in kernel.items() if "engine.features" in path.read_text("utf-8")}
-    assert naming == LISTS_OF_FEATURES.keys() | COMMANDS_OF_FEATURES
+    assert naming == LISTS_OF_FEATURES.keys()
 
 
 def test_no_module_name_is_used_twice() -> None:

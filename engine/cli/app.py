@@ -1,4 +1,4 @@
-"""The application `engine`: its commands, its help, and how it ends on an error.
+"""The application `engine`: its help, the commands of the kernel, and how it ends on an error. `engine.__main__` adds those of features.
 
 Nothing heavy is imported before a command needs it, so that `engine --help` and `engine token` answer at once.
 """
@@ -15,15 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from engine import __version__
-from engine.cli import (
-    audit_command,
-    client_commands,
-    history_command,
-    operator_commands,
-    setup_commands,
-    snapshot_commands,
-    verify_command,
-)
+from engine.cli import client_commands, operator_commands, setup_commands, snapshot_commands, verify_command
 from engine.errors import EngineError
 
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -65,17 +57,12 @@ def options_of_all(
     """The application's own help is in the constructor."""
 
 
-operator_commands.register(app)
-setup_commands.register(app)
-snapshot_commands.register(app)
-client_commands.register(app)
-app.command()(history_command.history)
-app.command()(audit_command.audit)
-app.command()(verify_command.verify)
+for commands in (operator_commands, setup_commands, snapshot_commands, verify_command, client_commands):
+    commands.register(app)
 
 
 def main() -> None:
-    """Entry point of `engine` and `python -m engine`: an `EngineError`, or a full disk, is printed in one line, with exit code 1."""
+    """Run a command: an `EngineError`, or a full disk, is printed in one line, with exit code 1."""
     try:
         try:
             app()

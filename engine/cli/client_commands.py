@@ -1,5 +1,4 @@
-"""The commands of a publisher and of a receiver: `engine token`, `revoke`, `publish`, `export`, `erase`, `listen`, `digest`, `replay`,
-`inbox`, `rules` and `dead-letters`.
+"""The commands of a publisher and of a receiver: `engine token`, `publish` and `listen`.
 
 They need no Ray and keep no state: the address of the running engine comes from its data directory, tokens are signed with its secret.
 Errors are `EngineError`s, which `engine.cli.app` prints in one line. A command imports what it needs when it runs: the JWT and WebSocket
@@ -9,63 +8,24 @@ libraries take longer to import than `engine --help` may.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import sys
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from engine.cli.dead_letter_commands import app as dead_letters
-from engine.cli.export_command import export
-from engine.cli.inbox_commands import app as inbox
-from engine.cli.operator_commands import GivenToken, setting_option
-from engine.cli.preferences_command import preferences
-from engine.cli.rules_commands import app as rules
+from engine.cli.options import DataDir, GivenToken, Tenant, Url, duration_s, local_time
 from engine.errors import EngineError
 
 if TYPE_CHECKING:
     from engine.client.publish_results import Result
 
 PUBLISH_RETRY_S: Final = 5.0  # someone waits at the terminal; an engine that restarts is back by then
-REPLAY_RETRY_S: Final = 60.0  # an engine that is restarted during a replay is waited for
-
-DataDir = Annotated[str | None, setting_option("data_dir")]
-Url = Annotated[str | None, typer.Option("--url", envvar="ENGINE_URL", help="Address of the engine, if not the one that runs here.")]
-Tenant = Annotated[str, typer.Option("--tenant", help="Tenant of the users.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    app.command()(token)
-    app.command()(revoke)
-    app.command()(publish)
-    app.command()(export)
-    app.command()(erase)
-    app.command()(listen)
-    app.command()(digest)
-    app.command()(replay)
-    app.add_typer(inbox, name="inbox")
-    app.command()(preferences)
-    app.add_typer(rules, name="rules")
-    app.add_typer(dead_letters, name="dead-letters")
-
-
-def duration_s(text: str, option: str) -> float:
-    """The seconds of a duration such as 2h that an option was given. Raises EngineError: it is none."""
-    from engine.core.model.duration import parse_duration_ms
-    from engine.errors import Invalid
-
-    try:
-        return parse_duration_ms(text) / 1000
-    except Invalid as error:
-        raise EngineError(f"{option}: {error.detail}") from error
-
-
-def _local(at_ms: int) -> str:
-    """A time in ms since the epoch, in local time."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone().isoformat(timespec="milliseconds")
+    for command in (token, publish, listen):
+        app.command()(command)
 
 
 def token(
@@ -88,49 +48,6 @@ def token(
 
     made = mint_token(config_of(data_dir), user, scope or ["connect"], duration_s(ttl, "--ttl"), tenant)
     sys.stdout.write(made + "\n")
-
-
-def revoke(
-    user: Annotated[str | None, typer.Argument(help="User whose tokens are revoked.", show_default=False)] = None,
-    before: Annotated[
-        str | None, typer.Option("--before", help="Only those issued before this time, RFC 3339 (default now).", show_default=False)
-    ] = None,
-    jti: Annotated[str | None, typer.Option("--jti", help="Instead: the token with this `jti`.", show_default=False)] = None,
-    bearer: Annotated[
-        str | None, typer.Option("--bearer", help="Instead: this token; - reads it from standard input.", show_default=False)
-    ] = None,
-    tenant: Tenant = "default",
-    url: Url = None,
-    token: GivenToken = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Revoke the tokens of a user, or one token; connections that use them are closed. Takes effect on every edge within a second.
-
-    [dim]engine revoke alice
-    engine revoke alice --before 2026-01-31T12:00:00Z
-    engine revoke --bearer - < leaked-token[/dim]
-    """
-    from engine.cli.local_engine import find_engine
-    from engine.cli.operator_request import NoAnswer, ask, reason_of
-
-    given = {"user": user, "jti": jti, "token": bearer}
-    named = {name: value for name, value in given.items() if value is not None}
-    if len(named) != 1:
-        raise EngineError("what to revoke: exactly one of USER, --jti and --bearer is needed")
-    if before is not None and user is None:
-        raise EngineError("--before: only with USER")
-    if bearer == "-":
-        named["token"] = sys.stdin.read().strip()
-    if before is not None:
-        named["before"] = before
-    target = find_engine(data_dir, url, token, "engine-revoke", ["admin"], tenant)
-    try:
-        answer = ask(target, "POST", "/v1/tokens/revoke", named)
-    except EngineError as error:
-        raise target.explained(error) from error
-    except NoAnswer as error:
-        raise EngineError(f"the engine at {target.url} does not answer: {reason_of(error)}; it may be revoked: repeat it") from error
-    sys.stdout.write(f"revoked {answer['revoked']} until={_local(answer['until'])}\n")
 
 
 def publish(
@@ -184,7 +101,7 @@ def publish(
         raise target.explained(error) from error
     printed = {name: value for name, value in msgspec.structs.asdict(result).items() if value is not None and name != "status"}
     if result.scheduled_at is not None:
-        printed["scheduled_at"] = _local(result.scheduled_at)
+        printed["scheduled_at"] = local_time(result.scheduled_at)
     sys.stdout.write(" ".join([result.status, *(f"{name}={printable(value)}" for name, value in printed.items())]) + "\n")
     if result.status == "suppressed":
         raise typer.Exit(1)
@@ -210,37 +127,6 @@ def _audience_and_type(user: str | None, type: str | None, topic: str | None, br
     return {"type": user, "broadcast": True} if broadcast else {"type": user, "topic": topic}
 
 
-# -- erase -------------------------------------------------------------------------------------------------------------
-def erase(
-    user: Annotated[str, typer.Argument(help="User to erase.")],
-    tenant: Tenant = "default",
-    url: Url = None,
-    token: GivenToken = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Erase a user: messages, timers, profile, subscriptions, timeline, dead letters, session events. Returns when nothing is left.
-
-    A token of the user that is still valid could connect again, so revoke it first.
-
-    [dim]engine erase alice[/dim]
-    """
-    from engine.cli.local_engine import find_engine
-    from engine.client.publisher import Publisher
-
-    target = find_engine(data_dir, url, token, "engine-erase", ["admin"], tenant)
-
-    async def run() -> None:
-        async with Publisher(target.url, target.token, retry_for_s=PUBLISH_RETRY_S) as publisher:
-            await publisher.erase_user(user)
-
-    try:
-        asyncio.run(run())
-    except EngineError as error:
-        raise target.explained(error) from error
-    sys.stdout.write("erased\n")
-
-
-# -- listen ------------------------------------------------------------------------------------------------------------
 def listen(
     user: Annotated[str, typer.Argument(help="User whose notifications to receive.")],
     json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")] = False,
@@ -273,93 +159,3 @@ def listen(
         raise target.explained(error) from error
     except ValueError as error:
         raise EngineError(f"--last-event-id: {error}") from error
-
-
-# -- digest ------------------------------------------------------------------------------------------------------------
-def digest(
-    user: Annotated[str, typer.Argument(help="User whose missed notifications to tell.")],
-    lines: Annotated[int, typer.Option("--lines", min=1, help="Lines at most.")] = 20,
-    json: Annotated[bool, typer.Option("--json", help="The digest as JSON, with the messages of each line.")] = False,
-    tenant: Tenant = "default",
-    url: Url = None,
-    token: GivenToken = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Tell what a user has missed, in a few lines. Acknowledges nothing.
-
-    [dim]engine digest alice
-    engine digest alice --json | jq '.lines[].messages'[/dim]
-    """
-    import msgspec
-
-    from engine.cli.local_engine import find_engine, printable
-    from engine.client.client import Client
-
-    target = find_engine(data_dir, url, token, user, ["connect"], tenant)
-    try:
-        found = asyncio.run(Client(target.url, target.token).digest(limit=lines))
-    except EngineError as error:
-        raise target.explained(error) from error
-    if json:
-        sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
-        return
-    for line in found.lines:
-        mark = "! " if line.priority == "high" else ""
-        sys.stdout.write(f"{_local(line.to)}  {mark}{printable(line.text)}  (#{', #'.join(str(one.seq) for one in line.messages)})\n")
-    skipped = ", ".join(f"{count} {reason}" for reason, count in found.skipped.items())
-    older = "; there are older ones" if found.older else ""
-    sys.stdout.write(f"{found.messages} missed{f'; left out: {skipped}' if skipped else ''}{older}\n")
-
-
-# -- replay ------------------------------------------------------------------------------------------------------------
-def replay(
-    file: Annotated[str, typer.Argument(help='A .jsonl or .jsonl.gz file of {"event": name, "payload": {...}}; - for standard input.')],
-    rules: Annotated[
-        Path | None, typer.Option("--rules", help="Rules in TOML, if not those of rules_path, or else rules.toml beside FILE.")
-    ] = None,
-    rate: Annotated[float, typer.Option("--rate", min=0, help="Deliveries per second; 0 for as fast as possible.")] = 0,
-    user_prefix: Annotated[str, typer.Option("--user-prefix", help="Put before every user's name.")] = "",
-    fresh: Annotated[bool, typer.Option("--fresh", help="Use new ids: delivers again what an earlier replay has delivered.")] = False,
-    tenant: Tenant = "default",
-    url: Url = None,
-    token: GivenToken = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Apply rules to recorded events, and publish the resulting notifications.
-
-    Replaying a file twice delivers nothing twice: the ids of notifications are derived from the recording.
-
-    [dim]engine replay examples/github/deliveries.jsonl.gz
-    engine replay deliveries.jsonl --rules my-rules.toml --rate 20
-    zcat *.gz | engine replay - --fresh --user-prefix test-[/dim]
-    """
-    from engine.cli.local_engine import config_of, find_engine, rules_for
-    from engine.cli.progress import print_report, progress_bar
-    from engine.cli.replay import Replay, open_recording
-    from engine.client.publisher import Publisher
-    from engine.features.rules.rule_book import read_rules
-
-    chosen = rules_for(file, rules, config_of(data_dir))
-    parsed = read_rules(chosen)
-    with open_recording(file) as recording, progress_bar() as progress:
-        target = find_engine(data_dir, url, token, "engine-replay", ["publish"], tenant)
-        task = progress.add_task("replaying", total=recording.size_bytes or None)
-        run = Replay(
-            parsed,
-            lambda on_result: Publisher(target.url, target.token, on_result=on_result, retry_for_s=REPLAY_RETRY_S),
-            rate_per_s=rate,
-            user_prefix=user_prefix,
-            id_prefix=f"{secrets.token_hex(4)}/" if fresh else "",
-            on_progress=lambda: progress.update(task, completed=recording.position_bytes()),
-        )
-        report = run.report
-        try:
-            asyncio.run(run.run(recording))
-        except (EngineError, KeyboardInterrupt) as error:
-            progress.stop()
-            print_report(report)
-            sys.stdout.write("not finished; the same command again finishes it and delivers nothing twice\n")
-            raise (target.explained(error) if isinstance(error, EngineError) else error) from error
-    print_report(report)
-    if report.rejected or (report.malformed and not report.read):
-        raise typer.Exit(1)

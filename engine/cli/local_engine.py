@@ -19,7 +19,6 @@ from engine.errors import ConfigError, EngineError, Unauthorized, Unreachable
 
 CONNECT_TIMEOUT_S: Final = 3.0
 COMMAND_TOKEN_TTL_S: Final = 600  # a command's own token; a longer one renews it
-RULES_FILE: Final = "rules.toml"  # looked for beside a recording
 
 
 def config_of(data_dir: str | None) -> Config:
@@ -120,26 +119,6 @@ def _url_of(config: Config, url: str | None) -> str:
         raise EngineError(f"no engine runs on {config.data_dir}; start one with `engine up`, or say where it is with --url")
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)
     return f"http://{host}:{config.port}"
-
-
-def rules_for(recording: str, rules: Path | None, config: Config) -> Path:
-    """The rules file of a replay: the one given, else `rules_path`, else `rules.toml` beside the recording (`-`: standard input).
-
-    Raises:
-        EngineError: there are no rules, or no recording to look beside.
-    """
-    if rules is not None:
-        return rules
-    if config.rules_path:
-        return Path(config.rules_path)
-    if recording == "-":
-        raise EngineError("no rules to replay by: give a file with --rules, or set rules_path")
-    if not Path(recording).exists():
-        raise EngineError(f"{recording}: No such file or directory")
-    beside = Path(recording).parent / RULES_FILE
-    if not beside.is_file():
-        raise EngineError(f"no rules to replay by: give a file with --rules, or set rules_path; there is no {beside} either")
-    return beside
 
 
 def printable(value: Any) -> str:

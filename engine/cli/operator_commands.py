@@ -16,20 +16,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from engine.cli.settings import SECTION_OF, SECTIONS, Loaded, load, load_with_sources, option_of, remark
-from engine.config import Config
-from engine.errors import EngineError, Refused
+from engine.cli.options import DataDir, GivenToken, RedisUrl, setting_option
+from engine.cli.settings import Loaded, load, load_with_sources, remark
+from engine.errors import EngineError
 
 DOWN_TIMEOUT_S: Final = 20.0
 _POLL_S: Final = 0.05
 _DRAIN_POLL_S: Final = 0.5
-
-
-def setting_option(name: str) -> Any:
-    """The option of a published setting, with the setting's meaning and default as its help."""
-    meaning, default = SECTIONS[SECTION_OF[name]].settings[name], getattr(Config(), name)
-    text = f"{meaning[0].upper()}{meaning[1:]}{f' (default {default})' if default != '' else ''}."
-    return typer.Option(option_of(name), help=text, show_default=False)
 
 
 Port = Annotated[int | None, setting_option("port")]
@@ -37,13 +30,8 @@ Host = Annotated[str | None, setting_option("host")]
 Shards = Annotated[int | None, setting_option("shards")]
 Schedulers = Annotated[int | None, setting_option("schedulers")]
 Edges = Annotated[int | None, setting_option("edges")]
-RedisUrl = Annotated[str | None, setting_option("redis_url")]
-DataDir = Annotated[str | None, setting_option("data_dir")]
 Address = Annotated[str | None, setting_option("address")]
 Place = Annotated[str | None, setting_option("place")]
-GivenToken = Annotated[
-    str | None, typer.Option("--token", envvar="ENGINE_TOKEN", help="Token to use, if not one made with the engine's own secret.")
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -224,20 +212,14 @@ def drain(
     [dim]engine drain edge-0[/dim]
     """
     from engine.cli.local_engine import find_engine
-    from engine.cli.operator_request import NoAnswer, ask, reason_of
+    from engine.cli.operator_request import ask
     from engine.cli.status_report import ask_status
 
     config = load({"data_dir": data_dir})
     target = find_engine(data_dir, None, None, "engine-drain", ["operator"], "default")
     before = {f"edge-{row['index']}": row["pid"] for row in ask_status(config)["edges"]}
-    try:
-        connections = ask(target, "POST", f"/v1/edges/{quote(edge, safe='')}/drain")["connections"]
-    except Refused as error:
-        raise target.explained(error) from error
-    except NoAnswer as error:
-        raise EngineError(
-            f"the engine at {target.url} does not answer: {reason_of(error)}; `engine status` shows whether it drains"
-        ) from error
+    path = f"/v1/edges/{quote(edge, safe='')}/drain"
+    connections = ask(target, "POST", path, advice="`engine status` shows whether it drains")["connections"]
     console = Console()
     console.print(f"{edge} leaves {connections} connections to the other edges")
     deadline = time.monotonic() + (config.drain_spread_ms + 3 * config.drain_ms) / 1000 + config.start_timeout_s

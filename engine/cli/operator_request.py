@@ -12,17 +12,17 @@ import msgspec
 
 from engine.cli.local_engine import Target, printable
 from engine.client.credentials import parse_url
-from engine.errors import Refused, Unauthorized
+from engine.errors import EngineError, Refused, Unauthorized
 
 _TIMEOUT_S: Final = 10
 _PIECE_BYTES: Final = 64 << 10
 
-NoAnswer: Final = (OSError, http.client.HTTPException, msgspec.MsgspecError)
-"""What `ask` raises when there is no answer, or one that no engine gives."""
+_NO_ANSWER: Final = (OSError, http.client.HTTPException, msgspec.MsgspecError)
+"""There is no answer, or one that no engine gives."""
 
 
-class Failing(http.client.HTTPException):
-    """A 5xx: the engine, or a proxy, says that something does not answer. One of `NoAnswer`; `detail` says what, where it is the engine."""
+class _Failing(http.client.HTTPException):
+    """A 5xx: the engine, or a proxy, says that something does not answer. `detail` says what, where it is the engine."""
 
     def __init__(self, status: int, reason: str, detail: str) -> None:
         super().__init__(f"{status} {reason}{f': {detail}' if detail else ''}")
@@ -34,7 +34,14 @@ class _Problem(msgspec.Struct):
 
 
 def ask(
-    target: Target, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, *, text: bool = False
+    target: Target,
+    method: str,
+    path: str,
+    body: Any = None,
+    headers: Mapping[str, str] | None = None,
+    *,
+    text: bool = False,
+    advice: str = "",
 ) -> dict[str, Any]:
     """The engine's answer, a JSON object.
 
@@ -42,24 +49,37 @@ def ask(
         body: sent as JSON; bytes are sent as TOML.
         headers: further ones.
         text: the answer is no JSON: it is returned as the member `text`.
+        advice: what to do when there is no answer.
 
     Raises:
-        Refused: the engine refuses the request; the message has its reason.
-        NoAnswer: see there.
+        EngineError: the engine refuses the request, or there is no answer. One line, with what to do where that is known.
     """
     toml = isinstance(body, bytes)
     content = body if toml or body is None else msgspec.json.encode(body)
     content_type = "application/toml" if toml else "application/json"
-    with _answer(target, method, path, content, {"Content-Type": content_type, **(headers or {})}) as answer:
+    with _explained(target, advice), _answer(target, method, path, content, {"Content-Type": content_type, **(headers or {})}) as answer:
         found = answer.read()
-    return {"text": found.decode()} if text else msgspec.json.decode(found, type=dict[str, Any])
+        return {"text": found.decode()} if text else msgspec.json.decode(found, type=dict[str, Any])
 
 
-def copy(target: Target, path: str, file: IO[bytes]) -> None:
+def copy(target: Target, path: str, file: IO[bytes], *, advice: str = "") -> None:
     """Write the engine's answer to a GET into a file, while it arrives. Raises as `ask`; a part is written then."""
-    with _answer(target, "GET", path, None, {}) as answer:
+    with _explained(target, advice), _answer(target, "GET", path, None, {}) as answer:
         while piece := answer.read(_PIECE_BYTES):
             file.write(piece)
+
+
+@contextlib.contextmanager
+def _explained(target: Target, advice: str) -> Iterator[None]:
+    try:
+        yield
+    except EngineError as error:
+        raise target.explained(error) from error
+    except _NO_ANSWER as error:
+        reason = printable(str(error).strip() or type(error).__name__)
+        told = error.detail if isinstance(error, _Failing) else ""
+        told = told or f"the engine at {target.url} does not answer: {reason}"
+        raise EngineError(f"{told}; {advice}" if advice else told) from error
 
 
 @contextlib.contextmanager
@@ -78,7 +98,7 @@ def _answer(target: Target, method: str, path: str, content: Any, headers: Mappi
         if HTTPStatus.BAD_REQUEST <= answer.status < HTTPStatus.INTERNAL_SERVER_ERROR:
             detail = printable(msgspec.json.decode(found, type=_Problem).detail)
             raise Unauthorized(detail, answer.status) if answer.status == HTTPStatus.UNAUTHORIZED else Refused(detail, answer.status)
-        raise Failing(answer.status, answer.reason, printable(_detail_of(found)))
+        raise _Failing(answer.status, answer.reason, printable(_detail_of(found)))
 
 
 def _detail_of(body: bytes) -> str:
@@ -86,8 +106,3 @@ def _detail_of(body: bytes) -> str:
         return msgspec.json.decode(body, type=_Problem).detail
     except msgspec.MsgspecError:
         return ""  # of a proxy
-
-
-def reason_of(error: Exception) -> str:
-    """The text of a `NoAnswer`, in one line."""
-    return printable(str(error).strip() or type(error).__name__)

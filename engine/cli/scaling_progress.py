@@ -8,12 +8,12 @@ from typing import Any, Final
 from rich.console import Console
 
 from engine.cli.local_engine import find_engine
-from engine.cli.operator_request import NoAnswer, ask, reason_of
+from engine.cli.operator_request import ask
 from engine.cli.progress import progress_bar
 from engine.cli.status_report import ask_status, state_of
 from engine.config import Config
 from engine.core.model.formats import FORMATS
-from engine.errors import EngineError, Refused
+from engine.errors import EngineError
 
 _POLL_S: Final = 0.5
 _AWAY_S: Final = 30.0
@@ -23,12 +23,7 @@ _AWAY_S: Final = 30.0
 def request(data_dir: str | None, path: str, numbers: dict[str, int] | None) -> dict[str, Any]:
     """Ask the running engine for it; returns `scaling` of the status as it is then. Raises EngineError, one line."""
     target = find_engine(data_dir, None, None, "engine-scale", ["operator"], "default")
-    try:
-        return ask(target, "POST", path, numbers)
-    except Refused as error:
-        raise target.explained(error) from error
-    except NoAnswer as error:
-        raise EngineError(f"the engine at {target.url} does not answer: {reason_of(error)}; `engine status` shows what it does") from error
+    return ask(target, "POST", path, numbers, advice="`engine status` shows what it does")
 
 
 def follow(config: Config, begun: dict[str, Any], console: Console) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from engine.cli.operator_commands import DataDir
+from engine.cli.options import DataDir
 from engine.cli.settings import load
 from engine.cli.state_file import running_state
 from engine.config import Config

@@ -13,10 +13,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from engine.cli.local_engine import Target, mint_token, printable
-from engine.cli.operator_request import NoAnswer, ask, reason_of
+from engine.cli.operator_request import ask
 from engine.cli.state_file import read_state
 from engine.config import Config
-from engine.errors import EngineError, Refused
+from engine.errors import EngineError
 
 _TOKEN_TTL_S: Final = 60
 _LATENCIES: Final = {"publish to send": "send_", "send to ACK": "ack_"}  # row: prefix of its quantiles in the totals
@@ -36,13 +36,7 @@ def ask_status(config: Config, token: str | None = None) -> dict[str, Any]:
     if not state.runs():
         raise EngineError(f"the engine on {config.data_dir} is gone: its process {state.pid} was killed; start it again with `engine up`")
     target = Target(config, state.url, token or partial(mint_token, config, "status", ("operator",), _TOKEN_TTL_S, "default"))
-    try:
-        return ask(target, "GET", "/v1/status")
-    except Refused as error:
-        raise target.explained(error) from error
-    except NoAnswer as error:
-        reason = reason_of(error)
-        raise EngineError(f"the engine at {state.url} (pid {state.pid}) does not answer: {reason}; its logs: {state.ray_logs}") from error
+    return ask(target, "GET", "/v1/status", advice=f"the logs of pid {state.pid}: {state.ray_logs}")
 
 
 def print_status(found: dict[str, Any], console: Console) -> None:

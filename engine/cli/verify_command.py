@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 import typer
 
-from engine.cli.operator_commands import DataDir, RedisUrl
+from engine.cli.options import DataDir, RedisUrl
 from engine.cli.settings import load
 from engine.cli.state_file import running_state
 from engine.config import Config, redis_urls
@@ -30,6 +30,11 @@ _DRAFT: Final = ".verifying-"
 _NOT_DATA: Final = ("redis.sock", "redis.pid", "redis.log", "run")
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object for programs: `checked`, `damaged`, `damage`.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(verify)
 
 
 def verify(redis: RedisUrl = None, json: Json = False, data_dir: DataDir = None) -> None:

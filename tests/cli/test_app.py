@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 from websockets.exceptions import InvalidStatus
 
-from engine.cli.app import app
+from engine.__main__ import app
 from engine.cli.state_file import EngineState, read_state, remove_state, write_state
 from engine.client import Client
 from engine.errors import EngineError
@@ -42,7 +42,7 @@ def engine_command(*arguments: str, cwd: Path, **env: str) -> subprocess.Complet
 
 # -- without an engine -------------------------------------------------------------------------------------------------
 def test_help_teaches_every_command_and_starts_no_ray(tmp_path: Path) -> None:
-    steps = ("import sys; sys.argv = ['engine', '--help']", "try:", " import engine.cli.app; engine.cli.app.main()")
+    steps = ("import sys; sys.argv = ['engine', '--help']", "try:", " import engine.__main__; engine.__main__.main()")
     code = "\n".join((*steps, "finally:", " print('ray' in sys.modules)"))
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     for command in COMMANDS:

@@ -146,8 +146,8 @@ def test_an_engine_that_does_not_answer_is_one_line_with_its_address_and_logs(tm
         with pytest.raises(EngineError, match=told) as caught:
             ask_status(Config(data_dir=str(tmp_path), jwt_secret="x" * 32))
     reason = str(caught.value)
-    assert reason.startswith(f"the engine at {url} (pid {own.pid}) does not answer: ")
-    assert reason.endswith("; its logs: /the/logs")
+    assert reason.startswith(f"the engine at {url} does not answer: ")
+    assert reason.endswith(f"; the logs of pid {own.pid}: /the/logs")
     assert reason.isprintable(), "one line"
 
 

@@ -6,11 +6,10 @@ import asyncio
 import json
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from engine import Client, SyncClient
-from engine.cli.client_commands import register
+from engine.__main__ import app
 from engine.client import Digest
 from engine.errors import Forbidden, Refused
 from tests.support.background_loop import in_background
@@ -47,8 +46,6 @@ async def test_a_client_that_comes_back_gets_the_digest_as_an_event_and_every_me
 
 
 def test_a_blocking_client_and_the_command_tell_it_too() -> None:
-    app = typer.Typer()
-    register(app)
     with in_background(edge_world()) as world:
         asyncio.run(world.publish(**LIKED, actor="ana"))
         token = world.token("u1")

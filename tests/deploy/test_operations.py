@@ -15,8 +15,8 @@ import yaml
 from redis.asyncio import Redis
 from typer.main import get_command
 
+from engine.__main__ import app
 from engine.api.exposition.catalogue import FAMILIES
-from engine.cli.app import app
 from engine.config import FIELDS, Config
 from engine.store.keys import EPOCH_FIELD, link_key_key, meta_key
 from engine.store.redis_client import claim_data_epoch

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 import typer
 
-from engine.cli.operator_commands import GivenToken, setting_option
+from engine.cli.options import DataDir, GivenToken, Tenant, Url
 from engine.errors import EngineError
 
 if TYPE_CHECKING:
@@ -19,17 +19,19 @@ if TYPE_CHECKING:
 
 _PAGE: Final = 100
 
-app = typer.Typer(no_args_is_help=True, help="List, look at, redrive and drop dead letters.", rich_markup_mode="rich")
+dead_letters = typer.Typer(no_args_is_help=True, help="List, look at, redrive and drop dead letters.", rich_markup_mode="rich")
 
-DataDir = Annotated[str | None, setting_option("data_dir")]
-Url = Annotated[str | None, typer.Option("--url", envvar="ENGINE_URL", help="Address of the engine, if not the one that runs here.")]
-Tenant = Annotated[str, typer.Option("--tenant", help="Tenant of the users.")]
 User = Annotated[str | None, typer.Option("--user", help="Only those of this user.")]
 Letters = Annotated[list[str] | None, typer.Argument(help="Ids of dead letters, as `list` prints them.", show_default=False)]
 All = Annotated[bool, typer.Option("--all", help="Instead of ids: all there are when the command begins, oldest first.")]
 
 
-@app.command("list")
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.add_typer(dead_letters, name="dead-letters")
+
+
+@dead_letters.command("list")
 def list_(
     user: User = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="The newest so many.")] = 20,
@@ -58,7 +60,7 @@ def list_(
             sys.stdout.write("  ".join(printable(word) for word in words) + "\n")
 
 
-@app.command()
+@dead_letters.command()
 def show(
     letter: Annotated[str, typer.Argument(help="Id of the dead letter.")],
     tenant: Tenant = "default",
@@ -74,7 +76,7 @@ def show(
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
 
 
-@app.command()
+@dead_letters.command()
 def redrive(
     letters: Letters = None,
     all: All = False,
@@ -102,7 +104,7 @@ def redrive(
         raise typer.Exit(1)
 
 
-@app.command()
+@dead_letters.command()
 def drop(
     letters: Letters = None,
     all: All = False,
@@ -159,16 +161,9 @@ def _walk(target: Target, tenant: str, user: str | None, order: str, limit: int 
 
 
 def _ask(target: Target, method: str, path: str, query: dict[str, Any], body: Any = None) -> dict[str, Any]:
-    from engine.cli.operator_request import NoAnswer, ask, reason_of
+    from engine.cli.operator_request import ask
 
-    try:
-        return ask(target, method, f"{path}?{urlencode(query)}", body)
-    except EngineError as error:
-        raise target.explained(error) from error
-    except NoAnswer as error:
-        raise EngineError(
-            f"the engine at {target.url} does not answer: {reason_of(error)}; repeat it, nothing is delivered twice"
-        ) from error
+    return ask(target, method, f"{path}?{urlencode(query)}", body, advice="repeat it, nothing is delivered twice")
 
 
 def _position(letter: str) -> tuple[int, int]:

@@ -7,16 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
-from engine.cli.preferences_command import preferences
+from engine.__main__ import app
 from engine.errors import EngineError
 from tests.support.background_loop import in_background
 from tests.support.edge_world import SECRET, EdgeWorld, edge_world
-
-app = typer.Typer()
-app.command()(preferences)
 
 
 @pytest.fixture
@@ -30,7 +26,7 @@ def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EdgeWorld]
 
 
 def run(*words: str) -> Result:
-    return CliRunner().invoke(app, list(words))
+    return CliRunner().invoke(app, ["preferences", *words])
 
 
 def test_preferences_are_printed_and_changed(edge: EdgeWorld) -> None:

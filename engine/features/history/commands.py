@@ -11,13 +11,16 @@ from urllib.parse import urlencode
 import msgspec
 import typer
 
-from engine.cli.client_commands import DataDir, Tenant, Url, duration_s
-from engine.cli.operator_commands import GivenToken
-from engine.errors import EngineError
+from engine.cli.options import DataDir, GivenToken, Tenant, Url, duration_s
 
 _PAGE: Final = 500
 _OMITTED: Final = ("at", "user", "event", "id", "type", "session", "sent", "client_ts")
 _SHOWN: Final = {"rtt_ms": "round trip {} ms", "read_ms": "read after {} ms", "skew_ms": "client clock off by {} ms", "seq": "#{}"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(history)
 
 
 def history(
@@ -37,7 +40,7 @@ def history(
     engine history alice --since 1d --json | jq 'select(.event == "suppressed") | .reason'[/dim]
     """
     from engine.cli.local_engine import find_engine
-    from engine.cli.operator_request import Failing, NoAnswer, ask, reason_of
+    from engine.cli.operator_request import ask
 
     wanted: dict[str, Any] = {"user": user, "limit": limit}
     if id is not None:
@@ -45,14 +48,7 @@ def history(
     if since is not None:
         wanted["since"] = int((time.time() - duration_s(since, "--since")) * 1000)
     target = find_engine(data_dir, url, token, "engine-history", ["admin"], tenant)
-    try:
-        rows = ask(target, "GET", f"/v1/history?{urlencode(wanted)}")["history"]
-    except EngineError as error:
-        raise target.explained(error) from error
-    except NoAnswer as error:
-        if isinstance(error, Failing) and error.detail:
-            raise EngineError(error.detail) from error
-        raise EngineError(f"the engine at {target.url} does not answer: {reason_of(error)}") from error
+    rows = ask(target, "GET", f"/v1/history?{urlencode(wanted)}")["history"]
     for row in reversed(rows):
         sys.stdout.write((msgspec.json.encode(row).decode() if json else line_of(row)) + "\n")
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from pathlib import Path
 
-import pytest
-from typer.testing import CliRunner
-
-from engine.cli.app import app
-from engine.cli.history_command import line_of
-from engine.cli.operator_request import Failing
+from engine.features.history.commands import line_of
+from tests.support.command_line import answering, engine, failure
 
 ACKNOWLEDGED = {
     "at": 1_795_375_028_183, "user": "alice", "event": "acknowledged", "id": "a1", "seq": 1, "sent": 1_795_375_028_178, "rtt_ms": 5,
@@ -30,11 +27,7 @@ def test_a_wrong_clock_is_told_and_control_characters_are_not_printed() -> None:
     assert "refused: \\x1b[2J" in refused
 
 
-def test_a_database_that_is_away_is_named_and_not_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_arguments: Any) -> Any:
-        raise Failing(503, "Service Unavailable", "the archivist of the history gets no answer from its database")
-
-    monkeypatch.setattr("engine.cli.operator_request.ask", refused)
-    monkeypatch.setattr("engine.cli.local_engine.find_engine", lambda *_arguments: None)
-    found = CliRunner().invoke(app, ["history", "alice"])
-    assert str(found.exception) == "the archivist of the history gets no answer from its database"
+def test_a_database_that_is_away_is_named_and_not_the_engine(data_dir: Path) -> None:
+    said = "the archivist of the history gets no answer from its database"
+    with answering(json.dumps({"detail": said}).encode(), b"503 Service Unavailable") as (url, _):
+        assert failure(engine("history", "alice", "--url", url)) == said

@@ -9,14 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from engine.cli.operator_commands import GivenToken, setting_option
+from engine.cli.options import DataDir, GivenToken, Tenant, Url
 from engine.errors import EngineError
 
 _NO_CHOICE = "default"
 
-DataDir = Annotated[str | None, setting_option("data_dir")]
-Url = Annotated[str | None, typer.Option("--url", envvar="ENGINE_URL", help="Address of the engine, if not the one that runs here.")]
-Tenant = Annotated[str, typer.Option("--tenant", help="Tenant of the user.")]
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(preferences)
 
 
 def preferences(

@@ -9,18 +9,20 @@ from typing import Annotated, Any
 
 import typer
 
-from engine.cli.operator_commands import GivenToken, setting_option
+from engine.cli.options import DataDir, GivenToken, Tenant, Url
 from engine.errors import EngineError
 
-app = typer.Typer(no_args_is_help=True, help="A user's inbox: list it, and mark messages of it.", rich_markup_mode="rich")
+inbox = typer.Typer(no_args_is_help=True, help="A user's inbox: list it, and mark messages of it.", rich_markup_mode="rich")
 
-DataDir = Annotated[str | None, setting_option("data_dir")]
-Url = Annotated[str | None, typer.Option("--url", envvar="ENGINE_URL", help="Address of the engine, if not the one that runs here.")]
-Tenant = Annotated[str, typer.Option("--tenant", help="Tenant of the user.")]
 User = Annotated[str, typer.Argument(help="User whose inbox it is.")]
 
 
-@app.command("list")
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.add_typer(inbox, name="inbox")
+
+
+@inbox.command("list")
 def list_(
     user: User,
     limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="The newest so many.")] = 20,
@@ -61,7 +63,7 @@ def list_(
         sys.stdout.write(f"{page.unread} unread, {page.unseen} unseen{more}\n")
 
 
-@app.command()
+@inbox.command()
 def mark(
     user: User,
     mark: Annotated[str, typer.Argument(help="read, unread, seen, archive, unarchive, pin or unpin.")],

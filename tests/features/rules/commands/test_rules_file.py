@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from engine.cli.rules_commands import app
+from engine.__main__ import app
 from engine.errors import RulesError
 
-TOUCH = Path(__file__).parents[2] / "examples" / "touch"
+TOUCH = Path(__file__).parents[4] / "examples" / "touch"
 
 
 def run(*arguments: str, exit_code: int = 0) -> str:
-    result = CliRunner().invoke(app, arguments)
+    result = CliRunner().invoke(app, ["rules", *arguments])
     if isinstance(result.exception, RulesError):
         raise result.exception
     assert result.exit_code == exit_code, result.output

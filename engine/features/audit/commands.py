@@ -10,13 +10,14 @@ from urllib.parse import urlencode
 import msgspec
 import typer
 
-from engine.cli.operator_commands import GivenToken, setting_option
-from engine.errors import EngineError
+from engine.cli.options import DataDir, GivenToken, Url
 
 _PAGE: Final = 500
 
-DataDir = Annotated[str | None, setting_option("data_dir")]
-Url = Annotated[str | None, typer.Option("--url", envvar="ENGINE_URL", help="Address of the engine, if not the one that runs here.")]
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(audit)
 
 
 def audit(
@@ -32,15 +33,10 @@ def audit(
     engine audit --json | jq 'select(.act == "erase_user") | .on'[/dim]
     """
     from engine.cli.local_engine import find_engine
-    from engine.cli.operator_request import NoAnswer, ask, reason_of
+    from engine.cli.operator_request import ask
 
     target = find_engine(data_dir, url, token, "engine-audit", ["operator"], "default")
-    try:
-        acts = ask(target, "GET", f"/v1/audit?{urlencode({'limit': limit})}")["acts"]
-    except EngineError as error:
-        raise target.explained(error) from error
-    except NoAnswer as error:
-        raise EngineError(f"the engine at {target.url} does not answer: {reason_of(error)}") from error
+    acts = ask(target, "GET", f"/v1/audit?{urlencode({'limit': limit})}")["acts"]
     for act in reversed(acts):
         sys.stdout.write((msgspec.json.encode(act).decode() if json else line_of(act)) + "\n")
 

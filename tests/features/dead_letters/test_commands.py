@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner, Result
 
-from engine.cli.dead_letter_commands import app
+from engine.__main__ import app
 from engine.core.model.constants import NORMAL
 from engine.core.wire import records as wire
 from engine.errors import EngineError
@@ -41,7 +41,7 @@ def letter(number: int) -> StoredLetter:
 
 
 def run(*words: str) -> Result:
-    return CliRunner().invoke(app, list(words))
+    return CliRunner().invoke(app, ["dead-letters", *words])
 
 
 def failure(*words: str) -> str:
@@ -98,6 +98,6 @@ def test_which_letters_are_meant_must_be_clear(store: FakeLetters, command: str)
 def test_a_storage_that_is_away_is_said(store: FakeLetters) -> None:
     store.away = True
     try:
-        assert "does not answer: 503" in failure("drop", "1-0")
+        assert failure("drop", "1-0").endswith("away; repeat it, nothing is delivered twice")
     finally:
         store.away = False

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
-from engine.cli.rules_commands import app
+from engine.__main__ import app
 from engine.errors import EngineError
 from tests.support.background_loop import in_background
 from tests.support.edge_world import SECRET, EdgeWorld, edge_world
@@ -58,7 +58,7 @@ def run(*words: str) -> str:
 
 
 def invoke(*words: str) -> Result:
-    return CliRunner().invoke(app, list(words))
+    return CliRunner().invoke(app, ["rules", *words])
 
 
 def failure(*words: str) -> str:
@@ -127,4 +127,4 @@ def test_a_change_that_somebody_else_was_faster_with_is_refused(edge: EdgeWorld,
 
 def test_an_engine_without_its_storage_is_said(edge: EdgeWorld, file: Path) -> None:
     edge.rules_store.away = True
-    assert "does not answer: 503" in failure("push", str(file))
+    assert failure("push", str(file)) == "rules: away; `engine rules list` shows what is in force"

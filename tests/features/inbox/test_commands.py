@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner, Result
 
-from engine.cli.inbox_commands import app
+from engine.__main__ import app
 from engine.errors import EngineError
 from tests.support.background_loop import in_background
 from tests.support.edge_world import SECRET, EdgeWorld, edge_world
@@ -27,7 +27,7 @@ def edge(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[EdgeWorl
 
 
 def run(*words: str) -> Result:
-    return CliRunner().invoke(app, list(words))
+    return CliRunner().invoke(app, ["inbox", *words])
 
 
 def failure(*words: str) -> str:

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 import typer
 
-from engine.cli.operator_commands import GivenToken, setting_option
+from engine.cli.options import DataDir, GivenToken, Url
 from engine.errors import EngineError
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ _FOLLOWED_S: Final = 5.0
 
 _POLL_S: Final = 0.2
 
-DataDir = Annotated[str | None, setting_option("data_dir")]
-Url = Annotated[str | None, typer.Option("--url", envvar="ENGINE_URL", help="Address of the engine, if not the one that runs here.")]
 Share = Annotated[float, typer.Argument(min=0, max=1, help="Of the users, 0 to 1: 0.1 is a tenth. 0: nobody any more, 1: everyone.")]
 Version = Annotated[int, typer.Argument(min=0, help="Number of a version, as `list` prints it; 0 is the rules file.")]
 Json = Annotated[bool, typer.Option("--json", help="The engine's answer as JSON, for programs.")]
@@ -239,13 +237,6 @@ def _target(data_dir: str | None, url: str | None, token: str | None) -> Target:
 def _ask(
     target: Target, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, *, text: bool = False
 ) -> dict[str, Any]:
-    from engine.cli.operator_request import NoAnswer, ask, reason_of
+    from engine.cli.operator_request import ask
 
-    try:
-        return ask(target, method, path, body, headers or {}, text=text)
-    except EngineError as error:
-        raise target.explained(error) from error
-    except NoAnswer as error:
-        raise EngineError(
-            f"the engine at {target.url} does not answer: {reason_of(error)}; `engine rules list` shows what is in force"
-        ) from error
+    return ask(target, method, path, body, headers, text=text, advice="`engine rules list` shows what is in force")

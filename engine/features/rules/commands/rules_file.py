@@ -1,6 +1,6 @@
 """`engine rules check | explain | test`: check a rules file before it is used. They need no running engine.
 
-The commands for the versions of a running one are in `engine.cli.rules_versions`.
+`engine.features.rules.commands.stored_versions` has those for the versions of a running one.
 """
 
 from __future__ import annotations
@@ -12,31 +12,27 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from engine.cli import rules_versions
 from engine.core.policy.contact_policy import limits_in_words
 from engine.errors import RulesError
 
 if TYPE_CHECKING:
     from engine.features.rules.core.rules import Rules
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Check, explain and test a rules file; store, try, stage and roll back the versions of a running engine.",
-    rich_markup_mode="rich",
-)
-rules_versions.register(app)
-
 RulesFile = Annotated[Path, typer.Argument(help="Rules in TOML.")]
 
 
-@app.command()
+def register(app: typer.Typer) -> None:
+    """Add the commands to `engine rules`."""
+    for command in (check, explain, test):
+        app.command()(command)
+
+
 def check(rules: RulesFile) -> None:
     """Check that a file can be used; if not, print the line, the rule and the reason."""
     parsed = _rules(rules)
     sys.stdout.write(f"{rules}: {len(parsed.rules)} rules, categories {', '.join(sorted(parsed.categories))}, nothing wrong\n")
 
 
-@app.command()
 def explain(
     rules: RulesFile,
     event: Annotated[str, typer.Argument(help="Name of the event, such as order.paid.")],
@@ -77,7 +73,6 @@ def explain(
                 )
 
 
-@app.command()
 def test(rules: RulesFile, cases: Annotated[Path, typer.Argument(help="Cases in TOML, see examples/touch/cases.toml.")]) -> None:
     """Run cases against the rules; exits with 1 when one does not hold."""
     from engine.features.rules.core.cases import differences, parse_cases
