@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 from redis.asyncio import Redis
 
 from engine.actors.actor_process import ProcessContext
@@ -24,6 +25,10 @@ from tests.support.vitals import vitals_without_ray
 from tests.support.waiting import until
 
 FAR_MS = int(time.time() * 1000) + 3_600_000
+
+
+PATIENT_MS = 60_000
+"""A session that ends has overflowed, and was not merely late: what is sent is sent once."""
 
 
 class ShardProcess:
@@ -92,7 +97,7 @@ class ShardProcess:
 
 @asynccontextmanager
 async def shard_process(config: Config, index: int = 0) -> AsyncIterator[ShardProcess]:
-    running = ShardProcess(config, index)
+    running = ShardProcess(msgspec.structs.replace(config, link_timeout_ms=PATIENT_MS), index)
     try:
         await until(lambda: running.link.open)
         yield running
