@@ -17,6 +17,7 @@ from engine.features.policy import commands as policy
 from engine.features.rules import commands as rules
 from engine.features.token_revocation import commands as token_revocation
 from engine.features.user_data import commands as user_data
+from engine.features.verification import commands as verification
 
 FEATURES: Final[Sequence[Callable[[typer.Typer], None]]] = (
     token_revocation.register,
@@ -28,6 +29,7 @@ FEATURES: Final[Sequence[Callable[[typer.Typer], None]]] = (
     history.register,
     audit.register,
     user_data.register,
+    verification.register,
 )
 
 for add_commands in FEATURES:

@@ -63,6 +63,7 @@ PACKAGES = (
     "features.subscriptions",
     "features.user_data",
     "features.inspection",
+    "features.verification",
     "routes",
     "actors",
     "client",

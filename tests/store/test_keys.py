@@ -10,8 +10,8 @@ from redis.asyncio import Redis
 
 from engine.core.model.names import is_tenant
 from engine.core.model.routing import TIMER_PARTITIONS, audience_key, mailbox_key, slot_of
+from engine.features.verification.stored_records import kind_of
 from engine.store import keys
-from engine.store.verification import kind_of
 from tests.support.journal_writer import Writer
 from tests.support.key_strategies import AUDIENCES, IDS, MAILBOXES, TENANTS, TOPICS, USERS, colliding_users
 from tests.support.running_engine import RunningEngine

@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 
 from engine.config import Config
 from engine.core.model.routing import partition_of, slot_of
+from engine.features.verification.stored_records import Damage, Verification
 from engine.store.keys import (
     broadcast_log_key,
     dead_letter_key,
@@ -23,7 +24,6 @@ from engine.store.keys import (
     timer_key,
 )
 from engine.store.server_program import installed_servers
-from engine.store.verification import Damage, Verification
 from tests.proof import stored
 from tests.support.own_redis import served
 

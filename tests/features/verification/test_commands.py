@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from engine.cli.app import app
+from engine.__main__ import app
 from engine.config import Config
 from engine.core.model.routing import spread
 from engine.errors import ConfigError

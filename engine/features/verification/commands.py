@@ -21,7 +21,7 @@ from engine.config import Config, redis_urls
 from engine.errors import ConfigError, EngineError, SnapshotFailed, StorageUnavailable
 
 if TYPE_CHECKING:
-    from engine.store.verification import Damage
+    from engine.features.verification.stored_records import Damage
 
 _DAMAGED: Final = 2
 """Exit code when something is damaged; 1 is an error of the check itself."""
@@ -69,7 +69,7 @@ def _report(found: dict[str, Any]) -> str:
 
 async def _verified(config: Config) -> dict[str, Any]:
     """What the report is made from. Raises EngineError."""
-    from engine.store.verification import Verification
+    from engine.features.verification.stored_records import Verification
 
     checked: dict[str, int] = {}
     damage: list[dict[str, str]] = []

@@ -1,0 +1,1 @@
+"""`engine verify`: the checksums of everything that is stored."""
