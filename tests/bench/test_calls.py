@@ -15,12 +15,12 @@ MARGIN = 0.05
 """A change that costs more, or saves more, records its figures here and says why in its commit."""
 
 FIGURES: dict[str, tuple[float, int]] = {
-    "publish": (227.0, 7874),
-    "ack": (103.0, 3653),
+    "publish": (224.0, 7818),
+    "ack": (100.0, 3590),
     "batch": (30.0, 2128),
-    "batch_ack": (24.4, 1019),
-    "timer": (1221.0, 37064),
-    "reconnect": (385.0, 12400),
+    "batch_ack": (24.3, 1021),
+    "timer": (1208.0, 36809),
+    "reconnect": (378.0, 12265),
     "broadcast": (28.6, 1387),
 }
 """Calls and instructions of one message, by leg, on CPython 3.11: other versions have other bytecode."""

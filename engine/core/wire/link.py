@@ -92,9 +92,21 @@ class LinkOverflow(Exception):
 
 
 class _Outbox:
-    """Records waiting to leave: eager ones encoded in order, lazy ones by key."""
+    """Records waiting to leave: eager ones encoded in order, lazy ones by key. `waiting`: there are some."""
 
-    __slots__ = ("_budget", "_counts", "_latest", "_limits", "_runs", "bytes", "eager_since", "interval_ms", "latest_since", "taken")
+    __slots__ = (
+        "_budget",
+        "_counts",
+        "_latest",
+        "_limits",
+        "_runs",
+        "bytes",
+        "eager_since",
+        "interval_ms",
+        "latest_since",
+        "taken",
+        "waiting",
+    )
 
     def __init__(self, limits: LinkLimits, budget: CallBudget) -> None:
         self._limits = limits
@@ -102,6 +114,7 @@ class _Outbox:
         self._runs: list[bytes] = []  # eager records, each entry some of them one after another
         self._counts: list[int] = []  # how many, for each of these
         self._latest: dict[Hashable, Struct] = {}
+        self.waiting = False
         self.bytes = 0
         self.eager_since: float | None = None
         self.latest_since: float | None = None
@@ -116,6 +129,7 @@ class _Outbox:
         for start in range(0, len(records), _RUN_RECORDS):
             run = records[start : start + _RUN_RECORDS]
             encoded = _encoder.encode(run)[1 if len(run) < _SHORT_ARRAY else 3 :]
+            self.waiting = True
             self._runs.append(encoded)
             self._counts.append(len(run))
             self.bytes += len(encoded)
@@ -126,6 +140,7 @@ class _Outbox:
 
     def push_latest(self, key: Hashable, record: Struct, now_ms: float) -> None:
         """Queue a record that may wait, in place of an earlier one with this key."""
+        self.waiting = True
         self._latest[key] = record
         if self.latest_since is None:
             self.latest_since = now_ms
@@ -140,7 +155,7 @@ class _Outbox:
         """One batch of at most about `batch_bytes_max` bytes; at least one run of records when there is any."""
         limits, factor = self._limits, self._budget.factor
         batch, self.taken = _EMPTY_BATCH, 0
-        if self._runs or self._latest:
+        if self.waiting:
             for record in self._latest.values():
                 self._runs.append(_encoder.encode(record))
                 self._counts.append(1)
@@ -148,7 +163,7 @@ class _Outbox:
             self.latest_since = None
             runs, counts = self._runs, self._counts
             if self.bytes <= limits.batch_bytes_max:
-                self._runs, self._counts, self.bytes, self.eager_since = [], [], 0, None
+                self._runs, self._counts, self.bytes, self.eager_since, self.waiting = [], [], 0, None, False
             else:
                 runs, counts = self._part()
             self.taken = sum(counts)
@@ -168,16 +183,15 @@ class _Outbox:
         del self._runs[:taken], self._counts[:taken]
         self.bytes = max(self.bytes - size, 0)
         if not self._runs:
-            self.eager_since = None
+            self.eager_since, self.waiting = None, False
         return runs, counts
 
     def due_at(self, last_ms: float, intervals: int = 1) -> float:
-        """When the next batch may leave, infinity when nothing waits. `last_ms` is when the last one did."""
+        """When the next batch may leave; something waits. `last_ms` is when the last one did."""
         if self.eager_since is not None:
             return max(self.eager_since, last_ms + intervals * self.interval_ms)
-        if self.latest_since is not None:
-            return max(self.latest_since, last_ms) + max(self._limits.lazy_pacing_ms, self._limits.budget_ms(self._budget.factor))
-        return inf
+        assert self.latest_since is not None
+        return max(self.latest_since, last_ms) + max(self._limits.lazy_pacing_ms, self._limits.budget_ms(self._budget.factor))
 
 
 class _InOrder:
@@ -258,7 +272,8 @@ class Caller:
         due_ms = now_ms
         while True:
             if len(inflight) >= kept:
-                due_ms = self.outbox.due_at(self._last_ms) if self._open and len(inflight) < limits.inflight_max else inf
+                may = self.outbox.waiting and self._open and len(inflight) < limits.inflight_max
+                due_ms = self.outbox.due_at(self._last_ms) if may else inf
                 if due_ms > now_ms:
                     break
             self._budget.spend(limits.call_ms, now_ms)
@@ -342,7 +357,9 @@ class Callee:
             seq, parked_ms = next(iter(parked.items()))
             if self._next and len(parked) <= _PARKED_MAX:
                 # The last parked call is kept for two intervals.
-                due_ms = min(parked_ms + limits.park_ms, self.outbox.due_at(self._last_ms, 1 if len(parked) > 1 else 2))
+                due_ms = parked_ms + limits.park_ms
+                if self.outbox.waiting:
+                    due_ms = min(due_ms, self.outbox.due_at(self._last_ms, 1 if len(parked) > 1 else 2))
                 if due_ms > now_ms:
                     self.wake_ms = min(self.wake_ms, due_ms)
                     break
