@@ -122,8 +122,7 @@ async def test_a_cluster_without_serve_may_have_it_later_and_an_engine_without_i
 
 # -- a whole engine ------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
-@pytest.mark.parametrize("run", [1, 2])  # Serve is shut down in between
-async def test_the_example_is_called_and_called_again_after_it_failed(run: int, engine: RunningEngine) -> None:
+async def test_the_example_is_called_and_called_again_after_it_failed(engine: RunningEngine) -> None:
     if importlib.util.find_spec("grpc_reflection") is None:
         missing("Ray Serve: install ray[serve]")
     env = {"ENGINE_URL": engine.url, "ENGINE_TOKEN": engine.token("shop", "publish"), "RAY_AUTH_MODE": "token"}
