@@ -358,7 +358,7 @@ class Controller:
         self._clients = connect_each(self._context.connect, self._config)
         self._redis["url"] = display_url(self._config.redis_url)
         slots, wanted = await self._prepare_storage()
-        fleet, of_features = self._fleet, (int(actor.is_wanted(self._config)) for actor in FEATURES)
+        fleet, of_features = self._fleet, (actor.count(self._config) for actor in FEATURES)
         counts = slots.shards, slots.schedulers, wanted.edges, *of_features
         members = [(role, index) for role, count in zip(ROLES, counts, strict=True) for index in range(count)]
         existing = await fleet.existing()

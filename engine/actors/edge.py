@@ -40,6 +40,7 @@ from engine.actors.carrier import find_actor
 from engine.actors.controller_calls import ControllerCalls
 from engine.actors.edge_links import EdgeLinks
 from engine.actors.incarnation import Incarnation
+from engine.api.actor_feature import EdgeAnswer
 from engine.api.edge_feature import Ask, EdgeFeature, EdgePorts
 from engine.api.operating import EngineControls
 from engine.auth.tokens import Authenticator
@@ -62,7 +63,7 @@ from engine.store.traces.edge_spans import EdgeSpans
 from engine.store.traces.spans import Spans, spans_of
 from engine.transports import http_server
 from engine.transports.http_protocol import HttpProtocol
-from engine.transports.ray_requests import RayAnswer, RayRequests
+from engine.transports.ray_requests import RayRequests
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +148,7 @@ class Edge(Process):
         self._lock.check("connections_of", proof)
         return self._gateway.connections_of[tenant] if self._ready.is_set() else 0
 
-    async def request(self, tenant: str, user: str, method: str, target: str, body: bytes) -> RayAnswer:
+    async def request(self, tenant: str, user: str, method: str, target: str, body: bytes) -> EdgeAnswer:
         """The answer to a request of a Ray job. Every job may call; `engine.transports.ray_requests` says what it may.
 
         Raises:
@@ -156,6 +157,18 @@ class Edge(Process):
         if not self._ready.is_set() or self._leaving is not None:
             raise Unavailable("this edge does not serve now")
         return await self._ray_requests.answer(tenant, user, method, target, body)
+
+    async def ingest(self, tenant: str, path: str, bodies: list[bytes], proof: bytes = b"") -> list[EdgeAnswer]:
+        """The answers to requests of a feature's actor, one after another; none after a 429 or a 5xx.
+
+        Raises:
+            NotProven: it is not the engine that asks.
+            Unavailable: this edge does not serve now; another one may.
+        """
+        self._lock.check("ingest", proof)
+        if not self._ready.is_set() or self._leaving is not None:
+            raise Unavailable("this edge does not serve now")
+        return await self._ray_requests.ingest(tenant, path, bodies)
 
     async def drain(self, proof: bytes = b"") -> None:
         """Accept no connection, close those open with a hint when to come back, answer open requests; within `drain_ms`."""

@@ -1,6 +1,6 @@
 """The features that have an actor of their own. `engine.routes` lists those of an edge, `engine.actors.shard_features` those of a shard.
 
-Such an actor has index 0 and needs no place. The controller creates it, drains it last when the engine stops, and replaces its process.
+Such an actor needs no place. The controller creates it, drains it last when the engine stops, and replaces its process.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class FeatureActor(Struct, frozen=True):
 
     Attributes:
         role: its name without the index. The status lists it as `<role>s`; Ray shows the class `<Role>`.
-        module: has the class `<Role>`, an `engine.actors.feature_process.Work`. Only the actor's process loads it.
-        is_wanted: whether an engine with this configuration has one.
+        module: has the class `<Role>`, an `engine.api.actor_feature.Work`. Only the actor's process loads it.
+        count: how many an engine with this configuration has. Edges ask the first one only.
     """
 
     role: str
     module: str
-    is_wanted: Callable[[Config], bool]
+    count: Callable[[Config], int]
 
     @property
     def class_name(self) -> str:
@@ -33,7 +33,7 @@ class FeatureActor(Struct, frozen=True):
 
 
 FEATURES: Final[Sequence[FeatureActor]] = (
-    FeatureActor("archivist", "engine.features.history.archivist", lambda config: bool(config.history_url)),
+    FeatureActor("archivist", "engine.features.history.archivist", lambda config: 1 if config.history_url else 0),
 )
 
 FEATURE_ROLES: Final = tuple(actor.role for actor in FEATURES)

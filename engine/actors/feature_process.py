@@ -7,33 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
-from typing import Any, ClassVar, Protocol
-
-from redis.asyncio import Redis
+from typing import Any, ClassVar
 
 from engine.actors.actor_process import REAL, Process, ProcessContext
+from engine.actors.edge_requests import EdgeRequests, any_edge
 from engine.actors.feature_actors import FeatureActor
 from engine.actors.incarnation import Incarnation
+from engine.api.actor_feature import ActorPorts, Work
 from engine.config import Config
 from engine.errors import StorageUnavailable
 from engine.store.sealed_config import SealedConfig
-
-
-class Work(Protocol):
-    """The work of such an actor; `Work(now_ms)` makes one, with the wall clock in ms."""
-
-    def stats(self) -> dict[str, Any]:
-        """Gauges and counters by name, from memory; also before `run`."""
-
-    async def run(self, config: Config, client: Redis) -> None:
-        """Work; never returns. `client` is of the first storage server. An exception ends the process."""
-
-    async def answer(self, *question: Any) -> Any:
-        """Answer an edge. Raises StorageUnavailable."""
-
-    async def drain(self) -> None:
-        """Finish what can be finished now."""
 
 
 class FeatureProcess(Process):
@@ -74,8 +59,9 @@ class FeatureProcess(Process):
             incarnation = Incarnation(self._credentials.name, client)
             await self._retry_storage(incarnation.begin)
             self._context.tune_memory()
+            edges = EdgeRequests(partial(any_edge, self._config.namespace), self._lock.proof)
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self.work.run(self._config, client))
+                tasks.create_task(self.work.run(ActorPorts(self._config, self._index, client, edges)))
                 tasks.create_task(incarnation.watch(self._config.health_ms))
                 await asyncio.sleep(0)  # the work has begun, and can be asked and drained
                 self._ready.set()

@@ -20,10 +20,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any, Final
 
 from starlette.applications import Starlette
 
+from engine.api.actor_feature import EdgeAnswer
 from engine.auth.tokens import EVENTS, Authenticator, Principal
 from engine.config import Config
 from engine.core.model.names import is_user
@@ -37,15 +39,15 @@ log = logging.getLogger(__name__)
 USER: Final = "ray"
 """`sub` of a publishing job."""
 
+FEATURE: Final = "engine"
+"""`sub` of an actor of a feature."""
+
 _LIFETIME_S: Final = 600
 """Of a principal: beyond what any request takes."""
 
 _METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _EVENTS: Final = "/v1/event-groups"
 _STREAMS: Final = ("/v1/sse", "/v1/ws")
-
-RayAnswer = tuple[int, dict[str, str], bytes]
-"""Status, headers with names in lower case, body."""
 
 
 class RayRequests:
@@ -65,7 +67,7 @@ class RayRequests:
         self._config = config
         self._under_way = 0
 
-    async def answer(self, tenant: Any, user: Any, method: Any, target: Any, body: Any) -> RayAnswer:
+    async def answer(self, tenant: Any, user: Any, method: Any, target: Any, body: Any) -> EdgeAnswer:
         """The answer to a request; a refusal is an answer too.
 
         Args:
@@ -86,6 +88,16 @@ class RayRequests:
             return self._refused(problem)
         finally:
             self._under_way -= 1
+
+    async def ingest(self, tenant: str, path: str, bodies: Sequence[bytes]) -> list[EdgeAnswer]:
+        """The answers to requests of a feature's actor, which may publish for every tenant; none after a 429 or a 5xx."""
+        answers: list[EdgeAnswer] = []
+        for body in bodies:
+            with self._authenticator.granted(self._granted(tenant, FEATURE, "publish")) as token:
+                answers.append(await self._ask(token, "POST", path, body))
+            if (status := answers[-1][0]) == 429 or status >= 500:
+                break
+        return answers
 
     def _check(self, user: Any, method: Any, target: Any, body: Any) -> None:
         """Raises Problem: an argument is not what `answer` takes. Any job may call, with anything."""
@@ -111,10 +123,13 @@ class RayRequests:
             setting, scope = "ray_listen", EVENTS
         if tenant not in getattr(self._config, setting):
             raise forbidden(f"Ray jobs may not do this for this tenant; the engine's setting {setting} lists those for which they may")
-        now_ms = self._gateway.wall_ms()
-        return Principal(tenant, user or USER, frozenset((scope,)), now_ms // 1000 + _LIFETIME_S, issued_ms=now_ms)
+        return self._granted(tenant, user or USER, scope)
 
-    async def _ask(self, token: str, method: str, target: str, body: bytes) -> RayAnswer:
+    def _granted(self, tenant: str, user: str, scope: str) -> Principal:
+        now_ms = self._gateway.wall_ms()
+        return Principal(tenant, user, frozenset((scope,)), now_ms // 1000 + _LIFETIME_S, issued_ms=now_ms)
+
+    async def _ask(self, token: str, method: str, target: str, body: bytes) -> EdgeAnswer:
         path, _, query = target.partition("?")
         scope = {
             "type": "http",
@@ -158,6 +173,6 @@ class RayRequests:
             log.exception("a request of a Ray job failed: %s %s", method, path)  # answered with 500
         return status, headers, b"".join(parts)
 
-    def _refused(self, problem: Problem) -> RayAnswer:
+    def _refused(self, problem: Problem) -> EdgeAnswer:
         response = refusal(problem, self._gateway.metrics.refused)
         return response.status_code, {**response.headers}, bytes(response.body)

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 from engine.actors.actor_process import ProcessContext
 from engine.actors.feature_process import FeatureProcess
 from engine.actors.incarnation import Incarnation
+from engine.api.actor_feature import ActorPorts
 from engine.config import Config
 from engine.errors import Fenced, StorageUnavailable
 from tests.support.redis_server import RedisServer
@@ -29,8 +30,8 @@ class Recorded:
     def stats(self) -> dict[str, Any]:
         return {"done": len(self.done)}
 
-    async def run(self, config: Config, client: Redis) -> None:
-        self.done.append((config.health_ms, await client.ping()))
+    async def run(self, ports: ActorPorts) -> None:
+        self.done.append((ports.config.health_ms, ports.index, await ports.redis.ping()))
         await asyncio.Event().wait()
 
     async def answer(self, *question: Any) -> Any:
@@ -49,7 +50,7 @@ class Recorder(FeatureProcess):
 async def test_the_shell_starts_the_work_and_ends_beside_a_newer_process(redis_server: RedisServer, redis_client: Redis) -> None:
     ended: list[bool] = []
     context = ProcessContext(vitals=vitals_without_ray, end_process=lambda: ended.append(True), tune_memory=lambda: None)
-    made = Recorder(Config(redis_url=redis_server.url, redis_durability="reported", health_ms=100), 0, context)
+    made = Recorder(Config(redis_url=redis_server.url, redis_durability="reported", health_ms=100), 1, context)
     await made.drain()
     with pytest.raises(StorageUnavailable, match="the recorder is starting"):
         await made.ask("first")
@@ -57,8 +58,8 @@ async def test_the_shell_starts_the_work_and_ends_beside_a_newer_process(redis_s
     assert await made.ask(1, "two") == ["answer", 1, "two"]
     await made.drain()
     assert isinstance(made.work, Recorded)
-    assert made.work.done == [(100, True), "drained"]
-    await Incarnation("recorder-0", redis_client).begin()
+    assert made.work.done == [(100, 1, True), "drained"]
+    await Incarnation("recorder-1", redis_client).begin()
     await until(lambda: ended)
     assert made._serving is not None
     with pytest.raises(ExceptionGroup) as raised:

@@ -64,6 +64,7 @@ def calls_of(name: str, actor: Any) -> dict[str, tuple[Any, ...]]:
         "adopt": (1,),
         "slow_clients": (1,),
         "follow": (1,),
+        "ingest": ("default", "/v1/notifications", [b'[{"user": "ann", "type": "t"}]']),
         "request": ("default", "", "POST", "/v1/notifications", b'[{"user": "ann", "type": "t"}]'),
     }
     return {method: arguments.get(method, ()) for method in names}

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from starlette.applications import Starlette
 
+from engine.api.actor_feature import EdgeAnswer
 from engine.core.wire import records as wire
-from engine.transports.ray_requests import RayAnswer, RayRequests
+from engine.transports.ray_requests import RayRequests
 from tests.support.edge_world import EdgeWorld, edge_world
 from tests.support.waiting import until
 
@@ -31,7 +32,7 @@ async def ray_world(**settings: Any) -> AsyncIterator[tuple[EdgeWorld, RayReques
         yield world, RayRequests(applications[0], world.authenticator, world.gateway, world.config)
 
 
-async def publish(requests: RayRequests, *items: dict[str, Any], tenant: Any = "default") -> RayAnswer:
+async def publish(requests: RayRequests, *items: dict[str, Any], tenant: Any = "default") -> EdgeAnswer:
     return await requests.answer(tenant, "", "POST", "/v1/notifications", json.dumps(items).encode())
 
 
@@ -144,3 +145,21 @@ async def test_nothing_is_left_of_the_principal_of_a_request() -> None:
     async with ray_world() as (world, requests):
         await publish(requests, ITEM)
         assert not world.authenticator._granted
+
+
+async def test_the_engine_itself_publishes_for_any_tenant() -> None:
+    async with ray_world(ray_publish=()) as (world, requests):
+        bodies = [json.dumps([item]).encode() for item in (ITEM, {**ITEM, "type": "no type"}, {**ITEM, "id": "two"})]
+        answers = await requests.ingest("other", "/v1/notifications", bodies)
+        assert [status for status, _, _ in answers] == [202, 422, 202]
+        assert set(world.shard.mailboxes) == {"other:u1"}
+        assert not world.authenticator._granted
+
+
+async def test_requests_of_the_engine_after_one_that_has_to_wait_are_not_made() -> None:
+    async with ray_world(tenant_requests_per_s=1) as (world, requests):
+        bodies = [json.dumps([{**ITEM, "id": f"n{number}"}]).encode() for number in range(5)]
+        answers = await requests.ingest("default", "/v1/notifications", bodies)
+        assert [status for status, _, _ in answers] == [202, 202, 429]
+        assert float(answers[-1][1]["retry-after"]) > 0
+        assert len(world.shard.mailboxes["default:u1"]) == 2

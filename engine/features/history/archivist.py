@@ -33,8 +33,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
-import redis.asyncio as redis
-
+from engine.api.actor_feature import ActorPorts
 from engine.config import Config
 from engine.errors import StorageUnavailable
 from engine.features.history.history_database import HistoryDatabase, HistoryQuery
@@ -113,10 +112,10 @@ class Archivist:
 
     # -- tasks --------------------------------------------------------------------------------------------------------
 
-    async def run(self, config: Config, client: redis.Redis) -> None:
+    async def run(self, ports: ActorPorts) -> None:
         """Archive until cancelled."""
-        self._config = config
-        self._reader = OutcomeReader(client, config)
+        self._config = config = ports.config
+        self._reader = OutcomeReader(ports.redis, config)
         self._database = HistoryDatabase(config.history_url, config.data_dir)
         log.info("the archivist writes to %s", self._database.shown)
         async with asyncio.TaskGroup() as tasks:
