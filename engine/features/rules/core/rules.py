@@ -355,6 +355,10 @@ class Rules(DefinedCategories, frozen=True):
             return Skipped(rule.name, user, error.detail)
         return msgspec.structs.replace(made, variant=chosen) if chosen else made
 
+    def names(self, event: str) -> bool:
+        """Whether a rule is about this event by its name."""
+        return any(event in rule.events for rule in self.rules)
+
     def scope(self, rule: Rule, event: str, payload: Mapping[str, Any], delivery: str) -> Scope:
         """What the paths and templates of a rule refer to."""
         names = {"$event": event, "$action": payload.get("action"), "$delivery": delivery, "$rule": rule.name}

@@ -4,6 +4,9 @@ An event is handled by one `RulesInForce` throughout, so it never meets a mixtur
 both are applied to each event, and each user gets what their version makes of it. The share is stable (a user included at 10 % is included
 at 20 %) and another one for each version, so that not the same users try every change. What has no user (topics, everyone) is of the
 active version alone. Cancellations are of both: a timer may have been armed under either.
+
+Rules that come with a feature are beside these versions, for the tenant of the feature. For an event that a rule of a version in force
+names, they do nothing but cancel: the version takes their place. A rule for `*` names no event.
 """
 
 from __future__ import annotations
@@ -25,14 +28,22 @@ class AppliedRules(Struct, frozen=True):
     outcome: RulesOutcome
 
 
+class ShippedRules(Struct, frozen=True):
+    """Rules that come with a feature, for one tenant."""
+
+    rules: Rules
+    tenant: str
+
+
 class RulesInForce(Struct, frozen=True):
-    """The versions in force, and `share`, for how many of the users the staged one is."""
+    """The versions in force, `share`, for how many of the users the staged one is, and the rules that come with a feature."""
 
     active: Rules
     version: int = 0
     staged: Rules | None = None
     staged_version: int = 0
     share: float = 0.0
+    shipped: ShippedRules | None = None
 
     @property
     def events_asked(self) -> frozenset[str]:
@@ -59,6 +70,16 @@ class RulesInForce(Struct, frozen=True):
 
     def plan(self, event: str, payload: Mapping[str, Any], delivery: str, *, tenant: str) -> list[tuple[int, Rules, Plan]]:
         """What each version, by its number, is to make of one event for its users; arguments as of `Rules.apply`."""
+        shipped = self.shipped
+        plans = self._plan_versions(event, payload, delivery, tenant)
+        if shipped is not None and shipped.tenant == tenant:
+            plan = shipped.rules.plan(event, payload, delivery, tenant=tenant)
+            if any(rules.names(event) for _, rules, _ in plans):
+                plan = Plan([], [], [], plan.cancellations)
+            plans.append((self.version, shipped.rules, plan))
+        return plans
+
+    def _plan_versions(self, event: str, payload: Mapping[str, Any], delivery: str, tenant: str) -> list[tuple[int, Rules, Plan]]:
         staged = self.staged
         if staged is None:
             return [(self.version, self.active, self.active.plan(event, payload, delivery, tenant=tenant))]
