@@ -40,7 +40,7 @@ _ORIGIN: Final = re.compile(r"https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([1-9
 """RFC 6454, section 6.2. Other schemes, `null` and wildcards match no request."""
 
 
-SECRETS: Final = ("redis_url", "jwt_secret", "jwt_jwks_url", "webhook_secret", "history_url")
+SECRETS: Final = ("redis_url", "jwt_secret", "jwt_jwks_url", "webhook_secret", "history_url", "ray_events_secret")
 """Settings that are secrets, or URLs that may hold a password. Their values are `Secret`s in every `Config`."""
 
 
@@ -164,6 +164,13 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     webhook_hosts: tuple[str, ...] = ()
     webhook_networks: tuple[str, ...] = ()
     webhook_secret: str = ""
+
+    # -- published: [ray_events] ---------------------------------------------------------------------------------------
+    ray_events: Annotated[str, Meta(pattern=r"\A([A-Za-z0-9_.-]{1,64})?\Z")] = (
+        ""  # closed by default: who submits a job names who is notified
+    )
+    ray_events_users: tuple[str, ...] = ()
+    ray_events_secret: str = ""  # empty: Ray exports no events to this engine
 
     # -- internal: identity --------------------------------------------------------------------------------------------
     jwks_cache_s: Positive = 300  # a key taken out of the list is refused after this at the latest
@@ -423,6 +430,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     history_query_rows_max: Positive = 500  # of one answer; 200 KB
     history_sweep_ms: Positive = 60_000  # how often the archivist deletes rows older than history_ttl_s
 
+    # -- internal: events of Ray ---------------------------------------------------------------------------------------
+    ray_events_bytes_max: Positive = 8 << 20  # of one post: Ray sends 1000 events of 1 KB, and a larger one it would repeat for ever
+    ray_events_waiting_max: Positive = 10_000  # posts with deaths that wait for the watcher; beyond it 503, and Ray keeps 100 000 events
+
     # -- internal: operating -------------------------------------------------------------------------------------------
     redis_timeout_ms: Positive = 2000  # a thousand times what a command takes; longer pauses count as an outage
     load_point_ms: Positive = 10_000  # between two points of the recent load, which charts show
@@ -492,6 +503,7 @@ def check(config: Config) -> None:
         *_event_rules(config),
         *_action_rules(config),
         *_history_rules(config),
+        *_ray_rules(config),
         *_trace_rules(config),
     ):
         if not holds:
@@ -665,6 +677,22 @@ def _history_rules(config: Config) -> Iterator[tuple[bool, str]]:
         not config.history_url or config.history_url.startswith(("sqlite:///", "postgresql://")),
         "history_url: sqlite:///FILE (a relative one is in data_dir) or postgresql://USER:PASSWORD@HOST/DATABASE; empty for no history",
     )
+
+
+def _ray_rules(config: Config) -> Iterator[tuple[bool, str]]:
+    for user in config.ray_events_users:
+        yield (
+            0 < len(user) <= config.id_chars_max and user.isprintable(),
+            f"ray_events_users: {user!r} is not allowed; allowed are names of users: 1 to {config.id_chars_max} characters without control "
+            "characters",
+        )
+    secret = config.ray_events_secret
+    yield (
+        not secret or re.fullmatch(r"[A-Za-z0-9_-]{32,128}", secret) is not None,
+        "ray_events_secret: 32 to 128 of A-Z, a-z, 0-9, _ and - are needed (openssl rand -hex 32)",
+    )
+    for name in ("ray_events_users", "ray_events_secret"):
+        yield not getattr(config, name) or bool(config.ray_events), f"{name}: needed is ray_events, the tenant of these events"
 
 
 def _trace_rules(config: Config) -> Iterator[tuple[bool, str]]:

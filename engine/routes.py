@@ -42,6 +42,7 @@ from engine.features.history import endpoints as history
 from engine.features.inbox import endpoints as inbox
 from engine.features.inspection import endpoints as inspection
 from engine.features.policy import endpoints as policy
+from engine.features.ray_events import endpoints as ray_events
 from engine.features.rules import endpoints as rules
 from engine.features.signals import endpoints as signals
 from engine.features.snooze import endpoints as snooze
@@ -78,6 +79,7 @@ FEATURES: Final[Sequence[Callable[[EdgePorts], EdgeFeature]]] = (
     subscriptions.on_edge,
     user_data.on_edge,
     inspection.on_edge,
+    ray_events.on_edge,
 )
 """The features of an edge, in the order in which they may use each other: a later one may import earlier ones."""
 

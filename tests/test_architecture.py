@@ -18,7 +18,7 @@ CORE = [
 ]
 
 CORE_MAY_IMPORT = {
-    "__future__", "abc", "bisect", "collections", "collections.abc", "contextlib", "dataclasses", "datetime", "enum", "functools",
+    "__future__", "abc", "base64", "bisect", "collections", "collections.abc", "contextlib", "dataclasses", "datetime", "enum", "functools",
     "google_crc32c", "hashlib", "heapq", "hmac", "itertools", "jinja2", "jinja2.sandbox", "json", "math", "msgspec", "operator", "re",
     "struct", "tomllib", "types", "typing", "uuid", "zlib",
     "engine", "engine.errors", "engine.config",
@@ -63,6 +63,7 @@ PACKAGES = (
     "features.subscriptions",
     "features.user_data",
     "features.inspection",
+    "features.ray_events",
     "features.verification",
     "routes",
     "actors",

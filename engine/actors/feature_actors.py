@@ -34,6 +34,7 @@ class FeatureActor(Struct, frozen=True):
 
 FEATURES: Final[Sequence[FeatureActor]] = (
     FeatureActor("archivist", "engine.features.history.archivist", lambda config: 1 if config.history_url else 0),
+    FeatureActor("watcher", "engine.features.ray_events.watcher", lambda config: 1 if config.ray_events else 0),
 )
 
 FEATURE_ROLES: Final = tuple(actor.role for actor in FEATURES)

@@ -12,6 +12,7 @@ from engine.cli.finding import Finding
 from engine.config import Config
 from engine.errors import EngineError
 from engine.features.history import database_check as history
+from engine.features.ray_events import cluster_check as ray_events
 from engine.features.rules import settings_check as rules
 
 
@@ -34,6 +35,7 @@ class FeatureCheck(Struct, frozen=True):
 FEATURES: Final[Sequence[FeatureCheck]] = (
     FeatureCheck("rules", rules.look, at_start=True, advice="`engine rules check FILE` after each change of `rules_path`"),
     FeatureCheck("history", history.look),
+    FeatureCheck("ray events", ray_events.look, at_start=True, advice="docs/RAY-EVENTS.md has what a cluster needs"),
 )
 
 

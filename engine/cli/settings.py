@@ -177,6 +177,14 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "history_ttl_s": "rows older than this are deleted",
         },
     ),
+    "ray": Section(
+        "what happens on the Ray cluster, as events for rules (docs/RAY-EVENTS.md); off by default",
+        {
+            "ray_events": "tenant that is told of the ends of jobs; whoever may submit a job may then notify its users",
+            "ray_events_users": "users to notify of nodes, of Serve, and of jobs whose metadata name nobody (`notify`)",
+            "ray_events_secret": "Ray exports its events to /v1/ray-events/SECRET of an edge; empty: no deaths of actors and nodes",
+        },
+    ),
     "traces": Section(
         "OpenTelemetry spans of a message's way (docs/TRACES.md); none by default",
         {

@@ -61,6 +61,9 @@ def print_status(found: dict[str, Any], console: Console) -> None:
         if row.get("database", "ok") != "ok":
             fault = escape(printable(row["database"]))
             console.print(f"[yellow]history:[/] {row['waiting']} outcomes wait: {fault}", soft_wrap=True, highlight=False)
+    for row in found.get("watchers", ()):
+        if row.get("state", "ok") != "ok":
+            console.print(f"[yellow]ray events:[/] {escape(printable(row['state']))}", soft_wrap=True, highlight=False)
     for row in found["edges"]:
         for part, reason in (row.get("degraded") or {}).items():
             console.print(f"[yellow]edge-{row['index']}: {escape(part)}:[/] {escape(printable(reason))}", soft_wrap=True, highlight=False)
@@ -115,7 +118,7 @@ def parts_table(found: dict[str, Any]) -> Table:
         table.add_column(title, no_wrap=True)
     for title in ("cpu %", "MB", "restarts", "conns", "pending"):
         table.add_column(title, no_wrap=True, justify="right")
-    rows = [row for kind in ("edges", "shards", "schedulers", "archivists") for row in found.get(kind, ())]
+    rows = [row for kind in ("edges", "shards", "schedulers", "archivists", "watchers") for row in found.get(kind, ())]
     for row in [*rows, found["controller"]]:
         name = row["role"] if row["role"] == "controller" else f"{row['role']}-{row['index']}"
         waiting = "leaving" if row.get("leaving") else "draining" if row.get("draining") else "starting"

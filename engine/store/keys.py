@@ -369,6 +369,32 @@ def outcome_state_key() -> str:
     return "{outcomes}state"
 
 
+# -- of events of Ray --------------------------------------------------------------------------------------------------
+def ray_state_key() -> str:
+    """Hash: `horizon`, ms: the jobs that ended before it are settled."""
+    return "{ray}state"
+
+
+def ray_told_key() -> str:
+    """Sorted set: keys of the jobs whose end was told, scored by when they ended, ms. Those from the horizon on only."""
+    return "{ray}told"
+
+
+def ray_running_key() -> str:
+    """Hash: key of a job that has not ended yet -> whom its end is to be told, as JSON."""
+    return "{ray}running"
+
+
+def ray_deaths_key() -> str:
+    """Stream: deaths that Ray exported, and that are not told yet."""
+    return "{ray}deaths"
+
+
+def ray_unhealthy_key() -> str:
+    """Hash: unhealthy application of Ray Serve -> since when, ms, and `told`."""
+    return "{ray}unhealthy"
+
+
 # -- read by other systems -----------------------------------------------------------------------------------------
 def session_stream_key() -> str:
     """Stream: connects, disconnects and presence of all tenants."""

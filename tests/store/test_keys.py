@@ -109,6 +109,11 @@ def all_keys() -> list[str]:
         keys.rules_texts_key(),
         keys.recorded_events_key(),
         keys.audit_key(),
+        keys.ray_state_key(),
+        keys.ray_told_key(),
+        keys.ray_running_key(),
+        keys.ray_deaths_key(),
+        keys.ray_unhealthy_key(),
     ]
     by_number = (
         *(keys.slot_epoch_key, keys.slot_mark_key, keys.page_key, keys.windows_key, keys.online_key, keys.looks_key, keys.floor_key),
@@ -146,7 +151,7 @@ def test_no_two_kinds_of_keys_are_the_same() -> None:
 
 def test_every_public_function_of_the_module_is_among_them() -> None:
     named = {name for name in vars(keys) if name.endswith(("_key", "_prefix"))}
-    assert len(named) == 68, "a new one: add it to `all_keys` and count again"
+    assert len(named) == 73, "a new one: add it to `all_keys` and count again"
 
 
 def test_the_check_of_data_at_rest_knows_every_key() -> None:

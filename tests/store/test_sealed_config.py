@@ -18,6 +18,7 @@ MARKERS = {
     "jwt_jwks_url": "https://u:marker-three@idp/keys",
     "webhook_secret": "marker-four",
     "history_url": "postgresql://engine:marker@db/history",
+    "ray_events_secret": "marker-five",
 }
 CONFIG = Config(**MARKERS, shards=7)
 

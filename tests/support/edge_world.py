@@ -52,6 +52,8 @@ from engine.features.inbox import endpoints as inbox
 from engine.features.inspection import endpoints as inspection
 from engine.features.policy import endpoints as policy
 from engine.features.policy.unsubscribing import RememberedKey
+from engine.features.ray_events import endpoints as ray_events
+from engine.features.ray_events.core.exported import Death
 from engine.features.rules import endpoints as rules
 from engine.features.rules.rules_endpoint import RulesEndpoint
 from engine.features.signals import endpoints as signals
@@ -462,6 +464,21 @@ async def no_entries(_key: str) -> AsyncIterator[UserEntry]:
         yield entry
 
 
+class FakeDeaths:
+    """Deaths that Ray exported, in a list; storage may be `away` or `full`."""
+
+    def __init__(self) -> None:
+        self.deaths: list[Death] = []
+        self.away = self.full = False
+
+    async def append(self, deaths: Sequence[Death]) -> bool:
+        if self.away:
+            raise StorageUnavailable("storage is away")
+        if not self.full:
+            self.deaths += deaths
+        return not self.full
+
+
 class FakeActs:
     """The log of acts, the newest first; `away`: storage does not answer."""
 
@@ -778,6 +795,7 @@ class EdgeWorld:
         remembered_key = RememberedKey(self.link_key, self.gateway.clock)
         self.figures = figures = FakeFigures()
         self.acts = FakeActs()
+        self.deaths = FakeDeaths()
         ports = EdgePorts(
             config, self.gateway, self.authenticator, Redis(), (), no_actor, "edge-0", None, self.current_status, figures.slow_clients
         )
@@ -796,6 +814,7 @@ class EdgeWorld:
             EdgeFeature("subscriptions", lambda access: subscriptions.table(access, self.figures)),
             user_data.feature_of(ports, self.bodies, no_entries if storage is None else partial(find_user_entries, storage)),
             EdgeFeature("inspection", lambda access: inspection.table(access, self._inspection())),
+            ray_events.feature_of(config, self.deaths),
         ]
         self.port = 0
         self.server: http_server.EdgeServer

@@ -182,6 +182,17 @@ ARCHIVIST: Final = (
     _counter("dropped", "engine_history_dropped", "Outcomes that found no room in the stream or cannot be stored.", "archivist"),
     _counter("swept", "engine_history_swept_rows", "Rows deleted because they were older than history_ttl_s.", "archivist"),
 )
+WATCHER: Final = (
+    _counter("told", "engine_ray_events_told", "Events of the Ray cluster that the rules have taken.", "watcher"),
+    _counter("refused", "engine_ray_events_refused", "Events of the Ray cluster that the rules refused.", "watcher"),
+    _gauge("running_jobs", "engine_ray_jobs", "Jobs of the Ray cluster whose end is to be told.", "watcher"),
+    _gauge(
+        "waiting",
+        "engine_ray_events_waiting",
+        "1 while a part of the Ray cluster, storage or an edge does not answer the watcher.",
+        "watcher",
+    ),
+)
 HISTORY_UP: Final = Family("engine_history_up", "gauge", "1 while the database of the history answers.", ("archivist",))
 
 EDGE: Final = (
@@ -261,6 +272,7 @@ SECTIONS: Final[tuple[tuple[str, tuple[Family, ...]], ...]] = (
     ("Schedulers", tuple(figure.family for figure in (*SCHEDULER, *SCHEDULER_LATENCIES))),
     ("Edges", tuple(figure.family for figure in (*EDGE, *EDGE_LABELLED, *EDGE_LATENCIES))),
     ("History", (*(figure.family for figure in ARCHIVIST), HISTORY_UP)),
+    ("Ray events", tuple(figure.family for figure in WATCHER)),
     ("Redis", (REDIS_UP, REDIS_MEMORY, REDIS_MEMORY_MAX, SNAPSHOT_AGE, SNAPSHOT_FAILURES)),
     ("Numbers of actors", (WANTED, HAVE, WAITING, SLOTS_LEFT, SLOTS_MOVED, DECIDED)),
 )

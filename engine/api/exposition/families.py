@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 Rows = list[tuple[Sequence[str], Row]]
 """Rows of actors that answer, with the labels that name the actor."""
 
-_ROLES: Final = (("shard", "shards"), ("scheduler", "schedulers"), ("edge", "edges"), ("archivist", "archivists"))
+_ROLES: Final = (("shard", "shards"), ("scheduler", "schedulers"), ("edge", "edges"), ("archivist", "archivists"), ("watcher", "watchers"))
 
 EXEMPLAR_CHARS_MAX: Final = 128
 """Of names and values of an exemplar's labels together (OpenMetrics 1.0, "Exemplars")."""
@@ -55,6 +55,7 @@ def families(status: Row | None, own: str, now: Row) -> Iterator[Metric]:
     shards: Rows = [((_index(row),), row) for row in answering["shard"]]
     schedulers: Rows = [((_index(row),), row) for row in answering["scheduler"]]
     archivists: Rows = [((_index(row),), row) for row in answering["archivist"]]
+    watchers: Rows = [((_index(row),), row) for row in answering["watcher"]]
     edges: Rows = [((f"edge-{_index(row)}",), row) for row in answering["edge"]]
     _set_own(edges, own, now)
     for family, field, of_role in ((catalogue.STORAGE_UP, "storage", everyone), (catalogue.HISTORY_UP, "database", archivists)):
@@ -75,6 +76,7 @@ def families(status: Row | None, own: str, now: Row) -> Iterator[Metric]:
         (_labelled, catalogue.EDGE_LABELLED, edges),
         (_latency, catalogue.EDGE_LATENCIES, edges),
         (_number, catalogue.ARCHIVIST, archivists),
+        (_number, catalogue.WATCHER, watchers),
     ):
         for figure in figures:
             one = _Families()

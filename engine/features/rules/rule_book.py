@@ -32,6 +32,7 @@ from engine.errors import Invalid, RulesError, Unavailable
 from engine.features.rules.core.rules import Rule, Rules
 from engine.features.rules.core.staging import RulesInForce
 from engine.features.rules.core.toml_loader import parse_rules
+from engine.features.rules.shipped_rules import shipped_rules
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +134,7 @@ class RuleBook:
         self._version: tuple[int, int] | None = None  # time of change and size of the file that was read last
         self._file_rules: Rules | None = None if self._path else _NO_RULES
         self._reader: threading.Thread | None = None
+        self._shipped = shipped_rules(config)
         self.stored = _NOTHING_STORED
         self._in_force: RulesInForce | None = None
         self.file_refused = ""  # why the file as it is now cannot be used; "" when it can
@@ -153,7 +155,7 @@ class RuleBook:
             raise Unavailable(f"the rules cannot be used: {self.reason() or 'they were not read yet'}")
         made = self._in_force
         if made is None or made.active is not active or made.staged is not stored.staged or made.share != stored.share:
-            made = RulesInForce(active, stored.version, stored.staged, stored.staged_version, stored.share)
+            made = RulesInForce(active, stored.version, stored.staged, stored.staged_version, stored.share, self._shipped)
             self._in_force = made
         return made
 

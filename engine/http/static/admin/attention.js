@@ -2,7 +2,7 @@
 
 import { bytes, counted, span } from "./format.js";
 
-const ROLES = ["edges", "shards", "schedulers", "archivists"];
+const ROLES = ["edges", "shards", "schedulers", "archivists", "watchers"];
 const LAG_MS = 5000; // behind that, an actor does not keep up
 const MEMORY_SHARE = 0.9; // of what Redis may have: writes are refused from there on
 

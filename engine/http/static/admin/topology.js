@@ -59,6 +59,7 @@ function loadOf(row) {
   if (row.role === "shard") return `${counted(row.users, "user")}, ${count(row.pending)} pending, ${span(row.lag_ms)} lag`;
   if (row.role === "scheduler") return `${counted(row.armed, "timer")}, ${span(row.lag_ms)} lag`;
   if (row.role === "archivist") return `${counted(row.waiting, "outcome")} unwritten, ${span(row.lag_ms)} lag`;
+  if (row.role === "watcher") return `${counted(row.running_jobs, "job")}, ${counted(row.told, "event")} told`;
   return "–";
 }
 

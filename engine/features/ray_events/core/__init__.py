@@ -1,0 +1,1 @@
+"""What Ray tells of jobs, actors, nodes and Serve, as events for the rules. No clock, no I/O."""

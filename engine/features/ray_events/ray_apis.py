@@ -1,0 +1,81 @@
+"""Questions to the dashboard of the Ray cluster: its jobs by the Jobs API, the applications of Serve by its REST API, and its nodes.
+
+`ray.job_submission` and `ray.nodes` are public. `ray.dashboard.modules.serve.sdk` is not: where another version of Ray lacks it, Serve is
+not watched, and the log says so. Both APIs need `ray[default]`, here and on the head of the cluster. Every call blocks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import Any, Final
+
+import ray
+
+from engine.errors import ConfigError, Unavailable
+from engine.features.ray_events.core.incidents import Unhealthy, unhealthy_apps
+from engine.features.ray_events.core.jobs import Job, job_of
+
+log = logging.getLogger(__name__)
+
+_MISSING: Final = "ray_events: following jobs needs pip install 'ray-notification-engine[ray-events]' where the engine runs"
+_SERVE: Final = "ray.dashboard.modules.serve.sdk"
+
+
+def require_jobs_api() -> None:
+    """Raises ConfigError: a package that Ray's Jobs API needs is not installed."""
+    try:
+        importlib.import_module("aiohttp")
+        importlib.import_module("ray.job_submission")
+    except ImportError as error:
+        raise ConfigError(f"{_MISSING}: {error}") from error
+
+
+class RayApis:
+    """Of the cluster that this process belongs to. It finds the dashboard again after each failure."""
+
+    def __init__(self) -> None:
+        self._jobs: Any = None
+        self._serve: Any = None
+        self._serve_missing = False
+
+    def jobs(self) -> list[Job]:
+        """All jobs. Raises Unavailable."""
+        try:
+            listed = self._connected().list_jobs()
+        except Exception as error:  # of HTTP, of JSON, and RuntimeError for each other answer
+            self._jobs = None
+            raise Unavailable(f"Ray's Jobs API does not answer: {error}") from error
+        return [job for details in listed if (job := job_of(details.dict() if hasattr(details, "dict") else details)) is not None]
+
+    def unhealthy_apps(self) -> list[Unhealthy]:
+        """The unhealthy applications of Serve; none where this Ray has no Serve. Raises Unavailable."""
+        if self._serve_missing:
+            return []
+        try:
+            if self._serve is None:
+                self._serve = importlib.import_module(_SERVE).ServeSubmissionClient(self._connected().get_address())
+            details = self._serve.get_serve_details()
+        except (ImportError, AttributeError) as error:
+            self._serve_missing = True
+            log.warning("applications of Ray Serve are not watched, since this version of Ray is unknown: %s", error)
+            return []
+        except Exception as error:
+            self._serve = None
+            raise Unavailable(f"the REST API of Ray Serve does not answer: {error}") from error
+        return list(unhealthy_apps(details))
+
+    @staticmethod
+    def node_names() -> dict[str, str]:
+        """Host name and address of each node, lost ones included, by its id. Raises Unavailable."""
+        try:
+            nodes = ray.nodes()  # type: ignore[no-untyped-call]
+        except Exception as error:
+            raise Unavailable(f"Ray does not list its nodes: {error}") from error
+        return {node["NodeID"]: f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})" for node in nodes}
+
+    def _connected(self) -> Any:
+        """A client of the dashboard, which Ray finds by the address of the cluster."""
+        if self._jobs is None:
+            self._jobs = importlib.import_module("ray.job_submission").JobSubmissionClient(ray.get_runtime_context().gcs_address)
+        return self._jobs

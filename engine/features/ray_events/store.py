@@ -1,0 +1,140 @@
+"""What the watcher has found and told, and the deaths that edges received from Ray, in Redis."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import redis.asyncio as redis
+from msgspec import Struct
+from redis.exceptions import RedisError
+
+from engine.config import Config
+from engine.errors import StorageUnavailable
+from engine.features.ray_events.core.exported import Death
+from engine.features.ray_events.core.jobs import Running, decode_running, encode_running
+from engine.store.keys import ray_deaths_key, ray_running_key, ray_state_key, ray_told_key, ray_unhealthy_key
+from engine.store.lua import Replicas, Script
+
+log = logging.getLogger(__name__)
+
+_APPEND: Final = Script("ray_deaths_append")
+_MOVE: Final = Script("ray_horizon_move")
+_DEATHS: Final = msgspec.json.Decoder(list[Death])
+_TOLD: Final = " told"
+
+
+class StoredJobs(Struct, frozen=True):
+    """What is stored about jobs, see `engine.features.ray_events.core.jobs`."""
+
+    horizon_ms: int
+    told: list[str]
+    running: dict[str, Running]
+
+
+class RayEventsStore:
+    """For the watcher, and for edges. Every method raises StorageUnavailable.
+
+    Args:
+        client: of the first storage server.
+        config: the engine's settings.
+    """
+
+    def __init__(self, client: redis.Redis, config: Config) -> None:
+        self._client = client
+        self._replicas = Replicas.wanted(config)
+        self._waiting_max = config.ray_events_waiting_max
+
+    # -- Jobs. -------------------------------------------------------------------------------------------------------------
+    async def jobs(self, now_ms: int) -> StoredJobs:
+        """Everything that is stored about jobs; at the very first time the horizon is now."""
+        pipeline = self._client.pipeline()
+        pipeline.hsetnx(ray_state_key(), "horizon", now_ms)
+        pipeline.hget(ray_state_key(), "horizon")
+        pipeline.zrange(ray_told_key(), 0, -1)
+        pipeline.hgetall(ray_running_key())
+        _, horizon, told, packed = await _run(pipeline.execute())
+        running: dict[str, Running] = {}
+        for key, job in packed.items():
+            try:
+                running[key.decode()] = decode_running(job)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                log.error("a running job that is stored cannot be read: %r", key)
+        return StoredJobs(int(horizon), [key.decode(errors="replace") for key in told], running)
+
+    async def set_running(self, jobs: Mapping[str, Running]) -> None:
+        """Store these jobs as running."""
+        await self._write(
+            lambda pipeline: pipeline.hset(ray_running_key(), mapping={key: encode_running(job) for key, job in jobs.items()})
+        )
+
+    async def set_told(self, key: str, end_ms: int) -> None:
+        """Store the end of a job as told."""
+
+        def write(pipeline: Any) -> None:
+            pipeline.zadd(ray_told_key(), {key: end_ms})
+            pipeline.hdel(ray_running_key(), key)
+
+        await self._write(write)
+
+    async def move_horizon(self, horizon_ms: int) -> StoredJobs:
+        """Move the horizon forward; what is stored then."""
+        await _MOVE.run(self._client, [ray_state_key(), ray_told_key()], [horizon_ms], self._replicas)
+        return await self.jobs(horizon_ms)
+
+    # -- Deaths. -----------------------------------------------------------------------------------------------------------
+    async def append(self, deaths: Sequence[Death]) -> bool:
+        """Append deaths, all or none; False: too many wait."""
+        reply = await _APPEND.run(self._client, [ray_deaths_key()], [self._waiting_max, msgspec.json.encode(deaths)], self._replicas)
+        return bool(reply[0] == b"OK")
+
+    async def waiting(self, count: int) -> list[tuple[str, list[Death]]]:
+        """The oldest entries of the stream, by their ids."""
+        entries: Any = await _run(self._client.xrange(ray_deaths_key(), count=count))
+        found: list[tuple[str, list[Death]]] = []
+        for id, members in entries:
+            try:
+                found.append((id.decode(), _DEATHS.decode(members[b"deaths"])))
+            except (msgspec.MsgspecError, KeyError):
+                log.error("deaths that are stored cannot be read: %r", id)
+                found.append((id.decode(), []))
+        return found
+
+    async def settle(self, ids: Sequence[str]) -> None:
+        """Delete entries whose deaths are told."""
+        await self._write(lambda pipeline: pipeline.xdel(ray_deaths_key(), *ids))
+
+    # -- Serve. ------------------------------------------------------------------------------------------------------------
+    async def unhealthy(self) -> dict[str, tuple[int, bool]]:
+        """The incidents of applications: since when, ms, and whether they are told."""
+        found: Any = await _run(self._client.hgetall(ray_unhealthy_key()))
+        return {
+            app.decode(errors="replace"): (int(since.removesuffix(_TOLD.encode())), since.endswith(_TOLD.encode()))
+            for app, since in found.items()
+        }
+
+    async def set_unhealthy(self, app: str, since_ms: int, *, told: bool) -> None:
+        """Store an incident."""
+        await self._write(lambda pipeline: pipeline.hset(ray_unhealthy_key(), app, f"{since_ms}{_TOLD if told else ''}"))
+
+    async def end_unhealthy(self, apps: Sequence[str]) -> None:
+        """Delete the incidents of these applications."""
+        await self._write(lambda pipeline: pipeline.hdel(ray_unhealthy_key(), *apps))
+
+    async def _write(self, write: Callable[[Any], Any]) -> None:
+        pipeline = self._client.pipeline()
+        write(pipeline)
+        await _run(pipeline.execute())
+        if self._replicas.count:
+            pipeline = self._client.pipeline(transaction=False)
+            self._replicas.ask(pipeline)
+            self._replicas.check(await _run(pipeline.execute(raise_on_error=False)), "events of Ray")
+
+
+async def _run(call: Any) -> Any:
+    try:
+        return await call
+    except (RedisError, OSError) as error:
+        raise StorageUnavailable(f"events of Ray: {error}") from error

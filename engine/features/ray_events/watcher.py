@@ -1,0 +1,232 @@
+"""The watcher actor: follows jobs, deaths and Serve of the Ray cluster, and gives what happens to an edge, as events for the rules.
+
+    Jobs API        --list, every second-->  FollowedJobs --ends-->        |
+    Event Export    --edges--> stream -->    Death --incidents-->          | RayEvent --Edge.ingest--> rules --> notifications
+    REST of Serve   --every 5 s-->           Unhealthy --incidents-->      |
+
+There is one, where `ray_events` is set; `engine.actors.feature_process` is its shell. What it has told is stored (`store`), after an edge
+has accepted the event and before anything else is told. So an event is told at least once, always under the same id, by which the engine
+makes one notification of it. `core.jobs` has the states of a job.
+
+States of a death
+    arrived    an edge has it in the stream, and answered Ray
+    told       its event was accepted; then its entry is deleted
+States of an application's incident
+    seen       stored with the time, of which its id is made
+    told       its event was accepted, and stored so; deleted when the application is healthy again
+
+Crash points. The watcher or the edge dies after the acceptance, before the storing: the event is sent again, under the same id. Ray loses
+the answer of an edge: it posts the batch again, and the same deaths have the same ids. The cluster restarts, and the engine with it: jobs
+that ran are lost, and told so, once; ended ones are stored as told or lie before the horizon. The dashboard is away: jobs end meanwhile,
+and are told when it is back. Redis is away: nothing is told, and nothing is forgotten. Two watchers run at once, such as one on a node that
+was given up: both send the same events under the same ids.
+
+An answer of 429 or 5xx, or no edge: the watcher waits, and sends the rest again. An event that is refused otherwise is logged, counted and
+taken as told: sent again, it would be refused again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, Protocol, TypeVar
+
+from engine.api.actor_feature import ActorPorts, EdgePublisher
+from engine.config import Config
+from engine.core.model.period import until_next
+from engine.errors import StorageUnavailable, Unavailable
+from engine.features.ray_events.core.event import RayEvent
+from engine.features.ray_events.core.incidents import Unhealthy, event_of_death
+from engine.features.ray_events.core.jobs import FollowedJobs, Job
+from engine.features.ray_events.ray_apis import RayApis
+from engine.features.ray_events.store import RayEventsStore
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_PATH: Final = "/v1/events"
+_JOBS_S: Final = 1.0
+"""Between two lists of jobs. A list of 1000 ended jobs takes Ray some 50 ms."""
+_PATIENCE: Final = 10
+"""Between two lists passes so many times as long as a list took, so that a large cluster is not asked all the time."""
+_DEATHS_S: Final = 0.5
+_DEATHS: Final = 20
+"""Entries of the stream read at once."""
+_LIST_WAIT_S: Final = 5.0
+_SERVE_S: Final = 5.0
+_RETRY_FIRST_S: Final = 0.5
+_RETRY_CAP_S: Final = 10.0
+_BATCH: Final = 50
+"""Events in one call of an edge."""
+_AGAIN: Final = (401, 403, 408, 429)
+_SHOWN_CHARS: Final = 500
+_HORIZON_STEP_MS: Final = 600_000
+
+
+class Apis(Protocol):
+    """Of Ray, see `engine.features.ray_events.ray_apis`."""
+
+    def jobs(self) -> list[Job]: ...
+
+    def unhealthy_apps(self) -> list[Unhealthy]: ...
+
+    def node_names(self) -> dict[str, str]: ...
+
+
+class Watcher:
+    """The work of the watcher's process.
+
+    Args:
+        now_ms: the wall clock.
+        apis: of Ray.
+    """
+
+    def __init__(self, now_ms: Callable[[], int], apis: Apis | None = None) -> None:
+        self._now_ms = now_ms
+        self._apis: Apis = RayApis() if apis is None else apis
+        self._asking = ThreadPoolExecutor(2, "ray")
+        self._told = 0
+        self._refused = 0
+        self._running = 0
+        self._faults: dict[str, str] = {"jobs": "not asked yet"}
+        self._config: Config
+        self._store: RayEventsStore
+        self._edges: EdgePublisher
+        self._followed: FollowedJobs | None = None  # None until storage has told what was found before
+        self._listed = asyncio.Event()  # set, and replaced, with each list of jobs
+
+    # -- what its process asks ---------------------------------------------------------------------------------------------
+    def stats(self) -> dict[str, Any]:
+        """Gauges and counters by name, from memory."""
+        return {
+            "state": "; ".join(f"{part}: {fault}" for part, fault in self._faults.items() if fault) or "ok",
+            "told": self._told,
+            "refused": self._refused,
+            "running_jobs": self._running,
+            "waiting": int(any(self._faults.values())),
+        }
+
+    async def answer(self, *question: Any) -> Any:
+        """Edges ask it nothing."""
+        raise StorageUnavailable("the watcher answers no questions")
+
+    async def drain(self) -> None:
+        """Nothing is kept here."""
+
+    async def run(self, ports: ActorPorts) -> None:
+        """Watch until cancelled."""
+        self._config = ports.config
+        self._store = RayEventsStore(ports.redis, ports.config)
+        self._edges = ports.edges
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._repeat("jobs", self._follow_jobs, _JOBS_S, _PATIENCE))
+            tasks.create_task(self._repeat("deaths", self._tell_deaths, _DEATHS_S))
+            tasks.create_task(self._repeat("serve", self._watch_serve, _SERVE_S))
+
+    async def _repeat(self, part: str, work: Callable[[], Awaitable[None]], period_s: float, patience: int = 0) -> None:
+        """Work at multiples of the period, with pauses that are `patience` times as long as the work; after failures at growing ones."""
+        wait_s = _RETRY_FIRST_S
+        task = asyncio.current_task()
+        while task is None or not task.cancelling():  # the driver of Redis may swallow the cancellation
+            began_s = time.monotonic()
+            try:
+                await work()
+            except (StorageUnavailable, Unavailable) as error:
+                if self._faults.get(part) != str(error):
+                    log.warning("the watcher waits: %s", error)
+                self._faults[part] = str(error)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, _RETRY_CAP_S)
+                continue
+            self._faults[part] = ""
+            wait_s = _RETRY_FIRST_S
+            now_s = time.monotonic()
+            await asyncio.sleep(max(until_next(now_s, period_s), patience * (now_s - began_s)))
+
+    # -- jobs --------------------------------------------------------------------------------------------------------------
+    async def _follow_jobs(self) -> None:
+        """Look at one list of all jobs."""
+        now_ms = self._now_ms()
+        if self._followed is None:
+            stored = await self._store.jobs(now_ms)
+            self._followed = FollowedJobs(stored.horizon_ms, stored.told, stored.running, self._config.ray_events_users)
+        followed = self._followed
+        seen = followed.look(await self._ask(self._apis.jobs), now_ms)
+        listed, self._listed = self._listed, asyncio.Event()
+        listed.set()
+        if seen.began:
+            await self._store.set_running(seen.began)
+            followed.stored_running(seen.began)
+        for start in range(0, len(seen.ended), _BATCH):
+            ended = seen.ended[start : start + _BATCH]
+            await self._tell([one.event for one in ended])
+            for one in ended:
+                await self._store.set_told(one.key, one.end_ms)
+                followed.stored_told(one.key)
+        self._running = len(followed.running)
+        horizon_ms = followed.next_horizon(now_ms)
+        if horizon_ms - followed.horizon_ms >= _HORIZON_STEP_MS:
+            stored = await self._store.move_horizon(horizon_ms)
+            followed.stored_horizon(stored.horizon_ms, stored.told)
+
+    # -- deaths ------------------------------------------------------------------------------------------------------------
+    async def _tell_deaths(self) -> None:
+        """Tell what is in the stream."""
+        while (followed := self._followed) is not None and (entries := await self._store.waiting(_DEATHS)):
+            deaths = [death for _, found in entries for death in found]
+            if any(death.job for death in deaths):
+                await self._list_after()
+            nodes = await self._ask(self._apis.node_names) if any(death.kind == "node" for death in deaths) else {}
+            users = self._config.ray_events_users
+            made = (event_of_death(death, followed.job_of(death.job), nodes.get(death.id, ""), users) for death in deaths)
+            await self._tell([event for event in made if event is not None])
+            await self._store.settle([id for id, _ in entries])
+
+    async def _list_after(self) -> None:
+        """Wait for a list of jobs that begins now or later. While the Jobs API is away, not for long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LIST_WAIT_S):
+                for _ in range(2):  # one may be under way
+                    await self._listed.wait()
+
+    # -- Serve -------------------------------------------------------------------------------------------------------------
+    async def _watch_serve(self) -> None:
+        """Compare the applications with the stored incidents."""
+        apps = {app.app: app for app in await self._ask(self._apis.unhealthy_apps)}
+        incidents = await self._store.unhealthy()
+        if healthy := incidents.keys() - apps.keys():
+            await self._store.end_unhealthy(sorted(healthy))
+        for name, app in apps.items():
+            since_ms, told = incidents.get(name, (0, False))
+            if told:
+                continue
+            if not since_ms:
+                since_ms = self._now_ms()
+                await self._store.set_unhealthy(name, since_ms, told=False)
+            await self._tell([app.event(since_ms, self._config.ray_events_users)])
+            await self._store.set_unhealthy(name, since_ms, told=True)
+
+    # -- both --------------------------------------------------------------------------------------------------------------
+    async def _tell(self, events: Sequence[RayEvent]) -> None:
+        """Give events to an edge; returns when each is accepted or refused for good. Raises Unavailable: not all are."""
+        if not events:
+            return
+        answers = await self._edges.publish(self._config.ray_events, _PATH, [event.body() for event in events])
+        for event, (status, _, body) in zip(events, answers, strict=False):
+            if status in _AGAIN or status >= 500:
+                raise Unavailable(f"an edge answers {status}")
+            if status < 300 or status == 409:  # 409: it was told with another text
+                self._told += 1
+            else:
+                self._refused += 1
+                log.error("the event %s was refused with %d: %s", event.id, status, body.decode(errors="replace")[:_SHOWN_CHARS])
+        if len(answers) < len(events):
+            raise Unavailable("an edge has not taken all events")
+
+    async def _ask(self, question: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._asking, question)
