@@ -103,8 +103,7 @@ class CircuitBreaker:
             self._buckets.append((self._successes, self._failures))
             self._buckets.extend([(0, 0)] * min(passed - 1, _BUCKETS))
             self._bucket_ms, self._successes, self._failures = now_ms, 0, 0
-        successes = self._successes + sum(count for count, _ in self._buckets)
-        failures = self._failures + sum(count for _, count in self._buckets)
+        successes, failures = map(sum, zip((self._successes, self._failures), *self._buckets, strict=True))
         if successes + failures >= self._limits.calls_min:
             self._judge(successes, failures, now_ms)
 

@@ -20,6 +20,7 @@ The answer to a refused publisher has the time to retry after: the lag, or the t
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Final
 
 from msgspec import Struct
@@ -81,7 +82,7 @@ class Pressure:
         self._load, self._measured_ms, self._freed_bytes = load, now_ms, load.freed_bytes
         lag, memory, posts = self._ratios()
         self._of_memory = memory >= SHARES[0] * CALM or (self._of_memory and self.level > 0)
-        wanted = max(_level(lag, LAG_FACTORS), _level(memory, SHARES), _level(posts, SHARES))
+        wanted = max(bisect_right(LAG_FACTORS, lag), bisect_right(SHARES, memory), bisect_right(SHARES, posts))
         if wanted >= self.level:
             self.level = wanted
             self._calm_since_ms = -1
@@ -115,7 +116,3 @@ class Pressure:
         """Time in milliseconds after which a refused publisher may retry, at most 60 seconds."""
         drain_ms = max(self._load.bytes - self.calm_bytes, 0) / max(self._freed_per_ms, 1.0) if self.tight else 0.0
         return int(min(max(self._load.lag_ms, drain_ms, self._limits.calm_ms), _RETRY_MS_MAX))
-
-
-def _level(ratio: float, thresholds: tuple[float, ...]) -> int:
-    return sum(ratio >= threshold for threshold in thresholds)
