@@ -390,7 +390,7 @@ class LinkServer:
     def open_in_ms(self, sessions: Iterable[str]) -> float:
         """About how long it takes until records that are sent from now on leave in one of these open sessions; 0 or less: not at all."""
         now_ms = self._clock_ms()
-        return min((self._sessions[session].callee.open_at(now_ms) - now_ms for session in sessions), default=0)
+        return min([self._sessions[session].callee.open_at(now_ms) - now_ms for session in sessions], default=0)
 
     async def end(self, flush_s: float) -> None:
         """End all sessions; callers that are alive open new ones. What is queued is sent before, if that takes no longer than this."""

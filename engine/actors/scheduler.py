@@ -54,6 +54,7 @@ from engine.actors.incarnation import Incarnation
 from engine.actors.link import LinkServer
 from engine.config import Config
 from engine.core.model.routing import SlotMap, partitions_of
+from engine.core.scheduler.claim_horizon import ClaimHorizon
 from engine.core.scheduler.scheduler import SchedulerCore
 from engine.core.scheduler.scheduler_events import (
     Closed,
@@ -65,7 +66,6 @@ from engine.core.scheduler.scheduler_events import (
     Retired,
     Send,
     SlotsRead,
-    StoreWork,
     Ticked,
     TimersNotWritten,
     TimersWritten,
@@ -130,7 +130,7 @@ class Term:
         self._context = context
         self._now_ms = now_ms
         self._look = look
-        self._work: list[StoreWork] = []
+        self._work: WriteTimers
         self._work_wanted = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._over = False
@@ -139,7 +139,8 @@ class Term:
         self.settled = asyncio.Event()  # storage has everything
         self.quarantined = 0
         self.store = store
-        self.core = SchedulerCore(config, index, slots, now_ms(), store.claimed)
+        started_ms = now_ms()
+        self.core = SchedulerCore(config, index, slots, started_ms, ClaimHorizon(config, store.inherited_ms, store.reach_ms, started_ms))
         self.links = LinkServer(
             wire.to_scheduler,
             config,
@@ -217,8 +218,8 @@ class Term:
                     sends.append((session, record))
                     if isinstance(record, wire.Moved):
                         self._look()
-                case WriteTimers(work):
-                    self._work = work
+                case WriteTimers():
+                    self._work = effect
                     self._work_wanted.set()
                 case Quarantined(sids):
                     self.quarantined += len(sids)
@@ -230,8 +231,7 @@ class Term:
     def _arm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        at_ms = self.core.next_at()
-        sleep_ms = _SLEEP_MAX_MS if at_ms is None else min(at_ms - self._context.wall_ns() / 1_000_000, _SLEEP_MAX_MS)
+        sleep_ms = min(self.core.next_at() - self._context.wall_ns() / 1_000_000, _SLEEP_MAX_MS)
         sleep_ms = max(sleep_ms, self.links.open_in_ms(self._shards), _TICK_MS)
         self._timer = asyncio.get_running_loop().call_later(sleep_ms / 1000, self._wake)
 
@@ -245,7 +245,7 @@ class Term:
             await self._work_wanted.wait()
             self._work_wanted.clear()
             try:
-                done = await self.store.apply(self._work, self._now_ms())
+                done = await self.store.apply(self._work.work, self._now_ms(), self._work.claim_ms)
             except StorageUnavailable as error:
                 if not failing:
                     log.error("%s: storage is away: %s", self._name, error)
@@ -255,7 +255,7 @@ class Term:
                 if failing:
                     log.info("%s: storage is back", self._name)
                 failing = False
-                self.handle(TimersWritten(done))
+                self.handle(TimersWritten(done, self.store.reach_ms))
 
 
 class Scheduler(Server):

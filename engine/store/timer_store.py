@@ -174,10 +174,13 @@ class TimerStore:
         self._config = config
         self._replicas = Replicas.wanted(config)
         self._partitions = partitions
+        self._claim_keys = [key for partition in partitions for key in (timer_epoch_key(partition), timer_claimed_key(partition))]
         self._ids = AcceptedIds(client, config.idempotency_caller_s * 1000)
         self.epoch = 0
-        self.claimed: dict[int, int] = {}
-        """Claim horizon of each partition at the take-over, ms."""
+        self.inherited_ms = 0
+        """The furthest claim horizon of a partition at the take-over, ms."""
+        self.reach_ms = 0
+        """The nearest claim horizon of a partition, ms, as of the take-over and then of the last turn that claimed."""
 
     async def is_held_by_others(self) -> bool:
         """Whether a scheduler of another name has taken one of the partitions over and not released it. Raises StorageUnavailable."""
@@ -206,7 +209,8 @@ class TimerStore:
         of_partition = (timer_epoch_key, timer_claimed_key, timer_young_key, timer_owner_key)
         calls = [([key_of(partition) for key_of in of_partition], [epoch, self._name]) for partition in self._partitions]
         replies = await _TAKE_OVER.run_many(self._client, calls, self._replicas)
-        self.claimed = {partition: int(claimed) for partition, (_, claimed) in zip(self._partitions, replies, strict=True)}
+        claimed = [int(reply[1]) for reply in replies]
+        self.inherited_ms, self.reach_ms = max(claimed, default=0), min(claimed, default=0)
         self.epoch = epoch
         return epoch
 
@@ -215,8 +219,11 @@ class TimerStore:
         calls = [([timer_epoch_key(partition), timer_owner_key(partition)], [self.epoch]) for partition in self._partitions]
         await _RELEASE.run_many(self._client, calls)
 
-    async def apply(self, work: Sequence[StoreWork], now_ms: int) -> list[StoreDone]:
+    async def apply(self, work: Sequence[StoreWork], now_ms: int, claim_ms: int = 0) -> list[StoreDone]:
         """Apply one turn; returns one result per element of `work`, in order.
+
+        Args:
+            claim_ms: claim what is due until then in every partition (`engine.core.scheduler.claim_horizon`); 0: nothing new.
 
         Raises:
             Fenced: this incarnation has been replaced; nothing was written in at least one partition.
@@ -228,8 +235,8 @@ class TimerStore:
         await self._take_ids_of_audiences(every)
         # Answers to requests and timers sent to shards rely on this turn. A removal that a fail-over loses only makes a timer fire
         # again.
-        replicas = self._replicas if any(part.requests or part.moved or part.claim_ms for part in work) else NO_REPLICAS
-        done = await self._turn(work, entries, now_ms, replicas)
+        replicas = self._replicas if claim_ms or any(part.requests or part.moved for part in work) else NO_REPLICAS
+        done = await self._turn(work, entries, now_ms, replicas, claim_ms)
         for _ in range(_REDIRECTS_MAX):  # requests whose id names another timer: now under its scheduled id
             again = [(part, [entry for entry in of_part if entry.answer is None]) for part, of_part in zip(work, entries, strict=True)]
             again = [(part, of_part) for part, of_part in again if of_part]
@@ -252,15 +259,17 @@ class TimerStore:
         return done
 
     async def _turn(
-        self, work: Sequence[StoreWork], entries: Sequence[Sequence[_TurnEntry]], now_ms: int, replicas: Replicas
+        self, work: Sequence[StoreWork], entries: Sequence[Sequence[_TurnEntry]], now_ms: int, replicas: Replicas, claim_ms: int = 0
     ) -> list[StoreDone]:
         """Run the script. An entry has no answer afterwards when its id names another timer."""
-        calls = self._calls(work, entries, now_ms)
+        calls = self._calls(work, entries, now_ms, claim_ms)
         if len(calls) == 1:
             replies = [await _TURN.run(self._client, *calls[0], replicas)]
         else:
             replies = await _TURN.run_many(self._client, calls, replicas)
-        of_parts = [of_part for _, *of_run in replies for of_part in of_run]
+        if claim_ms:
+            self.reach_ms = replies[-1][1]
+        of_parts = [of_part for _, _, *of_run in replies for of_part in of_run]
         return [self._done(part, of_part, reply) for part, of_part, reply in zip(work, entries, of_parts, strict=True)]
 
     # -- Ids given by callers. -----------------------------------------------------------------------------------------
@@ -344,31 +353,38 @@ class TimerStore:
             log.warning("ids of refused broadcasts stay taken: %s", error)
 
     # -- The script. ---------------------------------------------------------------------------------------------------
-    def _calls(self, work: Sequence[StoreWork], entries: Sequence[Sequence[_TurnEntry]], now_ms: int) -> list[tuple[list[str], list[Any]]]:
-        """The keys and arguments of each run."""
+    def _calls(
+        self, work: Sequence[StoreWork], entries: Sequence[Sequence[_TurnEntry]], now_ms: int, claim_ms: int
+    ) -> list[tuple[list[str], list[Any]]]:
+        """The keys and arguments of each run. The last one claims."""
         config = self._config
         remembered_ms = config.idempotency_caller_s * 1000
         limits = (config.timers_per_user_max, config.tenant_users_max, TIMER_BYTES)
         head = (self.epoch, now_ms, now_ms + remembered_ms, *limits, remembered_ms)
         calls: list[tuple[list[str], list[Any]]] = []
+        keys: list[str] = []
+        args: list[Any] = [*head, 0, 0]
         timers = 0
         for part, part_entries in zip(work, entries, strict=True):
             part_args, part_timers = self._args(part, part_entries)
-            if not calls or timers + part_timers > _RUN_TIMERS:
-                calls.append(([], [*head]))
-                timers = 0
-            keys, args = calls[-1]
+            if timers and timers + part_timers > _RUN_TIMERS:
+                calls.append(([*keys, *_KEYS_OF_ALL], args))
+                keys, args, timers = [], [*head, 0, 0], 0
             keys += _keys_of(part.partition)
             args += part_args
             timers += part_timers
-        return [([*keys, *_KEYS_OF_ALL], args) for keys, args in calls]
+        if claim_ms:
+            args[len(head) : len(head) + 2] = len(self._partitions), claim_ms
+            keys += self._claim_keys
+        calls.append(([*keys, *_KEYS_OF_ALL], args))
+        return calls
 
     def _args(self, part: StoreWork, entries: Sequence[_TurnEntry]) -> tuple[list[Any], int]:
         """The arguments of one partition, and how many timers they are about, at most."""
         open_entries = [entry for entry in entries if entry.answer is None]
         counts = (len(part.fired), len(part.moved), len(open_entries))
         page = part.page
-        args: list[Any] = [part.claimed_ms, part.claim_ms, *counts, int(page is not None)]
+        args: list[Any] = [part.claimed_ms, *counts, int(page is not None)]
         for sid, key in part.fired.items():
             args += (sid, key, _hash(sid))
         for sid, move in part.moved.items():
@@ -382,14 +398,14 @@ class TimerStore:
     @staticmethod
     def _done(part: StoreWork, entries: Sequence[_TurnEntry], reply: list[Any]) -> StoreDone:
         """`answers` are set when all runs are done."""
-        stored, replies, page, more, moved, claimed_ms, young = reply
+        stored, replies, page, more, moved, young = reply
         quarantined: list[str] = []
         for entry, answer in zip((entry for entry in entries if entry.answer is None), replies, strict=True):
             _settle(entry, answer, quarantined)
         read = None if part.page is None else _page_read(part.page, page, bool(more), quarantined)
         there = {sid: bool(found) for sid, found in zip(part.moved, moved, strict=False)}  # shorter where storage refused
         young_sids = [sid.decode() for sid in young]
-        return StoreDone(part.partition, [], read, stored, list(dict.fromkeys(quarantined)), there, claimed_ms, young_sids)
+        return StoreDone(part.partition, [], read, stored, list(dict.fromkeys(quarantined)), there, young_sids)
 
     async def _quarantine(self, sids: dict[int, list[str]]) -> None:
         calls = []
@@ -410,7 +426,6 @@ def _keys_of(partition: int) -> tuple[str, ...]:
         timer_cancelled_key(partition),
         timer_user_prefix(partition),
         timer_collapse_key(partition),
-        timer_claimed_key(partition),
         timer_young_key(partition),
         timer_unpaged_key(partition),
     )

@@ -19,7 +19,7 @@ FIGURES: dict[str, tuple[float, int]] = {
     "ack": (100.0, 3590),
     "batch": (30.0, 2128),
     "batch_ack": (24.3, 1021),
-    "timer": (1208.0, 36809),
+    "timer": (921.0, 28103),
     "reconnect": (378.0, 12265),
     "broadcast": (28.6, 1387),
 }

@@ -16,6 +16,7 @@ from engine.actors.carrier import RayPeer
 from engine.actors.link import LinkCaller, LinkServer
 from engine.config import Config
 from engine.core.model.routing import spread
+from engine.core.scheduler.claim_horizon import ClaimHorizon
 from engine.core.scheduler.scheduler import SchedulerCore
 from engine.core.scheduler.scheduler_events import Closed, Opened, Received, Ticked
 from engine.core.shard.shard import ShardCore
@@ -129,7 +130,7 @@ def test_a_shard_takes_every_readable_batch_and_can_write_what_it_made_of_it(bat
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["edge-0/1", "shard-0/1"]), batches_of(*TO_SCHEDULER)), min_size=1, max_size=4))
 def test_a_scheduler_takes_every_readable_batch_or_refuses_it_whole(batches: list[tuple[str, bytes]]) -> None:
-    core = SchedulerCore(CONFIG, 0, spread(1), 1_000_000, {})
+    core = SchedulerCore(CONFIG, 0, spread(1), 1_000_000, ClaimHorizon(CONFIG, 0, 0, 1_000_000))
     for session in ("edge-0/1", "shard-0/1"):
         core.handle(Opened(session), 1_000_000)
     for number, (session, data) in enumerate(batches):

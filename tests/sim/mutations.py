@@ -462,8 +462,8 @@ def a_due_timer_is_not_handed_out_again() -> Any:
 def a_successor_does_not_know_how_far_timers_were_claimed() -> Any:
     original = ClaimHorizon.__init__
 
-    def unknowing(self: ClaimHorizon, config: Any, partitions: Any, _found: Any, started_ms: int) -> None:
-        original(self, config, partitions, {}, started_ms)
+    def unknowing(self: ClaimHorizon, config: Any, _furthest_ms: int, _reach_ms: int, started_ms: int) -> None:
+        original(self, config, 0, 0, started_ms)
 
     return patched(ClaimHorizon, "__init__", unknowing)
 

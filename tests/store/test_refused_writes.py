@@ -221,10 +221,10 @@ async def test_without_memory_nothing_more_is_claimed_and_requests_go_on(client:
     store = TimerStore(client, Config(), [3], "scheduler-0")
     await store.take_over()
     timer = Timer("3-a", "t:u", NOW_MS + 5000, NOW_MS, 60_000, Envelope("a", b"12345678", 1, True, b""))
-    await store.apply([StoreWork(3, NOW_MS, {}, [StoreRequest(Schedule(1, False, timer))], claim_ms=NOW_MS + 1000)], NOW_MS)
+    await store.apply([StoreWork(3, NOW_MS, {}, [StoreRequest(Schedule(1, False, timer))])], NOW_MS, NOW_MS + 1000)
     async with out_of_memory(client):
-        (done,) = await store.apply([StoreWork(3, NOW_MS, {}, [StoreRequest(Cancel(2, "t", "3-a"))], claim_ms=NOW_MS + 2000)], NOW_MS)
-        assert done.claimed_ms == NOW_MS + 1000
+        (done,) = await store.apply([StoreWork(3, NOW_MS, {}, [StoreRequest(Cancel(2, "t", "3-a"))])], NOW_MS, NOW_MS + 2000)
+        assert store.reach_ms == NOW_MS + 1000
         assert [answer.status for answer in done.answers] == [OK]
-    (done,) = await store.apply([StoreWork(3, NOW_MS, {}, [], claim_ms=NOW_MS + 2000)], NOW_MS)
-    assert done.claimed_ms == NOW_MS + 2000
+    await store.apply([], NOW_MS, NOW_MS + 2000)
+    assert store.reach_ms == NOW_MS + 2000

@@ -172,19 +172,43 @@ async def test_nothing_is_fenced_when_the_take_over_is_not_confirmed(redis_clien
 
 
 # -- Claims. -----------------------------------------------------------------------------------------------------------
-async def _claim(hold: Hold, until_ms: int) -> int:
-    return (await hold.store.apply([StoreWork(PARTITION, hold.claimed_ms, {}, [], claim_ms=until_ms)], NOW))[0].claimed_ms
+async def _claim(store: TimerStore, until_ms: int) -> int:
+    assert await store.apply([], NOW, until_ms) == []
+    return store.reach_ms
 
 
 async def test_a_successor_finds_how_far_the_timers_are_claimed_and_nobody_claims_behind_it(hold: Hold, redis_client: Redis) -> None:
-    assert hold.store.claimed[PARTITION] == 0
-    assert await _claim(hold, NOW + 2000) == NOW + 2000
-    assert await _claim(hold, NOW + 1000) == NOW + 2000, "claims never shrink"
+    assert (hold.store.inherited_ms, hold.store.reach_ms) == (0, 0)
+    assert await _claim(hold.store, NOW + 2000) == NOW + 2000
+    assert await _claim(hold.store, NOW + 1000) == NOW + 2000, "claims never shrink"
     successor = await _hold(redis_client)
-    assert successor.store.claimed == {partition: NOW + 2000 if partition == PARTITION else 0 for partition in range(TIMER_PARTITIONS)}
+    assert (successor.store.inherited_ms, successor.store.reach_ms) == (NOW + 2000, NOW + 2000)
     with pytest.raises(Fenced):
-        await _claim(hold, NOW + 9000)
-    assert (await _hold(redis_client)).store.claimed[PARTITION] == NOW + 2000
+        await _claim(hold.store, NOW + 9000)
+    assert (await _hold(redis_client)).store.reach_ms == NOW + 2000
+
+
+async def test_a_claim_reaches_as_far_as_that_of_the_partition_that_has_the_lowest(redis_client: Redis) -> None:
+    one, both = (TimerStore(redis_client, Config(), partitions, "scheduler-0") for partitions in ([PARTITION], [PARTITION, PARTITION + 1]))
+    await one.take_over()
+    await _claim(one, NOW + 2000)
+    await both.take_over()
+    assert (both.inherited_ms, both.reach_ms) == (NOW + 2000, 0)
+    assert await _claim(both, NOW + 1000) == NOW + 1000
+    with pytest.raises(Fenced):
+        await _claim(one, NOW + 9000)
+
+
+async def test_a_claim_is_fenced_by_the_newer_owner_of_any_partition(redis_client: Redis) -> None:
+    both = TimerStore(redis_client, Config(), [PARTITION, PARTITION + 1], "scheduler-0")
+    await both.take_over()
+    other = TimerStore(redis_client, Config(), [PARTITION + 1], "scheduler-1")
+    await other.take_over()
+    with pytest.raises(Fenced):
+        await both.apply([StoreWork(PARTITION, NOW, {}, [StoreRequest(Schedule(1, False, timer("a")))])], NOW, NOW + 1000)
+    again = TimerStore(redis_client, Config(), [PARTITION], "scheduler-0")
+    await again.take_over()
+    assert again.reach_ms == 0, "nothing was written"
 
 
 async def test_what_is_stored_or_moved_after_a_take_over_is_no_predecessors(hold: Hold, redis_client: Redis) -> None:

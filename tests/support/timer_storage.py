@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from msgspec.structs import replace
 
 from engine.core.model.routing import partition_of_timer, split_key
-from engine.core.scheduler.scheduler_events import StoreDone, StoreRequest, StoreWork, TimersRead
+from engine.core.scheduler.scheduler_events import StoreDone, StoreRequest, StoreWork, TimersRead, WriteTimers
 from engine.core.wire.records import (
     ALREADY_FIRED,
     CONFLICT,
@@ -36,15 +34,17 @@ class TimerStorage:
         self.cancelled: set[str] = set()
         self.full = False  # refuses to move what is to come again
         self.ids: dict[tuple[str, str], Timer] = {}
-        self.claimed: dict[int, int] = {}
+        self.claimed_ms = 0
         self.young: set[str] = set()
 
-    def take_over(self) -> dict[int, int]:
+    def take_over(self) -> int:
+        """How far all partitions are claimed, ms."""
         self.young.clear()
-        return dict(self.claimed)
+        return self.claimed_ms
 
-    def apply(self, work: Sequence[StoreWork]) -> list[StoreDone]:
-        return [self._apply(part) for part in work]
+    def apply(self, turn: WriteTimers) -> list[StoreDone]:
+        self.claimed_ms = max(turn.claim_ms, self.claimed_ms)
+        return [self._apply(part) for part in turn.work]
 
     def _apply(self, part: StoreWork) -> StoreDone:
         for sid, key in part.fired.items():
@@ -59,8 +59,6 @@ class TimerStorage:
                 assert key == self.timers[sid].key
                 self.timers[sid] = replace(self.timers[sid], due_ms=due_ms)
                 self.young.add(sid)
-        if part.claim_ms:
-            self.claimed[part.partition] = max(part.claim_ms, self.claimed.get(part.partition, 0))
         answers = [self._answer(item, part.claimed_ms) for item in part.requests]
         ours = sorted((timer.due_ms, timer.sid) for timer in self.timers.values() if partition_of_timer(timer.sid) == part.partition)
         read = None
@@ -72,8 +70,7 @@ class TimerStorage:
             read = TimersRead([replace(self.timers[sid]) for _, sid in taken], reached)
         returned = [timer for answer in answers for timer in answer.timers] + (read.timers if read else [])
         young = [timer.sid for timer in returned if timer.sid in self.young] + list(part.moved)
-        claimed_ms = self.claimed[part.partition] if part.claim_ms else 0
-        return StoreDone(part.partition, answers, read, len(ours), [], moved, claimed_ms, young)
+        return StoreDone(part.partition, answers, read, len(ours), [], moved, young)
 
     def is_claimed(self, timer: Timer, claimed_ms: int) -> bool:
         return timer.due_ms <= claimed_ms and timer.sid not in self.young

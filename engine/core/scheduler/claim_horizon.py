@@ -3,8 +3,9 @@
 Each partition has a horizon H in storage: whatever is due until H may have been handed out to a shard. Three rules:
 
     hand out   only what is due until the reach, the lowest H of this scheduler's partitions that storage has confirmed
-    advance    H is written with the fenced turns, `timer_claim_ms` ahead of the clock, as soon as something is due within half of that
-               beyond the reach: about one write per half of `timer_claim_ms` while timers fire, none while none are due
+    advance    H is written with the fenced turns, `timer_claim_ms` ahead of the clock and of all partitions at once, as soon as something
+               is due within half of that beyond the reach: about one write per half of `timer_claim_ms` while timers fire, none while
+               none are due
     take over  the fence and the reading of H are one script: an older incarnation cannot advance H any more, so it never hands out
                anything beyond what its successor has read, however long it lives and whatever any clock says
 
@@ -27,40 +28,30 @@ Who owns what: H and the marks belong to the holder of the partition's epoch, th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 from engine.config import Config
+from engine.core.scheduler.timer_wheel import NEVER
 
 
 class ClaimHorizon:
     """The claims of one scheduler.
 
     Args:
-        partitions: of this scheduler.
-        found: H by partition, ms, as the take-over read it; none for a partition that never had one.
+        furthest_ms: the highest H of its partitions, as the take-over read it; 0 when none has one.
+        reach_ms: the lowest.
         started_ms: when this incarnation began, after the take-over.
     """
 
-    def __init__(self, config: Config, partitions: Iterable[int], found: Mapping[int, int], started_ms: int) -> None:
+    def __init__(self, config: Config, furthest_ms: int, reach_ms: int, started_ms: int) -> None:
         self._ahead_ms = config.timer_claim_ms
-        self._confirmed = {partition: found.get(partition, 0) for partition in partitions}
-        self.inherited_ms = max([started_ms, *self._confirmed.values()])
+        self.inherited_ms = max(started_ms, furthest_ms)
         """What was stored before the start and is due until then counts as claimed by an earlier incarnation."""
-        self.reach_ms = min(self._confirmed.values(), default=0)
-        """What is due until then may be handed out."""
+        self.reach_ms = reach_ms
+        """What is due until then may be handed out. Set when storage has confirmed a claim."""
 
-    def asks_at(self, due_ms: int) -> int | None:
-        """When H has to be advanced for a timer due then, ms; None when the reach covers it."""
-        return None if due_ms <= self.reach_ms else due_ms - self._ahead_ms // 2
+    def asks_at(self, due_ms: int) -> int:
+        """When H has to be advanced for a timer due then, ms; NEVER when the reach covers it."""
+        return due_ms - self._ahead_ms // 2 if self.reach_ms < due_ms < NEVER else NEVER
 
-    def to_claim(self, due_ms: int | None, now_ms: int) -> int:
+    def to_claim(self, due_ms: int, now_ms: int) -> int:
         """H as it is to be written now, when a timer is due at `due_ms` at the earliest; 0 when there is no need yet."""
-        if due_ms is None or due_ms <= self.reach_ms or due_ms - self._ahead_ms // 2 > now_ms:
-            return 0
-        return now_ms + self._ahead_ms
-
-    def confirm(self, partition: int, claimed_ms: int) -> None:
-        """Storage has H of this partition at `claimed_ms`; 0 when it was not asked."""
-        if claimed_ms:
-            self._confirmed[partition] = claimed_ms
-            self.reach_ms = min(self._confirmed.values())
+        return now_ms + self._ahead_ms if self.reach_ms < due_ms <= now_ms + self._ahead_ms // 2 else 0

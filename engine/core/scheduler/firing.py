@@ -54,7 +54,7 @@ from typing import Final
 from engine.config import Config
 from engine.core.model.routing import SlotMap
 from engine.core.scheduler.claim_horizon import ClaimHorizon
-from engine.core.scheduler.timer_wheel import TimerWheel
+from engine.core.scheduler.timer_wheel import NEVER, TimerWheel
 from engine.core.wire.records import Fire, Timer
 
 WAITING: Final = 0
@@ -303,10 +303,7 @@ class Firing:
                     break
                 self._fail(self._entries[sid], now_ms)
             for wheel, until_ms in ((lane.retries, now_ms), (lane.wheel, min(now_ms, self._horizon.reach_ms))):
-                while (room := self._room(lane)) > 0:
-                    sids = wheel.advance(until_ms, min(room, self._config.timer_batch))
-                    if not sids:
-                        break
+                while wheel and (sids := wheel.advance(until_ms, min(self._room(lane), self._config.timer_batch))):
                     out += [(lane.session, fire) for fire in self._hand(lane, sids, now_ms)]
             if lane.degraded and lane.compensate_ms <= now_ms and not self._is_loaded(lane):
                 sids = list(islice(lane.degraded, min(self._room(lane), self._config.timer_batch)))
@@ -378,29 +375,26 @@ class Firing:
             room_bytes -= entry.size
         return records
 
-    def next_at(self) -> int | None:
-        """The next time to call `due`, ms; None when only a session or a confirmation can change anything."""
-        first: int | None = None
+    def next_at(self) -> int:
+        """The next time to call `due`, ms; NEVER when only a session or a confirmation can change anything."""
+        first = NEVER
         for lane in self._lanes.values():
             if lane.session is None:
                 continue
-            moments = [first]
             if self._room(lane) > 0:
-                moments.append(lane.retries.next_at())
+                first = min(first, lane.retries.next_at())
                 due_ms = lane.wheel.next_at()
-                if due_ms is not None and due_ms <= self._horizon.reach_ms:
-                    moments.append(due_ms)
+                if due_ms <= self._horizon.reach_ms:
+                    first = min(first, due_ms)
             if lane.degraded and not self._is_loaded(lane):
-                moments.append(lane.compensate_ms)
+                first = min(first, lane.compensate_ms)
             if lane.handed:
-                moments.append(next(iter(lane.handed.values())))
-            first = min((moment for moment in moments if moment is not None), default=None)
+                first = min(first, next(iter(lane.handed.values())))
         return first
 
-    def due_at(self) -> int | None:
-        """A lower bound, ms, of the due times of timers waiting for a shard with a session; None when there are none."""
-        moments = (lane.wheel.next_at() for lane in self._lanes.values() if lane.session is not None)
-        return min((moment for moment in moments if moment is not None), default=None)
+    def due_at(self) -> int:
+        """A lower bound, ms, of the due times of timers waiting for a shard with a session; NEVER when there are none."""
+        return min([lane.wheel.next_at() for lane in self._lanes.values() if lane.session is not None], default=NEVER)
 
     # -- Memory. -------------------------------------------------------------------------------------------------------
     def evict_unreachable(self) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 from engine.config import Config
 from engine.core.model.routing import partition_of_timer
 from engine.core.scheduler.scheduler_events import StoreDone, StoreWork
+from engine.core.scheduler.timer_wheel import NEVER
 
 SETTLED_MAX: Final = 2000
 """Timers removed, and timers moved, in one turn. Like `commit_records_max` requests, they block Redis for some 30 ms if all are of one
@@ -34,14 +35,14 @@ class PendingRemovals:
 
     def fired(self, sid: str, key: str, now_ms: int) -> None:
         """The timer took effect."""
-        if not len(self):
+        if not self._fired and not self._moves:
             self._since_ms = now_ms
         self._moves.pop(sid, None)
         self._fired[sid] = key
 
     def again(self, sid: str, at_ms: int, key: str, now_ms: int) -> None:
         """The timer had no effect and fires again at `at_ms`."""
-        if not len(self):
+        if not self._fired and not self._moves:
             self._since_ms = now_ms
         self._moves[sid] = (at_ms, key)
 
@@ -64,11 +65,12 @@ class PendingRemovals:
     # -- Storage. ------------------------------------------------------------------------------------------------------
     def is_due(self, now_ms: int) -> bool:
         """Whether to write them without waiting for requests; a hundred cost about as much as one."""
-        return len(self) > 0 and (now_ms - self._since_ms >= self._removal_ms or len(self) >= SETTLED_MAX)
+        waiting = len(self._fired) + len(self._moves)
+        return waiting > 0 and (now_ms - self._since_ms >= self._removal_ms or waiting >= SETTLED_MAX)
 
-    def next_at(self) -> int | None:
-        """When `is_due` at the latest, ms."""
-        return self._since_ms + self._removal_ms if len(self) else None
+    def next_at(self) -> int:
+        """When `is_due` at the latest, ms; NEVER when there are none."""
+        return self._since_ms + self._removal_ms if self._fired or self._moves else NEVER
 
     def give(self, work_of: Callable[[int], StoreWork]) -> None:
         """Add the oldest to the work for storage."""

@@ -11,16 +11,19 @@ when they reach the limit, the far half is evicted and the frontier is moved bac
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Container, Iterable
 from typing import Final
 
 from engine.config import Config
 from engine.core.scheduler.firing import Firing
 from engine.core.scheduler.scheduler_events import BEGINNING, Cursor, ReadTimers, TimersRead
+from engine.core.scheduler.timer_wheel import NEVER
 from engine.core.wire.records import Timer
 
 _FILL_SHARE: Final = 0.75
 """Share of the memory limit at which reading ahead stops. The remainder is for near timers scheduled meanwhile."""
+
+_END: Final[Cursor] = (NEVER, "")
 
 _KEEP_SHARE: Final = 0.5
 """Share of the memory limit that is kept when the far timers are evicted. Halving makes the scan rare."""
@@ -36,11 +39,6 @@ class ReadAhead:
         self._frontiers: dict[int, Cursor] = dict.fromkeys(partitions, BEGINNING)
         self._reading: dict[int, ReadTimers] = {}
         self._paused = False
-
-    @property
-    def partitions(self) -> Collection[int]:
-        """The partitions of this scheduler."""
-        return self._frontiers.keys()
 
     def owns(self, partition: int | None) -> bool:
         """Whether the partition belongs to this scheduler."""
@@ -68,9 +66,9 @@ class ReadAhead:
     def pages(self, now_ms: int) -> dict[int, ReadTimers]:
         """The pages to read now, by partition. The caller reports each with `loaded`, or all with `abandon`."""
         goal_ms = now_ms + self._config.timer_horizon_ms // 2
-        behind = [partition for partition, frontier in self._frontiers.items() if frontier[0] <= goal_ms]
-        if not behind:
+        if min(self._frontiers.values(), default=_END)[0] > goal_ms:
             return {}
+        behind = [partition for partition, frontier in self._frontiers.items() if frontier[0] <= goal_ms]
         if self._holds(_FILL_SHARE):
             self._firing.evict_unreachable()
         self._paused = self._holds(_FILL_SHARE)
@@ -103,12 +101,11 @@ class ReadAhead:
         if self._frontiers[partition] == asked.after:  # otherwise it was moved back meanwhile, and timers in between may be missing
             self._frontiers[partition] = (asked.until_ms + 1, "") if page.reached is None else page.reached
 
-    def next_at(self) -> int | None:
-        """The next time to call `pages`, ms; None while memory is full or pages are being read."""
-        if self._paused or self._reading:
-            return None
-        first = min(self._frontiers.values(), default=None)
-        return None if first is None else first[0] - self._config.timer_horizon_ms // 2
+    def next_at(self) -> int:
+        """The next time to call `pages`, ms; NEVER while memory is full or pages are being read."""
+        if self._paused or self._reading or not self._frontiers:
+            return NEVER
+        return min(self._frontiers.values())[0] - self._config.timer_horizon_ms // 2
 
     # -- New timers. ---------------------------------------------------------------------------------------------------
     def admit(self, partition: int, timer: Timer, now_ms: int, *, frozen: bool, young: bool) -> None:

@@ -56,7 +56,7 @@ What a crash, or a lost answer, does at each point:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from typing import Final
 
 import msgspec
@@ -89,7 +89,7 @@ from engine.core.scheduler.scheduler_events import (
     partition_for,
     shard_of,
 )
-from engine.core.scheduler.timer_wheel import TimerWheel
+from engine.core.scheduler.timer_wheel import NEVER, TimerWheel
 from engine.core.wire.records import (
     ALREADY_FIRED,
     DUPLICATE,
@@ -127,15 +127,15 @@ class SchedulerCore:
         index: index of this scheduler.
         slots: the initial slot map; one that gives it other partitions is for another core.
         now_ms: start of this incarnation, after it has fenced off earlier ones, ms since the epoch.
-        claimed: claimed bound of each partition at that time, ms; see `engine.core.scheduler.claim_horizon`.
+        horizon: of its claims, as of that time.
     """
 
-    def __init__(self, config: Config, index: int, slots: SlotMap, now_ms: int, claimed: Mapping[int, int]) -> None:
+    def __init__(self, config: Config, index: int, slots: SlotMap, now_ms: int, horizon: ClaimHorizon) -> None:
         self._config = config
         self._slots = slots
         self.partitions = partitions = partitions_of(index, slots.schedulers, slots.servers)
-        self._horizon = ClaimHorizon(config, partitions, claimed, now_ms)
-        self._firing = Firing(config, slots, self._horizon)
+        self._horizon = horizon
+        self._firing = Firing(config, slots, horizon)
         self._loading = ReadAhead(config, partitions, self._firing, now_ms)
         self._sessions: dict[str, TimerWheel[str] | None] = {}  # wheel of volatile timers per shard session; None for an edge
         self._queue: deque[Waiting] = deque()
@@ -158,7 +158,7 @@ class SchedulerCore:
     @property
     def idle(self) -> bool:
         """Whether nothing waits to be written to storage."""
-        return not self._queue and not self._settling and self._batch is None
+        return not self._queue and self._batch is None and not self._settling
 
     @property
     def slots_version(self) -> int:
@@ -188,26 +188,21 @@ class SchedulerCore:
 
     def lag_ms(self, now_ms: int) -> int:
         """How long the oldest due timer that can be handed out has waited, ms."""
-        at_ms = self._firing.due_at()
-        return 0 if at_ms is None else max(now_ms - at_ms, 0)
+        return max(now_ms - self._firing.due_at(), 0)
 
-    def next_at(self) -> int | None:
-        """The latest time to call `handle` with `Ticked`, ms; None when only another event can change anything."""
+    def next_at(self) -> int:
+        """The latest time to call `handle` with `Ticked`, ms; NEVER when only another event can change anything."""
         if self._retired:
-            return self._store_after_ms if self._batch is None and not self.idle else None
-        moments = [wheel.next_at() for wheel in self._sessions.values() if wheel is not None]
-        moments.append(self._firing.next_at())
+            return self._store_after_ms if self._batch is None and not self.idle else NEVER
+        first = min([wheel.next_at() for wheel in self._sessions.values() if wheel is not None], default=NEVER)
+        first = min(first, self._firing.next_at())
         if self._batch is None:
-            due_ms = self._firing.due_at()
-            works = [
-                self._store_after_ms if self._queue else self._loading.next_at(),
-                self._settling.next_at(),
-                None if due_ms is None else self._horizon.asks_at(due_ms),
-            ]
-            moments += [max(work_ms, self._store_after_ms) for work_ms in works if work_ms is not None]
+            store_ms = min(self._loading.next_at(), self._settling.next_at(), self._horizon.asks_at(self._firing.due_at()))
             if self._queue:
-                moments.append(self._queue[0].received_ms + self._config.commit_retry_ms)
-        return min((moment for moment in moments if moment is not None), default=None)
+                store_ms = self._store_after_ms
+                first = min(first, self._queue[0].received_ms + self._config.commit_retry_ms)
+            first = min(first, max(store_ms, self._store_after_ms))
+        return first
 
     # -- Events. -------------------------------------------------------------------------------------------------------
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
@@ -219,7 +214,8 @@ class SchedulerCore:
         match event:
             case Received(session, records):
                 self._received(session, records, now_ms)
-            case TimersWritten(done):
+            case TimersWritten(done, reach_ms):
+                self._horizon.reach_ms = reach_ms
                 self._store_succeeded(done, now_ms)
             case TimersNotWritten():
                 self._store_failed(now_ms)
@@ -357,7 +353,7 @@ class SchedulerCore:
         if self._batch is not None or now_ms < self._store_after_ms:
             return
         pages = {} if self._retired else self._loading.pages(now_ms)
-        due_ms = None if self._retired else self._firing.due_at()
+        due_ms = NEVER if self._retired else self._firing.due_at()
         settles = self._settling.is_due(now_ms) or (self._retired and self._settling)
         if not (pages or self._queue or settles or self._horizon.to_claim(due_ms, now_ms)):
             return
@@ -367,17 +363,12 @@ class SchedulerCore:
         for waiting in self._batch:
             request = waiting.request
             if isinstance(request, Schedule) and not self._retired:  # one due soon is claimed in the step that stores it
-                near_ms = request.timer.due_ms
-                due_ms = near_ms if due_ms is None else min(due_ms, near_ms)
+                due_ms = min(due_ms, request.timer.due_ms)
             self._work_of(work, waiting.partition).requests.append(StoreRequest(request, waiting.spared))
             waiting.tried = True
         for partition, page in pages.items():
             self._work_of(work, partition).page = page
-        claim_ms = self._horizon.to_claim(due_ms, now_ms)
-        if claim_ms:
-            for partition in self._loading.partitions:
-                self._work_of(work, partition).claim_ms = claim_ms
-        self._effects.append(WriteTimers(list(work.values())))
+        self._effects.append(WriteTimers(list(work.values()), self._horizon.to_claim(due_ms, now_ms)))
 
     def _work_of(self, work: dict[int, StoreWork], partition: int) -> StoreWork:
         part = work.get(partition)
@@ -420,7 +411,6 @@ class SchedulerCore:
             self._store_after_ms = now_ms + _STORE_RETRY_MS[0]  # storage lacks the memory to move timers
         for part in done:
             self._stored[part.partition] = part.stored
-            self._horizon.confirm(part.partition, part.claimed_ms)
             if part.quarantined:
                 self._effects.append(Quarantined(part.quarantined))
                 for sid in part.quarantined:

@@ -79,7 +79,6 @@ class StoreWork(Struct):
     Args:
         fired: mailbox keys by scheduled id, empty where unknown.
         moved: timers that had no effect yet, with their new due time and their mailbox key.
-        claim_ms: claim what is due until then, before it is handed out (`engine.core.scheduler.claim_horizon`); 0: nothing new.
     """
 
     partition: int
@@ -88,7 +87,6 @@ class StoreWork(Struct):
     requests: list[StoreRequest]
     page: ReadTimers | None = None
     moved: dict[str, tuple[int, str]] = {}
-    claim_ms: int = 0
 
 
 class TimersRead(Struct):
@@ -106,7 +104,6 @@ class StoreDone(Struct):
         stored: timers that are in the partition now.
         quarantined: scheduled ids whose stored bytes could not be read, moved aside.
         moved: of those to be moved, whether the timer is there; what storage refused to move now is left out.
-        claimed_ms: how far the partition is claimed now, when that was asked for.
         young: of the timers returned or moved those due until `StoreWork.claimed_ms` that were stored or moved under this epoch.
     """
 
@@ -116,7 +113,6 @@ class StoreDone(Struct):
     stored: int
     quarantined: list[str]
     moved: dict[str, bool] = {}
-    claimed_ms: int = 0
     young: Sequence[str] = ()
 
 
@@ -141,9 +137,10 @@ class Received(Struct):
 
 
 class TimersWritten(Struct):
-    """The `WriteTimers` effect that was under way succeeded."""
+    """The `WriteTimers` effect that was under way succeeded; every partition is claimed until `reach_ms`."""
 
     done: list[StoreDone]
+    reach_ms: int
 
 
 class TimersNotWritten(Struct):
@@ -176,9 +173,15 @@ class Send(Struct):
 
 
 class WriteTimers(Struct):
-    """Do this work in storage, then report `TimersWritten` or `TimersNotWritten`. At most one is under way."""
+    """Do this work in storage, then report `TimersWritten` or `TimersNotWritten`. At most one is under way.
+
+    Args:
+        claim_ms: claim what is due until then in every partition, before it is handed out (`engine.core.scheduler.claim_horizon`); 0:
+            nothing new.
+    """
 
     work: list[StoreWork]
+    claim_ms: int
 
 
 class Quarantined(Struct):

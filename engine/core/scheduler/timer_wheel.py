@@ -35,7 +35,8 @@ _LEVELS: Final = 6
 _LEVEL_RANGE: Final = range(_LEVELS)
 _UPPER_LEVELS: Final = range(_LEVELS - 1, 0, -1)
 _BIT: Final = tuple(1 << index for index in range(_RING))
-_NEVER: Final = 1 << 62
+NEVER: Final = 1 << 62
+"""A time, ms since the epoch, that does not come."""
 
 
 def _distance(used: int, position: int) -> int:
@@ -62,9 +63,9 @@ class TimerWheel(Generic[K]):
         self._armed: dict[K, int] = {}  # key -> due time, from which `_now` gives the slot
         self._slots: tuple[dict[int, dict[K, int]], ...] = tuple({} for _ in _LEVEL_RANGE)  # per level: ring index -> slot
         self._used = [0] * _LEVELS
-        self._cascade_at = _NEVER  # lower bound, ms, of the next cascade; may be too early after a cancel
+        self._cascade_at = NEVER  # lower bound, ms, of the next cascade; may be too early after a cancel
         self._late: dict[K, int] = {}  # timers armed for a time before `_now`
-        self._late_at = _NEVER  # lower bound of its due times
+        self._late_at = NEVER  # lower bound of its due times
 
     def __len__(self) -> int:
         return len(self._armed)
@@ -102,14 +103,14 @@ class TimerWheel(Generic[K]):
         """Due time of `key`, ms since the epoch; None when it is not armed."""
         return self._armed.get(key)
 
-    def next_at(self) -> int | None:
-        """A lower bound, ms since the epoch, of the first due time; None when nothing is armed.
+    def next_at(self) -> int:
+        """A lower bound, ms since the epoch, of the first due time; NEVER when nothing is armed.
 
         It is exact for timers due within about 256 ms. For others it is the time of the next cascade: call `advance` then and
         `next_at` again. A caller that sleeps until the returned time misses no timer.
         """
         if not self._armed:
-            return None
+            return NEVER
         first = self._cascade_at
         used = self._used[0]
         if used:
@@ -129,7 +130,7 @@ class TimerWheel(Generic[K]):
         armed = self._armed
         while limit is None or len(due) < limit:
             used = self._used[0]
-            at_ms = self._now + _distance(used, self._now & _MASK) if used else _NEVER
+            at_ms = self._now + _distance(used, self._now & _MASK) if used else NEVER
             if self._cascade_at <= now_ms and self._cascade_at <= at_ms:
                 self._cascade()
                 continue
@@ -158,12 +159,12 @@ class TimerWheel(Generic[K]):
         for key in keys[:limit]:
             del late[key], self._armed[key]
             due.append(key)
-        self._late_at = min(late.values(), default=_NEVER)
+        self._late_at = min(late.values(), default=NEVER)
 
     def _cascade(self) -> None:
         """Advance to `_cascade_at` and cascade, on every level, the slot that follows the current one."""
         self._now = self._cascade_at
-        nearest = _NEVER
+        nearest = NEVER
         for level in _UPPER_LEVELS:
             shift = _BITS * level
             unit = self._now >> shift
@@ -221,7 +222,7 @@ class TimerWheel(Generic[K]):
         """Remove a timer from its slot, or from `_late`."""
         if at_ms < self._now and self._late.pop(key, None) is not None:
             if not self._late:
-                self._late_at = _NEVER
+                self._late_at = NEVER
             return
         level, index = self._locate(at_ms)
         slot = self._slots[level][index]

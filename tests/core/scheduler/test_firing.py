@@ -11,6 +11,7 @@ from engine.core.model.envelope import Envelope
 from engine.core.model.routing import partition_of, spread, timer_id
 from engine.core.scheduler.claim_horizon import ClaimHorizon
 from engine.core.scheduler.firing import Firing
+from engine.core.scheduler.timer_wheel import NEVER
 from engine.core.wire.records import Timer
 
 NOW = 1_790_000_000_000
@@ -28,9 +29,7 @@ A, B, C = timer("a"), timer("b", 200), timer("c", 300)
 
 def firing_of(*timers: Timer, reach_ms: int = NOW + 10**9, opened: bool = True, **settings: Any) -> Firing:
     config = Config(**settings)
-    horizon = ClaimHorizon(config, [PARTITION], {PARTITION: NOW}, NOW)
-    horizon.confirm(PARTITION, reach_ms)
-    firing = Firing(config, spread(1), horizon)
+    firing = Firing(config, spread(1), ClaimHorizon(config, NOW, reach_ms, NOW))
     if opened:
         firing.open(0, SESSION, NOW)
     for one in timers:
@@ -85,7 +84,7 @@ def test_a_frozen_timer_fires_only_after_it_was_thawed_and_a_claimed_one_cannot_
 def test_a_shard_without_a_session_gets_nothing_and_then_everything_due_in_order() -> None:
     firing = firing_of(C, A, B, opened=False)
     assert firing.due(C.due_ms) == []
-    assert firing.next_at() is None
+    assert firing.next_at() == NEVER
     firing.open(0, SESSION, C.due_ms)
     assert handed(firing, C.due_ms) == [A.sid, B.sid, C.sid]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.config import Config
 from engine.core.scheduler.pending_removals import SETTLED_MAX, PendingRemovals
 from engine.core.scheduler.scheduler_events import StoreDone, StoreWork
+from engine.core.scheduler.timer_wheel import NEVER
 
 KEY = "t:u"
 
@@ -31,7 +32,7 @@ def moved(**found: bool) -> StoreDone:
 
 def test_a_turn_of_their_own_is_due_when_the_oldest_has_waited_long_enough() -> None:
     removals = PendingRemovals(Config(timer_removal_ms=100))
-    assert removals.next_at() is None
+    assert removals.next_at() == NEVER
     assert not removals.is_due(10**6)
     removals.fired("3-a", KEY, 1000)
     removals.again("3-b", 9000, KEY, 1050)

@@ -9,6 +9,7 @@ from engine.core.scheduler.claim_horizon import ClaimHorizon
 from engine.core.scheduler.firing import Firing
 from engine.core.scheduler.read_ahead import ReadAhead
 from engine.core.scheduler.scheduler_events import BEGINNING, ReadTimers, TimersRead
+from engine.core.scheduler.timer_wheel import NEVER
 from engine.core.wire.records import Timer
 
 NOW = 1_790_000_000_000
@@ -17,7 +18,7 @@ KEY = "default:ann"
 
 def loading(**settings: int) -> tuple[ReadAhead, Firing]:
     config = Config(timer_horizon_ms=10_000, **settings)  # type: ignore[arg-type]
-    firing = Firing(config, spread(1), ClaimHorizon(config, [3], {}, NOW))
+    firing = Firing(config, spread(1), ClaimHorizon(config, 0, 0, NOW))
     return ReadAhead(config, [3], firing, NOW), firing
 
 
@@ -52,7 +53,7 @@ def test_a_frontier_put_back_while_a_page_is_read_stays_back() -> None:
 def test_pages_that_could_not_be_read_are_asked_for_again() -> None:
     part, _ = loading()
     asked = part.pages(NOW)
-    assert part.next_at() is None
+    assert part.next_at() == NEVER
     part.abandon()
     assert part.pages(NOW) == asked
 

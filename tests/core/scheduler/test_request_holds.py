@@ -27,7 +27,7 @@ A, B = timer("a"), timer("b")
 
 
 def holding(*timers: Timer) -> tuple[RequestHolds, Firing]:
-    firing = Firing(Config(), spread(1), ClaimHorizon(Config(), [PARTITION], {PARTITION: NOW + 10_000}, NOW))
+    firing = Firing(Config(), spread(1), ClaimHorizon(Config(), NOW + 10_000, NOW + 10_000, NOW))
     firing.open(0, "shard-0/1", NOW)
     for one in timers:
         firing.add(one, NOW, young=True)

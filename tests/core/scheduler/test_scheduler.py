@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from engine.config import Config
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import SlotMap, spread, timer_id
+from engine.core.scheduler.claim_horizon import ClaimHorizon
 from engine.core.scheduler.scheduler import SchedulerCore
 from engine.core.scheduler.scheduler_events import (
     Closed,
@@ -22,12 +23,12 @@ from engine.core.scheduler.scheduler_events import (
     Retired,
     Send,
     SlotsRead,
-    StoreWork,
     Ticked,
     TimersNotWritten,
     TimersWritten,
     WriteTimers,
 )
+from engine.core.scheduler.timer_wheel import NEVER
 from engine.core.wire.records import (
     ALREADY_FIRED,
     DUPLICATE,
@@ -71,15 +72,20 @@ class Rig:
         self.slots = slots or spread(2)
         self.storage = storage or TimerStorage()
         self.now = START
-        self.work: list[StoreWork] | None = None
+        self.turn: WriteTimers | None = None  # storage is asked for
         self.answers: list[TimerAnswer] = []
         self.moved: list[Moved] = []
         self.fired: list[tuple[str, Timer]] = []  # (session, timer), also repeats
         self.fires: list[Fire] = []
         self.due: list[tuple[str, str]] = []
         self.refs = 0
-        self.core = SchedulerCore(self.config, 0, self.slots, self.now, self.storage.take_over())
+        self.core = self.core_of(self.config)
         self.handle(Opened(EDGE))
+
+    def core_of(self, config: Config) -> SchedulerCore:
+        """A new incarnation."""
+        claimed_ms = self.storage.take_over()
+        return SchedulerCore(config, 0, self.slots, self.now, ClaimHorizon(config, claimed_ms, claimed_ms, self.now))
 
     def handle(self, event: Event) -> None:
         for effect in self.core.handle(event, self.now):
@@ -95,9 +101,9 @@ class Rig:
                     self.fired += [(session, fired) for fired in fire.timers]
                 case Send(session, Due(keys)):
                     self.due += [(session, key) for key in keys]
-                case WriteTimers(work):
-                    assert self.work is None, "one turn of storage at a time"
-                    self.work = work
+                case WriteTimers():
+                    assert self.turn is None, "one turn of storage at a time"
+                    self.turn = effect
 
     def send(self, session: str, *records: Any) -> None:
         self.handle(Received(session, list(records)))
@@ -108,26 +114,26 @@ class Rig:
 
     def store(self) -> None:
         """Let storage do everything it is asked."""
-        while self.work is not None:
+        while self.turn is not None:
             self.store_once()
 
     def store_once(self) -> None:
-        assert self.work is not None
-        work, self.work = self.work, None
-        self.handle(TimersWritten(self.storage.apply(work)))
+        assert self.turn is not None
+        turn, self.turn = self.turn, None
+        self.handle(TimersWritten(self.storage.apply(turn), self.storage.claimed_ms))
 
     def fail(self, *, applied: bool = False) -> None:
         """Storage does not answer."""
-        assert self.work is not None
-        work, self.work = self.work, None
+        assert self.turn is not None
+        turn, self.turn = self.turn, None
         if applied:
-            self.storage.apply(work)
+            self.storage.apply(turn)
         self.handle(TimersNotWritten())
 
     def at(self, now_ms: int) -> None:
         """The time is come; what has to be claimed for it is claimed at once."""
         self.tick(now_ms)
-        if self.work is not None and not any(part.fired or part.moved or part.requests or part.page for part in self.work):
+        if self.turn is not None and not any(part.fired or part.moved or part.requests or part.page for part in self.turn.work):
             self.store_once()
 
     def tick(self, now_ms: int) -> None:
@@ -157,8 +163,8 @@ class Rig:
 
     def crash(self) -> None:
         """A new incarnation: memory, sessions and what was under way are gone."""
-        self.work = None
-        self.core = SchedulerCore(self.config, 0, self.slots, self.now, self.storage.take_over())
+        self.turn = None
+        self.core = self.core_of(self.config)
         self.handle(Opened(EDGE))
         self.store()
 
@@ -183,7 +189,7 @@ def test_waking_only_when_told_fires_every_timer_on_its_millisecond() -> None:
     dues = {rig.schedule(n % 6, delay, f"t{n}"): START + delay for n, delay in enumerate([10, 300, 4000, 70_000, 71_000, 3_600_000])}
     while len(rig.fired) < len(dues):
         at_ms = rig.core.next_at()
-        assert at_ms is not None
+        assert at_ms < NEVER
         rig.at(max(at_ms, rig.now))
         rig.store()
         for session, fired in rig.fired:
@@ -246,7 +252,7 @@ def test_a_failed_timer_waits_longer_each_time_and_then_for_the_compensation_bat
         before = len(rig.fired)
         while len(rig.fired) == before:
             at_ms = rig.core.next_at()
-            assert at_ms is not None
+            assert at_ms < NEVER
             rig.at(max(at_ms, rig.now))
             rig.store()
     waits = [later - earlier for earlier, later in itertools.pairwise([*handed, rig.now])]
@@ -457,8 +463,8 @@ def test_a_crash_before_the_move_is_stored_fires_at_the_old_time_and_one_after_i
     rig.open_all()
     assert [fired.due_ms for _, fired in rig.fired] == [START + 10, START + 10]
     rig.send(rig.fired[1][0], FireAgain([(sid, START + 5000)]))
-    assert rig.work is not None
-    rig.storage.apply(rig.work)
+    assert rig.turn is not None
+    rig.storage.apply(rig.turn)
     rig.crash()
     rig.open_all()
     rig.at(START + 4999)
@@ -512,7 +518,7 @@ def test_what_storage_refuses_to_move_waits_and_is_moved_later() -> None:
     rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
     rig.storage.full = True
     rig.store()
-    assert rig.work is None, "storage is not asked again at once"
+    assert rig.turn is None, "storage is not asked again at once"
     rig.storage.full = False
     rig.at(START + 200)
     rig.store()
@@ -698,11 +704,11 @@ def test_a_timer_confirmed_while_a_page_with_it_is_read_is_not_handed_out_again(
     rig.store()
     rig.core._loading.rewind()
     rig.at(START + 601)
-    assert rig.work is not None
-    done = rig.storage.apply(rig.work)
-    rig.work = None
+    assert rig.turn is not None
+    done = rig.storage.apply(rig.turn)
+    rig.turn = None
     rig.send(rig.fired[0][0], FireDone([sid]))
-    rig.handle(TimersWritten(done))
+    rig.handle(TimersWritten(done, rig.storage.claimed_ms))
     rig.store()
     rig.at(START + 100_000)
     assert rig.sids() == [sid]
@@ -753,7 +759,7 @@ def test_a_timer_loaded_while_its_cancel_waits_does_not_fire() -> None:
     rig.open_all()
     sid = rig.schedule(0, 1500, "a")
     rig.at(START + 1400)  # a page with the timer is under way
-    assert rig.work is not None
+    assert rig.turn is not None
     rig.send(EDGE, Cancel(7, "default", sid))
     rig.store_once()
     rig.at(START + 1600)
@@ -831,11 +837,11 @@ def test_confirmed_timers_gather_before_storage_is_told_to_forget_them() -> None
     for n, sid in enumerate(sids):
         rig.at(START + 10 + n)
         rig.send(rig.fired[0][0], FireDone([sid]))
-    assert rig.work is None
+    assert rig.turn is None
     assert rig.core.next_at() == START + 110
     rig.at(START + 110)
-    assert rig.work is not None
-    assert [part.fired.keys() for part in rig.work] == [set(sids)]
+    assert rig.turn is not None
+    assert [part.fired.keys() for part in rig.turn.work] == [set(sids)]
     rig.store()
     assert rig.core.idle
 
@@ -941,7 +947,7 @@ def test_memory_is_bounded_and_keeps_the_nearest_timers() -> None:
     seen = 0
     while dues:
         at_ms = rig.core.next_at()
-        assert at_ms is not None
+        assert at_ms < NEVER
         rig.at(max(at_ms, rig.now))
         rig.store()
         for session, fired in rig.fired[seen:]:
@@ -1014,10 +1020,10 @@ def test_timers_that_follow_each_other_share_a_claim() -> None:
     claims = 0
     while len(rig.fired) < 100:
         at_ms = rig.core.next_at()
-        assert at_ms is not None
+        assert at_ms < NEVER
         before = len(rig.fired)
         rig.tick(max(at_ms, rig.now))
-        claims += rig.work is not None
+        claims += rig.turn is not None
         rig.store()
         assert all(fired.due_ms == rig.now for _, fired in rig.fired[before:]), "late"
     assert claims <= 2
@@ -1068,10 +1074,10 @@ def test_a_request_for_another_scheduler_s_partition_is_answered_with_the_slot_m
 
 def test_a_scheduler_that_the_slot_map_does_not_have_serves_no_partition_and_still_wakes_shards() -> None:
     slots = spread(2, 7)
-    core = SchedulerCore(Config(), 1, slots, START, {})
+    core = SchedulerCore(Config(), 1, slots, START, ClaimHorizon(Config(), 0, 0, START))
     assert core.handle(Opened(EDGE), START) == []
     assert core.caught_up
-    assert core.next_at() is None
+    assert core.next_at() == NEVER
     request = Cancel(1, "default", timer_id(USERS[0], "a"))
     assert core.handle(Received(EDGE, [request]), START) == [Send(EDGE, Moved(1, -1, 7))]
     core.handle(Opened("shard-0/a"), START)
@@ -1094,16 +1100,17 @@ def test_a_scheduler_that_steps_down_writes_and_answers_what_it_has_taken_and_no
     rig.send(EDGE, Cancel(99, "default", timer_id(USERS[0], "t4")))
     rig.at(START + 20)
     rig.store_once()  # what was under way
-    while rig.work is not None:
+    while rig.turn is not None:
         assert not rig.core.idle
-        assert all(part.page is None and part.claim_ms == 0 for part in rig.work), "nothing is read or claimed for hand-outs"
+        assert rig.turn.claim_ms == 0, "nothing is claimed for hand-outs"
+        assert all(part.page is None for part in rig.turn.work), "nor read"
         rig.store_once()
     assert [answer.status for answer in rig.answers[-5:]] == [SCHEDULED] * 5
     assert 99 not in [answer.ref for answer in rig.answers], "its edge repeats it"
     assert rig.sids() == fired, "nothing more is handed out"
     assert rig.storage.fired == set(fired), "without waiting for more removals"
     assert rig.core.idle
-    assert rig.core.next_at() is None
+    assert rig.core.next_at() == NEVER
 
 
 def test_a_scheduler_that_steps_down_tries_again_when_storage_fails() -> None:
@@ -1112,7 +1119,7 @@ def test_a_scheduler_that_steps_down_tries_again_when_storage_fails() -> None:
     rig.handle(Retired())
     rig.fail()
     at_ms = rig.core.next_at()
-    assert at_ms is not None
+    assert at_ms < NEVER
     rig.at(at_ms)
     rig.store()
     assert [answer.status for answer in rig.answers] == [SCHEDULED]
@@ -1304,13 +1311,13 @@ class Promises(RuleBasedStateMachine):
         self.latest = max(self.latest, self.rig.now)
         self._look()
 
-    @precondition(lambda self: self.rig.work is not None)
+    @precondition(lambda self: self.rig.turn is not None)
     @rule()
     def storage_answers(self) -> None:
         self.rig.store_once()
         self._look()
 
-    @precondition(lambda self: self.rig.work is not None)
+    @precondition(lambda self: self.rig.turn is not None)
     @rule(applied=st.booleans())
     def storage_fails(self, applied: bool) -> None:
         self.rig.fail(applied=applied)
@@ -1360,8 +1367,8 @@ class Promises(RuleBasedStateMachine):
         if lives_on:
             self.zombies.append(self.rig.core)
         self.rig.now -= set_back
-        if self.rig.work is not None and applied:
-            self.rig.storage.apply(self.rig.work)
+        if self.rig.turn is not None and applied:
+            self.rig.storage.apply(self.rig.turn)
         for request in self.asked.values():
             if isinstance(request, CancelAll):
                 self.unsure |= self.before.pop(request.ref)
@@ -1370,8 +1377,8 @@ class Promises(RuleBasedStateMachine):
         self.again.clear()
         self.asked.clear()
         self.unconfirmed.clear()
-        self.rig.work = None
-        self.rig.core = SchedulerCore(_TINY, 0, self.rig.slots, self.rig.now, self.rig.storage.take_over())
+        self.rig.turn = None
+        self.rig.core = self.rig.core_of(_TINY)
         self.rig.handle(Opened(EDGE))
         self._look()
 
@@ -1383,9 +1390,9 @@ class Promises(RuleBasedStateMachine):
         self._look()
         for _ in range(data.draw(st.integers(0, 8))):
             at_ms = self.rig.core.next_at()
-            if self.rig.work is not None:
+            if self.rig.turn is not None:
                 self.storage_answers() if data.draw(st.integers(0, 3)) else self.storage_fails(data.draw(st.booleans()))
-            elif at_ms is not None:
+            elif at_ms < NEVER:
                 self.time_passes(max(at_ms - self.rig.now, 1))
         assert len(self.rig.fires) == fires, "handed out by a scheduler that steps down"
         assert self.asked == {} or not self.rig.core.idle, "finished, and requests from before have no answer"
@@ -1400,10 +1407,10 @@ class Promises(RuleBasedStateMachine):
     def nothing_is_missed(self) -> None:
         """It never sleeps while there is something it could do."""
         at_ms = self.rig.core.next_at()
-        if at_ms is not None and at_ms <= self.rig.now and self.rig.work is None:
+        if at_ms < NEVER and at_ms <= self.rig.now and self.rig.turn is None:
             self.rig.handle(Ticked())
             again_ms = self.rig.core.next_at()
-            assert self.rig.work is not None or again_ms is None or again_ms > self.rig.now, "would spin"
+            assert self.rig.turn is not None or again_ms > self.rig.now, "would spin"
             self._look()
 
     def teardown(self) -> None:
@@ -1411,7 +1418,7 @@ class Promises(RuleBasedStateMachine):
         for shard in (0, 1):
             self.shard_opens(shard)
         for _ in range(2000):
-            if self.rig.work is not None:
+            if self.rig.turn is not None:
                 self.storage_answers()
             elif any(self.unconfirmed.values()):
                 for session in self.unconfirmed:
@@ -1420,7 +1427,7 @@ class Promises(RuleBasedStateMachine):
                 break
             else:
                 at_ms = self.rig.core.next_at()
-                assert at_ms is not None, "sleeps for ever with timers in storage"
+                assert at_ms < NEVER, "sleeps for ever with timers in storage"
                 self.rig.at(max(self.rig.now, at_ms))
                 self._look()
         assert self.rig.storage.timers == {}

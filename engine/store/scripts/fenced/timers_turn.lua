@@ -1,9 +1,11 @@
--- One turn of some timer partitions, one after another: remove fired timers, move postponed ones, advance the claim horizon, apply requests
--- in order, read a page. Idempotent. Writes to all of them or, when one has another owner, to none.
--- KEYS: of each partition (same hash tag): epoch, due, timer, cancelled, prefix of the users' indexes, collapse keys, claimed, young,
---       unpaged; then of all tenants: users, bytes; of ids (accepted_ids.lua): state, prefix of the buckets
+-- One turn: advance the claim horizons of timer partitions; then of some partitions, one after another, remove fired timers, move postponed
+-- ones, apply requests in order, read a page. Idempotent. Writes to all partitions or, when one has another owner, to none.
+-- KEYS: of each partition (same hash tag): epoch, due, timer, cancelled, prefix of the users' indexes, collapse keys, young, unpaged; of
+--       each partition to be claimed: epoch, claimed; then of all tenants: users, bytes; of ids (accepted_ids.lua): state, prefix of the
+--       buckets
 -- ARGV: epoch, now, forget-at, timers per user, users per tenant or 0, bytes a timer takes beside its record, how long ids are remembered in
---       ms; then of each partition: claimed-before, claim-until or 0, number of fired, number of moved, number of requests, 1 with a page,
+--       ms, number of partitions to be claimed, claim-until; then of each partition: claimed-before, number of fired, number of moved,
+--       number of requests, 1 with a page,
 --       fired: (sid, mailbox key or '', hash of the sid)...
 --       moved: (sid, due, mailbox key)...
 --       requests: (kind, sid, tenant or mailbox key, x, y, z)...
@@ -13,28 +15,32 @@
 --         'L' list: sid is the collapse key or '', mailbox key, limit, bytes
 --         'A' cancel all: sid is the collapse key or '', mailbox key, scheduled ids to keep joined by spaces
 --       page: after-ms, after-sid, until-ms, limit, bytes
--- Returns {'OK', of each partition {timers in it, replies, page, more, moved, claimed-until or 0, young}...}; times are ms.
+-- Returns {'OK', the lowest claimed-until or 0, of each partition {timers in it, replies, page, more, moved, young}...}; times are ms.
 --   reply: {status} or {status, due, packed} or {'list', more, sid, due, packed, ...} or {'all', number cancelled}
 --   page: sid, due, packed (false where it is missing), ...
 --   moved: 1, or 0 for a timer that does not exist; shorter than the request where Redis rejected a write
 --   young: those of these sids that are due up to claimed-before and were stored or moved under this epoch
 -- Tenants are counted in the same step, by what this turn adds and removes, so that a repeated turn changes nothing. A user with a page is
 -- counted by `slot_checkpoint.lua`; one with timers and no page is in `unpaged`, and counted here.
-local KEYS_OF_ONE, KEYS_OF_ALL = 9, 4
+local KEYS_OF_ONE, KEYS_OF_CLAIM, KEYS_OF_ALL = 8, 2, 4
 local SCHEDULED_MAX = 100 -- timers stored by one command: their records are among its arguments
 local STORED = {'stored'}
 local users_key, bytes_key, ids_state, ids_buckets_prefix = unpack(KEYS, #KEYS - KEYS_OF_ALL + 1)
-for at = 1 + KEYS_OF_ONE, #KEYS - KEYS_OF_ALL, KEYS_OF_ONE do
-  rejected = rejection(KEYS[at])
-  if rejected then
-    return rejected
-  end
+local claims_at, claims_until = #KEYS - KEYS_OF_ALL - KEYS_OF_CLAIM * ARGV[8] + 1, tonumber(ARGV[9])
+for at = 1, claims_at - 1, KEYS_OF_ONE do
+  rejected = rejected or rejection(KEYS[at])
+end
+for at = claims_at, #KEYS - KEYS_OF_ALL, KEYS_OF_CLAIM do
+  rejected = rejected or rejection(KEYS[at])
+end
+if rejected then
+  return rejected
 end
 local now, forget_at, user_max, users_max, timer_bytes = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
 local more_bytes, more_users = {}, {}
 
 -- Of the partition whose turn it is:
-local due_key, timer_key, cancelled_key, user_prefix, collapse_key, claimed_key, young_key, unpaged_key
+local due_key, timer_key, cancelled_key, user_prefix, collapse_key, young_key, unpaged_key
 local claimed_before
 local exist -- tombstones by their key: whether there are any, as of the first time it is asked
 local young -- what `mark_young` and `note_young` found
@@ -96,9 +102,9 @@ local function fate_of(tenant, sid, hash)
   return 'absent'
 end
 
--- Advance the claim horizon: timers due up to it may be sent to shards. It never goes back. Returns the horizon; out of memory leaves
+-- Advance a claim horizon: timers due up to it may be sent to shards. It never goes back. Returns the horizon; out of memory leaves
 -- it unchanged.
-local function claim(until_ms)
+local function claim(claimed_key, until_ms)
   local claimed = tonumber(redis.call('GET', claimed_key) or '0')
   if until_ms > claimed then
     local written = redis.pcall('SET', claimed_key, string.format('%.0f', until_ms))
@@ -469,18 +475,15 @@ end
 
 -- The turn of one partition, whose arguments begin at `at`. Returns its reply, and where its arguments end.
 local function turn(at)
-  local claim_until, fired, again, requests = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
-  local has_page = ARGV[at + 5] == '1'
+  local fired, again, requests = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  local has_page = ARGV[at + 4] == '1'
   claimed_before = tonumber(ARGV[at])
   exist, young, new_users, have_fewer = {}, {}, {}, {}
-  at = at + 6
+  at = at + 5
   remove_fired(at, fired)
   at = at + 3 * fired
   local moved = move_again(at, again)
   at = at + 3 * again
-
-  -- After the removals: they free memory, and a script that has written is not rejected for lack of memory.
-  local claimed_until = claim_until > 0 and claim(claim_until) or 0
 
   local replies = {}
   while #replies < requests do
@@ -505,12 +508,16 @@ local function turn(at)
     page, more = read_page(ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]))
     at = at + 5
   end
-  return {redis.call('ZCARD', due_key), replies, page, more, moved, claimed_until, young}, at
+  return {redis.call('ZCARD', due_key), replies, page, more, moved, young}, at
 end
 
-local answer, next_at = {'OK'}, 8
-for at = 1, #KEYS - KEYS_OF_ALL, KEYS_OF_ONE do
-  due_key, timer_key, cancelled_key, user_prefix, collapse_key, claimed_key, young_key, unpaged_key = unpack(KEYS, at + 1, at + 8)
+local answer, next_at = {'OK', 0}, 10
+for at = claims_at, #KEYS - KEYS_OF_ALL, KEYS_OF_CLAIM do -- before anything is written, so that lack of memory refuses it
+  local claimed = claim(KEYS[at + 1], claims_until)
+  answer[2] = at == claims_at and claimed or math.min(answer[2], claimed)
+end
+for at = 1, claims_at - 1, KEYS_OF_ONE do
+  due_key, timer_key, cancelled_key, user_prefix, collapse_key, young_key, unpaged_key = unpack(KEYS, at + 1, at + 7)
   answer[#answer + 1], next_at = turn(next_at)
 end
 add_to(users_key, more_users)
