@@ -180,6 +180,7 @@ class Gateway:
         "connections",
         "connections_of",
         "draining",
+        "erase_of_user",
         "frame_requests",
         "heartbeat",
         "incarnation",
@@ -241,6 +242,7 @@ class Gateway:
         self.category_book = PREDEFINED
         self.record_act: RecordAct | None = None  # None: nobody records what operators do
         self.kept_of_user: dict[str, Callable[[str], AsyncIterator[bytes]]] = {}  # by name: what a feature keeps, rows in JSON
+        self.erase_of_user: dict[str, Callable[[str], Awaitable[None]]] = {}  # likewise: erases it; raises StorageUnavailable
         self.begin_event: Callable[[Principal, bytes, Callable[[int, dict[str, Any]], None]], None] = _no_event
         self.returned: Callable[[Connection], None] = _no_digest  # called for a client that wants a digest
         self.spans: EdgeSpans | None = None  # None: it makes none

@@ -69,7 +69,7 @@ def table(access: Access, bodies: BodyStore, user_export: UserExport) -> Endpoin
     async def erase(request: Request) -> Response:
         """`DELETE /v1/users/{user}`."""
         key = key_in(access.authenticate(request, "admin").tenant, request)
-        await erase_user(access.gateway.shard_client, key, access.config.publish_timeout_ms, access.gateway.clock)
+        await erase_user(access.gateway, key, access.config.publish_timeout_ms)
         return Response(status_code=204)
 
     routes = [
