@@ -4,8 +4,8 @@ The server is a child of `engine up` and ends with it, also when that is killed 
 engine left running is found by its pid file and stopped before a new one opens the same files. One engine per data directory: a file
 in it is locked (`flock`) for the life of the process; the kernel releases the lock.
 
-A server that dies is restarted on the same data; `restarts` counts it. Data that a restore has prepared are adopted before a server starts
-(`engine.store.snapshot_restore`).
+A server that dies is restarted on the same data; `restarts` counts it, and `lost_writes` the damaged writes that the last start left out.
+Data that a restore has prepared are adopted before a server starts (`engine.store.snapshot_restore`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
+import msgspec
 import psutil
+from redis.exceptions import RedisError
 
 from engine.config import REDIS_MEMORY_BYTES_MIN, Config
 from engine.errors import ConfigError, StorageUnavailable
 from engine.store.append_only_file import damage_before_end
-from engine.store.redis_client import check_version
+from engine.store.keys import EPOCH_FIELD, meta_key
+from engine.store.redis_client import check_version, connect, replace_data_epoch
 from engine.store.server_program import NAMES, ServerProgram, installed_servers
 
 log = logging.getLogger(__name__)
@@ -172,6 +175,7 @@ class EmbeddedRedis:
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
         self.restarts = 0
+        self.lost_writes = 0
 
     def _able_to_read(self, servers: list[ServerProgram]) -> list[ServerProgram]:
         """Without those that would not see the files of the data directory, and start empty. Raises ConfigError when none is left."""
@@ -243,6 +247,12 @@ class EmbeddedRedis:
                 await asyncio.sleep(_PROBE_S)
 
     async def _launch_on_whole_data(self) -> str:
+        """Start the server, and tell of damage that it leaves out."""
+        version = await self._launch_on_files()
+        await self._tell_of_lost_writes()
+        return version
+
+    async def _launch_on_files(self) -> str:
         """Start the server. The torn end of a last write may go, but nothing before it (`engine.store.append_only_file`)."""
         try:
             return await self._launch(torn_end="no")
@@ -252,6 +262,27 @@ class EmbeddedRedis:
         await asyncio.to_thread(self._refuse_damage)
         log.warning("the last write to %s was cut short; it was not acknowledged, and Redis drops it", self._dir)
         return await self._launch(torn_end="yes")
+
+    async def _tell_of_lost_writes(self) -> None:
+        """After a start: Redis leaves out writes that fail while it loads, as damaged ones do, and only counts them.
+
+        What they wrote is lost, whoever wrote it. A new data epoch tells every client of a gap. Then the files are written anew, without
+        these writes; an engine that dies before is told again at its next start.
+        """
+        self.lost_writes = int(self._info("stats").get("unexpected_error_replies", 0))
+        if not self.lost_writes:
+            return
+        log.critical("%d writes in %s are damaged and lost; clients are told of a gap, see %s", self.lost_writes, self._dir, self._log_path)
+        client = connect(msgspec.structs.replace(self._config, redis_url=self.url, redis_durability="reported"))
+        try:
+            epoch: Any = await client.hget(meta_key(), EPOCH_FIELD)
+            if epoch is not None:
+                await replace_data_epoch(client, epoch.decode(), int(time.time()))
+            await client.bgrewriteaof()
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"redis-server does not take a new data epoch: {error}") from error
+        finally:
+            await client.aclose()
 
     def _refuse_damage(self) -> None:
         for path in (*self._dir.glob(f"{_FILES_SINCE_7}/*.aof"), *self._dir.glob("appendonly.aof")):
@@ -272,7 +303,7 @@ class EmbeddedRedis:
         )  # fmt: skip
         deadline = time.monotonic() + self._config.start_timeout_s
         try:
-            while (version := self._version()) is None:
+            while (version := self._info("server").get("redis_version")) is None:
                 if self._process.returncode is not None:
                     raise StorageUnavailable(
                         f"{self.server.path.name} ended with code {self._process.returncode} while starting; "
@@ -289,24 +320,21 @@ class EmbeddedRedis:
             raise
         return version
 
-    def _version(self) -> str | None:
-        """The version of the server; None while it does not answer or loads its data. Synchronous, without redis-py."""
-        with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(_PROBE_TIMEOUT_S)
+    def _info(self, section: str) -> dict[str, str]:
+        """A section of what the server tells of itself; empty while it does not answer or loads its data. Synchronous, without redis-py."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_PROBE_TIMEOUT_S)
             try:
-                client.connect(str(self._socket))
-                client.sendall(b"PING\r\nINFO server\r\n")
-                answer = b""
-                while b"redis_version:" not in answer or not answer.endswith(b"\n"):
-                    part = client.recv(4096)
-                    if not part:
-                        return None
-                    answer += part
+                connection.connect(str(self._socket))
+                connection.sendall(f"INFO {section}\r\n".encode())
+                with connection.makefile("rb") as replies:
+                    head = replies.readline()
+                    if not head.startswith(b"$"):
+                        return {}
+                    text = replies.read(int(head[1:])).decode()
             except OSError:
-                return None
-        if not answer.startswith(b"+PONG"):
-            return None
-        return answer.partition(b"redis_version:")[2].split(b"\r\n")[0].decode()
+                return {}
+        return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
     async def _end_process(self) -> None:
         if self._process is None or self._process.returncode is not None:

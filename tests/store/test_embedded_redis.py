@@ -20,6 +20,7 @@ from redis.exceptions import RedisError, ResponseError
 from engine.config import REDIS_MEMORY_BYTES_MIN, Config
 from engine.errors import ConfigError, StorageUnavailable
 from engine.store.embedded_redis import DataDirLock, EmbeddedRedis, memory_bytes
+from engine.store.keys import EPOCH_FIELD, meta_key
 from engine.store.redis_client import connect
 from engine.store.server_program import ServerProgram, installed_servers
 from tests.support.chaos.disk import CannotMount, filled, small_disk
@@ -272,3 +273,24 @@ async def test_a_damaged_length_that_would_drop_later_writes_refuses_the_start(c
     with pytest.raises(StorageUnavailable, match=rf"{path.name} is damaged at byte {command_at}, and .*`engine restore latest"):
         await EmbeddedRedis(config, [server]).start()
     assert path.read_bytes() == damaged
+
+
+async def test_a_damaged_write_that_fails_while_the_files_are_loaded_is_told_by_a_new_data_epoch(
+    config: Config, server: ServerProgram
+) -> None:
+    async with running(config, server) as redis:
+        await command(redis, config, "HSET", meta_key(), EPOCH_FIELD, "1")
+        for number in range(1, 4):
+            await command(redis, config, "XADD", "stream", f"{number}-0", "field", "value")
+        assert redis.lost_writes == 0
+    (path,) = [path for path in Path(config.data_dir).rglob("*.aof") if path.stat().st_size > 100]
+    path.write_bytes(path.read_bytes().replace(b"2-0", b"0-0"))  # no number of an entry: Redis leaves the write out
+    async with running(config, server) as redis:
+        assert redis.lost_writes == 1
+        assert await command(redis, config, "XLEN", "stream") == 2
+        epoch = await command(redis, config, "HGET", meta_key(), EPOCH_FIELD)
+        assert epoch != b"1"
+        await until(lambda: command(redis, config, "INFO", "persistence"), holds=lambda info: not info["aof_rewrite_in_progress"])
+    async with running(config, server) as redis:
+        assert redis.lost_writes == 0, "it was left out for good"
+        assert await command(redis, config, "HGET", meta_key(), EPOCH_FIELD) == epoch

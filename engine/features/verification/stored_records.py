@@ -11,6 +11,7 @@
     action           checksum
     accepted id      layout only: a checksum would be half as large as the record. Damage makes a repeat a 409, or an id forgotten
     rules            layout only: edges parse and validate a text before they use it
+    lost write       none is counted by the server: those that fail while it loads its append-only file
 
 Other keys hold indexes and counts: fences, presence, due times, figures of tenants. They have neither bodies nor numbers of messages, and
 Redis replaces each whole. A key that belongs to no kind is reported, since damage may have renamed it.
@@ -90,6 +91,7 @@ _ADVICE: Final = {
     "action": "nothing: it becomes a dead letter and is not carried out",
     "accepted id": "nothing: it ends by itself; a repeat under it may get 409",
     "rules": "`engine rules apply` the rules again",
+    "lost write": "nothing, if the engine started this server: clients were told of a gap. Else restore a backup",
     "unknown key": "look at it: damage may have renamed it; a snapshot has the true one",
 }
 """What an operator does about a damaged record of each kind."""
@@ -159,6 +161,7 @@ class Verification:
                 await self._key(key)
             for partition in range(TIMER_PARTITIONS):
                 await self._timer_index(partition)
+            await self._lost_writes()
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"verify: {error}") from error
         return Verified(dict(self._checked), self._damage, self._damaged)
@@ -184,6 +187,12 @@ class Verification:
             start = b"(" + entries[-1][0]
 
     # -- One kind each. ------------------------------------------------------------------------------------------------
+    async def _lost_writes(self) -> None:
+        """Redis leaves out writes of the append-only file, or of its primary, that fail; it counts them until it ends."""
+        stats: Any = await self._client.info("stats")
+        if lost := stats.get("unexpected_error_replies", 0):
+            self._found("lost write", b"", b"", f"{lost} writes failed since the server started: their records were damaged")
+
     async def _unknown(self, key: bytes, _: int) -> None:
         self._found("unknown key", key, b"", "belongs to no kind of record")
 
