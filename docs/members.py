@@ -17,9 +17,18 @@ _PAGE: Final = Path(__file__).with_name("PROTOCOL-PUBLISHING.md")
 _CLIENT: Final = Path(__file__).parents[1] / "clients" / "js" / "index.d.ts"
 _GO_CLIENT: Final = Path(__file__).parents[1] / "clients" / "go" / "notify" / "message.go"
 _MADE_BY: Final = "members, made by docs/members.py"
-_TYPES: Final = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array", Any: "any JSON"}
+_TYPES: Final = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    dict: "object",
+    dict[str, Any]: "object",
+    list: "array",
+    Any: "any JSON",
+}
 _SCRIPT_TYPES: Final = {str: "string", int: "number", Any: "any"}
-_GO_TYPES: Final = {str: "string", int: "int64", Any: "json.RawMessage", list[Any]: "[]json.RawMessage"}
+_GO_TYPES: Final = {str: "string", int: "int64", Any: "json.RawMessage", list[Any]: "[]json.RawMessage", dict[str, Any]: "json.RawMessage"}
 _GO_NAMES: Final = {"id": "ID", "url": "URL", "ts": "TS"}
 
 
@@ -74,6 +83,8 @@ def _script_type(member: Member) -> str:
         return _SCRIPT_TYPES[kind]
     if typing.get_origin(kind) is typing.Literal:
         return " | ".join("true" if value is True else f'"{value}"' for value in typing.get_args(kind))
+    if member.name in ("ask", "answer"):
+        return {"ask": "Question", "answer": "Answer"}[member.name]
     assert kind == list[Any]
     return "any[]"
 

@@ -311,6 +311,14 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     digest_model_ms: Positive = 500  # for the model to group what no rule settles; then the digest is made by rules alone
     digest_model_actors: Positive = 1  # of each edge, about 200 MB each, started when the first digest needs one
     digest_model_calls_max: Positive = 8  # under way at one edge; a model that is this far behind would not answer in time
+    question_deadline_s_default: Positive = 86_400  # of a question that names none: a person answers within a day
+    question_deadline_s_max: Positive = 30 * 86_400  # a month; a job that waits for longer asks again
+    question_keep_s: Positive = 7 * 86_400  # after its answer: a job that runs again a week later still finds it
+    question_answers_max: Positive = 8  # buttons under one message
+    question_text_chars_max: Positive = 1000  # of an answer in words
+    questions_per_user_max: Positive = 500  # in storage, answered ones too: nobody reads more; some 1 KB each without their data
+    question_waits_max: Positive = 1000  # askers that wait at one edge, which looks for all their answers at once
+    question_poll_ms: Positive = 200  # between two such looks: some 20 us of Redis for each asker, and only while one waits
     mailbox_idle_ms: Positive = 300_000  # after it a mailbox without connections is evicted from memory
     suspects_max: Positive = (
         200_000  # users of a shard whose clients may come back, about 400 bytes each; beyond it the first are offline early

@@ -42,6 +42,7 @@ from engine.features.history import endpoints as history
 from engine.features.inbox import endpoints as inbox
 from engine.features.inspection import endpoints as inspection
 from engine.features.policy import endpoints as policy
+from engine.features.questions import endpoints as questions
 from engine.features.ray_events import endpoints as ray_events
 from engine.features.rules import endpoints as rules
 from engine.features.signals import endpoints as signals
@@ -76,6 +77,7 @@ FEATURES: Final[Sequence[Callable[[EdgePorts], EdgeFeature]]] = (
     event_groups.on_edge,
     inbox.on_edge,
     snooze.on_edge,
+    questions.on_edge,
     subscriptions.on_edge,
     user_data.on_edge,
     inspection.on_edge,

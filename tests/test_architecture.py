@@ -60,6 +60,7 @@ PACKAGES = (
     "features.event_groups",
     "features.inbox",
     "features.snooze",
+    "features.questions",
     "features.subscriptions",
     "features.user_data",
     "features.inspection",

@@ -26,6 +26,8 @@ export interface Message<Data = any> {
   data: Data;
   /** When it happened; when it was accepted, unless given. */
   ts: number;
+  /** A question to the user, which is answered once. */
+  ask?: Question;
   /** The trace it belongs to (W3C Trace Context). */
   traceparent?: string;
   /** Its number in the user's mailbox. A repeat has the same. */
@@ -52,9 +54,31 @@ export interface Message<Data = any> {
   text?: string;
   /** The id of the message that a summary replaces. Acknowledge both. */
   replaces?: string;
+  /** The answer to the question that it replaces: `answer`, `label`, `text`, `by`, `at`. */
+  answer?: Answer;
   /** The path that turns its category off for this user, where the category has one. */
   unsubscribe?: string;
   // end of members
+}
+
+/** What a message asks: a client shows `answers` as buttons, and a field where it takes a `text`. */
+export interface Question {
+  answers: { id: string; label: string; style?: "plain" | "primary" | "danger" }[];
+  /** Milliseconds since the epoch; then the default is the answer. */
+  deadline: number;
+  text?: boolean;
+  default?: string;
+}
+
+/** The answer to a question. `by` is null, and `reason` is set, when nobody answered by the deadline. */
+export interface Answer {
+  answer: string | null;
+  by: string | null;
+  at: number;
+  label?: string;
+  text?: string;
+  device?: string;
+  reason?: "deadline";
 }
 
 /** The counts of a user's inbox; a higher revision is newer. */
@@ -300,6 +324,8 @@ export class NotifyClient extends EventTarget {
   digest(query?: DigestQuery): Promise<Digest>;
   /** Mark messages of the inbox, for all devices; `read` and `archive` acknowledge them too. `unknown`: ids that are not in it. */
   mark(mark: Mark, which: { ids: string[] } | { upto: number } | { all: true }): Promise<Counts & { unknown?: string[] }>;
+  /** Answer a question, once for all devices. Rejects with {@link Refused}: status 409, its message tells the answer that it has. */
+  answer(id: string, answer: string | null, text?: string): Promise<Answer>;
   /** Put messages of the inbox away until a time; each comes back then, as a message that `replaces` it. Once more moves the time. */
   snooze(ids: string[], until: Date | number): Promise<Counts & { until: number; unknown?: string[] }>;
   /** Bring messages back now that were put away. `unknown`: ids of messages that are not away. */

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from engine.client.protocol import Connected, Disconnected, Draining, Gap, Revoked, ServerError
     from engine.client.publish_results import ItemError, PublishError, Result
     from engine.client.publisher import Publisher
+    from engine.client.question_requests import QuestionAnswer
     from engine.client.signal_requests import CountedSignals
     from engine.client.sync import SyncClient, SyncPublisher
     from engine.client.user_inbox import InboxMessage, InboxPage, Marked
@@ -46,6 +47,7 @@ _HOME = {
     "Message": "frames",
     "NewMessage": "message_members",
     "PublishError": "publish_results",
+    "QuestionAnswer": "question_requests",
     "Publisher": "publisher",
     "Result": "publish_results",
     "Revoked": "protocol",
@@ -79,6 +81,7 @@ __all__ = [
     "NewMessage",
     "PublishError",
     "Publisher",
+    "QuestionAnswer",
     "Refused",
     "Result",
     "Revoked",

@@ -19,6 +19,7 @@ from engine.client.http_connection import HttpConnection
 from engine.client.links.transport_ladder import TransportLadder
 from engine.client.links.transport_link import LinkOptions
 from engine.client.protocol import TRANSPORTS, Event, Session, Transport
+from engine.client.question_requests import QuestionAnswer, give_answer
 from engine.client.receiver import Receiver
 from engine.client.retried_requests import RetriedRequests
 from engine.client.user_inbox import InboxPage, Mark, Marked, fetch_inbox, mark_inbox
@@ -98,6 +99,7 @@ class Client:
         self._auto_ack = auto_ack
         self._on_cursor = on_cursor
         self._open_timeout_s = open_timeout_s
+        self._device = device or ""
         self._ssl = ssl
         self._session = Session(last_event_id, renewable=self._credentials.renewable)
         options = LinkOptions(
@@ -246,6 +248,24 @@ class Client:
             Unauthorized, Forbidden: the token was rejected.
         """
         return await self._ask(lambda requests: mark_inbox(requests, mark, ids, upto, all))
+
+    async def answer(self, id: str, answer: str | None = None, *, text: str = "") -> QuestionAnswer:
+        """Answer a question of the user. Durable on return, and idempotent. The client need not be entered.
+
+        Args:
+            id: of the message that asks.
+            answer: id of one of its `answers`.
+            text: in the user's words, where the question takes a text.
+
+        Returns:
+            The answer as it is stored.
+
+        Raises:
+            Refused: it has another answer, which the error tells (status 409), or it does not take this one.
+            Unreachable: no engine answered within `open_timeout_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
+        return await self._ask(lambda requests: give_answer(requests, id, answer, text, self._device))
 
     async def subscribe(self, *topics: str) -> list[str]:
         """Subscribe the user to topics, until `unsubscribe`. Durable on return.

@@ -6,7 +6,7 @@ where seconds are expected, and a `datetime` with a time zone where milliseconds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, Required, TypeAlias, TypedDict, TypeVar
 
@@ -48,6 +48,36 @@ class CollapseMembers(TypedDict, total=False):
     text: str
 
 
+class ChoiceMembers(TypedDict, total=False):
+    """One answer that can be chosen.
+
+    Attributes:
+        id: for programs.
+        label: on the button.
+        style: how it is shown; "plain" by default.
+    """
+
+    id: Required[str]
+    label: Required[str]
+    style: Literal["plain", "primary", "danger"]
+
+
+class AskMembers(TypedDict, total=False):
+    """A question.
+
+    Attributes:
+        answers: those that can be chosen.
+        text: the answer may have a text; without `answers` it is one.
+        deadline: seconds, a `timedelta`, or a duration such as `30m`. A day by default.
+        default: id of the answer at the deadline.
+    """
+
+    answers: Sequence[ChoiceMembers]
+    text: bool
+    deadline: Seconds | str
+    default: str | None
+
+
 class MessageMembers(EventMembers, total=False):
     """Optional members of a message, beside its `type`, `user` and `data`.
 
@@ -61,6 +91,7 @@ class MessageMembers(EventMembers, total=False):
         ttl: seconds, or a `timedelta`, after which it expires.
         retain: False: only for users who are connected.
         collapse: replaces or merges messages of the same key.
+        ask: a question, see `Publisher.ask`, which waits for the answer.
         category: its limits and quiet hours apply.
         unless_active: leave it out for a user who is active.
         traceparent: W3C trace context.
@@ -77,6 +108,7 @@ class MessageMembers(EventMembers, total=False):
     ttl: Seconds | None
     retain: bool | None
     collapse: CollapseMembers | None
+    ask: AskMembers | None
     category: str | None
     unless_active: bool | None
     traceparent: str | None
@@ -111,6 +143,7 @@ class RowMembers(TypedDict, total=False):
     ttl: Shared[Seconds | None]
     retain: Shared[bool | None]
     collapse: Shared[CollapseMembers | None]
+    ask: Shared[AskMembers | None]
     category: Shared[str | None]
     unless_active: Shared[bool | None]
     traceparent: Shared[str | None]
@@ -137,6 +170,8 @@ class DeliveredMembers(Struct, kw_only=True):
         collapse: the key of the merged events.
         replaces: id of an earlier message that this one replaces: display it instead, and acknowledge both.
         traceparent: the trace it belongs to (W3C Trace Context); None without one.
+        ask: a question, which `Client.answer` answers.
+        answer: the answer to the question that it replaces.
         unsubscribe: path of the link that turns its category off for this user, where the category has one.
         data: the publisher's payload.
     """
@@ -163,13 +198,15 @@ class DeliveredMembers(Struct, kw_only=True):
     text: str | None = None
     replaces: str | None = None
     traceparent: str | None = None
+    ask: dict[str, Any] | None = None
+    answer: dict[str, Any] | None = None
     unsubscribe: str | None = None
     data: Any = None
 
 
 _DURATIONS: Final = ("delay", "ttl")
 _TIMES: Final = ("at", "ts")
-_CONVERTED: Final = frozenset({*_DURATIONS, *_TIMES, "collapse"})
+_CONVERTED: Final = frozenset({*_DURATIONS, *_TIMES, "collapse", "ask"})
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -198,3 +235,8 @@ def _convert_times(present: dict[str, Any]) -> None:
     collapse = present.get("collapse")
     if isinstance(collapse, dict) and isinstance(window := collapse.get("window"), timedelta):
         present["collapse"] = {**collapse, "window": window.total_seconds()}
+    if isinstance(ask := present.get("ask"), dict):
+        members = {name: value for name, value in ask.items() if value is not None}
+        if isinstance(deadline := members.get("deadline"), timedelta):
+            members["deadline"] = deadline.total_seconds()
+        present["ask"] = members

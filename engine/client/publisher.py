@@ -40,6 +40,7 @@ from engine.client.held_publishing import PATH, HeldPublishing
 from engine.client.http_connection import HttpConnection, Response
 from engine.client.message_members import EventMembers, MessageMembers, Seconds, sent_form
 from engine.client.publish_results import ItemError, PublishError, Result, problem_of, raise_rejection, results_of
+from engine.client.question_requests import WAIT_S_MAX, QuestionAnswer, fetch_answer
 from engine.client.retried_requests import Carrier, RetriedRequests
 from engine.client.signal_requests import CountedSignals, count_signals, fetch_sums
 from engine.client.user_preferences import PreferenceChanges, UserPreferences
@@ -196,6 +197,55 @@ class Publisher:
             for _ in batch:
                 waiting.popleft()
         return results
+
+    # -- questions -----------------------------------------------------------------------------------------------------
+    async def ask(self, *, type: str, user: str, data: Any = None, **members: Unpack[MessageMembers]) -> QuestionAnswer:
+        """Ask a user a question, and wait for the answer.
+
+        Repeated under the same `id`, it asks nothing twice and returns the same answer. So a program that was interrupted calls it again.
+
+        Args:
+            type: dotted event type, `deploy.ask`.
+            user: whom to ask.
+            data: the payload, any JSON.
+            members: of `engine.client.message_members.MessageMembers`: `ask`, which is needed, and others.
+
+        Returns:
+            The answer of the user, or the default when the deadline is over.
+
+        Raises:
+            PublishError: the engine rejected it: a member is not valid, or its `id` was used with another payload.
+            Unreachable: no engine answered within `retry_for_s`. Ask again under the same `id`.
+            Unauthorized, Forbidden: the token was rejected.
+            ValueError: `ask` is missing, or a `datetime` has no time zone.
+        """
+        if members.get("ask") is None:
+            raise ValueError("`ask` is needed: a question has answers")
+        if members.get("id") is None:
+            members["id"] = self._new_id()
+        result = await self.publish(type=type, user=user, data=data, **members)
+        while True:
+            answer = await self.answer_to(result.id, user=user, wait_s=WAIT_S_MAX)
+            if answer is not None:
+                return answer
+
+    async def answer_to(self, id: str, *, user: str, wait_s: float = 0.0) -> QuestionAnswer | None:
+        """Look for the answer to a question.
+
+        Args:
+            id: of the message that asked it.
+            user: who was asked.
+            wait_s: how long to wait for an answer, at most as long as one request may take.
+
+        Returns:
+            The answer, or None while there is none.
+
+        Raises:
+            Refused: there is no such question.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
+        return await fetch_answer(self._requests, id, user, min(wait_s, self._requests.timeout_s * 0.8))
 
     # -- events and timers ---------------------------------------------------------------------------------------------
     async def event(self, *, type: str, user: str, data: Any = None, **members: Unpack[EventMembers]) -> EventOutcome:

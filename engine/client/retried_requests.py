@@ -47,14 +47,17 @@ class RetriedRequests:
 
     Args:
         carrier: takes each attempt.
-        timeout_s: of one attempt.
+        timeout_s: as the attribute.
         retry_for_s: how long a request is repeated.
+
+    Attributes:
+        timeout_s: of one attempt.
     """
 
     def __init__(self, carrier: Carrier, credentials: Credentials, *, timeout_s: float, retry_for_s: float) -> None:
         self._carrier = carrier
         self._credentials = credentials
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._retry_for_s = retry_for_s
 
     async def send(
@@ -87,9 +90,9 @@ class RetriedRequests:
             headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
             wait_s = None
             try:
-                answer = await self._carrier.request(method, path, headers, body, timeout_s=self._timeout_s)
+                answer = await self._carrier.request(method, path, headers, body, timeout_s=self.timeout_s)
             except OSError as error:  # ConnectionError and TimeoutError are OSErrors
-                reason = str(error) or f"no answer within {self._timeout_s:g} s"
+                reason = str(error) or f"no answer within {self.timeout_s:g} s"
                 again = repeatable or isinstance(error, ConnectionRefusedError)
             else:
                 if answer.status == 401 and self._credentials.renewable and refused is None:

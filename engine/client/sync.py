@@ -23,6 +23,7 @@ from engine.client.message_members import EventMembers, MessageMembers, Seconds
 from engine.client.protocol import Transport
 from engine.client.publish_results import Result
 from engine.client.publisher import Publisher
+from engine.client.question_requests import QuestionAnswer
 from engine.client.signal_requests import CountedSignals
 from engine.client.user_inbox import InboxPage, Mark, Marked
 from engine.client.user_preferences import PreferenceChanges, UserPreferences
@@ -253,6 +254,25 @@ class SyncClient:
         loop, client = self._entered()
         return loop.run(client.mark(mark, ids=ids, upto=upto, all=all))
 
+    def answer(self, id: str, answer: str | None = None, *, text: str = "") -> QuestionAnswer:
+        """Answer a question of the user. Durable on return, and idempotent. The client need not be entered.
+
+        Args:
+            id: of the message that asks.
+            answer: id of one of its `answers`.
+            text: in the user's words, where the question takes a text.
+
+        Returns:
+            The answer as it is stored.
+
+        Raises:
+            Refused: it has another answer, which the error tells (status 409), or it does not take this one.
+            Unreachable: no engine answered within `open_timeout_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
+        loop, client = self._entered()
+        return loop.run(client.answer(id, answer, text=text))
+
     def preferences(self) -> UserPreferences:
         """Read what the user has chosen, and may choose. The client need not be entered.
 
@@ -398,6 +418,46 @@ class SyncPublisher:
             ValueError: a `datetime` has no time zone.
         """
         return self._loop.run(self._publisher.publish_many([self._prepared(item) for item in items]))
+
+    def ask(self, *, type: str, user: str, data: Any = None, **members: Unpack[MessageMembers]) -> QuestionAnswer:
+        """Ask a user a question, and wait for the answer.
+
+        Repeated under the same `id`, it asks nothing twice and returns the same answer. So a program that was interrupted calls it again.
+
+        Args:
+            type: dotted event type, `deploy.ask`.
+            user: whom to ask.
+            data: the payload, any JSON.
+            members: of `engine.client.message_members.MessageMembers`: `ask`, which is needed, and others.
+
+        Returns:
+            The answer of the user, or the default when the deadline is over.
+
+        Raises:
+            PublishError: the engine rejected it: a member is not valid, or its `id` was used with another payload.
+            Unreachable: no engine answered within `retry_for_s`. Ask again under the same `id`.
+            Unauthorized, Forbidden: the token was rejected.
+            ValueError: `ask` is missing, or a `datetime` has no time zone.
+        """
+        return self._loop.run(self._publisher.ask(type=type, user=user, data=data, **self._prepared(members)))
+
+    def answer_to(self, id: str, *, user: str, wait_s: float = 0.0) -> QuestionAnswer | None:
+        """Look for the answer to a question.
+
+        Args:
+            id: of the message that asked it.
+            user: who was asked.
+            wait_s: how long to wait for an answer, at most as long as one request may take.
+
+        Returns:
+            The answer, or None while there is none.
+
+        Raises:
+            Refused: there is no such question.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
+        return self._loop.run(self._publisher.answer_to(id, user=user, wait_s=wait_s))
 
     def post(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> str:
         """Put a message into the buffer, from which batches are sent; waits while `queue_max` are in it.

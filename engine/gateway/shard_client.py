@@ -8,7 +8,7 @@ refused it under load, and `Unavailable` while the breaker of its shard is open;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from engine.errors import Overloaded, Unavailable
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.pending_calls import PendingCall, PendingCalls
 from engine.gateway.ports import EdgeContext
-from engine.http.problems import over_quota, whole_seconds
+from engine.http.problems import over_quota, unprocessable, whole_seconds
 from engine.publish.broadcasts import BroadcastPublisher
 from engine.publish.drafts import Draft
 from engine.publish.results import (
@@ -38,6 +38,14 @@ from engine.publish.results import (
     records_of,
     results_of,
 )
+
+OpenQuestions = Callable[[Sequence[Draft]], Awaitable[None]]
+"""Stores the questions of these drafts before their messages are published. Raises Problem: nothing is to be published."""
+
+
+async def _refuse_questions(_drafts: Sequence[Draft]) -> None:
+    """Of an edge that keeps no questions."""
+    raise unprocessable("this engine keeps no questions", [{"path": "$.ask", "detail": "this engine keeps no questions"}])
 
 
 class ShardClient:
@@ -70,6 +78,7 @@ class ShardClient:
         self._broadcast_publisher = broadcast_publisher
         self._metrics = metrics
         self._formats = formats
+        self.open_questions: OpenQuestions = _refuse_questions  # a feature stores them
         self.outcomes = OutcomeLog() if config.history_url else None  # for the history; None: there is none
 
     async def post(self, drafts: Sequence[Draft]) -> list[ItemResult]:
@@ -82,6 +91,10 @@ class ShardClient:
             Problem: at least one draft was not accepted, or not in time (see `engine.publish.results`).
         """
         started_ms = self._clock()
+        for draft in drafts:
+            if draft.question is not None:
+                await self.open_questions(drafts)
+                break
         to_log = [place for place, draft in enumerate(drafts) if draft.topic is not None and not draft.due_ms]
         others = drafts if not to_log else [draft for draft in drafts if draft.topic is None or draft.due_ms]
         call = self._begin_post(others)

@@ -33,13 +33,14 @@ from engine.core.model.members import COPIED, LINK
 from engine.core.model.message import TIMER_EFFECT
 from engine.core.model.names import is_event_type, is_id, is_topic, is_user
 from engine.core.model.placeholders import parse_template
+from engine.core.model.question import Question
 from engine.core.model.routing import audience_key, mailbox_key, split_key
 from engine.core.model.trace_context import traced_body
 from engine.core.policy.conditions import Conditions
 from engine.errors import Invalid
 from engine.http.problems import Problem, content_too_large, too_large, unprocessable
-from engine.publish import media_types
-from engine.publish.items import Collapse, Item, rfc3339_ms
+from engine.publish import asked_questions, media_types
+from engine.publish.items import Ask, Collapse, Item, rfc3339_ms
 from engine.publish.media_types import Content, ParsedBody
 from engine.publish.request_trace import RequestTrace, handed_on
 
@@ -70,6 +71,7 @@ class Draft(Struct, gc=False):
     conditions: Conditions | None = None  # of a scheduled one: evaluated when it fires
     action: Action | None = None  # of a scheduled one: in place of the message
     topic: str | None = None  # for the subscribers of this topic, for everyone when it is ""; `user` is "" then
+    question: Question | None = None  # that the message asks
 
 
 def republished(id: str, members: Mapping[str, Raw], priority: int) -> Envelope:
@@ -230,12 +232,15 @@ class Drafter:
         if named:
             terms = self._policy_terms(item.category, item.unless_active, topic)
 
+        no_question = None, b"", ttl_ms
+        question, asks, ttl_ms = no_question if item.ask is UNSET else self._question(item.ask, item, id, users, topic, due_ms, ttl_ms)
+
         payload = context + head + data
-        body = b'"id":' + _encode(id) + ts + payload
+        body = b'"id":' + _encode(id) + ts + asks + payload
         if self._trace is not None or item.traceparent is not UNSET:
             body = self._traced(item.traceparent, id, body)
 
-        if collapse or named:
+        if collapse or named or asks:
             choices += _more_choices(item, collapse, merge)
         # Nobody can repeat an item under an id made here, so its payload needs no canonical form: 0.3 to 1.2 us less.
         digested = _canonical_payload(context, head, data) if idempotent else payload
@@ -245,10 +250,23 @@ class Drafter:
         envelope = Envelope(id, digest, _PRIORITY[priority], item.retain is not False, body, collapse, merge, terms)
         prefix = self._key_prefix
         for user in users:
-            self._drafts.append(Draft(prefix + user, user, envelope, idempotent, expires_ms, ttl_ms, due_ms, index))
+            self._drafts.append(Draft(prefix + user, user, envelope, idempotent, expires_ms, ttl_ms, due_ms, index, question=question))
         if topic is not None:
             draft = self._drafts[-1]
             draft.user, draft.topic = "", topic
+
+    def _question(
+        self, ask: Ask, item: Item, id: str, users: Sequence[str], topic: str | None, due_ms: int, ttl_ms: int
+    ) -> tuple[Question, bytes, int]:
+        """The question of an item for one user, as a member too, and how long its message waits: until the deadline by default."""
+        if topic is not None or len(users) != 1:
+            raise Invalid("only for a message to one user", "$.ask")
+        if item.collapse is not UNSET:
+            raise Invalid("a question does not collapse", "$.collapse")
+        asked_questions.check_id(id, self._config)
+        from_ms = due_ms or self._now_ms
+        question = asked_questions.question_of(ask, from_ms, self._config)
+        return question, b'"ask":%b,' % _encode(question), question.deadline - from_ms if item.ttl is UNSET else ttl_ms
 
     def _traced(self, given: str | UnsetType, id: str, body: bytes) -> bytes:
         """The body with its context, if it has one."""
@@ -417,12 +435,14 @@ def _canonical_payload(context: bytes, head: bytes, data: bytes) -> bytes:
 
 
 def _more_choices(item: Item, collapse: str, merge: Merge | None) -> bytes:
-    """What the publisher chose of `collapse`, `category` and `unless_active`, for the digest."""
+    """What the publisher chose of `collapse`, `category`, `unless_active` and `ask`, for the digest."""
     choices = b""
     if collapse:
         choices = _encode({"collapse": collapse} if merge is None else {"collapse": collapse, "merge": merge})
     if item.category is not UNSET or item.unless_active:
         choices += _encode({"category": "" if item.category is UNSET else item.category, "unless_active": item.unless_active})
+    if item.ask is not UNSET:
+        choices += _encode({"ask": item.ask})
     return choices
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from engine.core.model.question import Choice
 from engine.errors import Invalid
 
 _TIME: Final = Annotated[datetime, Meta(tz=True)]
@@ -22,6 +23,15 @@ class Collapse(Struct, forbid_unknown_fields=True, gc=False):
     window: int | float = 0
     leading: bool = False
     text: str | UnsetType = UNSET
+
+
+class Ask(Struct, forbid_unknown_fields=True, gc=False):
+    """A question with its `answers`; `deadline` in seconds, or a duration such as `30m`."""
+
+    answers: tuple[Choice, ...] = ()
+    text: bool = False
+    deadline: int | float | str | UnsetType = UNSET
+    default: str | UnsetType = UNSET
 
 
 class Options(Struct, gc=False):
@@ -53,6 +63,7 @@ class Item(Options, forbid_unknown_fields=True, gc=False, kw_only=True):
     context: Raw | UnsetType = UNSET
     ts: int | UnsetType = UNSET
     collapse: Collapse | UnsetType = UNSET
+    ask: Ask | UnsetType = UNSET
     unless_active: bool = False
 
     def copies(self) -> bool:

@@ -141,6 +141,21 @@ def ids_prefix() -> str:
     return "{ids}"
 
 
+def questions_key(key: str) -> str:
+    """Hash: id -> a question that this user was asked, as it was asked."""
+    return f"{{s{slot_of(key)}}}questions:{key}"
+
+
+def answers_key(key: str) -> str:
+    """Hash: id of a question -> its answer, which never changes."""
+    return f"{{s{slot_of(key)}}}answers:{key}"
+
+
+def questions_due_key() -> str:
+    """Sorted set: `<mailbox key> LF <id>` of each question on this server, scored by when there is something to do about it, ms."""
+    return "{questions}due"
+
+
 def idempotency_key(key: str, id: str) -> str:
     """String: the first result under the id of a broadcast or an action. `key` is a mailbox key or an audience key.
 

@@ -19,6 +19,8 @@ from msgspec import Struct
 from engine import Publisher
 from engine.client.frames import Message
 from engine.client.message_members import (
+    AskMembers,
+    ChoiceMembers,
     CollapseMembers,
     DeliveredMembers,
     EventMembers,
@@ -28,6 +30,7 @@ from engine.client.message_members import (
     sent_form,
 )
 from engine.core.model.members import DELIVERED, SENT
+from engine.core.model.question import Choice
 from engine.features.rules.events import _Event
 from engine.publish.items import Collapse
 from engine.ray import ReceivedNotification
@@ -41,7 +44,7 @@ CONVERTED = {
 }
 """Types that a client converts."""
 
-IN_PYTHON = {Collapse: CollapseMembers, dict: CollapseMembers, Literal[True]: bool}
+IN_PYTHON = {Collapse: CollapseMembers, dict: CollapseMembers, AskMembers: dict[str, Any], Literal[True]: bool}
 
 
 def given(kind: Any) -> set[Any]:
@@ -53,7 +56,7 @@ def with_converted(kinds: Mapping[str, Any]) -> dict[str, set[Any]]:
     return {name: given(kind) | CONVERTED.get(name, set()) for name, kind in kinds.items()}
 
 
-@pytest.mark.parametrize(("members", "read"), [(CollapseMembers, Collapse), (EventMembers, _Event)])
+@pytest.mark.parametrize(("members", "read"), [(CollapseMembers, Collapse), (ChoiceMembers, Choice), (EventMembers, _Event)])
 def test_parts_of_a_message_are_those_that_the_engine_reads(members: Any, read: type[Struct]) -> None:
     fields = {field.name: field for field in msgspec.structs.fields(read)}
     if members is EventMembers:  # `event` names the others itself

@@ -29,6 +29,7 @@ for name, texts in (
     ("topic", st.text(graphic.filter(lambda one: one != "*"), min_size=1, max_size=20)),
     ("time-zone", zones),
     ("date-time", times),
+    ("deadline", st.sampled_from(["90s", "30m", "1h30m", "2.5d"])),
 ):
     schemathesis.openapi.format(name, texts)
 
@@ -39,8 +40,14 @@ def beyond_json_schema(body: Any) -> bool:
         if not isinstance(item, dict):
             continue
         collapse = item.get("collapse") or {}
+        ask = item.get("ask") or {}
+        ids = [choice["id"] for choice in ask.get("answers") or ()]
         if (
-            any(quiet["from"] == quiet["to"] for quiet in item.get("quiet") or ())
+            (
+                bool(ask)
+                and (len(set(ids)) < len(ids) or ask.get("default", None) not in (*ids, None) or "user" not in item or "collapse" in item)
+            )
+            or any(quiet["from"] == quiet["to"] for quiet in item.get("quiet") or ())
             or (isinstance(item.get("at"), int) and item["at"] > (time.time() + CONFIG.delay_s_max) * 1000)
             or item.get("ttl", CONFIG.ttl_s_default) <= collapse.get("window", 0)
             or not {"{", "}"}.isdisjoint(collapse.get("text", ""))
@@ -81,7 +88,7 @@ def waits(case: schemathesis.Case) -> bool:
 
 def at_once(case: schemathesis.Case) -> None:
     """Keep a request from waiting."""
-    if case.path in ("/v1/poll", "/v1/event-groups/{group}/events") and waits(case):
+    if case.path in ("/v1/poll", "/v1/event-groups/{group}/events", "/v1/questions/{question}") and waits(case):
         case.query = {**(case.query or {}), "wait": 0}
 
 

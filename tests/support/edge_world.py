@@ -52,6 +52,9 @@ from engine.features.inbox import endpoints as inbox
 from engine.features.inspection import endpoints as inspection
 from engine.features.policy import endpoints as policy
 from engine.features.policy.unsubscribing import RememberedKey
+from engine.features.questions import endpoints as questions
+from engine.features.questions.core import GivenAnswer
+from engine.features.questions.store import Asked, QuestionStore, StoredQuestion
 from engine.features.ray_events import endpoints as ray_events
 from engine.features.ray_events.core.exported import Death
 from engine.features.rules import endpoints as rules
@@ -688,6 +691,34 @@ class FakeLetters:
             raise StorageUnavailable("dead letters: away")
 
 
+class FakeQuestions(QuestionStore):
+    """Questions in memory; none is ever due."""
+
+    def __init__(self) -> None:
+        super().__init__((), 0)
+        self.asked: dict[tuple[str, str], Asked] = {}
+
+    async def open(self, key: str, id: str, stored: StoredQuestion) -> StoredQuestion:
+        return self.asked.setdefault((key, id), Asked(stored, None)).stored
+
+    async def decide(self, key: str, id: str, answer: GivenAnswer, now_ms: int) -> GivenAnswer | None:
+        asked = self.asked.get((key, id))
+        if asked is None:
+            return None
+        self.asked[key, id] = Asked(asked.stored, asked.answer or answer)
+        return asked.answer or answer
+
+    async def read_many(self, names: Sequence[tuple[str, str]]) -> list[Asked | None]:
+        return [self.asked.get(name) for name in names]
+
+    async def all_of(self, key: str) -> dict[str, Asked]:
+        return {id: asked for (user, id), asked in self.asked.items() if user == key}
+
+    async def forget(self, key: str, *ids: str) -> None:
+        for id in ids:
+            self.asked.pop((key, id), None)
+
+
 class FakeGroups:
     """Groups of consumers whose events are in a list; a group is held until its consumer leaves."""
 
@@ -784,6 +815,7 @@ class EdgeWorld:
         self.revocation_log = FakeRevocationLog()
         self.revocations = token_revocation.TokenRevocations(config, self.revocation_log, self.authenticator, self.gateway)
         self.dead_letters: LetterStore = FakeLetters() if storage is None else DeadLetterStream(storage, config)
+        self.questions = FakeQuestions() if storage is None else QuestionStore([storage], config.questions_per_user_max)
         self.event_groups: Any = FakeGroups() if storage is None else EventStreams(storage, config, wall_ms)
         self.arrivals = FakeArrivals()
         self.bodies = FakeBodies()
@@ -811,6 +843,7 @@ class EdgeWorld:
             EdgeFeature("event_groups", lambda access: event_groups.table(access, self.event_groups)),
             inbox.feature_of(config, self.gateway),
             EdgeFeature("snooze", lambda access: snooze.table(access, snooze.Snoozes(config, self.gateway))),
+            questions.feature_of(config, self.gateway, self.questions),
             EdgeFeature("subscriptions", lambda access: subscriptions.table(access, self.figures)),
             user_data.feature_of(ports, self.bodies, no_entries if storage is None else partial(find_user_entries, storage)),
             EdgeFeature("inspection", lambda access: inspection.table(access, self._inspection())),

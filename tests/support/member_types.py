@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from msgspec import Raw, UnsetType
 
-from engine.publish.items import Collapse
+from engine.publish.items import Ask, Collapse
 
-_IN_JSON: Final = {Raw: Any, Collapse: dict}
+_IN_JSON: Final = {Raw: Any, Collapse: dict, Ask: dict[str, Any]}
 
 
 def alternatives(kind: Any) -> set[Any]:

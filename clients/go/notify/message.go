@@ -25,6 +25,8 @@ type Message struct {
 	Data json.RawMessage `json:"data"`
 	// TS: When it happened; when it was accepted, unless given.
 	TS int64 `json:"ts"`
+	// Ask: A question to the user, which is answered once.
+	Ask json.RawMessage `json:"ask,omitempty"`
 	// Traceparent: The trace it belongs to (W3C Trace Context).
 	Traceparent string `json:"traceparent,omitempty"`
 	// Seq: Its number in the user's mailbox. A repeat has the same.
@@ -51,6 +53,8 @@ type Message struct {
 	Text string `json:"text,omitempty"`
 	// Replaces: The id of the message that a summary replaces. Acknowledge both.
 	Replaces string `json:"replaces,omitempty"`
+	// Answer: The answer to the question that it replaces: `answer`, `label`, `text`, `by`, `at`.
+	Answer json.RawMessage `json:"answer,omitempty"`
 	// Unsubscribe: The path that turns its category off for this user, where the category has one.
 	Unsubscribe string `json:"unsubscribe,omitempty"`
 	// end of members

@@ -58,6 +58,9 @@ TTL: Final = Kind(float, "Seconds, more than 0, at most {ttl_s_max}.")
 DUE: Final = Kind(int | str, "Milliseconds since the epoch, or RFC 3339; at most {delay_s_max} seconds ahead.")
 FLAG: Final = Kind(bool)
 COLLAPSE: Final = Kind(dict, "`window` up to {collapse_window_s_max} seconds, `text` up to {collapse_text_chars_max} characters.")
+ASK: Final = Kind(
+    dict[str, Any], "Up to {question_answers_max} `answers`, `deadline` up to {question_deadline_s_max} seconds. For one user only."
+)
 CATEGORY: Final = Kind(str, "One that the rules define, or `touch`.")
 TRACE: Final = Kind(str, "As W3C Trace Context writes it.")
 SEQ: Final = Kind(int, f"0 to {SEQ_MAX}.")
@@ -65,6 +68,7 @@ COUNT: Final = Kind(int, "At least 1.")
 TEXT: Final = Kind(str)
 TRUE: Final = Kind(Literal[True])
 ACTORS: Final = Kind(list[Any])
+ANSWER: Final = Kind(dict[str, Any])
 
 MEMBERS: Final = (
     Member("type", TYPE, "publisher", "both", "What happened.", always=True),
@@ -86,6 +90,7 @@ MEMBERS: Final = (
     Member("ttl", TTL, "publisher", "engine", "Not delivered after this time, which counts from when it is due.", attribute=True),
     Member("retain", FLAG, "publisher", "engine", "False: only for connections that exist now.", attribute=True),
     Member("collapse", COLLAPSE, "publisher", "engine", "A newer message of its key replaces it, or is merged with it."),
+    Member("ask", ASK, "publisher", "both", "A question to the user, which is answered once."),
     Member("category", CATEGORY, "publisher", "engine", "The category whose limits it counts against. For users only.", attribute=True),
     Member("unless_active", FLAG, "publisher", "engine", "Not delivered when the user was active since publishing. For users only."),
     Member("traceparent", TRACE, "publisher", "both", "The trace it belongs to (W3C Trace Context).", attribute=True),
@@ -101,6 +106,7 @@ MEMBERS: Final = (
     Member("collapse", TEXT, "engine", "clients", "The key of a summary."),
     Member("text", TEXT, "engine", "clients", "The text of a summary, by the publisher's template."),
     Member("replaces", TEXT, "engine", "clients", "The id of the message that a summary replaces. Acknowledge both."),
+    Member("answer", ANSWER, "engine", "clients", "The answer to the question that it replaces: `answer`, `label`, `text`, `by`, `at`."),
     Member("unsubscribe", TEXT, "engine", "clients", "The path that turns its category off for this user, where the category has one."),
 )
 
@@ -114,8 +120,9 @@ COPIED: Final = tuple(member for member in SENT.values() if member.kind in (CONT
 """What the engine checks, and copies from a notification to the message."""
 
 _REST_BYTES: Final = 4096  # names, numbers, id and type
+_ASK_BYTES: Final = 16 << 10  # a question with its labels, or its answer with a text
 
 
 def message_bytes_max(config: Config) -> int:
     """Size of the largest message in storage."""
-    return config.data_bytes_max + len(COPIED) * config.context_bytes_max + _REST_BYTES
+    return config.data_bytes_max + len(COPIED) * config.context_bytes_max + _REST_BYTES + _ASK_BYTES

@@ -9,6 +9,7 @@
     broadcast        version, checksum, audience
     dead letter      checksum
     action           checksum
+    question         layout only, of its answer too: an edge reads both whole, or not
     accepted id      layout only: a checksum would be half as large as the record. Damage makes a repeat a 409, or an id forgotten
     rules            layout only: edges parse and validate a text before they use it
     lost write       none is counted by the server: those that fail while it loads its append-only file
@@ -71,7 +72,7 @@ _UNCHECKED: Final = re.compile(
     rb"|\{s\d{1,4}\}(epoch|mark|online|windows|looks|floor|held|topics)|\{shard-\d{1,4}\}(head|mark|quarantine|events|epoch)"
     rb"|\{t\d{1,2}\}(due|user:.*|collapse|cancelled|quarantine|claimed|young|unpaged|owner|epoch)"
     rb"|\{broadcasts\}(state|parts|dropped|lost|of:.*)|\{revoked\}(log|entries|expiries|state|tenants|useless)|\{rules\}events"
-    rb"|\{audit\}acts|\{signals\}.*|\{tenants\}.*|\{outcomes\}(stream|state)|\{ids\}state|\{ray\}(state|told|running|deaths|unhealthy)",
+    rb"|\{audit\}acts|\{questions\}due|\{signals\}.*|\{tenants\}.*|\{outcomes\}(stream|state)|\{ids\}state|\{ray\}(state|told|running|deaths|unhealthy)",
     re.DOTALL,
 )
 
@@ -89,6 +90,7 @@ _ADVICE: Final = {
     "broadcast": "nothing: its audience gets a gap; broadcast it again",
     "dead letter": "`engine dead-letters drop` it: it is not redriven",
     "action": "nothing: it becomes a dead letter and is not carried out",
+    "question": "nothing: it has no answer for its asker, who asks again under another id",
     "accepted id": "nothing: it ends by itself; a repeat under it may get 409",
     "rules": "`engine rules apply` the rules again",
     "lost write": "nothing, if the engine started this server: clients were told of a gap. Else restore a backup",
@@ -147,6 +149,7 @@ class Verification:
             "broadcast": self._broadcasts,
             "dead letter": partial(self._read_by_fields, "dead letter"),
             "action": partial(self._read_by_fields, "action"),
+            "question": self._questions,
             "accepted id": self._bucket,
             "accepted id of an audience": self._single_id,
             "rules": self._rules_state,
@@ -314,6 +317,14 @@ class Verification:
             if not is_whole(fields):
                 self._found(kind, key, entry, "the checksum is another: the value is damaged")
 
+    async def _questions(self, key: bytes, _: int) -> None:
+        async for id, value in self._fields(key):
+            self._checked["question"] += 1
+            try:
+                msgspec.msgpack.decode(value)
+            except UNREADABLE as error:
+                self._found("question", key, id, error)
+
     async def _bucket(self, key: bytes, _: int) -> None:
         async for field, value in self._fields(key):
             self._accepted_id(unpacked_result, key, field.hex().encode(), value[_STAMP_BYTES:])
@@ -365,6 +376,7 @@ _EXACT: Final = {
 }
 _BEGINNINGS: Final = (
     (re.compile(rb"\{s\d+\}offline:uid:"), "offline message"),
+    (re.compile(rb"\{s\d+\}(questions|answers):"), "question"),
     (re.compile(rb"\{s\d+\}id:"), "accepted id of an audience"),
     (re.compile(re.escape(ids_prefix().encode()) + rb"\d+$"), "accepted id"),
     (re.compile(re.escape(dead_letter_key("").encode())), "dead letter"),

@@ -11,6 +11,7 @@ from engine.config import Config
 from engine.core.model import members
 from engine.core.model.members import DELIVERED, SENT, Kind, Member
 from engine.core.model.message import TIMER_EFFECT
+from engine.core.model.question import CHOICE_CHARS_MAX, LABEL_CHARS_MAX
 from engine.http.description.json_schema import (
     EPOCH_ON,
     SEQ,
@@ -96,6 +97,40 @@ def _collapse(config: Config) -> Schema:
     }
 
 
+def _choices(config: Config) -> Schema:
+    properties: dict[str, Schema] = {
+        "id": printable(config, "For programs.") | {"maxLength": CHOICE_CHARS_MAX},
+        "label": user_name(config, "On the button.") | {"maxLength": LABEL_CHARS_MAX},
+        "style": {"enum": ["plain", "primary", "danger"], "default": "plain"},
+    }
+    choice = {"type": "object", "properties": properties, "required": ["id", "label"], "additionalProperties": False}
+    return {"type": "array", "items": choice, "maxItems": config.question_answers_max, "description": "Each with an id of its own."}
+
+
+def _ask(config: Config) -> Schema:
+    return {
+        "type": "object",
+        "properties": {
+            "answers": _choices(config),
+            "text": {"type": "boolean", "description": "The answer may have a text; without `answers` it is one."},
+            "deadline": {
+                "description": "Seconds, or a duration such as `30m`; then the default is the answer.",
+                "oneOf": [
+                    {"type": "number", "exclusiveMinimum": 0, "maximum": config.question_deadline_s_max},
+                    {"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$", "format": "deadline"},
+                ],
+                "default": config.question_deadline_s_default,
+            },
+            "default": {"type": "string", "description": "Id of the answer at the deadline; without it there is none then."},
+        },
+        "anyOf": [
+            {"properties": {"answers": {"minItems": 1}}, "required": ["answers"]},
+            {"properties": {"text": {"const": True}}, "required": ["text"]},
+        ],
+        "additionalProperties": False,
+    }
+
+
 _OF_KIND: Final[Mapping[Kind, Callable[[Config], Schema]]] = {
     members.TYPE: event_type,
     members.USER: user_name,
@@ -113,6 +148,7 @@ _OF_KIND: Final[Mapping[Kind, Callable[[Config], Schema]]] = {
     },
     members.DUE: lambda _config: {"oneOf": [{"type": "integer", "minimum": 0}, EPOCH_ON]},
     members.COLLAPSE: _collapse,
+    members.ASK: _ask,
     members.TRACE: lambda _config: TRACEPARENT,
 }
 

@@ -346,6 +346,7 @@ async def test_the_scope_that_an_operation_names_suffices_and_is_needed() -> Non
     """But for WebSockets, which refuse a plain request first, and for reads of one's own, whatever the scope of the token."""
     own = {"/v1/users/{user}/profile", "/v1/users/{user}/messages/{message}"}
     names = {"user": "u1", "edge": "edge-9", "mark": "seen", "group": "g", "letter": "1-0", "message": "m", "sid": "0-none", "topic": "t"}
+    names["question"] = "q"
     wrong = []
     async with edge_world() as world:
 

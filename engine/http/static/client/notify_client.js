@@ -225,6 +225,18 @@ export class NotifyClient extends EventTarget {
   }
 
   /**
+   * Answer a question, once for all devices. Durable when it resolves, and idempotent.
+   * @param {string} id Of the message that asks.
+   * @param {string | null} answer Id of one of its `answers`; null for a text alone.
+   * @param {string} [text] In the user's words, where the question takes a text.
+   * @returns {Promise<any>} `{answer, by, at, label?, text?, device?}`. Rejects with {@link Refused}; status 409: it has another answer.
+   */
+  answer(id, answer, text = "") {
+    const query = this.options.device ? `?device=${encodeURIComponent(this.options.device)}` : "";
+    return this.#ask("POST", `v1/answers/${encodeURIComponent(id)}${query}`, { answer, text });
+  }
+
+  /**
    * Bring messages back now that were put away.
    * @param {string[]} ids Of the messages that were put away.
    * @returns {Promise<any>} `{coming, unknown?}`

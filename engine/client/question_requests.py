@@ -1,0 +1,72 @@
+"""Questions to users over HTTP: wait for an answer as an asker, and give one as a user (docs/QUESTIONS.md).
+
+All requests are idempotent, and so they are retried: a question has one answer, whoever asks for it and however often.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote, urlencode
+
+import msgspec
+from msgspec import Struct
+
+from engine.client.publish_results import body_of
+from engine.client.retried_requests import RetriedRequests
+
+WAIT_S_MAX: Final = 20.0
+"""Of one request; proxies cut those that are silent for longer."""
+
+
+class QuestionAnswer(Struct, frozen=True, kw_only=True):
+    """The answer to a question.
+
+    Attributes:
+        answer: id of the choice; None for a text alone, and for none by the deadline.
+        by: the user who gave it; None when nobody did by the deadline.
+        at: when, ms since the epoch.
+        label: of the choice.
+        text: in the user's words.
+        device: on which it was given, where the client has a name.
+        reason: "deadline" when nobody answered in time; `answer` is the default then.
+    """
+
+    answer: str | None
+    by: str | None
+    at: int
+    label: str = ""
+    text: str = ""
+    device: str = ""
+    reason: str = ""
+
+
+class _State(Struct):
+    state: str
+
+
+async def fetch_answer(requests: RetriedRequests, id: str, user: str, wait_s: float) -> QuestionAnswer | None:
+    """The answer to a question of a user; None when there is none after `wait_s`.
+
+    Raises:
+        Refused: there is no such question; Unauthorized, Forbidden: the token.
+        Unreachable: no engine answered.
+    """
+    path = f"/v1/questions/{quote(id, safe='')}?{urlencode({'user': user, 'wait': f'{wait_s:g}'})}"
+    body = body_of(await requests.send("GET", path, b""))
+    if msgspec.json.decode(body, type=_State).state == "open":
+        return None
+    return msgspec.json.decode(body, type=QuestionAnswer)
+
+
+async def give_answer(requests: RetriedRequests, id: str, answer: str | None, text: str, device: str) -> QuestionAnswer:
+    """Answer a question of the bearer; durable on return.
+
+    Raises:
+        Refused: it has another answer, which the error tells; or there is no such question, or it does not take this answer.
+        Unauthorized, Forbidden: the token.
+        Unreachable: no engine answered.
+    """
+    query = f"?{urlencode({'device': device})}" if device else ""
+    body = msgspec.json.encode({"answer": answer, "text": text})
+    reply = await requests.send("POST", f"/v1/answers/{quote(id, safe='')}{query}", body)
+    return msgspec.json.decode(body_of(reply), type=QuestionAnswer)

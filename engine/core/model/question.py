@@ -1,0 +1,41 @@
+"""A question: what a message asks its user, and the choices that clients show as buttons."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from msgspec import Struct
+
+CHOICE_CHARS_MAX: Final = 64
+"""Of the id of a choice, a word for programs."""
+
+LABEL_CHARS_MAX: Final = 80
+"""Of a label, which is written on a button."""
+
+
+class Choice(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """One answer that can be chosen: its id for programs, its label for people, and how a client shows it."""
+
+    id: str
+    label: str
+    style: Literal["plain", "primary", "danger"] = "plain"
+
+
+class Question(Struct, frozen=True, omit_defaults=True, gc=False):
+    """The member `ask` of a message as clients get it.
+
+    Attributes:
+        answers: those that can be chosen; none where only a text is asked for.
+        deadline: ms since the epoch; at this time the default is the answer.
+        text: the answer may have a text; with no `answers` it is one.
+        default: id of an answer; None: the question ends without one.
+    """
+
+    answers: tuple[Choice, ...]
+    deadline: int
+    text: bool = False
+    default: str | None = None
+
+    def choice(self, id: str) -> Choice | None:
+        """The choice with this id."""
+        return next((choice for choice in self.answers if choice.id == id), None)

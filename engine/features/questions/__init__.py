@@ -1,0 +1,1 @@
+"""Questions: a message asks, the first answer wins, and whoever asked gets it once."""

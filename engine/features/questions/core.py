@@ -1,0 +1,66 @@
+"""What an answer to a question may be, and what it means at the deadline. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from engine.core.model.question import Question
+from engine.errors import Invalid
+
+DEADLINE: Final = "deadline"
+"""The reason of an answer that no person gave."""
+
+
+class GivenAnswer(Struct, frozen=True, omit_defaults=True, gc=False):
+    """The answer to a question.
+
+    Attributes:
+        answer: id of a choice; None: only a text, or none by the deadline.
+        at: when it was given, ms since the epoch.
+        by: the user who gave it; None: the deadline did.
+        label: of the choice.
+        text: in the user's words.
+        device: on which it was given, where the client names it.
+        reason: `DEADLINE`, or "" for an answer of a user.
+    """
+
+    answer: str | None
+    at: int
+    by: str | None
+    label: str = ""
+    text: str = ""
+    device: str = ""
+    reason: str = ""
+
+    def repeats(self, other: GivenAnswer) -> bool:
+        """Is this the same answer of the same user, given once more?"""
+        return (self.by, self.answer, self.text) == (other.by, other.answer, other.text)
+
+
+def answer_of(question: Question, choice: str | None, text: str, by: str, device: str, at_ms: int, chars_max: int) -> GivenAnswer:
+    """The answer of a user. Raises Invalid: the question does not allow it."""
+    chosen = None if choice is None else question.choice(choice)
+    if choice is not None and chosen is None:
+        raise Invalid(_allowed(question), "$.answer")
+    if text and not question.text:
+        raise Invalid("this question takes no text", "$.text")
+    if len(text) > chars_max:
+        raise Invalid(f"at most {chars_max} characters", "$.text")
+    if chosen is None and not (question.text and text.strip()):
+        raise Invalid(_allowed(question), "$.answer")
+    return GivenAnswer(choice, at_ms, by, "" if chosen is None else chosen.label, text, device)
+
+
+def answer_at_deadline(question: Question) -> GivenAnswer:
+    """The answer of a question that no user has answered by its deadline."""
+    chosen = None if question.default is None else question.choice(question.default)
+    return GivenAnswer(question.default, question.deadline, None, "" if chosen is None else chosen.label, reason=DEADLINE)
+
+
+def _allowed(question: Question) -> str:
+    ids = ", ".join(choice.id for choice in question.answers)
+    if not ids:
+        return "leave it out: `text` is the answer"
+    return f"one of {ids}" + (", or a `text` alone" if question.text else "")

@@ -1,0 +1,82 @@
+"""Questions and their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from engine.config import Config
+from engine.features.questions.core import DEADLINE
+from engine.http.description.json_schema import TIME_MS, Schema, closed_object, object_of, printable
+from engine.http.description.operation import Part, json_of, operation, parameter, whose
+
+
+def paths(config: Config) -> Part:
+    """The paths, by name."""
+    device = parameter("device", "query", "The client's name for itself, which the answer keeps.")
+    wait = parameter(
+        "wait",
+        "query",
+        f"Wait so many seconds for the answer, at most {config.poll_wait_s_max}; without it the request does not wait.",
+        {"type": "number", "minimum": 0},
+    )
+    return {
+        "/v1/answers/{message}": {
+            "parameters": [parameter("message", "path", "Id of the message that asks.", printable(config), required=True)],
+            "post": operation(
+                "answer",
+                "receiving",
+                "Answer a question. The first answer is the answer; the same answer of the same user may be repeated.",
+                {200: ("It is the answer; durable.", json_of("Answer"))},
+                (400, 404, 408, 409, 413, 422, 429, 503),
+                scope="connect",
+                parameters=(whose(config), device),
+                body=json_of("GivenAnswer"),
+            ),
+        },
+        "/v1/questions/{question}": {
+            "parameters": [parameter("question", "path", "Id of the message that asks.", printable(config), required=True)],
+            "get": operation(
+                "question",
+                "publishing",
+                "A question and its answer. `answer`, `by` and `at` are null while it is open.",
+                {200: ("As of now, or as of the end of `wait`.", json_of("QuestionState"))},
+                (400, 404, 429, 503),
+                scope="connect",
+                parameters=(whose(config), wait),
+            ),
+        },
+    }
+
+
+def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
+    """The schemas of their bodies, by name."""
+    text: Schema = {"type": "string", "maxLength": config.question_text_chars_max}
+    return {
+        "GivenAnswer": closed_object(
+            "One of the `answers` of the question, a text where it takes one, or both.",
+            answer={"type": ["string", "null"], "description": "Id of an answer."},
+            text=text,
+        ),
+        "Answer": object_of("The answer to a question.", required=("answer", "by", "at"), **_ANSWER),
+        "QuestionState": object_of(
+            "A question, and its answer if it has one.",
+            required=("id", "state", "asked", "deadline", "answer", "by", "at"),
+            id={"type": "string"},
+            state={"enum": ["open", "answered", DEADLINE]},
+            asked=TIME_MS,
+            deadline={**TIME_MS, "description": "At this time the default is the answer."},
+            **{**_ANSWER, "at": {"type": ["integer", "null"], "description": "When it was given; null while the question is open."}},
+        ),
+    }
+
+
+_ANSWER: Final[dict[str, Schema]] = {
+    "answer": {"type": ["string", "null"], "description": "Id of the answer; null for a text alone, and for none by the deadline."},
+    "by": {"type": ["string", "null"], "description": "The user who gave it; null for the default."},
+    "at": TIME_MS,
+    "label": {"type": "string"},
+    "text": {"type": "string"},
+    "device": {"type": "string"},
+    "reason": {"const": DEADLINE, "description": "Nobody answered by the deadline; absent for an answer of a user."},
+}

@@ -1,0 +1,53 @@
+"""`/v1/answers` and `/v1/questions`: answer a question, and get its answer."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine.api.access import Access
+from engine.api.edge_feature import EdgeFeature, EdgePorts
+from engine.config import Config
+from engine.features.questions import description
+from engine.features.questions.questions import Questions, shown
+from engine.features.questions.store import QuestionStore
+from engine.gateway.gateway import Gateway
+from engine.http.endpoint_table import EndpointTable, json_answer, route, without_head
+from engine.store.lua import Replicas
+
+
+def on_edge(ports: EdgePorts) -> EdgeFeature:
+    """The feature on an edge."""
+    store = QuestionStore(ports.servers, ports.config.questions_per_user_max, Replicas.wanted(ports.config))
+    return feature_of(ports.config, ports.gateway, store)
+
+
+def feature_of(config: Config, gateway: Gateway, store: QuestionStore) -> EdgeFeature:
+    """The feature, with this storage."""
+    questions = Questions(config, gateway, store)
+    gateway.shard_client.open_questions = questions.open
+    gateway.kept_of_user["questions"] = questions.kept_rows
+    gateway.erase_of_user["questions"] = store.erase
+    return EdgeFeature("questions", lambda access: table(access, questions), questions.run)
+
+
+def table(access: Access, questions: Questions) -> EndpointTable:
+    """The endpoints."""
+
+    async def answer(request: Request) -> Response:
+        """`POST /v1/answers/{message}?user=&device=`."""
+        _, key, _ = access.subscriber(request)
+        body = await access.body(request)
+        return json_answer(shown(await questions.answer(key, request.path_params["message"], access.device(request), body)))
+
+    async def look(request: Request) -> Response:
+        """`GET /v1/questions/{question}?user=&wait=`: without `wait` it does not wait."""
+        _, key, _ = access.subscriber(request)
+        wait_s = access.wait_s(request) if "wait" in request.query_params else 0.0
+        return json_answer(await questions.look(key, request.path_params["question"], wait_s))
+
+    routes = [
+        route("/v1/answers/{message:segment}", POST=answer),
+        without_head(route("/v1/questions/{question:segment}", GET=look)),
+    ]
+    return EndpointTable(routes, description)

@@ -1,0 +1,36 @@
+"""The message that tells the answer: the message of the question once more, with `answer` in the place of `ask`, which `replaces` it.
+
+Its id is made of the question's, so it is published once, however often it is tried.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from engine.core.model.routing import split_key
+from engine.features.questions.core import GivenAnswer
+from engine.features.questions.store import StoredQuestion
+from engine.publish.asked_questions import OUTCOME
+from engine.publish.drafts import Draft, republished
+
+_OWN: Final = ("id", "ask", "due", "replaces", "traceparent")
+"""Members of the question's message that the outcome has not, or has of its own."""
+
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def outcome_id(id: str) -> str:
+    """The id of the message that tells the answer to the question with this id."""
+    return f"{OUTCOME}{id}"
+
+
+def outcome_of(key: str, id: str, stored: StoredQuestion, answer: GivenAnswer, now_ms: int, ttl_ms: int) -> Draft:
+    """The message for the user of the mailbox `key`. It is answered already, so no limit for contacting the user counts it."""
+    members = {name: value for name, value in _MEMBERS.decode(b"{%b}" % stored.body).items() if name not in _OWN}
+    members |= {"replaces": Raw(_encode(id)), "answer": Raw(_encode(answer))}
+    envelope = republished(outcome_id(id), members, stored.priority)
+    return Draft(key, split_key(key)[1], envelope, True, now_ms + ttl_ms, ttl_ms, 0)

@@ -1,0 +1,292 @@
+"""Questions on an edge: asked with a message, answered once, told to all devices of the user and to whoever waits.
+
+    asked     the question is stored, then its message is published
+    answered  by a user, or at the deadline with the default: one script stores the first answer (`engine.features.questions.store`)
+    told      any edge publishes the outcome, and takes the message of the question out of the inbox
+    over      both are deleted `question_keep_s` after the answer
+
+    killed ...                           what is left                       who goes on
+    before the question is stored        nothing                            the publisher, who has no 202, repeats it
+    after that, before its message is    a question that nobody sees        the same; else the default is its answer at the deadline
+    before the answer is stored          an open question                   the client, which has no 200, repeats it
+    after that, before the 200           the answer                         the client repeats it, and gets 200: it is the same answer
+    before the outcome is published      a question that is due             an edge takes it, at the latest when the lease is over
+    after that, before it is told        the same; publishing it again is   likewise
+                                         no second message
+
+Every edge looks each second for questions that are due, and at once when it has stored an answer. It takes them with a lease, so usually
+one edge does the work; when two do, the ids of what they publish are the same. An answer that comes after the deadline meets the default:
+an edge that reads an open question after its deadline stores the default first.
+
+The deadline is by the clock of the edge that looks. Clocks that differ move it by their difference; there is one answer anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from engine.api.json_bodies import decode_body
+from engine.config import Config
+from engine.core.model.period import until_next
+from engine.core.model.routing import split_key
+from engine.errors import EngineError, Invalid, StorageUnavailable
+from engine.features.inbox.inboxes import mark
+from engine.features.questions.core import GivenAnswer, answer_at_deadline, answer_of
+from engine.features.questions.outcome import outcome_id, outcome_of
+from engine.features.questions.store import Asked, QuestionStore, StoredQuestion, TooMany
+from engine.gateway.gateway import Gateway
+from engine.http.problems import RETRY_AFTER_S, Problem, conflict, not_found, too_many_requests, unavailable
+from engine.publish import media_types
+from engine.publish.drafts import Draft
+
+log = logging.getLogger(__name__)
+
+ANSWERED: Final = "urn:engine:problem:answered"
+"""The type of the problem that a later answer gets."""
+
+_LOOK_S: Final = 1.0
+"""Between two looks at what is due: some 20 us of Redis. It is also the delay of a default that nobody asks for."""
+
+_LEASE_MS: Final = 10_000
+"""An edge tells an answer within a second, or has a fault."""
+
+_FULL_RETRY_S: Final = 3600
+"""`Retry-After` for a user with too many questions: they end with time."""
+
+
+class _Given(Struct, forbid_unknown_fields=True, gc=False):
+    """The body of POST /v1/answers/{message}."""
+
+    answer: str | None = None
+    text: str = ""
+
+
+_GIVEN: Final = msgspec.json.Decoder(_Given)
+
+
+class Questions:
+    """The questions of users, on one edge.
+
+    Args:
+        config: the engine's settings.
+        gateway: of the edge.
+        store: in Redis.
+    """
+
+    def __init__(self, config: Config, gateway: Gateway, store: QuestionStore) -> None:
+        self._config = config
+        self._gateway = gateway
+        self._store = store
+        self._stirred = asyncio.Event()  # something is due at once
+        self._asked = asyncio.Event()  # somebody waits
+        self._waiting: dict[tuple[str, str], set[asyncio.Future[None]]] = {}
+        self._waits = 0
+
+    # -- Asking. -------------------------------------------------------------------------------------------------------
+    async def open(self, drafts: Sequence[Draft]) -> None:
+        """Store the questions of these drafts. Raises Problem: 409, an id asks something else; 429, 503."""
+        now_ms = self._gateway.wall_ms()
+        for draft in drafts:
+            if draft.question is None:
+                continue
+            envelope = draft.envelope
+            stored = StoredQuestion(envelope.digest, now_ms, draft.question, envelope.priority, envelope.body)
+            try:
+                first = await self._store.open(draft.key, envelope.id, stored)
+            except TooMany:
+                detail = f"this user has {self._config.questions_per_user_max} questions (`questions_per_user_max`)"
+                raise too_many_requests(detail, _FULL_RETRY_S) from None
+            except StorageUnavailable as error:
+                raise unavailable(str(error), RETRY_AFTER_S) from None
+            if first.digest != envelope.digest:
+                detail = "the same id was used with a different payload"
+                raise conflict(detail, errors=[{"index": draft.item, "user": draft.user, "detail": detail}])
+
+    # -- Answering. ----------------------------------------------------------------------------------------------------
+    async def answer(self, key: str, id: str, device: str, body: bytes) -> GivenAnswer:
+        """The answer of the user with this mailbox key; durable on return.
+
+        Raises:
+            Problem: 404, the user was not asked this; 409, it has another answer, which the problem tells; 400, 422 or 503.
+        """
+        given = decode_body(_GIVEN, body, _Given)
+        asked = await self._look(key, id)
+        question, now_ms = asked.stored.question, self._gateway.wall_ms()
+        try:
+            own = answer_of(question, given.answer, given.text, split_key(key)[1], device, now_ms, self._config.question_text_chars_max)
+        except Invalid as error:
+            raise media_types.unacceptable(error) from None
+        winner = asked.answer or await self._decide(key, id, own)
+        if not own.repeats(winner):
+            who = "nobody by its deadline" if winner.by is None else winner.by
+            detail = f"it was answered by {who}: {winner.label or winner.text or 'no answer'}"
+            raise conflict(detail, type=ANSWERED, **shown(winner))
+        return winner
+
+    async def look(self, key: str, id: str, wait_s: float) -> dict[str, Any]:
+        """The question, and its answer as soon as there is one, or without one after `wait_s`. Raises Problem: 404, 429 or 503."""
+        deadline_ms = self._gateway.clock() + wait_s * 1000
+        while True:
+            asked = await self._look(key, id)
+            left_ms = deadline_ms - self._gateway.clock()
+            if asked.answer is not None or left_ms <= 0 or self._gateway.draining:
+                return _report(id, asked)
+            until_deadline_ms = asked.stored.question.deadline - self._gateway.wall_ms()
+            await self._wait(key, id, min(left_ms, max(until_deadline_ms, 1)) / 1000)
+
+    async def _look(self, key: str, id: str) -> Asked:
+        """The question; one whose deadline is over is answered. Raises Problem."""
+        try:
+            asked = await self._store.read(key, id)
+        except StorageUnavailable as error:
+            raise unavailable(str(error), RETRY_AFTER_S) from None
+        if asked is None:
+            raise not_found("no question with this id is known")
+        question = asked.stored.question
+        if asked.answer is None and question.deadline <= self._gateway.wall_ms():
+            asked = Asked(asked.stored, await self._decide(key, id, answer_at_deadline(question)))
+        return asked
+
+    async def _decide(self, key: str, id: str, answer: GivenAnswer) -> GivenAnswer:
+        """Store this answer, unless there is one; returns the one that is stored. Raises Problem."""
+        try:
+            winner = await self._store.decide(key, id, answer, self._gateway.wall_ms())
+        except StorageUnavailable as error:
+            raise unavailable(str(error), RETRY_AFTER_S) from None
+        if winner is None:
+            raise not_found("no question with this id is known")
+        self._stirred.set()
+        self._wake(key, id)
+        return winner
+
+    # -- Waiting. ------------------------------------------------------------------------------------------------------
+    async def _wait(self, key: str, id: str, seconds: float) -> None:
+        """Return when the question may have an answer, or after so long."""
+        if self._waits >= self._config.question_waits_max:
+            raise too_many_requests("as many requests wait for answers as may", RETRY_AFTER_S)
+        waiter = asyncio.get_running_loop().create_future()
+        waiters = self._waiting.setdefault((key, id), set())
+        waiters.add(waiter)
+        self._waits += 1
+        self._asked.set()
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(waiter, seconds)
+        finally:
+            self._waits -= 1
+            waiters.discard(waiter)
+            if not waiters and self._waiting.get((key, id)) is waiters:
+                del self._waiting[key, id]
+
+    def _wake(self, key: str, id: str) -> None:
+        for waiter in self._waiting.pop((key, id), ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _watch(self) -> None:
+        """Look for answers that other edges have stored, while somebody waits for them."""
+        while True:
+            if not self._waiting:
+                self._asked.clear()
+                await self._asked.wait()
+            await asyncio.sleep(self._config.question_poll_ms / 1000)
+            names = list(self._waiting)
+            try:
+                found = await self._store.read_many(names)
+            except StorageUnavailable as error:
+                log.warning("those who wait for answers wait for storage: %s", error)
+                continue
+            for (key, id), asked in zip(names, found, strict=True):
+                if asked is None or asked.answer is not None or self._gateway.draining:
+                    self._wake(key, id)
+
+    # -- Telling. ------------------------------------------------------------------------------------------------------
+    async def run(self) -> None:
+        """Do what is due, and watch for those who wait. Runs until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch())
+            tasks.create_task(self._sweep())
+
+    async def _sweep(self) -> None:
+        while True:
+            self._stirred.clear()
+            more = False
+            for server in range(self._store.servers):
+                try:
+                    more = await self._take(server) or more
+                except StorageUnavailable as error:
+                    log.warning("questions wait for storage: %s", error)
+            if not more:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stirred.wait(), until_next(time.monotonic(), _LOOK_S))
+
+    async def _take(self, server: int) -> bool:
+        """Do what is due on a server. Returns whether more may be."""
+        taken = await self._store.take(server, self._gateway.wall_ms(), _LEASE_MS)
+        for key, id in taken:
+            try:
+                await self._attend(key, id)
+            except (EngineError, ValueError) as error:  # likewise when it is due again
+                log.warning("question %s of %s is tried again: %s", id, key, error)
+        return bool(taken)
+
+    async def _attend(self, key: str, id: str) -> None:
+        """Bring a question that is due one step on. Raises EngineError: it is tried again after the lease."""
+        asked = await self._store.read(key, id)
+        if asked is None:
+            await self._store.forget(key, id)
+            return
+        now_ms, question, answer = self._gateway.wall_ms(), asked.stored.question, asked.answer
+        if answer is None and now_ms < question.deadline:
+            await self._store.look_again(key, id, question.deadline)
+            return
+        if answer is None:
+            answer = await self._decide(key, id, answer_at_deadline(question))
+        over_ms = answer.at + self._config.question_keep_s * 1000
+        if now_ms >= over_ms:
+            await self._store.forget(key, id)
+            return
+        await self._tell(key, id, asked.stored, answer)
+        await self._store.look_again(key, id, over_ms)
+
+    async def _tell(self, key: str, id: str, stored: StoredQuestion, answer: GivenAnswer) -> None:
+        """Publish the outcome, and take the message of the question away from all devices. Raises EngineError."""
+        shard_client, config = self._gateway.shard_client, self._config
+        outcome = outcome_of(key, id, stored, answer, self._gateway.wall_ms(), config.ttl_s_default * 1000)
+        try:
+            await shard_client.post([outcome])
+        except Problem as problem:
+            if problem.status != 409:
+                raise
+            log.warning("the answer to %s of %s is not told: its id is taken", id, key)
+        await shard_client.settle(key, -1, [id])
+        if config.inbox_max:
+            await mark(shard_client, key, "archive", msgspec.json.encode({"ids": [id]}), config)
+            if answer.by is not None:  # who has answered need not read it
+                await mark(shard_client, key, "read", msgspec.json.encode({"ids": [outcome_id(id)]}), config)
+
+    # -- Of a user. ----------------------------------------------------------------------------------------------------
+    async def kept_rows(self, key: str) -> AsyncIterator[bytes]:
+        """Every question of a user, in JSON. Raises StorageUnavailable."""
+        for id, asked in (await self._store.all_of(key)).items():
+            yield msgspec.json.encode({**_report(id, asked), "message": msgspec.Raw(b"{%b}" % asked.stored.body)})
+
+
+def shown(answer: GivenAnswer) -> dict[str, Any]:
+    """An answer as endpoints tell it: `answer`, `by` and `at`, and what else it has."""
+    members: dict[str, Any] = msgspec.to_builtins(answer)
+    return members
+
+
+def _report(id: str, asked: Asked) -> dict[str, Any]:
+    state = "open" if asked.answer is None else asked.answer.reason or "answered"
+    answer = {"answer": None, "by": None, "at": None} if asked.answer is None else shown(asked.answer)
+    return {"id": id, "state": state, "asked": asked.stored.asked_ms, "deadline": asked.stored.question.deadline, **answer}

@@ -1,0 +1,182 @@
+"""Questions and their answers in Redis: two hashes for each user, and a sorted set on each server of what is to be done, and when.
+
+    open        the question is stored; its due time is the deadline
+    answered    the answer is stored too, and never changes; its due time is now: the answer is to be told
+    told        the due time is the end of `question_keep_s`; then both are deleted
+
+The first answer is the answer: one script stores it, unless there is one. It is as durable as an accepted message: fsynced, and on as many
+replicas, before the caller goes on. All keys are on the server of the user, so no shard takes part.
+
+Whoever takes a due question moves its due time to the end of a lease. So a question whose edge has died is due again, and every step of its
+work may be repeated (`engine.features.questions.questions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import redis.asyncio as redis
+from msgspec import Struct
+from redis.exceptions import RedisError
+
+from engine.core.model.question import Question
+from engine.core.model.routing import server_of, slot_of
+from engine.errors import StorageUnavailable
+from engine.features.questions.core import GivenAnswer
+from engine.store.keys import answers_key, questions_due_key, questions_key
+from engine.store.lua import NO_REPLICAS, Replicas, Script
+
+_OPEN: Final = Script("question_open")
+_DECIDE: Final = Script("question_decide")
+_TAKE: Final = Script("questions_take")
+
+_TAKEN_MAX: Final = 50
+"""Questions taken at once: some milliseconds of work for each."""
+
+
+class StoredQuestion(Struct, frozen=True, array_like=True):
+    """A question as it was asked.
+
+    Attributes:
+        digest: of the message, which tells a repeat from another message with the same id.
+        asked_ms: when, ms since the epoch.
+        question: with its deadline.
+        priority: of the message.
+        body: of the message, its members in JSON without braces.
+    """
+
+    digest: bytes
+    asked_ms: int
+    question: Question
+    priority: int
+    body: bytes
+
+
+class Asked(Struct, frozen=True):
+    """A question in storage, and its answer if it has one."""
+
+    stored: StoredQuestion
+    answer: GivenAnswer | None
+
+
+class TooMany(Exception):
+    """The user has as many questions as one may have."""
+
+
+_question: Final = msgspec.msgpack.Decoder(StoredQuestion)
+_answer: Final = msgspec.msgpack.Decoder(GivenAnswer)
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class QuestionStore:
+    """The questions of all users.
+
+    Args:
+        clients: of the Redis servers, the first one first.
+        per_user_max: questions of a user.
+        replicas: that must have a write before it is confirmed.
+    """
+
+    def __init__(self, clients: Sequence[redis.Redis], per_user_max: int, replicas: Replicas = NO_REPLICAS) -> None:
+        self._clients = clients
+        self._per_user_max = per_user_max
+        self._replicas = replicas
+
+    @property
+    def servers(self) -> int:
+        """How many there are."""
+        return len(self._clients)
+
+    async def open(self, key: str, id: str, stored: StoredQuestion) -> StoredQuestion:
+        """Store a question, unless there is one with its id. Returns the one that is stored. Raises StorageUnavailable, TooMany."""
+        keys = [questions_key(key), questions_due_key()]
+        arguments = [id, _encode(stored), _member(key, id), stored.question.deadline, self._per_user_max]
+        reply = await _OPEN.run(self._of(key), keys, arguments, self._replicas)
+        if reply[0] == b"FULL":
+            raise TooMany
+        return stored if reply[0] == b"OK" else _question.decode(reply[1])
+
+    async def decide(self, key: str, id: str, answer: GivenAnswer, now_ms: int) -> GivenAnswer | None:
+        """Store the answer, unless there is one. Returns the one that is stored; None without the question. Raises StorageUnavailable."""
+        keys = [questions_key(key), answers_key(key), questions_due_key()]
+        reply = await _DECIDE.run(self._of(key), keys, [id, _encode(answer), _member(key, id), now_ms], self._replicas)
+        if reply[0] == b"NONE":
+            return None
+        return answer if reply[0] == b"OK" else _answer.decode(reply[1])
+
+    async def read(self, key: str, id: str) -> Asked | None:
+        """The question with this id of this user. Raises StorageUnavailable."""
+        return (await self.read_many([(key, id)]))[0]
+
+    async def read_many(self, names: Sequence[tuple[str, str]]) -> list[Asked | None]:
+        """The questions of these users with these ids. Raises StorageUnavailable."""
+        found: list[Asked | None] = [None] * len(names)
+        for server, client in enumerate(self._clients):
+            places = [place for place, (key, _) in enumerate(names) if server_of(slot_of(key), len(self._clients)) == server]
+            if not places:
+                continue
+            pipeline = client.pipeline(transaction=True)  # an answer without its question has been deleted meanwhile
+            for key, id in [names[place] for place in places]:
+                pipeline.hget(questions_key(key), id)
+                pipeline.hget(answers_key(key), id)
+            replies = await _execute(pipeline)
+            for place, question, answer in zip(places, replies[::2], replies[1::2], strict=True):
+                found[place] = None if question is None else _asked(question, answer)
+        return found
+
+    async def all_of(self, key: str) -> dict[str, Asked]:
+        """All questions of a user, by id. Raises StorageUnavailable."""
+        pipeline = self._of(key).pipeline(transaction=True)
+        pipeline.hgetall(questions_key(key))
+        pipeline.hgetall(answers_key(key))
+        questions, answers = await _execute(pipeline)
+        return {id.decode(): _asked(question, answers.get(id)) for id, question in questions.items()}
+
+    async def take(self, server: int, now_ms: int, lease_ms: int) -> list[tuple[str, str]]:
+        """Take questions of a server that are due, and hold them for `lease_ms`. Returns users and ids. Raises StorageUnavailable."""
+        arguments = [now_ms, now_ms + lease_ms, _TAKEN_MAX]
+        _, *members = await _TAKE.run(self._clients[server], [questions_due_key()], arguments)
+        parted = (member.decode().rpartition("\n") for member in members)
+        return [(key, id) for key, _, id in parted]
+
+    async def look_again(self, key: str, id: str, at_ms: int) -> None:
+        """Set the time at which the question is due. Raises StorageUnavailable."""
+        try:
+            await self._of(key).zadd(questions_due_key(), {_member(key, id): at_ms}, xx=True)
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"questions: {error}") from error
+
+    async def forget(self, key: str, *ids: str) -> None:
+        """Delete questions of a user and their answers. Raises StorageUnavailable."""
+        if not ids:
+            return
+        pipeline = self._of(key).pipeline(transaction=True)
+        pipeline.hdel(questions_key(key), *ids)
+        pipeline.hdel(answers_key(key), *ids)
+        pipeline.zrem(questions_due_key(), *(_member(key, id) for id in ids))
+        await _execute(pipeline)
+
+    async def erase(self, key: str) -> None:
+        """Delete all questions of a user. Raises StorageUnavailable."""
+        await self.forget(key, *await self.all_of(key))
+
+    def _of(self, key: str) -> redis.Redis:
+        return self._clients[server_of(slot_of(key), len(self._clients))]
+
+
+def _member(key: str, id: str) -> str:
+    return f"{key}\n{id}"  # an id has no line feed
+
+
+def _asked(question: bytes, answer: bytes | None) -> Asked:
+    return Asked(_question.decode(question), None if answer is None else _answer.decode(answer))
+
+
+async def _execute(pipeline: Any) -> list[Any]:
+    try:
+        replies: list[Any] = await pipeline.execute()
+    except (RedisError, OSError) as error:
+        raise StorageUnavailable(f"questions: {error}") from error
+    return replies

@@ -1,0 +1,57 @@
+"""Checks the member `ask` of an item, and makes the question that clients get. Pure, as `engine.publish.drafts`."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from msgspec import UNSET
+
+from engine.config import Config
+from engine.core.model.duration import parse_duration_ms
+from engine.core.model.names import is_id, is_user
+from engine.core.model.question import CHOICE_CHARS_MAX, LABEL_CHARS_MAX, Question
+from engine.errors import Invalid
+from engine.publish.items import Ask
+
+OUTCOME: Final = "answer:"
+"""Before the id of a question, it is the id of the message that tells the answer."""
+
+
+def question_of(ask: Ask, from_ms: int, config: Config) -> Question:
+    """The question, whose deadline counts from this time. Raises Invalid."""
+    if len(ask.answers) > config.question_answers_max:
+        raise Invalid(f"at most {config.question_answers_max} answers", "$.ask.answers")
+    if not ask.answers and not ask.text:
+        raise Invalid("at least one answer is needed, or `text`: true", "$.ask.answers")
+    for index, choice in enumerate(ask.answers):
+        if not is_id(choice.id, CHOICE_CHARS_MAX):
+            raise Invalid(f"printable text of 1 to {CHOICE_CHARS_MAX} characters", f"$.ask.answers[{index}].id")
+        if not is_user(choice.label, LABEL_CHARS_MAX):
+            raise Invalid(f"text of 1 to {LABEL_CHARS_MAX} characters without control characters", f"$.ask.answers[{index}].label")
+    ids = [choice.id for choice in ask.answers]
+    if len(set(ids)) < len(ids):
+        raise Invalid("each answer has an id of its own", "$.ask.answers")
+    default = None if ask.default is UNSET else ask.default
+    if default is not None and default not in ids:
+        raise Invalid("the id of one of `answers`", "$.ask.default")
+    return Question(ask.answers, from_ms + _deadline_ms(ask, config), ask.text, default)
+
+
+def check_id(id: str, config: Config) -> None:
+    """Check that the message with the answer has an id, too. Raises Invalid."""
+    if len(id) > config.id_chars_max - len(OUTCOME):
+        raise Invalid(f"of a question: at most {config.id_chars_max - len(OUTCOME)} characters", "$.id")
+
+
+def _deadline_ms(ask: Ask, config: Config) -> int:
+    given = ask.deadline
+    if given is UNSET:
+        return config.question_deadline_s_default * 1000
+    try:
+        deadline_ms = parse_duration_ms(given) if isinstance(given, str) else math.ceil(given * 1000)
+    except (Invalid, OverflowError) as error:
+        raise Invalid(str(error), "$.ask.deadline") from None
+    if not 0 < deadline_ms <= config.question_deadline_s_max * 1000:
+        raise Invalid(f"more than 0 and at most {config.question_deadline_s_max} seconds", "$.ask.deadline")
+    return deadline_ms

@@ -1,0 +1,14 @@
+-- Store a question, unless its id is taken.
+-- KEYS: questions of the user, due times of the server
+-- ARGV: id, the question, member of the due times, deadline in ms, questions of the user at most
+-- Returns {'OK'}, {'KNOWN', the question that has the id}, or {'FULL'}.
+local known = redis.call('HGET', KEYS[1], ARGV[1])
+if known then
+  return {'KNOWN', known}
+end
+if redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[5]) then
+  return {'FULL'}
+end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+redis.call('ZADD', KEYS[2], ARGV[4], ARGV[3])
+return {'OK'}

@@ -1,0 +1,66 @@
+"""Asking with the Python clients, against a real edge and a real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from engine import Client, Publisher, SyncPublisher
+from engine.errors import Refused
+from tests.support.edge_world import EdgeWorld, edge_world
+
+ASK: Any = {"answers": [{"id": "yes", "label": "Approve"}, {"id": "no", "label": "Deny"}], "deadline": timedelta(minutes=30)}
+
+
+@pytest.fixture
+async def world(redis_client: Redis) -> AsyncIterator[EdgeWorld]:
+    async with edge_world(storage=redis_client, question_poll_ms=20) as world:
+        yield world
+
+
+async def test_a_program_asks_and_a_client_answers(world: EdgeWorld) -> None:
+    async with (
+        Publisher(world.url(), world.token("app", "publish")) as publisher,
+        Client(world.url(), world.token("u1", "connect"), device="phone") as client,
+    ):
+        asking = asyncio.create_task(publisher.ask(user="u1", type="deploy.ask", id="q/1", ask=ASK))
+        message = await anext(client)
+        assert message.ask is not None
+        assert [choice["id"] for choice in message.ask["answers"]] == ["yes", "no"]
+        given = await client.answer(message.id, "yes")
+        assert await asking == given
+        assert (given.answer, given.by, given.device) == ("yes", "u1", "phone")
+        outcome = await anext(client)
+        assert (outcome.replaces, (outcome.answer or {}).get("answer")) == ("q/1", "yes")
+        with pytest.raises(Refused, match="answered by u1: Approve") as refused:
+            await client.answer(message.id, "no")
+        assert refused.value.status == 409
+
+
+async def test_a_program_that_asks_again_after_a_restart_gets_the_same_answer(world: EdgeWorld) -> None:
+    async with Publisher(world.url(), world.token("app", "publish")) as publisher:
+        asking = asyncio.create_task(publisher.ask(user="u1", type="deploy.ask", id="q1", ask=ASK))
+        async with Client(world.url(), world.token("u1", "connect")) as client:
+            await anext(client)
+            assert await publisher.answer_to("q1", user="u1") is None
+            asking.cancel()
+            await client.answer("q1", "no")
+    async with Publisher(world.url(), world.token("app", "publish")) as restarted:
+        assert (await restarted.ask(user="u1", type="deploy.ask", id="q1", ask=ASK)).answer == "no"
+        with pytest.raises(ValueError, match="`ask` is needed"):
+            await restarted.ask(user="u1", type="deploy.ask")
+
+
+async def test_a_thread_asks_until_the_deadline(world: EdgeWorld) -> None:
+    def ask() -> str | None:
+        with SyncPublisher(world.url(), world.token("app", "publish")) as publisher:
+            answer = publisher.ask(user="u1", type="deploy.ask", ask={**ASK, "deadline": "50ms", "default": "no"})
+            assert answer.reason == "deadline"
+            return answer.answer
+
+    assert await asyncio.to_thread(ask) == "no"

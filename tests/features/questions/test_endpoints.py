@@ -1,0 +1,307 @@
+"""Questions on an edge with a real Redis: asked, answered once, told, ended by the deadline, and what a crash at each point leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from redis.asyncio import Redis
+
+from engine.errors import StorageUnavailable
+from engine.features.questions.questions import Questions
+from engine.store.keys import answers_key, questions_due_key, questions_key
+from tests.support.edge_world import EdgeWorld, edge_world, frame_of
+from tests.support.waiting import until
+
+KEY = "default:u1"
+YES_NO = [{"id": "yes", "label": "Approve", "style": "primary"}, {"id": "no", "label": "Deny", "style": "danger"}]
+
+
+@pytest.fixture
+async def world(redis_client: Redis) -> AsyncIterator[EdgeWorld]:
+    async with edge_world(storage=redis_client, question_poll_ms=20) as world:
+        yield world
+
+
+async def ask(world: EdgeWorld, id: str = "q1", status: int = 202, **members: Any) -> httpx.Response:
+    ask = {"answers": YES_NO, "deadline": "30m", "default": "no"} | members.pop("ask", {})
+    ask = {name: value for name, value in ask.items() if value is not None}
+    item = {"user": "u1", "type": "deploy.ask", "id": id, "data": {"build": 17}, "ask": ask, **members}
+    async with world.http("app", scopes="publish") as client:
+        answer = await client.post("/v1/notifications", json=item)
+    assert answer.status_code == status, answer.text
+    return answer
+
+
+async def answer(world: EdgeWorld, body: Any, id: str = "q1", *, by: str = "u1", scopes: str = "connect", **query: str) -> httpx.Response:
+    async with world.http(by, scopes=scopes) as client:
+        return await client.post(f"/v1/answers/{id}", json=body, params=query)
+
+
+async def look(world: EdgeWorld, id: str = "q1", *, by: str = "app", scopes: str = "publish", **query: Any) -> httpx.Response:
+    async with world.http(by, scopes=scopes) as client:
+        return await client.get(f"/v1/questions/{id}", params={"user": "u1"} | query if scopes == "publish" else query)
+
+
+def outcomes(world: EdgeWorld) -> list[dict[str, Any]]:
+    bodies = [json.loads(b"{%b}" % body) for body in world.shard.mailboxes.get(KEY, {}).values()]
+    return [body for body in bodies if "answer" in body]
+
+
+async def told(world: EdgeWorld) -> dict[str, Any]:
+    """The one message with the answer."""
+    await until(lambda: bool(outcomes(world)))
+    (outcome,) = outcomes(world)
+    return outcome
+
+
+# -- Asked and answered. -----------------------------------------------------------------------------------------------
+async def test_a_client_gets_the_question_and_the_asker_the_answer(world: EdgeWorld) -> None:
+    async with world.connect("u1") as socket:
+        await ask(world)
+        message = (await frame_of(socket))["messages"][0]
+        assert message["ask"]["answers"] == [YES_NO[0], YES_NO[1]]
+        assert message["ask"]["default"] == "no"
+        assert abs(message["ask"]["deadline"] - world.gateway.wall_ms() - 1_800_000) < 60_000
+        assert (await look(world)).json()["state"] == "open"
+
+        given = await answer(world, {"answer": "yes"}, device="phone")
+        assert given.status_code == 200, given.text
+        assert given.json() == {"answer": "yes", "at": given.json()["at"], "by": "u1", "label": "Approve", "device": "phone"}
+        outcome = (await frame_of(socket))["messages"][0]
+    assert (outcome["id"], outcome["replaces"], outcome["answer"]) == ("answer:q1", "q1", given.json())
+    assert (outcome["type"], outcome["data"], "ask" in outcome) == ("deploy.ask", {"build": 17}, False)
+    found = (await look(world)).json()
+    assert (found["state"], found["answer"], found["by"], found["at"]) == ("answered", "yes", "u1", given.json()["at"])
+
+
+async def test_the_first_answer_wins_and_the_others_hear_who_and_what(world: EdgeWorld) -> None:
+    await ask(world)
+    answers = await asyncio.gather(*(answer(world, {"answer": ("yes", "no")[n % 2]}, device=f"d{n}") for n in range(8)))
+    won = {given.json()["answer"] for given in answers if given.status_code == 200}
+    assert len(won) == 1
+    lost = [given.json() for given in answers if given.status_code == 409]
+    assert len(lost) == 4
+    assert {(one["type"], one["answer"], one["by"]) for one in lost} == {("urn:engine:problem:answered", *won, "u1")}
+    assert (await told(world))["answer"]["answer"] == (await look(world)).json()["answer"] == won.pop()
+
+
+async def test_a_repeated_answer_of_the_same_user_is_the_same_answer(world: EdgeWorld) -> None:
+    await ask(world)
+    first, again = [await answer(world, {"answer": "yes"}) for _ in range(2)]
+    assert (first.status_code, again.status_code) == (200, 200)
+    assert first.json() == again.json()
+
+
+async def test_an_asker_waits_for_the_answer_also_of_another_edge(world: EdgeWorld, redis_client: Redis) -> None:
+    async with edge_world(storage=redis_client) as other:
+        await ask(world)
+        waiting = asyncio.create_task(look(world, wait=30))
+        await asyncio.sleep(0)
+        assert (await answer(other, {"answer": "yes"})).status_code == 200
+        assert (await asyncio.wait_for(waiting, 20)).json()["answer"] == "yes"
+
+
+async def test_a_text_alone_answers_where_one_is_asked_for(world: EdgeWorld) -> None:
+    await ask(world, ask={"answers": None, "text": True, "default": None})
+    assert (await answer(world, {"answer": "yes"})).status_code == 422
+    assert (await answer(world, {"text": "not on a Friday"})).json()["text"] == "not on a Friday"
+    assert (await told(world))["answer"]["text"] == "not on a Friday"
+
+
+async def test_the_question_leaves_the_inbox_and_the_outcome_is_read_by_who_gave_it(world: EdgeWorld) -> None:
+    await ask(world)
+    await answer(world, {"answer": "yes"})
+    await told(world)
+
+    async def listed() -> list[tuple[str, bool]]:
+        async with world.http("u1") as client:
+            return [(message["id"], message["read"]) for message in (await client.get("/v1/inbox")).json()["messages"]]
+
+    async def settled() -> bool:
+        return await listed() == [("answer:q1", True)]
+
+    for _ in range(200):
+        if await settled():
+            break
+        await asyncio.sleep(0.02)
+    assert await listed() == [("answer:q1", True)]
+
+
+# -- Ids and the deadline. ---------------------------------------------------------------------------------------------
+async def test_asking_again_under_the_id_is_the_same_question_with_the_same_answer(world: EdgeWorld) -> None:
+    await ask(world)
+    await answer(world, {"answer": "yes"})
+    assert (await ask(world)).json()["results"][0]["status"] == "duplicate"
+    assert (await look(world)).json()["answer"] == "yes"
+
+
+async def test_another_question_under_the_id_is_a_conflict_and_changes_nothing(world: EdgeWorld) -> None:
+    await ask(world)
+    refused = await ask(world, status=409, ask={"deadline": "31m"})
+    assert refused.json()["type"] == "urn:engine:problem:id-conflict"
+    assert (await look(world)).json()["state"] == "open"
+
+
+async def test_the_default_is_the_answer_at_the_deadline(world: EdgeWorld) -> None:
+    await ask(world, ask={"deadline": 0.05})
+    found = (await look(world, wait=20)).json()
+    assert (found["state"], found["answer"], found["by"], found["at"]) == ("deadline", "no", None, found["deadline"])
+    late = await answer(world, {"answer": "yes"})
+    assert (late.status_code, late.json()["answer"], late.json()["reason"]) == (409, "no", "deadline")
+    assert (await told(world))["answer"] == {"answer": "no", "at": found["at"], "by": None, "label": "Deny", "reason": "deadline"}
+
+
+async def test_the_deadline_is_told_when_nobody_looks(world: EdgeWorld) -> None:
+    await ask(world, ask={"deadline": 0.05, "default": None})
+    assert (await told(world))["answer"]["answer"] is None
+
+
+async def test_a_delayed_question_has_its_time_from_when_it_is_due(world: EdgeWorld) -> None:
+    await ask(world, delay=3600, ask={"deadline": 60})
+    found = (await look(world)).json()
+    assert abs(found["deadline"] - found["asked"] - 3_660_000) < 5
+
+
+# -- What is refused. --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("members", "path"),
+    [
+        ({"ask": {"answers": []}}, "$.ask.answers"),
+        ({"ask": {"answers": [*YES_NO, YES_NO[0]]}}, "$.ask.answers"),
+        ({"ask": {"answers": [{"id": str(n), "label": "x"} for n in range(9)], "default": None}}, "$.ask.answers"),
+        ({"ask": {"answers": [{"id": "", "label": "x"}]}}, "$.ask.answers[0].id"),
+        ({"ask": {"answers": [{"id": "x", "label": "a\nb"}]}}, "$.ask.answers[0].label"),
+        ({"ask": {"default": "maybe"}}, "$.ask.default"),
+        ({"ask": {"deadline": 0}}, "$.ask.deadline"),
+        ({"ask": {"deadline": "31d"}}, "$.ask.deadline"),
+        ({"ask": {"deadline": "soon"}}, "$.ask.deadline"),
+        ({"ask": {"who": "anyone"}}, "$.ask.who"),
+        ({"user": None, "users": ["u1", "u2"]}, "$.ask"),
+        ({"user": None, "broadcast": True}, "$.ask"),
+        ({"collapse": {"key": "k"}}, "$.collapse"),
+        ({"id": "i" * 250}, "$.id"),
+    ],
+)
+async def test_a_question_that_is_not_valid_is_refused_and_not_stored(
+    world: EdgeWorld, redis_client: Redis, members: dict[str, Any], path: str
+) -> None:
+    item = {"user": "u1", "type": "t", "id": "q1", "ask": {"answers": YES_NO, "default": "no"}} | members
+    item["ask"] = {name: value for name, value in ({"answers": YES_NO} | item["ask"]).items() if value is not None}  # type: ignore[dict-item]
+    async with world.http("app", scopes="publish") as client:
+        refused = await client.post("/v1/notifications", json={name: value for name, value in item.items() if value is not None})
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["path"] == path
+    assert not await redis_client.exists(questions_due_key())
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "path"),
+    [
+        ({"answer": "maybe"}, 422, "$.answer"),
+        ({}, 422, "$.answer"),
+        ({"answer": "yes", "text": "so"}, 422, "$.text"),
+        ({"answer": 1}, 422, "$.answer"),
+        ({"answer": "yes", "more": 1}, 422, "$"),
+        ([], 422, "$"),
+    ],
+)
+async def test_an_answer_that_is_not_valid_is_refused_and_the_question_stays_open(
+    world: EdgeWorld, body: Any, status: int, path: str
+) -> None:
+    await ask(world)
+    refused = await answer(world, body)
+    assert refused.status_code == status, refused.text
+    assert refused.json()["errors"][0]["path"].startswith(path)
+    assert (await look(world)).json()["state"] == "open"
+
+
+async def test_a_user_answers_and_sees_only_own_questions(world: EdgeWorld) -> None:
+    await ask(world)
+    assert (await answer(world, {"answer": "yes"}, by="u2")).status_code == 404
+    assert (await answer(world, {"answer": "yes"}, by="u2", user="u1")).status_code == 403
+    assert (await answer(world, {"answer": "yes"}, scopes="metrics")).status_code == 403
+    assert (await look(world, by="u2", scopes="connect")).status_code == 404
+    assert (await look(world, by="u1", scopes="connect")).status_code == 200
+    assert (await look(world, "q2")).status_code == 404
+    async with httpx.AsyncClient(base_url=world.url(), trust_env=False) as client:
+        assert (await client.get("/v1/questions/q1")).status_code == 401
+        assert (await client.post("/v1/answers/q1", json={"answer": "yes"})).status_code == 401
+
+
+async def test_questions_and_waits_have_limits(redis_client: Redis) -> None:
+    async with edge_world(storage=redis_client, questions_per_user_max=1, question_waits_max=1) as world:
+        await ask(world)
+        assert "questions_per_user_max" in (await ask(world, "q2", status=429)).json()["detail"]
+        waiting = asyncio.create_task(look(world, wait=20))
+        for _ in range(400):
+            if (await look(world, wait=0.001)).status_code == 429:
+                break
+            await asyncio.sleep(0.01)
+        assert (await look(world, wait=1)).status_code == 429
+        await answer(world, {"answer": "yes"})
+        assert (await waiting).json()["answer"] == "yes"
+
+
+# -- Storage and crashes. ----------------------------------------------------------------------------------------------
+async def test_nothing_is_published_when_the_question_cannot_be_stored(world: EdgeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(*_: Any) -> None:
+        raise StorageUnavailable("away")
+
+    monkeypatch.setattr(world.questions, "open", away)
+    await ask(world, status=503)
+    assert not world.shard.mailboxes.get(KEY)
+
+
+async def test_an_answer_is_told_by_another_edge_when_its_own_dies(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def dies(*_: Any) -> None:
+        raise StorageUnavailable("killed")
+
+    monkeypatch.setattr("engine.features.questions.questions._LEASE_MS", 300)
+    with monkeypatch.context() as patched:
+        patched.setattr(Questions, "_tell", dies)
+        async with edge_world(storage=redis_client) as world:
+            await ask(world)
+            assert (await answer(world, {"answer": "yes"})).status_code == 200
+    async with edge_world(storage=redis_client) as other:
+        assert (await told(other))["answer"]["answer"] == "yes"
+        assert (await look(other)).json()["answer"] == "yes"
+
+
+async def test_an_answer_that_is_told_twice_is_one_message(world: EdgeWorld, redis_client: Redis) -> None:
+    await ask(world)
+    await answer(world, {"answer": "yes"})
+    await told(world)
+    posts = len(world.shard.received)
+    await redis_client.zadd(questions_due_key(), {f"{KEY}\nq1": 1})
+    await until(lambda: len(world.shard.received) > posts)
+    assert len(outcomes(world)) == 1
+
+
+async def test_an_answered_question_is_forgotten_in_the_end(redis_client: Redis) -> None:
+    async with edge_world(storage=redis_client, question_keep_s=1) as world:
+        await ask(world)
+        await answer(world, {"answer": "yes"})
+        for _ in range(400):
+            if not await redis_client.exists(questions_key(KEY), answers_key(KEY), questions_due_key()):
+                break
+            await asyncio.sleep(0.02)
+        assert (await look(world)).status_code == 404
+
+
+async def test_erasing_a_user_erases_the_questions_and_an_export_shows_them(world: EdgeWorld, redis_client: Redis) -> None:
+    await ask(world)
+    await ask(world, "q2")
+    await answer(world, {"answer": "yes"}, "q2")
+    async with world.http("root", scopes="admin") as client:
+        kept = (await client.get("/v1/users/u1/export")).json()["questions"]
+        assert [(one["id"], one["state"], one["message"]["data"]) for one in kept] == [
+            ("q1", "open", {"build": 17}),
+            ("q2", "answered", {"build": 17}),
+        ]
+        assert (await client.delete("/v1/users/u1")).status_code == 204
+    assert not await redis_client.exists(questions_key(KEY), answers_key(KEY), questions_due_key())
