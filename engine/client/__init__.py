@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from engine.client.question_requests import QuestionAnswer
     from engine.client.signal_requests import CountedSignals
     from engine.client.sync import SyncClient, SyncPublisher
+    from engine.client.token_signer import TokenSigner
     from engine.client.user_inbox import InboxMessage, InboxPage, Marked
     from engine.client.user_preferences import CategoryPreference, UserPreferences
 
@@ -55,6 +56,7 @@ _HOME = {
     "ServerError": "protocol",
     "SyncClient": "sync",
     "SyncPublisher": "sync",
+    "TokenSigner": "token_signer",
     "UserPreferences": "user_preferences",
 }
 
@@ -89,6 +91,7 @@ __all__ = [
     "ServerError",
     "SyncClient",
     "SyncPublisher",
+    "TokenSigner",
     "TooManyConnections",
     "Unauthorized",
     "Unreachable",

@@ -3,34 +3,30 @@
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
-import jwt
 from django.conf import settings
 from django.core.management import execute_from_command_line
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import path
 
-from ray_notifications import SyncPublisher
+from ray_notifications import SyncPublisher, TokenSigner
 
 ENGINE = os.environ.get("ENGINE_URL", "http://127.0.0.1:8000")
-SECRET = os.environ["ENGINE_JWT_SECRET"]
+signer = TokenSigner(os.environ["ENGINE_JWT_SECRET"])
+RAY_NOTIFICATIONS = {"signer": signer, "user": lambda request: request.session.get("user")}
 PHOTO = {"kind": "photo", "id": "7", "title": "Night train"}
 settings.configure(
     DEBUG=True, SECRET_KEY="of the sample", ROOT_URLCONF=__name__, SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies",
-    MIDDLEWARE=["django.contrib.sessions.middleware.SessionMiddleware", "django.middleware.csrf.CsrfViewMiddleware"],
+    MIDDLEWARE=["django.contrib.sessions.middleware.SessionMiddleware", "django.middleware.csrf.CsrfViewMiddleware",
+                "ray_notifications.django.token_middleware"],
+    RAY_NOTIFICATIONS=RAY_NOTIFICATIONS,
     TEMPLATES=[{"BACKEND": "django.template.backends.django.DjangoTemplates", "DIRS": [Path(__file__).parent]}],
 )  # fmt: skip
 
 
-def token(user: str, scope: str = "connect") -> str:
-    claims = {"sub": user, "scope": scope, "exp": time.time() + 3600}
-    return jwt.encode(claims, SECRET, "HS256")
-
-
-publisher = SyncPublisher(ENGINE, lambda: token("photos", "publish"), retry_for_s=5)
+publisher = SyncPublisher(ENGINE, signer.publisher("photos"), retry_for_s=5)
 
 
 def sign_in(request: HttpRequest) -> HttpResponse:
@@ -42,10 +38,6 @@ def page(request: HttpRequest) -> HttpResponse:
     return render(request, "photos.html", {"user": request.session["user"], "engine": ENGINE})
 
 
-def own_token(request: HttpRequest) -> HttpResponse:
-    return HttpResponse(token(request.session["user"]), "text/plain")
-
-
 def comment(request: HttpRequest) -> HttpResponse:
     form, user = json.loads(request.body), request.session["user"]
     data = {"title": f"{user} commented on your photo", "body": form["text"]}
@@ -54,6 +46,6 @@ def comment(request: HttpRequest) -> HttpResponse:
     return HttpResponse(status=204)
 
 
-urlpatterns = [path("sign-in", sign_in), path("", page), path("token", own_token), path("comments", comment)]
+urlpatterns = [path("sign-in", sign_in), path("", page), path("comments", comment)]
 if __name__ == "__main__":
     execute_from_command_line(sys.argv)

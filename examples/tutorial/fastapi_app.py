@@ -1,38 +1,39 @@
 """Notifications in a FastAPI application. docs/TUTORIAL.md has the commands and explains each part."""
 
 import os
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated
 
-import jwt
 from fastapi import Body, Cookie, FastAPI, Request, Response
-from fastapi.responses import PlainTextResponse, RedirectResponse
+from fastapi.responses import RedirectResponse
 from fastapi.templating import Jinja2Templates
 
-from ray_notifications import Publisher
+from ray_notifications import Publisher, TokenSigner
+from ray_notifications.fastapi import token_router
 
 ENGINE = os.environ.get("ENGINE_URL", "http://127.0.0.1:8000")
-SECRET = os.environ["ENGINE_JWT_SECRET"]
 PHOTO = {"kind": "photo", "id": "7", "title": "Night train"}
 User = Annotated[str, Cookie()]  # your sign-in goes here: anybody can set this cookie
 Field = Annotated[str, Body()]
 
 
-def token(user: str, scope: str = "connect") -> str:
-    claims = {"sub": user, "scope": scope, "exp": time.time() + 3600}
-    return jwt.encode(claims, SECRET, "HS256")
+signer = TokenSigner(os.environ["ENGINE_JWT_SECRET"])
+
+
+def signed_in(user: User) -> str:
+    return user
 
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    async with Publisher(ENGINE, lambda: token("photos", "publish"), retry_for_s=5) as app.state.publisher:
+    async with Publisher(ENGINE, signer.publisher("photos"), retry_for_s=5) as app.state.publisher:
         yield
 
 
 app = FastAPI(lifespan=lifespan)
+app.include_router(token_router(signer, signed_in))
 templates = Jinja2Templates(Path(__file__).parent)
 
 
@@ -45,11 +46,6 @@ async def sign_in(user: str, response: Response) -> str:
 @app.get("/")
 async def page(request: Request, user: User) -> Response:
     return templates.TemplateResponse(request, "photos.html", {"user": user, "engine": ENGINE})
-
-
-@app.get("/token")
-async def own_token(user: User) -> PlainTextResponse:
-    return PlainTextResponse(token(user))
 
 
 @app.post("/comments", status_code=204)
