@@ -15,6 +15,7 @@ from engine.features.history import commands as history
 from engine.features.inbox import commands as inbox
 from engine.features.policy import commands as policy
 from engine.features.rules import commands as rules
+from engine.features.sources import commands as sources
 from engine.features.token_revocation import commands as token_revocation
 from engine.features.user_data import commands as user_data
 from engine.features.verification import commands as verification
@@ -30,6 +31,7 @@ FEATURES: Final[Sequence[Callable[[typer.Typer], None]]] = (
     audit.register,
     user_data.register,
     verification.register,
+    sources.register,
 )
 
 for add_commands in FEATURES:

@@ -40,7 +40,7 @@ _ORIGIN: Final = re.compile(r"https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([1-9
 """RFC 6454, section 6.2. Other schemes, `null` and wildcards match no request."""
 
 
-SECRETS: Final = ("redis_url", "jwt_secret", "jwt_jwks_url", "webhook_secret", "history_url", "ray_events_secret")
+SECRETS: Final = ("redis_url", "jwt_secret", "jwt_jwks_url", "webhook_secret", "history_url", "ray_events_secret", "sources")
 """Settings that are secrets, or URLs that may hold a password. Their values are `Secret`s in every `Config`."""
 
 
@@ -154,6 +154,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # -- published: [history] ------------------------------------------------------------------------------------------
     history_url: str = ""  # empty: none. It costs a process, a database, and a seventh of a shard's CPU
     history_ttl_s: Positive = 30 * 86_400  # complaints and analyses come within a month
+
+    # -- published: [ingest] -------------------------------------------------------------------------------------------
+    sources: str = ""  # JSON of the tables [[source]]; empty: none, and no process for them
 
     # -- published: [traces] -------------------------------------------------------------------------------------------
     trace_url: str = ""  # empty: none; then they cost nothing

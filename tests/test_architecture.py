@@ -66,6 +66,7 @@ PACKAGES = (
     "features.inspection",
     "features.ray_events",
     "features.verification",
+    "features.sources",
     "routes",
     "actors",
     "client",

@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from engine.config import Config
+from engine.features.sources.core import sources_of
 
 
 class FeatureActor(Struct, frozen=True):
@@ -35,6 +36,7 @@ class FeatureActor(Struct, frozen=True):
 FEATURES: Final[Sequence[FeatureActor]] = (
     FeatureActor("archivist", "engine.features.history.archivist", lambda config: 1 if config.history_url else 0),
     FeatureActor("watcher", "engine.features.ray_events.watcher", lambda config: 1 if config.ray_events else 0),
+    FeatureActor("ingester", "engine.features.sources.ingester", lambda config: len(sources_of(config.sources))),
 )
 
 FEATURE_ROLES: Final = tuple(actor.role for actor in FEATURES)

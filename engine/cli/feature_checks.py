@@ -14,6 +14,7 @@ from engine.errors import EngineError
 from engine.features.history import database_check as history
 from engine.features.ray_events import cluster_check as ray_events
 from engine.features.rules import settings_check as rules
+from engine.features.sources import sources_check as sources
 
 
 class FeatureCheck(Struct, frozen=True):
@@ -36,6 +37,7 @@ FEATURES: Final[Sequence[FeatureCheck]] = (
     FeatureCheck("rules", rules.look, at_start=True, advice="`engine rules check FILE` after each change of `rules_path`"),
     FeatureCheck("history", history.look),
     FeatureCheck("ray events", ray_events.look, at_start=True, advice="docs/RAY-EVENTS.md has what a cluster needs"),
+    FeatureCheck("sources", sources.look, at_start=True),
 )
 
 

@@ -22,6 +22,7 @@ those with which Kubernetes describes a Service named `engine...` to every pod o
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import tomllib
@@ -48,6 +49,7 @@ _OF_CLIENTS: Final = ("ENGINE_TOKEN", "ENGINE_URL")  # client commands and the e
 _OF_SERVICES: Final = re.compile(r"_SERVICE_(HOST|PORT)(_|$)|_PORT_\d+_(TCP|UDP|SCTP)(_|$)")  # names of variables
 _ADDRESS_OF_SERVICE: Final = re.compile(r"(tcp|udp|sctp)://")  # the value of the one that ends with _PORT
 _MISSPELT_RATIO_MIN: Final = 0.86  # of difflib: two letters wrong of a name of 14, but not another word more
+_TABLES: Final = "source"  # [[source]]
 _OPTIONS: Final = {"redis_url": "--redis"}  # other options bear the setting's name
 _FILES: Final = ("rules_path", "link_tls_cert", "link_tls_key", "link_tls_ca")
 _UNIT: Final = re.compile(r"_(ms|per_s|s|bytes|chars)(?=_|$)")
@@ -185,6 +187,12 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "ray_events_secret": "Ray exports its events to /v1/ray-events/SECRET of an edge; empty: no deaths of actors and nodes",
         },
     ),
+    "ingest": Section(
+        "where notifications and events are read from (docs/SOURCES.md); none by default",
+        {
+            "sources": "JSON of the tables [[source]], for the environment; in engine.toml write these tables instead",
+        },
+    ),
     "traces": Section(
         "OpenTelemetry spans of a message's way (docs/TRACES.md); none by default",
         {
@@ -298,6 +306,8 @@ def _from_file(path: Path) -> dict[str, tuple[Any, str]]:
     except (OSError, ValueError, RecursionError) as error:  # unreadable; no TOML, no UTF-8, a number without end; nested without end
         raise ConfigError(f"{path}: {error}") from error
     given: dict[str, tuple[Any, str]] = {}
+    if (tables := sections.pop(_TABLES, None)) is not None:
+        given["sources"] = _from_tables(path, tables), str(path)
     for title, section in sections.items():
         if title not in (*SECTIONS, INTERNAL):
             raise ConfigError(f"{path}: {_unknown(title, section)}")
@@ -310,6 +320,25 @@ def _from_file(path: Path) -> dict[str, tuple[Any, str]]:
                 raise ConfigError(f"{path}: [{title}] {_misplaced(name)}")
             given[name] = value, str(path)
     return given
+
+
+def _from_tables(path: Path, tables: Any) -> str:
+    """The value of `sources`. A `connection_file`, which holds the connection of a source, is read here."""
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise ConfigError(f"{path}: {_TABLES} is a list of tables: [[{_TABLES}]] on a line of its own, and its members below it")
+    for table in tables:
+        if (file := table.pop("connection_file", None)) is None:
+            continue
+        if "connection" in table or not isinstance(file, str):
+            raise ConfigError(f"{path}: [[{_TABLES}]] connection_file: allowed is the path of a file, without a `connection` beside it")
+        try:
+            table["connection"] = path.parent.joinpath(file).read_text("utf-8").strip()
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: [[{_TABLES}]] connection_file: {error}") from error
+    try:
+        return json.dumps(tables)
+    except TypeError as error:  # a date or a time of TOML
+        raise ConfigError(f"{path}: [[{_TABLES}]]: {error}; allowed are texts and numbers") from error
 
 
 def _from_environment(env: Mapping[str, str]) -> tuple[dict[str, tuple[Any, str]], tuple[str, ...]]:

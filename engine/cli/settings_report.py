@@ -54,7 +54,7 @@ def report(loaded: Loaded, internal: bool) -> list[SettingReport]:
 
 def shown(name: str, value: Any) -> Any:
     """A value as it may be printed: `(set)` for a secret, no password in a URL, no key as text."""
-    if name in ("jwt_secret", "webhook_secret", "ray_events_secret"):
+    if name in ("jwt_secret", "webhook_secret", "ray_events_secret", "sources"):
         return "(set)" if value else ""
     if name == "jwt_public_key" and "\n" in value:
         return "(PEM text)"

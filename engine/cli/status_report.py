@@ -64,6 +64,10 @@ def print_status(found: dict[str, Any], console: Console) -> None:
     for row in found.get("watchers", ()):
         if row.get("state", "ok") != "ok":
             console.print(f"[yellow]ray events:[/] {escape(printable(row['state']))}", soft_wrap=True, highlight=False)
+    for row in (row for row in found.get("ingesters", ()) if row.get("source")):
+        state = f"{row['state']}, " if row["state"] != "ok" else ""
+        words = f"{state}{row['waiting']} rows wait, the oldest {row['lag_ms'] / 1000:.1f} s, {row['dead_rows']} dead"
+        console.print(f"source {row['source']}: {escape(printable(words))}", soft_wrap=True, highlight=False)
     for row in found["edges"]:
         for part, reason in (row.get("degraded") or {}).items():
             console.print(f"[yellow]edge-{row['index']}: {escape(part)}:[/] {escape(printable(reason))}", soft_wrap=True, highlight=False)
@@ -118,7 +122,7 @@ def parts_table(found: dict[str, Any]) -> Table:
         table.add_column(title, no_wrap=True)
     for title in ("cpu %", "MB", "restarts", "conns", "pending"):
         table.add_column(title, no_wrap=True, justify="right")
-    rows = [row for kind in ("edges", "shards", "schedulers", "archivists", "watchers") for row in found.get(kind, ())]
+    rows = [row for kind in ("edges", "shards", "schedulers", "archivists", "watchers", "ingesters") for row in found.get(kind, ())]
     for row in [*rows, found["controller"]]:
         name = row["role"] if row["role"] == "controller" else f"{row['role']}-{row['index']}"
         waiting = "leaving" if row.get("leaving") else "draining" if row.get("draining") else "starting"

@@ -13,6 +13,7 @@ import pytest
 from engine.cli.settings import INTERNAL, SECTION_OF, SECTIONS, allowed, checked, load, load_with_sources, remark, unit, variable
 from engine.config import FIELDS, Config
 from engine.errors import ConfigError
+from engine.features.sources.core import sources_of
 from engine.http.cors import origin_allowed
 from tests.support.kubernetes import service_variables
 
@@ -164,7 +165,7 @@ def test_variables_of_the_clients_are_left_alone(tmp_path: Path) -> None:
             "[zzzzzz]\n",
             [
                 "no section 'zzzzzz'",
-                "engine, edge, redis, auth, delivery, limits, links, autoscale, tenants, history, ray, traces, actions, internal",
+                "engine, edge, redis, auth, delivery, limits, links, autoscale, tenants, history, ray, ingest, traces, actions, internal",
             ],
         ),
         ("[edges]\nport = 1\n", ["no section 'edges'", "edges is a setting of the section [engine]", "sections are engine, edge, redis"]),
@@ -255,3 +256,25 @@ def test_a_collector_is_an_http_url_without_a_user(url: str) -> None:
     with pytest.raises(ConfigError, match="trace_url"):
         load({}, {"ENGINE_TRACE_URL": url})
     assert load({}, {"ENGINE_TRACE_URL": "http://collector:4318", "ENGINE_TRACE_RATIO": "0.5"}).trace_ratio == 0.5
+
+
+def test_tables_of_sources_are_read_with_the_files_of_their_connections(tmp_path: Path) -> None:
+    (tmp_path / "orders-db").write_text("postgresql://app:hush@db/app\n")
+    (tmp_path / "engine.toml").write_text('[[source]]\nkind = "postgresql"\nname = "orders"\nconnection_file = "orders-db"\n')
+    config = load(env={}, toml_path=tmp_path / "engine.toml")
+    (source,) = sources_of(config.sources)
+    assert (source.name, source.connection) == ("orders", "postgresql://app:hush@db/app")
+    assert "hush" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[source]\nname = 'a'\n", "[[source]] on a line of its own"),
+        ("[[source]]\nconnection_file = 'missing'\n", "connection_file: [Errno 2]"),
+        ("[[source]]\nconnection_file = 'f'\nconnection = 'c'\n", "without a `connection` beside it"),
+        ("[[source]]\nname = 2026-01-01\n", "allowed are texts and numbers"),
+    ],
+)
+def test_a_wrong_table_of_a_source_is_answered_with_what_is_allowed(tmp_path: Path, text: str, told: str) -> None:
+    assert told in reason(tmp_path, text)

@@ -77,6 +77,7 @@ def test_no_secret_is_printed() -> None:
         "ENGINE_HISTORY_URL": "postgresql://engine:hush@h/history",
         "ENGINE_RAY_EVENTS": "default",
         "ENGINE_RAY_EVENTS_SECRET": "hush" * 8,
+        "ENGINE_SOURCES": '[{"kind": "redis", "name": "s", "connection": "redis://:hush@h/0"}]',
     }
     for told in (config(**env), config("--json", "--internal", **env)):
         assert "hush" not in told

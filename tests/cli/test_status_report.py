@@ -50,6 +50,28 @@ def test_the_status_has_a_row_for_each_of_several_redis_servers(monkeypatch: pyt
     assert re.search(r"redis-1 +silent +0 +2", told)
 
 
+def test_the_status_shows_what_waits_in_each_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    totals = {"connections": 0, "pending": 0, "published": 0, "acknowledged": 0, "quarantined": 0}
+    controller = {"role": "controller", "index": 0, "ready": True, "pid": 1, "node": "n", "cpu_pct": 0.0, "rss_bytes": 0, "restarts": 0}
+    row = {**controller, "role": "ingester", "alive": True, "source": "orders", "waiting": 5, "lag_ms": 1500, "dead_rows": 1}
+    ingesters = [{**row, "state": "ok"}, {**row, "index": 1, "source": "clicks", "state": "the engine answers 429"}, {**row, "source": ""}]
+    redis = {"alive": True, "restarts": 0}
+    found = {
+        "edges": [],
+        "shards": [],
+        "schedulers": [],
+        "ingesters": ingesters,
+        "controller": controller,
+        "redis": redis,
+        "totals": totals,
+    }
+    monkeypatch.setattr("engine.cli.status_report.ask_status", lambda *_: found)
+    told = CliRunner().invoke(app, ["status"]).stdout
+    assert "source orders: 5 rows wait, the oldest 1.5 s, 1 dead" in told
+    assert "source clicks: the engine answers 429, 5 rows wait" in told
+    assert re.search(r"ingester-1 ", told)
+
+
 @pytest.mark.parametrize(("connections", "counted"), [(0, "0 connections,"), (1, "1 connection,"), (2, "2 connections,")])
 def test_the_status_counts_one_connection_in_the_singular(monkeypatch: pytest.MonkeyPatch, connections: int, counted: str) -> None:
     totals = {"connections": connections, "pending": 0, "published": 0, "acknowledged": 0}

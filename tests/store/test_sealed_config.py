@@ -19,6 +19,7 @@ MARKERS = {
     "webhook_secret": "marker-four",
     "history_url": "postgresql://engine:marker@db/history",
     "ray_events_secret": "marker-five",
+    "sources": '[{"connection": "postgresql://engine:marker-six@db/app"}]',
 }
 CONFIG = Config(**MARKERS, shards=7)
 

@@ -193,6 +193,13 @@ WATCHER: Final = (
         "watcher",
     ),
 )
+INGESTER: Final = (
+    _counter("accepted", "engine_source_rows", "Rows of a source that the engine accepted.", "source"),
+    _counter("dead", "engine_source_refused_rows", "Rows of a source that were set aside as dead.", "source"),
+    _gauge("waiting", "engine_source_waiting_rows", "Rows that wait in a source.", "source"),
+    _gauge("lag_ms", "engine_source_lag_seconds", "Age of the oldest of them.", "source", factor=1e-3),
+    _gauge("dead_rows", "engine_source_dead_rows", "Dead rows that nobody has redriven.", "source"),
+)
 HISTORY_UP: Final = Family("engine_history_up", "gauge", "1 while the database of the history answers.", ("archivist",))
 
 EDGE: Final = (
@@ -273,6 +280,7 @@ SECTIONS: Final[tuple[tuple[str, tuple[Family, ...]], ...]] = (
     ("Edges", tuple(figure.family for figure in (*EDGE, *EDGE_LABELLED, *EDGE_LATENCIES))),
     ("History", (*(figure.family for figure in ARCHIVIST), HISTORY_UP)),
     ("Ray events", tuple(figure.family for figure in WATCHER)),
+    ("Sources", tuple(figure.family for figure in INGESTER)),
     ("Redis", (REDIS_UP, REDIS_MEMORY, REDIS_MEMORY_MAX, SNAPSHOT_AGE, SNAPSHOT_FAILURES)),
     ("Numbers of actors", (WANTED, HAVE, WAITING, SLOTS_LEFT, SLOTS_MOVED, DECIDED)),
 )

@@ -20,7 +20,14 @@ Row = Mapping[str, Any]
 Rows = list[tuple[Sequence[str], Row]]
 """Rows of actors that answer, with the labels that name the actor."""
 
-_ROLES: Final = (("shard", "shards"), ("scheduler", "schedulers"), ("edge", "edges"), ("archivist", "archivists"), ("watcher", "watchers"))
+_ROLES: Final = (
+    ("shard", "shards"),
+    ("scheduler", "schedulers"),
+    ("edge", "edges"),
+    ("archivist", "archivists"),
+    ("watcher", "watchers"),
+    ("ingester", "ingesters"),
+)
 
 EXEMPLAR_CHARS_MAX: Final = 128
 """Of names and values of an exemplar's labels together (OpenMetrics 1.0, "Exemplars")."""
@@ -56,6 +63,7 @@ def families(status: Row | None, own: str, now: Row) -> Iterator[Metric]:
     schedulers: Rows = [((_index(row),), row) for row in answering["scheduler"]]
     archivists: Rows = [((_index(row),), row) for row in answering["archivist"]]
     watchers: Rows = [((_index(row),), row) for row in answering["watcher"]]
+    ingesters: Rows = [((row["source"],), row) for row in answering["ingester"] if row.get("source")]
     edges: Rows = [((f"edge-{_index(row)}",), row) for row in answering["edge"]]
     _set_own(edges, own, now)
     for family, field, of_role in ((catalogue.STORAGE_UP, "storage", everyone), (catalogue.HISTORY_UP, "database", archivists)):
@@ -77,6 +85,7 @@ def families(status: Row | None, own: str, now: Row) -> Iterator[Metric]:
         (_latency, catalogue.EDGE_LATENCIES, edges),
         (_number, catalogue.ARCHIVIST, archivists),
         (_number, catalogue.WATCHER, watchers),
+        (_number, catalogue.INGESTER, ingesters),
     ):
         for figure in figures:
             one = _Families()

@@ -28,7 +28,7 @@ LINES_MAX: Final = 50
 
 _EOF: Final = b"# EOF\n"
 _FIGURES: Final = frozenset({"figures", "exemplars", "publish_latency", "publish_latency_sum_ms"})
-_ROWS: Final = frozenset({"shards", "schedulers", "edges", "archivists", "watchers"})
+_ROWS: Final = frozenset({"shards", "schedulers", "edges", "archivists", "watchers", "ingesters"})
 _WEIGHT: Final = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
 
 

@@ -1,0 +1,97 @@
+"""`engine source ddl | list | dead | redrive`: the sources of engine.toml, asked where they are; the engine need not run."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from engine.errors import EngineError
+
+if TYPE_CHECKING:
+    from engine.features.sources.core import Source
+    from engine.features.sources.readers import SourceReader
+
+T = TypeVar("T")
+
+Name = Annotated[str, typer.Argument(help="Name of the source in engine.toml.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    source = typer.Typer(no_args_is_help=True, help="Sources: their tables, lag and dead rows.", rich_markup_mode="rich")
+    source.command()(ddl)
+    source.command("list")(list_)
+    source.command()(dead)
+    source.command()(redrive)
+    app.add_typer(source, name="source")
+
+
+def ddl(name: Name) -> None:
+    """Print the SQL that makes the outbox of a PostgreSQL source.
+
+    [dim]engine source ddl orders | psql[/dim]
+    """
+    from engine.features.sources.core import PostgresqlSource
+    from engine.features.sources.readers import require_library
+
+    source = _source(name)
+    if not isinstance(source, PostgresqlSource):
+        raise EngineError(f"{name}: only a source of the kind postgresql has a table")
+    require_library(source)
+    from engine.features.sources.postgresql_outbox import ddl as statements
+
+    sys.stdout.write(statements(source))
+
+
+def list_() -> None:
+    """Print each source with the rows that wait, the age of the oldest, and its dead rows."""
+    for source in _sources():
+        lag = _asked(source, lambda reader: reader.lag())
+        age_s = max(time.time() - lag.oldest_ms / 1000, 0) if lag.oldest_ms else 0
+        sys.stdout.write(f"{source.name}  waiting={lag.waiting} oldest={age_s:.1f}s dead={lag.dead}\n")
+
+
+def dead(name: Name, limit: Annotated[int, typer.Option("--limit", min=1, help="The oldest so many.")] = 20) -> None:
+    """Print dead rows: id, reason and body."""
+    from engine.cli.local_engine import printable
+
+    for row in _asked(_source(name), lambda reader: reader.dead_rows(limit)):
+        sys.stdout.write("  ".join(printable(word) for word in row) + "\n")
+
+
+def redrive(name: Name) -> None:
+    """Move all dead rows back into the source."""
+    sys.stdout.write(f"redriven {_asked(_source(name), lambda reader: reader.redrive())}\n")
+
+
+def _sources() -> tuple[Source, ...]:
+    from engine.cli.settings import load
+    from engine.features.sources.core import sources_of
+
+    return sources_of(load().sources)
+
+
+def _source(name: str) -> Source:
+    sources = _sources()
+    for source in sources:
+        if source.name == name:
+            return source
+    raise EngineError(f"there is no source {name!r}; the settings have {', '.join(source.name for source in sources) or 'none'}")
+
+
+def _asked(source: Source, ask: Callable[[SourceReader], Awaitable[T]]) -> T:
+    async def answer() -> T:
+        from engine.features.sources.readers import reader_of
+
+        reader = reader_of(source)
+        try:
+            return await ask(reader)
+        finally:
+            await reader.close()
+
+    return asyncio.run(answer())

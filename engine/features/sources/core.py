@@ -1,0 +1,214 @@
+"""The tables `[[source]]` as types, the requests made of rows, and the fate of each row by the edge's answer. Pure.
+
+    row --requests_of--> bodies of /v1/notifications or /v1/events --an edge--> answers --fates_of--> Fates
+
+Fates of a row
+    accepted   the engine keeps it, or has had it before (a repeat under the same id)
+    dead       the engine will refuse it for ever; with the reason
+    neither    it stays in the source and is read again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from engine.config import Tenant
+from engine.errors import ConfigError
+
+Answer = tuple[int, Mapping[str, str], bytes]
+"""Status, headers with names in lower case, body."""
+
+_RETRY_S: Final = 1.0
+_RETRY_CAP_S: Final = 30.0
+_REASON_CHARS_MAX: Final = 1000
+
+PATHS: Final = {"notifications": "/v1/notifications", "events": "/v1/events"}
+
+
+class _Common(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
+    """Members of every table `[[source]]`.
+
+    Attributes:
+        name: in commands, metrics and logs.
+        connection: URL of the server; it may hold a password.
+        tenant: of the notifications and events.
+        what: what a row holds.
+        rows_max: rows of one request; the default is where a larger request saves no more.
+    """
+
+    name: Annotated[str, Meta(pattern=r"\A[a-z0-9_-]{1,32}\Z")]
+    connection: Annotated[str, Meta(min_length=1)]
+    tenant: Tenant = "default"
+    what: Literal["notifications", "events"] = "notifications"
+    rows_max: Annotated[int, Meta(ge=1, le=1000)] = 250
+
+
+class PostgresqlSource(_Common, frozen=True, kw_only=True, tag="postgresql"):
+    """An outbox table; its dead rows are in the table `<table>_dead`.
+
+    Attributes:
+        table: its name, with a schema if it needs one.
+        poll_ms: between two looks when no NOTIFY comes; it wakes the server once.
+    """
+
+    table: Annotated[str, Meta(pattern=r"\A[a-z_][a-z0-9_]{0,40}(\.[a-z_][a-z0-9_]{0,40})?\Z")] = "notification_outbox"
+    poll_ms: Annotated[int, Meta(ge=10, le=60_000)] = 1000
+
+
+class RedisSource(_Common, frozen=True, kw_only=True, tag="redis"):
+    """A Redis stream; its dead entries are in the stream `<stream>:dead`.
+
+    Attributes:
+        stream: its key.
+        group: the consumer group that the engine makes.
+    """
+
+    stream: Annotated[str, Meta(min_length=1, max_length=200)] = "notifications"
+    group: Annotated[str, Meta(min_length=1, max_length=64)] = "engine"
+
+
+Source = PostgresqlSource | RedisSource
+
+_SOURCES: Final = msgspec.json.Decoder(tuple[Source, ...])
+
+
+def sources_of(text: str) -> tuple[Source, ...]:
+    """The sources that the setting `sources` holds, none for "".
+
+    Raises:
+        ConfigError: a table is not allowed; the message names the field and what is allowed, and quotes no value.
+    """
+    if not text:
+        return ()
+    try:
+        sources = _SOURCES.decode(text.encode())
+    except msgspec.MsgspecError as error:
+        if "Invalid value" in str(error):  # of the tag: msgspec quotes it, and does not tell which there are
+            raise ConfigError("sources: kind: allowed are postgresql and redis") from None
+        raise ConfigError(f"sources: {error} ($[0] is the first table [[source]])") from None
+    names = [source.name for source in sources]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"sources: name: {repeated[0]} is given twice; each source needs a name of its own")
+    for source in sources:
+        schemes = ("postgresql://",) if isinstance(source, PostgresqlSource) else ("redis://", "rediss://", "unix://")
+        if not source.connection.startswith(schemes):
+            raise ConfigError(f"sources: connection of {source.name}: allowed is a URL that begins with {' or '.join(schemes)}")
+    return sources
+
+
+class SourceRow(Struct, frozen=True):
+    """A row as it was read.
+
+    Attributes:
+        key: identifies it in its source.
+        id: of its message, unless the body has an `id`.
+        body: JSON.
+    """
+
+    key: Any
+    id: str
+    body: bytes
+
+
+class Fates(Struct):
+    """What became of the rows of a batch, by position.
+
+    Attributes:
+        accepted: the rows to delete.
+        dead: the rows to set aside, with the reason.
+        wait_s: before the rest is sent again.
+        split: the refusal names no row, so that fewer rows have to be sent at a time.
+    """
+
+    accepted: list[int] = []
+    dead: dict[int, str] = {}
+    wait_s: float = 0.0
+    split: bool = False
+
+
+class _Error(Struct):
+    index: int = -1
+    detail: str = ""
+
+
+class _Problem(Struct):
+    detail: str = ""
+    errors: list[_Error] = []
+
+
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
+_PROBLEM: Final = msgspec.json.Decoder(_Problem)
+_encode: Final = msgspec.json.encode
+
+
+def requests_of(source: Source, rows: Sequence[SourceRow]) -> tuple[list[bytes], list[int], dict[int, str]]:
+    """The bodies to send, the position of each readable row, and the reasons of the others by position.
+
+    All notifications are in one body; each event has one of its own.
+    """
+    items, places, unreadable = list[dict[str, Raw]](), list[int](), dict[int, str]()
+    for place, row in enumerate(rows):
+        try:
+            item = _OBJECT.decode(row.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            unreadable[place] = f"a JSON object is needed: {error}"
+            continue
+        if "id" not in item:
+            item["id"] = Raw(_encode(row.id))
+        items.append(item)
+        places.append(place)
+    if source.what == "notifications":
+        return ([_encode(items)] if items else []), places, unreadable
+    return [_encode(item) for item in items], places, unreadable
+
+
+def fates_of(source: Source, places: Sequence[int], answers: Sequence[Answer]) -> Fates:
+    """The fates of the rows at these positions.
+
+    Args:
+        answers: to the bodies of `requests_of`; fewer where an edge stopped at one that it cannot take now.
+    """
+    fates = Fates()
+    if source.what == "notifications":
+        for answer in answers:
+            _judge(fates, places, answer)
+    else:
+        for place, answer in zip(places, answers, strict=False):
+            _judge(fates, [place], answer)
+    return fates
+
+
+def _judge(fates: Fates, places: Sequence[int], answer: Answer) -> None:
+    status, headers, body = answer
+    if 200 <= status < 300:
+        fates.accepted += places
+        return
+    if status in (401, 403, 408, 429) or status >= 500:
+        fates.wait_s = max(fates.wait_s, _wait_s(headers.get("retry-after", "")))
+        return
+    try:
+        problem = _PROBLEM.decode(body)
+    except msgspec.MsgspecError:
+        problem = _Problem(f"the engine answered {status}")
+    named = {places[error.index]: _reason(error.detail) for error in problem.errors if 0 <= error.index < len(places)}
+    if not named and len(places) > 1:
+        fates.split = True
+        return
+    fates.dead |= named or {places[0]: _reason(problem.detail)}
+    if status == 409:  # each of the others was accepted; after a 422 nothing was
+        fates.accepted += [place for place in places if place not in named]
+
+
+def _reason(detail: str) -> str:
+    return detail[:_REASON_CHARS_MAX]
+
+
+def _wait_s(header: str) -> float:
+    try:
+        return min(max(float(header), 0.0), _RETRY_CAP_S) or _RETRY_S
+    except ValueError:
+        return _RETRY_S

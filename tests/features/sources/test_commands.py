@@ -1,0 +1,42 @@
+"""`engine source`: the commands, on a real PostgreSQL, without an engine."""
+
+from __future__ import annotations
+
+import json
+
+import psycopg
+import pytest
+from typer.testing import CliRunner
+
+from engine.__main__ import app
+from tests.support.history_databases import emptied
+from tests.support.postgresql_server import PostgresqlServer
+
+
+def run(*arguments: str, sources: str, exit_code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["source", *arguments], env={"ENGINE_SOURCES": sources})
+    assert result.exit_code == exit_code, result.output
+    return result.output if result.exception is None or exit_code == 0 else str(result.exception)
+
+
+@pytest.fixture
+def sources(postgresql_server: PostgresqlServer) -> str:
+    return json.dumps([{"kind": "postgresql", "name": "orders", "connection": emptied(postgresql_server), "table": "public.outbox"}])
+
+
+def test_the_tables_are_made_by_the_printed_ddl_and_their_rows_are_listed_and_redriven(sources: str) -> None:
+    (source,) = json.loads(sources)
+    with psycopg.connect(source["connection"]) as connection:
+        connection.execute(run("ddl", "orders", sources=sources).encode())
+        connection.execute("INSERT INTO outbox (body) VALUES ('{}')")
+        connection.execute("INSERT INTO outbox_dead (seq, id, body, reason) VALUES (9, gen_random_uuid(), '{\"n\": 1}', 'no user')")
+    assert run("list", sources=sources).startswith("orders  waiting=1 oldest=")
+    assert "no user" in run("dead", "orders", sources=sources)
+    assert run("redrive", "orders", sources=sources) == "redriven 1\n"
+    assert "waiting=2" in run("list", sources=sources)
+    assert run("dead", "orders", sources=sources) == ""
+
+
+def test_an_unknown_source_is_answered_with_those_there_are(sources: str) -> None:
+    assert "no source 'clicks'; the settings have orders" in run("dead", "clicks", sources=sources, exit_code=1)
+    assert "the settings have none" in run("dead", "clicks", sources="", exit_code=1)

@@ -1,0 +1,103 @@
+"""The tables [[source]], the requests of rows and the fates of rows, by the engine's documented answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import ConfigError
+from engine.features.sources.core import Answer, Source, SourceRow, fates_of, requests_of, sources_of
+
+TABLE: dict[str, Any] = {"kind": "postgresql", "name": "orders", "connection": "postgresql://db/app"}
+
+
+def source(**members: Any) -> Source:
+    (made,) = sources_of(json.dumps([{**TABLE, **members}]))
+    return made
+
+
+def rows(*bodies: str) -> list[SourceRow]:
+    return [SourceRow(number, f"row-{number}", body.encode()) for number, body in enumerate(bodies)]
+
+
+def refusal(status: int, *indexes: int, retry_after: str = "") -> Answer:
+    errors = [{"index": index, "detail": f"item {index} is wrong"} for index in indexes]
+    return status, {"retry-after": retry_after} if retry_after else {}, json.dumps({"detail": "no", "errors": errors}).encode()
+
+
+@pytest.mark.parametrize(
+    ("members", "named"),
+    [
+        ({"kind": "mysql"}, "kind: allowed are postgresql and redis"),
+        ({"tabel": "outbox"}, "tabel"),
+        ({"table": "outbox; drop"}, "table"),
+        ({"rows_max": 0}, "rows_max"),
+        ({"what": "rows"}, "what"),
+        ({"connection": "http://db"}, "connection of orders: allowed is a URL that begins with postgresql://"),
+    ],
+)
+def test_a_wrong_table_is_refused_by_the_name_of_its_member(members: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        source(**members)
+    assert named in str(refused.value)
+
+
+def test_two_sources_of_one_name_are_refused() -> None:
+    with pytest.raises(ConfigError, match="orders is given twice"):
+        sources_of(json.dumps([TABLE, TABLE]))
+
+
+def test_a_refused_table_does_not_show_its_password() -> None:
+    with pytest.raises(ConfigError) as refused:
+        source(connection="postgresql://app:hunter2@db/app", poll_ms="hunter2")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_row_gets_its_own_id_unless_its_body_has_one() -> None:
+    bodies, places, unreadable = requests_of(source(), rows('{"type": "a"}', "[]", '{"type": "b", "id": "mine"}'))
+    assert [json.loads(body) for body in bodies] == [[{"type": "a", "id": "row-0"}, {"type": "b", "id": "mine"}]]
+    assert places == [0, 2]
+    assert list(unreadable) == [1]
+
+
+def test_each_event_is_a_request_of_its_own() -> None:
+    bodies, _, _ = requests_of(source(what="events"), rows('{"type": "a"}', '{"type": "b"}'))
+    assert [json.loads(body)["type"] for body in bodies] == ["a", "b"]
+
+
+def test_a_conflict_kills_its_row_and_accepts_the_others() -> None:
+    fates = fates_of(source(), [0, 2, 3], [refusal(409, 1)])
+    assert (fates.accepted, fates.dead) == ([0, 3], {2: "item 1 is wrong"})
+
+
+def test_an_invalid_row_dies_and_the_others_are_sent_again() -> None:
+    fates = fates_of(source(), [0, 2, 3], [refusal(422, 1)])
+    assert (fates.accepted, fates.dead, fates.wait_s) == ([], {2: "item 1 is wrong"}, 0)
+
+
+def test_a_refusal_that_names_no_row_asks_for_fewer_rows() -> None:
+    fates = fates_of(source(), [0, 1], [refusal(413)])
+    assert (fates.split, fates.dead) == (True, {})
+    assert fates_of(source(), [1], [refusal(413)]).dead == {1: "no"}
+
+
+def test_events_after_one_that_the_engine_cannot_take_stay() -> None:
+    fates = fates_of(source(what="events"), [0, 1, 2], [(202, {}, b"{}"), refusal(429, retry_after="3")])
+    assert (fates.accepted, fates.dead, fates.wait_s) == ([0], {}, 3)
+
+
+@given(st.integers(100, 599), st.lists(st.integers(-1, 5), max_size=4), st.integers(1, 4), st.binary(max_size=20))
+def test_a_row_has_one_fate_and_every_answer_makes_progress(status: int, indexes: list[int], count: int, garbage: bytes) -> None:
+    for answer in (refusal(status, *indexes), (status, {"retry-after": "soon"}, garbage)):
+        fates = fates_of(source(), range(count), [answer])
+        assert len(set(fates.accepted)) == len(fates.accepted)
+        assert not set(fates.accepted) & fates.dead.keys()
+        assert set(fates.accepted) | fates.dead.keys() <= set(range(count))
+        assert fates.accepted or fates.dead or fates.wait_s > 0 or (fates.split and count > 1)
+        if status in (401, 403, 408, 429) or status >= 500:
+            assert not fates.accepted
+            assert not fates.dead

@@ -1,0 +1,219 @@
+"""The ingester on a real PostgreSQL, a real Redis and a real edge: each committed row is accepted once, whatever is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import jwt
+import psycopg
+import pytest
+from redis.asyncio import Redis
+
+from engine.config import Config
+from engine.features.sources.core import PostgresqlSource, sources_of
+from engine.features.sources.ingester import Ingester
+from engine.features.sources.postgresql_outbox import PostgresqlOutbox, ddl
+from engine.features.sources.readers import SourceReader, reader_of
+from tests.support.engine_in_process import engine_in_process
+from tests.support.history_databases import emptied
+from tests.support.ingesting import ingest
+from tests.support.postgresql_server import PostgresqlServer
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import until
+
+SECRET = "secret of the ingester's tests, long enough"
+USERS = 8
+
+
+def token(user: str, scope: str) -> str:
+    return jwt.encode({"sub": user, "scope": scope, "tenant": "default", "exp": time.time() + 600}, SECRET, "HS256")
+
+
+@pytest.fixture
+async def url(redis_client: Redis, redis_server: RedisServer) -> AsyncIterator[str]:
+    config = Config(redis_url=redis_server.url, redis_durability="reported", port=0, jwt_secret=SECRET)
+    async with engine_in_process(config, ()) as url:
+        yield url
+
+
+@pytest.fixture
+def outbox(postgresql_server: PostgresqlServer) -> PostgresqlSource:
+    text = table(kind="postgresql", connection=emptied(postgresql_server), poll_ms=50)
+    (source,) = sources_of(text)
+    assert isinstance(source, PostgresqlSource)
+    with psycopg.connect(source.connection) as connection:
+        connection.execute(ddl(source).encode())
+    return source
+
+
+def table(**members: Any) -> str:
+    return json.dumps([{"name": "orders", "rows_max": 50, **members}])
+
+
+def text_of(source: PostgresqlSource) -> str:
+    return table(kind="postgresql", connection=source.connection, poll_ms=50)
+
+
+def insert(connection: psycopg.Connection[Any], *bodies: dict[str, Any]) -> None:
+    with connection.cursor() as cursor:
+        cursor.executemany("INSERT INTO notification_outbox (body) VALUES (%s)", [(json.dumps(body),) for body in bodies])
+
+
+def note(number: int) -> dict[str, Any]:
+    return {"user": f"user-{number % USERS}", "type": "order.paid", "data": {"n": number}}
+
+
+@asynccontextmanager
+async def ingesting(sources: str, url: str) -> AsyncIterator[Ingester]:
+    ingester = Ingester(lambda: time.time_ns() // 1_000_000)
+    task = asyncio.ensure_future(ingest(ingester, sources, url, token("source", "publish")))
+    try:
+        yield ingester
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def received(url: str) -> Counter[int]:
+    """How often each number is in what the users are sent. The cursor of a poll acknowledges."""
+    numbers = Counter[int]()
+    async with httpx.AsyncClient(trust_env=False, verify=False, timeout=20) as http:
+        for user in (f"user-{number}" for number in range(USERS)):
+            headers = {"authorization": f"Bearer {token(user, 'connect')}"}
+            cursor = ""
+            while True:
+                query = {"wait": "0", **({"last_event_id": cursor} if cursor else {})}
+                answer = await http.get(f"{url}/v1/poll", params=query, headers=headers)
+                assert answer.status_code == 200, answer.text
+                found = answer.json()
+                messages = [message for message in found["messages"] if message["type"] != "gap"]
+                if not messages:
+                    break
+                numbers.update(message["data"]["n"] for message in messages)
+                cursor = found["last_event_id"]
+    return numbers
+
+
+async def lag_of(reader: SourceReader) -> int:
+    return (await reader.lag()).waiting
+
+
+async def emptied_by_the_ingester(reader: SourceReader, within_s: float = 30) -> None:
+    await until(lambda: lag_of(reader), within_s, holds=lambda waiting: waiting == 0)
+
+
+@pytest.fixture
+async def reader(outbox: PostgresqlSource) -> AsyncIterator[PostgresqlOutbox]:
+    made = PostgresqlOutbox(outbox)
+    yield made
+    await made.close()
+
+
+async def test_committed_rows_are_accepted_once_through_kills(
+    url: str, outbox: PostgresqlSource, reader: PostgresqlOutbox, postgresql_server: PostgresqlServer
+) -> None:
+    """A tenth of the transactions rolls back, and two writers commit out of order; ingester and server are killed meanwhile."""
+    chance = random.Random(7)
+    committed: set[int] = set()
+    command = [sys.executable, "-m", "tests.support.ingesting", text_of(outbox), url, token("source", "publish")]
+    process = await asyncio.create_subprocess_exec(*command)
+    for part in range(3):
+        with psycopg.connect(outbox.connection) as slow, psycopg.connect(outbox.connection) as fast:
+            for start in range(part * 250, part * 250 + 250, 25):
+                insert(slow, note(start))  # a lower number that commits later
+                insert(fast, *map(note, range(start + 1, start + 25)))
+                if chance.random() < 0.1:
+                    fast.rollback()
+                else:
+                    fast.commit()
+                    committed.update(range(start + 1, start + 25))
+                await asyncio.sleep(0)
+            slow.commit()
+            committed.update(range(part * 250, part * 250 + 250, 25))
+        start_waiting = await lag_of(reader)
+        await until(lambda: lag_of(reader), 30, holds=lambda waiting, most=start_waiting: waiting < most or waiting == 0)
+        process.kill()
+        await process.wait()
+        if part == 1:
+            await reader.close()
+            postgresql_server.kill()
+            await asyncio.to_thread(postgresql_server.start)
+        process = await asyncio.create_subprocess_exec(*command)
+    try:
+        await emptied_by_the_ingester(reader)
+    finally:
+        process.kill()
+        await process.wait()
+    assert await received(url) == Counter(dict.fromkeys(committed, 1))
+    assert (await reader.lag()).dead == 0
+
+
+async def test_a_row_sent_before_a_crash_is_not_delivered_twice(url: str, outbox: PostgresqlSource, reader: PostgresqlOutbox) -> None:
+    """The crash between the edge's answer and the settlement: the rows are read again."""
+    with psycopg.connect(outbox.connection) as connection:
+        insert(connection, note(1), note(2))
+    first = Ingester(lambda: 0)
+    settle = PostgresqlOutbox.settle
+    with pytest.MonkeyPatch.context() as patch:
+
+        async def dies(self: PostgresqlOutbox, *_fates: Any) -> None:
+            await self.close()
+            raise KeyError("killed")
+
+        patch.setattr(PostgresqlOutbox, "settle", dies)
+        with pytest.raises(ExceptionGroup):
+            await ingest(first, text_of(outbox), url, token("source", "publish"))
+    assert PostgresqlOutbox.settle is settle
+    assert await lag_of(reader) == 2
+    async with ingesting(text_of(outbox), url):
+        await emptied_by_the_ingester(reader)
+    assert await received(url) == Counter({1: 1, 2: 1})
+
+
+async def test_bad_rows_are_set_aside_with_the_reason_and_come_back(url: str, outbox: PostgresqlSource, reader: PostgresqlOutbox) -> None:
+    with psycopg.connect(outbox.connection) as connection:
+        insert(connection, note(1), {"type": "no.user"}, note(2), {"user": "user-0"}, note(3))
+    async with ingesting(text_of(outbox), url) as ingester:
+        await emptied_by_the_ingester(reader)
+        await until(lambda: ingester.stats()["dead"], holds=lambda dead: dead == 2)
+    assert await received(url) == Counter({1: 1, 2: 1, 3: 1})
+    reasons = [row.reason for row in await reader.dead_rows(10)]
+    assert len(reasons) == 2
+    assert "user" in reasons[0]
+    assert "type" in reasons[1]
+    assert await reader.redrive() == 2
+    assert (await reader.lag())[::2] == (2, 0)
+
+
+async def test_rows_wait_in_the_source_while_no_edge_answers(outbox: PostgresqlSource, reader: PostgresqlOutbox) -> None:
+    with psycopg.connect(outbox.connection) as connection:
+        insert(connection, note(1))
+    async with ingesting(text_of(outbox), "http://127.0.0.1:1") as ingester:
+        await until(lambda: ingester.stats()["state"], holds=lambda state: state == "no edge answers")
+    assert await lag_of(reader) == 1
+
+
+async def test_stream_entries_are_accepted_once_and_leave_the_stream(url: str, redis_client: Redis, redis_server: RedisServer) -> None:
+    sources = table(kind="redis", connection=redis_server.url, stream="orders")
+    (source,) = sources_of(sources)
+    reader = reader_of(source)
+    async with redis_client.pipeline() as pipe:
+        for body in (*(json.dumps(note(number)) for number in range(200)), "no json"):
+            pipe.xadd("orders", {"body": body})
+        await pipe.execute()
+    await reader.read(20)  # a reader that died: these are pending
+    async with ingesting(sources, url):
+        await emptied_by_the_ingester(reader)
+    assert await received(url) == Counter(dict.fromkeys(range(200), 1))
+    (dead,) = await reader.dead_rows(10)
+    assert (dead.body, "JSON object" in dead.reason) == ("no json", True)
+    await reader.close()
