@@ -45,6 +45,7 @@ NAMES = (
     "digest",
     "peers",
     "ray",
+    "ingest",
 )
 
 

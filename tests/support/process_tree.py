@@ -14,6 +14,7 @@ _ROLES = {
     "ray::Scheduler": "scheduler",
     "ray::Controller": "controller",
     "ray::Archivist": "archivist",
+    "ray::Ingester": "ingester",
     "redis-server": "redis",
     "valkey-server": "redis",
     "raylet": "raylet",
