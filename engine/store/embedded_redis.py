@@ -326,12 +326,11 @@ class EmbeddedRedis:
             connection.settimeout(_PROBE_TIMEOUT_S)
             try:
                 connection.connect(str(self._socket))
-                connection.sendall(f"INFO {section}\r\n".encode())
+                connection.sendall(f"PING\r\nINFO {section}\r\n".encode())
                 with connection.makefile("rb") as replies:
-                    head = replies.readline()
-                    if not head.startswith(b"$"):
+                    if not replies.readline().startswith(b"+PONG"):  # of the two, only PING waits for the data
                         return {}
-                    text = replies.read(int(head[1:])).decode()
+                    text = replies.read(int(replies.readline()[1:])).decode()
             except OSError:
                 return {}
         return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
