@@ -294,3 +294,28 @@ async def test_a_damaged_write_that_fails_while_the_files_are_loaded_is_told_by_
     async with running(config, server) as redis:
         assert redis.lost_writes == 0, "it was left out for good"
         assert await command(redis, config, "HGET", meta_key(), EPOCH_FIELD) == epoch
+
+
+LOADING = """#!{python}
+import socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[sys.argv.index("--unixsocket") + 1])
+server.listen()
+text = b"# Server\\r\\nredis_version:8.0.0\\r\\n"
+for asked in range(1, 100):
+    connection = server.accept()[0]
+    connection.recv(100)
+    open("asked", "a").write("x")
+    connection.sendall((b"-LOADING the data\\r\\n" if asked <= 3 else b"+PONG\\r\\n") + b"$%d\\r\\n%b\\r\\n" % (len(text), text))
+"""
+"""Answers INFO while it loads its data, as Redis does."""
+
+
+async def test_a_server_is_ready_when_it_has_loaded_its_data(config: Config, tmp_path: Path) -> None:
+    program = tmp_path / "valkey-server"
+    program.write_text(LOADING.format(python=sys.executable))
+    program.chmod(0o755)
+    redis = EmbeddedRedis(config, [ServerProgram(program, "Valkey", (99, 0, 0))])
+    assert await redis.start() == "8.0.0"
+    await redis.stop()
+    assert len((redis.data_dir / "redis" / "asked").read_text()) >= 4
