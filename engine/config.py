@@ -40,7 +40,13 @@ _ORIGIN: Final = re.compile(r"https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([1-9
 """RFC 6454, section 6.2. Other schemes, `null` and wildcards match no request."""
 
 
-SECRETS: Final = ("redis_url", "jwt_secret", "jwt_jwks_url", "webhook_secret", "history_url", "ray_events_secret", "sources")
+_SMTP_URL: Final = re.compile(
+    r"smtps?://(?:[^\s:/?#@]+:[^\s/?#@]*@)?(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[1-9][0-9]{0,4})?/?", re.ASCII
+)
+_MAIL_FROM: Final = re.compile(r"[^\s<>@\x00-\x1f]+@[A-Za-z0-9.-]+|[^<>@\x00-\x1f]+ <[^\s<>@\x00-\x1f]+@[A-Za-z0-9.-]+>")
+
+
+SECRETS: Final = ("redis_url", "jwt_secret", "jwt_jwks_url", "webhook_secret", "history_url", "smtp_url", "ray_events_secret", "sources")
 """Settings that are secrets, or URLs that may hold a password. Their values are `Secret`s in every `Config`."""
 
 
@@ -174,6 +180,11 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     )
     ray_events_users: tuple[str, ...] = ()
     ray_events_secret: str = ""  # empty: Ray exports no events to this engine
+
+    # -- published: [channels] -----------------------------------------------------------------------------------------
+    smtp_url: str = ""  # empty: no mail is sent
+    mail_from: str = ""
+    public_url: str = ""  # empty: mails have no links to the engine; behind a proxy it cannot know its own address
 
     # -- internal: identity --------------------------------------------------------------------------------------------
     jwks_cache_s: Positive = 300  # a key taken out of the list is refused after this at the latest
@@ -513,6 +524,7 @@ def check(config: Config) -> None:
         *_scaling_rules(config),
         *_event_rules(config),
         *_action_rules(config),
+        *_channel_rules(config),
         *_history_rules(config),
         *_ray_rules(config),
         *_trace_rules(config),
@@ -681,6 +693,23 @@ def _action_rules(config: Config) -> Iterator[tuple[bool, str]]:
         "webhook_secret: needed with webhook_hosts, as every webhook is signed",
     )
     yield config.action_claim_ms > config.action_timeout_ms, "action_claim_ms: must be above action_timeout_ms"
+
+
+def _channel_rules(config: Config) -> Iterator[tuple[bool, str]]:
+    yield (
+        not config.smtp_url or _SMTP_URL.fullmatch(config.smtp_url) is not None,
+        "smtp_url: smtp://[USER:PASSWORD@]HOST[:PORT] (with STARTTLS where the server has it) or smtps://... is needed; empty for no mail",
+    )
+    yield not config.smtp_url or bool(config.mail_from), "mail_from: needed with smtp_url, as every mail has a sender"
+    yield (
+        not config.mail_from or _MAIL_FROM.fullmatch(config.mail_from) is not None,
+        f"mail_from: {config.mail_from!r} is not allowed; allowed is an address such as news@example.com, or Example <news@example.com>",
+    )
+    yield (
+        not config.public_url or re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", config.public_url) is not None,
+        f"public_url: {config.public_url!r} is not allowed; allowed is the http:// or https:// URL by which users reach the engine, "
+        "without a query, or empty",
+    )
 
 
 def _history_rules(config: Config) -> Iterator[tuple[bool, str]]:

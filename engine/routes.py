@@ -44,6 +44,7 @@ from engine.features.inspection import endpoints as inspection
 from engine.features.policy import endpoints as policy
 from engine.features.questions import endpoints as questions
 from engine.features.ray_events import endpoints as ray_events
+from engine.features.reach import endpoints as reach
 from engine.features.rules import endpoints as rules
 from engine.features.signals import endpoints as signals
 from engine.features.snooze import endpoints as snooze
@@ -70,6 +71,7 @@ FEATURES: Final[Sequence[Callable[[EdgePorts], EdgeFeature]]] = (
     policy.on_edge,
     rules.on_edge,
     actions.on_edge,
+    reach.on_edge,
     signals.on_edge,
     digest.on_edge,
     history.on_edge,

@@ -53,6 +53,7 @@ PACKAGES = (
     "features.policy",
     "features.rules",
     "features.actions",
+    "features.reach",
     "features.signals",
     "features.digest",
     "features.history",

@@ -129,6 +129,8 @@ class PublishEndpoint:
         if defined.linked:
             await gateway.category_book.link(drafts, defined.linked)
         results = await gateway.shard_client.post(drafts)
+        if defined.steps:
+            await gateway.arm_steps(drafts, results, defined.steps)
         return results_body(results, gateway.storage.durability)
 
     async def _publish_traced(self, body: bytes, content: Content, principal: Principal) -> bytes:
@@ -143,6 +145,8 @@ class PublishEndpoint:
             if defined.linked:
                 await gateway.category_book.link(drafts, defined.linked)
             results = await gateway.shard_client.post(drafts)
+            if defined.steps:
+                await gateway.arm_steps(drafts, results, defined.steps)
         except Exception as error:
             trace.failed(error)
             raise

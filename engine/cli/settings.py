@@ -200,6 +200,14 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "trace_ratio": "share of messages that are traced when their publisher gives no `traceparent`, 0 to 1",
         },
     ),
+    "channels": Section(
+        "how users are told who are not looking: the steps of a category",
+        {
+            "smtp_url": "mail server, smtp:// or smtps://, with user and password where it wants them (percent-encoded); empty: no mail",
+            "mail_from": "sender of mails, such as Example <news@example.com>",
+            "public_url": "where users reach the engine, such as https://notify.example.com: for links in mails; empty: none",
+        },
+    ),
     "actions": Section(
         "what rules may call (`do`); every webhook is signed",
         {

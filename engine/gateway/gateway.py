@@ -45,8 +45,10 @@ from engine.core.edge.circuit_breaker import BreakerLimits
 from engine.core.edge.connection_admission import AdmissionLimits, ConnectionAdmission, NotAdmitted
 from engine.core.edge.heartbeat import HeartbeatLimits
 from engine.core.mailbox.broadcast_log import BodyCache
+from engine.core.model.action import Target
 from engine.core.model.revocation import Revocation
 from engine.core.model.routing import RoutingTable, SlotMap, server_of
+from engine.core.model.step import ChannelStep
 from engine.core.wire import records as wire
 from engine.errors import CorruptRecord, Unavailable
 from engine.gateway.connection import Connection, PendingNacks
@@ -62,7 +64,9 @@ from engine.gateway.tenant_quotas import TenantQuotas
 from engine.http.problems import RETRY_AFTER_S, Problem, too_many_requests, unavailable, whole_seconds
 from engine.publish.broadcasts import BroadcastPublisher, BroadcastSink
 from engine.publish.category_book import PREDEFINED
+from engine.publish.drafts import Draft
 from engine.publish.request_queue import RequestQueue
+from engine.publish.results import ItemResult
 from engine.store.durability import REASONS
 from engine.store.storage_state import StorageState
 from engine.store.traces.edge_spans import EdgeSpans
@@ -138,6 +142,17 @@ RecordAct = Callable[[Principal, str, str, Mapping[str, Any]], Awaitable[None]]
 """(who, a word for the act, the path that was requested, details): records an act that took effect."""
 
 
+CallTarget = Callable[[Target, Any], Awaitable[None]]
+"""(target, the action): calls it. Raises ActionFailed."""
+
+ArmSteps = Callable[[Sequence[Draft], Sequence[ItemResult], Mapping[str, Sequence[ChannelStep]]], Awaitable[None]]
+"""(drafts, their results, steps by category): arms the steps of those that were accepted. Raises Overloaded, Unavailable."""
+
+
+async def _no_steps(_drafts: Sequence[Draft], _results: Sequence[ItemResult], _steps: Mapping[str, Sequence[ChannelStep]]) -> None:
+    """Of a gateway whose edge takes no steps."""
+
+
 def _no_event(_owner: Principal, _event: bytes, on_result: Callable[[int, dict[str, Any]], None]) -> None:
     """Of a gateway whose edge takes no events."""
     on_result(503, {"problem": unavailable("this edge takes no events", RETRY_AFTER_S).body()})
@@ -171,6 +186,7 @@ class Gateway:
         "_router",
         "_stirred",
         "_ticks",
+        "arm_steps",
         "backlog",
         "begin_event",
         "category_book",
@@ -195,6 +211,7 @@ class Gateway:
         "shard_client",
         "spans",
         "storage",
+        "target_callers",
         "tenant_quotas",
         "wall_ms",
     )
@@ -243,6 +260,8 @@ class Gateway:
         self.record_act: RecordAct | None = None  # None: nobody records what operators do
         self.kept_of_user: dict[str, Callable[[str], AsyncIterator[bytes]]] = {}  # by name: what a feature keeps, rows in JSON
         self.erase_of_user: dict[str, Callable[[str], Awaitable[None]]] = {}  # likewise: erases it; raises StorageUnavailable
+        self.target_callers: dict[type[Target], CallTarget] = {}  # of targets that other features call than that of actions
+        self.arm_steps: ArmSteps = _no_steps  # after messages of categories with steps were accepted
         self.begin_event: Callable[[Principal, bytes, Callable[[int, dict[str, Any]], None]], None] = _no_event
         self.returned: Callable[[Connection], None] = _no_digest  # called for a client that wants a digest
         self.spans: EdgeSpans | None = None  # None: it makes none

@@ -255,6 +255,29 @@ class ShardClient:
             self.record(timer.key, "scheduled", timer.envelope.id, until_ms=timer.due_ms, timer=timer.sid)
         return answer  # type: ignore[no-any-return]  # a timer request is answered by a TimerAnswer
 
+    async def schedule_all(self, timers: Sequence[wire.Timer], formats: int) -> None:
+        """Arm timers under their scheduled ids, those that there never were.
+
+        Args:
+            formats: that have these timers (`engine.core.model.formats`).
+
+        Raises:
+            Overloaded, Unavailable: not all may be armed.
+        """
+        if formats > self._formats():
+            raise Unavailable(wire.UPGRADING, wire.UPGRADING_RETRY_MS)
+        call = self._calls.begin(
+            len(timers),
+            lambda base: [wire.Schedule(ref, False, timer) for ref, timer in enumerate(timers, base)],
+            [timer.envelope.priority for timer in timers],
+        )
+        await call.done
+        for answer in call.answers:
+            if answer is None or answer.status not in (wire.SCHEDULED, wire.DUPLICATE):
+                if answer is not None and answer.status == wire.OVERLOADED:
+                    raise Overloaded(answer.detail or "a limit is reached", answer.retry_ms)
+                raise Unavailable("no answer in time" if answer is None else answer.detail or "durable storage did not answer")
+
     def send_request(self, build: Callable[[int], Struct], answered: Callable[[Any], None]) -> None:
         """Send a record without awaiting its answer: `answered` is called with it, or with None when it did not come in time."""
         call = self._calls.begin(1, lambda ref: [build(ref)], (NORMAL,))

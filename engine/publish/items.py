@@ -12,8 +12,8 @@ from engine.core.model.question import Choice
 from engine.errors import Invalid
 
 _TIME: Final = Annotated[datetime, Meta(tz=True)]
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class Collapse(Struct, forbid_unknown_fields=True, gc=False):
@@ -87,4 +87,4 @@ def rfc3339_ms(text: str, path: str) -> int:
         time: datetime = msgspec.convert(text, _TIME)
     except msgspec.ValidationError:
         raise Invalid("not an RFC 3339 time with an offset, such as 2031-05-17T09:30:00Z", path) from None
-    return (time - _EPOCH) // _MILLISECOND
+    return (time - EPOCH) // MILLISECOND

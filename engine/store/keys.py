@@ -372,6 +372,12 @@ def action_stream_key(target: str) -> str:
     return f"actions:to:{target}"
 
 
+# -- channels ----------------------------------------------------------------------------------------------------------
+def channels_key(tenant: str) -> str:
+    """Hash: user -> addresses in other channels, JSON behind version and checksum."""
+    return f"{{channels}}of:{tenant}"
+
+
 # -- history -----------------------------------------------------------------------------------------------------------
 def outcome_stream_key() -> str:
     """Stream: batches of outcomes, see `engine.store.outcome_stream`."""

@@ -165,7 +165,8 @@ def test_variables_of_the_clients_are_left_alone(tmp_path: Path) -> None:
             "[zzzzzz]\n",
             [
                 "no section 'zzzzzz'",
-                "engine, edge, redis, auth, delivery, limits, links, autoscale, tenants, history, ray, ingest, traces, actions, internal",
+                "engine, edge, redis, auth, delivery, limits, links, autoscale, tenants, history, ray, ingest, "
+                "traces, channels, actions, internal",
             ],
         ),
         ("[edges]\nport = 1\n", ["no section 'edges'", "edges is a setting of the section [engine]", "sections are engine, edge, redis"]),

@@ -54,4 +54,4 @@ async def test_an_edge_delivers_without_a_feature_and_serves_nothing_of_it(name:
 async def test_a_feature_leaves_with_those_that_use_it() -> None:
     assert with_dependants("dead_letters") == {"dead_letters", "event_groups"}
     assert with_dependants("inbox") == {"inbox", "snooze", "questions"}
-    assert with_dependants("actions") == {"actions", "digest"}, "the digest finds deployments of Serve as actions do"
+    assert with_dependants("actions") == {"actions", "digest", "reach"}, "the digest finds deployments of Serve as actions do"

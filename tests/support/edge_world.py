@@ -57,6 +57,8 @@ from engine.features.questions.core import GivenAnswer
 from engine.features.questions.store import Asked, QuestionStore, StoredQuestion
 from engine.features.ray_events import endpoints as ray_events
 from engine.features.ray_events.core.exported import Death
+from engine.features.reach import endpoints as reach
+from engine.features.reach.core.addresses import NO_ADDRESSES, Addresses
 from engine.features.rules import endpoints as rules
 from engine.features.rules.rules_endpoint import RulesEndpoint
 from engine.features.signals import endpoints as signals
@@ -784,6 +786,30 @@ class FakeArrivals:
         self.known.clear()
 
 
+class FakeAddresses:
+    """Addresses of users, by mailbox key; storage may be away."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Addresses] = {}
+        self.away = False
+
+    async def read(self, key: str) -> Addresses:
+        self._check()
+        return self.kept.get(key, NO_ADDRESSES)
+
+    async def write(self, key: str, addresses: Addresses) -> None:
+        self._check()
+        self.kept[key] = addresses
+
+    async def erase(self, key: str) -> None:
+        self._check()
+        self.kept.pop(key, None)
+
+    def _check(self) -> None:
+        if self.away:
+            raise StorageUnavailable("addresses: away")
+
+
 class EdgeWorld:
     """One edge and its peers. `config` settings as given, with small times where tests wait for them."""
 
@@ -818,6 +844,7 @@ class EdgeWorld:
         self.questions = FakeQuestions() if storage is None else QuestionStore([storage], config.questions_per_user_max)
         self.event_groups: Any = FakeGroups() if storage is None else EventStreams(storage, config, wall_ms)
         self.arrivals = FakeArrivals()
+        self.addresses = FakeAddresses()
         self.bodies = FakeBodies()
         self.model = FakeModel()
         self.rules_store = FakeRulesStore()
@@ -836,6 +863,7 @@ class EdgeWorld:
             token_revocation.feature_of(self.revocations),
             policy.feature_of(remembered_key),
             rules.feature_of(ports, self.rules, self.arrivals, remembered_key),
+            reach.feature_of(ports, self.addresses),
             EdgeFeature("signals", lambda access: signals.table(access, self.signals), self.signals.run, self.signals.drain),
             EdgeFeature("digest", lambda access: digest.table(access, self.bodies, self.model)),
             EdgeFeature("history", lambda access: history.table(access, None)),

@@ -93,6 +93,7 @@ SHARD: Final = (
     _counter("deferred", "engine_deferred", "Messages, timers and windows that quiet hours put off.", "shard"),
     _counter("digested", "engine_digested", "Messages that count in a user's digest.", "shard"),
     _counter("inboxed", "engine_inboxed", "Messages that went into the inbox only, as their users want.", "shard"),
+    _counter("step_skipped", "engine_steps_skipped", "Steps that were not needed, or not wanted, when they were due.", "shard"),
     _counter("low_spilled", "engine_low_spilled", "Low-priority messages that left memory for the offline streams.", "shard"),
     _counter("published", "engine_published", "Messages journalled.", "shard"),
     _counter("duplicates", "engine_duplicates", "Publishes answered with an earlier result.", "shard"),
@@ -122,6 +123,7 @@ TENANT: Final = (
     _counter("deferred", "engine_tenant_deferred", "Messages, timers and windows that quiet hours put off.", "shard", "tenant"),
     _counter("digested", "engine_tenant_digested", "Messages that count in a user's digest.", "shard", "tenant"),
     _counter("inboxed", "engine_tenant_inboxed", "Messages that went into the inbox only, as their users want.", "shard", "tenant"),
+    _counter("step_skipped", "engine_tenant_steps_skipped", "Steps that were not needed, or not wanted.", "shard", "tenant"),
     _counter(
         "decisions",
         "engine_decisions",

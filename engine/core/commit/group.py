@@ -249,7 +249,8 @@ class GroupBuilder:
         post, (policy, windows) = pending.post, self._judges()
         envelope, facts, digested, inboxed = post.envelope, None, None, None
         if pending.unmet is not None:
-            self._reject(pending, identity, Verdict(Decision.SUPPRESS, (Reason(pending.unmet.reason, pending.unmet.detail),)))
+            decision = Decision.SKIP if pending.unmet.of_step else Decision.SUPPRESS
+            self._reject(pending, identity, Verdict(decision, (Reason(pending.unmet.reason, pending.unmet.detail),)))
             return 0, None
         if envelope.policy_terms is not None or mailbox.user_state is not None:
             facts = facts_of(envelope)

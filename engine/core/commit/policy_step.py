@@ -52,7 +52,13 @@ ZoneOf = Callable[[str], tzinfo]
 
 NO_TERMS: Final = PolicyTerms()
 
-_EVENTS: Final = {Decision.SUPPRESS: "suppressed", Decision.DEFER: "deferred", Decision.DIGEST: "digested", Decision.INBOX: "inboxed"}
+_EVENTS: Final = {
+    Decision.SUPPRESS: "suppressed",
+    Decision.DEFER: "deferred",
+    Decision.DIGEST: "digested",
+    Decision.INBOX: "inboxed",
+    Decision.SKIP: "step_skipped",
+}
 
 
 class PolicyLimits(Struct, frozen=True):

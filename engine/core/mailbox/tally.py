@@ -15,7 +15,7 @@ from engine.core.wire.records import TRANSPORTS
 Rows = list[tuple[str | int, ...]]
 """Labels, and a number behind them."""
 
-COUNTED: Final = ("acknowledged", "expired", "trimmed", "dead_lettered", "suppressed", "deferred", "digested", "inboxed")
+COUNTED: Final = ("acknowledged", "expired", "trimmed", "dead_lettered", "suppressed", "deferred", "digested", "inboxed", "step_skipped")
 """Counted by tenant alone; sends also by transport."""
 
 
@@ -40,6 +40,7 @@ class Tally:
         self.deferred = 0
         self.digested = 0
         self.inboxed = 0
+        self.step_skipped = 0
 
     def add(self, event: str, count: int = 1) -> None:
         """Count an event of `COUNTED`, where it is not on a hot path."""

@@ -3,6 +3,7 @@
     ray://NAMESPACE/ACTOR.METHOD      a method of a named Ray actor
     serve://APP/DEPLOYMENT.METHOD     a method of a deployment of Ray Serve; `__call__` where METHOD is left out
     https://HOST[:PORT]/PATH          a webhook; `http://` too, within private networks that the settings allow
+    channel://NAME                    a channel by which the user is told of a message: a step of its category; no rule names it
 
 An action travels with the timer of its message. The shard of the user evaluates the conditions when the timer fires; then the action is
 appended to the stream of its target, from which edges carry it out.
@@ -21,8 +22,12 @@ from engine.errors import Invalid
 
 TARGET_CHARS_MAX: Final = 2048
 
+CHANNELS: Final = "channel://"
+"""The beginning of the targets that are channels."""
+
 _RAY: Final = re.compile(r"ray://([A-Za-z0-9_.-]{1,128})/([A-Za-z0-9_.:-]{1,128})\.([A-Za-z][A-Za-z0-9_]{0,127})")
 _SERVE: Final = re.compile(r"serve://([A-Za-z0-9_.-]{1,128})/([A-Za-z0-9_-]{1,128})(?:\.([A-Za-z][A-Za-z0-9_]{0,127}))?")
+_CHANNEL: Final = re.compile(r"channel://([a-z][a-z0-9-]{0,31})(?:/([A-Za-z0-9.:_-]{1,255}))?")
 _WEBHOOK: Final = re.compile(
     r"(https?)://([A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\])(?::([0-9]{1,5}))?(/[!-\"$-~]*)?", re.ASCII
 )
@@ -86,7 +91,22 @@ class WebhookTarget(Struct, frozen=True):
         return f"http{'s' if self.secure else ''}://{self.authority}"
 
 
-Target = ActorTarget | ServeTarget | WebhookTarget
+class ChannelTarget(Struct, frozen=True):
+    """A channel. `host`: the service that its messages go to; "" before the addresses of the user are looked up."""
+
+    channel: str
+    host: str = ""
+
+    @property
+    def label(self) -> str:
+        """What metrics call it."""
+        return str(self)
+
+    def __str__(self) -> str:
+        return f"channel://{self.channel}/{self.host}" if self.host else f"channel://{self.channel}"
+
+
+Target = ActorTarget | ServeTarget | WebhookTarget | ChannelTarget
 
 
 def parse_target(text: str) -> Target:
@@ -97,6 +117,8 @@ def parse_target(text: str) -> Target:
         if found := _SERVE.fullmatch(text):
             app, deployment, method = found.groups()
             return ServeTarget(app, deployment, method or "__call__")
+        if found := _CHANNEL.fullmatch(text):
+            return ChannelTarget(found[1], found[2] or "")
         if found := _WEBHOOK.fullmatch(text):
             scheme, host, port, path = found.groups()
             number = int(port) if port else 443 if scheme == "https" else 80

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from engine.core.model.category import DAY_MS, Category, PolicyTerms
+from engine.core.model.step import ChannelStep
 
 TOUCH: Final = Category(cap=3, cap_ms=DAY_MS, same_type_ms=3 * DAY_MS)
 """For messages meant to bring a user back: three a day, each type once in three days."""
@@ -25,12 +26,14 @@ class DefinedCategories(Struct, frozen=True, kw_only=True):
         titles: of categories, for people; those that have one.
         linked: categories whose messages carry an unsubscribe link.
         default_categories: by tenant, "*" for all others: of messages to users that name none.
+        steps: by category, those that have some: the other channels by which users are told of its messages.
         kept: by type, or beginning that ends in `.*`: how long its messages stay in the inbox, ms.
     """
 
     categories: Mapping[str, Category] = msgspec.field(default_factory=lambda: CATEGORIES)
     titles: Mapping[str, str] = {}
     linked: frozenset[str] = frozenset()
+    steps: Mapping[str, tuple[ChannelStep, ...]] = {}
     default_categories: Mapping[str, str] = {}
     kept: Mapping[str, int] = {}
 

@@ -30,5 +30,8 @@ from typing import Final
 FIRST: Final = 1
 """The formats of the first release."""
 
-FORMATS: Final = FIRST
+STEPS: Final = 2
+"""Timers that are steps of messages (`engine.core.model.step`): an earlier shard would take each without a look at its message."""
+
+FORMATS: Final = STEPS
 """What this code reads, and writes once every process does."""

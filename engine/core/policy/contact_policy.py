@@ -62,6 +62,7 @@ class Decision(IntEnum):
     DIGEST = 2
     SUPPRESS = 3
     INBOX = 4
+    SKIP = 5  # of a step, not of its message
 
 
 UNLIMITED: Final = Category()

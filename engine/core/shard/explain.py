@@ -73,7 +73,8 @@ def trace(mailbox: Mailbox, ref: int, id: str) -> Traced:
     known = None if id.startswith(TIMER_EFFECT) else mailbox.recent.get(id)
     seq = known[0] if known is not None else next((message.seq for message in mailbox.hot.values() if message.envelope.id == id), 0)
     if not seq:
-        state = "merged" if known is not None else steps[-1].event if steps else ""
+        own = [step.event for step in steps if step.event != "step_skipped"]
+        state = "merged" if known is not None else own[-1] if own else ""
         return Traced(ref, state, 0, steps)
     message = mailbox.hot.get(seq) or mailbox.dying.get(seq)
     if message is not None:

@@ -33,10 +33,16 @@ from typing import Final
 
 from msgspec import Struct
 
+from engine.core.commit.policy_step import ZoneOf, facts_of, profile_of, utc
+from engine.core.inbox.inbox import ARCHIVED, READ, SEEN
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model import step as steps
 from engine.core.model.constants import AT_MAX_MS
 from engine.core.model.message import timer_effect_id
+from engine.core.model.step import StepTerms
 from engine.core.policy.conditions import Again, Drop, Go, Known, at_fire
+from engine.core.policy.contact_policy import Decision, wished
+from engine.core.policy.quiet_hours import quiet_until
 from engine.core.shard.output import ShardOutput
 from engine.core.wire.records import FireAgain, FireDone, FireFailed, Timer
 
@@ -61,10 +67,12 @@ class FiredTimers:
     Args:
         postponed_max: limit of stored timers that are to come again; the oldest is evicted.
         output: receives the answers to schedulers.
+        zone_of: the zone of a name.
     """
 
-    def __init__(self, postponed_max: int, output: ShardOutput) -> None:
+    def __init__(self, postponed_max: int, output: ShardOutput, zone_of: ZoneOf = utc) -> None:
         self._postponed_max = postponed_max
+        self._zone_of = zone_of
         self._output = output
         self.doubted: Final[list[Doubt]] = []  # to be looked up
         self.acting: Final[list[Timer]] = []  # whose actions are to be appended to the streams of their targets
@@ -101,10 +109,20 @@ class FiredTimers:
         timer = self._taken[sid]
         if timer.conditions is None or timer_effect_id(sid) in mailbox.recent:
             return _GO
+        if timer.conditions.step is not None:
+            return at_fire(timer.conditions, self._known_of_step(timer, timer.conditions.step, mailbox, now_ms), now_ms)
         # After the clock was set back, an activity in the future counts as one of now; otherwise the timer would wait until that time.
         mailbox.seen_ms = min(mailbox.seen_ms, now_ms)
         events = {} if mailbox.user_state is None else mailbox.user_state.events
         return at_fire(timer.conditions, Known(mailbox.seen_ms, events, mailbox.topics), now_ms)
+
+    def _known_of_step(self, timer: Timer, terms: StepTerms, mailbox: Mailbox, now_ms: int) -> Known:
+        facts, profile = facts_of(timer.envelope), profile_of(mailbox)
+        wish = wished(facts, profile, 0, inbox=mailbox.inbox_limits is not None)
+        unwanted = "" if wish is None or wish.decision is Decision.DELIVER else wish.reasons[-1].detail
+        quiet = profile.quiet and facts.limits.quiet and not facts.limits.mandatory
+        until_ms = quiet_until(profile.quiet, self._zone_of(profile.zone), now_ms) if quiet else 0
+        return Known(progress=progress(mailbox, terms), unwanted=unwanted, quiet_until_ms=until_ms)
 
     def acts(self, sid: str) -> bool:
         """Whether a taken timer whose conditions hold has an action, which is added to `acting` then, in place of a message."""
@@ -167,3 +185,22 @@ class FiredTimers:
         for move in moves:
             by_partition.setdefault(int(move[0].partition("-")[0]), []).append(move)
         self._output.to_schedulers.extend((partition, FireAgain(those)) for partition, those in by_partition.items())
+
+
+def progress(mailbox: Mailbox, terms: StepTerms) -> int:
+    """How far the user has come with the message of a step.
+
+    An acknowledged message that is not in the inbox has been dealt with: nothing is left of it that the user could read later.
+    """
+    seq = terms.seq or mailbox.recent.get(terms.id, (0, b""))[0]
+    if not 0 < seq <= mailbox.head:
+        return steps.GONE if seq < 0 else steps.NEVER_CAME
+    pending = mailbox.is_pending(seq)
+    if mailbox.inbox is None or not mailbox.inbox.holds(seq):
+        return steps.GONE if mailbox.gap_at(seq) else steps.PENDING if pending else steps.ACTED
+    flags = mailbox.inbox.flags(seq)
+    if flags & ARCHIVED:
+        return steps.ACTED
+    if flags & (READ | SEEN):
+        return steps.READ if flags & READ else steps.SEEN
+    return steps.PENDING if pending else steps.DELIVERED

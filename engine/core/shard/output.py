@@ -38,6 +38,7 @@ COUNTERS: Final = (
     "deferred",
     "digested",
     "inboxed",
+    "step_skipped",
     "postponed",
     "refused_high",
     "refused_normal",

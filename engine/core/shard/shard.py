@@ -115,7 +115,7 @@ class ShardCore:
         self.user_requests = UserRequests(
             limits, store, self.connections, step, self.broadcast_audience, output, zone_of, self.inbox_requests
         )
-        self.fired_timers = FiredTimers(limits.postponed_max, output)
+        self.fired_timers = FiredTimers(limits.postponed_max, output, zone_of)
         self.admission = Admission(limits, store, self.delivery, self.post_queue, self.page_wait, self.user_requests, output)
         self.slot_loads = SlotLoads()
         self.slot_release = SlotRelease(

@@ -27,7 +27,7 @@ OUTCOMES_WAITING_MAX: Final = 100_000
 ERASED: Final = "erased"
 """The event after which nothing of the user is kept, this outcome included."""
 
-JOURNALLED: Final = frozenset({"merged", "deferred", "digested", "inboxed", "suppressed"})
+JOURNALLED: Final = frozenset({"merged", "deferred", "digested", "inboxed", "suppressed", "step_skipped"})
 """Events of `Outcome` that follow from a journal record, beside `AcceptedOutcome`."""
 
 

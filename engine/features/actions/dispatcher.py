@@ -35,7 +35,7 @@ from typing import Final, NamedTuple, Protocol
 
 from engine.config import Config
 from engine.core.edge.circuit_breaker import BreakerLimits, BreakerState, CircuitBreaker
-from engine.core.model.action import Target, parse_target
+from engine.core.model.action import CHANNELS, Target, parse_target
 from engine.core.model.period import until_next
 from engine.core.model.routing import mailbox_key
 from engine.core.model.trace_context import trace_in
@@ -257,7 +257,8 @@ class Dispatcher:
                     await asyncio.sleep(self._backoff_s(tries))
             lane.outcomes["given_up" if reason else "done"] += 1
             if self._outcomes is not None:
-                key, event = mailbox_key(action.tenant, action.user), "action_failed" if reason else "action_done"
+                kind = "step" if action.target.startswith(CHANNELS) else "action"
+                key, event = mailbox_key(action.tenant, action.user), f"{kind}_failed" if reason else f"{kind}_done"
                 self._outcomes.add(Outcome(key, self._wall_ms(), event, action.id, reason=reason or action.target))
             if reason:
                 log.warning("the action %s of tenant %s is a dead letter: %s", action.key, action.tenant, reason)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from engine.api.edge_feature import EdgeFeature, EdgePorts
-from engine.core.model.action import ActorTarget, ServeTarget, Target
+from engine.core.model.action import ActorTarget, ServeTarget, Target, WebhookTarget
+from engine.errors import ActionFailed
 from engine.features.actions.dispatcher import Dispatcher
 from engine.features.actions.ray_targets import RayTargets
 from engine.features.actions.serve_targets import ServeTargets
@@ -21,8 +22,12 @@ def on_edge(ports: EdgePorts) -> EdgeFeature:
             await actors.call(target, action)
         elif isinstance(target, ServeTarget):
             await deployments.call(target, action)
-        else:
+        elif isinstance(target, WebhookTarget):
             await webhooks.call(target, action)
+        elif (other := gateway.target_callers.get(type(target))) is not None:
+            await other(target, action)
+        else:
+            raise ActionFailed("this edge calls no such target", final=True)
 
     streams = ActionStreams(ports.redis, config, ports.name)
     dispatcher = Dispatcher(config, streams, call, gateway.clock, gateway.wall_ms, gateway.shard_client.outcomes, ports.spans)

@@ -32,6 +32,10 @@ _STATES: Final = {
 """The state of a message that only the history knows, by the last event of it."""
 
 
+STEPS: Final = frozenset(("step_skipped", "step_done", "step_failed"))
+"""Events of the steps of a message, which change nothing about the message."""
+
+
 async def timeline(shard_client: ShardClient, steps_of: StepsOf, key: str, id: str) -> dict[str, Any]:
     """State and timeline of a user's message: from its shard, from its scheduler while it is scheduled, and from the history.
 
@@ -50,11 +54,16 @@ async def timeline(shard_client: ShardClient, steps_of: StepsOf, key: str, id: s
     steps, state = list(traced.steps), traced.state
     for timer in listed.timers:
         if timer.envelope.id == id:
+            terms = None if timer.conditions is None else timer.conditions.step
+            if terms is not None:
+                steps.append(Step(timer.created_ms, "step_armed", f"{terms.step.channel}: {timer.sid}", timer.due_ms))
+                continue
             steps.append(Step(timer.created_ms, "scheduled", f"scheduled_id: {timer.sid}", timer.due_ms))
             state = "scheduled"
     if archived:
         steps = _together(archived, steps)
-        state = state or _STATES.get(archived[-1].event, "pending")
+        own = [step.event for step in archived if step.event not in STEPS]
+        state = state or _STATES.get(own[-1] if own else "", "pending")
     if not state:
         raise not_found("nothing is known of this message: it never was, or it was settled too long ago")
     members = {"id": id, "state": state, "timeline": [_step(step) for step in sorted(steps, key=_when)]}

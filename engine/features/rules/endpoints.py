@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -11,6 +12,7 @@ from starlette.responses import Response
 from engine.api.access import Access, Status
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.auth import tokens
+from engine.core.model.step import ChannelStep
 from engine.features.policy.message_links import MessageLinks
 from engine.features.policy.unsubscribing import LinkKey, stored_key
 from engine.features.rules import description
@@ -22,7 +24,9 @@ from engine.features.rules.rules_endpoint import RulesEndpoint
 from engine.features.rules.rules_store import RulesStore
 from engine.http.endpoint_table import EndpointTable, json_answer, route, tagged_answer
 from engine.publish.category_book import CategoryBook
+from engine.publish.drafts import Draft
 from engine.publish.request_trace import RequestTrace
+from engine.publish.results import ItemResult
 
 
 def on_edge(ports: EdgePorts) -> EdgeFeature:
@@ -37,6 +41,10 @@ def feature_of(ports: EdgePorts, rules: RulesEndpoint, arrivals: Arrivals, link_
     gateway, rule_book = ports.gateway, rules.rule_book
     message_links = MessageLinks(ports.config, link_key, gateway.wall_ms)
     gateway.category_book = CategoryBook(rule_book.in_use, lambda: rule_book.unread, message_links.add)
+
+    async def arm_steps(drafts: Sequence[Draft], results: Sequence[ItemResult], steps: Mapping[str, Sequence[ChannelStep]]) -> None:
+        await gateway.arm_steps(drafts, results, steps)  # of a feature that comes after this one
+
     events = EventEndpoint(
         ports.config,
         gateway.shard_client,
@@ -47,6 +55,7 @@ def feature_of(ports: EdgePorts, rules: RulesEndpoint, arrivals: Arrivals, link_
         gateway.wall_ms,
         gateway.metrics,
         message_links,
+        arm_steps,
     )
     EventFrames(gateway, events)
 

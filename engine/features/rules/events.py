@@ -59,6 +59,7 @@ from engine.features.rules.core.staging import AppliedRules
 from engine.features.rules.event_sample import EventSample
 from engine.features.rules.inactivity import Followers, Happening, InactivityTimers, split
 from engine.features.rules.rule_book import RuleBook
+from engine.gateway.gateway import ArmSteps
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.shard_client import ShardClient
 from engine.http.problems import RETRY_AFTER_S, too_large, unavailable
@@ -125,6 +126,7 @@ class EventEndpoint:
         wall_ms: milliseconds since the epoch.
         metrics: counted into.
         message_links: unsubscribe links of messages.
+        arm_steps: arms the steps of categories, see `engine.gateway.gateway.ArmSteps`.
     """
 
     def __init__(
@@ -138,7 +140,9 @@ class EventEndpoint:
         wall_ms: Callable[[], int],
         metrics: EdgeMetrics,
         message_links: MessageLinks,
+        arm_steps: ArmSteps,
     ) -> None:
+        self._steps = arm_steps
         self._message_links = message_links
         self._metrics = metrics
         self._config = config
@@ -177,6 +181,7 @@ class EventEndpoint:
         followers = await self._inactivity_timers.happened(rules, happening, notifications, tenant)
         cancelled = await self._cancel(applied, tenant)
         results = await self._send(notifications, drafts, followers)
+        await self._arm_steps(applied, drafts, results)
         self._sample.add(tenant, delivery, now_ms, body)
         self._sample.count(applied)
         self._record(event, delivery, applied, results, tenant)
@@ -268,6 +273,15 @@ class EventEndpoint:
         if failed is not None:
             raise unavailable(failed.detail or "durable storage did not answer", RETRY_AFTER_S)
         return sum(answer.count for answer in answers)
+
+    async def _arm_steps(self, applied: Sequence[AppliedRules], drafts: Sequence[Draft], results: Sequence[ItemResult]) -> None:
+        """Arm the steps of the categories, each by the version of the rules that made the notification."""
+        begin = 0
+        for part in applied:
+            end = begin + len(part.outcome.notifications)
+            if part.rules.steps:
+                await self._steps(drafts[begin:end], results[begin:end], part.rules.steps)
+            begin = end
 
     async def _send(self, notifications: Sequence[Notification], drafts: Sequence[Draft], followers: Followers) -> list[ItemResult]:
         """Publish and schedule; one result for each draft."""

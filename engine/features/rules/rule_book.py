@@ -97,6 +97,10 @@ def check_by_config(rules: Rules, config: Config, source: str) -> None:
     Raises:
         RulesError: it cannot; the message has the rule, the field and what is allowed.
     """
+    for name, steps in rules.steps.items():
+        if any(step.channel == "email" for step in steps) and not config.smtp_url:
+            what = f"category.{name}.steps"
+            raise RulesError(f"{source}: {what}: the setting smtp_url is empty, so no mail can be sent", path=what)
     for index, rule in enumerate(rules.rules):
         try:
             _check_rule(rule, config)

@@ -35,13 +35,15 @@ from engine.core.commit.first_result import parse_idempotency_value, unpacked_re
 from engine.core.journal.journal_records import MailboxPage
 from engine.core.journal.salvage import read_page
 from engine.core.journal.stored_formats import decode_journal, decode_stored, decode_timer, read_entry
-from engine.core.model.routing import SLOTS, TIMER_PARTITIONS, slot_of
+from engine.core.model.routing import SLOTS, TIMER_PARTITIONS, mailbox_key, slot_of
+from engine.core.model.sealed import unsealed
 from engine.core.wire.records import UNREADABLE
 from engine.errors import ConfigError, CorruptRecord, StorageUnavailable
 from engine.store.journal import is_next
 from engine.store.keys import (
     action_stream_key,
     broadcast_log_key,
+    channels_key,
     dead_letter_key,
     ids_prefix,
     journal_head_key,
@@ -92,6 +94,7 @@ _ADVICE: Final = {
     "action": "nothing: it becomes a dead letter and is not carried out",
     "question": "nothing: it has no answer for its asker, who asks again under another id",
     "accepted id": "nothing: it ends by itself; a repeat under it may get 409",
+    "addresses": "nothing: the user has none until the application sets them again",
     "rules": "`engine rules apply` the rules again",
     "lost write": "nothing, if the engine started this server: clients were told of a gap. Else restore a backup",
     "unknown key": "look at it: damage may have renamed it; a snapshot has the true one",
@@ -154,6 +157,7 @@ class Verification:
             "accepted id of an audience": self._single_id,
             "rules": self._rules_state,
             "texts of rules": self._rules_texts,
+            "addresses": self._addresses,
             "unknown key": self._unknown,
         }
 
@@ -359,6 +363,15 @@ class Verification:
             except ValueError as error:
                 self._found("rules", key, version, error)
 
+    async def _addresses(self, key: bytes, _: int) -> None:
+        tenant = key.decode().removeprefix(channels_key(""))
+        async for user, value in self._fields(key):
+            self._checked["addresses"] += 1
+            try:
+                unsealed(value, mailbox_key(tenant, user.decode()).encode())
+            except UNREADABLE as error:
+                self._found("addresses", key, user, error)
+
     def _found(self, kind: str, key: bytes, place: bytes, problem: object) -> None:
         self._damaged += 1
         if len(self._damage) < _DAMAGE_MAX:
@@ -381,6 +394,7 @@ _BEGINNINGS: Final = (
     (re.compile(re.escape(ids_prefix().encode()) + rb"\d+$"), "accepted id"),
     (re.compile(re.escape(dead_letter_key("").encode())), "dead letter"),
     (re.compile(re.escape(action_stream_key("").encode())), "action"),
+    (re.compile(re.escape(channels_key("").encode())), "addresses"),
 )
 
 

@@ -11,13 +11,19 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from msgspec.structs import replace
 
 from engine.core.commit.user_step import apply_note
+from engine.core.inbox import inbox
+from engine.core.inbox.inbox import InboxLimits
 from engine.core.journal import rebuild
 from engine.core.journal.journal_records import Noticed
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.action import Action
 from engine.core.model.constants import AT_MAX_MS
 from engine.core.model.envelope import Envelope
+from engine.core.model.step import ACTED, DELIVERED, READ, SEEN, ChannelStep, StepTerms
 from engine.core.policy.conditions import Conditions
-from engine.core.wire.records import OK, UNAVAILABLE, Detach, FireAgain, FireDone, Followed, Happened, Timer
+from engine.core.policy.profile import Profile
+from engine.core.policy.quiet_hours import QuietHours
+from engine.core.wire.records import OK, UNAVAILABLE, Ack, Detach, FireAgain, FireDone, Followed, Happened, MarkInbox, SetProfile, Timer
 from tests.support.shard_world import World, of
 
 HOUR_MS = 3_600_000
@@ -302,3 +308,104 @@ def test_a_record_applied_twice_is_applied_once() -> None:
     for _ in range(2):
         apply_note(twice, record, 1)
     assert (once.seen_ms, once.user_state) == (twice.seen_ms, twice.user_state)
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+MINUTE_MS = 60_000
+
+
+def step(seq: int = 1, *, unless: int = 0, until_ms: int = 0, **members: Any) -> Conditions:
+    return Conditions(0, step=StepTerms(ChannelStep("email", MINUTE_MS, unless, **members), "m", seq, until_ms))
+
+
+def decided(world: World, conditions: Conditions, sid: str = "3-s") -> str:
+    """What becomes of a step: the reason why it is skipped, `taken`, or `again`."""
+    world.core.output.to_schedulers.clear()
+    envelope = Envelope("m", b"d" * 8, 1, True, b'"id":"m","type":"alert"')
+    timer = Timer(sid, "t:u", world.now_ms, 0, 600_000, envelope, conditions, Action("channel://email", "k"))
+    world.core.fire([timer], world.now_ms)
+    before = len(world.actions)
+    world.settle()
+    if len(world.actions) > before:
+        return "taken"
+    ((_, told),) = world.core.output.to_schedulers
+    if isinstance(told, FireAgain):
+        return "again"
+    user_state = world.core.mailboxes["t:u"].user_state
+    assert user_state is not None
+    assert user_state.timeline[-1].event == "step_skipped"
+    return user_state.timeline[-1].reason
+
+
+def come_to(world: World, how_far: int) -> None:
+    """The user comes so far with message 1."""
+    if how_far >= DELIVERED:
+        world.attach(1)
+        world.settle()
+        world.tell(Ack(1, 1))
+        world.settle()
+        world.now_ms += world.limits.ack_journal_ms  # a crash before may lose it
+        world.core.tick(world.now_ms)
+        world.settle()
+    marks = {SEEN: inbox.SEEN, READ: inbox.READ, ACTED: inbox.ARCHIVED}
+    if how_far in marks:
+        world.tell(MarkInbox(99, "t:u", marks[how_far], True, [1], [], 0))
+        world.settle()
+
+
+@pytest.mark.parametrize("restarted", ["", "journal", "page"])
+@pytest.mark.parametrize("unless", [0, DELIVERED, SEEN, READ, ACTED])
+@pytest.mark.parametrize("how_far", [0, DELIVERED, SEEN, READ, ACTED])
+def test_a_step_is_skipped_when_the_user_has_come_so_far_with_its_message(how_far: int, unless: int, restarted: str) -> None:
+    world = World(inbox=InboxLimits(messages_max=10, keep_ms=HOUR_MS, pinned_max=2, numbers_max=100))
+    world.post(id="m")
+    world.settle()
+    come_to(world, how_far)
+    if restarted:
+        restart(world, restarted)
+    found = decided(world, step(unless=unless))
+    if unless and how_far >= unless:
+        assert found.startswith("reached: email: the user has ")
+    else:
+        assert found == "taken"
+
+
+def test_an_acknowledged_message_that_no_inbox_keeps_is_dealt_with() -> None:
+    world = World()
+    world.post(id="m")
+    world.settle()
+    assert decided(world, step(unless=ACTED)) == "taken"
+    come_to(world, DELIVERED)
+    assert decided(world, step(unless=ACTED), "3-t") == "reached: email: the user has dealt with it"
+
+
+def test_a_step_waits_for_a_delayed_message_and_no_longer_than_its_time() -> None:
+    world = World()
+    waiting = step(0, unless=READ, until_ms=world.now_ms + 10)
+    assert decided(world, waiting) == "again"
+    world.post(id="m")
+    world.settle()
+    assert decided(world, waiting, "3-t") == "taken"
+    world = World()
+    assert decided(world, waiting) == "again"
+    world.now_ms += 10
+    assert decided(world, waiting, "3-t") == "no_message: email: the message did not come"
+
+
+def test_a_step_waits_for_the_end_of_quiet_hours_unless_it_is_mandatory() -> None:
+    world = World()
+    world.post(id="m")
+    world.settle()
+    world.tell(SetProfile(9, "t:u", Profile(quiet=(QuietHours(0, 1439), QuietHours(1439, 0)))))
+    world.settle()
+    assert decided(world, step()) == "again"
+    assert decided(world, step(mandatory=True), "3-t") == "taken"
+
+
+def test_a_user_who_turned_the_type_off_is_told_by_no_channel() -> None:
+    world = World()
+    world.post(id="m")
+    world.settle()
+    world.tell(SetProfile(9, "t:u", Profile(muted_types=("alert",))))
+    world.settle()
+    assert decided(world, step()) == "unwanted: email: the user has muted alert"

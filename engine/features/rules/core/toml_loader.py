@@ -9,11 +9,12 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from engine.core.model.action import parse_target
+from engine.core.model.action import ChannelTarget, parse_target
 from engine.core.model.category import ANY_CHOICE, CAP_MAX, CHOICES, DAY_MS, INBOX, OFF, ON, SPAN_MAX_MS, Category
 from engine.core.model.defined_categories import CATEGORIES
 from engine.core.model.names import is_event_type, is_tenant
 from engine.core.model.placeholders import EventPath, Shape, parse_path, parse_shape, parse_template
+from engine.core.model.step import CHANNELS, PROGRESS, STEPS_MAX, ChannelStep
 from engine.core.policy.conditions import Conditions
 from engine.core.policy.user_state import EVENTS_MAX, FOLLOWERS_MAX
 from engine.errors import Invalid, RulesError
@@ -107,6 +108,13 @@ class _RuleText(Struct, forbid_unknown_fields=True):
 _ChoiceText = Literal["on", "digest", "off", "inbox"]
 
 
+class _StepText(Struct, forbid_unknown_fields=True):
+    channel: str
+    after: str = ""
+    unless: Literal["", "delivered", "seen", "read", "acted"] = ""
+    mandatory: bool = False
+
+
 class _CategoryText(Struct, forbid_unknown_fields=True):
     cap: Annotated[int, Meta(ge=0, le=CAP_MAX)] = 0
     per: str = "1d"
@@ -119,6 +127,7 @@ class _CategoryText(Struct, forbid_unknown_fields=True):
     default: _ChoiceText = "on"
     title: Annotated[str, Meta(max_length=TITLE_CHARS_MAX)] = ""
     unsubscribe: bool = False
+    steps: Annotated[list[_StepText], Meta(max_length=STEPS_MAX)] = []
 
 
 class _TotalText(Struct, forbid_unknown_fields=True):
@@ -126,6 +135,7 @@ class _TotalText(Struct, forbid_unknown_fields=True):
     per: str = "1d"
 
 
+_NO_CATEGORY: Final = _CategoryText()
 _CategoryName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
@@ -172,6 +182,9 @@ def parse_rules(text: str, source: str) -> Rules:
             rule = _compile(written, file.defaults)
             if rule.category and rule.category not in categories:
                 raise Invalid(f"no category is named so; defined are {', '.join(sorted(categories))}", "category")
+            if file.category.get(rule.category, _NO_CATEGORY).steps and (rule.window_ms or rule.fire.inactive_ms):
+                what = "window" if rule.window_ms else "inactive"
+                raise Invalid("not with a category that has steps: what it makes has no id of its own", what)
             rules.append(rule)
         except Invalid as error:
             raise RulesError(f"{place}: {error.path}: {error.detail}", path=f"rule[{index}].{error.path}", line=line) from error
@@ -191,6 +204,7 @@ def parse_rules(text: str, source: str) -> Rules:
         activity_asked=activity_asked,
         titles=titles,
         linked=linked,
+        steps={name: _steps(name, text.steps, source) for name, text in file.category.items() if text.steps},
         default_categories=file.default_category,
         kept=_kept(file.inbox, source),
     )
@@ -223,6 +237,21 @@ def _categories(written: dict[str, _CategoryText], total: _TotalText | None, sou
         except Invalid as error:
             raise RulesError(f"{source}: category {name!r}: {error.path}: {error.detail}", path=f"category.{name}.{error.path}") from error
     return categories
+
+
+def _steps(category: str, written: list[_StepText], source: str) -> tuple[ChannelStep, ...]:
+    """The steps of a category."""
+    made = []
+    for index, text in enumerate(written):
+        try:
+            if text.channel not in CHANNELS:
+                raise Invalid(f"one of {', '.join(CHANNELS)}", "channel")
+            after_ms = _limited("after", duration_at("after", text.after), 1) if text.after else 0
+            made.append(ChannelStep(text.channel, after_ms, PROGRESS.index(text.unless), text.mandatory))
+        except Invalid as error:
+            path = f"steps[{index}].{error.path}"
+            raise RulesError(f"{source}: category {category!r}: {path}: {error.detail}", path=f"category.{category}.{path}") from error
+    return tuple(made)
 
 
 def _check_default_categories(written: dict[str, str], categories: dict[str, Category], source: str) -> None:
@@ -388,7 +417,8 @@ def _spans(written: _RuleText) -> tuple[int, int]:
 
 def _do(written: _RuleText) -> str:
     if written.do:
-        at_field("do", parse_target, written.do)
+        if isinstance(at_field("do", parse_target, written.do), ChannelTarget):
+            raise Invalid("no channel: those are for the steps of a category", "do")
         if written.category is not None:
             raise Invalid("not with do: an action contacts nobody, so no limit applies to it", "category")
     return written.do

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from engine.core.model.category import CHOICES, DAY_MS, ON, Category
 from engine.core.model.defined_categories import TOUCH
+from engine.core.model.step import READ, ChannelStep
 from engine.core.policy.conditions import Conditions
 from engine.core.policy.user_state import EVENTS_MAX, FOLLOWERS_MAX
 from engine.errors import RulesError
@@ -289,3 +290,35 @@ user_may = ["on"]
         "law": (["on"], "on"),
     }
     assert rules.titles == {"billing": "Invoices"}
+
+
+def test_a_category_lists_its_steps() -> None:
+    text = '[category.alert]\nsteps = [{ channel = "email" }, { channel = "email", after = "10m", unless = "read", mandatory = true }]'
+    assert parse_rules(text, "r").steps == {"alert": (ChannelStep("email"), ChannelStep("email", 600_000, READ, True))}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('[{ channel = "pigeon" }]', "rules.toml: category 'alert': steps[0].channel: one of email"),
+        ('[{ channel = "email" }, { channel = "email", after = "0s" }]', "steps[1].after: more than nothing"),
+        ('[{ channel = "email", unless = "bored" }]', "steps[0].unless: Invalid enum value"),
+        ('[{ after = "10m" }]', "steps[0]: Object missing required field `channel`"),
+        ("[" + '{ channel = "email" },' * 9 + "]", "steps: Expected `array` of length <= 8"),
+    ],
+)
+def test_a_bad_step_is_named(text: str, told: str) -> None:
+    with pytest.raises(RulesError, match=re.escape(told)):
+        parse_rules(f"[category.alert]\nsteps = {text}", "rules.toml")
+
+
+@pytest.mark.parametrize("member", ['window = "5m"', 'inactive = "1d"'])
+def test_a_rule_whose_messages_have_no_id_of_their_own_names_no_category_with_steps(member: str) -> None:
+    text = f'{GOOD}category = "alert"\n{member}\n[category.alert]\nsteps = [{{ channel = "email" }}]\n'
+    with pytest.raises(RulesError, match="not with a category that has steps"):
+        parse_rules(text, "rules.toml")
+
+
+def test_no_rule_calls_a_channel() -> None:
+    with pytest.raises(RulesError, match="do: no channel"):
+        parse_rules(GOOD + 'do = "channel://email"\n', "rules.toml")

@@ -1,0 +1,65 @@
+"""Steps: by which other channels a user is told of a message, and when, unless the user has come to it first.
+
+A category of the rules file lists them. Each step of a message is a durable timer; `engine.core.policy.conditions` decides when it fires.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from engine.core.model.category import Instant, Span
+
+CHANNELS: Final = ("email",)
+"""The channels that a step may name."""
+
+STEPS_MAX: Final = 8
+"""Of one category: each is a timer of every message."""
+
+ALWAYS: Final = 0
+DELIVERED: Final = 1
+SEEN: Final = 2
+READ: Final = 3
+ACTED: Final = 4
+PROGRESS: Final = ("", "delivered", "seen", "read", "acted")
+"""How far a user has come with a message, by code. Each includes those before it; with `ALWAYS` a step is taken in any case."""
+
+NEVER_CAME: Final = -2
+GONE: Final = -1
+PENDING: Final = 0
+"""In place of progress: no message has the id yet; the message has expired or was replaced; nobody has acknowledged it."""
+
+Progress = Annotated[int, Meta(ge=ALWAYS, le=ACTED)]
+
+
+class ChannelStep(Struct, frozen=True, array_like=True, gc=False):
+    """One step of a category.
+
+    Args:
+        channel: the channel's name.
+        after_ms: how long after the message.
+        unless: not taken when the user has come so far; ALWAYS: it is.
+        mandatory: taken in quiet hours too.
+    """
+
+    channel: str
+    after_ms: Span = 0
+    unless: Progress = ALWAYS
+    mandatory: bool = False
+
+
+class StepTerms(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """What the timer of a step must know of its message.
+
+    Args:
+        step: the step.
+        id: of the message.
+        seq: its number in the mailbox; 0: it had none yet, because it was delayed.
+        until_ms: the step waits for a message without a number until then.
+    """
+
+    step: ChannelStep
+    id: str
+    seq: Annotated[int, Meta(ge=0)] = 0
+    until_ms: Instant = 0

@@ -1,0 +1,1 @@
+"""The pure part: addresses, and the timers of steps."""

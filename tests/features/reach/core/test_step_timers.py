@@ -1,0 +1,41 @@
+"""The timers of a message's steps: the same for every repeat, other ones for every other message."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.core.model.envelope import Envelope
+from engine.core.model.routing import partition_of, partition_of_timer
+from engine.core.model.step import READ, ChannelStep
+from engine.core.wire.records import Timer
+from engine.features.reach.core.step_timers import step_timers
+
+STEPS = (ChannelStep("email", 600_000, READ), ChannelStep("email", 1_800_000))
+
+
+def timers(key: str, id: str, *, seq: int = 7, message_ms: int = 1000, now_ms: int = 1000) -> list[Timer]:
+    envelope = Envelope(id, b"d" * 8, 1, True, b'"id":"m","type":"t"')
+    return list(step_timers(key, envelope, STEPS, seq=seq, message_ms=message_ms, ttl_ms=60_000, now_ms=now_ms))
+
+
+@given(st.text(min_size=1), st.text(min_size=1), st.text(min_size=1), st.text(min_size=1))
+def test_ids_name_user_message_and_step_alone(user: str, other_user: str, id: str, other_id: str) -> None:
+    first, again = timers(f"t:{user}", id), timers(f"t:{user}", id, message_ms=5000, now_ms=5000)
+    assert [timer.sid for timer in first] == [timer.sid for timer in again]
+    others = timers(f"t:{other_user}", other_id)
+    assert ({timer.sid for timer in first} & {timer.sid for timer in others} == set()) == ((user, id) != (other_user, other_id))
+    assert {partition_of_timer(timer.sid) for timer in first} == {partition_of(f"t:{user}")}
+
+
+def test_a_step_is_due_after_its_message() -> None:
+    assert [timer.due_ms for timer in timers("t:u", "m")] == [601_000, 1_801_000]
+    assert [timer.action is not None and timer.action.target for timer in timers("t:u", "m")] == ["channel://email"] * 2
+
+
+def test_only_the_steps_of_a_delayed_message_wait_for_it() -> None:
+    waits = [
+        [timer.conditions.step.until_ms for timer in timers("t:u", "m", seq=seq) if timer.conditions and timer.conditions.step]
+        for seq in (7, 0)
+    ]
+    assert waits == [[0, 0], [601_000 + 86_400_000, 1_801_000 + 86_400_000]]

@@ -1,0 +1,107 @@
+"""Steps are armed with the messages of their categories: once, for delayed ones too, and before the publisher is answered."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from engine.core.model.step import READ, ChannelStep
+from engine.core.wire import records as wire
+from tests.support.edge_world import EdgeWorld, edge_world
+
+RULES = """
+[category.alert]
+steps = [{ channel = "email", after = "10m", unless = "read" }, { channel = "email", after = "1h", mandatory = true }]
+
+[category.plain]
+
+[[rule]]
+name = "raised"
+event = "alert.raised"
+recipients = ["user"]
+type = "alert"
+category = "alert"
+"""
+MINUTE_MS = 60_000
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[EdgeWorld]:
+    (tmp_path / "rules.toml").write_text(RULES)
+    async with edge_world(rules_path=str(tmp_path / "rules.toml"), smtp_url="smtp://mail", mail_from="a@b.c") as world:
+        yield world
+
+
+async def publish(world: EdgeWorld, path: str = "/v1/notifications", **members: Any) -> httpx.Response:
+    async with world.http("app", scopes="publish") as client:
+        return await client.post(path, json={"user": "ann", "type": "alert", "id": "m1", **members})
+
+
+def timers(world: EdgeWorld) -> list[wire.Timer]:
+    return sorted(world.scheduler.timers.values(), key=lambda timer: timer.due_ms)
+
+
+def steps(world: EdgeWorld) -> list[ChannelStep]:
+    return [timer.conditions.step.step for timer in timers(world) if timer.conditions is not None and timer.conditions.step is not None]
+
+
+async def test_the_steps_of_a_category_are_armed_once(world: EdgeWorld) -> None:
+    before_ms = world.gateway.wall_ms()
+    for status in ("accepted", "duplicate"):
+        answer = await publish(world, category="alert")
+        assert (answer.status_code, answer.json()["results"][0]["status"]) == (202, status)
+    assert steps(world) == [ChannelStep("email", 10 * MINUTE_MS, READ), ChannelStep("email", 60 * MINUTE_MS, 0, True)]
+    assert before_ms <= timers(world)[0].due_ms - 10 * MINUTE_MS <= world.gateway.wall_ms()
+    assert [timer.conditions.step.seq for timer in timers(world) if timer.conditions and timer.conditions.step] == [1, 1]
+
+
+async def test_a_message_of_another_category_arms_nothing(world: EdgeWorld) -> None:
+    await publish(world, category="plain")
+    await publish(world, id="m2")
+    assert timers(world) == []
+
+
+async def test_the_steps_of_a_delayed_message_count_from_when_it_is_due(world: EdgeWorld) -> None:
+    answer = await publish(world, category="alert", delay=3600)
+    message, first, second = timers(world)
+    assert message.sid == answer.json()["results"][0]["scheduled_id"]
+    assert [first.due_ms - message.due_ms, second.due_ms - message.due_ms] == [10 * MINUTE_MS, 60 * MINUTE_MS]
+
+
+async def test_a_message_that_is_not_accepted_arms_nothing(world: EdgeWorld) -> None:
+    world.shard.status, world.shard.detail = wire.SUPPRESSED, "cap: enough"
+    assert (await publish(world, category="alert")).json()["results"][0]["status"] == "suppressed"
+    world.shard.status = wire.OVERLOADED
+    assert (await publish(world, category="alert")).status_code == 429
+    assert timers(world) == []
+
+
+@pytest.mark.parametrize(("status", "code"), [(wire.UNAVAILABLE, 503), (wire.OVERLOADED, 429)])
+async def test_a_publisher_is_refused_until_the_steps_are_armed(world: EdgeWorld, status: int, code: int) -> None:
+    world.scheduler.schedule_status = status
+    assert (await publish(world, category="alert")).status_code == code
+    world.scheduler.schedule_status = 0
+    assert (await publish(world, category="alert")).json()["results"][0]["status"] == "duplicate"
+    assert len(steps(world)) == 2, "the repeat arms them"
+
+
+async def test_rules_arm_the_steps_of_their_category(world: EdgeWorld) -> None:
+    async with world.http("app", scopes="publish") as client:
+        for _ in range(2):
+            answer = await client.post("/v1/events", json={"type": "alert.raised", "user": "ann", "id": "e1"})
+            assert answer.status_code == 202, answer.text
+    assert len(steps(world)) == 2
+
+
+async def test_the_timeline_of_a_message_shows_its_steps(world: EdgeWorld) -> None:
+    await publish(world, category="alert")
+    world.shard.traced["default:ann", "m1"] = wire.Traced(0, "pending", 1, [wire.Step(5, "accepted")])
+    async with world.http("app", scopes="publish") as client:
+        told = (await client.get("/v1/users/ann/messages/m1")).json()
+    assert told["state"] == "pending"
+    assert [entry["event"] for entry in told["timeline"]] == ["accepted", "step_armed", "step_armed"]
+    assert told["timeline"][1]["until"] == timers(world)[0].due_ms

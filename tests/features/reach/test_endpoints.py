@@ -1,0 +1,69 @@
+"""`/v1/users/{user}/channels`: who may, what is refused, and that an erasure and an export have it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from engine.core.wire import records as wire
+from tests.support.edge_world import EdgeWorld, edge_world
+
+PATH = "/v1/users/ann/channels"
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[EdgeWorld]:
+    async with edge_world() as world:
+        yield world
+
+
+async def call(world: EdgeWorld, method: str, body: Any = None, *, by: str = "app", scopes: str = "publish") -> httpx.Response:
+    async with world.http(by, scopes=scopes) as client:
+        return await client.request(method, PATH, json=body)
+
+
+async def test_addresses_are_set_read_and_replaced(world: EdgeWorld) -> None:
+    assert (await call(world, "GET")).json() == {}
+    for given in ({"email": "ann@example.org"}, {"email": "ann@example.net"}, {}):
+        answer = await call(world, "PUT", given)
+        assert (answer.status_code, answer.json()) == (200, given)
+        assert (await call(world, "GET", by="ann", scopes="connect")).json() == given
+
+
+@pytest.mark.parametrize(("by", "scopes"), [("ann", "connect"), ("app", "connect"), ("app", "metrics")])
+async def test_only_publishers_and_admins_set_addresses(world: EdgeWorld, by: str, scopes: str) -> None:
+    assert (await call(world, "PUT", {"email": "ann@example.org"}, by=by, scopes=scopes)).status_code == 403
+    assert world.addresses.kept == {}
+
+
+async def test_a_user_reads_no_addresses_of_another(world: EdgeWorld) -> None:
+    assert (await call(world, "GET", by="bob", scopes="connect")).status_code == 403
+
+
+@pytest.mark.parametrize("body", [{"email": "ann"}, {"email": "a@b.c\r\nBcc: d@e.f"}, {"mail": "ann@example.org"}, {"email": 1}])
+async def test_a_bad_address_is_named_and_nothing_is_kept(world: EdgeWorld, body: Any) -> None:
+    answer = await call(world, "PUT", body)
+    assert answer.status_code == 422, answer.text
+    assert "mail" in answer.json()["errors"][0]["path"]
+    assert world.addresses.kept == {}
+
+
+async def test_storage_that_is_away_is_503(world: EdgeWorld) -> None:
+    world.addresses.away = True
+    assert [(await call(world, method, {})).status_code for method in ("GET", "PUT")] == [503, 503]
+
+
+async def test_an_erasure_forgets_them_and_an_export_has_them(world: EdgeWorld) -> None:
+    await call(world, "PUT", {"email": "ann@example.org"})
+    async with world.http("app", scopes="admin") as client:
+        export = await client.get("/v1/users/ann/export")
+        assert export.json()["channels"] == [{"email": "ann@example.org"}]
+        world.addresses.away = True
+        assert (await client.delete("/v1/users/ann")).status_code == 503
+        assert world.shard.of(wire.Erase) == [], "the shard is asked last"
+        world.addresses.away = False
+        assert (await client.delete("/v1/users/ann")).status_code == 204
+    assert world.addresses.kept == {}
