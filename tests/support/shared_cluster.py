@@ -1,6 +1,6 @@
 """A Ray cluster that others use too: two nodes on this machine, a token, a Redis with a password.
 
-first    the head; room for schedulers and edges
+first    the head, with a dashboard; room for schedulers and edges
 second   room for shards. The package that it imports as `engine` is a stranger's
 """
 
@@ -33,7 +33,15 @@ class SharedCluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+        self.events_port, self.events_secret = free_port(), secrets.token_hex(16)
+        self.environment = {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_enable_ray_event": "1",
+            "RAY_DASHBOARD_AGGREGATOR_AGENT_EVENTS_EXPORT_ADDR": f"http://127.0.0.1:{self.events_port}/v1/ray-events/{self.events_secret}",
+        }
+        self.dashboard = f"http://127.0.0.1:{free_port()}"
         self.address = f"127.0.0.1:{free_port()}"
         self.metrics_ports = [free_port(), free_port()]  # of the nodes; there are none where Ray is installed without [default]
         self.redis = Server(folder, "redis", {"appendonly": "yes", "appendfsync": "always", "save": '""', "requirepass": PASSWORD})
@@ -58,7 +66,8 @@ class SharedCluster:
         (strangers / "engine" / "__init__.py").write_text(STRANGERS_PACKAGE)
         port = self.address.rpartition(":")[2]
         metrics = [f"--metrics-export-port={port}" for port in self.metrics_ports]
-        head = ("--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={self.folder}/ray", metrics[0])
+        dashboard = f"--dashboard-port={self.dashboard.rpartition(':')[2]}"
+        head = ("--head", f"--port={port}", "--include-dashboard=true", dashboard, f"--temp-dir={self.folder}/ray", metrics[0])
         self._start(os.environ.get("PYTHONPATH", ""), {"engine_scheduler": PLACES, "engine_edge": PLACES}, *head)
         self._start(os.fspath(strangers), {"engine_shard": PLACES}, f"--address={self.address}", metrics[1])
 
@@ -73,7 +82,8 @@ class SharedCluster:
                 with output.open("wb") as file:
                     node = subprocess.Popen(
                         [
-                            sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=2", "--disable-usage-stats",
+                            sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=4", "--disable-usage-stats",
+                            "--dashboard-agent-listen-port=0",
                             f"--resources={json.dumps(resources)}", *options,
                         ],
                         env=os.environ | self.environment | {"PYTHONPATH": python_path}, cwd=self.folder,

@@ -1,0 +1,126 @@
+"""Jobs that are submitted to the cluster, and whom their ends are told, while the engine's processes are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ray_notifications import Client
+from tests.support.running_engine import RunningEngine
+from tests.support.shared_cluster import SharedCluster
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.engine]
+
+WITHIN_S = 30.0
+"""Of the end of a job. It takes 1.5 to 2.2 s on two idle cores, with the restarts of the killed processes; busy ones take longer."""
+
+JOB = """
+import os, pathlib, signal, sys, time, ray
+ray.init()
+
+@ray.remote
+class Worker:
+    def pid(self): return os.getpid()
+    def work(self): time.sleep(600)
+
+worker = Worker.remote()
+pid = ray.get(worker.pid.remote())
+pathlib.Path(sys.argv[1] + ".ready").touch()
+while not pathlib.Path(sys.argv[2]).exists(): time.sleep(0.02)
+if sys.argv[3] == "raises": raise RuntimeError("kaboom")
+if sys.argv[3] == "actor":
+    working = worker.work.remote()
+    os.kill(pid, signal.SIGKILL)
+    ray.get(working)
+"""
+
+OWNERS = {"ann": "succeeds", "bob": "raises", "cat": "actor"}
+
+
+@pytest.fixture
+def engine_of_events(cluster: SharedCluster) -> Iterator[RunningEngine]:
+    settings = {"ENGINE_RAY_EVENTS": "default", "ENGINE_RAY_EVENTS_USERS": "ops", "ENGINE_RAY_EVENTS_SECRET": cluster.events_secret}
+    engine = cluster.engine("events", database=5, port=cluster.events_port, **settings)
+    engine.start()
+    yield engine
+    assert engine.stop() == 0
+
+
+async def submit(cluster: SharedCluster, *entrypoint: str, **metadata: str) -> None:
+    """By the command of Ray."""
+    program = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", cluster.dashboard, "--no-wait"]
+    job = await asyncio.create_subprocess_exec(
+        *program, "--metadata-json", json.dumps(metadata), "--", *entrypoint,
+        env=os.environ | cluster.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    output, _ = await job.communicate()
+    assert job.returncode == 0, output.decode()
+
+
+def ends(cluster: SharedCluster) -> dict[str, float]:
+    """When each owner's job ended, seconds since the epoch."""
+    headers = {"Authorization": f"Bearer {cluster.environment['RAY_AUTH_TOKEN']}"}
+    jobs = httpx.get(f"{cluster.dashboard}/api/jobs/", headers=headers, timeout=30, trust_env=False).json()
+    return {job["metadata"]["notify"]: job["end_time"] / 1000 for job in jobs if job["end_time"] and "notify" in job["metadata"]}
+
+
+def kill(status: dict[str, Any], *roles: str) -> None:
+    for role in roles:
+        os.kill(status[role][0]["pid"], signal.SIGKILL)
+
+
+async def test_each_owner_is_told_once_while_the_engine_is_killed(
+    cluster: SharedCluster, engine_of_events: RunningEngine, tmp_path: Path
+) -> None:
+    engine, go = engine_of_events, tmp_path / "go"
+    (tmp_path / "job.py").write_text(JOB)
+    received: dict[str, list[tuple[float, Any]]] = {user: [] for user in (*OWNERS, "ops")}
+
+    async def listen(user: str) -> None:
+        async with Client(engine.url, engine.token(user)) as client:
+            async for message in client:
+                received[user].append((time.time(), message))
+
+    async with asyncio.TaskGroup() as tasks:
+        listening = [tasks.create_task(listen(user)) for user in received]
+        await asyncio.gather(
+            *(
+                submit(
+                    cluster, sys.executable, str(tmp_path / "job.py"), str(tmp_path / user), str(go), how, notify=user, notify_after_s="0"
+                )
+                for user, how in OWNERS.items()
+            )
+        )
+        await until(lambda: all((tmp_path / f"{user}.ready").exists() for user in OWNERS), 60)
+        status = engine.status_when(
+            lambda found: len(found["watchers"]) == 1 and found["watchers"][0].get("running_jobs", 0) >= len(OWNERS)
+        )
+        go.touch()
+        kill(status, "edges", "watchers", "shards")
+        await until(lambda: all(received[user] for user in OWNERS), 60)
+        ended = await asyncio.to_thread(ends, cluster)
+        print({user: received[user][0][0] - ended[user] for user in OWNERS})
+        # What is told twice would come by now: the watcher is back, and has looked again.
+        engine.status_when(
+            lambda found: found["watchers"][0].get("state") == "ok" and found["watchers"][0]["pid"] != status["watchers"][0]["pid"]
+        )
+        for task in listening:
+            task.cancel()
+    types = {user: [message.type for _, message in received[user]] for user in OWNERS}
+    assert types == {"ann": ["ray.job.finished"], "bob": ["ray.job.failed"], "cat": ["ray.job.failed"]}
+    assert "RuntimeError: kaboom" in received["bob"][0][1].data["body"]
+    late = {user: received[user][0][0] - ended[user] for user in OWNERS}
+    assert max(late.values()) < WITHIN_S, late
+    assert received["ops"] == []
