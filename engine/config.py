@@ -115,7 +115,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     jwt_jwks_url: str = ""
     jwt_issuer: str = ""  # checked when set
     jwt_audience: str = ""  # checked when set
-    ray_publish: tuple[Tenant, ...] = ()  # closed by default: whoever may submit a job to the Ray cluster could publish
+    ray_publish: tuple[Tenant, ...] = ()  # closed on a cluster: whoever may submit a job there could publish
     ray_listen: tuple[Tenant, ...] = ()  # apart from publishing: it reads, and acknowledges, what users get
 
     # -- published: [delivery] -----------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Publish a notification for every row of a dataset, each once, however often this runs within a day.
 
 .venv/bin/pip install 'ray[data]'
-ENGINE_RAY_PUBLISH=default .venv/bin/engine up   # in another terminal; it prints the address of its Ray
+.venv/bin/engine up   # in another terminal; it prints the address of its Ray
 RAY_AUTH_MODE=token .venv/bin/python examples/ray_data.py ADDRESS
 """
 

@@ -1,7 +1,7 @@
 """Read when users come and go into a dataset, batch by batch, from where the last run stopped.
 
 .venv/bin/pip install 'ray[data]'
-ENGINE_RAY_PUBLISH=default ENGINE_RAY_LISTEN=default .venv/bin/engine up   # in another terminal; it prints the address of its Ray
+.venv/bin/engine up   # in another terminal; it prints the address of its Ray
 RAY_AUTH_MODE=token .venv/bin/python examples/ray_events.py ADDRESS
 """
 

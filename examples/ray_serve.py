@@ -1,7 +1,7 @@
 """A Ray Serve deployment that answers at once and notifies its user: of the progress, newest only, and of the end.
 
     .venv/bin/pip install 'ray[serve]'
-    ENGINE_RAY_PUBLISH=default ENGINE_RAY_LISTEN=default .venv/bin/engine up   # in another terminal; it prints the address of its Ray
+    .venv/bin/engine up   # in another terminal; it prints the address of its Ray
     RAY_AUTH_MODE=token .venv/bin/python examples/ray_serve.py ADDRESS
 
 A client whose connection is slow, or who was away, gets the latest progress instead of all of it: `collapse`.

@@ -1,6 +1,6 @@
 """Publish from tasks of the engine's Ray cluster: a task that Ray runs again publishes once. Listen for the results in the driver.
 
-ENGINE_RAY_PUBLISH=default ENGINE_RAY_LISTEN=default .venv/bin/engine up   # in another terminal; it prints the address of its Ray
+.venv/bin/engine up   # in another terminal; it prints the address of its Ray
 RAY_AUTH_MODE=token .venv/bin/python examples/ray_task.py ADDRESS
 """
 

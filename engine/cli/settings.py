@@ -51,6 +51,8 @@ _ADDRESS_OF_SERVICE: Final = re.compile(r"(tcp|udp|sctp)://")  # the value of th
 _MISSPELT_RATIO_MIN: Final = 0.86  # of difflib: two letters wrong of a name of 14, but not another word more
 _TABLES: Final = "source"  # [[source]]
 _OPTIONS: Final = {"redis_url": "--redis"}  # other options bear the setting's name
+_OF_OWN_RAY: Final = {"ray_publish": ("default",), "ray_listen": ("default",)}
+"""Defaults where the engine starts a Ray of its own: its jobs and the engine belong to the same person."""
 _FILES: Final = ("rules_path", "link_tls_cert", "link_tls_key", "link_tls_ca")
 _UNIT: Final = re.compile(r"_(ms|per_s|s|bytes|chars)(?=_|$)")
 _IN_UNIT: Final = {
@@ -115,8 +117,8 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "jwt_jwks_url": "URL of the identity provider's keys",
             "jwt_issuer": "`iss` that tokens must have, when set",
             "jwt_audience": "`aud` that tokens must have, when set",
-            "ray_publish": "tenants for which every job of the Ray cluster may publish, without a token; none by default",
-            "ray_listen": "tenants whose users' messages every job of the Ray cluster may read and acknowledge; none by default",
+            "ray_publish": "tenants for which every job of Ray may publish without a token; none, or on the engine's own Ray `default`",
+            "ray_listen": "tenants whose users' messages every job of Ray may read and acknowledge; likewise",
         },
     ),
     "delivery": Section(
@@ -258,6 +260,8 @@ def load_with_sources(
     given |= environment
     given |= _from_options(options or {})
     values = {name: _converted(name, value, source) for name, (value, source) in given.items()}
+    if not values.get("address"):
+        values = _OF_OWN_RAY | values
     return Loaded(_complete(values), {name: source for name, (_, source) in given.items()}, left_alone)
 
 

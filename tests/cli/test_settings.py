@@ -17,6 +17,9 @@ from engine.features.sources.core import sources_of
 from engine.http.cors import origin_allowed
 from tests.support.kubernetes import service_variables
 
+OF_OWN_RAY: dict[str, Any] = {"ray_publish": ("default",), "ray_listen": ("default",)}
+"""Without `address`."""
+
 
 def reason(path: Path, text: str = "", env: dict[str, str] | None = None, **options: Any) -> str:
     """What `load` refuses this with."""
@@ -88,7 +91,7 @@ def test_an_option_wins_over_the_environment_which_wins_over_the_file(tmp_path: 
 
 def test_without_sources_everything_has_its_default(tmp_path: Path) -> None:
     assert load_with_sources({}, {}, tmp_path / "none.toml") == load_with_sources(None, {}, tmp_path / "none.toml")
-    assert load({}, {}, tmp_path / "none.toml") == Config()
+    assert load({}, {}, tmp_path / "none.toml") == Config(**OF_OWN_RAY)
 
 
 def test_a_list_is_written_with_commas_in_the_environment_and_as_a_list_in_the_file(tmp_path: Path) -> None:
@@ -136,7 +139,7 @@ def test_rules_are_found_from_any_working_directory(tmp_path: Path, monkeypatch:
 def test_internal_limits_are_set_through_their_own_door_only(tmp_path: Path) -> None:
     path = tmp_path / "engine.toml"
     path.write_text("[internal]\nhealth_ms = 500\n")
-    assert load({}, {"ENGINE_INTERNAL_HEALTH_TIMEOUT_MS": "3000"}, path) == Config(health_ms=500, health_timeout_ms=3000)
+    assert load({}, {"ENGINE_INTERNAL_HEALTH_TIMEOUT_MS": "3000"}, path) == Config(health_ms=500, health_timeout_ms=3000, **OF_OWN_RAY)
     assert variable("health_ms") == "ENGINE_INTERNAL_HEALTH_MS"
     assert variable("port") == "ENGINE_PORT"
     told = reason(tmp_path, env={"ENGINE_HEALTH_MS": "500"})
@@ -146,7 +149,7 @@ def test_internal_limits_are_set_through_their_own_door_only(tmp_path: Path) -> 
 
 
 def test_variables_of_the_clients_are_left_alone(tmp_path: Path) -> None:
-    assert load({}, {"ENGINE_TOKEN": "x", "ENGINE_URL": "http://h", "ENGINEER": "ann"}, tmp_path / "none.toml") == Config()
+    assert load({}, {"ENGINE_TOKEN": "x", "ENGINE_URL": "http://h", "ENGINEER": "ann"}, tmp_path / "none.toml") == Config(**OF_OWN_RAY)
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
@@ -223,6 +226,14 @@ def test_what_kubernetes_says_of_a_service_named_engine_is_no_setting(tmp_path: 
 def test_only_the_port_of_a_service_may_be_an_address(tmp_path: Path) -> None:
     assert "tcp://10.0.0.5:6379" in reason(tmp_path, env={"ENGINE_SHARDS": "tcp://10.0.0.5:6379"})
     assert load({}, {"ENGINE_REDIS_URL": "tcp://10.0.0.5:6379"}, tmp_path / "none.toml").redis_url == "tcp://10.0.0.5:6379"
+
+
+def test_jobs_of_the_engines_own_ray_may_publish_and_listen_and_those_of_a_cluster_may_not(tmp_path: Path) -> None:
+    own, cluster = load({}, {}, tmp_path / "none.toml"), load({}, {"ENGINE_ADDRESS": "auto"}, tmp_path / "none.toml")
+    assert [(made.ray_publish, made.ray_listen) for made in (own, cluster)] == [(("default",), ("default",)), ((), ())]
+    (tmp_path / "engine.toml").write_text("[auth]\nray_publish = []\n")
+    closed = load({}, {"ENGINE_RAY_LISTEN": "shop"}, tmp_path / "engine.toml")
+    assert (closed.ray_publish, closed.ray_listen) == ((), ("shop",))
 
 
 def test_a_wrong_option_is_named_as_it_is_typed(tmp_path: Path) -> None:

