@@ -141,7 +141,8 @@ def listen(
 ) -> None:
     """Print and acknowledge a user's notifications, until Ctrl-C. Reconnects after a failure.
 
-    A message is acknowledged when it is printed: it is not sent again, to this or any other device.
+    A message is acknowledged when it is printed: it is not sent again, to this or any other device. In a terminal, type the number of an
+    answer to a question.
 
     [dim]engine listen alice
     engine listen alice --json | jq .data

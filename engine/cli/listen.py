@@ -1,9 +1,14 @@
-"""`engine listen`: prints the messages of one user on standard output, and the events of the connection on standard error."""
+"""`engine listen`: prints the messages of one user on standard output, and the events of the connection on standard error.
+
+In a terminal it takes answers to questions, too.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from engine.cli.local_engine import printable
+from engine.cli.typed_answers import Typed, TypedAnswers
 from engine.client.client import Client
 from engine.client.frames import Message
 from engine.client.protocol import Connected, Disconnected, Event, Gap, Revoked, ServerError
@@ -26,7 +32,10 @@ async def listen(url: str, token: str | Callable[[], str], *, json: bool, count:
     """Print and acknowledge `count` messages, or without end. A message whose printing fails is not acknowledged."""
     out, err = Console(highlight=False), Console(stderr=True, highlight=False)
     client = Client(url, token, device="engine-listen", last_event_id=last_event_id, on_event=lambda event: _print_event(event, err))
-    async with client:
+    answers = TypedAnswers()
+    async with client, AsyncExitStack() as stack:
+        if not json and sys.stdin.isatty():
+            stack.enter_context(_typed(client, answers, err))
         async for message in client:
             try:
                 if json:
@@ -34,6 +43,8 @@ async def listen(url: str, token: str | Callable[[], str], *, json: bool, count:
                     sys.stdout.flush()
                 else:
                     out.print(message_line(message), soft_wrap=True)
+                    if message.ask is not None:
+                        out.print(f"    [bold]{escape(printable(answers.ask(message.id, message.ask)))}[/]", soft_wrap=True)
             except BrokenPipeError:
                 raise  # the reader has ended, as `head` does: the end of the command too
             except OSError as error:
@@ -44,6 +55,39 @@ async def listen(url: str, token: str | Callable[[], str], *, json: bool, count:
                     return
 
 
+@contextmanager
+def _typed(client: Client, answers: TypedAnswers, err: Console) -> Iterator[None]:
+    """Answer questions with the lines that are typed meanwhile."""
+    loop = asyncio.get_running_loop()
+    giving: set[asyncio.Task[None]] = set()
+
+    def take() -> None:
+        line = sys.stdin.readline()
+        if not line:  # the terminal is closed
+            loop.remove_reader(sys.stdin)
+        elif (typed := answers.read(line)) is not None:
+            task = loop.create_task(_give(client, typed, err))
+            giving.add(task)
+            task.add_done_callback(giving.discard)
+
+    loop.add_reader(sys.stdin, take)
+    try:
+        yield
+    finally:
+        loop.remove_reader(sys.stdin)
+        for task in giving:
+            task.cancel()
+
+
+async def _give(client: Client, typed: Typed, err: Console) -> None:
+    try:
+        given = await client.answer(typed.question, typed.answer, text=typed.text)
+    except EngineError as error:
+        err.print(f"[yellow]not answered: {escape(printable(str(error)))}[/]", soft_wrap=True)
+    else:
+        err.print(f"[dim]answered: {escape(printable(given.label or given.text))}[/]", soft_wrap=True)
+
+
 def message_line(message: Message) -> str:
     """One message as rich markup: the time, number, type, the title if its data has one, everything else as JSON."""
     data = message.data
@@ -51,7 +95,9 @@ def message_line(message: Message) -> str:
     if isinstance(data, dict) and isinstance(data.get("title"), str):
         title = f" {escape(printable(data['title']))}"
         data = {name: value for name, value in data.items() if name != "title"}
-    extra = {name: getattr(message, name) for name in ("actor", "target", "context", "count") if getattr(message, name) is not None}
+    extra = {
+        name: getattr(message, name) for name in ("actor", "target", "context", "count", "answer") if getattr(message, name) is not None
+    }
     marks = {"high": "[bold red]![/] ", "normal": "", "low": "[dim]low[/] "}[message.priority]
     again = f" [yellow](attempt {message.attempt})[/]" if message.attempt > 1 else ""
     at_ms = message.ts if message.due is None else message.due

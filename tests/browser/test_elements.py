@@ -10,27 +10,10 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, Route, expect
 
-from tests.support.client_page import start, wait
+from tests.support.client_page import place
 from tests.support.scripted_engine import ScriptedEngine
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-PLACE = """async (lang) => {
-  await import("/client/elements/index.js");
-  document.documentElement.lang = lang;
-  document.body.innerHTML = "<main><h1>A page</h1><p><notification-bell></notification-bell></p></main>";
-  const bell = document.querySelector("notification-bell");
-  bell.client = client;
-  window.opened = [];
-  document.addEventListener("notification-open", (event) => { opened.push(event.detail.id); event.preventDefault(); });
-}"""
-
-
-async def place(page: Page, scripted: ScriptedEngine, lang: str = "en", **options: Any) -> None:
-    """A page with a bell."""
-    await start(page, scripted, counts=True, **options)
-    await page.evaluate(PLACE, lang)
-    await wait(page, "client.state === 'open'")
 
 
 async def test_the_bell_counts_what_is_unread_and_opens_the_inbox_by_keyboard(page: Page, scripted: ScriptedEngine) -> None:

@@ -44,3 +44,21 @@ async def wait(page: Page, condition: str) -> None:
         await page.wait_for_function(f"() => {condition}")
     except Exception as error:
         raise AssertionError(f"{condition}: {json.dumps(await page.evaluate('() => events'))}") from error
+
+
+PLACE = """async (lang) => {
+  await import("/client/elements/index.js");
+  document.documentElement.lang = lang;
+  document.body.innerHTML = "<main><h1>A page</h1><p><notification-bell></notification-bell></p></main>";
+  const bell = document.querySelector("notification-bell");
+  bell.client = client;
+  window.opened = [];
+  document.addEventListener("notification-open", (event) => { opened.push(event.detail.id); event.preventDefault(); });
+}"""
+
+
+async def place(page: Page, scripted: ScriptedEngine, lang: str = "en", **options: Any) -> None:
+    """A page with a bell."""
+    await start(page, scripted, counts=True, **options)
+    await page.evaluate(PLACE, lang)
+    await wait(page, "client.state === 'open'")

@@ -75,6 +75,8 @@ class ScriptedEngine:
         self.letters: list[dict[str, Any]] = []  # dead ones, newest first
         self.choices: dict[str, str] = {}  # of categories
         self.snoozed: list[tuple[list[str], int]] = []  # ids, and until when
+        self.answers: list[tuple[str, dict[str, Any]]] = []  # ids of questions, and what was answered
+        self.answered_by = ""  # another device, which was first; "" for none
         # How it is tuned.
         self.welcome: dict[str, Any] = {"heartbeat_ms": 30_000, "timeout_ms": 60_000, "reconnect": {"delays_ms": [30, 60], "jitter": 0.3}}
         self.url = ""
@@ -320,6 +322,14 @@ class ScriptedEngine:
         self.mark("archive", ids=asked["ids"])
         return JSONResponse({"until": asked["until"], **self.counts()})
 
+    async def answer(self, request: Request) -> Response:
+        given = await request.json()
+        self.answers.append((request.path_params["message"], given))
+        if self.answered_by:
+            problem = {"title": "Conflict", "detail": f"it was answered by {self.answered_by}: Deny", "status": 409}
+            return JSONResponse(problem, 409, media_type="application/problem+json")
+        return JSONResponse({"by": "demo", "at": 1, **given})
+
     async def preferences(self, request: Request) -> Response:
         if request.method == "PATCH":
             self.choices |= (await request.json())["categories"]
@@ -405,6 +415,7 @@ class ScriptedEngine:
                 Route("/v1/heartbeat", self.heartbeat),
                 Route("/v1/digest", self.digest),
                 Route("/v1/subscriptions/{topic:path}", self.subscription, methods=["PUT", "DELETE"]),
+                Route("/v1/answers/{message}", self.answer, methods=["POST"]),
                 Route("/v1/inbox", self.read_inbox),
                 Route("/v1/inbox/snooze", self.snooze, methods=["POST"]),
                 Route("/v1/inbox/{mark}", self.mark_inbox, methods=["POST"]),

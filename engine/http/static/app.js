@@ -106,6 +106,7 @@ class Demo {
     this.deliveries.addEventListener("acknowledge", (/** @type {any} */ event) => {
       for (const message of event.detail) this.client.ack(message);
     });
+    this.deliveries.addEventListener("answer", (/** @type {any} */ event) => this.#answer(event.detail));
     this.api.addEventListener("accepted", (/** @type {any} */ event) => {
       for (const { id, user } of event.detail) if (user === this.me && !this.deliveries.has(id)) this.#onTheWay.add(id);
       this.#showOnTheWay();
@@ -123,6 +124,15 @@ class Demo {
     this.deliveries.add(message, { resumed, settled: !this.#manual });
     this.#arrived([message.id]);
     if (resumed && this.#caughtUp++ === 0) setTimeout(() => this.#logCaughtUp(), CATCHING_UP_MS);
+  }
+
+  /** @param {{id: string, answer: string | null, text: string}} given */
+  async #answer({ id, answer, text }) {
+    try {
+      await this.client.answer(id, answer, text);
+    } catch (error) {
+      this.#log(`Not answered: ${/** @type {Error} */ (error).message}`);
+    }
   }
 
   #logCaughtUp() {

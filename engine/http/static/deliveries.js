@@ -2,12 +2,13 @@
  * What arrived on this page, newest first, and what became of it: which attempt it was, whether it had been missed, who acknowledged it.
  * The bell has the user's inbox, which the engine keeps; this is what one device saw of it, since the page was loaded.
  *
- * Events: `change`, and `acknowledge` `[message]` when the user acknowledges some.
+ * Events: `change`, `acknowledge` `[message]` when the user acknowledges some, and `answer` `{id, answer, text}` when the user answers one.
  */
 
 import { contentOf } from "./client/elements/content.js";
+import { outcomeOf, questionOf } from "./client/elements/question.js";
 import { dress } from "./client/elements/style.js";
-import { wording } from "./client/elements/wording.js";
+import { wording, wordsFor } from "./client/elements/wording.js";
 import { byId, fromNow, icon, make } from "./dom.js";
 
 const KEPT = 50;
@@ -33,6 +34,7 @@ function described(message) {
 
 export class Deliveries extends EventTarget {
   /** @type {Map<string, Delivery>} by id, oldest first */ #known = new Map();
+  /** @type {Map<string, string>} what is being typed, by id of the question */ #typed = new Map();
   #list = byId("messages");
 
   constructor() {
@@ -57,10 +59,10 @@ export class Deliveries extends EventTarget {
     const replaced = this.#known.get(message.replaces ?? "");
     delivery.element = this.#draw(delivery);
     delivery.element.classList.add("fresh");
-    if (replaced?.settled === "no") {
+    if (replaced?.settled === "no" || (replaced && message.answer)) {
       replaced.element.replaceWith(delivery.element);
       this.#known.delete(replaced.message.id);
-      this.#acknowledge([replaced.message]);
+      if (replaced.settled === "no") this.#acknowledge([replaced.message]);
     } else this.#list.prepend(delivery.element);
     this.#known.set(message.id, delivery);
     if (this.#known.size > KEPT) {
@@ -130,6 +132,10 @@ export class Deliveries extends EventTarget {
         "div",
         {},
         contentOf(message, time, { words }),
+        outcomeOf(message, wordsFor(this.#list)),
+        questionOf(message, words[0], wordsFor(this.#list), this.#typed, (answer, text) =>
+          this.dispatchEvent(new CustomEvent("answer", { detail: { id: message.id, answer, text } })),
+        ),
         make(
           "div",
           { className: "message-foot" },

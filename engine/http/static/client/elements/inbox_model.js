@@ -96,6 +96,11 @@ export class InboxModel extends EventTarget {
     this.#changed();
   }
 
+  /** For all devices; the outcome arrives as a message. @param {string} id @param {string | null} answer @param {string} text */
+  async answer(id, answer, text) {
+    await this.client.answer(id, answer, text);
+  }
+
   /** One more page. */
   async more() {
     this.#take(await this.client.inbox({ limit: PAGE, before: this.#before }));
@@ -132,7 +137,7 @@ export class InboxModel extends EventTarget {
     const known = this.#entries.has(message.id);
     if (!known) this.#entries.set(message.id, { message, read: false });
     const replaced = this.#entries.get(message.replaces ?? "");
-    if (replaced && !replaced.read) this.#entries.delete(replaced.message.id);
+    if (replaced && (!replaced.read || message.answer)) this.#entries.delete(replaced.message.id);
     if (!known) this.dispatchEvent(new CustomEvent("arrived", { detail: message }));
     if (this.#counts && !this.client.options.counts && this.#shown) this.#reloadSoon();
     this.#changed();

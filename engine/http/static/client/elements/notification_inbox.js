@@ -7,11 +7,13 @@
 
 import { contentOf, make } from "./content.js";
 import { modelOf } from "./inbox_model.js";
+import { outcomeOf, questionOf } from "./question.js";
 import { snoozeChoice } from "./snooze.js";
 import { dress } from "./style.js";
 import { fromNow, languageOf, wording, wordsFor } from "./wording.js";
 
 const TIME_STEP_MS = 30_000;
+const CONFLICT = 409; // a question has another answer
 
 // In Node.js, where a page is rendered before it is sent, there are no elements; the module can be imported there all the same.
 const Base = /** @type {typeof HTMLElement} */ (globalThis.HTMLElement ?? class {});
@@ -22,6 +24,7 @@ export class NotificationInbox extends Base {
   /** @type {Set<string>} */ #drawn = new Set();
   #clock = 0;
   /** @type {string | null} the message for which a time is being chosen */ #choosing = null;
+  /** @type {Map<string, string>} what is being typed, by id of the question */ #typed = new Map();
   /** @type {Record<string, any>} */ #parts;
 
   constructor() {
@@ -80,7 +83,7 @@ export class NotificationInbox extends Base {
     const { title, readAll, list, empty, problem, more } = this.#parts;
     const entries = this.#model?.entries ?? [];
     const focused = list.querySelector("li:focus-within")?.dataset.id;
-    const focusedAction = this.shadowRoot?.activeElement?.className;
+    const focusedAction = this.#focusedAction();
     title.textContent = words.title;
     readAll.textContent = words.readAll;
     readAll.disabled = !this.#model?.unread;
@@ -94,7 +97,14 @@ export class NotificationInbox extends Base {
     this.#drawn = new Set(entries.map(({ message }) => message.id));
     if (focused === undefined) return;
     const again = [...list.children].find((item) => item.dataset.id === focused) ?? list.firstElementChild;
-    (focusedAction ? (again?.querySelector(`.${focusedAction}`) ?? again) : again)?.focus();
+    (focusedAction ? (again?.querySelector(focusedAction) ?? again) : again)?.focus();
+  }
+
+  /** The selector of the button, or the field, of a message that has the keyboard; "" for none. */
+  #focusedAction() {
+    const { className, dataset } = /** @type {HTMLElement} */ (this.shadowRoot?.activeElement ?? this);
+    if (dataset.answer !== undefined) return `[data-answer="${CSS.escape(dataset.answer)}"]`;
+    return className && className.trim() && `.${className.split(" ")[0]}`;
   }
 
   /** @param {import("./inbox_model.js").Entry} entry @param {boolean} first @param {ReturnType<typeof wordsFor>} words */
@@ -116,10 +126,13 @@ export class NotificationInbox extends Base {
     };
     const snooze = (/** @type {Date} */ until) => this.#attempt(this.#model?.snooze(message.id, until));
     const later = Boolean(this.#model?.canArchive) && snoozeChoice(title, words, this.#choosing === message.id, choose, snooze);
+    const answer = (/** @type {string | null} */ which, /** @type {string} */ text) => this.#attempt(this.#answer(message.id, which, text));
     const item = make(
       "li",
       { className: `${read ? "" : "unread"} ${this.#drawn.has(message.id) || !this.#drawn.size ? "" : "fresh"}`.trim(), tabIndex: first ? 0 : -1 },
       contentOf(message, time, { before: !read && make("span", { className: "unseen" }, `${words.unread}: `), tabIndex: -1 }),
+      outcomeOf(message, words),
+      questionOf(message, title, words, this.#typed, answer),
       (markRead || archive) && make("div", { className: "actions" }, markRead, archive, later),
     );
     item.part.add("item");
@@ -128,10 +141,16 @@ export class NotificationInbox extends Base {
     return item;
   }
 
+  /** @param {string} id @param {string | null} answer @param {string} text */
+  async #answer(id, answer, text) {
+    await this.#model?.answer(id, answer, text);
+    this.#typed.delete(id);
+  }
+
   /** A message was clicked, but not one of its buttons. @param {Event} event @param {import("./inbox_model.js").Message} message */
   #opened(event, message) {
     const onLink = /** @type {Element} */ (event.target).closest("a") !== null;
-    if (/** @type {Element} */ (event.target).closest("button, details")) return;
+    if (/** @type {Element} */ (event.target).closest("button, details, .question")) return;
     const init = { detail: message, bubbles: true, composed: true, cancelable: true };
     if (!this.dispatchEvent(new CustomEvent("notification-open", init)) && onLink) event.preventDefault();
     this.#attempt(this.#model?.read([message.id]));
@@ -163,8 +182,9 @@ export class NotificationInbox extends Base {
   async #attempt(doing) {
     try {
       await doing;
-    } catch {
-      this.#parts.problem.textContent = wordsFor(this).failed;
+    } catch (error) {
+      const { status, message } = /** @type {{status?: number, message: string}} */ (error);
+      this.#parts.problem.textContent = status === CONFLICT ? wordsFor(this).late(message) : wordsFor(this).failed;
       this.#parts.problem.hidden = false;
     }
   }

@@ -10,6 +10,7 @@
  */
 
 import { LOOK } from "./content.js";
+import { QUESTION_LOOK } from "./question.js";
 
 const SHARED = `
 :host {
@@ -62,7 +63,7 @@ summary::-webkit-details-marker { display: none; }
 @keyframes arrive { from { opacity: 0; transform: translateY(-6px); } }
 `;
 
-const SHEETS = { bell: [SHARED, BELL], inbox: [SHARED, LOOK, INBOX], content: [LOOK] };
+const SHEETS = { bell: [SHARED, BELL], inbox: [SHARED, LOOK, INBOX, QUESTION_LOOK], content: [LOOK, QUESTION_LOOK] };
 
 /** @param {DocumentOrShadowRoot} root @param {keyof typeof SHEETS} which */
 export function dress(root, which) {

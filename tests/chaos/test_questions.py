@@ -1,0 +1,74 @@
+"""Questions while parts are killed: two browsers have one winner, and a question outlives every process."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, async_playwright, expect
+
+from engine import Publisher
+from tests.support.chaos.breakable_engine import LATE_S, ask, status_when, victim_of
+from tests.support.running_engine import RunningEngine
+
+pytestmark = [pytest.mark.slow, pytest.mark.engine]
+
+ASK: Any = {"answers": [{"id": "yes", "label": "Approve"}, {"id": "no", "label": "Deny"}], "deadline": "30m"}
+CLICK = "button => button.click()"
+"""Without waiting for the page to be still: the outcome would come before."""
+
+OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu"]
+
+
+async def opened(browser: Browser, engine: RunningEngine) -> Page:
+    """The demo page of the user, in a profile of its own."""
+    context = await browser.new_context()
+    context.set_default_timeout(LATE_S * 1000)
+    page = await context.new_page()
+    await page.goto(f"{engine.url}/#token={engine.token('decider', 'connect publish')}")
+    await expect(page.locator("#pill")).to_have_attribute("data-state", "open", timeout=LATE_S * 1000)
+    return page
+
+
+async def test_one_of_two_browsers_wins_while_the_shard_is_killed(victim: RunningEngine, chromium: str) -> None:
+    await status_when(victim, lambda status: status["ready"])
+    async with (
+        async_playwright() as playwright,
+        Publisher(victim.url, victim.token("job", "publish"), retry_for_s=LATE_S) as publisher,
+    ):
+        browser = await playwright.chromium.launch(executable_path=chromium, args=OPTIONS)
+        pages = [await opened(browser, victim) for _ in range(2)]
+        asking = asyncio.create_task(publisher.ask(user="decider", type="deploy.ask", id="deploy-1", data={"title": "Deploy?"}, ask=ASK))
+        buttons = [
+            page.locator("#messages").get_by_role("button", name=f"{label}: Deploy?")
+            for page, label in zip(pages, ("Approve", "Deny"), strict=True)
+        ]
+        for button in buttons:
+            await expect(button).to_be_visible(timeout=LATE_S * 1000)
+        victims = victim_of(victim)
+        await asyncio.gather(asyncio.to_thread(victims.kill, "shard"), *(button.evaluate(CLICK) for button in buttons))
+        answer = await asyncio.wait_for(asking, LATE_S)
+        assert answer.by == "decider"
+        for page in pages:
+            outcome = page.locator("#messages .outcome")
+            await expect(outcome).to_have_text(f"{answer.label} (decider)", timeout=LATE_S * 1000)
+        late = pages[0 if answer.answer == "no" else 1]
+        await expect(late.get_by_text(f"Not answered: it was answered by decider: {answer.label}")).to_be_attached()
+        again = await publisher.ask(user="decider", type="deploy.ask", id="deploy-1", data={"title": "Deploy?"}, ask=ASK)
+        assert again == answer
+        await browser.close()
+    listed = (await ask(victim, "GET", "/v1/inbox?user=decider"))["messages"]
+    assert [message["id"] for message in listed] == ["answer:deploy-1"]
+
+
+async def test_a_question_outlives_the_death_of_every_process(victim: RunningEngine) -> None:
+    await status_when(victim, lambda status: status["ready"])
+    async with Publisher(victim.url, victim.token("job", "publish"), retry_for_s=LATE_S) as publisher:
+        asking = asyncio.create_task(publisher.ask(user="decider-2", type="deploy.ask", id="deploy-2", ask=ASK))
+        assert (await ask(victim, "GET", "/v1/questions/deploy-2?user=decider-2"))["state"] == "open"
+        for role in ("redis", "scheduler", "shard", "edge", "controller"):
+            victim_of(victim).kill(role)
+        await ask(victim, "POST", "/v1/answers/deploy-2?user=decider-2&device=late", {"answer": "no"})
+        answer = await asyncio.wait_for(asking, LATE_S)
+    assert (answer.answer, answer.by, answer.device) == ("no", "decider-2", "late")
