@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from typing import Any
 
@@ -21,6 +22,12 @@ def test_this_ray_has_the_private_parts() -> None:
     assert callable(worker.listen_error_messages)
     for name in ("start_log_monitor", "start_monitor", "start_api_server", "dead_processes"):
         assert callable(getattr(node.Node, name))
+
+
+def test_the_command_that_starts_ray_sets_its_environment_before_it_imports_ray() -> None:
+    """Ray reads `RAY_AUTH_MODE` when it is imported. With another mode its own control service refuses it."""
+    code = "import sys, engine.__main__, engine.cli.up; print([name for name in sys.modules if name == 'ray'])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_the_command_line_that_ray_shows_has_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:

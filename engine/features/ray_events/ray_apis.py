@@ -12,23 +12,13 @@ from typing import Any, Final
 
 import ray
 
-from engine.errors import ConfigError, Unavailable
+from engine.errors import Unavailable
 from engine.features.ray_events.core.incidents import Unhealthy, unhealthy_apps
 from engine.features.ray_events.core.jobs import Job, job_of
 
 log = logging.getLogger(__name__)
 
-_MISSING: Final = "ray_events: following jobs needs pip install 'ray-notification-engine[ray-events]' where the engine runs"
 _SERVE: Final = "ray.dashboard.modules.serve.sdk"
-
-
-def require_jobs_api() -> None:
-    """Raises ConfigError: a package that Ray's Jobs API needs is not installed."""
-    try:
-        importlib.import_module("aiohttp")
-        importlib.import_module("ray.job_submission")
-    except ImportError as error:
-        raise ConfigError(f"{_MISSING}: {error}") from error
 
 
 class RayApis:
