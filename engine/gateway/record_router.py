@@ -5,11 +5,9 @@ A route is one number: shard i is route i, scheduler j is route ~j (that is -1 -
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
-
-from msgspec import Struct
 
 from engine.config import Config
 from engine.core.model.routing import RoutingTable, partition_of, partition_of_timer
@@ -72,22 +70,15 @@ class RecordRouter:
             partition = partition_of_timer(record.sid) or 0  # `ShardClient` has checked the id
         return ~self.slots.scheduler(partition)
 
-    def send(self, route: int, records: Sequence[Struct]) -> None:
-        """Send requests on a route, at once."""
-        if route >= 0:
-            self._links.ask_shard(route, records)
-        else:
-            self._links.ask_scheduler(~route, records)
-
     def lanes(self, route: int) -> PriorityLanes:
         """New lanes in front of a route."""
-        config = self._config
+        config, links = self._config, self._links
         return PriorityLanes(
             config.publish_window_items,
             config.publish_window_bytes,
             config.publish_high_ms,
             config.publish_rate_initial_per_s / 1000,
             config.publish_delay_target_ms,
-            partial(self.send, route),
+            partial(links.ask_shard, route) if route >= 0 else partial(links.ask_scheduler, ~route),
             self._clock,
         )
