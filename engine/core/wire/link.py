@@ -16,13 +16,13 @@ Numbers. Requests are numbered by the caller, replies by the callee, each from 0
 their numbers. Every request gets exactly one reply. Request 0 travels alone, so a callee that receives another number for an unknown
 session has been restarted since, and replies RESET.
 
-Pacing. The first record leaves at once, later ones wait until the pacing interval since the last call, or the last
-reply with records, has passed. The callee parks up to `_PARKED_MAX` calls, and the caller keeps two under way for
-`park_ms` after a reply with records: so the result of a request (a commit, a delivery) usually finds a parked call, and needs
-neither an empty reply nor a new call. The last parked call is replied to only after two intervals. The interval grows with the
-size of the last batch: under load it adds little to the latency and halves the calls. It also grows while all links of the actor
-together exceed their share of a core (`engine.core.wire.pacing`). Records given to `push_latest` (ACKs)
-wait for the longer interval `lazy_pacing_ms`, or leave with an earlier batch; only the latest per key is kept.
+Pacing. The first record leaves at once, later ones wait until the pacing interval since the last call, or the last reply with records, has
+passed. The callee parks up to `_PARKED_MAX` calls, and the caller keeps two under way while replies with records follow each other: so the
+result of a request (a commit, a delivery) usually finds a parked call, and needs neither an empty reply nor a new call. While such replies
+are rare, one call and those with requests are enough. The last parked call is replied to only after two intervals. The interval grows with
+the size of the last batch: under load it adds little to the latency and halves the calls. It also grows while all links of the actor
+together exceed their share of a core (`engine.core.wire.pacing`). Records given to `push_latest` (ACKs) wait for the longer interval
+`lazy_pacing_ms`, or leave with an earlier batch; only the latest per key is kept.
 
 When a session ends, records queued or under way are lost at both ends. The caller announces its state again under the next session,
 and repeats unanswered requests under their ids.
@@ -46,6 +46,10 @@ RESET: Final = b""
 _HEADER_BYTES: Final = 8
 _PARKED_MAX: Final = 3
 """Calls that the callee parks: far enough below `inflight_max` that the caller can make more."""
+
+_FOLLOWS: Final = 0.1
+"""Replies with records follow each other when no more than this part of `park_ms` is between them. With two calls under way they may do so
+after one interval instead of two, which a lone reply has no use for."""
 
 _SHORT_ARRAY: Final = 16
 """MessagePack arrays from this length on have a header of three bytes, shorter ones of one."""
@@ -236,6 +240,7 @@ class Caller:
         "_last_ms",
         "_last_records_ms",
         "_limits",
+        "_lively",
         "_next",
         "_open",
         "_replies",
@@ -258,6 +263,7 @@ class Caller:
         self._next = 0
         self._last_ms = -inf
         self._last_records_ms = -inf  # when a reply last had records
+        self._lively = False  # soon behind another one
 
     def calls(self, now_ms: float) -> list[tuple[int, bytes]]:
         """The calls that are due, (seq, batch). The session ends when a request has had no reply for `timeout_ms` + `park_ms`."""
@@ -267,7 +273,7 @@ class Caller:
             self.over = True
         if self.over:
             return []
-        kept = 2 if self._open and now_ms - self._last_records_ms < limits.park_ms else 1  # under way, also with empty batches
+        kept = 2 if self._lively and now_ms - self._last_records_ms < limits.park_ms else 1  # under way, also with empty batches
         calls: list[tuple[int, bytes]] = []
         due_ms = now_ms
         while True:
@@ -291,6 +297,7 @@ class Caller:
             return []
         self._open = True
         if len(data) > _EMPTY_BYTES:
+            self._lively = now_ms - self._last_records_ms < _FOLLOWS * self._limits.park_ms
             self._last_records_ms = now_ms
         return self._replies.accept(int.from_bytes(data[:_HEADER_BYTES], "big"), data[_HEADER_BYTES:]) or []
 

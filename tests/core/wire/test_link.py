@@ -148,13 +148,22 @@ def test_what_a_request_brings_about_leaves_at_once_with_the_call_before_it() ->
     assert decoded(caller.reply(answered, data, 12)) == [Ack(2, 1)]
 
 
-def test_after_something_was_heard_two_calls_are_kept_under_way_for_as_long_as_a_lease() -> None:
+def heard(second_ms: float) -> Caller:
+    """A caller with one call under way, that got replies with records at 11 ms and at this time."""
     caller, callee = opened()
     caller.reply(*told(callee, 10), 11)
-    assert len(caller.calls(11)) == 2
-    caller, callee = opened()
-    caller.reply(*told(callee, 10), 11)
-    assert len(caller.calls(11 + LIMITS.park_ms)) == 1, "one is enough for who hears nothing"
+    callee.request(*only(caller.calls(11)), 11)
+    caller.reply(*told(callee, second_ms - 1), second_ms)
+    return caller
+
+
+def test_two_calls_are_kept_under_way_for_a_lease_while_replies_with_records_follow_each_other() -> None:
+    assert len(heard(10 + LIMITS.park_ms / 10).calls(10 + LIMITS.park_ms / 10)) == 2
+    assert len(heard(20).calls(20 + LIMITS.park_ms)) == 1, "one is enough for a caller that hears nothing"
+
+
+def test_one_call_is_kept_under_way_while_replies_with_records_are_rare() -> None:
+    assert len(heard(11 + LIMITS.park_ms / 10).calls(11 + LIMITS.park_ms / 10)) == 1
 
 
 def test_a_fourth_parked_call_is_answered_without_a_word_so_that_the_caller_may_go_on() -> None:
