@@ -159,9 +159,10 @@ class Connections:
             if record.cursor_epoch == self.data_epoch and 0 <= record.cursor_seq <= mailbox.head:
                 resumed = "ok"
                 settlement = mailbox.settle_through(record.cursor_seq, None, now_ms, self._limits.retry)
-                if settlement.news and not record.resume:
-                    mailbox.seen_ms = now_ms
-                self.settled(mailbox, settlement, None, now_ms)
+                if settlement.news:
+                    if not record.resume:
+                        mailbox.seen_ms = now_ms
+                    self.settled(mailbox, settlement, None, now_ms)
         conn, path = (session, record.conn), self._paths[session]
         connection = Attachment(
             conn,

@@ -254,6 +254,21 @@ def test_presenting_a_cursor_acknowledges_everything_up_to_it() -> None:
     assert delivered(said) == [(3, 1)]
 
 
+def test_a_cursor_is_journalled_only_when_it_acknowledges_something() -> None:
+    world = World()
+    for _ in range(2):
+        world.post()
+    world.settle()
+    world.attach(1, cursor=0)
+    world.now_ms += world.core.limits.ack_journal_ms
+    assert world.core.take_group(world.now_ms) is None
+    world.attach(2, cursor=1)
+    world.now_ms += world.core.limits.ack_journal_ms
+    group = world.core.take_group(world.now_ms)
+    assert group is not None
+    assert [(record.floor, record.acked) for record in group.handled] == [(1, [])]
+
+
 def test_a_cursor_of_another_epoch_or_from_the_future_is_a_gap_and_delivery_from_the_oldest_pending() -> None:
     for cursor, epoch in ((1, "old"), (99, "e1")):
         world = World()
