@@ -213,6 +213,8 @@ class PriorityLanes:
 
     def overdue(self, now_ms: int) -> list[tuple[int, Struct]]:
         """Records that have waited for the whole target without being sent; the caller takes each out with `over`."""
+        if not self.queued:
+            return []
         due_since_ms = now_ms - self._target_ms
         return [
             (ref, waiting.record)
