@@ -196,7 +196,7 @@ class RequestQueue:
         self._lag_ms = max(min(late_ms, self._late_ms), self._lag_ms * _LAG_FADES)
         self._late_ms = late_ms
         self._flow.look(now_ms)
-        for priority, lane in enumerate(self._lanes):
+        for priority, lane in enumerate(self._lanes) if self._bytes_of else ():
             overdue = [
                 entry
                 for of_tenant in lane.in_order()

@@ -249,8 +249,9 @@ class TimerStore:
                 first.stored = repeated.stored
                 first.quarantined = list(dict.fromkeys((*first.quarantined, *repeated.quarantined)))
                 first.young = [*first.young, *repeated.young]
-        for entry in (entry for entry in every if entry.answer is None):
-            entry.settle(UNAVAILABLE, detail="the id changes hands")
+        for entry in every:
+            if entry.answer is None:
+                entry.settle(UNAVAILABLE, detail="the id changes hands")
         for result, of_part in zip(done, entries, strict=True):
             result.answers = [entry.answer for entry in of_part if entry.answer is not None]
         await self._extend_ids(every, work)

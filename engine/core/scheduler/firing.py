@@ -104,6 +104,10 @@ class Firing:
 
     Args:
         horizon: the latest due time that may be handed out, and the timers that count as claimed by an earlier incarnation.
+
+    Attributes:
+        next_ms: the next time to call `due`, as of its last call; NEVER when only a session or a confirmation can change anything.
+        due_ms: a lower bound, as of the same call, of the due times of timers that wait for a shard with a session; NEVER without one.
     """
 
     def __init__(self, config: Config, slots: SlotMap, horizon: ClaimHorizon) -> None:
@@ -114,6 +118,7 @@ class Firing:
         self._by_key: dict[str, set[str]] = {}
         self._lanes: dict[int, _Lane] = {}
         self._incomplete = False  # a lane is
+        self.next_ms = self.due_ms = NEVER
         self.bytes = 0
         self.fired = 0  # timers confirmed
         self.refired = 0  # handed out again
@@ -292,8 +297,9 @@ class Firing:
 
     # -- Firing. -------------------------------------------------------------------------------------------------------
     def due(self, now_ms: int) -> list[tuple[str, Fire]]:
-        """Hand out the due timers, oldest first per shard. Returns (session, record) pairs."""
+        """Hand out the due timers, oldest first per shard, and look ahead. Returns (session, record) pairs."""
         out: list[tuple[str, Fire]] = []
+        self.next_ms = self.due_ms = NEVER
         for lane in self._lanes.values():
             if lane.session is None:
                 continue
@@ -312,6 +318,7 @@ class Firing:
                 lane.compensate_ms = now_ms + self._config.timer_compensate_ms
                 lane.compensating = set(sids)
                 out += [(lane.session, fire) for fire in self._hand(lane, sids, now_ms)]
+            self._look_ahead(lane)
         return out
 
     def failed_sids(self, sids: Iterable[str], now_ms: int) -> None:
@@ -375,26 +382,17 @@ class Firing:
             room_bytes -= entry.size
         return records
 
-    def next_at(self) -> int:
-        """The next time to call `due`, ms; NEVER when only a session or a confirmation can change anything."""
-        first = NEVER
-        for lane in self._lanes.values():
-            if lane.session is None:
-                continue
-            if self._room(lane) > 0:
-                first = min(first, lane.retries.next_at())
-                due_ms = lane.wheel.next_at()
-                if due_ms <= self._horizon.reach_ms:
-                    first = min(first, due_ms)
-            if lane.degraded and not self._is_loaded(lane):
-                first = min(first, lane.compensate_ms)
-            if lane.handed:
-                first = min(first, next(iter(lane.handed.values())))
-        return first
-
-    def due_at(self) -> int:
-        """A lower bound, ms, of the due times of timers waiting for a shard with a session; NEVER when there are none."""
-        return min([lane.wheel.next_at() for lane in self._lanes.values() if lane.session is not None], default=NEVER)
+    def _look_ahead(self, lane: _Lane) -> None:
+        """Advance `next_ms` and `due_ms` to what waits in a lane with a session."""
+        due_ms = lane.wheel.next_at()
+        next_ms = NEVER
+        if self._room(lane) > 0:
+            next_ms = lane.retries.next_at() if due_ms > self._horizon.reach_ms else min(due_ms, lane.retries.next_at())
+        if lane.degraded and not self._is_loaded(lane):
+            next_ms = min(next_ms, lane.compensate_ms)
+        if lane.handed:
+            next_ms = min(next_ms, next(iter(lane.handed.values())))
+        self.next_ms, self.due_ms = min(self.next_ms, next_ms), min(self.due_ms, due_ms)
 
     # -- Memory. -------------------------------------------------------------------------------------------------------
     def evict_unreachable(self) -> None:

@@ -188,16 +188,16 @@ class SchedulerCore:
 
     def lag_ms(self, now_ms: int) -> int:
         """How long the oldest due timer that can be handed out has waited, ms."""
-        return max(now_ms - self._firing.due_at(), 0)
+        return max(now_ms - self._firing.due_ms, 0)
 
     def next_at(self) -> int:
         """The latest time to call `handle` with `Ticked`, ms; NEVER when only another event can change anything."""
         if self._retired:
             return self._store_after_ms if self._batch is None and not self.idle else NEVER
         first = min([wheel.next_at() for wheel in self._sessions.values() if wheel is not None], default=NEVER)
-        first = min(first, self._firing.next_at())
+        first = min(first, self._firing.next_ms)
         if self._batch is None:
-            store_ms = min(self._loading.next_at(), self._settling.next_at(), self._horizon.asks_at(self._firing.due_at()))
+            store_ms = min(self._loading.next_at(), self._settling.next_at(), self._horizon.asks_at(self._firing.due_ms))
             if self._queue:
                 store_ms = self._store_after_ms
                 first = min(first, self._queue[0].received_ms + self._config.commit_retry_ms)
@@ -229,9 +229,9 @@ class SchedulerCore:
                 self._retired = True
             case Ticked():
                 pass
+        self._give_up(now_ms)
         if not self._retired:
             self._fire(now_ms)
-        self._give_up(now_ms)
         self._begin_store(now_ms)
         effects, self._effects = self._effects, []
         return effects
@@ -353,7 +353,7 @@ class SchedulerCore:
         if self._batch is not None or now_ms < self._store_after_ms:
             return
         pages = {} if self._retired else self._loading.pages(now_ms)
-        due_ms = NEVER if self._retired else self._firing.due_at()
+        due_ms = NEVER if self._retired else self._firing.due_ms
         settles = self._settling.is_due(now_ms) or (self._retired and self._settling)
         if not (pages or self._queue or settles or self._horizon.to_claim(due_ms, now_ms)):
             return

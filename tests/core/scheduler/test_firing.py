@@ -45,8 +45,8 @@ def handed(firing: Firing, now_ms: int) -> list[str]:
 
 def test_a_timer_is_handed_out_at_its_time_once_and_is_claimed_from_then_on() -> None:
     firing = firing_of(B, A)
-    assert firing.next_at() == A.due_ms
     assert handed(firing, A.due_ms - 1) == []
+    assert (firing.next_ms, firing.due_ms) == (A.due_ms, A.due_ms)
     assert not firing.is_claimed(A.sid)
     assert handed(firing, B.due_ms) == [A.sid, B.sid]
     assert handed(firing, B.due_ms) == []
@@ -56,8 +56,9 @@ def test_a_timer_is_handed_out_at_its_time_once_and_is_claimed_from_then_on() ->
 
 
 def test_nothing_is_handed_out_beyond_the_reach_of_the_claims() -> None:
-    firing = firing_of(A, B, reach_ms=A.due_ms)
+    firing = firing_of(A, B, reach_ms=A.due_ms, timer_refire_ms=1_000_000)
     assert handed(firing, B.due_ms) == [A.sid]
+    assert (firing.next_ms, firing.due_ms) == (B.due_ms + 1_000_000, B.due_ms)
 
 
 def test_a_timer_due_before_the_take_over_counts_as_claimed_unless_it_is_young() -> None:
@@ -84,7 +85,7 @@ def test_a_frozen_timer_fires_only_after_it_was_thawed_and_a_claimed_one_cannot_
 def test_a_shard_without_a_session_gets_nothing_and_then_everything_due_in_order() -> None:
     firing = firing_of(C, A, B, opened=False)
     assert firing.due(C.due_ms) == []
-    assert firing.next_at() == NEVER
+    assert (firing.next_ms, firing.due_ms) == (NEVER, NEVER)
     firing.open(0, SESSION, C.due_ms)
     assert handed(firing, C.due_ms) == [A.sid, B.sid, C.sid]
 
@@ -112,7 +113,7 @@ def test_what_failed_is_handed_out_again_after_a_wait_that_doubles() -> None:
 def test_a_timer_of_which_nothing_is_heard_has_failed_after_the_refire_time() -> None:
     firing = firing_of(A, timer_refire_ms=5000, timer_retry_first_ms=100)
     handed(firing, A.due_ms)
-    assert firing.next_at() == A.due_ms + 5000
+    assert firing.next_ms == A.due_ms + 5000
     assert handed(firing, A.due_ms + 4999) == []
     assert firing.failed == 0
     assert handed(firing, A.due_ms + 5000) == []
