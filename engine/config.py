@@ -173,6 +173,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     webhook_hosts: tuple[str, ...] = ()
     webhook_networks: tuple[str, ...] = ()
     webhook_secret: str = ""
+    question_targets: tuple[str, ...] = ()  # closed by default: who may publish could call them
 
     # -- published: [ray_events] ---------------------------------------------------------------------------------------
     ray_events: Annotated[str, Meta(pattern=r"\A([A-Za-z0-9_.-]{1,64})?\Z")] = (

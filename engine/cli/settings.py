@@ -211,10 +211,11 @@ SECTIONS: Final[Mapping[str, Section]] = {
         },
     ),
     "actions": Section(
-        "what rules may call (`do`); every webhook is signed",
+        "what rules and questions may call (`do`); every webhook is signed",
         {
             "webhook_hosts": "hosts that webhooks may be sent to, such as hooks.example.com, *.example.com; empty: none",
             "webhook_networks": "private networks, such as 10.0.0.0/8, whose addresses these hosts may have; http:// is allowed there only",
+            "question_targets": "targets that publishers may name in `ask`, such as https://hooks.example.com/*, ray://shop/carts.answered",
             "webhook_secret": "`whsec_` and base64 of 24 to 64 bytes; two, with a comma between, while targets change over",
         },
     ),

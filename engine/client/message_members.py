@@ -70,12 +70,16 @@ class AskMembers(TypedDict, total=False):
         text: the answer may have a text; without `answers` it is one.
         deadline: seconds, a `timedelta`, or a duration such as `30m`. A day by default.
         default: id of the answer at the deadline.
+        do: target that is called with the answer, one of the setting `question_targets`.
+        event: type of the event that the rules get with the answer.
     """
 
     answers: Sequence[ChoiceMembers]
     text: bool
     deadline: Seconds | str
     default: str | None
+    do: str | None
+    event: str | None
 
 
 class MessageMembers(EventMembers, total=False):

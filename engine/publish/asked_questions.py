@@ -8,8 +8,10 @@ from typing import Final
 from msgspec import UNSET
 
 from engine.config import Config
+from engine.core.model.action import parse_target
+from engine.core.model.allowed_targets import not_allowed
 from engine.core.model.duration import parse_duration_ms
-from engine.core.model.names import is_id, is_user
+from engine.core.model.names import is_event_type, is_id, is_user
 from engine.core.model.question import CHOICE_CHARS_MAX, LABEL_CHARS_MAX, Question
 from engine.errors import Invalid
 from engine.publish.items import Ask
@@ -35,13 +37,36 @@ def question_of(ask: Ask, from_ms: int, config: Config) -> Question:
     default = None if ask.default is UNSET else ask.default
     if default is not None and default not in ids:
         raise Invalid("the id of one of `answers`", "$.ask.default")
-    return Question(ask.answers, from_ms + _deadline_ms(ask, config), ask.text, default)
+    return Question(ask.answers, from_ms + _deadline_ms(ask, config), ask.text, default, _target(ask, config), _event(ask, config))
 
 
 def check_id(id: str, config: Config) -> None:
     """Check that the message with the answer has an id, too. Raises Invalid."""
     if len(id) > config.id_chars_max - len(OUTCOME):
         raise Invalid(f"of a question: at most {config.id_chars_max - len(OUTCOME)} characters", "$.id")
+
+
+def _target(ask: Ask, config: Config) -> str:
+    """The target of the action, which the settings must name: who may publish may not call whatever a rule may."""
+    if ask.do is UNSET:
+        return ""
+    try:
+        problem = not_allowed(parse_target(ask.do), config)
+    except Invalid as error:
+        raise Invalid(error.detail, "$.ask.do") from None
+    if not any(ask.do == allowed or (allowed.endswith("*") and ask.do.startswith(allowed[:-1])) for allowed in config.question_targets):
+        problem = "it is not among question_targets"
+    if problem:
+        raise Invalid(problem, "$.ask.do")
+    return ask.do
+
+
+def _event(ask: Ask, config: Config) -> str:
+    if ask.event is UNSET:
+        return ""
+    if not is_event_type(ask.event, config.id_chars_max):
+        raise Invalid(f"words of letters, digits, _, -, / and : joined by dots, at most {config.id_chars_max} characters", "$.ask.event")
+    return ask.event
 
 
 def _deadline_ms(ask: Ask, config: Config) -> int:

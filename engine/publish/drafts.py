@@ -266,7 +266,7 @@ class Drafter:
         asked_questions.check_id(id, self._config)
         from_ms = due_ms or self._now_ms
         question = asked_questions.question_of(ask, from_ms, self._config)
-        return question, b'"ask":%b,' % _encode(question), question.deadline - from_ms if item.ttl is UNSET else ttl_ms
+        return question, b'"ask":%b,' % _encode(question.for_clients()), question.deadline - from_ms if item.ttl is UNSET else ttl_ms
 
     def _traced(self, given: str | UnsetType, id: str, body: bytes) -> bytes:
         """The body with its context, if it has one."""

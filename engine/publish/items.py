@@ -32,6 +32,8 @@ class Ask(Struct, forbid_unknown_fields=True, gc=False):
     text: bool = False
     deadline: int | float | str | UnsetType = UNSET
     default: str | UnsetType = UNSET
+    do: str | UnsetType = UNSET
+    event: str | UnsetType = UNSET
 
 
 class Options(Struct, gc=False):

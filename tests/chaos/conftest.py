@@ -12,6 +12,7 @@ from tests.support.chaos.movable_clock import MovableClock
 from tests.support.chaos.poison import POISONED_SHARDS
 from tests.support.redis_server import RedisServer
 from tests.support.running_engine import RunningEngine, running_engine
+from tests.support.webhook_target import SECRET
 
 RULES = """
 [[rule]]
@@ -64,5 +65,7 @@ def victim(redis_server: RedisServer, clock: MovableClock, tmp_path_factory: pyt
     rules = tmp_path_factory.mktemp("rules") / "rules.toml"
     rules.write_text(RULES)
     env = {"ENGINE_RULES_PATH": str(rules), "ENGINE_RAY_PUBLISH": "default", "ENGINE_RAY_LISTEN": "default"}
+    env |= {"ENGINE_WEBHOOK_HOSTS": "127.0.0.1", "ENGINE_WEBHOOK_NETWORKS": "127.0.0.0/8", "ENGINE_WEBHOOK_SECRET": SECRET}
+    env["ENGINE_QUESTION_TARGETS"] = "http://127.0.0.1:*"
     with running_engine(env={**env, **clock.environment()}) as running:
         yield running

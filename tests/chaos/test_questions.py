@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
+from standardwebhooks import Webhook
 
 from engine import Publisher
 from tests.support.chaos.breakable_engine import LATE_S, ask, status_when, victim_of
 from tests.support.running_engine import RunningEngine
+from tests.support.waiting import until
+from tests.support.webhook_target import SECRET, webhook_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
@@ -35,11 +38,14 @@ async def test_one_of_two_browsers_wins_while_the_shard_is_killed(victim: Runnin
     await status_when(victim, lambda status: status["ready"])
     async with (
         async_playwright() as playwright,
+        webhook_server() as server,
         Publisher(victim.url, victim.token("job", "publish"), retry_for_s=LATE_S) as publisher,
     ):
         browser = await playwright.chromium.launch(executable_path=chromium, args=OPTIONS)
         pages = [await opened(browser, victim) for _ in range(2)]
-        asking = asyncio.create_task(publisher.ask(user="decider", type="deploy.ask", id="deploy-1", data={"title": "Deploy?"}, ask=ASK))
+        question: Any = {"user": "decider", "type": "deploy.ask", "id": "deploy-1", "data": {"title": "Deploy?"}}
+        question["ask"] = {**ASK, "do": server.url()}
+        asking = asyncio.create_task(publisher.ask(**question))
         buttons = [
             page.locator("#messages").get_by_role("button", name=f"{label}: Deploy?")
             for page, label in zip(pages, ("Approve", "Deny"), strict=True)
@@ -55,8 +61,12 @@ async def test_one_of_two_browsers_wins_while_the_shard_is_killed(victim: Runnin
             await expect(outcome).to_have_text(f"{answer.label} (decider)", timeout=LATE_S * 1000)
         late = pages[0 if answer.answer == "no" else 1]
         await expect(late.get_by_text(f"Not answered: it was answered by decider: {answer.label}")).to_be_attached()
-        again = await publisher.ask(user="decider", type="deploy.ask", id="deploy-1", data={"title": "Deploy?"}, ask=ASK)
-        assert again == answer
+        assert await publisher.ask(**question) == answer
+        await until(lambda: bool(server.received), LATE_S)
+        told = [Webhook(SECRET).verify(one.body, one.headers) for one in server.received]
+        assert {(one["key"], one["user"], one["message"]["answer"]["answer"]) for one in told} == {
+            (server.received[0].headers["webhook-id"], "decider", answer.answer)
+        }
         await browser.close()
     listed = (await ask(victim, "GET", "/v1/inbox?user=decider"))["messages"]
     assert [message["id"] for message in listed] == ["answer:deploy-1"]

@@ -45,7 +45,13 @@ def beyond_json_schema(body: Any) -> bool:
         if (
             (
                 bool(ask)
-                and (len(set(ids)) < len(ids) or ask.get("default", None) not in (*ids, None) or "user" not in item or "collapse" in item)
+                and (
+                    len(set(ids)) < len(ids)
+                    or ask.get("default", None) not in (*ids, None)
+                    or "user" not in item
+                    or "collapse" in item
+                    or "do" in ask
+                )
             )
             or any(quiet["from"] == quiet["to"] for quiet in item.get("quiet") or ())
             or (isinstance(item.get("at"), int) and item["at"] > (time.time() + CONFIG.delay_s_max) * 1000)

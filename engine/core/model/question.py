@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+import msgspec
 from msgspec import Struct
 
 CHOICE_CHARS_MAX: Final = 64
@@ -22,19 +23,27 @@ class Choice(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 
 
 class Question(Struct, frozen=True, omit_defaults=True, gc=False):
-    """The member `ask` of a message as clients get it.
+    """A question. Clients get it as the member `ask`, without what happens with the answer (`for_clients`).
 
     Attributes:
         answers: those that can be chosen; none where only a text is asked for.
         deadline: ms since the epoch; at this time the default is the answer.
         text: the answer may have a text; with no `answers` it is one.
         default: id of an answer; None: the question ends without one.
+        do: the target that is called with the answer; "" for none.
+        event: type of the event that rules get with the answer; "" for none.
     """
 
     answers: tuple[Choice, ...]
     deadline: int
     text: bool = False
     default: str | None = None
+    do: str = ""
+    event: str = ""
+
+    def for_clients(self) -> Question:
+        """What clients get."""
+        return msgspec.structs.replace(self, do="", event="")
 
     def choice(self, id: str) -> Choice | None:
         """The choice with this id."""

@@ -2,7 +2,8 @@
 
     asked     the question is stored, then its message is published
     answered  by a user, or at the deadline with the default: one script stores the first answer (`engine.features.questions.store`)
-    told      any edge publishes the outcome, and takes the message of the question out of the inbox
+    told      any edge publishes the outcome, takes the message of the question out of the inbox, and begins what the question names: an
+              action, an event for the rules
     over      both are deleted `question_keep_s` after the answer
 
     killed ...                           what is left                       who goes on
@@ -34,13 +35,15 @@ import msgspec
 from msgspec import Struct
 
 from engine.api.json_bodies import decode_body
+from engine.auth.tokens import Principal
 from engine.config import Config
 from engine.core.model.period import until_next
 from engine.core.model.routing import split_key
-from engine.errors import EngineError, Invalid, StorageUnavailable
+from engine.core.wire.records import DUPLICATE, SCHEDULED
+from engine.errors import EngineError, Invalid, StorageUnavailable, Unavailable
 from engine.features.inbox.inboxes import mark
 from engine.features.questions.core import GivenAnswer, answer_at_deadline, answer_of
-from engine.features.questions.outcome import outcome_id, outcome_of
+from engine.features.questions.outcome import action_of, event_of, outcome_id, outcome_of
 from engine.features.questions.store import Asked, QuestionStore, StoredQuestion, TooMany
 from engine.gateway.gateway import Gateway
 from engine.http.problems import RETRY_AFTER_S, Problem, conflict, not_found, too_many_requests, unavailable
@@ -60,6 +63,10 @@ _LEASE_MS: Final = 10_000
 
 _FULL_RETRY_S: Final = 3600
 """`Retry-After` for a user with too many questions: they end with time."""
+
+
+_ENGINE: Final = "engine"
+"""Who hands events of answers to the rules."""
 
 
 class _Given(Struct, forbid_unknown_fields=True, gc=False):
@@ -272,6 +279,22 @@ class Questions:
             await mark(shard_client, key, "archive", msgspec.json.encode({"ids": [id]}), config)
             if answer.by is not None:  # who has answered need not read it
                 await mark(shard_client, key, "read", msgspec.json.encode({"ids": [outcome_id(id)]}), config)
+        if target := stored.question.do:
+            scheduled = await shard_client.schedule(action_of(key, id, target, outcome, self._gateway.wall_ms()))
+            if scheduled.status not in (SCHEDULED, DUPLICATE):
+                raise Unavailable(scheduled.detail or "durable storage did not answer")
+        if event := stored.question.event:
+            await self._hand_to_rules(split_key(key)[0], event_of(key, id, event, answer))
+
+    async def _hand_to_rules(self, tenant: str, event: bytes) -> None:
+        """Hand an event to the rules. Raises Problem: they did not take it."""
+        taken: asyncio.Future[tuple[int, dict[str, Any]]] = asyncio.get_running_loop().create_future()
+        self._gateway.begin_event(Principal(tenant, _ENGINE, frozenset({"publish"}), 0), event, lambda *result: taken.set_result(result))
+        status, answer = await taken
+        if status in (409, 422):
+            log.warning("the rules refuse the event of an answer: %s", answer)
+        elif status != 202:
+            raise Problem(status, f"the rules did not take the event of an answer: {answer}")
 
     # -- Of a user. ----------------------------------------------------------------------------------------------------
     async def kept_rows(self, key: str) -> AsyncIterator[bytes]:

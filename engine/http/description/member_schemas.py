@@ -122,6 +122,8 @@ def _ask(config: Config) -> Schema:
                 "default": config.question_deadline_s_default,
             },
             "default": {"type": "string", "description": "Id of the answer at the deadline; without it there is none then."},
+            "do": {"type": "string", "format": "target", "description": "A target among `question_targets`, called with the answer."},
+            "event": event_type(config) | {"description": "Type of the event that the rules get with the answer."},
         },
         "anyOf": [
             {"properties": {"answers": {"minItems": 1}}, "required": ["answers"]},

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from redis.asyncio import Redis
 
+from engine.core.wire import records as wire
 from engine.errors import StorageUnavailable
 from engine.features.questions.questions import Questions
 from engine.store.keys import answers_key, questions_due_key, questions_key
@@ -132,6 +134,49 @@ async def test_the_question_leaves_the_inbox_and_the_outcome_is_read_by_who_gave
     assert await listed() == [("answer:q1", True)]
 
 
+# -- What happens with the answer. -------------------------------------------------------------------------------------
+async def test_the_answer_is_an_action_for_a_target_that_the_settings_name(redis_client: Redis) -> None:
+    async with edge_world(storage=redis_client, question_targets=("ray://jobs/*",)) as world:
+        async with world.connect("u1") as socket:
+            await ask(world, ask={"do": "ray://jobs/deployer.answered"})
+            assert "do" not in (await frame_of(socket))["messages"][0]["ask"]
+        await answer(world, {"answer": "yes"})
+        await until(lambda: bool(world.scheduler.timers))
+        (timer,) = world.scheduler.timers.values()
+        assert timer.action is not None
+        assert (timer.key, timer.action.target) == (KEY, "ray://jobs/deployer.answered")
+        assert json.loads(b"{%b}" % timer.envelope.body)["answer"]["answer"] == "yes"
+        await redis_client.zadd(questions_due_key(), {f"{KEY}\nq1": 1})
+        await until(lambda: len([one for one in world.scheduler.received if type(one) is wire.Schedule]) > 1)
+        again = [one.timer for one in world.scheduler.received if type(one) is wire.Schedule]
+        assert {(one.sid, one.action) for one in again} == {(timer.sid, timer.action)}, "it is the same action"
+
+
+async def test_the_answer_is_an_event_for_the_rules(redis_client: Redis, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text(RULES)
+    async with edge_world(storage=redis_client, rules_path=str(rules)) as world:
+        await ask(world, ask={"event": "deploy.answered"})
+        await answer(world, {"answer": "yes"})
+
+        def decided() -> list[Any]:
+            bodies = [json.loads(b"{%b}" % body) for body in world.shard.mailboxes[KEY].values()]
+            return [body["data"] for body in bodies if body["type"] == "deploy.decided"]
+
+        assert await until(decided) == [{"said": "yes"}]
+
+
+RULES = """
+[[rule]]
+name = "answered"
+event = "deploy.answered"
+recipients = ["user"]
+notify_self = true
+type = "deploy.decided"
+data = { said = "{data.answer}" }
+"""
+
+
 # -- Ids and the deadline. ---------------------------------------------------------------------------------------------
 async def test_asking_again_under_the_id_is_the_same_question_with_the_same_answer(world: EdgeWorld) -> None:
     await ask(world)
@@ -181,6 +226,9 @@ async def test_a_delayed_question_has_its_time_from_when_it_is_due(world: EdgeWo
         ({"ask": {"deadline": "31d"}}, "$.ask.deadline"),
         ({"ask": {"deadline": "soon"}}, "$.ask.deadline"),
         ({"ask": {"who": "anyone"}}, "$.ask.who"),
+        ({"ask": {"do": "ray://jobs/deployer.answered"}}, "$.ask.do"),
+        ({"ask": {"do": "ftp://x"}}, "$.ask.do"),
+        ({"ask": {"event": "two words"}}, "$.ask.event"),
         ({"user": None, "users": ["u1", "u2"]}, "$.ask"),
         ({"user": None, "broadcast": True}, "$.ask"),
         ({"collapse": {"key": "k"}}, "$.collapse"),
