@@ -93,7 +93,7 @@ lock: $(VENV)/.installed-test ## resolve the dependencies anew into requirements
 		--output-file requirements/test.txt
 
 clean: ## remove everything that was made here: .venv, caches, the engine's data directory
-	rm -rf $(VENV) clients/js/lib clients/js/node_modules examples/react/node_modules .engine .pytest_cache .hypothesis .mypy_cache .ruff_cache tests/output build dist *.egg-info
+	rm -rf $(VENV) clients/js/lib clients/js/node_modules clients/kotlin/target examples/react/node_modules .engine .pytest_cache .hypothesis .mypy_cache .ruff_cache tests/output build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

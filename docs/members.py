@@ -1,4 +1,4 @@
-"""Writes the members of messages into docs/PROTOCOL-PUBLISHING.md and the clients for browsers and Go: `python docs/members.py`.
+"""Writes the members of messages into docs/PROTOCOL-PUBLISHING.md and the clients for browsers, Go and Kotlin: `python docs/members.py`.
 
 A test compares all.
 """
@@ -16,6 +16,7 @@ from engine.core.model.members import DELIVERED, MEMBERS, Member
 _PAGE: Final = Path(__file__).with_name("PROTOCOL-PUBLISHING.md")
 _CLIENT: Final = Path(__file__).parents[1] / "clients" / "js" / "index.d.ts"
 _GO_CLIENT: Final = Path(__file__).parents[1] / "clients" / "go" / "notify" / "message.go"
+_KOTLIN_CLIENT: Final = Path(__file__).parents[1] / "clients" / "kotlin" / "src" / "main" / "kotlin" / "notify" / "Message.kt"
 _MADE_BY: Final = "members, made by docs/members.py"
 _TYPES: Final = {
     str: "string",
@@ -38,6 +39,7 @@ def pages() -> dict[Path, str]:
         _PAGE: _with_block(_PAGE, "<!-- {} -->", _reference()),
         _CLIENT: _with_block(_CLIENT, "  // {}", _declaration()),
         _GO_CLIENT: _with_block(_GO_CLIENT, "\t// {}", _go_fields()),
+        _KOTLIN_CLIENT: _with_block(_KOTLIN_CLIENT, "    // {}", _kotlin_properties()),
     }
 
 
@@ -105,6 +107,26 @@ def _go_type(member: Member) -> str:
     if typing.get_origin(kind) is typing.Literal:
         return "bool" if typing.get_args(kind) == (True,) else "string"
     return _GO_TYPES[kind]
+
+
+def _kotlin_properties() -> Iterator[str]:
+    for member in DELIVERED.values():
+        first, *words = member.name.split("_")
+        name = first + "".join(map(str.capitalize, words))
+        yield f"    /** {member.meaning} */"
+        yield f"    public val {name}: {_kotlin_value(member)}"
+
+
+def _kotlin_value(member: Member) -> str:
+    """Type and value of a property."""
+    kind, absent = member.kind.type, "" if member.always else "?"
+    if kind in (int, float):
+        return f'Long{absent} = number("{member.name}")' + (" ?: 0" if member.always else "")
+    if typing.get_origin(kind) is typing.Literal and typing.get_args(kind) == (True,):
+        return f'Boolean = text("{member.name}") == "true"'
+    if kind is str or typing.get_origin(kind) is typing.Literal:
+        return f'String{absent} = text("{member.name}")' + (' ?: ""' if member.always else "")
+    return f'JsonElement? = members["{member.name}"]'
 
 
 if __name__ == "__main__":

@@ -1,0 +1,268 @@
+package notify
+
+import java.io.IOException
+import java.util.UUID
+import kotlin.random.Random
+import kotlin.time.Duration
+import kotlin.time.Duration.Companion.milliseconds
+import kotlin.time.Duration.Companion.seconds
+import kotlin.time.toJavaDuration
+import kotlinx.coroutines.CancellationException
+import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.Job
+import kotlinx.coroutines.NonCancellable
+import kotlinx.coroutines.cancelAndJoin
+import kotlinx.coroutines.channels.Channel
+import kotlinx.coroutines.coroutineScope
+import kotlinx.coroutines.delay
+import kotlinx.coroutines.isActive
+import kotlinx.coroutines.launch
+import kotlinx.coroutines.runInterruptible
+import kotlinx.coroutines.withContext
+import kotlinx.coroutines.withTimeoutOrNull
+import kotlinx.serialization.SerializationException
+import kotlinx.serialization.json.Json
+import kotlinx.serialization.json.JsonArray
+import kotlinx.serialization.json.JsonObject
+import kotlinx.serialization.json.JsonPrimitive
+import kotlinx.serialization.json.buildJsonObject
+import kotlinx.serialization.json.double
+import kotlinx.serialization.json.jsonArray
+import kotlinx.serialization.json.jsonObject
+import kotlinx.serialization.json.jsonPrimitive
+import kotlinx.serialization.json.long
+import kotlinx.serialization.json.put
+import okhttp3.HttpUrl.Companion.toHttpUrl
+import okhttp3.OkHttpClient
+import okhttp3.Request
+import okhttp3.Response
+import okhttp3.WebSocket
+import okhttp3.WebSocketListener
+
+private val REQUEST_TIME = 10.seconds
+private const val TOO_MANY = 4409 // close code: too many connections of this user
+private const val FORBIDDEN = 4403
+private const val NORMAL_CLOSURE = 1000
+
+/** The engine refuses this client for good. */
+public class Stopped(reason: String) : IOException(reason)
+
+/**
+ * One user's connection. It keeps itself connected, and shows each message once, in order. A message is acknowledged by [Message.ack], and
+ * until then the engine keeps it and sends it again. The interface is docs/PROTOCOL-RECEIVING.md.
+ *
+ * @param url of the engine: http://127.0.0.1:8000
+ * @param token asked before every connection
+ * @param onMessage called for each message, one after another, by [run]
+ * @param onDisconnect why a connection ended, or could not be made
+ * @param onGap these numbers are gone
+ * @param cursor where to begin; null for the oldest pending message
+ * @param device name of this device
+ */
+public class Client(
+    private val url: String,
+    private val token: suspend () -> String,
+    private val onMessage: (Message) -> Unit,
+    private val onDisconnect: (Exception) -> Unit = {},
+    private val onGap: (from: Long, to: Long) -> Unit = { _, _ -> },
+    cursor: String? = null,
+    private val device: String? = null,
+) {
+    /** What the engine asks for. */
+    private class Pace(val heartbeat: Duration, val timeout: Duration, val delays: List<Duration>, val jitter: Double) {
+        fun varied(delay: Duration): Duration = delay * (1 + jitter * (2 * Random.nextDouble() - 1))
+
+        fun after(welcome: JsonObject): Pace {
+            val reconnect = welcome["reconnect"]?.jsonObject
+            val given = reconnect?.get("delays_ms")?.jsonArray?.map { it.jsonPrimitive.long.milliseconds }
+            return Pace(
+                welcome.number("heartbeat_ms")?.milliseconds ?: heartbeat,
+                welcome.number("timeout_ms")?.milliseconds ?: timeout,
+                if (given.isNullOrEmpty()) delays else given,
+                reconnect?.get("jitter")?.jsonPrimitive?.double ?: jitter,
+            )
+        }
+    }
+
+    private class Ended(val welcomed: Boolean, val after: Duration?, val reason: Exception)
+
+    private sealed interface Event {
+        class Text(val text: String) : Event
+        class End(val reason: Exception, val after: Duration? = null) : Event
+    }
+
+    private val http = OkHttpClient.Builder()
+        .connectTimeout(REQUEST_TIME.toJavaDuration())
+        .readTimeout(REQUEST_TIME.toJavaDuration())
+        .build()
+    private val name = UUID.randomUUID().toString() // of the heartbeat probes
+    private val ledger = Ledger(cursor)
+    private val changed = Channel<Unit>(Channel.CONFLATED) // something is to be said
+    private var pace = Pace(30.seconds, 60.seconds, listOf(1.seconds, 2.seconds, 5.seconds, 10.seconds), 0.3)
+
+    /** The cursor: everything up to it is handled. An application may keep it for its next start. */
+    public val lastEventId: String? get() = synchronized(ledger) { ledger.cursor }
+
+    /**
+     * Connects, and again after every failure, until it is cancelled. What was acknowledged is told to the engine first.
+     *
+     * @throws Stopped the engine refuses this client for good
+     */
+    public suspend fun run(): Unit = coroutineScope {
+        var failures = 0
+        var probing: Job? = null
+        while (true) {
+            val ended = connect { probing?.cancel() }
+            onDisconnect(ended.reason)
+            if (ended.reason is Stopped) {
+                probing?.cancel()
+                throw ended.reason
+            }
+            if (ended.welcomed) {
+                failures = 0
+                probing = launch { probe(pace) }
+            }
+            delay(ended.after ?: pace.varied(pace.delays[minOf(failures, pace.delays.size - 1)]))
+            failures += 1
+        }
+        @Suppress("UNREACHABLE_CODE") Unit
+    }
+
+    /** Changes the ledger, and says what it asks for. */
+    internal fun <T> change(apply: (Ledger) -> T): T = synchronized(ledger) { apply(ledger) }.also { changed.trySend(Unit) }
+
+    /** Serves one connection until it ends. */
+    private suspend fun connect(onWelcome: () -> Unit): Ended = coroutineScope {
+        val request = try {
+            request()
+        } catch (error: IOException) {
+            return@coroutineScope Ended(false, null, error)
+        }
+        val events = Channel<Event>(Channel.UNLIMITED) // the engine sends a window ahead of the acknowledgements, not more
+        val socket = http.newWebSocket(request, Listener(events))
+        var welcomed = false
+        var after: Duration? = null
+        var saying: Job? = null
+        try {
+            while (true) {
+                val event = withTimeoutOrNull(pace.timeout) { events.receive() }
+                    ?: return@coroutineScope Ended(welcomed, after, IOException("the engine is silent"))
+                if (event is Event.End) return@coroutineScope Ended(welcomed, event.after ?: after, event.reason)
+                val frame = try {
+                    Json.parseToJsonElement((event as Event.Text).text).jsonObject
+                } catch (error: SerializationException) {
+                    return@coroutineScope Ended(welcomed, after, IOException("a frame is not valid", error))
+                }
+                val type = frame["type"]?.jsonPrimitive?.content
+                handle(type, frame)
+                if (type == "drain") after = frame.number("after_ms")?.milliseconds
+                if (type == "welcome") {
+                    pace = pace.after(frame)
+                    welcomed = true
+                    onWelcome()
+                    saying = launch { say(socket, pace.heartbeat) }
+                }
+            }
+            @Suppress("UNREACHABLE_CODE") Ended(welcomed, after, IOException())
+        } catch (cancelled: CancellationException) {
+            withContext(NonCancellable) {
+                saying?.cancelAndJoin()
+                if (welcomed) due().forEach { socket.send(it.toString()) }
+                socket.close(NORMAL_CLOSURE, null)
+                withTimeoutOrNull(REQUEST_TIME) { while (events.receive() !is Event.End) Unit }
+            }
+            throw cancelled
+        } finally {
+            saying?.cancel() // or it would take what the next connection has to say
+            socket.cancel()
+        }
+    }
+
+    private suspend fun request(): Request {
+        val query = url.toHttpUrl().newBuilder().addPathSegments("v1/ws")
+        lastEventId?.let { query.addQueryParameter("last_event_id", it) }
+        device?.let { query.addQueryParameter("device", it) }
+        return Request.Builder().url(query.build())
+            .header("Authorization", "Bearer ${token()}").header("Sec-WebSocket-Protocol", "notify.v1.json").build()
+    }
+
+    private class Listener(private val events: Channel<Event>) : WebSocketListener() {
+        override fun onMessage(webSocket: WebSocket, text: String) {
+            events.trySend(Event.Text(text))
+        }
+
+        override fun onClosing(webSocket: WebSocket, code: Int, reason: String) {
+            webSocket.close(NORMAL_CLOSURE, null)
+            val error = "close code $code $reason"
+            events.trySend(Event.End(if (code == TOO_MANY || code == FORBIDDEN) Stopped(error) else IOException(error)))
+        }
+
+        override fun onFailure(webSocket: WebSocket, t: Throwable, response: Response?) {
+            events.trySend(Event.End(t as? IOException ?: IOException(t), response?.retryAfter()))
+        }
+    }
+
+    /** Takes a frame into the ledger, and shows what is new. Frames of unknown types are ignored. */
+    private fun handle(type: String?, frame: JsonObject) {
+        when (type) {
+            "welcome" -> change { it.welcome(frame.text("epoch") ?: "", frame.text("resumed") == "gap", frame.number("from") ?: 1) }
+            "messages", "early" -> for (members in frame["messages"]?.jsonArray.orEmpty()) {
+                val message = Message(this, members.jsonObject)
+                if (change { it.receive(message) } == Ledger.Verdict.NEW) onMessage(message)
+            }
+            "revoke", "nacked" -> change { ledger -> ledger.revoke(frame["ids"]?.jsonArray.orEmpty().map { it.jsonPrimitive.content }) }
+            "gap" -> {
+                val from = frame.number("from") ?: 1
+                val to = frame.number("to") ?: 0
+                change { it.gap(from, to) }
+                onGap(from, to)
+            }
+        }
+    }
+
+    /** Writes acknowledgements, refusals and pings until the connection ends. What is lost with it, the engine sends again. */
+    private suspend fun say(socket: WebSocket, heartbeat: Duration) = coroutineScope {
+        launch {
+            while (isActive) {
+                delay(heartbeat)
+                socket.send(buildJsonObject { put("type", "ping"); put("ts", System.currentTimeMillis()) }.toString())
+            }
+        }
+        for (change in changed) due().forEach { socket.send(it.toString()) }
+    }
+
+    private fun due(): List<JsonObject> = synchronized(ledger) {
+        val (seq, ids) = ledger.takeAcks()
+        buildList {
+            if (seq > 0) add(buildJsonObject { put("type", "ack"); put("seq", seq) })
+            if (ids.isNotEmpty()) add(buildJsonObject { put("type", "ack"); put("ids", ids.inJson()) })
+            for ((id, reason) in ledger.takeNacks()) {
+                add(buildJsonObject { put("type", "nack"); put("ids", listOf(id).inJson()); put("reason", reason) })
+            }
+        }
+    }
+
+    /** Tells the engine that this client is there while it cannot connect. Failures are the reason to probe again. */
+    private suspend fun probe(pace: Pace) {
+        while (true) {
+            delay(pace.varied(pace.heartbeat / 3))
+            try {
+                val request = Request.Builder().url(url.toHttpUrl().newBuilder().addPathSegments("v1/heartbeat").build())
+                    .header("Authorization", "Bearer ${token()}").header("X-Client-ID", name)
+                    .header("X-Last-Seq", synchronized(ledger) { ledger.handled }.toString()).build()
+                val after = runInterruptible(Dispatchers.IO) { http.newCall(request).execute().use { it.retryAfter() } }
+                after?.let { delay(it) }
+            } catch (_: IOException) {
+                continue
+            }
+        }
+    }
+}
+
+private fun Response.retryAfter(): Duration? = header("Retry-After")?.toDoubleOrNull()?.let { (it * (1 + 0.3 * Random.nextDouble())).seconds }
+
+private fun JsonObject.text(name: String): String? = this[name]?.jsonPrimitive?.content
+
+private fun JsonObject.number(name: String): Long? = text(name)?.toLongOrNull()
+
+private fun List<String>.inJson() = JsonArray(map(::JsonPrimitive))
