@@ -232,8 +232,9 @@ class Drafter:
         if named:
             terms = self._policy_terms(item.category, item.unless_active, topic)
 
-        no_question = None, b"", ttl_ms
-        question, asks, ttl_ms = no_question if item.ask is UNSET else self._question(item.ask, item, id, users, topic, due_ms, ttl_ms)
+        question, asks = None, b""
+        if item.ask is not UNSET:
+            question, asks, ttl_ms = self._question(item.ask, item, id, users, topic, due_ms, ttl_ms)
 
         payload = context + head + data
         body = b'"id":' + _encode(id) + ts + asks + payload
