@@ -330,6 +330,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     question_deadline_s_max: Positive = 30 * 86_400  # a month; a job that waits for longer asks again
     question_keep_s: Positive = 7 * 86_400  # after its answer: a job that runs again a week later still finds it
     question_answers_max: Positive = 8  # buttons under one message
+    question_members_max: Positive = 1000  # whose answers are counted: some 100 bytes each
     question_text_chars_max: Positive = 1000  # of an answer in words
     questions_per_user_max: Positive = 500  # in storage, answered ones too: nobody reads more; some 1 KB each without their data
     question_waits_max: Positive = 1000  # askers that wait at one edge, which looks for all their answers at once

@@ -68,9 +68,14 @@ export interface Question {
   deadline: number;
   text?: boolean;
   default?: string;
+  /** Whose members are asked; give it with the answer. */
+  topic?: string;
+  /** So many members give the same answer. */
+  needed?: number;
+  everyone?: boolean;
 }
 
-/** The answer to a question. `by` is null, and `reason` is set, when nobody answered by the deadline. */
+/** The answer to a question. `by` is null, and `reason` is set, when it is the default. */
 export interface Answer {
   answer: string | null;
   by: string | null;
@@ -78,7 +83,7 @@ export interface Answer {
   label?: string;
   text?: string;
   device?: string;
-  reason?: "deadline";
+  reason?: "deadline" | "split";
 }
 
 /** The counts of a user's inbox; a higher revision is newer. */
@@ -325,7 +330,7 @@ export class NotifyClient extends EventTarget {
   /** Mark messages of the inbox, for all devices; `read` and `archive` acknowledge them too. `unknown`: ids that are not in it. */
   mark(mark: Mark, which: { ids: string[] } | { upto: number } | { all: true }): Promise<Counts & { unknown?: string[] }>;
   /** Answer a question, once for all devices. Rejects with {@link Refused}: status 409, its message tells the answer that it has. */
-  answer(id: string, answer: string | null, text?: string): Promise<Answer>;
+  answer(id: string, answer: string | null, text?: string, topic?: string): Promise<Answer>;
   /** Put messages of the inbox away until a time; each comes back then, as a message that `replaces` it. Once more moves the time. */
   snooze(ids: string[], until: Date | number): Promise<Counts & { until: number; unknown?: string[] }>;
   /** Bring messages back now that were put away. `unknown`: ids of messages that are not away. */

@@ -81,7 +81,7 @@ def _typed(client: Client, answers: TypedAnswers, err: Console) -> Iterator[None
 
 async def _give(client: Client, typed: Typed, err: Console) -> None:
     try:
-        given = await client.answer(typed.question, typed.answer, text=typed.text)
+        given = await client.answer(typed.question, typed.answer, text=typed.text, topic=typed.topic)
     except EngineError as error:
         err.print(f"[yellow]not answered: {escape(printable(str(error)))}[/]", soft_wrap=True)
     else:

@@ -249,13 +249,14 @@ class Client:
         """
         return await self._ask(lambda requests: mark_inbox(requests, mark, ids, upto, all))
 
-    async def answer(self, id: str, answer: str | None = None, *, text: str = "") -> QuestionAnswer:
+    async def answer(self, id: str, answer: str | None = None, *, text: str = "", topic: str = "") -> QuestionAnswer:
         """Answer a question of the user. Durable on return, and idempotent. The client need not be entered.
 
         Args:
             id: of the message that asks.
             answer: id of one of its `answers`.
             text: in the user's words, where the question takes a text.
+            topic: that `ask` names, where the members of a topic are asked.
 
         Returns:
             The answer as it is stored.
@@ -265,7 +266,7 @@ class Client:
             Unreachable: no engine answered within `open_timeout_s`.
             Unauthorized, Forbidden: the token was rejected.
         """
-        return await self._ask(lambda requests: give_answer(requests, id, answer, text, self._device))
+        return await self._ask(lambda requests: give_answer(requests, id, answer, text, self._device, topic))
 
     async def subscribe(self, *topics: str) -> list[str]:
         """Subscribe the user to topics, until `unsubscribe`. Durable on return.

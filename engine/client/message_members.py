@@ -70,6 +70,7 @@ class AskMembers(TypedDict, total=False):
         text: the answer may have a text; without `answers` it is one.
         deadline: seconds, a `timedelta`, or a duration such as `30m`. A day by default.
         default: id of the answer at the deadline.
+        to: "anyone", "everyone" or how many members of a topic give the same answer.
         do: target that is called with the answer, one of the setting `question_targets`.
         event: type of the event that the rules get with the answer.
     """
@@ -78,6 +79,7 @@ class AskMembers(TypedDict, total=False):
     text: bool
     deadline: Seconds | str
     default: str | None
+    to: Literal["anyone", "everyone"] | int
     do: str | None
     event: str | None
 

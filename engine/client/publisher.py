@@ -199,14 +199,14 @@ class Publisher:
         return results
 
     # -- questions -----------------------------------------------------------------------------------------------------
-    async def ask(self, *, type: str, user: str, data: Any = None, **members: Unpack[MessageMembers]) -> QuestionAnswer:
-        """Ask a user a question, and wait for the answer.
+    async def ask(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> QuestionAnswer:
+        """Ask a user, or the members of a topic, a question, and wait for the answer.
 
         Repeated under the same `id`, it asks nothing twice and returns the same answer. So a program that was interrupted calls it again.
 
         Args:
             type: dotted event type, `deploy.ask`.
-            user: whom to ask.
+            user: whom to ask. Without one, `members` has `topic`.
             data: the payload, any JSON.
             members: of `engine.client.message_members.MessageMembers`: `ask`, which is needed, and others.
 
@@ -217,24 +217,27 @@ class Publisher:
             PublishError: the engine rejected it: a member is not valid, or its `id` was used with another payload.
             Unreachable: no engine answered within `retry_for_s`. Ask again under the same `id`.
             Unauthorized, Forbidden: the token was rejected.
-            ValueError: `ask` is missing, or a `datetime` has no time zone.
+            ValueError: `ask` is missing, or whom to ask, or a `datetime` has no time zone.
         """
         if members.get("ask") is None:
             raise ValueError("`ask` is needed: a question has answers")
         if members.get("id") is None:
             members["id"] = self._new_id()
+        topic = members.get("topic")
+        of = _asked(user, topic)
         result = await self.publish(type=type, user=user, data=data, **members)
         while True:
-            answer = await self.answer_to(result.id, user=user, wait_s=WAIT_S_MAX)
+            answer = await fetch_answer(self._requests, result.id, of, self._wait_s(WAIT_S_MAX))
             if answer is not None:
                 return answer
 
-    async def answer_to(self, id: str, *, user: str, wait_s: float = 0.0) -> QuestionAnswer | None:
+    async def answer_to(self, id: str, *, user: str | None = None, topic: str | None = None, wait_s: float = 0.0) -> QuestionAnswer | None:
         """Look for the answer to a question.
 
         Args:
             id: of the message that asked it.
-            user: who was asked.
+            user: who was asked; or `topic`.
+            topic: whose members were asked.
             wait_s: how long to wait for an answer, at most as long as one request may take.
 
         Returns:
@@ -244,8 +247,13 @@ class Publisher:
             Refused: there is no such question.
             Unreachable: no engine answered within `retry_for_s`.
             Unauthorized, Forbidden: the token was rejected.
+            ValueError: not exactly one of `user` and `topic` was given.
         """
-        return await fetch_answer(self._requests, id, user, min(wait_s, self._requests.timeout_s * 0.8))
+        return await fetch_answer(self._requests, id, _asked(user, topic), self._wait_s(wait_s))
+
+    def _wait_s(self, wanted_s: float) -> float:
+        """How long one request may wait."""
+        return min(wanted_s, self._requests.timeout_s * 0.8)
 
     # -- events and timers ---------------------------------------------------------------------------------------------
     async def event(self, *, type: str, user: str, data: Any = None, **members: Unpack[EventMembers]) -> EventOutcome:
@@ -706,3 +714,10 @@ class Publisher:
             raise_rejection([item.id for item in batch], answer)
         # What an earlier attempt of this request stored is no duplicate to the caller.
         return [taken.get((result.id, result.user), result) for result in results_of(answer)]
+
+
+def _asked(user: str | None, topic: str | None) -> dict[str, str]:
+    """Whom a question is for, as a query. Raises ValueError."""
+    if (user is None) == (topic is None):
+        raise ValueError("exactly one of `user` and `topic` is asked")
+    return {"topic": topic} if topic is not None else {"user": user or ""}

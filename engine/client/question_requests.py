@@ -5,6 +5,7 @@ All requests are idempotent, and so they are retried: a question has one answer,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote, urlencode
 
@@ -28,7 +29,7 @@ class QuestionAnswer(Struct, frozen=True, kw_only=True):
         label: of the choice.
         text: in the user's words.
         device: on which it was given, where the client has a name.
-        reason: "deadline" when nobody answered in time; `answer` is the default then.
+        reason: "deadline" when there was none in time, "split" when not all members gave the same; `answer` is the default then.
     """
 
     answer: str | None
@@ -44,21 +45,21 @@ class _State(Struct):
     state: str
 
 
-async def fetch_answer(requests: RetriedRequests, id: str, user: str, wait_s: float) -> QuestionAnswer | None:
-    """The answer to a question of a user; None when there is none after `wait_s`.
+async def fetch_answer(requests: RetriedRequests, id: str, of: Mapping[str, str], wait_s: float) -> QuestionAnswer | None:
+    """The answer to a question of a user or a topic, `{"user": "ann"}`; None when there is none after `wait_s`.
 
     Raises:
         Refused: there is no such question; Unauthorized, Forbidden: the token.
         Unreachable: no engine answered.
     """
-    path = f"/v1/questions/{quote(id, safe='')}?{urlencode({'user': user, 'wait': f'{wait_s:g}'})}"
+    path = f"/v1/questions/{quote(id, safe='')}?{urlencode({**of, 'wait': f'{wait_s:g}'})}"
     body = body_of(await requests.send("GET", path, b""))
     if msgspec.json.decode(body, type=_State).state == "open":
         return None
     return msgspec.json.decode(body, type=QuestionAnswer)
 
 
-async def give_answer(requests: RetriedRequests, id: str, answer: str | None, text: str, device: str) -> QuestionAnswer:
+async def give_answer(requests: RetriedRequests, id: str, answer: str | None, text: str, device: str, topic: str) -> QuestionAnswer:
     """Answer a question of the bearer; durable on return.
 
     Raises:
@@ -67,6 +68,6 @@ async def give_answer(requests: RetriedRequests, id: str, answer: str | None, te
         Unreachable: no engine answered.
     """
     query = f"?{urlencode({'device': device})}" if device else ""
-    body = msgspec.json.encode({"answer": answer, "text": text})
+    body = msgspec.json.encode({"answer": answer, "text": text, "topic": topic})
     reply = await requests.send("POST", f"/v1/answers/{quote(id, safe='')}{query}", body)
     return msgspec.json.decode(body_of(reply), type=QuestionAnswer)

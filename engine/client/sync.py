@@ -254,13 +254,14 @@ class SyncClient:
         loop, client = self._entered()
         return loop.run(client.mark(mark, ids=ids, upto=upto, all=all))
 
-    def answer(self, id: str, answer: str | None = None, *, text: str = "") -> QuestionAnswer:
+    def answer(self, id: str, answer: str | None = None, *, text: str = "", topic: str = "") -> QuestionAnswer:
         """Answer a question of the user. Durable on return, and idempotent. The client need not be entered.
 
         Args:
             id: of the message that asks.
             answer: id of one of its `answers`.
             text: in the user's words, where the question takes a text.
+            topic: that `ask` names, where the members of a topic are asked.
 
         Returns:
             The answer as it is stored.
@@ -271,7 +272,7 @@ class SyncClient:
             Unauthorized, Forbidden: the token was rejected.
         """
         loop, client = self._entered()
-        return loop.run(client.answer(id, answer, text=text))
+        return loop.run(client.answer(id, answer, text=text, topic=topic))
 
     def preferences(self) -> UserPreferences:
         """Read what the user has chosen, and may choose. The client need not be entered.
@@ -419,14 +420,14 @@ class SyncPublisher:
         """
         return self._loop.run(self._publisher.publish_many([self._prepared(item) for item in items]))
 
-    def ask(self, *, type: str, user: str, data: Any = None, **members: Unpack[MessageMembers]) -> QuestionAnswer:
-        """Ask a user a question, and wait for the answer.
+    def ask(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> QuestionAnswer:
+        """Ask a user, or the members of a topic, a question, and wait for the answer.
 
         Repeated under the same `id`, it asks nothing twice and returns the same answer. So a program that was interrupted calls it again.
 
         Args:
             type: dotted event type, `deploy.ask`.
-            user: whom to ask.
+            user: whom to ask. Without one, `members` has `topic`.
             data: the payload, any JSON.
             members: of `engine.client.message_members.MessageMembers`: `ask`, which is needed, and others.
 
@@ -437,16 +438,17 @@ class SyncPublisher:
             PublishError: the engine rejected it: a member is not valid, or its `id` was used with another payload.
             Unreachable: no engine answered within `retry_for_s`. Ask again under the same `id`.
             Unauthorized, Forbidden: the token was rejected.
-            ValueError: `ask` is missing, or a `datetime` has no time zone.
+            ValueError: `ask` is missing, or whom to ask, or a `datetime` has no time zone.
         """
         return self._loop.run(self._publisher.ask(type=type, user=user, data=data, **self._prepared(members)))
 
-    def answer_to(self, id: str, *, user: str, wait_s: float = 0.0) -> QuestionAnswer | None:
+    def answer_to(self, id: str, *, user: str | None = None, topic: str | None = None, wait_s: float = 0.0) -> QuestionAnswer | None:
         """Look for the answer to a question.
 
         Args:
             id: of the message that asked it.
-            user: who was asked.
+            user: who was asked; or `topic`.
+            topic: whose members were asked.
             wait_s: how long to wait for an answer, at most as long as one request may take.
 
         Returns:
@@ -456,8 +458,9 @@ class SyncPublisher:
             Refused: there is no such question.
             Unreachable: no engine answered within `retry_for_s`.
             Unauthorized, Forbidden: the token was rejected.
+            ValueError: not exactly one of `user` and `topic` was given.
         """
-        return self._loop.run(self._publisher.answer_to(id, user=user, wait_s=wait_s))
+        return self._loop.run(self._publisher.answer_to(id, user=user, topic=topic, wait_s=wait_s))
 
     def post(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> str:
         """Put a message into the buffer, from which batches are sent; waits while `queue_max` are in it.

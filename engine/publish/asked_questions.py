@@ -20,8 +20,8 @@ OUTCOME: Final = "answer:"
 """Before the id of a question, it is the id of the message that tells the answer."""
 
 
-def question_of(ask: Ask, from_ms: int, config: Config) -> Question:
-    """The question, whose deadline counts from this time. Raises Invalid."""
+def question_of(ask: Ask, topic: str, from_ms: int, config: Config) -> Question:
+    """The question to one user or, unless it is "", to a topic; its deadline counts from this time. Raises Invalid."""
     if len(ask.answers) > config.question_answers_max:
         raise Invalid(f"at most {config.question_answers_max} answers", "$.ask.answers")
     if not ask.answers and not ask.text:
@@ -37,13 +37,31 @@ def question_of(ask: Ask, from_ms: int, config: Config) -> Question:
     default = None if ask.default is UNSET else ask.default
     if default is not None and default not in ids:
         raise Invalid("the id of one of `answers`", "$.ask.default")
-    return Question(ask.answers, from_ms + _deadline_ms(ask, config), ask.text, default, _target(ask, config), _event(ask, config))
+    needed = _needed(ask, topic, config)
+    deadline = from_ms + _deadline_ms(ask, config)
+    target, event = _target(ask, config), _event(ask, config)
+    return Question(ask.answers, deadline, ask.text, default, topic, needed, ask.to == "everyone", target, event)
 
 
 def check_id(id: str, config: Config) -> None:
     """Check that the message with the answer has an id, too. Raises Invalid."""
     if len(id) > config.id_chars_max - len(OUTCOME):
         raise Invalid(f"of a question: at most {config.id_chars_max - len(OUTCOME)} characters", "$.id")
+
+
+def _needed(ask: Ask, topic: str, config: Config) -> int:
+    """How many members must give the same answer; of everyone it is known when the question is stored."""
+    if ask.to != "anyone" and not topic:
+        raise Invalid("only for a topic", "$.ask.to")
+    if ask.to != "anyone" and not ask.answers:
+        raise Invalid("only with `answers`, which can be the same", "$.ask.to")
+    if topic and (ask.do is not UNSET or ask.event is not UNSET):
+        raise Invalid("only for a question to one user", "$.ask.do" if ask.do is not UNSET else "$.ask.event")
+    if isinstance(ask.to, str):
+        return 1
+    if not 1 <= ask.to <= config.question_members_max:
+        raise Invalid(f"anyone, everyone, or a number from 1 to {config.question_members_max}", "$.ask.to")
+    return ask.to
 
 
 def _target(ask: Ask, config: Config) -> str:

@@ -260,13 +260,13 @@ class Drafter:
         self, ask: Ask, item: Item, id: str, users: Sequence[str], topic: str | None, due_ms: int, ttl_ms: int
     ) -> tuple[Question, bytes, int]:
         """The question of an item for one user, as a member too, and how long its message waits: until the deadline by default."""
-        if topic is not None or len(users) != 1:
-            raise Invalid("only for a message to one user", "$.ask")
+        if topic == EVERYONE or len(users) != 1:
+            raise Invalid("only for a message to one user, or to a topic", "$.ask")
         if item.collapse is not UNSET:
             raise Invalid("a question does not collapse", "$.collapse")
         asked_questions.check_id(id, self._config)
         from_ms = due_ms or self._now_ms
-        question = asked_questions.question_of(ask, from_ms, self._config)
+        question = asked_questions.question_of(ask, topic or "", from_ms, self._config)
         return question, b'"ask":%b,' % _encode(question.for_clients()), question.deadline - from_ms if item.ttl is UNSET else ttl_ms
 
     def _traced(self, given: str | UnsetType, id: str, body: bytes) -> bytes:

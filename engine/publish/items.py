@@ -26,12 +26,13 @@ class Collapse(Struct, forbid_unknown_fields=True, gc=False):
 
 
 class Ask(Struct, forbid_unknown_fields=True, gc=False):
-    """A question with its `answers`; `deadline` in seconds, or a duration such as `30m`."""
+    """A question with its `answers`; `deadline` in seconds, or a duration such as `30m`; `to`: how many members of a topic must agree."""
 
     answers: tuple[Choice, ...] = ()
     text: bool = False
     deadline: int | float | str | UnsetType = UNSET
     default: str | UnsetType = UNSET
+    to: int | Literal["anyone", "everyone"] = "anyone"
     do: str | UnsetType = UNSET
     event: str | UnsetType = UNSET
 

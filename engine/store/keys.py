@@ -151,6 +151,11 @@ def answers_key(key: str) -> str:
     return f"{{s{slot_of(key)}}}answers:{key}"
 
 
+def votes_key(key: str, id: str) -> str:
+    """Hash: user -> what this member answered to a question that counts answers. `key` is an audience key, whose length is before it."""
+    return f"{{s{slot_of(key)}}}votes:{len(key)}:{key}:{id}"
+
+
 def questions_due_key() -> str:
     """Sorted set: `<mailbox key> LF <id>` of each question on this server, scored by when there is something to do about it, ms."""
     return "{questions}due"

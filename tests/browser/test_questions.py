@@ -38,7 +38,7 @@ async def test_a_question_is_answered_by_keyboard_and_shows_the_outcome(page: Pa
     await expect(deny).to_be_focused()
     await page.keyboard.press("Enter")
     await scripted.until(lambda: scripted.answers)
-    assert scripted.answers == [("m1", {"answer": "no", "text": ""})]
+    assert scripted.answers == [("m1", {"answer": "no", "text": "", "topic": ""})]
     scripted.mark("archive", ids=["m1"])
     scripted.publish("Deploy?", replaces="m1", answer=OUTCOME)
     await expect(page.get_by_text("Deny (ann)")).to_be_visible()
@@ -60,7 +60,7 @@ async def test_words_that_are_being_typed_survive_another_message(page: Page, sc
     await page.keyboard.type(" a Friday")
     await page.keyboard.press("Enter")
     await scripted.until(lambda: scripted.answers)
-    assert scripted.answers == [("m1", {"answer": None, "text": "not on a Friday"})]
+    assert scripted.answers == [("m1", {"answer": None, "text": "not on a Friday", "topic": ""})]
 
 
 async def test_an_answer_that_comes_too_late_says_who_was_first(page: Page, scripted: ScriptedEngine) -> None:
@@ -89,4 +89,4 @@ async def test_the_demo_page_answers_and_shows_the_outcome_in_place(page: Page, 
     assert scripted.answers[0][1]["answer"] == "yes"
     scripted.publish("Deploy?", replaces="m1", answer={**OUTCOME, "label": "Approve", "by": None})
     await expect(page.locator("#messages li")).to_have_count(1)
-    await expect(page.locator("#messages")).to_contain_text("Approve (nobody answered in time)")
+    await expect(page.locator("#messages")).to_contain_text("Approve (the default)")

@@ -51,6 +51,7 @@ def beyond_json_schema(body: Any) -> bool:
                     or "user" not in item
                     or "collapse" in item
                     or "do" in ask
+                    or "to" in ask
                 )
             )
             or any(quiet["from"] == quiet["to"] for quiet in item.get("quiet") or ())

@@ -59,7 +59,7 @@ DUE: Final = Kind(int | str, "Milliseconds since the epoch, or RFC 3339; at most
 FLAG: Final = Kind(bool)
 COLLAPSE: Final = Kind(dict, "`window` up to {collapse_window_s_max} seconds, `text` up to {collapse_text_chars_max} characters.")
 ASK: Final = Kind(
-    dict[str, Any], "Up to {question_answers_max} `answers`, `deadline` up to {question_deadline_s_max} seconds. For one user only."
+    dict[str, Any], "Up to {question_answers_max} `answers`, `deadline` up to {question_deadline_s_max} seconds. For one user, or a topic."
 )
 CATEGORY: Final = Kind(str, "One that the rules define, or `touch`.")
 TRACE: Final = Kind(str, "As W3C Trace Context writes it.")

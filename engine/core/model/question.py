@@ -30,6 +30,9 @@ class Question(Struct, frozen=True, omit_defaults=True, gc=False):
         deadline: ms since the epoch; at this time the default is the answer.
         text: the answer may have a text; with no `answers` it is one.
         default: id of an answer; None: the question ends without one.
+        topic: whose members are asked; "" for one user.
+        needed: so many members give the same answer before it is the answer.
+        everyone: `needed` members, all there were, answer before there is one.
         do: the target that is called with the answer; "" for none.
         event: type of the event that rules get with the answer; "" for none.
     """
@@ -38,8 +41,16 @@ class Question(Struct, frozen=True, omit_defaults=True, gc=False):
     deadline: int
     text: bool = False
     default: str | None = None
+    topic: str = ""
+    needed: int = 1
+    everyone: bool = False
     do: str = ""
     event: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Several members answer before there is an answer."""
+        return self.needed > 1 or self.everyone
 
     def for_clients(self) -> Question:
         """What clients get."""

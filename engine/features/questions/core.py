@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -11,6 +13,9 @@ from engine.errors import Invalid
 
 DEADLINE: Final = "deadline"
 """The reason of an answer that no person gave."""
+
+SPLIT: Final = "split"
+"""The reason of the default where everyone has answered, and not the same."""
 
 
 class GivenAnswer(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -23,7 +28,7 @@ class GivenAnswer(Struct, frozen=True, omit_defaults=True, gc=False):
         label: of the choice.
         text: in the user's words.
         device: on which it was given, where the client names it.
-        reason: `DEADLINE`, or "" for an answer of a user.
+        reason: `DEADLINE`, `SPLIT`, or "" for an answer of a user.
     """
 
     answer: str | None
@@ -54,9 +59,29 @@ def answer_of(question: Question, choice: str | None, text: str, by: str, device
 
 
 def answer_at_deadline(question: Question) -> GivenAnswer:
-    """The answer of a question that no user has answered by its deadline."""
+    """The answer of a question that has none by its deadline."""
+    return _default(question, question.deadline, DEADLINE)
+
+
+def agreed(question: Question, votes: Iterable[GivenAnswer]) -> GivenAnswer | None:
+    """The answer that members have agreed on; None while they have not. More votes never change it, but for another one first.
+
+    A quorum: the vote that completed it. Everyone: the last vote when all are the same, else the default.
+    """
+    found = sorted(votes, key=lambda vote: (vote.at, vote.by or ""))
+    counted: Counter[str | None] = Counter()
+    for vote in found:
+        counted[vote.answer] += 1
+        if counted[vote.answer] >= question.needed:
+            return vote
+    if question.everyone and len(found) >= question.needed:
+        return _default(question, found[-1].at, SPLIT)
+    return None
+
+
+def _default(question: Question, at_ms: int, reason: str) -> GivenAnswer:
     chosen = None if question.default is None else question.choice(question.default)
-    return GivenAnswer(question.default, question.deadline, None, "" if chosen is None else chosen.label, reason=DEADLINE)
+    return GivenAnswer(question.default, at_ms, None, "" if chosen is None else chosen.label, reason=reason)
 
 
 def _allowed(question: Question) -> str:

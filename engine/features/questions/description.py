@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from engine.config import Config
-from engine.features.questions.core import DEADLINE
-from engine.http.description.json_schema import TIME_MS, Schema, closed_object, object_of, printable
+from engine.features.questions.core import DEADLINE, SPLIT
+from engine.http.description.json_schema import TIME_MS, Schema, closed_object, object_of, printable, topic_name
 from engine.http.description.operation import Part, json_of, operation, parameter, whose
 
 
 def paths(config: Config) -> Part:
     """The paths, by name."""
     device = parameter("device", "query", "The client's name for itself, which the answer keeps.")
+    topic = parameter("topic", "query", "The topic that was asked, in place of a user; needs the scope `publish`.", topic_name(config))
     wait = parameter(
         "wait",
         "query",
@@ -43,7 +44,7 @@ def paths(config: Config) -> Part:
                 {200: ("As of now, or as of the end of `wait`.", json_of("QuestionState"))},
                 (400, 404, 429, 503),
                 scope="connect",
-                parameters=(whose(config), wait),
+                parameters=(whose(config), topic, wait),
             ),
         },
     }
@@ -57,13 +58,14 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
             "One of the `answers` of the question, a text where it takes one, or both.",
             answer={"type": ["string", "null"], "description": "Id of an answer."},
             text=text,
+            topic={"type": "string", "description": "The topic of `ask`, for a question to one."},
         ),
         "Answer": object_of("The answer to a question.", required=("answer", "by", "at"), **_ANSWER),
         "QuestionState": object_of(
             "A question, and its answer if it has one.",
             required=("id", "state", "asked", "deadline", "answer", "by", "at"),
             id={"type": "string"},
-            state={"enum": ["open", "answered", DEADLINE]},
+            state={"enum": ["open", "answered", DEADLINE, SPLIT]},
             asked=TIME_MS,
             deadline={**TIME_MS, "description": "At this time the default is the answer."},
             **{**_ANSWER, "at": {"type": ["integer", "null"], "description": "When it was given; null while the question is open."}},
@@ -78,5 +80,5 @@ _ANSWER: Final[dict[str, Schema]] = {
     "label": {"type": "string"},
     "text": {"type": "string"},
     "device": {"type": "string"},
-    "reason": {"const": DEADLINE, "description": "Nobody answered by the deadline; absent for an answer of a user."},
+    "reason": {"enum": [DEADLINE, SPLIT], "description": "Why it is the default: none by the deadline, or not all the same. Else absent."},
 }

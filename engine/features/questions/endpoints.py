@@ -8,6 +8,7 @@ from starlette.responses import Response
 from engine.api.access import Access
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.config import Config
+from engine.core.model.routing import audience_key
 from engine.features.questions import description
 from engine.features.questions.questions import Questions, shown
 from engine.features.questions.store import QuestionStore
@@ -36,13 +37,16 @@ def table(access: Access, questions: Questions) -> EndpointTable:
 
     async def answer(request: Request) -> Response:
         """`POST /v1/answers/{message}?user=&device=`."""
-        _, key, _ = access.subscriber(request)
+        principal, key, _ = access.subscriber(request)
         body = await access.body(request)
-        return json_answer(shown(await questions.answer(key, request.path_params["message"], access.device(request), body)))
+        return json_answer(shown(await questions.answer(principal, key, request.path_params["message"], access.device(request), body)))
 
     async def look(request: Request) -> Response:
-        """`GET /v1/questions/{question}?user=&wait=`: without `wait` it does not wait."""
-        _, key, _ = access.subscriber(request)
+        """`GET /v1/questions/{question}?user=&topic=&wait=`: without `wait` it does not wait."""
+        if topic := request.query_params.get("topic", ""):
+            key = audience_key(access.authenticate(request, "publish").tenant, topic)  # what members answer is for who asks
+        else:
+            _, key, _ = access.subscriber(request)
         wait_s = access.wait_s(request) if "wait" in request.query_params else 0.0
         return json_answer(await questions.look(key, request.path_params["question"], wait_s))
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw, to_builtins
 
 from engine.core.model.action import Action
-from engine.core.model.routing import split_key, timer_id
+from engine.core.model.routing import split_key, timer_id, topic_of
 from engine.core.wire.records import Timer
 from engine.features.questions.core import GivenAnswer
 from engine.features.questions.store import StoredQuestion
@@ -52,8 +52,9 @@ def event_of(key: str, id: str, type: str, answer: GivenAnswer) -> bytes:
 
 
 def outcome_of(key: str, id: str, stored: StoredQuestion, answer: GivenAnswer, now_ms: int, ttl_ms: int) -> Draft:
-    """The message for the user of the mailbox `key`. It is answered already, so no limit for contacting the user counts it."""
+    """The message for whom the key stands, a user or a topic. It is answered already, so no limit for contacting the user counts it."""
     members = {name: value for name, value in _MEMBERS.decode(b"{%b}" % stored.body).items() if name not in _OWN}
     members |= {"replaces": Raw(_encode(id)), "answer": Raw(_encode(answer))}
     envelope = republished(outcome_id(id), members, stored.priority)
-    return Draft(key, split_key(key)[1], envelope, True, now_ms + ttl_ms, ttl_ms, 0)
+    topic = topic_of(key)
+    return Draft(key, "" if topic is not None else split_key(key)[1], envelope, True, now_ms + ttl_ms, ttl_ms, 0, topic=topic)

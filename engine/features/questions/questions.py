@@ -9,6 +9,8 @@
     killed ...                           what is left                       who goes on
     before the question is stored        nothing                            the publisher, who has no 202, repeats it
     after that, before its message is    a question that nobody sees        the same; else the default is its answer at the deadline
+    after a member's answer is counted,  an open question whose answers  an edge that looks at it: an answer, an asker, or the deadline
+    before the answer is stored          agree
     before the answer is stored          an open question                   the client, which has no 200, repeats it
     after that, before the 200           the answer                         the client repeats it, and gets 200: it is the same answer
     before the outcome is published      a question that is due             an edge takes it, at the latest when the lease is over
@@ -36,13 +38,15 @@ from msgspec import Struct
 
 from engine.api.json_bodies import decode_body
 from engine.auth.tokens import Principal
+from engine.auth.topic_permissions import memberships
 from engine.config import Config
 from engine.core.model.period import until_next
-from engine.core.model.routing import split_key
+from engine.core.model.question import Question
+from engine.core.model.routing import audience_key, mailbox_key, split_key
 from engine.core.wire.records import DUPLICATE, SCHEDULED
 from engine.errors import EngineError, Invalid, StorageUnavailable, Unavailable
 from engine.features.inbox.inboxes import mark
-from engine.features.questions.core import GivenAnswer, answer_at_deadline, answer_of
+from engine.features.questions.core import GivenAnswer, agreed, answer_at_deadline, answer_of
 from engine.features.questions.outcome import action_of, event_of, outcome_id, outcome_of
 from engine.features.questions.store import Asked, QuestionStore, StoredQuestion, TooMany
 from engine.gateway.gateway import Gateway
@@ -74,6 +78,7 @@ class _Given(Struct, forbid_unknown_fields=True, gc=False):
 
     answer: str | None = None
     text: str = ""
+    topic: str = ""
 
 
 _GIVEN: Final = msgspec.json.Decoder(_Given)
@@ -105,11 +110,13 @@ class Questions:
             if draft.question is None:
                 continue
             envelope = draft.envelope
-            stored = StoredQuestion(envelope.digest, now_ms, draft.question, envelope.priority, envelope.body)
             try:
+                question = await self._with_members(draft.question, split_key(draft.key)[0])
+                stored = StoredQuestion(envelope.digest, now_ms, question, envelope.priority, envelope.body)
                 first = await self._store.open(draft.key, envelope.id, stored)
             except TooMany:
-                detail = f"this user has {self._config.questions_per_user_max} questions (`questions_per_user_max`)"
+                limits = f"{self._config.questions_per_user_max} questions (`questions_per_user_max`)"
+                detail = f"at most {limits} of a user or a topic, to {self._config.question_members_max} members (`question_members_max`)"
                 raise too_many_requests(detail, _FULL_RETRY_S) from None
             except StorageUnavailable as error:
                 raise unavailable(str(error), RETRY_AFTER_S) from None
@@ -117,26 +124,62 @@ class Questions:
                 detail = "the same id was used with a different payload"
                 raise conflict(detail, errors=[{"index": draft.item, "user": draft.user, "detail": detail}])
 
+    async def _with_members(self, question: Question, tenant: str) -> Question:
+        """The question; one to everyone knows how many are subscribed now. Raises StorageUnavailable, TooMany."""
+        if not question.everyone:
+            return question
+        members = await self._store.subscribers(tenant, question.topic)
+        if members > self._config.question_members_max:
+            raise TooMany
+        return msgspec.structs.replace(question, needed=max(members, 1))
+
     # -- Answering. ----------------------------------------------------------------------------------------------------
-    async def answer(self, key: str, id: str, device: str, body: bytes) -> GivenAnswer:
-        """The answer of the user with this mailbox key; durable on return.
+    async def answer(self, principal: Principal, key: str, id: str, device: str, body: bytes) -> GivenAnswer:
+        """The answer of the user with this mailbox key; durable on return. Of a topic whose answers are counted it is one of them.
 
         Raises:
             Problem: 404, the user was not asked this; 409, it has another answer, which the problem tells; 400, 422 or 503.
         """
         given = decode_body(_GIVEN, body, _Given)
+        user = split_key(key)[1]
+        if given.topic:
+            await self._check_member(principal, key, given.topic)
+            key = audience_key(principal.tenant, given.topic)
         asked = await self._look(key, id)
         question, now_ms = asked.stored.question, self._gateway.wall_ms()
         try:
-            own = answer_of(question, given.answer, given.text, split_key(key)[1], device, now_ms, self._config.question_text_chars_max)
+            own = answer_of(question, given.answer, given.text, user, device, now_ms, self._config.question_text_chars_max)
         except Invalid as error:
             raise media_types.unacceptable(error) from None
+        if question.counts:
+            return await self._vote(key, id, asked, own)
         winner = asked.answer or await self._decide(key, id, own)
-        if not own.repeats(winner):
-            who = "nobody by its deadline" if winner.by is None else winner.by
-            detail = f"it was answered by {who}: {winner.label or winner.text or 'no answer'}"
-            raise conflict(detail, type=ANSWERED, **shown(winner))
-        return winner
+        return _same(own, winner)
+
+    async def _check_member(self, principal: Principal, key: str, topic: str) -> None:
+        """Raise Problem 404 unless the user is a member of the topic, by its token or by a subscription."""
+        own = mailbox_key(principal.tenant, principal.user) == key
+        if own and topic in memberships(principal):
+            return
+        if topic not in (await self._gateway.shard_client.subscribe(key, [], [])).topics:
+            raise not_found("no question with this id is known")
+
+    async def _vote(self, key: str, id: str, asked: Asked, own: GivenAnswer) -> GivenAnswer:
+        """Count the answer of a member, once. Raises Problem."""
+        user = own.by or ""
+        try:
+            if asked.answer is not None:
+                return _same(own, (await self._store.votes(key, id)).get(user, asked.answer))
+            votes = await self._store.vote(key, id, own, self._config.question_members_max)
+        except TooMany:
+            raise too_many_requests("this question has as many answers as it may (`question_members_max`)", _FULL_RETRY_S) from None
+        except StorageUnavailable as error:
+            raise unavailable(str(error), RETRY_AFTER_S) from None
+        if votes is None:
+            raise not_found("no question with this id is known")
+        if (answer := agreed(asked.stored.question, votes.values())) is not None:
+            await self._decide(key, id, answer)
+        return _same(own, votes[user])
 
     async def look(self, key: str, id: str, wait_s: float) -> dict[str, Any]:
         """The question, and its answer as soon as there is one, or without one after `wait_s`. Raises Problem: 404, 429 or 503."""
@@ -157,10 +200,19 @@ class Questions:
             raise unavailable(str(error), RETRY_AFTER_S) from None
         if asked is None:
             raise not_found("no question with this id is known")
-        question = asked.stored.question
-        if asked.answer is None and question.deadline <= self._gateway.wall_ms():
-            asked = Asked(asked.stored, await self._decide(key, id, answer_at_deadline(question)))
+        if asked.answer is None and (answer := await self._due(key, id, asked.stored.question)) is not None:
+            asked = Asked(asked.stored, await self._decide(key, id, answer))
         return asked
+
+    async def _due(self, key: str, id: str, question: Question) -> GivenAnswer | None:
+        """The answer that an open question is to have now: what members agreed on before an edge died, or the default. Raises Problem."""
+        try:
+            answer = agreed(question, (await self._store.votes(key, id)).values()) if question.counts else None
+        except StorageUnavailable as error:
+            raise unavailable(str(error), RETRY_AFTER_S) from None
+        if answer is None and question.deadline <= self._gateway.wall_ms():
+            return answer_at_deadline(question)
+        return answer
 
     async def _decide(self, key: str, id: str, answer: GivenAnswer) -> GivenAnswer:
         """Store this answer, unless there is one; returns the one that is stored. Raises Problem."""
@@ -252,11 +304,12 @@ class Questions:
             await self._store.forget(key, id)
             return
         now_ms, question, answer = self._gateway.wall_ms(), asked.stored.question, asked.answer
-        if answer is None and now_ms < question.deadline:
-            await self._store.look_again(key, id, question.deadline)
-            return
         if answer is None:
-            answer = await self._decide(key, id, answer_at_deadline(question))
+            due = await self._due(key, id, question)
+            if due is None:
+                await self._store.look_again(key, id, question.deadline)
+                return
+            answer = await self._decide(key, id, due)
         over_ms = answer.at + self._config.question_keep_s * 1000
         if now_ms >= over_ms:
             await self._store.forget(key, id)
@@ -274,6 +327,8 @@ class Questions:
             if problem.status != 409:
                 raise
             log.warning("the answer to %s of %s is not told: its id is taken", id, key)
+        if stored.question.topic:
+            return  # each member's client takes the question away: the outcome replaces it
         await shard_client.settle(key, -1, [id])
         if config.inbox_max:
             await mark(shard_client, key, "archive", msgspec.json.encode({"ids": [id]}), config)
@@ -301,6 +356,15 @@ class Questions:
         """Every question of a user, in JSON. Raises StorageUnavailable."""
         for id, asked in (await self._store.all_of(key)).items():
             yield msgspec.json.encode({**_report(id, asked), "message": msgspec.Raw(b"{%b}" % asked.stored.body)})
+
+
+def _same(own: GivenAnswer, first: GivenAnswer) -> GivenAnswer:
+    """The first answer, which is the same. Raises Problem 409: it is another one."""
+    if not own.repeats(first):
+        who = "nobody by its deadline" if first.by is None else first.by
+        detail = f"it was answered by {who}: {first.label or first.text or 'no answer'}"
+        raise conflict(detail, type=ANSWERED, **shown(first))
+    return first
 
 
 def shown(answer: GivenAnswer) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Questions and their answers in Redis: two hashes for each user, and a sorted set on each server of what is to be done, and when.
+"""Questions and their answers in Redis: two hashes for each user or topic, and a sorted set on each server of what is to be done, and when.
 
     open        the question is stored; its due time is the deadline
     answered    the answer is stored too, and never changes; its due time is now: the answer is to be told
@@ -25,11 +25,12 @@ from engine.core.model.question import Question
 from engine.core.model.routing import server_of, slot_of
 from engine.errors import StorageUnavailable
 from engine.features.questions.core import GivenAnswer
-from engine.store.keys import answers_key, questions_due_key, questions_key
+from engine.store.keys import answers_key, questions_due_key, questions_key, subscribers_prefix, votes_key
 from engine.store.lua import NO_REPLICAS, Replicas, Script
 
 _OPEN: Final = Script("question_open")
 _DECIDE: Final = Script("question_decide")
+_VOTE: Final = Script("question_vote")
 _TAKE: Final = Script("questions_take")
 
 _TAKEN_MAX: Final = 50
@@ -62,7 +63,7 @@ class Asked(Struct, frozen=True):
 
 
 class TooMany(Exception):
-    """The user has as many questions as one may have."""
+    """The user has as many questions as one may have, or the question as many answers of members."""
 
 
 _question: Final = msgspec.msgpack.Decoder(StoredQuestion)
@@ -105,6 +106,34 @@ class QuestionStore:
         if reply[0] == b"NONE":
             return None
         return answer if reply[0] == b"OK" else _answer.decode(reply[1])
+
+    async def vote(self, key: str, id: str, vote: GivenAnswer, members_max: int) -> dict[str, GivenAnswer] | None:
+        """Store what a member of a topic answers, unless it has answered. Returns the votes by user; None without the question.
+
+        Raises StorageUnavailable, TooMany.
+        """
+        keys, arguments = [questions_key(key), votes_key(key, id)], [id, vote.by, _encode(vote), members_max]
+        status, *votes = await _VOTE.run(self._of(key), keys, arguments, self._replicas)
+        if status == b"FULL":
+            raise TooMany
+        return None if status == b"NONE" else _votes(votes)
+
+    async def votes(self, key: str, id: str) -> dict[str, GivenAnswer]:
+        """The votes by user. Raises StorageUnavailable."""
+        pipeline = self._of(key).pipeline(transaction=False)
+        pipeline.hgetall(votes_key(key, id))
+        (found,) = await _execute(pipeline)
+        return {user.decode(): _answer.decode(vote) for user, vote in found.items()}
+
+    async def subscribers(self, tenant: str, topic: str) -> int:
+        """How many users of the tenant are subscribed to a topic. Raises StorageUnavailable."""
+        total = 0
+        for client in self._clients:
+            pipeline = client.pipeline(transaction=False)
+            pipeline.hget(subscribers_prefix() + tenant, topic)
+            (count,) = await _execute(pipeline)
+            total += int(count or 0)
+        return total
 
     async def read(self, key: str, id: str) -> Asked | None:
         """The question with this id of this user. Raises StorageUnavailable."""
@@ -155,6 +184,7 @@ class QuestionStore:
         pipeline = self._of(key).pipeline(transaction=True)
         pipeline.hdel(questions_key(key), *ids)
         pipeline.hdel(answers_key(key), *ids)
+        pipeline.delete(*(votes_key(key, id) for id in ids))
         pipeline.zrem(questions_due_key(), *(_member(key, id) for id in ids))
         await _execute(pipeline)
 
@@ -168,6 +198,10 @@ class QuestionStore:
 
 def _member(key: str, id: str) -> str:
     return f"{key}\n{id}"  # an id has no line feed
+
+
+def _votes(flat: Sequence[bytes]) -> dict[str, GivenAnswer]:
+    return {user.decode(): _answer.decode(vote) for user, vote in zip(flat[::2], flat[1::2], strict=True)}
 
 
 def _asked(question: bytes, answer: bytes | None) -> Asked:

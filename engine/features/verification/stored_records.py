@@ -389,7 +389,7 @@ _EXACT: Final = {
 }
 _BEGINNINGS: Final = (
     (re.compile(rb"\{s\d+\}offline:uid:"), "offline message"),
-    (re.compile(rb"\{s\d+\}(questions|answers):"), "question"),
+    (re.compile(rb"\{s\d+\}(questions|answers|votes):"), "question"),
     (re.compile(rb"\{s\d+\}id:"), "accepted id of an audience"),
     (re.compile(re.escape(ids_prefix().encode()) + rb"\d+$"), "accepted id"),
     (re.compile(re.escape(dead_letter_key("").encode())), "dead letter"),

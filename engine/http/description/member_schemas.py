@@ -122,6 +122,11 @@ def _ask(config: Config) -> Schema:
                 "default": config.question_deadline_s_default,
             },
             "default": {"type": "string", "description": "Id of the answer at the deadline; without it there is none then."},
+            "to": {
+                "description": "How many members of a topic give the same answer: the first, all who are subscribed, or so many.",
+                "oneOf": [{"enum": ["anyone", "everyone"]}, {"type": "integer", "minimum": 1, "maximum": config.question_members_max}],
+                "default": "anyone",
+            },
             "do": {"type": "string", "format": "target", "description": "A target among `question_targets`, called with the answer."},
             "event": event_type(config) | {"description": "Type of the event that the rules get with the answer."},
         },

@@ -126,10 +126,10 @@ class Demo {
     if (resumed && this.#caughtUp++ === 0) setTimeout(() => this.#logCaughtUp(), CATCHING_UP_MS);
   }
 
-  /** @param {{id: string, answer: string | null, text: string}} given */
-  async #answer({ id, answer, text }) {
+  /** @param {{message: import("./client/notify_client.js").Message, answer: string | null, text: string}} given */
+  async #answer({ message, answer, text }) {
     try {
-      await this.client.answer(id, answer, text);
+      await this.client.answer(message.id, answer, text, message.ask?.topic);
     } catch (error) {
       this.#log(`Not answered: ${/** @type {Error} */ (error).message}`);
     }

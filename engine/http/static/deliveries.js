@@ -2,7 +2,7 @@
  * What arrived on this page, newest first, and what became of it: which attempt it was, whether it had been missed, who acknowledged it.
  * The bell has the user's inbox, which the engine keeps; this is what one device saw of it, since the page was loaded.
  *
- * Events: `change`, `acknowledge` `[message]` when the user acknowledges some, and `answer` `{id, answer, text}` when the user answers one.
+ * Events: `change`, `acknowledge` `[message]` when the user acknowledges some, and `answer` `{message, answer, text}` when the user answers one.
  */
 
 import { contentOf } from "./client/elements/content.js";
@@ -134,7 +134,7 @@ export class Deliveries extends EventTarget {
         contentOf(message, time, { words }),
         outcomeOf(message, wordsFor(this.#list)),
         questionOf(message, words[0], wordsFor(this.#list), this.#typed, (answer, text) =>
-          this.dispatchEvent(new CustomEvent("answer", { detail: { id: message.id, answer, text } })),
+          this.dispatchEvent(new CustomEvent("answer", { detail: { message, answer, text } })),
         ),
         make(
           "div",

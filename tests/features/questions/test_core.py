@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core.model.question import Choice, Question
 from engine.errors import Invalid
-from engine.features.questions.core import DEADLINE, answer_at_deadline, answer_of
+from engine.features.questions.core import DEADLINE, SPLIT, GivenAnswer, agreed, answer_at_deadline, answer_of
 
 IDS = st.lists(st.text("abc", min_size=1, max_size=2), unique=True, max_size=4)
 
@@ -48,3 +50,30 @@ def test_only_the_same_answer_of_the_same_user_is_a_repeat() -> None:
     assert not answer_of(question, "no", "", "ann", "phone", 9, 50).repeats(first)
     assert not answer_of(question, "yes", "", "bob", "phone", 9, 50).repeats(first)
     assert not answer_of(question, "yes", "so", "ann", "phone", 9, 50).repeats(first)
+
+
+VOTES = st.lists(st.sampled_from(["yes", "no"]), max_size=6).map(lambda ids: [GivenAnswer(id, at, f"u{at}") for at, id in enumerate(ids)])
+CHOICES = (Choice("yes", "Yes"), Choice("no", "No"))
+
+
+@given(VOTES, st.integers(1, 4), st.randoms())
+def test_a_quorum_is_the_first_answer_that_so_many_have_given(votes: list[GivenAnswer], needed: int, random: Random) -> None:
+    question = Question(CHOICES, 1000, default="no", topic="t", needed=needed)
+    shuffled = random.sample(votes, len(votes))
+    answer = agreed(question, shuffled)
+    places = [[at for at, vote in enumerate(votes) if vote.answer == id][needed - 1 : needed] for id in ("yes", "no")]
+    completed = [place for found in places for place in found]
+    assert answer == (votes[min(completed)] if completed else None)
+
+
+@given(VOTES, st.integers(1, 6))
+def test_everyone_agrees_or_the_default_is_the_answer(votes: list[GivenAnswer], members: int) -> None:
+    question = Question(CHOICES, 1000, default="no", topic="t", needed=members, everyone=True)
+    answer = agreed(question, votes[:members])
+    if len(votes) < members:
+        assert answer is None
+    elif len({vote.answer for vote in votes[:members]}) == 1:
+        assert answer == votes[members - 1]
+    else:
+        assert answer is not None
+        assert (answer.answer, answer.by, answer.reason) == ("no", None, SPLIT)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import jwt
 import pytest
 from redis.asyncio import Redis
 
 from engine.core.wire import records as wire
 from engine.errors import StorageUnavailable
 from engine.features.questions.questions import Questions
-from engine.store.keys import answers_key, questions_due_key, questions_key
-from tests.support.edge_world import EdgeWorld, edge_world, frame_of
+from engine.store.keys import answers_key, questions_due_key, questions_key, subscribers_prefix
+from tests.support.edge_world import SECRET, EdgeWorld, edge_world, frame_of
 from tests.support.waiting import until
 
 KEY = "default:u1"
@@ -33,6 +35,7 @@ async def ask(world: EdgeWorld, id: str = "q1", status: int = 202, **members: An
     ask = {"answers": YES_NO, "deadline": "30m", "default": "no"} | members.pop("ask", {})
     ask = {name: value for name, value in ask.items() if value is not None}
     item = {"user": "u1", "type": "deploy.ask", "id": id, "data": {"build": 17}, "ask": ask, **members}
+    item = {name: value for name, value in item.items() if value is not None}
     async with world.http("app", scopes="publish") as client:
         answer = await client.post("/v1/notifications", json=item)
     assert answer.status_code == status, answer.text
@@ -177,6 +180,87 @@ data = { said = "{data.answer}" }
 """
 
 
+# -- Members of a topic. -----------------------------------------------------------------------------------------------
+async def ask_topic(world: EdgeWorld, to: Any, id: str = "q1", **members: Any) -> None:
+    for user in ("u1", "u2", "u3"):
+        world.shard.topics[f"default:{user}"] = {"oncall"}
+    await ask(world, id, user=None, topic="oncall", ask={"to": to, **members})
+
+
+async def vote(world: EdgeWorld, by: str, id: str, question: str = "q1") -> httpx.Response:
+    return await answer(world, {"answer": id, "topic": "oncall"}, question, by=by)
+
+
+async def look_topic(world: EdgeWorld, id: str = "q1") -> dict[str, Any]:
+    async with world.http("app", scopes="publish") as client:
+        found: dict[str, Any] = (await client.get(f"/v1/questions/{id}", params={"topic": "oncall"})).json()
+    return found
+
+
+def told_to_topic(world: EdgeWorld) -> list[dict[str, Any]]:
+    bodies = [json.loads(b"{%b}" % entry.envelope.body) for entry in world.log.entries if entry.topic == "oncall"]
+    return [body["answer"] for body in bodies if "answer" in body]
+
+
+async def test_the_first_member_of_a_topic_answers_for_all(world: EdgeWorld) -> None:
+    await ask_topic(world, "anyone")
+    assert json.loads(b"{%b}" % world.log.entries[0].envelope.body)["ask"]["topic"] == "oncall"
+    assert (await vote(world, "u2", "yes")).status_code == 200
+    late = await vote(world, "u3", "no")
+    assert (late.status_code, late.json()["by"], late.json()["answer"]) == (409, "u2", "yes")
+    assert (await look_topic(world))["by"] == "u2"
+    assert (await until(lambda: told_to_topic(world)))[0]["by"] == "u2"
+
+
+async def test_a_quorum_of_members_is_the_answer(world: EdgeWorld) -> None:
+    await ask_topic(world, 2)
+    assert (await vote(world, "u1", "no")).status_code == 200
+    assert (await vote(world, "u1", "no")).status_code == 200, "a repeat counts once"
+    assert (await vote(world, "u1", "yes")).status_code == 409, "a member answers once"
+    assert (await vote(world, "u2", "yes")).status_code == 200
+    assert (await look_topic(world))["state"] == "open"
+    assert (await vote(world, "u3", "yes")).status_code == 200
+    found = await look_topic(world)
+    assert (found["state"], found["answer"], found["by"]) == ("answered", "yes", "u3")
+
+
+async def test_everyone_who_is_subscribed_is_asked(world: EdgeWorld, redis_client: Redis) -> None:
+    await redis_client.hset(subscribers_prefix() + "default", "oncall", "2")
+    await ask_topic(world, "everyone")
+    await ask_topic(world, "everyone", "q2")
+    for question, second in (("q1", "yes"), ("q2", "no")):
+        assert (await vote(world, "u1", "yes", question)).status_code == 200
+        assert (await look_topic(world, question))["state"] == "open"
+        assert (await vote(world, "u2", second, question)).status_code == 200
+    assert (await look_topic(world))["answer"] == "yes"
+    split = await look_topic(world, "q2")
+    assert (split["state"], split["answer"], split["by"]) == ("split", "no", None)
+
+
+async def test_only_members_answer_and_only_askers_look(world: EdgeWorld) -> None:
+    await ask_topic(world, "anyone")
+    assert (await vote(world, "u4", "yes")).status_code == 404
+    async with world.http("u1", scopes="connect") as client:
+        assert (await client.get("/v1/questions/q1", params={"topic": "oncall"})).status_code == 403
+    member = jwt.encode({"sub": "u4", "scope": "connect", "topics": ["oncall"], "exp": time.time() + 600}, SECRET, "HS256")
+    async with httpx.AsyncClient(base_url=world.url(), trust_env=False, headers={"Authorization": f"Bearer {member}"}) as client:
+        assert (await client.post("/v1/answers/q1", json={"answer": "yes", "topic": "oncall"})).status_code == 200
+
+
+async def test_a_quorum_that_an_edge_has_counted_before_it_died_is_found(
+    world: EdgeWorld, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ask_topic(world, 2)
+
+    async def dies(*_: Any) -> None:
+        raise StorageUnavailable("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.questions, "decide", dies)
+        assert [(await vote(world, user, "yes")).status_code for user in ("u1", "u2")] == [200, 503]
+    assert (await look_topic(world))["by"] == "u2"
+
+
 # -- Ids and the deadline. ---------------------------------------------------------------------------------------------
 async def test_asking_again_under_the_id_is_the_same_question_with_the_same_answer(world: EdgeWorld) -> None:
     await ask(world)
@@ -229,6 +313,10 @@ async def test_a_delayed_question_has_its_time_from_when_it_is_due(world: EdgeWo
         ({"ask": {"do": "ray://jobs/deployer.answered"}}, "$.ask.do"),
         ({"ask": {"do": "ftp://x"}}, "$.ask.do"),
         ({"ask": {"event": "two words"}}, "$.ask.event"),
+        ({"ask": {"to": "everyone"}}, "$.ask.to"),
+        ({"user": None, "topic": "t", "ask": {"to": 0}}, "$.ask.to"),
+        ({"user": None, "topic": "t", "ask": {"to": 2, "answers": [], "text": True}}, "$.ask.to"),
+        ({"user": None, "topic": "t", "ask": {"event": "a.b"}}, "$.ask.event"),
         ({"user": None, "users": ["u1", "u2"]}, "$.ask"),
         ({"user": None, "broadcast": True}, "$.ask"),
         ({"collapse": {"key": "k"}}, "$.collapse"),

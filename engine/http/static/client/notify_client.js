@@ -229,11 +229,12 @@ export class NotifyClient extends EventTarget {
    * @param {string} id Of the message that asks.
    * @param {string | null} answer Id of one of its `answers`; null for a text alone.
    * @param {string} [text] In the user's words, where the question takes a text.
+   * @param {string} [topic] That `ask` names, where the members of a topic are asked.
    * @returns {Promise<any>} `{answer, by, at, label?, text?, device?}`. Rejects with {@link Refused}; status 409: it has another answer.
    */
-  answer(id, answer, text = "") {
+  answer(id, answer, text = "", topic = "") {
     const query = this.options.device ? `?device=${encodeURIComponent(this.options.device)}` : "";
-    return this.#ask("POST", `v1/answers/${encodeURIComponent(id)}${query}`, { answer, text });
+    return this.#ask("POST", `v1/answers/${encodeURIComponent(id)}${query}`, { answer, text, topic });
   }
 
   /**

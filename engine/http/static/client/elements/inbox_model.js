@@ -96,9 +96,9 @@ export class InboxModel extends EventTarget {
     this.#changed();
   }
 
-  /** For all devices; the outcome arrives as a message. @param {string} id @param {string | null} answer @param {string} text */
-  async answer(id, answer, text) {
-    await this.client.answer(id, answer, text);
+  /** For all devices; the outcome arrives as a message. @param {Message} message @param {string | null} answer @param {string} text */
+  async answer({ id, ask }, answer, text) {
+    await this.client.answer(id, answer, text, ask?.topic);
   }
 
   /** One more page. */
@@ -127,6 +127,7 @@ export class InboxModel extends EventTarget {
   /** @param {any} page */
   #take({ messages, before, unread, revision }) {
     for (const message of messages) this.#entries.set(message.id, { message, read: message.read });
+    for (const { replaces, answer } of messages) if (answer) this.#entries.delete(replaces); // a question that is answered
     this.#before = before;
     if (revision >= (this.#counts?.revision ?? -1)) this.#counts = { unread, revision };
     this.#changed();

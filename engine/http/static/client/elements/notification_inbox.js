@@ -126,7 +126,7 @@ export class NotificationInbox extends Base {
     };
     const snooze = (/** @type {Date} */ until) => this.#attempt(this.#model?.snooze(message.id, until));
     const later = Boolean(this.#model?.canArchive) && snoozeChoice(title, words, this.#choosing === message.id, choose, snooze);
-    const answer = (/** @type {string | null} */ which, /** @type {string} */ text) => this.#attempt(this.#answer(message.id, which, text));
+    const answer = (/** @type {string | null} */ which, /** @type {string} */ text) => this.#attempt(this.#answer(message, which, text));
     const item = make(
       "li",
       { className: `${read ? "" : "unread"} ${this.#drawn.has(message.id) || !this.#drawn.size ? "" : "fresh"}`.trim(), tabIndex: first ? 0 : -1 },
@@ -141,10 +141,10 @@ export class NotificationInbox extends Base {
     return item;
   }
 
-  /** @param {string} id @param {string | null} answer @param {string} text */
-  async #answer(id, answer, text) {
-    await this.#model?.answer(id, answer, text);
-    this.#typed.delete(id);
+  /** @param {import("./inbox_model.js").Message} message @param {string | null} answer @param {string} text */
+  async #answer(message, answer, text) {
+    await this.#model?.answer(message, answer, text);
+    this.#typed.delete(message.id);
   }
 
   /** A message was clicked, but not one of its buttons. @param {Event} event @param {import("./inbox_model.js").Message} message */
