@@ -11,7 +11,8 @@
 There is no URL and no token: the engine is found by its namespace, and its settings `ray_publish` and `ray_listen` say for which tenants
 jobs may act. `edge_calls.py` finds edges and calls them, `task_ids.py` makes ids that a retried task makes again, `task_publisher.py` is
 `engine.client`'s publisher over both, `notification_sink.py` publishes datasets, `listening.py` receives, `group_events.py`
-reads what happens to users. docs/RAY.md has examples.
+reads what happens to users. `run_messages.py` tells the progress and the end of a run, for the call-backs of
+Ray Data, Train and Tune. docs/RAY.md has examples.
 """
 
 from __future__ import annotations
@@ -21,13 +22,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engine.client.publish_results import ItemError, PublishError, Result
+    from engine.ray.data_progress import DataProgress
     from engine.ray.group_events import TenantEvent, event_batches, events
     from engine.ray.listening import ReceivedNotification, listen
     from engine.ray.notification_sink import NotificationSink, RowOutcome
+    from engine.ray.run_messages import RunMessages
     from engine.ray.task_publisher import AsyncPublisher, Publisher
+    from engine.ray.train_progress import TrainProgress
+    from engine.ray.tune_progress import TuneProgress
 
 _HOME = {
     "AsyncPublisher": "engine.ray.task_publisher",
+    "DataProgress": "engine.ray.data_progress",
     "ItemError": "engine.client.publish_results",
     "ReceivedNotification": "engine.ray.listening",
     "NotificationSink": "engine.ray.notification_sink",
@@ -35,7 +41,10 @@ _HOME = {
     "Publisher": "engine.ray.task_publisher",
     "Result": "engine.client.publish_results",
     "RowOutcome": "engine.ray.notification_sink",
+    "RunMessages": "engine.ray.run_messages",
     "TenantEvent": "engine.ray.group_events",
+    "TrainProgress": "engine.ray.train_progress",
+    "TuneProgress": "engine.ray.tune_progress",
     "event_batches": "engine.ray.group_events",
     "events": "engine.ray.group_events",
     "listen": "engine.ray.listening",
@@ -43,6 +52,7 @@ _HOME = {
 
 __all__ = [
     "AsyncPublisher",
+    "DataProgress",
     "ItemError",
     "NotificationSink",
     "PublishError",
@@ -50,7 +60,10 @@ __all__ = [
     "ReceivedNotification",
     "Result",
     "RowOutcome",
+    "RunMessages",
     "TenantEvent",
+    "TrainProgress",
+    "TuneProgress",
     "event_batches",
     "events",
     "listen",

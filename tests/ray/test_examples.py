@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,9 +29,9 @@ TWICE = pytest.mark.parametrize("run", [1, 2])
 """Whoever tries an example tries it again, on the same engine. Of those that do something else the second time."""
 
 
-def output_of(engine: RunningEngine, example: str) -> list[str]:
+def output_of(engine: RunningEngine, example: str, *words: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, CHECKOUT / "examples" / example, engine.state["ray_address"]],
+        [sys.executable, CHECKOUT / "examples" / example, engine.state["ray_address"], *words],
         env=os.environ | {"RAY_AUTH_MODE": "token", "PYTHONPATH": os.fspath(CHECKOUT)},
         capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
@@ -132,6 +133,33 @@ def test_a_deployment_of_serve_tells_its_user_the_progress_and_the_end(engine: R
     lines = [line for line in output_of(engine, "ray_serve.py") if line.startswith("render.")]
     assert lines[-1].startswith("render.done ")
     assert "'pct': 100}" in lines[-2]
+
+
+async def end_of(engine: RunningEngine, user: str, kind: str) -> dict[str, Any]:
+    """The message with which a run ends, of those that wait for its user."""
+    async with engine.connect(user) as socket:
+        while True:
+            for message in (await engine.receive(socket, "messages"))["messages"]:
+                if message["type"] == kind:
+                    found: dict[str, Any] = message
+                    return found
+
+
+async def test_an_unmodified_job_of_ray_data_tells_its_user_the_end(engine: RunningEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    if importlib.util.find_spec("pyarrow") is None or importlib.util.find_spec("pandas") is None:
+        missing("Ray Data: install ray[data]")
+    variables = {"RAY_DATA_EXECUTION_CALLBACKS": "ray_notifications.ray.DataProgress", "RAY_NOTIFY": "squarer", "RAY_NOTIFY_AFTER_S": "0"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert "rows: 1000" in await asyncio.to_thread(output_of, engine, "ray_unmodified.py")
+    assert (await end_of(engine, "squarer", "ray.data.done"))["data"]["pct"] == 100
+
+
+async def test_a_search_of_ray_tune_tells_its_user_the_end(engine: RunningEngine) -> None:
+    if importlib.util.find_spec("pyarrow") is None or importlib.util.find_spec("pandas") is None:
+        missing("Ray Tune: install ray[tune]")
+    await asyncio.to_thread(output_of, engine, "ray_tune.py", "searcher")
+    assert (await end_of(engine, "searcher", "ray.tune.done"))["data"]["ended"] == 2
 
 
 RUN = """

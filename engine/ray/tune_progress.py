@@ -1,0 +1,64 @@
+"""A call-back of Ray Tune that tells users of the trials and of the end. The interface is public in Ray 2.60; it runs in the driver.
+
+tune.Tuner(..., run_config=tune.RunConfig(callbacks=[TuneProgress("my-search")])).fit()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ray.tune import Callback
+
+from engine.ray.run_messages import RunMessages, users_to_notify
+
+
+class TuneProgress(Callback):
+    """See the module's text.
+
+    Args:
+        name: of the search, for people.
+        users: to notify; None: `users_to_notify`.
+        after_s: a search that took less is no news.
+    """
+
+    def __init__(self, name: str = "search", users: Sequence[str] | None = None, *, after_s: float = 10.0) -> None:
+        self._name, self._after_s = name, after_s
+        self._users = users_to_notify() if users is None else tuple(users)
+        self._messages: RunMessages | None = None
+        self._ended: set[str] = set()
+        self._failed: set[str] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the thread: Tune stores call-backs with the experiment."""
+        return {**self.__dict__, "_messages": None}
+
+    def setup(self, *arguments: Any, **info: Any) -> None:
+        """The search begins."""
+        self._messages = RunMessages("ray.tune", self._name, self._users, after_s=self._after_s)
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """A trial has ended well."""
+        self._ended.add(trial.trial_id)
+        self._tell(trials)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """A trial has failed for good."""
+        self._failed.add(trial.trial_id)
+        self._tell(trials)
+
+    def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
+        """The search has ended: failed when no trial has ended well."""
+        if self._messages is None:
+            return
+        if self._failed and not self._ended:
+            self._messages.failed("every trial failed", **self._counts(trials))
+        else:
+            self._messages.done(**self._counts(trials))
+
+    def _tell(self, trials: list[Any]) -> None:
+        if self._messages is not None:
+            self._messages.progress(**self._counts(trials))
+
+    def _counts(self, trials: list[Any]) -> dict[str, int]:
+        return {"trials": len(trials), "ended": len(self._ended), "failed": len(self._failed)}
