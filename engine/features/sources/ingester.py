@@ -86,6 +86,9 @@ class Ingester:
         reader, pause_s = reader_of(source), _RETRY_FIRST_S
         try:
             while True:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():  # before Python 3.12 the drivers' asyncio.wait_for may lose a cancellation
+                    raise asyncio.CancelledError
                 try:
                     await step(reader)
                     pause_s = _RETRY_FIRST_S
@@ -113,7 +116,7 @@ class Ingester:
         await reader.settle([rows[place] for place in fates.accepted], [(rows[place], reason) for place, reason in sorted(dead.items())])
         self._accepted += len(fates.accepted)
         self._dead += len(dead)
-        self._batch_rows = max(1, len(rows) // 2) if fates.split else min(2 * self._batch_rows, source.rows_max)
+        self._batch_rows = max(1, len(rows) // 2) if fates.split else min(self._batch_rows + source.rows_max // 16 + 1, source.rows_max)
         self._fault = f"the engine answers {answers[-1][0]}" if fates.wait_s else ""
         await asyncio.sleep(fates.wait_s)
 

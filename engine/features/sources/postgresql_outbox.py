@@ -71,7 +71,7 @@ class PostgresqlOutbox:
         table = sql.Identifier(*source.table.split("."))
         *schema, name = source.table.split(".")
         names = {"table": table, "dead": sql.Identifier(*schema, f"{name}_dead")}
-        self._read = sql.SQL("SELECT seq, id, body::text FROM {table} ORDER BY seq LIMIT %s FOR UPDATE SKIP LOCKED").format(**names)
+        self._read = sql.SQL("SELECT seq, id::text, body::text FROM {table} ORDER BY seq LIMIT %s FOR UPDATE SKIP LOCKED").format(**names)
         self._delete = sql.SQL("DELETE FROM {table} WHERE seq = ANY(%s)").format(**names)
         self._bury = sql.SQL(
             "WITH gone AS (DELETE FROM {table} WHERE seq = %s RETURNING seq, id, body) "
@@ -96,7 +96,7 @@ class PostgresqlOutbox:
         rows = await self._rows(self._read, limit)
         if not rows:
             await self._commit()
-        return [SourceRow(seq, str(id), body.encode()) for seq, id, body in rows]
+        return [SourceRow(seq, id, body.encode()) for seq, id, body in rows]
 
     async def settle(self, accepted: Sequence[SourceRow], dead: Sequence[tuple[SourceRow, str]]) -> None:
         """Commit what became of the rows, and free the others."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, NamedTuple, Protocol
 
 from engine.errors import ConfigError
-from engine.features.sources.core import PostgresqlSource, Source, SourceRow
+from engine.features.sources.core import KafkaSource, NatsSource, PostgresqlSource, RedisSource, Source, SourceRow
 
 
 class SourceLag(NamedTuple):
@@ -51,16 +51,18 @@ class SourceReader(Protocol):
         """End the connection."""
 
 
-_MODULES: Final = {
-    "postgresql": ("engine.features.sources.postgresql_outbox", "PostgresqlOutbox", "psycopg", "postgresql"),
-    "redis": ("engine.features.sources.redis_stream", "RedisStream", "redis", ""),
+_MODULES: Final[Mapping[type[Source], tuple[str, str, str, str]]] = {
+    PostgresqlSource: ("engine.features.sources.postgresql_outbox", "PostgresqlOutbox", "psycopg", "postgresql"),
+    RedisSource: ("engine.features.sources.redis_stream", "RedisStream", "redis", ""),
+    NatsSource: ("engine.features.sources.nats_stream", "NatsStream", "nats", "nats"),
+    KafkaSource: ("engine.features.sources.kafka_topics", "KafkaTopics", "aiokafka", "kafka"),
 }
 """Kind -> module, class, the library that it needs, and the extra that brings the library."""
 
 
 def require_library(source: Source) -> None:
     """Raise ConfigError when the library for this kind of source is not installed."""
-    *_, library, extra = _MODULES[_kind(source)]
+    *_, library, extra = _MODULES[type(source)]
     try:
         import_module(library)
     except ImportError as error:
@@ -72,11 +74,7 @@ def require_library(source: Source) -> None:
 def reader_of(source: Source) -> SourceReader:
     """A reader, which connects when it is first used."""
     require_library(source)
-    module, name, *_ = _MODULES[_kind(source)]
+    module, name, *_ = _MODULES[type(source)]
     made: Any = getattr(import_module(module), name)(source)
     reader: SourceReader = made
     return reader
-
-
-def _kind(source: Source) -> str:
-    return "postgresql" if isinstance(source, PostgresqlSource) else "redis"

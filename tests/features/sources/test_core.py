@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.config import Config
 from engine.errors import ConfigError
 from engine.features.sources.core import Answer, Source, SourceRow, fates_of, requests_of, sources_of
+from engine.features.sources.sources_check import look
 
 TABLE: dict[str, Any] = {"kind": "postgresql", "name": "orders", "connection": "postgresql://db/app"}
 
@@ -32,11 +35,14 @@ def refusal(status: int, *indexes: int, retry_after: str = "") -> Answer:
 @pytest.mark.parametrize(
     ("members", "named"),
     [
-        ({"kind": "mysql"}, "kind: allowed are postgresql and redis"),
+        ({"kind": "mysql"}, "kind: allowed are postgresql, redis, nats and kafka"),
         ({"tabel": "outbox"}, "tabel"),
         ({"table": "outbox; drop"}, "table"),
         ({"rows_max": 0}, "rows_max"),
         ({"what": "rows"}, "what"),
+        ({"kind": "nats", "connection": "nats://h"}, "stream"),
+        ({"kind": "kafka", "connection": "kafka://h", "topics": []}, "topics"),
+        ({"kind": "kafka", "connection": "h:9092", "topics": ["t"]}, "connection of orders: allowed is a URL that begins with kafka://"),
         ({"connection": "http://db"}, "connection of orders: allowed is a URL that begins with postgresql://"),
     ],
 )
@@ -44,6 +50,21 @@ def test_a_wrong_table_is_refused_by_the_name_of_its_member(members: dict[str, A
     with pytest.raises(ConfigError) as refused:
         source(**members)
     assert named in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("library", "members"),
+    [
+        ("psycopg", {}),
+        ("nats", {"kind": "nats", "connection": "nats://h", "stream": "S"}),
+        ("aiokafka", {"kind": "kafka", "connection": "kafka://h", "topics": ["t"]}),
+    ],
+)
+def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, library: str, members: dict[str, Any]) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    text = json.dumps([{**TABLE, **members}])
+    with pytest.raises(ConfigError, match=r"orders needs the extra '(postgresql|nats|kafka)': pip install 'ray-notification-engine\["):
+        look(Config(sources=text))
 
 
 def test_two_sources_of_one_name_are_refused() -> None:
@@ -62,6 +83,17 @@ def test_a_row_gets_its_own_id_unless_its_body_has_one() -> None:
     assert [json.loads(body) for body in bodies] == [[{"type": "a", "id": "row-0"}, {"type": "b", "id": "mine"}]]
     assert places == [0, 2]
     assert list(unreadable) == [1]
+
+
+@given(
+    st.dictionaries(st.text(max_size=4), st.recursive(st.none() | st.text(), st.lists, max_leaves=3), max_size=3),
+    st.text(),
+    st.sampled_from(["", " \n"]),
+)
+def test_a_body_keeps_its_members_beside_the_id(body: dict[str, Any], id: str, space: str) -> None:
+    row = SourceRow(1, id, (space + json.dumps(body, indent=len(space) or None) + space).encode())
+    (sent,), _, _ = requests_of(source(what="events"), [row])
+    assert json.loads(sent) == {"id": id, **body}
 
 
 def test_each_event_is_a_request_of_its_own() -> None:

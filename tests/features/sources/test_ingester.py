@@ -6,43 +6,23 @@ import asyncio
 import json
 import random
 import sys
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
-import jwt
 import psycopg
 import pytest
 from redis.asyncio import Redis
 
-from engine.config import Config
 from engine.features.sources.core import PostgresqlSource, sources_of
 from engine.features.sources.ingester import Ingester
 from engine.features.sources.postgresql_outbox import PostgresqlOutbox, ddl
-from engine.features.sources.readers import SourceReader, reader_of
-from tests.support.engine_in_process import engine_in_process
+from engine.features.sources.readers import reader_of
 from tests.support.history_databases import emptied
-from tests.support.ingesting import ingest
+from tests.support.ingesting import emptied_by_the_ingester, ingest, ingesting, lag_of, note, received, table, token
 from tests.support.postgresql_server import PostgresqlServer
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import until
-
-SECRET = "secret of the ingester's tests, long enough"
-USERS = 8
-
-
-def token(user: str, scope: str) -> str:
-    return jwt.encode({"sub": user, "scope": scope, "tenant": "default", "exp": time.time() + 600}, SECRET, "HS256")
-
-
-@pytest.fixture
-async def url(redis_client: Redis, redis_server: RedisServer) -> AsyncIterator[str]:
-    config = Config(redis_url=redis_server.url, redis_durability="reported", port=0, jwt_secret=SECRET)
-    async with engine_in_process(config, ()) as url:
-        yield url
 
 
 @pytest.fixture
@@ -55,10 +35,6 @@ def outbox(postgresql_server: PostgresqlServer) -> PostgresqlSource:
     return source
 
 
-def table(**members: Any) -> str:
-    return json.dumps([{"name": "orders", "rows_max": 50, **members}])
-
-
 def text_of(source: PostgresqlSource) -> str:
     return table(kind="postgresql", connection=source.connection, poll_ms=50)
 
@@ -66,49 +42,6 @@ def text_of(source: PostgresqlSource) -> str:
 def insert(connection: psycopg.Connection[Any], *bodies: dict[str, Any]) -> None:
     with connection.cursor() as cursor:
         cursor.executemany("INSERT INTO notification_outbox (body) VALUES (%s)", [(json.dumps(body),) for body in bodies])
-
-
-def note(number: int) -> dict[str, Any]:
-    return {"user": f"user-{number % USERS}", "type": "order.paid", "data": {"n": number}}
-
-
-@asynccontextmanager
-async def ingesting(sources: str, url: str) -> AsyncIterator[Ingester]:
-    ingester = Ingester(lambda: time.time_ns() // 1_000_000)
-    task = asyncio.ensure_future(ingest(ingester, sources, url, token("source", "publish")))
-    try:
-        yield ingester
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def received(url: str) -> Counter[int]:
-    """How often each number is in what the users are sent. The cursor of a poll acknowledges."""
-    numbers = Counter[int]()
-    async with httpx.AsyncClient(trust_env=False, verify=False, timeout=20) as http:
-        for user in (f"user-{number}" for number in range(USERS)):
-            headers = {"authorization": f"Bearer {token(user, 'connect')}"}
-            cursor = ""
-            while True:
-                query = {"wait": "0", **({"last_event_id": cursor} if cursor else {})}
-                answer = await http.get(f"{url}/v1/poll", params=query, headers=headers)
-                assert answer.status_code == 200, answer.text
-                found = answer.json()
-                messages = [message for message in found["messages"] if message["type"] != "gap"]
-                if not messages:
-                    break
-                numbers.update(message["data"]["n"] for message in messages)
-                cursor = found["last_event_id"]
-    return numbers
-
-
-async def lag_of(reader: SourceReader) -> int:
-    return (await reader.lag()).waiting
-
-
-async def emptied_by_the_ingester(reader: SourceReader, within_s: float = 30) -> None:
-    await until(lambda: lag_of(reader), within_s, holds=lambda waiting: waiting == 0)
 
 
 @pytest.fixture

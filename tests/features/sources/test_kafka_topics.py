@@ -1,0 +1,109 @@
+"""Topics of Kafka as a source, on a Kafka API server in memory, a real Redis and a real edge."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from engine.errors import StorageUnavailable
+from engine.features.sources.core import KafkaSource, sources_of
+from engine.features.sources.kafka_topics import KafkaTopics, connection_options
+from tests.support.ingesting import emptied_by_the_ingester, ingesting, note, received, table
+from tests.support.source_servers import SourceServer, kafka_server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SourceServer]:
+    made = kafka_server(tmp_path_factory.mktemp("kafka"), "orders", "clicks", "bad")
+    made.start()
+    yield made
+    made.kill()
+
+
+def source_of(text: str) -> KafkaSource:
+    (source,) = sources_of(text)
+    assert isinstance(source, KafkaSource)
+    return source
+
+
+def text_of(server: SourceServer, *topics: str) -> str:
+    return table(kind="kafka", connection=f"kafka://127.0.0.1:{server.port}", topics=topics, group=f"engine-{topics[0]}")
+
+
+@pytest.fixture
+async def producer(server: SourceServer) -> AsyncIterator[AIOKafkaProducer]:
+    made = AIOKafkaProducer(bootstrap_servers=f"127.0.0.1:{server.port}")
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def produce(producer: AIOKafkaProducer, topic: str, *bodies: str) -> None:
+    for number, body in enumerate(bodies):
+        await producer.send(topic, body.encode(), key=str(number % 5).encode())
+    await producer.flush()
+
+
+async def test_records_are_accepted_once_though_a_reader_dies(url: str, server: SourceServer, producer: AIOKafkaProducer) -> None:
+    text = text_of(server, "orders", "clicks")
+    await produce(producer, "orders", *(json.dumps(note(number)) for number in range(100)))
+    await produce(producer, "clicks", *(json.dumps(note(number)) for number in range(100, 120)))
+    first, reader = KafkaTopics(source_of(text)), KafkaTopics(source_of(text))
+    rows = await first.read(20)
+    await first.settle(rows[:3], [])
+    assert (await reader.lag()).waiting == 120 - 3
+    assert (await reader.lag()).oldest_ms > 0
+    assert [row.id for row in (await first.read(20))[:2]] == [row.id for row in rows[3:5]]
+    await first.close()  # it settles nothing more, as one that was killed
+    async with ingesting(text, url):
+        await emptied_by_the_ingester(reader)
+    three = {json.loads(row.body)["data"]["n"] for row in rows[:3]}  # settled without an edge
+    assert await received(url) == Counter(dict.fromkeys(set(range(120)) - three, 1))
+    await reader.close()
+
+
+async def test_bad_records_are_set_aside_with_the_reason_and_come_back(url: str, server: SourceServer, producer: AIOKafkaProducer) -> None:
+    text = text_of(server, "bad")
+    reader = KafkaTopics(source_of(text))
+    await produce(producer, "bad", json.dumps(note(1)), '{"user": "user-0"}', "no json", json.dumps(note(2)))
+    async with ingesting(text, url):
+        await emptied_by_the_ingester(reader)
+    assert await received(url) == Counter({1: 1, 2: 1})
+    reasons = {row.body: row.reason for row in await reader.dead_rows(10)}
+    assert "type" in reasons['{"user": "user-0"}']
+    assert "JSON object" in reasons["no json"]
+    assert (await reader.lag())[::2] == (0, 2)
+    assert await reader.redrive() == 2
+    assert (await reader.lag())[::2] == (2, 0)
+    await reader.close()
+
+
+async def test_the_offset_of_an_unsettled_record_is_not_committed(server: SourceServer, producer: AIOKafkaProducer) -> None:
+    text = table(kind="kafka", connection=f"kafka://127.0.0.1:{server.port}", topics=["orders"], group="gaps")
+    await produce(producer, "orders", *(json.dumps(note(number)) for number in range(10)))
+    reader = KafkaTopics(source_of(text))
+    rows = await reader.read(10)
+    await reader.settle(rows[1:], [])
+    assert [row.id for row in await reader.read(10)] == [rows[0].id]
+    await reader.close()
+    assert (await reader.read(1))[0].id == rows[0].id
+    await reader.close()
+
+
+async def test_a_server_that_does_not_answer_is_unavailable() -> None:
+    reader = KafkaTopics(source_of(table(kind="kafka", connection="kafka://127.0.0.1:1", topics=["orders"])))
+    with pytest.raises(StorageUnavailable, match="source orders"):
+        await reader.read(1)
+    await reader.close()
+
+
+def test_a_connection_names_brokers_and_a_login() -> None:
+    text = table(kind="kafka", connection="kafka+ssl://app:p%40ss@one:9092,two:9092", topics=["orders"], sasl_mechanism="SCRAM-SHA-256")
+    options = connection_options(source_of(text))
+    assert options["bootstrap_servers"] == ["one:9092", "two:9092"]
+    assert (options["security_protocol"], options["sasl_mechanism"]) == ("SASL_SSL", "SCRAM-SHA-256")
+    assert (options["sasl_plain_username"], options["sasl_plain_password"]) == ("app", "p@ss")

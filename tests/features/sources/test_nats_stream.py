@@ -1,0 +1,99 @@
+"""A stream of NATS JetStream as a source, on a real nats-server, Redis and edge."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import nats
+import pytest
+from nats.js import JetStreamContext
+from nats.js.api import StreamConfig
+
+from engine.errors import StorageUnavailable
+from engine.features.sources import nats_stream
+from engine.features.sources.core import NatsSource, sources_of
+from engine.features.sources.nats_stream import NatsStream
+from tests.support.ingesting import emptied_by_the_ingester, ingesting, note, received, table
+from tests.support.source_servers import SourceServer, nats_server
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[SourceServer]:
+    made = nats_server(tmp_path)
+    made.start()
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def text(server: SourceServer) -> str:
+    return table(kind="nats", connection=f"nats://127.0.0.1:{server.port}", stream="ORDERS")
+
+
+@pytest.fixture
+async def stream(server: SourceServer) -> AsyncIterator[JetStreamContext]:
+    """The stream of the source."""
+    async with await nats.connect(f"nats://127.0.0.1:{server.port}") as client:
+        await client.jetstream().add_stream(StreamConfig(name="ORDERS", subjects=["orders.*"]))
+        yield client.jetstream()
+
+
+@pytest.fixture
+async def reader(text: str) -> AsyncIterator[NatsStream]:
+    (source,) = sources_of(text)
+    assert isinstance(source, NatsSource)
+    made = NatsStream(source)
+    yield made
+    await made.close()
+
+
+async def test_messages_are_accepted_once_though_a_reader_dies_and_the_server_is_killed(
+    url: str, text: str, server: SourceServer, stream: JetStreamContext, reader: NatsStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats_stream, "_ACK_WAIT_S", 1.0)
+    for number in range(100):
+        await stream.publish("orders.eu", json.dumps(note(number)).encode())
+    assert len(await reader.read(20)) == 20
+    assert (await reader.lag()).waiting == 100
+    await reader.close()  # it settles nothing, as one that was killed
+    async with ingesting(text, url) as ingester:
+        await emptied_by_the_ingester(reader)
+        server.kill()
+        await until(lambda: ingester.stats()["state"], holds=lambda state: state != "ok")
+        server.start()
+        with pytest.raises(StorageUnavailable):
+            await reader.lag()
+        await reader.close()
+        before = ingester.stats()["accepted"]
+        async with await nats.connect(f"nats://127.0.0.1:{server.port}") as client:
+            await client.jetstream().publish("orders.eu", json.dumps(note(100)).encode())
+        await until(lambda: ingester.stats()["accepted"], holds=lambda accepted: accepted > before)
+    assert await received(url) == Counter(dict.fromkeys(range(101), 1))
+
+
+async def test_bad_messages_are_set_aside_with_the_reason_and_come_back(
+    url: str, text: str, stream: JetStreamContext, reader: NatsStream
+) -> None:
+    for body in (json.dumps(note(1)), '{"user": "user-0"}', "no\n json", json.dumps(note(2))):
+        await stream.publish("orders.eu", body.encode())
+    async with ingesting(text, url):
+        await emptied_by_the_ingester(reader)
+    assert await received(url) == Counter({1: 1, 2: 1})
+    rows = await reader.dead_rows(10)
+    assert [row.id for row in rows] in (["ORDERS:2", "ORDERS:3"], ["ORDERS:3", "ORDERS:2"])
+    assert {row.body: word for row in rows for word in ("type", "JSON object") if word in row.reason} == {
+        '{"user": "user-0"}': "type",
+        "no\n json": "JSON object",
+    }
+    assert (await reader.lag()).dead == 2
+    assert await reader.redrive() == 2
+    assert (await reader.lag())[::2] == (2, 0)
+
+
+async def test_a_stream_that_does_not_exist_is_unavailable(reader: NatsStream) -> None:
+    with pytest.raises(StorageUnavailable, match="source orders"):
+        await reader.read(1)
