@@ -43,6 +43,7 @@ from engine.client.publish_results import ItemError, PublishError, Result, probl
 from engine.client.question_requests import WAIT_S_MAX, QuestionAnswer, fetch_answer
 from engine.client.retried_requests import Carrier, RetriedRequests
 from engine.client.signal_requests import CountedSignals, count_signals, fetch_sums
+from engine.client.user_inbox import InboxPage, fetch_inbox
 from engine.client.user_preferences import PreferenceChanges, UserPreferences
 from engine.client.user_settings import UserSettings
 from engine.publish.message_ids import MessageIds
@@ -517,6 +518,24 @@ class Publisher:
             Unauthorized, Forbidden: the token was rejected.
         """
         await self._settings.erase(user)
+
+    async def inbox_of(self, user: str, *, limit: int = 50, unread: bool = False) -> InboxPage:
+        """Read the newest messages of a user's inbox. Acknowledges nothing.
+
+        Args:
+            user: whose inbox.
+            limit: messages at most.
+            unread: only messages that are unread.
+
+        Returns:
+            The messages, and the counts of the whole inbox.
+
+        Raises:
+            Refused: an argument is not valid, or the engine keeps no inboxes.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
+        return await fetch_inbox(self._requests, user=user, limit=limit, unread=unread)
 
     async def timeline(self, user: str, id: str) -> dict[str, Any] | None:
         """Read the state and the history of a message.

@@ -738,6 +738,24 @@ class SyncPublisher:
         """
         self._loop.run(self._publisher.erase_user(user))
 
+    def inbox_of(self, user: str, *, limit: int = 50, unread: bool = False) -> InboxPage:
+        """Read the newest messages of a user's inbox. Acknowledges nothing.
+
+        Args:
+            user: whose inbox.
+            limit: messages at most.
+            unread: only messages that are unread.
+
+        Returns:
+            The messages, and the counts of the whole inbox.
+
+        Raises:
+            Refused: an argument is not valid, or the engine keeps no inboxes.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
+        return self._loop.run(self._publisher.inbox_of(user, limit=limit, unread=unread))
+
     def timeline(self, user: str, id: str) -> dict[str, Any] | None:
         """Read the state and the history of a message.
 
