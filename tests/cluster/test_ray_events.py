@@ -15,7 +15,9 @@ from typing import Any
 
 import httpx
 import pytest
+from redis import Redis
 
+from engine.store.keys import ray_deaths_key
 from ray_notifications import Client
 from tests.support.running_engine import RunningEngine
 from tests.support.shared_cluster import SharedCluster
@@ -23,6 +25,7 @@ from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
+DATABASE = 5
 WITHIN_S = 30.0
 """Of the end of a job. It takes 1.5 to 2.2 s on two idle cores, with the restarts of the killed processes; busy ones take longer."""
 
@@ -46,13 +49,22 @@ if sys.argv[3] == "actor":
     ray.get(working)
 """
 
+LOST_NODE = {
+    "eventType": "NODE_LIFECYCLE_EVENT",
+    "nodeLifecycleEvent": {
+        "nodeId": "Q9cLvFcMObbpfcnF0b6ZOU33VJErJyjygoH+VA==",
+        "stateTransitions": [
+            {"state": "DEAD", "timestamp": "2026-11-26T17:02:36.385434326Z", "deathInfo": {"reason": "UNEXPECTED_TERMINATION"}}
+        ],
+    },
+}
 OWNERS = {"ann": "succeeds", "bob": "raises", "cat": "actor"}
 
 
 @pytest.fixture
 def engine_of_events(cluster: SharedCluster) -> Iterator[RunningEngine]:
     settings = {"ENGINE_RAY_EVENTS": "default", "ENGINE_RAY_EVENTS_USERS": "ops", "ENGINE_RAY_EVENTS_SECRET": cluster.events_secret}
-    engine = cluster.engine("events", database=5, port=cluster.events_port, **settings)
+    engine = cluster.engine("events", database=DATABASE, port=cluster.events_port, **settings)
     engine.start()
     yield engine
     assert engine.stop() == 0
@@ -111,11 +123,17 @@ async def test_each_owner_is_told_once_while_the_engine_is_killed(
         kill(status, "edges", "watchers", "shards")
         await until(lambda: all(received[user] for user in OWNERS), 60)
         ended = await asyncio.to_thread(ends, cluster)
-        print({user: received[user][0][0] - ended[user] for user in OWNERS})
         # What is told twice would come by now: the watcher is back, and has looked again.
-        engine.status_when(
-            lambda found: found["watchers"][0].get("state") == "ok" and found["watchers"][0]["pid"] != status["watchers"][0]["pid"]
-        )
+        old = status["watchers"][0]["pid"]
+        engine.status_when(lambda found: found["watchers"][0].get("state") == "ok" and found["watchers"][0]["pid"] != old)
+        assert received["ops"] == []
+        async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
+            for _ in range(3):
+                answer = await http.post(f"{engine.url}/v1/ray-events/{cluster.events_secret}", json=[LOST_NODE])
+                assert answer.json()["news"] == 1
+        await until(lambda: received["ops"])
+        with Redis.from_url(cluster.redis_url(DATABASE)) as redis:
+            await until(lambda: redis.xlen(ray_deaths_key()) == 0)
         for task in listening:
             task.cancel()
     types = {user: [message.type for _, message in received[user]] for user in OWNERS}
@@ -123,4 +141,4 @@ async def test_each_owner_is_told_once_while_the_engine_is_killed(
     assert "RuntimeError: kaboom" in received["bob"][0][1].data["body"]
     late = {user: received[user][0][0] - ended[user] for user in OWNERS}
     assert max(late.values()) < WITHIN_S, late
-    assert received["ops"] == []
+    assert [message.data["reason"] for _, message in received["ops"]] == ["UNEXPECTED_TERMINATION"]
