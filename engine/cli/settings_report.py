@@ -10,11 +10,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from engine.cli.settings import DEFAULT, INTERNAL, SECTION_OF, SECTIONS, Loaded, allowed, unit, variable
-from engine.config import FIELDS
+from engine.config import FIELDS, Secret
 from engine.store.redis_client import display_url
 
 _VALUE_WIDTH_MAX: Final = 24
 _INTERNAL_ABOUT: Final = "not part of the interface; each has its reason in engine/config.py"
+
+
+_URLS: Final = ("redis_url", "jwt_jwks_url", "history_url", "smtp_url")
+"""Secrets of which all but the password is shown."""
 
 
 class SettingReport(Struct, frozen=True):
@@ -54,11 +58,11 @@ def report(loaded: Loaded, internal: bool) -> list[SettingReport]:
 
 def shown(name: str, value: Any) -> Any:
     """A value as it may be printed: `(set)` for a secret, no password in a URL, no key as text."""
-    if name in ("jwt_secret", "webhook_secret", "ray_events_secret", "sources"):
+    if name in _URLS:
+        return display_url(value)
+    if isinstance(value, Secret):
         return "(set)" if value else ""
-    if name == "jwt_public_key" and "\n" in value:
-        return "(PEM text)"
-    return display_url(value) if name in ("redis_url", "jwt_jwks_url", "history_url") else value
+    return "(PEM text)" if name == "jwt_public_key" and "\n" in value else value
 
 
 def settings_table(rows: Iterable[SettingReport]) -> Table:

@@ -75,6 +75,8 @@ def test_no_secret_is_printed() -> None:
         "ENGINE_JWT_PUBLIC_KEY": key,
         "ENGINE_WEBHOOK_SECRET": "whsec_" + "hush" * 8,
         "ENGINE_HISTORY_URL": "postgresql://engine:hush@h/history",
+        "ENGINE_SMTP_URL": "smtp://user:hush@h:587",
+        "ENGINE_MAIL_FROM": "news@example.com",
         "ENGINE_RAY_EVENTS": "default",
         "ENGINE_RAY_EVENTS_SECRET": "hush" * 8,
         "ENGINE_SOURCES": '[{"kind": "redis", "name": "s", "connection": "redis://:hush@h/0"}]',
