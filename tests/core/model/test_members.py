@@ -58,7 +58,7 @@ def test_clients_get_what_publishers_set_for_them_and_what_the_engine_adds() -> 
 
 def test_protocol_and_declaration_are_what_their_script_writes() -> None:
     pages = runpy.run_path(str(Path(__file__).parents[3] / "docs" / "members.py"))["pages"]()
-    assert {path.name for path in pages} == {"PROTOCOL-PUBLISHING.md", "index.d.ts", "message.go"}
+    assert {path.name for path in pages} == {"PROTOCOL-PUBLISHING.md", "index.d.ts", "message.go", "Message.kt"}
     for path, text in pages.items():
         assert path.read_text() == text, "python docs/members.py"
         assert any(form in text for form in ("`url`", "  url?: string;", 'json:"url,omitempty"'))
