@@ -61,4 +61,4 @@ def test_protocol_and_declaration_are_what_their_script_writes() -> None:
     assert {path.name for path in pages} == {"PROTOCOL-PUBLISHING.md", "index.d.ts", "message.go", "Message.kt"}
     for path, text in pages.items():
         assert path.read_text() == text, "python docs/members.py"
-        assert any(form in text for form in ("`url`", "  url?: string;", 'json:"url,omitempty"'))
+        assert any(form in text for form in ("`url`", "  url?: string;", 'json:"url,omitempty"', "val url: String?"))
