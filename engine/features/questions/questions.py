@@ -47,7 +47,7 @@ from engine.core.wire.records import DUPLICATE, SCHEDULED
 from engine.errors import EngineError, Invalid, StorageUnavailable, Unavailable
 from engine.features.inbox.inboxes import mark
 from engine.features.questions.core import GivenAnswer, agreed, answer_at_deadline, answer_of
-from engine.features.questions.outcome import action_of, event_of, outcome_id, outcome_of
+from engine.features.questions.outcome import action_of, event_of, outcome_of
 from engine.features.questions.store import Asked, QuestionStore, StoredQuestion, TooMany
 from engine.gateway.gateway import Gateway
 from engine.http.problems import RETRY_AFTER_S, Problem, conflict, not_found, too_many_requests, unavailable
@@ -332,8 +332,6 @@ class Questions:
         await shard_client.settle(key, -1, [id])
         if config.inbox_max:
             await mark(shard_client, key, "archive", msgspec.json.encode({"ids": [id]}), config)
-            if answer.by is not None:  # who has answered need not read it
-                await mark(shard_client, key, "read", msgspec.json.encode({"ids": [outcome_id(id)]}), config)
         if target := stored.question.do:
             scheduled = await shard_client.schedule(action_of(key, id, target, outcome, self._gateway.wall_ms()))
             if scheduled.status not in (SCHEDULED, DUPLICATE):

@@ -118,7 +118,7 @@ async def test_a_text_alone_answers_where_one_is_asked_for(world: EdgeWorld) -> 
     assert (await told(world))["answer"]["text"] == "not on a Friday"
 
 
-async def test_the_question_leaves_the_inbox_and_the_outcome_is_read_by_who_gave_it(world: EdgeWorld) -> None:
+async def test_the_question_leaves_the_inbox_and_the_outcome_is_unread(world: EdgeWorld) -> None:
     await ask(world)
     await answer(world, {"answer": "yes"})
     await told(world)
@@ -128,13 +128,13 @@ async def test_the_question_leaves_the_inbox_and_the_outcome_is_read_by_who_gave
             return [(message["id"], message["read"]) for message in (await client.get("/v1/inbox")).json()["messages"]]
 
     async def settled() -> bool:
-        return await listed() == [("answer:q1", True)]
+        return await listed() == [("answer:q1", False)]
 
     for _ in range(200):
         if await settled():
             break
         await asyncio.sleep(0.02)
-    assert await listed() == [("answer:q1", True)]
+    assert await listed() == [("answer:q1", False)]
 
 
 # -- What happens with the answer. -------------------------------------------------------------------------------------
