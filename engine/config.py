@@ -43,10 +43,21 @@ _ORIGIN: Final = re.compile(r"https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([1-9
 _SMTP_URL: Final = re.compile(
     r"smtps?://(?:[^\s:/?#@]+:[^\s/?#@]*@)?(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[1-9][0-9]{0,4})?/?", re.ASCII
 )
+_APPRISE_BEGINNING: Final = re.compile(r"[a-z][a-z0-9+.-]*://(?:[A-Za-z0-9.-]+(?::[0-9]{1,5})?/[!-~]*)?")
 _MAIL_FROM: Final = re.compile(r"[^\s<>@\x00-\x1f]+@[A-Za-z0-9.-]+|[^<>@\x00-\x1f]+ <[^\s<>@\x00-\x1f]+@[A-Za-z0-9.-]+>")
 
 
-SECRETS: Final = ("redis_url", "jwt_secret", "jwt_jwks_url", "webhook_secret", "history_url", "smtp_url", "ray_events_secret", "sources")
+SECRETS: Final = (
+    "redis_url",
+    "jwt_secret",
+    "jwt_jwks_url",
+    "webhook_secret",
+    "history_url",
+    "smtp_url",
+    "apprise_recipients",
+    "ray_events_secret",
+    "sources",
+)
 """Settings that are secrets, or URLs that may hold a password. Their values are `Secret`s in every `Config`."""
 
 
@@ -185,6 +196,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # -- published: [channels] -----------------------------------------------------------------------------------------
     smtp_url: str = ""  # empty: no mail is sent
     mail_from: str = ""
+    apprise_urls: tuple[str, ...] = ()  # empty: users have no addresses there; whom the engine calls is for operators to say
+    apprise_recipients: str = ""
     public_url: str = ""  # empty: mails have no links to the engine; behind a proxy it cannot know its own address
 
     # -- internal: identity --------------------------------------------------------------------------------------------
@@ -708,6 +721,14 @@ def _channel_rules(config: Config) -> Iterator[tuple[bool, str]]:
         f"mail_from: {config.mail_from!r} is not allowed; allowed is an address such as news@example.com, or Example <news@example.com>",
     )
     yield (
+        all(_APPRISE_BEGINNING.fullmatch(one) for one in config.apprise_urls),
+        "apprise_urls: beginnings are needed: slack:// where the service has one host, ntfy://ntfy.example.com/ where URLs name it",
+    )
+    try:
+        apprise_recipients(config.apprise_recipients)
+    except ValueError:
+        yield False, "apprise_recipients: NAME=URL is needed, others behind spaces; names of a-z, 0-9, _ and -, each once"
+    yield (
         not config.public_url or re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", config.public_url) is not None,
         f"public_url: {config.public_url!r} is not allowed; allowed is the http:// or https:// URL by which users reach the engine, "
         "without a query, or empty",
@@ -743,6 +764,17 @@ def _trace_rules(config: Config) -> Iterator[tuple[bool, str]]:
         f"trace_url: {config.trace_url!r} is not allowed; allowed is the http:// or https:// URL of an OpenTelemetry collector, such as "
         "http://collector:4318, without a user (OTEL_EXPORTER_OTLP_HEADERS has tokens), or empty for no traces",
     )
+
+
+def apprise_recipients(text: str) -> dict[str, str]:
+    """The URLs of the recipients that the operator named, by name. Raises ValueError when malformed."""
+    found: dict[str, str] = {}
+    for part in text.split():
+        name, _, url = part.partition("=")
+        if re.fullmatch(r"[a-z0-9_-]{1,64}", name) is None or "://" not in url or name in found:
+            raise ValueError("no recipient")
+        found[name] = url
+    return found
 
 
 def webhook_secrets(text: str) -> list[bytes]:

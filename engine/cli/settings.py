@@ -207,6 +207,8 @@ SECTIONS: Final[Mapping[str, Section]] = {
         {
             "smtp_url": "mail server, smtp:// or smtps://, with user and password where it wants them (percent-encoded); empty: no mail",
             "mail_from": "sender of mails, such as Example <news@example.com>",
+            "apprise_urls": "how the URLs of users begin, such as slack://, ntfy://ntfy.example.com/; empty: users have none",
+            "apprise_recipients": "recipients that steps may name (`to`), `oncall=slack://...`, others behind spaces",
             "public_url": "where users reach the engine, such as https://notify.example.com: for links in mails; empty: none",
         },
     ),

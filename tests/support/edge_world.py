@@ -463,6 +463,11 @@ class FakeBodies:
         return [self.stored[seq] for seq in numbers if seq in self.stored]
 
 
+async def no_actions(_timers: Sequence[wire.Timer]) -> tuple[list[str], list[str]]:
+    """For steps that nobody carries out."""
+    raise AssertionError("an action is stored")
+
+
 async def no_entries(_key: str) -> AsyncIterator[UserEntry]:
     """Of a user in the streams for other systems."""
     for entry in ():
@@ -863,7 +868,7 @@ class EdgeWorld:
             token_revocation.feature_of(self.revocations),
             policy.feature_of(remembered_key),
             rules.feature_of(ports, self.rules, self.arrivals, remembered_key),
-            reach.feature_of(ports, self.addresses),
+            reach.feature_of(ports, self.addresses, no_actions),
             EdgeFeature("signals", lambda access: signals.table(access, self.signals), self.signals.run, self.signals.drain),
             EdgeFeature("digest", lambda access: digest.table(access, self.bodies, self.model)),
             EdgeFeature("history", lambda access: history.table(access, None)),

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from engine.core.model.category import Instant, Span
 
-CHANNELS: Final = ("email",)
+CHANNELS: Final = ("email", "apprise")
 """The channels that a step may name."""
 
 STEPS_MAX: Final = 8
@@ -41,12 +41,19 @@ class ChannelStep(Struct, frozen=True, array_like=True, gc=False):
         after_ms: how long after the message.
         unless: not taken when the user has come so far; ALWAYS: it is.
         mandatory: taken in quiet hours too.
+        to: a recipient that the operator has named, in place of the user; "": the user.
     """
 
     channel: str
     after_ms: Span = 0
     unless: Progress = ALWAYS
     mandatory: bool = False
+    to: str = ""
+
+    @property
+    def target(self) -> str:
+        """That of its action."""
+        return f"channel://{self.channel}/to:{self.to}" if self.to else f"channel://{self.channel}"
 
 
 class StepTerms(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from engine.config import Config
-from engine.features.reach.core.addresses import EMAIL_CHARS_MAX, EMAIL_PATTERN
+from engine.features.reach.core.addresses import EMAIL_CHARS_MAX, EMAIL_PATTERN, URL_CHARS_MAX, URLS_MAX
 from engine.http.description.json_schema import Schema, closed_object
 from engine.http.description.operation import TENANT, Part, json_of, operation, user_in_path
 
@@ -38,10 +39,21 @@ def paths(config: Config) -> Part:
     }
 
 
-def schemas(_config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
+def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
     """The schemas of their bodies, by name."""
     email: Schema = {
         "description": "A mail address; left out: none.",
         "oneOf": [{"const": ""}, {"type": "string", "maxLength": EMAIL_CHARS_MAX, "pattern": EMAIL_PATTERN}],
     }
-    return {"Channels": closed_object("Addresses of a user, by channel.", email=email)}
+    apprise: Schema = {
+        "description": "URLs of Apprise, which begin as one of the setting `apprise_urls`.",
+        "type": "array",
+        "items": {
+            "type": "string",
+            "format": "apprise-url",
+            "maxLength": URL_CHARS_MAX,
+            "pattern": f"^({'|'.join(map(re.escape, config.apprise_urls))})[!-~]*$",
+        },
+        "maxItems": URLS_MAX if config.apprise_urls else 0,
+    }
+    return {"Channels": closed_object("Addresses of a user, by channel.", email=email, apprise=apprise)}

@@ -25,9 +25,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from engine.config import Config
+from engine.config import Config, apprise_recipients
 from engine.core.model.action import parse_target
 from engine.core.model.allowed_targets import not_allowed
+from engine.core.model.step import ChannelStep
 from engine.errors import Invalid, RulesError, Unavailable
 from engine.features.rules.core.rules import Rule, Rules
 from engine.features.rules.core.staging import RulesInForce
@@ -98,14 +99,26 @@ def check_by_config(rules: Rules, config: Config, source: str) -> None:
         RulesError: it cannot; the message has the rule, the field and what is allowed.
     """
     for name, steps in rules.steps.items():
-        if any(step.channel == "email" for step in steps) and not config.smtp_url:
-            what = f"category.{name}.steps"
-            raise RulesError(f"{source}: {what}: the setting smtp_url is empty, so no mail can be sent", path=what)
+        for index, step in enumerate(steps):
+            if reason := _lacks(step, config):
+                path = f"category.{name}.steps[{index}]"
+                raise RulesError(f"{source}: {path}: {reason}", path=path)
     for index, rule in enumerate(rules.rules):
         try:
             _check_rule(rule, config)
         except Invalid as error:
             raise RulesError(f"{source}: rule {rule.name!r}: {error.path}: {error.detail}", path=f"rule[{index}].{error.path}") from error
+
+
+def _lacks(step: ChannelStep, config: Config) -> str:
+    """Why an engine with these settings cannot take a step, "" when it can."""
+    if step.channel == "email" and not config.smtp_url:
+        return "the setting smtp_url is empty, so no mail can be sent"
+    if step.to and step.to not in apprise_recipients(config.apprise_recipients):
+        return f"the setting apprise_recipients has no {step.to}"
+    if step.channel == "apprise" and not step.to and not config.apprise_urls:
+        return "the setting apprise_urls is empty, so no user has an address there"
+    return ""
 
 
 def _check_rule(rule: Rule, config: Config) -> None:

@@ -67,3 +67,13 @@ async def test_an_erasure_forgets_them_and_an_export_has_them(world: EdgeWorld) 
         world.addresses.away = False
         assert (await client.delete("/v1/users/ann")).status_code == 204
     assert world.addresses.kept == {}
+
+
+async def test_urls_of_services_are_taken_as_the_operator_allows_them() -> None:
+    async with edge_world(apprise_urls=("json://hooks.example.com/",)) as world:
+        given = {"apprise": ["json://hooks.example.com/ann"]}
+        assert (await call(world, "PUT", given)).json() == given
+        for number, url in enumerate(("json://10.0.0.1/x", "slack://T/A/B", "json://hooks.example.com/\n")):
+            answer = await call(world, "PUT", {"apprise": [given["apprise"][0], url]})
+            assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, "$.apprise[1]"), number
+        assert (await call(world, "GET")).json() == given, "nothing of a refused request is kept"

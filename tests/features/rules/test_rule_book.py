@@ -6,13 +6,15 @@ import logging
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine.config import Config
+from engine.errors import RulesError
 from engine.features.rules import rule_book
 from engine.features.rules.core.rules import Rules
-from engine.features.rules.rule_book import RuleBook
+from engine.features.rules.rule_book import RuleBook, parse_version
 from tests.support.edge_world import DEADLINE_S, edge_world
 from tests.support.waiting import until
 
@@ -145,3 +147,18 @@ async def test_publishing_goes_on_with_the_old_rules_while_a_changed_file_is_par
         assert not await published(), "the old rules have no such category"
         may_end.set()
         await until(published)
+
+
+@pytest.mark.parametrize(
+    ("step", "lacking", "given"),
+    [
+        ('channel = "email"', "smtp_url", {"smtp_url": "smtp://mail"}),
+        ('channel = "apprise"', "apprise_urls", {"apprise_urls": ("slack://",)}),
+        ('channel = "apprise", to = "oncall"', "apprise_recipients has no oncall", {"apprise_recipients": "oncall=slack://x"}),
+    ],
+)
+def test_a_step_that_the_settings_do_not_carry_is_refused_with_the_setting(step: str, lacking: str, given: dict[str, Any]) -> None:
+    text = f"[category.alert]\nsteps = [{{ {step} }}]"
+    with pytest.raises(RulesError, match=rf"category\.alert\.steps\[0\]: the setting {lacking}"):
+        parse_version(text, 1, Config())
+    assert parse_version(text, 1, Config(**given)).steps

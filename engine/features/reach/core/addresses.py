@@ -18,6 +18,10 @@ EMAIL_PATTERN: Final = (
 )
 """As browsers check `<input type=email>` (HTML, section 4.10.5.1.5): nothing in it can end a header line."""
 
+URLS_MAX: Final = 5
+URL_CHARS_MAX: Final = 500
+"""Of Apprise: the services of a user, and the length of a URL of theirs."""
+
 _EMAIL: Final = re.compile(EMAIL_PATTERN)
 
 
@@ -26,9 +30,11 @@ class Addresses(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
 
     Args:
         email: a mail address.
+        apprise: URLs of Apprise: services, and who the user is there. They have tokens.
     """
 
     email: str = ""
+    apprise: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Without the addresses: they are nobody else's business, and so in no log."""
@@ -45,6 +51,11 @@ def check_addresses(addresses: Addresses) -> None:
     """Raises Invalid, with the path of the member that is no address."""
     if addresses.email and (len(addresses.email) > EMAIL_CHARS_MAX or _EMAIL.fullmatch(addresses.email) is None):
         raise Invalid(f"a mail address such as ann@example.com, of at most {EMAIL_CHARS_MAX} characters", "$.email")
+    if len(addresses.apprise) > URLS_MAX:
+        raise Invalid(f"at most {URLS_MAX} URLs", "$.apprise")
+    for index, url in enumerate(addresses.apprise):
+        if not (url.isascii() and url.isprintable() and " " not in url and len(url) <= URL_CHARS_MAX):
+            raise Invalid(f"printable ASCII without spaces, at most {URL_CHARS_MAX} characters", f"$.apprise[{index}]")
 
 
 def encode_addresses(addresses: Addresses) -> bytes:

@@ -43,5 +43,5 @@ def step_timers(
             ttl_ms=ttl_ms,
             envelope=envelope,
             conditions=Conditions(message_ms, step=terms),
-            action=action_of(f"channel://{step.channel}", key, f"{envelope.id}/{index}"),
+            action=action_of(step.target, key, f"{envelope.id}/{index}"),
         )

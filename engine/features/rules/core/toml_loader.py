@@ -113,6 +113,7 @@ class _StepText(Struct, forbid_unknown_fields=True):
     after: str = ""
     unless: Literal["", "delivered", "seen", "read", "acted"] = ""
     mandatory: bool = False
+    to: str = ""
 
 
 class _CategoryText(Struct, forbid_unknown_fields=True):
@@ -246,8 +247,10 @@ def _steps(category: str, written: list[_StepText], source: str) -> tuple[Channe
         try:
             if text.channel not in CHANNELS:
                 raise Invalid(f"one of {', '.join(CHANNELS)}", "channel")
+            if text.to and text.channel != "apprise":
+                raise Invalid("only with the channel apprise: others tell the user", "to")
             after_ms = _limited("after", duration_at("after", text.after), 1) if text.after else 0
-            made.append(ChannelStep(text.channel, after_ms, PROGRESS.index(text.unless), text.mandatory))
+            made.append(ChannelStep(text.channel, after_ms, PROGRESS.index(text.unless), text.mandatory, text.to))
         except Invalid as error:
             path = f"steps[{index}].{error.path}"
             raise RulesError(f"{source}: category {category!r}: {path}: {error.detail}", path=f"category.{category}.{path}") from error

@@ -1,0 +1,84 @@
+"""Chats, pagers and other services, by Apprise: a URL says which one, and who there. `apprise` is imported with the first of them.
+
+Users' URLs begin as one of `apprise_urls`. Where users could name a host by a URL, that setting must name it: `engine.features.reach` would
+call hosts of its own network for them otherwise. They have no query, by which some services are told other hosts.
+
+Apprise says whether a notification was taken, and not why it was not. So what was not is tried again, and given up in the end. It calls in
+a thread of its own; what it would log may have tokens, and is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import lru_cache
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+
+from engine.errors import ActionFailed, Invalid
+from engine.features.actions.store import QueuedAction
+
+_NOT_INSTALLED: Final = "apprise is not installed where the edges run: install the extra `apprise`"
+
+
+class _Service(Protocol):
+    """What the engine uses of `apprise.NotifyBase`."""
+
+    template_tokens: dict[str, Any]
+
+    def notify(self, body: str, title: str) -> bool: ...
+
+
+def lane_of(url: str) -> str:
+    """The service of a URL, as a part of the name of its lane and its metrics: scheme and host where users name it, else the scheme."""
+    parts = urlsplit(url)
+    service = _service(url)
+    return f"{parts.scheme}.{parts.hostname}" if "host" in service.template_tokens and parts.hostname else parts.scheme
+
+
+def check_url(url: str, beginnings: tuple[str, ...]) -> None:
+    """Check a URL of a user. It may be a tenth of a second until `apprise` is imported. Raises Invalid."""
+    beginning = next((one for one in beginnings if url.startswith(one)), None)
+    if beginning is None:
+        raise Invalid(f"one of the beginnings of apprise_urls is needed: {', '.join(beginnings) or 'there are none'}")
+    if "?" in url or "#" in url:
+        raise Invalid("a URL without query and fragment is needed")
+    try:
+        service = _service(url)
+    except ActionFailed as error:
+        raise Invalid(str(error)) from None
+    if "host" in service.template_tokens and beginning.endswith("://") and urlsplit(url).hostname:
+        raise Invalid("it names a host, so apprise_urls must name it too")
+
+
+@lru_cache(maxsize=256)
+def _service(url: str) -> _Service:
+    """Raises ActionFailed: `apprise` is not installed, or knows no such service."""
+    try:
+        from apprise import Apprise
+    except ImportError:
+        raise ActionFailed(_NOT_INSTALLED) from None
+    logging.getLogger("apprise").disabled = True
+    logging.getLogger("urllib3").setLevel(logging.INFO)  # below, it logs paths
+    service: _Service | None = Apprise.instantiate(url)
+    if service is None:
+        raise ActionFailed("no URL of a service that Apprise knows", final=True)
+    return service
+
+
+async def send(action: QueuedAction, url: str) -> None:
+    """Send the message to this URL. Raises ActionFailed, whose reason does not have the URL."""
+    message: dict[str, Any] = msgspec.json.decode(action.body)
+    data = message.get("data")
+    texts = data if isinstance(data, dict) else {}
+    title, body, link = texts.get("title"), texts.get("body"), message.get("url")
+    title = title if isinstance(title, str) and title else str(message.get("type", ""))
+    parts = [part for part in (body, link) if isinstance(part, str) and part]
+    if not await asyncio.to_thread(_notify, url, "\n".join(parts) or title, title):
+        raise ActionFailed(f"{lane_of(url)} did not take it")
+
+
+def _notify(url: str, body: str, title: str) -> bool:
+    return _service(url).notify(body=body, title=title)

@@ -1,0 +1,109 @@
+"""Carries out steps that are due, as actions: each to the addresses that its user has in the channel.
+
+    channel://email             one mail
+    channel://apprise/to:NAME   to a recipient that the operator named
+    channel://apprise           looked up: an action for each URL of the user, in the lane of its service
+    channel://apprise/SERVICE   to one URL of the user
+
+A service that does not answer holds up its own lane alone (`engine.features.actions.dispatcher`). A lane's action names its URL by a digest
+in its key, not by itself: keys are in logs and with dead letters, addresses are not. An address that the user has no more gets nothing.
+
+Crash: the actions of the look-up are stored once each, by the key of the step, so a repeated look-up adds those that are missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from hashlib import blake2b
+from typing import Final, Protocol
+
+import msgspec
+
+from engine.config import Config, apprise_recipients
+from engine.core.model.action import Action, ChannelTarget, Target
+from engine.core.model.envelope import Envelope
+from engine.core.model.routing import mailbox_key, timer_id
+from engine.core.wire.records import Timer
+from engine.errors import ActionFailed, StorageUnavailable
+from engine.features.actions.store import QueuedAction
+from engine.features.reach import apprise_channel
+from engine.features.reach.core.addresses import Addresses
+from engine.features.reach.email_channel import EmailChannel
+
+TO: Final = "to:"
+"""Before the name of a recipient, in a target."""
+
+AppendActions = Callable[[Sequence[Timer]], Awaitable[tuple[list[str], list[str]]]]
+"""See `engine.store.shard_feature.StoreActions`."""
+
+
+class AddressBook(Protocol):
+    """Where the addresses are, see `engine.features.reach.store`. Every method raises StorageUnavailable."""
+
+    async def read(self, key: str) -> Addresses: ...
+
+    async def write(self, key: str, addresses: Addresses) -> None: ...
+
+    async def erase(self, key: str) -> None: ...
+
+
+class StepDeliveries:
+    """The steps of one edge.
+
+    Args:
+        config: the engine's settings.
+        addresses: of users.
+        append: stores the actions of a look-up.
+    """
+
+    def __init__(self, config: Config, addresses: AddressBook, append: AppendActions) -> None:
+        self._config = config
+        self._addresses = addresses
+        self._append = append
+        self._email = EmailChannel(config)
+        self._recipients = apprise_recipients(config.apprise_recipients)
+
+    async def call(self, target: Target, action: QueuedAction) -> None:
+        """Carry out an action whose target is a channel. Raises ActionFailed."""
+        assert isinstance(target, ChannelTarget), "it is registered for channels"
+        if target.host.startswith(TO):
+            await self._to_recipient(target.host.removeprefix(TO), action)
+            return
+        try:
+            found = await self._addresses.read(mailbox_key(action.tenant, action.user))
+            await self._to_user(target, action, found)
+        except StorageUnavailable as error:
+            raise ActionFailed(str(error)) from None
+
+    async def _to_recipient(self, name: str, action: QueuedAction) -> None:
+        if name not in self._recipients:
+            raise ActionFailed(f"apprise_recipients has no {name}", final=True)
+        await apprise_channel.send(action, self._recipients[name])
+
+    async def _to_user(self, target: ChannelTarget, action: QueuedAction, found: Addresses) -> None:
+        if target.channel == "email":
+            if found.email:
+                await self._email.send(action, found.email)
+        elif target.channel != "apprise":
+            raise ActionFailed(f"there is no channel {target.channel}", final=True)
+        elif target.host:
+            url = next((url for url in found.apprise if action.key.endswith(f".{digest_of(url)}")), None)
+            if url is not None:
+                await apprise_channel.send(action, url)
+        elif found.apprise:
+            _, full = await self._append([_timer_of(target, action, url) for url in found.apprise])
+            if full:
+                raise ActionFailed("too many actions wait for a service")
+
+
+def digest_of(url: str) -> str:
+    """What names a URL in a key."""
+    return blake2b(url.encode(), digest_size=8).hexdigest()
+
+
+def _timer_of(target: ChannelTarget, action: QueuedAction, url: str) -> Timer:
+    """A timer that fired, so to say: the action of one URL."""
+    mailbox, key = mailbox_key(action.tenant, action.user), f"{action.key}.{digest_of(url)}"
+    lane = msgspec.structs.replace(target, host=apprise_channel.lane_of(url))
+    envelope = Envelope(action.id, b"", action.priority, True, action.body[1:-1])
+    return Timer(timer_id(mailbox, key), mailbox, action.due_ms, action.due_ms, 0, envelope, None, Action(str(lane), key))

@@ -1,0 +1,123 @@
+"""Steps that are due, through the dispatcher of an edge: to the addresses that the user has, each service in a lane of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from redis.asyncio import Redis
+
+from engine.actors.edge import clock, wall_ms
+from engine.config import Config
+from engine.core.model.action import Action
+from engine.core.model.constants import NORMAL
+from engine.core.model.envelope import Envelope
+from engine.core.wire.records import Timer
+from engine.features.actions.dispatcher import Dispatcher
+from engine.features.actions.store import ActionStreams, append_actions
+from engine.features.dead_letters.store import DeadLetterStream
+from engine.features.reach.core.addresses import Addresses
+from engine.features.reach.deliveries import StepDeliveries
+from engine.features.reach.store import AddressStore
+from engine.store.keys import action_stream_key, action_targets_key
+from tests.support.mail_server import mail_server
+from tests.support.waiting import until
+from tests.support.webhook_target import webhook_server
+
+SETTINGS: dict[str, Any] = {
+    "action_retry_first_ms": 1, "action_retry_cap_ms": 20, "action_poll_ms": 5, "action_breaker_open_ms": 50,
+    "mail_from": "ops@example.com",
+}  # fmt: skip
+
+
+async def due(client: Redis, target: str, number: int = 1) -> None:
+    """A step of the user ann is due."""
+    envelope = Envelope(f"m{number}", b"", NORMAL, True, b'"id":"m%d","type":"alert","data":{"title":"Disk full"}' % number)
+    timer = Timer(f"3-{number}", "acme:ann", 1000, 0, 60_000, envelope, None, Action(target, f"k{number}"))
+    assert await append_actions(client, Config(), [timer]) == ([timer.sid], [])
+
+
+@asynccontextmanager
+async def delivering(client: Redis, **settings: Any) -> AsyncIterator[AddressStore]:
+    config = Config(**SETTINGS | settings)
+    addresses = AddressStore(client, config)
+    deliveries = StepDeliveries(config, addresses, partial(append_actions, client, config))
+    running = asyncio.ensure_future(Dispatcher(config, ActionStreams(client, config, "edge-0"), deliveries.call, clock, wall_ms).run())
+    try:
+        yield addresses
+    finally:
+        while not running.done():
+            running.cancel()
+            await asyncio.wait([running], timeout=0.1)
+
+
+async def idle(client: Redis) -> bool:
+    """Nothing waits in any lane."""
+    lanes: set[bytes] = await client.smembers(action_targets_key())  # type: ignore[misc]
+    return sum([await client.xlen(action_stream_key(lane.decode())) for lane in lanes]) == 0
+
+
+async def lanes_of(client: Redis) -> set[str]:
+    return {lane.decode() for lane in await client.smembers(action_targets_key())}  # type: ignore[misc]
+
+
+async def reasons(client: Redis) -> Sequence[str]:
+    return [letter.reason for letter in (await DeadLetterStream(client, Config()).page("acme")).letters]
+
+
+async def test_a_user_with_an_address_gets_one_mail_and_one_without_none(redis_client: Redis) -> None:
+    with mail_server() as mails:
+        async with delivering(redis_client, smtp_url=mails.url) as addresses:
+            await due(redis_client, "channel://email")
+            await until(lambda: idle(redis_client))
+            assert mails.mails == []
+            await addresses.write("acme:ann", Addresses("ann@example.org"))
+            await due(redis_client, "channel://email", 2)
+            await until(lambda: idle(redis_client))
+    assert [mail["Subject"] for mail in mails.to("ann@example.org")] == ["Disk full"]
+    assert await reasons(redis_client) == []
+
+
+async def test_each_service_of_a_user_gets_it_once_in_a_lane_of_its_own(redis_client: Redis) -> None:
+    async with webhook_server() as first, webhook_server() as second, delivering(redis_client) as addresses:
+        urls = (f"json://127.0.0.1:{first.port}/a", f"json://localhost:{second.port}/b")
+        await addresses.write("acme:ann", Addresses(apprise=urls))
+        first.statuses = [503, 503]
+        await due(redis_client, "channel://apprise")
+        await until(lambda: bool(first.received and second.received))
+        await until(lambda: idle(redis_client))
+        assert (len(first.received), len(second.received)) == (3, 1), "one is tried again, the other is not"
+    assert await lanes_of(redis_client) == {"channel://apprise", "channel://apprise/json.127.0.0.1", "channel://apprise/json.localhost"}
+
+
+async def test_an_address_that_was_removed_meanwhile_gets_nothing(redis_client: Redis) -> None:
+    async with webhook_server() as server:
+        url = f"json://127.0.0.1:{server.port}/a"
+        async with delivering(redis_client) as addresses:
+            server.statuses = [503] * 1000
+            await addresses.write("acme:ann", Addresses(apprise=(url,)))
+            await due(redis_client, "channel://apprise")
+            await until(lambda: bool(server.received))
+            await addresses.write("acme:ann", Addresses(apprise=(f"{url}b",)))
+            await until(lambda: idle(redis_client))
+        assert not any(got.path == "/ab" for got in server.received), "nor does the one that came since"
+
+
+async def test_a_recipient_that_the_operator_named_is_told_of_any_user(redis_client: Redis) -> None:
+    async with webhook_server() as server:
+        async with delivering(redis_client, apprise_recipients=f"oncall=json://127.0.0.1:{server.port}/oncall"):
+            await due(redis_client, "channel://apprise/to:oncall")
+            await due(redis_client, "channel://apprise/to:nobody", 2)
+            await until(lambda: idle(redis_client))
+        assert [got.path.rstrip("/") for got in server.received] == ["/oncall"]
+    assert await reasons(redis_client) == ["refused: apprise_recipients has no nobody"]
+
+
+async def test_a_step_of_a_channel_that_is_no_more_is_a_dead_letter(redis_client: Redis) -> None:
+    async with delivering(redis_client):
+        await due(redis_client, "channel://pigeon")
+        await until(lambda: idle(redis_client))
+    assert await reasons(redis_client) == ["refused: there is no channel pigeon"]
