@@ -115,15 +115,15 @@ $(VENV)/.installed-test: requirements/test.txt $(VENV)/.installed
 
 # Of the server alone: Debian's package starts one for the machine where nothing says otherwise.
 database:
-	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && exit 0; \
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && command -v nats-server >/dev/null && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "installing PostgreSQL for the tests of the history"; \
+		echo "installing PostgreSQL and NATS for the tests of the history and of sources"; \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql-common >/dev/null && \
 			sed -i 's/^#\?create_main_cluster.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf && \
-			DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql >/dev/null || \
-			echo "make: apt could not install PostgreSQL" >&2; \
+			DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql nats-server >/dev/null || \
+			echo "make: apt could not install PostgreSQL and NATS" >&2; \
 	else \
-		echo "make: no PostgreSQL: its tests will be skipped. To have them: sudo apt install postgresql" >&2; \
+		echo "make: no PostgreSQL or NATS: their tests will be skipped. To have them: sudo apt install postgresql nats-server" >&2; \
 	fi
 
 browser:

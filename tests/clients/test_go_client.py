@@ -8,11 +8,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.conformance.client_promises import ClientPromise, promises_of, trial_of
 from tests.conformance.client_under_test import CommandClient
-from tests.support.missing_programs import PREFIX
+from tests.support.missing_programs import untried
 
 CLIENT = Path(__file__).parents[2] / "clients" / "go"
 
@@ -20,11 +18,11 @@ CLIENT = Path(__file__).parents[2] / "clients" / "go"
 def go(*words: str | Path) -> str:
     """Run Go in the folder of the client; returns what it prints."""
     if shutil.which("go") is None:
-        pytest.skip(PREFIX + "no Go: its client was not tried")
+        untried("no Go: its client was not tried")
     try:
         subprocess.run(["go", "mod", "download"], cwd=CLIENT, capture_output=True, check=True, timeout=100)
     except subprocess.SubprocessError:
-        pytest.skip(PREFIX + "Go could not download what its client needs")
+        untried("Go could not download what its client needs")
     done = subprocess.run(["go", *words], cwd=CLIENT, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

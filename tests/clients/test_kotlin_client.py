@@ -8,11 +8,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.conformance.client_promises import ClientPromise, promises_of, trial_of
 from tests.conformance.client_under_test import CommandClient
-from tests.support.missing_programs import PREFIX
+from tests.support.missing_programs import untried
 
 CLIENT = Path(__file__).parents[2] / "clients" / "kotlin"
 
@@ -20,13 +18,13 @@ CLIENT = Path(__file__).parents[2] / "clients" / "kotlin"
 def built() -> str:
     """The classpath of the client, compiled; a warning is an error."""
     if shutil.which("mvn") is None or shutil.which("java") is None:
-        pytest.skip(PREFIX + "no Maven or Java: the Kotlin client was not tried")
+        untried("no Maven or Java: the Kotlin client was not tried")
     maven = ["mvn", "--quiet", "--batch-mode"]
     paths = ["dependency:build-classpath", "-Dmdep.outputFile=target/classpath.txt"]
     try:
         subprocess.run([*maven, *paths], cwd=CLIENT, capture_output=True, check=True, timeout=150)
     except subprocess.SubprocessError:
-        pytest.skip(PREFIX + "Maven could not download what the Kotlin client needs")
+        untried("Maven could not download what the Kotlin client needs")
     done = subprocess.run([*maven, "test-compile"], cwd=CLIENT, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return f"{CLIENT}/target/classes:{CLIENT}/target/test-classes:{(CLIENT / 'target' / 'classpath.txt').read_text()}"

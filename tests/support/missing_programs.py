@@ -24,6 +24,11 @@ def forbidden(what: str) -> NoReturn:
     pytest.skip(PREFIX + what)
 
 
+def untried(what: str) -> NoReturn:
+    """End the test of a part that few machines have the programs for: a skip that the end of the run repeats, in CI too."""
+    pytest.skip(PREFIX + what)
+
+
 def missing_of(skipped: Iterable[pytest.TestReport]) -> list[str]:
     """What was missing, each once, from the reports of skipped tests. Reports come from every worker; a list of this process would not."""
     reasons = [str(report.longrepr[2]) for report in skipped if isinstance(report.longrepr, tuple)]

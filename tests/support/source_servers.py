@@ -10,7 +10,7 @@ from pathlib import Path
 
 from engine.store.embedded_redis import dying_with_parent
 from tests.support.free_port import free_port
-from tests.support.missing_programs import missing
+from tests.support.missing_programs import untried
 
 _KAFKA = Path(__file__).parent / "kafka"
 _START_S = 30.0
@@ -49,7 +49,7 @@ def nats_server(folder: Path) -> SourceServer:
     """One that keeps its streams in this folder."""
     program = shutil.which("nats-server")
     if program is None:
-        missing("no nats-server: apt install nats-server")
+        untried("no nats-server: apt install nats-server")
     port = free_port()
     return SourceServer([program, "--addr", "127.0.0.1", "--port", str(port), "--jetstream", "--store_dir", folder], port)
 
@@ -57,11 +57,11 @@ def nats_server(folder: Path) -> SourceServer:
 def kafka_server(folder: Path, *topics: str) -> SourceServer:
     """One with these topics, of two partitions each. Its data end with it."""
     if shutil.which("go") is None:
-        missing("no Go: the Kafka server of the tests was not built")
+        untried("no Go: the Kafka server of the tests was not built")
     program = folder / "kafka"
     try:
         subprocess.run(["go", "build", "-o", program, "."], cwd=_KAFKA, capture_output=True, check=True, timeout=300)
     except subprocess.SubprocessError:
-        missing("Go could not build the Kafka server of the tests")
+        untried("Go could not build the Kafka server of the tests")
     port = free_port()
     return SourceServer([program, str(port), *topics], port)
