@@ -238,7 +238,8 @@ class Questions:
         self._asked.set()
         try:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(waiter, seconds)
+                async with asyncio.timeout(seconds):
+                    await waiter
         finally:
             self._waits -= 1
             waiters.discard(waiter)
@@ -285,7 +286,8 @@ class Questions:
                     log.warning("questions wait for storage: %s", error)
             if not more:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stirred.wait(), until_next(time.monotonic(), _LOOK_S))
+                    async with asyncio.timeout(until_next(time.monotonic(), _LOOK_S)):
+                        await self._stirred.wait()
 
     async def _take(self, server: int) -> bool:
         """Do what is due on a server. Returns whether more may be."""

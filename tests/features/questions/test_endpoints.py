@@ -394,15 +394,19 @@ async def test_nothing_is_published_when_the_question_cannot_be_stored(world: Ed
 
 
 async def test_an_answer_is_told_by_another_edge_when_its_own_dies(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def dies(*_: Any) -> None:
-        raise StorageUnavailable("killed")
+    tell, dead = Questions._tell, []
+
+    async def told_by_the_living(self: Questions, *given: Any) -> None:
+        if self._gateway in dead:
+            raise StorageUnavailable("killed")
+        await tell(self, *given)
 
     monkeypatch.setattr("engine.features.questions.questions._LEASE_MS", 300)
-    with monkeypatch.context() as patched:
-        patched.setattr(Questions, "_tell", dies)
-        async with edge_world(storage=redis_client) as world:
-            await ask(world)
-            assert (await answer(world, {"answer": "yes"})).status_code == 200
+    monkeypatch.setattr(Questions, "_tell", told_by_the_living)
+    async with edge_world(storage=redis_client) as world:
+        dead.append(world.gateway)
+        await ask(world)
+        assert (await answer(world, {"answer": "yes"})).status_code == 200
     async with edge_world(storage=redis_client) as other:
         assert (await told(other))["answer"]["answer"] == "yes"
         assert (await look(other)).json()["answer"] == "yes"
