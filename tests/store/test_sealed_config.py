@@ -19,6 +19,8 @@ MARKERS = {
     "webhook_secret": "marker-four",
     "history_url": "postgresql://engine:marker@db/history",
     "ray_events_secret": "marker-five",
+    "smtp_url": "smtp://engine:marker-seven@mail",
+    "apprise_recipients": '{"oncall": "json://marker-eight@host"}',
     "sources": '[{"connection": "postgresql://engine:marker-six@db/app"}]',
 }
 CONFIG = Config(**MARKERS, shards=7)
