@@ -35,6 +35,7 @@ from engine.core.commit.first_result import parse_idempotency_value, unpacked_re
 from engine.core.journal.journal_records import MailboxPage
 from engine.core.journal.salvage import read_page
 from engine.core.journal.stored_formats import decode_journal, decode_stored, decode_timer, read_entry
+from engine.core.model.names import is_tenant
 from engine.core.model.routing import SLOTS, TIMER_PARTITIONS, mailbox_key, slot_of
 from engine.core.model.sealed import unsealed
 from engine.core.wire.records import UNREADABLE
@@ -331,7 +332,11 @@ class Verification:
 
     async def _bucket(self, key: bytes, _: int) -> None:
         async for field, value in self._fields(key):
-            self._accepted_id(unpacked_result, key, field.hex().encode(), value[_STAMP_BYTES:])
+            content = value[_STAMP_BYTES:]
+            if is_tenant(content.decode(errors="replace")):  # of a timer that has fired
+                self._checked["accepted id"] += 1
+            else:
+                self._accepted_id(unpacked_result, key, field.hex().encode(), content)
 
     async def _single_id(self, key: bytes, _: int) -> None:
         value: Any = await self._client.get(key)

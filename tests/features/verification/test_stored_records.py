@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -10,7 +11,9 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.config import Config
-from engine.core.model.routing import partition_of, slot_of
+from engine.core.model.routing import partition_of, slot_of, timer_id
+from engine.core.scheduler.scheduler_events import StoreRequest, StoreWork
+from engine.core.wire.records import Schedule, Timer
 from engine.features.verification.stored_records import Damage, Verification
 from engine.store.keys import (
     broadcast_log_key,
@@ -24,6 +27,7 @@ from engine.store.keys import (
     timer_key,
 )
 from engine.store.server_program import installed_servers
+from engine.store.timer_store import TimerStore
 from tests.proof import stored
 from tests.support.own_redis import served
 
@@ -68,6 +72,20 @@ async def test_whole_data_of_every_kind_are_checked_and_whole(data: Redis) -> No
     }  # fmt: skip
     assert verified.checked["timer"] == len(stored.TIMED)
     assert verified.checked["page"] == len(stored.ABSENT) + len(stored.PRESENT)
+
+
+async def test_the_mark_of_a_timer_that_has_fired_is_whole(data: Redis) -> None:
+    key, now_ms = "t:fired", int(time.time() * 1000)
+    partition, sid = partition_of(key), timer_id(key, "unique")
+    store = TimerStore(data, Config(), [partition], "scheduler-0")
+    await store.take_over()
+    timer = Timer(sid, key, now_ms, now_ms, 3_600_000, stored.envelope("fired"))
+    await store.apply([StoreWork(partition, 0, {}, [StoreRequest(Schedule(1, True, timer), False)])], now_ms)
+    before = (await Verification(data).run()).checked["accepted id"]
+    await store.apply([StoreWork(partition, 0, {sid: key}, [])], now_ms)
+    verified = await Verification(data).run()
+    assert verified.damage == []
+    assert verified.checked["accepted id"] == before + 1
 
 
 async def test_a_damaged_page_and_a_page_of_another_user_are_found(data: Redis) -> None:
