@@ -118,39 +118,26 @@ class PublishEndpoint:
         Raises:
             Problem, Overloaded, Unavailable: nothing, or not everything, was accepted (see `engine.gateway.shard_client`).
         """
-        gateway = self._gateway
+        gateway, trace = self._gateway, None
         if gateway.spans is not None or content.traceparent:
-            return await self._publish_traced(body, content, principal)
-        turn = gateway.request_queue.enter(body, content, principal.tenant)
-        if turn is not None:
-            await turn
-        defined = gateway.category_book.in_use()
-        drafts = drafts_of(self._gateway, self._config, body, content, principal, defined)
-        if defined.linked:
-            await gateway.category_book.link(drafts, defined.linked)
-        results = await gateway.shard_client.post(drafts)
-        if defined.steps:
-            await gateway.arm_steps(drafts, results, defined.steps)
-        return results_body(results, gateway.storage.durability)
-
-    async def _publish_traced(self, body: bytes, content: Content, principal: Principal) -> bytes:
-        gateway = self._gateway
-        trace = RequestTrace(content.traceparent, None if gateway.spans is None else gateway.spans.spans, principal.tenant)
+            trace = RequestTrace(content.traceparent, None if gateway.spans is None else gateway.spans.spans, principal.tenant)
         try:
             turn = gateway.request_queue.enter(body, content, principal.tenant)
             if turn is not None:
                 await turn
             defined = gateway.category_book.in_use()
-            drafts = drafts_of(self._gateway, self._config, body, content, principal, defined, trace)
+            drafts = drafts_of(gateway, self._config, body, content, principal, defined, trace)
             if defined.linked:
                 await gateway.category_book.link(drafts, defined.linked)
             results = await gateway.shard_client.post(drafts)
             if defined.steps:
                 await gateway.arm_steps(drafts, results, defined.steps)
         except Exception as error:
-            trace.failed(error)
+            if trace is not None:
+                trace.failed(error)
             raise
-        trace.answered(results)
+        if trace is not None:
+            trace.answered(results)
         return results_body(results, gateway.storage.durability)
 
 

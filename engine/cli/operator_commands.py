@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -16,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from engine.cli.json_output import print_json
 from engine.cli.options import DataDir, GivenToken, RedisUrl, setting_option
 from engine.cli.settings import Loaded, load, load_with_sources, remark
 from engine.errors import EngineError
@@ -94,9 +94,7 @@ def config(
     loaded = load_with_sources(_options(port, host, shards, schedulers, edges, redis, data_dir, address, place))
     _remark(loaded)
     if json:
-        import msgspec
-
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode({"settings": report(loaded, internal)}), indent=2).decode() + "\n")
+        print_json({"settings": report(loaded, internal)})
     else:
         Console().print(settings_table(report(loaded, internal)))
 
@@ -145,9 +143,7 @@ def status(
 
     found = ask_status(load({"data_dir": data_dir}), token)
     if json:
-        import msgspec
-
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+        print_json(found)
     else:
         print_status(found, Console())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
@@ -13,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from engine.cli.finding import Finding
+from engine.cli.json_output import print_json
 from engine.cli.settings import TOML_PATH
 
 _MARKS: Final = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "failed": "[red]failed[/]"}
@@ -55,9 +55,7 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="The findings as JS
 
     found = examine()
     if json:
-        import msgspec
-
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode({"findings": found}), indent=2).decode() + "\n")
+        print_json({"findings": found})
     else:
         _print(found)
     raise typer.Exit(int(any(finding.level == "failed" for finding in found)))

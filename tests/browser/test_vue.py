@@ -38,7 +38,7 @@ PAGE = """<!doctype html>
 """
 
 
-async def test_the_bell_takes_its_client_from_vue_and_tells_vue_what_was_opened(page: Page, scripted: ScriptedEngine) -> None:
+async def test_the_bell_works_in_vue_without_a_warning(page: Page, scripted: ScriptedEngine) -> None:
     if not VUE.exists():
         missing("no Vue: the elements were not tried in it (cd clients/js && npm ci)")
     found = SAMPLE.search((PACKAGE / "README.md").read_text())

@@ -228,7 +228,7 @@ def test_only_the_port_of_a_service_may_be_an_address(tmp_path: Path) -> None:
     assert load({}, {"ENGINE_REDIS_URL": "tcp://10.0.0.5:6379"}, tmp_path / "none.toml").redis_url == "tcp://10.0.0.5:6379"
 
 
-def test_jobs_of_the_engines_own_ray_may_publish_and_listen_and_those_of_a_cluster_may_not(tmp_path: Path) -> None:
+def test_only_jobs_of_the_engines_own_ray_may_publish_and_listen(tmp_path: Path) -> None:
     own, cluster = load({}, {}, tmp_path / "none.toml"), load({}, {"ENGINE_ADDRESS": "auto"}, tmp_path / "none.toml")
     assert [(made.ray_publish, made.ray_listen) for made in (own, cluster)] == [(("default",), ("default",)), ((), ())]
     (tmp_path / "engine.toml").write_text("[auth]\nray_publish = []\n")

@@ -30,7 +30,7 @@ async def test_the_engine_accepts_a_token_for_its_user_tenant_and_scopes() -> No
     ("given", "named"),
     [({"key": "short"}, "key: a shared secret has at least 32 bytes"), ({"key": SECRET, "lifetime_s": 0}, "lifetime_s: above 0")],
 )
-def test_what_no_engine_would_accept_is_an_error_that_names_it(given: dict[str, object], named: str) -> None:
+def test_a_short_secret_or_no_lifetime_is_named(given: dict[str, object], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         TokenSigner(**given)  # type: ignore[arg-type]
 

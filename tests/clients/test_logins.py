@@ -29,7 +29,7 @@ def user_of(token: str) -> str:
     return str(jwt.decode(token, SECRET, ["HS256"])["sub"])
 
 
-async def test_a_fastapi_application_gives_a_token_to_whom_its_own_dependency_lets_in() -> None:
+async def test_fastapi_gives_a_token_to_its_signed_in_user() -> None:
     def signed_in(session: Annotated[str, Header()] = "") -> str:
         if not session:
             raise HTTPException(401)
@@ -60,7 +60,7 @@ def asked(name: str, path: str = PATH, method: str = "get") -> HttpRequest:
 
 
 @override_settings(RAY_NOTIFICATIONS={"signer": SIGNER})
-async def test_a_django_application_gives_a_token_to_its_signed_in_user_and_passes_other_requests() -> None:
+async def test_django_answers_its_signed_in_user_and_passes_other_requests() -> None:
     async def view(_request: HttpRequest) -> HttpResponse:
         return HttpResponse("page")
 

@@ -19,13 +19,8 @@ def missing(what: str) -> NoReturn:
     pytest.skip(PREFIX + what, allow_module_level=True)
 
 
-def forbidden(what: str) -> NoReturn:
-    """End the test for want of a permission, which no installation gives: a skip that the end of the run repeats, in CI too."""
-    pytest.skip(PREFIX + what)
-
-
 def untried(what: str) -> NoReturn:
-    """End the test of a part that few machines have the programs for: a skip that the end of the run repeats, in CI too."""
+    """End the test for want of a permission, or of programs that few machines have: a skip that the end of the run repeats, in CI too."""
     pytest.skip(PREFIX + what)
 
 

@@ -69,11 +69,11 @@ def show(
     data_dir: DataDir = None,
 ) -> None:
     """Print a dead letter and its message as JSON."""
-    import msgspec
+    from engine.cli.json_output import print_json
 
     target = _target(data_dir, url, token, tenant)
     found = _ask(target, "GET", f"/v1/dead-letters/{quote(letter, safe='')}", {"tenant": tenant})
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+    print_json(found)
 
 
 @dead_letters.command()

@@ -19,6 +19,7 @@ import msgspec
 
 from engine.errors import ActionFailed, Invalid
 from engine.features.actions.store import QueuedAction
+from engine.features.reach.message_texts import texts_of
 
 _NOT_INSTALLED: Final = "apprise is not installed where the edges run: install the extra `apprise`"
 
@@ -70,13 +71,10 @@ def _service(url: str) -> _Service:
 
 async def send(action: QueuedAction, url: str) -> None:
     """Send the message to this URL. Raises ActionFailed, whose reason does not have the URL."""
-    message: dict[str, Any] = msgspec.json.decode(action.body)
-    data = message.get("data")
-    texts = data if isinstance(data, dict) else {}
-    title, body, link = texts.get("title"), texts.get("body"), message.get("url")
-    title = title if isinstance(title, str) and title else str(message.get("type", ""))
-    parts = [part for part in (body, link) if isinstance(part, str) and part]
-    if not await asyncio.to_thread(_notify, url, "\n".join(parts) or title, title):
+    texts = texts_of(msgspec.json.decode(action.body))
+    title = texts.title or texts.type
+    body = "\n".join(part for part in (texts.body, texts.url) if part) or title
+    if not await asyncio.to_thread(_notify, url, body, title):
         raise ActionFailed(f"{lane_of(url)} did not take it")
 
 

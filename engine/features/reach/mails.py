@@ -18,6 +18,7 @@ import msgspec
 
 from engine.core.model.constants import TS_MS_MAX
 from engine.features.actions.store import QueuedAction
+from engine.features.reach.message_texts import text, texts_of
 from engine.publish.items import EPOCH, MILLISECOND
 
 SUBJECT_CHARS_MAX: Final = 200
@@ -34,12 +35,10 @@ def mail_of(action: QueuedAction, address: str, sender: str, public_url: str) ->
         public_url: where users reach the engine; "": the mail has no link to it.
     """
     message: dict[str, Any] = msgspec.json.decode(action.body)
-    data = message.get("data")
-    texts = data if isinstance(data, dict) else {}
-    title = _line(texts.get("title")) or _line(message.get("type"))
-    body, url = _text(texts.get("body")), _text(message.get("url"))
-    link = url if url.startswith(("https://", "http://")) else ""
-    path = _text(message.get("unsubscribe"))
+    texts = texts_of(message)
+    title, body = _line(texts.title) or _line(texts.type), texts.body
+    link = texts.url if texts.url.startswith(("https://", "http://")) else ""
+    path = text(message.get("unsubscribe"))
     unsubscribe = f"{public_url.rstrip('/')}{path}" if public_url and path else ""
     mail = EmailMessage(_POLICY)
     mail["From"] = sender
@@ -70,10 +69,6 @@ def _html(title: str, body: str, link: str, unsubscribe: str) -> str:
     return f'<!doctype html><html><head><meta charset="utf-8"></head><body><h1>{heading}</h1>{paragraphs}{footer}</body></html>\n'
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _line(value: Any) -> str:
+def _line(given: str) -> str:
     """One line: a header has no line breaks."""
-    return "".join(char if char.isprintable() else " " for char in " ".join(_text(value).split()))[:SUBJECT_CHARS_MAX]
+    return "".join(char if char.isprintable() else " " for char in " ".join(given.split()))[:SUBJECT_CHARS_MAX]

@@ -356,7 +356,7 @@ def come_to(world: World, how_far: int) -> None:
 @pytest.mark.parametrize("restarted", ["", "journal", "page"])
 @pytest.mark.parametrize("unless", [0, DELIVERED, SEEN, READ, ACTED])
 @pytest.mark.parametrize("how_far", [0, DELIVERED, SEEN, READ, ACTED])
-def test_a_step_is_skipped_when_the_user_has_come_so_far_with_its_message(how_far: int, unless: int, restarted: str) -> None:
+def test_a_step_is_skipped_when_the_user_has_come_so_far(how_far: int, unless: int, restarted: str) -> None:
     world = World(inbox=InboxLimits(messages_max=10, keep_ms=HOUR_MS, pinned_max=2, numbers_max=100))
     world.post(id="m")
     world.settle()
@@ -379,7 +379,7 @@ def test_an_acknowledged_message_that_no_inbox_keeps_is_dealt_with() -> None:
     assert decided(world, step(unless=ACTED), "3-t") == "reached: email: the user has dealt with it"
 
 
-def test_a_step_waits_for_a_delayed_message_and_no_longer_than_its_time() -> None:
+def test_a_step_waits_for_a_delayed_message_within_its_time() -> None:
     world = World()
     waiting = step(0, unless=READ, until_ms=world.now_ms + 10)
     assert decided(world, waiting) == "again"
@@ -392,7 +392,7 @@ def test_a_step_waits_for_a_delayed_message_and_no_longer_than_its_time() -> Non
     assert decided(world, waiting, "3-t") == "no_message: email: the message did not come"
 
 
-def test_a_step_waits_for_the_end_of_quiet_hours_unless_it_is_mandatory() -> None:
+def test_a_step_waits_for_quiet_hours_unless_it_is_mandatory() -> None:
     world = World()
     world.post(id="m")
     world.settle()

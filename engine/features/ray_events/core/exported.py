@@ -32,7 +32,7 @@ _INTERNAL: Final = "SUPERVISOR_ACTOR_RAY_NAMESPACE"
 """Namespace of the actors that run submitted jobs: their ends are told as those of the jobs."""
 
 _LOST_NODE: Final = frozenset({"UNSPECIFIED", "UNEXPECTED_TERMINATION", "AUTOSCALER_DRAIN_PREEMPTED"})
-_OTHER_CAUSES: Final = ("creationTaskFailureContext", "runtimeEnvFailedContext", "actorUnschedulableContext", "oomContext")
+_OTHER_CAUSES: Final = ("creation_task_failure_context", "runtime_env_failed_context", "actor_unschedulable_context", "oom_context")
 
 
 _NONE: Final = Raw()
@@ -188,9 +188,9 @@ def _of_actor(actor: _Actor) -> Iterator[Death]:
         else:
             name, reason, detail = change.repr_name, "UNSPECIFIED", ""
             for member in _OTHER_CAUSES:
-                context = getattr(cause, _snake(member))
+                context = getattr(cause, member)
                 if context is not None:
-                    reason = _snake(member).removesuffix("_context").upper()
+                    reason = member.removesuffix("_context").upper()
                     detail = str(context.get("errorMessage") or context.get("formattedExceptionString") or "")
         job = id[-_JOB_BYTES:].hex()
         yield Death("actor", id.hex(), job, name[:_NAME_CHARS], reason, detail[:DETAIL_CHARS], _ms(change.timestamp))
@@ -223,7 +223,3 @@ def _of_worker(worker: _Worker) -> Iterator[Death]:
 def _ms(timestamp: str) -> int:
     """RFC 3339 with nanoseconds, which Python cuts to microseconds."""
     return int(datetime.fromisoformat(timestamp).timestamp() * 1000)
-
-
-def _snake(camel: str) -> str:
-    return "".join(f"_{sign.lower()}" if sign.isupper() else sign for sign in camel)

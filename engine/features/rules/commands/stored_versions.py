@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 import typer
 
+from engine.cli.json_output import print_json
 from engine.cli.options import DataDir, GivenToken, Url
 from engine.errors import EngineError
 
@@ -47,7 +48,7 @@ def list_(json: Json = False, url: Url = None, token: GivenToken = None, data_di
     """
     found = _overview(_target(data_dir, url, token))
     if json:
-        _print_json(found)
+        print_json(found)
         return
     _print(_in_force(found))
     for version in found["versions"]:
@@ -111,7 +112,7 @@ def dry_run(
     query = {"version": version, "limit": limit, **({"type": type} if type else {}), **({"tenant": tenant} if tenant else {})}
     found = _ask(_target(data_dir, url, token), "POST", f"/v1/rules/dry-run?{urlencode(query)}", b"")
     if json:
-        _print_json(found)
+        print_json(found)
     else:
         _print_differences(found)
 
@@ -220,12 +221,6 @@ def _print(line: str) -> None:
     from engine.cli.local_engine import printable
 
     sys.stdout.write(printable(line) + "\n")
-
-
-def _print_json(found: Any) -> None:
-    import msgspec
-
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
 
 
 def _target(data_dir: str | None, url: str | None, token: str | None) -> Target:
