@@ -326,6 +326,11 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     inbox_reads_max: Positive = 1000  # reads of inboxes that wait for storage at one shard: half a second of Redis
     inbox_unwritten_bytes_max: Positive = 32 << 20  # acknowledged messages at one shard that no checkpoint has written: beyond it one is
     profile_entries_max: Positive = 50  # of each list of a profile: it is part of the user's page, some 20 KB at most
+    confirm_link_s: Positive = 3600  # somebody who gives an address looks into its mailbox at once
+    confirm_span_s: Positive = 86_400  # in which the two limits below count
+    confirm_user_max: Positive = 5  # mails of confirmation that one user causes: nobody has more addresses to try in a day
+    confirm_address_max: Positive = 3  # ... and that one address gets, whoever asks: a stranger's, perhaps
+    confirm_calls_max: Positive = 8  # mails of confirmation that one edge sends at once; beyond them 503
     unsubscribe_link_s: Positive = 5 * 365 * 86_400  # a link in an old mail must work; the law wants 30 days to 2 years
     counted_max: Positive = 64  # categories, and types, counted against limits per user: 30 bytes each in the page; the oldest is evicted
     decisions_max: Positive = 32  # decisions against a user's messages that its timeline keeps: some 150 bytes each in the page

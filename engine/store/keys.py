@@ -383,6 +383,11 @@ def channels_key(tenant: str) -> str:
     return f"{{channels}}of:{tenant}"
 
 
+def channels_asked_key(name: str) -> str:
+    """String: how many mails of confirmation the user or address behind this digest caused lately; it expires."""
+    return f"{{channels}}asked:{name}"
+
+
 # -- history -----------------------------------------------------------------------------------------------------------
 def outcome_stream_key() -> str:
     """Stream: batches of outcomes, see `engine.store.outcome_stream`."""

@@ -9,6 +9,7 @@ import re
 import socket
 import struct
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -796,15 +797,24 @@ class FakeAddresses:
 
     def __init__(self) -> None:
         self.kept: dict[str, Addresses] = {}
+        self.asked = Counter[str]()
         self.away = False
 
     async def read(self, key: str) -> Addresses:
         self._check()
         return self.kept.get(key, NO_ADDRESSES)
 
-    async def write(self, key: str, addresses: Addresses) -> None:
+    async def change(self, key: str, change: Callable[[Addresses], Addresses]) -> Addresses:
         self._check()
-        self.kept[key] = addresses
+        self.kept[key] = change(self.kept.get(key, NO_ADDRESSES))
+        return self.kept[key]
+
+    async def count_asked(self, limits: Mapping[str, int], _span_ms: int) -> int:
+        self._check()
+        if any(self.asked[name] >= limit for name, limit in limits.items()):
+            return 7000
+        self.asked.update(list(limits))
+        return 0
 
     async def erase(self, key: str) -> None:
         self._check()
@@ -868,7 +878,7 @@ class EdgeWorld:
             token_revocation.feature_of(self.revocations),
             policy.feature_of(remembered_key),
             rules.feature_of(ports, self.rules, self.arrivals, remembered_key),
-            reach.feature_of(ports, self.addresses, no_actions),
+            reach.feature_of(ports, self.addresses, no_actions, remembered_key),
             EdgeFeature("signals", lambda access: signals.table(access, self.signals), self.signals.run, self.signals.drain),
             EdgeFeature("digest", lambda access: digest.table(access, self.bodies, self.model)),
             EdgeFeature("history", lambda access: history.table(access, None)),

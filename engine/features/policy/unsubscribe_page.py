@@ -1,11 +1,12 @@
-"""The page behind an unsubscribe link: a sentence and at most one button, without scripts, in English or Chinese."""
+"""The words of the page behind an unsubscribe link, in English or Chinese."""
 
 from __future__ import annotations
 
-from html import escape
 from typing import Final, Literal
 
 from starlette.responses import Response
+
+from engine.http.link_page import language_of, link_page
 
 Word = Literal["ask", "done", "undone", "refused", "invalid", "away"]
 
@@ -32,18 +33,6 @@ _BUTTONS: Final = {
     "zh": {"ask": "退订", "done": "撤销", "undone": "退订"},
 }
 
-_STYLE: Final = (
-    "body{font:1.1rem/1.5 system-ui,sans-serif;max-width:32rem;margin:15vh auto;padding:0 1rem;color-scheme:light dark}"
-    "button{font:inherit;padding:.4em 1.2em}"
-)
-_HEADERS: Final = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",  # the address is a secret
-    "X-Content-Type-Options": "nosniff",
-    "X-Robots-Tag": "noindex",
-}
-
 
 def unsubscribe_page(
     word: Word, accept_language: str, *, title: str = "", again: str = "", status: int = 200, retry_after: str = ""
@@ -55,15 +44,6 @@ def unsubscribe_page(
         again: with `done`: the choice that its button goes back to.
         retry_after: seconds.
     """
-    language = "zh" if accept_language.strip().lower().startswith("zh") else "en"
-    text = escape(_WORDS[language][word].format(title=title))
-    button = _BUTTONS[language].get(word, "")
-    # A form without an action posts to the page's own address, which has the token.
-    hidden = f'<input type="hidden" name="again" value="{escape(again)}">' if again else ""
-    form = f'<form method="post">{hidden}<button>{button}</button></form>' if button else ""
-    body = (
-        f'<!doctype html><html lang="{language}"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{button or text}</title><style>{_STYLE}</style><main><p>{text}</p>{form}</main></html>"
-    )
-    headers = {**_HEADERS, "Content-Language": language, **({"Retry-After": retry_after} if retry_after else {})}
-    return Response(body, status, headers, "text/html")
+    language = language_of(accept_language)
+    text, button = _WORDS[language][word].format(title=title), _BUTTONS[language].get(word, "")
+    return link_page(text, button, language, fields={"again": again} if again else None, status=status, retry_after=retry_after)

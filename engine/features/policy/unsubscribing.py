@@ -38,7 +38,7 @@ from engine.errors import Invalid, Overloaded, StorageUnavailable, Unavailable
 from engine.features.policy import profiles
 from engine.features.policy.core.preferences_json import choice_for, may, may_choose
 from engine.features.policy.profiles import Preferences
-from engine.features.policy.unsubscribe_links import KEY_BYTES, LinkClaims, make_link_token, read_link_token
+from engine.features.policy.unsubscribe_links import KEY_BYTES, LinkClaims, make_link_token, read_link_token, unsubscribe_claims
 from engine.features.policy.unsubscribe_page import unsubscribe_page
 from engine.gateway.shard_client import ShardClient
 from engine.http.problems import RETRY_AFTER_S, Problem, unavailable
@@ -49,7 +49,6 @@ from engine.store.stored_secret import claim_secret
 
 PATH: Final = "/v1/unsubscribe"
 _FORM: Final = "application/x-www-form-urlencoded"
-FORM_BYTES_MAX: Final = 4096  # of the page's own form, or of a mail program's; who sends it may have no valid link
 _LINKS_AT_ONCE: Final = 50  # about a millisecond of signing
 
 LinkKey = Callable[[], Awaitable[bytes]]
@@ -209,7 +208,7 @@ class Unsubscribing:
         """What a link is for, None when it is not valid. Raises StorageUnavailable."""
         if token.count(".") != 2:
             return None
-        return read_link_token(token, await self._link_key(), self._wall_ms() / 1000)
+        return read_link_token(token, await self._link_key(), self._wall_ms() / 1000, unsubscribe_claims)
 
     def _category(self, claims: LinkClaims) -> Category:
         """The limits of a link's category; of one that is not defined any more, those that restrict nothing."""

@@ -13,7 +13,7 @@ Crash: the actions of the look-up are stored once each, by the key of the step, 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final, Protocol
 
@@ -42,7 +42,9 @@ class AddressBook(Protocol):
 
     async def read(self, key: str) -> Addresses: ...
 
-    async def write(self, key: str, addresses: Addresses) -> None: ...
+    async def change(self, key: str, change: Callable[[Addresses], Addresses]) -> Addresses: ...
+
+    async def count_asked(self, limits: Mapping[str, int], span_ms: int) -> int: ...
 
     async def erase(self, key: str) -> None: ...
 

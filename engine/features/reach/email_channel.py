@@ -6,6 +6,7 @@ reason names the address: reasons are logged, and kept with dead letters.
 
 from __future__ import annotations
 
+from email.message import EmailMessage
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -43,6 +44,10 @@ class EmailChannel:
 
     async def send(self, action: QueuedAction, address: str) -> None:
         """Send the mail about this message to this address. Raises ActionFailed."""
+        await self.deliver(mail_of(action, address, self._config.mail_from, self._config.public_url), address)
+
+    async def deliver(self, mail: EmailMessage, address: str) -> None:
+        """Send a mail to this address. Raises ActionFailed."""
         config = self._config
         if not config.smtp_url:
             raise ActionFailed("the setting smtp_url is empty", final=True)
@@ -52,7 +57,6 @@ class EmailChannel:
         except ImportError:
             raise ActionFailed("aiosmtplib is not installed where the edges run: install the extra `mail`") from None
         server = MailServer.of(config.smtp_url)
-        mail = mail_of(action, address, config.mail_from, config.public_url)
         place = f"{server.host}:{server.port}"
         try:
             await send(

@@ -1,11 +1,15 @@
-"""`/v1/users/{user}/channels`: the addresses of a user. The feature on an edge: it arms steps, and carries out those that are due."""
+"""`/v1/users/{user}/channels` and `/v1/channels`: the addresses of a user, for the application and for the user itself.
+
+The feature on an edge: it arms steps, and carries out those that are due.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from functools import partial
 
+import msgspec
 from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,26 +19,31 @@ from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.api.json_bodies import decode_body
 from engine.config import Config
 from engine.core.model.action import ChannelTarget
-from engine.core.model.routing import split_key
+from engine.core.model.routing import mailbox_key, split_key
 from engine.errors import Invalid, StorageUnavailable
 from engine.features.actions.store import append_actions
+from engine.features.policy.unsubscribing import LinkKey, stored_key
 from engine.features.reach import description
 from engine.features.reach.apprise_channel import check_url
 from engine.features.reach.arming import StepArming
 from engine.features.reach.core.addresses import NO_ADDRESSES, Addresses, check_addresses, decoder, encode_addresses
 from engine.features.reach.deliveries import AddressBook, AppendActions, StepDeliveries
+from engine.features.reach.own_channels import PATH, OwnChannels
 from engine.features.reach.store import AddressStore
 from engine.http.endpoint_table import EndpointTable, json_answer, route
+from engine.http.link_page import FORM_BYTES_MAX
 from engine.http.problems import RETRY_AFTER_S, unavailable
+from engine.http.request_body import read_body
 from engine.publish import media_types
 
 
 def on_edge(ports: EdgePorts) -> EdgeFeature:
     """The feature on an edge."""
-    return feature_of(ports, AddressStore(ports.redis, ports.config), partial(append_actions, ports.redis, ports.config))
+    store = AddressStore(ports.redis, ports.config)
+    return feature_of(ports, store, partial(append_actions, ports.redis, ports.config), stored_key(ports))
 
 
-def feature_of(ports: EdgePorts, addresses: AddressBook, append: AppendActions) -> EdgeFeature:
+def feature_of(ports: EdgePorts, addresses: AddressBook, append: AppendActions, link_key: LinkKey) -> EdgeFeature:
     """The feature, with this storage."""
     gateway = ports.gateway
 
@@ -47,32 +56,68 @@ def feature_of(ports: EdgePorts, addresses: AddressBook, append: AppendActions) 
     gateway.arm_steps = StepArming(gateway.shard_client, gateway.wall_ms).arm
     gateway.kept_of_user["channels"] = rows
     gateway.erase_of_user["channels"] = addresses.erase
-    return EdgeFeature("reach", lambda access: table(access, addresses))
+    return EdgeFeature("reach", lambda access: table(access, addresses, link_key))
 
 
-def table(access: Access, addresses: AddressBook) -> EndpointTable:
+def table(access: Access, addresses: AddressBook, link_key: LinkKey) -> EndpointTable:
     """The endpoints."""
+    own = OwnChannels(access.config, addresses, link_key, access.gateway.wall_ms)
 
     async def read(request: Request) -> Response:
         """`GET /v1/users/{user}/channels?tenant=`."""
         key = access.user_of(request, own=True)
-        try:
-            return json_answer(Raw(encode_addresses(await addresses.read(key))))
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
+        return await _answer(addresses.read(key))
 
     async def write(request: Request) -> Response:
         """`PUT /v1/users/{user}/channels`."""
         key = access.user_of(request, own=False)
         access.gateway.check_room(split_key(key)[0])
         given = await parse(await access.body(request), access.config)
-        try:
-            await addresses.write(key, given)
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
-        return json_answer(Raw(encode_addresses(given)))
+        return await _answer(addresses.change(key, lambda _: given))
 
-    return EndpointTable([route("/v1/users/{user:segment}/channels", GET=read, PUT=write)], description)
+    def bearer(request: Request) -> str:
+        principal = access.authenticate(request, "connect")
+        return mailbox_key(principal.tenant, principal.user)
+
+    async def read_own(request: Request) -> Response:
+        """`GET /v1/channels`."""
+        return await _answer(addresses.read(bearer(request)))
+
+    async def ask_email(request: Request) -> Response:
+        """`PUT /v1/channels/email`: a mail asks its mailbox."""
+        key = bearer(request)
+        access.gateway.check_room(split_key(key)[0])
+        answer = await own.ask(key, await access.body(request), request.headers.get("accept-language", ""))
+        return json_answer(answer, 202 if "confirm_until" in answer else 200)
+
+    async def remove_email(request: Request) -> Response:
+        """`DELETE /v1/channels/email`."""
+        return await _answer(addresses.change(bearer(request), lambda found: msgspec.structs.replace(found, email="")))
+
+    async def show_link(request: Request) -> Response:
+        """`GET /v1/channels/confirm?token=`; the link is all that it needs."""
+        return await own.show(request.query_params.get("token", ""), request.headers.get("accept-language", ""))
+
+    async def confirm(request: Request) -> Response:
+        """`POST /v1/channels/confirm?token=`; likewise."""
+        await read_body(request.scope, request.receive, access.config, FORM_BYTES_MAX)
+        return await own.confirm(request.query_params.get("token", ""), request.headers.get("accept-language", ""))
+
+    routes = [
+        route("/v1/users/{user:segment}/channels", GET=read, PUT=write),
+        route("/v1/channels", GET=read_own),
+        route("/v1/channels/email", PUT=ask_email, DELETE=remove_email),
+        route(PATH, GET=show_link, POST=confirm),
+    ]
+    return EndpointTable(routes, description)
+
+
+async def _answer(addresses: Awaitable[Addresses]) -> Response:
+    """These addresses, as they are kept. Raises Problem: 503."""
+    try:
+        return json_answer(Raw(encode_addresses(await addresses)))
+    except StorageUnavailable as error:
+        raise unavailable(str(error), RETRY_AFTER_S) from None
 
 
 async def parse(body: bytes, config: Config) -> Addresses:

@@ -22,7 +22,7 @@ from engine.features.reach.message_texts import text, texts_of
 from engine.publish.items import EPOCH, MILLISECOND
 
 SUBJECT_CHARS_MAX: Final = 200
-_POLICY: Final = SMTP.clone(max_line_length=998)
+MAIL_POLICY: Final = SMTP.clone(max_line_length=998)
 
 
 def mail_of(action: QueuedAction, address: str, sender: str, public_url: str) -> EmailMessage:
@@ -40,7 +40,7 @@ def mail_of(action: QueuedAction, address: str, sender: str, public_url: str) ->
     link = texts.url if texts.url.startswith(("https://", "http://")) else ""
     path = text(message.get("unsubscribe"))
     unsubscribe = f"{public_url.rstrip('/')}{path}" if public_url and path else ""
-    mail = EmailMessage(_POLICY)
+    mail = EmailMessage(MAIL_POLICY)
     mail["From"] = sender
     mail["To"] = Address(addr_spec=address)
     mail["Subject"] = title
@@ -66,7 +66,12 @@ def _html(title: str, body: str, link: str, unsubscribe: str) -> str:
     heading = f'<a href="{escape(link)}">{escape(title)}</a>' if link else escape(title)
     paragraphs = "".join(f"<p>{escape(part)}</p>" for part in body.splitlines() if part.strip())
     footer = f'<p><small><a href="{escape(unsubscribe)}">Unsubscribe</a></small></p>' if unsubscribe else ""
-    return f'<!doctype html><html><head><meta charset="utf-8"></head><body><h1>{heading}</h1>{paragraphs}{footer}</body></html>\n'
+    return html_of(f"<h1>{heading}</h1>{paragraphs}{footer}")
+
+
+def html_of(body: str) -> str:
+    """The HTML of a mail, with this body."""
+    return f'<!doctype html><html><head><meta charset="utf-8"></head><body>{body}</body></html>\n'
 
 
 def _line(given: str) -> str:

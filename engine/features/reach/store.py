@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import msgspec
 import redis.asyncio as redis
@@ -13,8 +14,13 @@ from engine.core.model.routing import split_key
 from engine.core.model.sealed import sealed, unsealed
 from engine.errors import StorageUnavailable
 from engine.features.reach.core.addresses import NO_ADDRESSES, Addresses, decoder, encode_addresses
-from engine.store.keys import channels_key
-from engine.store.lua import Replicas
+from engine.store.keys import channels_asked_key, channels_key
+from engine.store.lua import Replicas, Script
+
+_CHANGE: Final = Script("channels_change")
+_ASK: Final = Script("channels_ask")
+_ROUNDS_MAX: Final = 20
+"""Changes of one user at once: a user has some devices."""
 
 
 class AddressStore:
@@ -26,35 +32,47 @@ class AddressStore:
 
     async def read(self, key: str) -> Addresses:
         """Those of the user with this mailbox key. A damaged value is none: nothing is sent to an address that may be another's."""
+        return read_addresses(await self._stored(key), key)
+
+    async def change(self, key: str, change: Callable[[Addresses], Addresses]) -> Addresses:
+        """Keep what `change` makes of the addresses of a user, and return it; durable on return. None leaves nothing.
+
+        `change` is pure: it is called again when somebody else changed them meanwhile.
+        """
+        tenant, user = split_key(key)
+        for _ in range(_ROUNDS_MAX):
+            stored = await self._stored(key)
+            wanted = change(read_addresses(stored, key))
+            value = b"" if wanted == NO_ADDRESSES else sealed(encode_addresses(wanted), key.encode())
+            reply = await _CHANGE.run(self._client, [channels_key(tenant)], [user, stored, value], self._replicas)
+            if reply[0] == b"OK":
+                return wanted
+        raise StorageUnavailable("addresses: they change all the time")
+
+    async def erase(self, key: str) -> None:
+        """Forget those of a user; idempotent."""
+        await self.change(key, lambda _: NO_ADDRESSES)
+
+    async def count_asked(self, limits: Mapping[str, int], span_ms: int) -> int:
+        """Count one more mail of confirmation for each of these names, unless one has as many as its limit in `span_ms`.
+
+        Returns:
+            How long until that one may have more, ms; 0 when it was counted.
+        """
+        reply = await _ASK.run(self._client, [channels_asked_key(name) for name in limits], [span_ms, *limits.values()])
+        return int(reply[1])
+
+    async def _stored(self, key: str) -> bytes:
         tenant, user = split_key(key)
         try:
             stored: Any = await self._client.hget(channels_key(tenant), user)
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"addresses: {error}") from error
-        return NO_ADDRESSES if stored is None else read_addresses(stored, key)
-
-    async def write(self, key: str, addresses: Addresses) -> None:
-        """Keep these, in place of those that were kept; durable on return. None leaves nothing."""
-        tenant, user = split_key(key)
-        pipeline = self._client.pipeline(transaction=False)
-        if addresses == NO_ADDRESSES:
-            pipeline.hdel(channels_key(tenant), user)
-        else:
-            pipeline.hset(channels_key(tenant), user, sealed(encode_addresses(addresses), key.encode()))
-        self._replicas.ask(pipeline)
-        try:
-            replies: list[Any] = await pipeline.execute()
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"addresses: {error}") from error
-        self._replicas.check(replies, "addresses")
-
-    async def erase(self, key: str) -> None:
-        """Forget those of a user; idempotent."""
-        await self.write(key, NO_ADDRESSES)
+        return stored or b""
 
 
 def read_addresses(stored: bytes, key: str) -> Addresses:
-    """The addresses in a stored value of this owner; none where it is damaged."""
+    """The addresses in a stored value of this owner; none where there is no value, or a damaged one."""
     try:
         return decoder.decode(unsealed(stored, key.encode()))
     except msgspec.DecodeError:

@@ -17,7 +17,7 @@ from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
 from engine.core.wire import records as wire
 from engine.features.policy.message_links import MessageLinks
-from engine.features.policy.unsubscribe_links import read_link_token
+from engine.features.policy.unsubscribe_links import read_link_token, unsubscribe_claims
 from engine.publish.drafts import Draft
 from tests.support.edge_world import EdgeWorld, edge_world
 from tests.support.waiting import until
@@ -106,7 +106,7 @@ async def test_others_are_served_while_many_links_are_made(world: EdgeWorld) -> 
     key = await world.link_key()
     for draft in drafts:
         token = json.loads(b"{%b}" % draft.envelope.body)["unsubscribe"].partition("token=")[2]
-        claims = read_link_token(token, key, 0)
+        claims = read_link_token(token, key, 0, unsubscribe_claims)
         assert claims is not None
         assert claims.user == draft.user
 

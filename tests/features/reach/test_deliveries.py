@@ -74,7 +74,7 @@ async def test_a_user_with_an_address_gets_one_mail_and_one_without_none(redis_c
             await due(redis_client, "channel://email")
             await until(lambda: idle(redis_client))
             assert mails.mails == []
-            await addresses.write("acme:ann", Addresses("ann@example.org"))
+            await addresses.change("acme:ann", lambda _: Addresses("ann@example.org"))
             await due(redis_client, "channel://email", 2)
             await until(lambda: idle(redis_client))
     assert [mail["Subject"] for mail in mails.to("ann@example.org")] == ["Disk full"]
@@ -84,7 +84,7 @@ async def test_a_user_with_an_address_gets_one_mail_and_one_without_none(redis_c
 async def test_each_service_of_a_user_gets_it_once_in_a_lane_of_its_own(redis_client: Redis) -> None:
     async with webhook_server() as first, webhook_server() as second, delivering(redis_client) as addresses:
         urls = (f"json://127.0.0.1:{first.port}/a", f"json://localhost:{second.port}/b")
-        await addresses.write("acme:ann", Addresses(apprise=urls))
+        await addresses.change("acme:ann", lambda _: Addresses(apprise=urls))
         first.statuses = [503, 503]
         await due(redis_client, "channel://apprise")
         await until(lambda: bool(first.received and second.received))
@@ -98,10 +98,10 @@ async def test_an_address_that_was_removed_meanwhile_gets_nothing(redis_client: 
         url = f"json://127.0.0.1:{server.port}/a"
         async with delivering(redis_client) as addresses:
             server.statuses = [503] * 1000
-            await addresses.write("acme:ann", Addresses(apprise=(url,)))
+            await addresses.change("acme:ann", lambda _: Addresses(apprise=(url,)))
             await due(redis_client, "channel://apprise")
             await until(lambda: bool(server.received))
-            await addresses.write("acme:ann", Addresses(apprise=(f"{url}b",)))
+            await addresses.change("acme:ann", lambda _: Addresses(apprise=(f"{url}b",)))
             await until(lambda: idle(redis_client))
         assert not any(got.path == "/ab" for got in server.received), "nor does the one that came since"
 

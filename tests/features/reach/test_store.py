@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import msgspec
 from redis.asyncio import Redis
 
 from engine.config import Config
@@ -12,13 +15,17 @@ from engine.store.keys import channels_key
 ANN = Addresses("ann@example.org")
 
 
+async def set_to(store: AddressStore, addresses: Addresses) -> None:
+    await store.change("acme:ann", lambda _: addresses)
+
+
 async def test_addresses_are_kept_replaced_and_erased(redis_client: Redis) -> None:
     store = AddressStore(redis_client, Config())
     assert await store.read("acme:ann") == NO_ADDRESSES
-    await store.write("acme:ann", ANN)
+    await set_to(store, ANN)
     assert await store.read("acme:ann") == ANN
     assert await store.read("other:ann") == NO_ADDRESSES
-    await store.write("acme:ann", Addresses("ann@example.net"))
+    await set_to(store, Addresses("ann@example.net"))
     assert (await store.read("acme:ann")).email == "ann@example.net"
     for _ in range(2):
         await store.erase("acme:ann")
@@ -27,7 +34,27 @@ async def test_addresses_are_kept_replaced_and_erased(redis_client: Redis) -> No
 
 async def test_nothing_is_sent_to_an_address_that_is_damaged_or_of_another_user(redis_client: Redis) -> None:
     store = AddressStore(redis_client, Config())
-    await store.write("acme:ann", ANN)
+    await set_to(store, ANN)
     stored = await redis_client.hget(channels_key("acme"), "ann")  # type: ignore[misc]
     await redis_client.hset(channels_key("acme"), mapping={"bob": stored, "ann": stored[:-2] + b"!}"})  # type: ignore[misc]
     assert [await store.read(f"acme:{user}") for user in ("ann", "bob")] == [NO_ADDRESSES] * 2
+
+
+async def test_two_changes_at_once_are_both_kept(redis_client: Redis) -> None:
+    store = AddressStore(redis_client, Config())
+    urls = [f"json://h/{n}" for n in range(5)]
+    await asyncio.gather(
+        *(store.change("acme:ann", lambda found, url=url: msgspec.structs.replace(found, apprise=(*found.apprise, url))) for url in urls)
+    )
+    assert sorted((await store.read("acme:ann")).apprise) == urls
+
+
+async def test_confirmations_are_counted_up_to_the_limit_of_each_name_and_then_anew(redis_client: Redis) -> None:
+    store = AddressStore(redis_client, Config())
+    assert [await store.count_asked({"user": 9, "address": 2}, 60_000) for _ in range(2)] == [0, 0]
+    assert 0 < await store.count_asked({"user": 9, "address": 2}, 60_000) <= 60_000
+    assert await redis_client.get("{channels}asked:user") == b"2", "a refused one does not count"
+    assert await store.count_asked({"other": 1}, 1) == 0
+    while await redis_client.exists("{channels}asked:other"):
+        await asyncio.sleep(0.001)
+    assert await store.count_asked({"other": 1}, 1) == 0

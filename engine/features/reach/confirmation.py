@@ -1,0 +1,68 @@
+"""The mail that asks whether an address is the user's, and the page behind its link, in English or Chinese."""
+
+from __future__ import annotations
+
+from email.headerregistry import Address
+from email.message import EmailMessage
+from email.utils import make_msgid, parseaddr
+from html import escape
+from typing import Final, Literal
+
+from starlette.responses import Response
+
+from engine.features.reach.mails import MAIL_POLICY, html_of
+from engine.http.link_page import language_of, link_page
+from engine.http.problems import RETRY_AFTER_S
+
+Word = Literal["ask", "done", "invalid", "away"]
+
+_SUBJECT: Final = {"en": "Confirm your mail address", "zh": "请确认您的邮箱地址"}
+_TEXT: Final = {
+    "en": "Somebody, hopefully you, wants notifications at this address. Confirm it by the link. If it was not you, ignore this mail: "
+    "the address is not used.",
+    "zh": "有人（希望是您）希望通过此邮箱接收通知。请打开链接确认。如果不是您本人操作，请忽略本邮件：该地址不会被使用。",
+}
+_WORDS: Final[dict[str, dict[Word, str]]] = {
+    "en": {
+        "ask": "Do you want notifications at {email}?",
+        "done": "You get notifications at {email}.",
+        "invalid": "This link is not complete, or too old.",
+        "away": "This did not work now. Please try again in a moment.",
+    },
+    "zh": {
+        "ask": "通过 {email} 接收通知？",
+        "done": "您将通过 {email} 接收通知。",
+        "invalid": "此链接不完整或已过期。",
+        "away": "暂时无法完成，请稍后再试。",
+    },
+}
+_BUTTON: Final = {"en": "Confirm", "zh": "确认"}
+
+
+def confirmation_mail(address: str, sender: str, link: str, accept_language: str) -> EmailMessage:
+    """The mail. It has no text of who asks for it: a stranger may get it.
+
+    Args:
+        address: whom it is for.
+        sender: `mail_from` of the settings.
+        link: of the page.
+    """
+    language = language_of(accept_language)
+    subject, text = _SUBJECT[language], _TEXT[language]
+    mail = EmailMessage(MAIL_POLICY)
+    mail["From"] = sender
+    mail["To"] = Address(addr_spec=address)
+    mail["Subject"] = subject
+    mail["Message-ID"] = make_msgid(domain=parseaddr(sender)[1].rpartition("@")[2])
+    mail["Auto-Submitted"] = "auto-generated"
+    mail.set_content(f"{text}\n\n{link}\n")
+    mail.add_alternative(html_of(f'<h1>{subject}</h1><p>{text}</p><p><a href="{escape(link)}">{_BUTTON[language]}</a></p>'), subtype="html")
+    return mail
+
+
+def confirmation_page(word: Word, accept_language: str, email: str = "", *, status: int = 200) -> Response:
+    """The page. `email`: the address."""
+    language = language_of(accept_language)
+    button = _BUTTON[language] if word == "ask" else ""
+    retry_after = str(RETRY_AFTER_S) if word == "away" else ""
+    return link_page(_WORDS[language][word].format(email=email), button, language, status=status, retry_after=retry_after)

@@ -1,0 +1,14 @@
+-- Count one more mail of confirmation, unless a limit is reached.
+-- KEYS: counters   ARGV: how long each counts, ms; the limit of each counter
+-- Returns {'OK', how long until a counter that is full starts anew, ms; 0 when the mail was counted}.
+for index, key in ipairs(KEYS) do
+  if tonumber(redis.call('GET', key) or '0') >= tonumber(ARGV[index + 1]) then
+    return {'OK', math.max(redis.call('PTTL', key), 1)}
+  end
+end
+for _, key in ipairs(KEYS) do
+  if redis.call('INCR', key) == 1 then
+    redis.call('PEXPIRE', key, ARGV[1])
+  end
+end
+return {'OK', 0}
