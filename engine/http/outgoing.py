@@ -5,6 +5,7 @@ redirects are not followed, an answer is bounded, and whatever a foreign server 
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Mapping
 from types import TracebackType
@@ -13,6 +14,8 @@ from typing import Final, NamedTuple
 import httpx
 
 _CALLS_MAX: Final = 1000
+
+logging.getLogger("httpx").setLevel(logging.WARNING)  # below, it logs URLs, whose paths may be secrets
 
 
 class OutgoingAnswer(NamedTuple):

@@ -12,7 +12,7 @@ def not_allowed(target: Target, config: Config) -> str:
         return "the engine's own actors are no targets"
     if not isinstance(target, WebhookTarget):
         return ""
-    if not any(_is(target.host, pattern.lower()) for pattern in config.webhook_hosts):
+    if not any(host_matches(target.host, pattern.lower()) for pattern in config.webhook_hosts):
         return f"{target.host} is not among webhook_hosts"
     if not config.webhook_secret:
         return "webhook_secret is not set: nothing could be signed"
@@ -21,6 +21,6 @@ def not_allowed(target: Target, config: Config) -> str:
     return ""
 
 
-def _is(host: str, pattern: str) -> bool:
+def host_matches(host: str, pattern: str) -> bool:
     """Whether the pattern, a name, an address, or `*.` and a name, allows the host."""
     return host == pattern or (pattern.startswith("*.") and host.endswith(pattern[1:]) and len(host) > len(pattern) - 1)
