@@ -85,7 +85,7 @@ profile: $(VENV)/.installed-test ## where the Python of an engine under load spe
 lock: $(VENV)/.installed-test ## resolve the dependencies anew into requirements/
 	$(BIN)/uv pip compile pyproject.toml --extra build --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --quiet --output-file requirements/engine.txt
-	$(BIN)/uv pip compile pyproject.toml --extra build --extra apprise --extra digest --extra kafka --extra mail --extra mcp --extra nats --extra postgresql --extra ray-events --extra traces --constraint requirements/engine.txt \
+	$(BIN)/uv pip compile pyproject.toml --extra build --extra apprise --extra digest --extra kafka --extra mail --extra mcp --extra nats --extra postgresql --extra push --extra ray-events --extra traces --constraint requirements/engine.txt \
 		--upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --quiet --output-file requirements/image.txt
 	$(BIN)/uv pip compile pyproject.toml --extra test --extra bench --constraint requirements/engine.txt --upgrade --universal --python-version 3.11 \

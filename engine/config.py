@@ -198,6 +198,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     mail_from: str = ""
     apprise_urls: tuple[str, ...] = ()  # empty: users have no addresses there; whom the engine calls is for operators to say
     apprise_recipients: str = ""
+    push_hosts: tuple[str, ...] = ("fcm.googleapis.com", "*.push.services.mozilla.com", "*.push.apple.com", "*.notify.windows.com")
+    push_contact: str = ""  # empty: push services do not learn who sends, which Apple's refuses
     public_url: str = ""  # empty: mails have no links to the engine; behind a proxy it cannot know its own address
 
     # -- internal: identity --------------------------------------------------------------------------------------------
@@ -733,6 +735,10 @@ def _channel_rules(config: Config) -> Iterator[tuple[bool, str]]:
         apprise_recipients(config.apprise_recipients)
     except ValueError:
         yield False, "apprise_recipients: NAME=URL is needed, others behind spaces; names of a-z, 0-9, _ and -, each once"
+    yield (
+        not config.push_contact or re.fullmatch(r"mailto:[^\s<>@]+@[A-Za-z0-9.-]+|https://[^\s/?#@]+\S*", config.push_contact) is not None,
+        f"push_contact: {config.push_contact!r} is not allowed; allowed is mailto: and an address, an https:// URL, or empty",
+    )
     yield (
         not config.public_url or re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", config.public_url) is not None,
         f"public_url: {config.public_url!r} is not allowed; allowed is the http:// or https:// URL by which users reach the engine, "

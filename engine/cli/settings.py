@@ -209,6 +209,8 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "mail_from": "sender of mails, such as Example <news@example.com>",
             "apprise_urls": "how the URLs of users begin, such as slack://, ntfy://ntfy.example.com/; empty: users have none",
             "apprise_recipients": "recipients that steps may name (`to`), `oncall=slack://...`, others behind spaces",
+            "push_hosts": "push services that users' browsers may name, such as fcm.googleapis.com, *.push.apple.com",
+            "push_contact": "whom a push service asks when pushes are wrong, mailto:ops@example.com or https://...; Apple's wants one",
             "public_url": "where users reach the engine, such as https://notify.example.com: for links in mails; empty: none",
         },
     ),

@@ -60,6 +60,11 @@ def unsubscribe_key_key() -> str:
     return "engine:unsubscribe-key"
 
 
+def push_key_key() -> str:
+    """String: 32 secret bytes, of which the key is made that pushes are signed with (VAPID)."""
+    return "engine:push-key"
+
+
 def trimmed_mark_key(stream: str) -> str:
     """String: the id of the first entry that the last trimming of a stream left."""
     return f"{{{stream}}}trimmed"

@@ -105,6 +105,7 @@ def all_keys() -> list[str]:
         keys.outcome_state_key(),
         keys.load_history_key(),
         keys.unsubscribe_key_key(),
+        keys.push_key_key(),
         keys.rules_state_key(),
         keys.rules_texts_key(),
         keys.recorded_events_key(),
@@ -153,7 +154,7 @@ def test_no_two_kinds_of_keys_are_the_same() -> None:
 
 def test_every_public_function_of_the_module_is_among_them() -> None:
     named = {name for name in vars(keys) if name.endswith(("_key", "_prefix"))}
-    assert len(named) == 79, "a new one: add it to `all_keys` and count again"
+    assert len(named) == 80, "a new one: add it to `all_keys` and count again"
 
 
 def test_the_check_of_data_at_rest_knows_every_key() -> None:

@@ -25,6 +25,7 @@ graphic = st.characters(exclude_categories=("C", "Z"))
 zones = st.sampled_from(["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/St_Johns"])
 times = st.datetimes(datetime(1970, 1, 2), datetime(2029, 1, 1), timezones=st.just(UTC)).map(datetime.isoformat)  # noqa: DTZ001
 for name, texts in (
+    ("p256-point", st.just("BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4")),
     ("printable", st.text(graphic | st.just(" "), min_size=1, max_size=20)),
     ("topic", st.text(graphic.filter(lambda one: one != "*"), min_size=1, max_size=20)),
     ("time-zone", zones),

@@ -878,7 +878,7 @@ class EdgeWorld:
             token_revocation.feature_of(self.revocations),
             policy.feature_of(remembered_key),
             rules.feature_of(ports, self.rules, self.arrivals, remembered_key),
-            reach.feature_of(ports, self.addresses, no_actions, remembered_key),
+            reach.feature_of(ports, self.addresses, no_actions, remembered_key, remembered_key),
             EdgeFeature("signals", lambda access: signals.table(access, self.signals), self.signals.run, self.signals.drain),
             EdgeFeature("digest", lambda access: digest.table(access, self.bodies, self.model)),
             EdgeFeature("history", lambda access: history.table(access, None)),

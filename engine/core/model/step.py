@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from engine.core.model.category import Instant, Span
 
-CHANNELS: Final = ("email", "apprise")
+CHANNELS: Final = ("push", "email", "apprise")
 """The channels that a step may name."""
 
 STEPS_MAX: Final = 8

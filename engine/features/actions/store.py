@@ -53,6 +53,7 @@ class QueuedAction(Struct, frozen=True):
         due_ms: when it fired.
         priority: HIGH, NORMAL or LOW.
         body: that message, a JSON object.
+        ttl_ms: how long after `due_ms` it is of use.
     """
 
     entry: str
@@ -64,6 +65,7 @@ class QueuedAction(Struct, frozen=True):
     due_ms: int
     priority: int
     body: bytes
+    ttl_ms: int = 0
     damaged: bool = False  # in storage: it is not carried out
 
     @property
@@ -83,7 +85,7 @@ async def append_actions(client: redis.Redis, config: Config, timers: Sequence[T
         tenant, user = split_key(timer.key)
         envelope, action = timer.envelope, timer.action
         fields = {
-            "tenant": tenant, "user": user, "id": envelope.id, "key": action.key, "due": timer.due_ms,
+            "tenant": tenant, "user": user, "id": envelope.id, "key": action.key, "due": timer.due_ms, "ttl": timer.ttl_ms,
             "priority": PRIORITIES[envelope.priority], "body": b"{%b}" % envelope.body,
         }  # fmt: skip
         keys = [idempotency_key(timer.key, timer_effect_id(timer.sid)), action_stream_key(action.target), action_targets_key()]
@@ -215,5 +217,6 @@ def _action(target: str, entry: str, fields: Mapping[bytes, bytes]) -> QueuedAct
         due_ms=0 if damaged else int(text(b"due")),
         priority=PRIORITIES.index(priority) if priority in PRIORITIES else NORMAL,
         body=b"{}" if damaged else fields.get(b"body", b"{}"),
+        ttl_ms=0 if damaged else int(fields.get(b"ttl", b"0")),
         damaged=damaged,
     )

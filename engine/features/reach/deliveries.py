@@ -4,9 +4,12 @@
     channel://apprise/to:NAME   to a recipient that the operator named
     channel://apprise           looked up: an action for each URL of the user, in the lane of its service
     channel://apprise/SERVICE   to one URL of the user
+    channel://push              looked up: an action for each browser of the user, in the lane of its push service
+    channel://push/SERVICE      to one browser
 
-A service that does not answer holds up its own lane alone (`engine.features.actions.dispatcher`). A lane's action names its URL by a digest
-in its key, not by itself: keys are in logs and with dead letters, addresses are not. An address that the user has no more gets nothing.
+A service that does not answer holds up its own lane alone (`engine.features.actions.dispatcher`). A lane's action names its URL, or its
+browser, by a digest in its key, not by itself: keys are in logs and with dead letters, addresses are not. An address that the user has no
+more gets nothing, and a browser that has unsubscribed is removed.
 
 Crash: the actions of the look-up are stored once each, by the key of the step, so a repeated look-up adds those that are missing.
 """
@@ -26,9 +29,10 @@ from engine.core.model.routing import mailbox_key, timer_id
 from engine.core.wire.records import Timer
 from engine.errors import ActionFailed, StorageUnavailable
 from engine.features.actions.store import QueuedAction
-from engine.features.reach import apprise_channel
+from engine.features.reach import apprise_channel, push_channel
 from engine.features.reach.core.addresses import Addresses
 from engine.features.reach.email_channel import EmailChannel
+from engine.features.reach.push_channel import PushChannel
 
 TO: Final = "to:"
 """Before the name of a recipient, in a target."""
@@ -56,12 +60,14 @@ class StepDeliveries:
         config: the engine's settings.
         addresses: of users.
         append: stores the actions of a look-up.
+        push: pushes to browsers.
     """
 
-    def __init__(self, config: Config, addresses: AddressBook, append: AppendActions) -> None:
+    def __init__(self, config: Config, addresses: AddressBook, append: AppendActions, push: PushChannel) -> None:
         self._config = config
         self._addresses = addresses
         self._append = append
+        self._push = push
         self._email = EmailChannel(config)
         self._recipients = apprise_recipients(config.apprise_recipients)
 
@@ -86,16 +92,30 @@ class StepDeliveries:
         if target.channel == "email":
             if found.email:
                 await self._email.send(action, found.email)
-        elif target.channel != "apprise":
+        elif target.channel not in ("apprise", "push"):
             raise ActionFailed(f"there is no channel {target.channel}", final=True)
-        elif target.host:
+        elif not target.host:
+            lanes = self._apprise_lanes(found) if target.channel == "apprise" else self._push_lanes(found)
+            _, full = await self._append([_timer_of(target, action, lane, name) for name, lane in lanes.items()])
+            if full:
+                raise ActionFailed("too many actions wait for a service")
+        elif target.channel == "apprise":
             url = next((url for url in found.apprise if action.key.endswith(f".{digest_of(url)}")), None)
             if url is not None:
                 await apprise_channel.send(action, url)
-        elif found.apprise:
-            _, full = await self._append([_timer_of(target, action, url) for url in found.apprise])
-            if full:
-                raise ActionFailed("too many actions wait for a service")
+        else:
+            browser = next((one for one in found.push if action.key.endswith(f".{one.id}")), None)
+            if browser is not None and not await self._push.send(action, browser):
+                await self._addresses.change(mailbox_key(action.tenant, action.user), lambda kept: kept.without_browser(browser.id))
+
+    def _apprise_lanes(self, found: Addresses) -> dict[str, str]:
+        """The lane of each URL, by its digest."""
+        return {digest_of(url): apprise_channel.lane_of(url) for url in found.apprise}
+
+    def _push_lanes(self, found: Addresses) -> dict[str, str]:
+        """The lane of each browser whose push service is still allowed, by its id."""
+        lanes = {one.id: push_channel.lane_of(one, self._config) for one in found.push}
+        return {id: lane for id, lane in lanes.items() if lane}
 
 
 def digest_of(url: str) -> str:
@@ -103,9 +123,9 @@ def digest_of(url: str) -> str:
     return blake2b(url.encode(), digest_size=8).hexdigest()
 
 
-def _timer_of(target: ChannelTarget, action: QueuedAction, url: str) -> Timer:
-    """A timer that fired, so to say: the action of one URL."""
-    mailbox, key = mailbox_key(action.tenant, action.user), f"{action.key}.{digest_of(url)}"
-    lane = msgspec.structs.replace(target, host=apprise_channel.lane_of(url))
+def _timer_of(target: ChannelTarget, action: QueuedAction, lane: str, name: str) -> Timer:
+    """A timer that fired, so to say: the action of one address. `name`: of the address, in the key."""
+    mailbox, key = mailbox_key(action.tenant, action.user), f"{action.key}.{name}"
     envelope = Envelope(action.id, b"", action.priority, True, action.body[1:-1])
-    return Timer(timer_id(mailbox, key), mailbox, action.due_ms, action.due_ms, 0, envelope, None, Action(str(lane), key))
+    to = str(msgspec.structs.replace(target, host=lane))
+    return Timer(timer_id(mailbox, key), mailbox, action.due_ms, action.due_ms, action.ttl_ms, envelope, None, Action(to, key))

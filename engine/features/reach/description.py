@@ -7,9 +7,17 @@ from collections.abc import Sequence
 
 from engine.config import Config
 from engine.features.policy.description import PAGE
-from engine.features.reach.core.addresses import EMAIL_CHARS_MAX, EMAIL_PATTERN, URL_CHARS_MAX, URLS_MAX
+from engine.features.reach.core.addresses import (
+    AUTH_PATTERN,
+    BROWSERS_MAX,
+    EMAIL_CHARS_MAX,
+    EMAIL_PATTERN,
+    ENDPOINT_CHARS_MAX,
+    URL_CHARS_MAX,
+    URLS_MAX,
+)
 from engine.features.reach.own_channels import PATH
-from engine.http.description.json_schema import TIME_MS, Schema, closed_object
+from engine.http.description.json_schema import TIME_MS, Schema, closed_object, ref
 from engine.http.description.operation import TENANT, Part, json_of, operation, parameter, user_in_path
 
 
@@ -31,7 +39,8 @@ def paths(config: Config) -> Part:
             "put": operation(
                 "setChannels",
                 "contact policy",
-                "Keep these addresses, in place of those that were kept; durable with the answer. The scope `admin` will do as well.",
+                "Keep these addresses, in place of those that were kept; durable with the answer. Without `push` the browsers stay. The "
+                "scope `admin` will do as well.",
                 answer,
                 (400, 404, 408, 413, 422, 429, 503),
                 scope="publish",
@@ -56,6 +65,44 @@ def paths(config: Config) -> Part:
             ),
             "delete": operation(
                 "removeOwnEmail", "contact policy", "Forget the address; durable.", answer, (400, 429, 503), scope="connect"
+            ),
+        },
+        "/v1/channels/push": {
+            "get": operation(
+                "getPushKey",
+                "contact policy",
+                "The key of the engine, with which a browser subscribes; 404 where pushes are not installed.",
+                {200: ("The key, base64url.", json_of("PushKey"))},
+                (404, 429, 503),
+                scope="connect",
+            ),
+            "put": operation(
+                "addBrowser",
+                "contact policy",
+                f"Push to this browser of the user, too; durable with the answer. The oldest of more than {BROWSERS_MAX} is forgotten.",
+                {204: ("It is kept.", {})},
+                (400, 408, 413, 422, 429, 503),
+                scope="connect",
+                body=json_of("PushSubscription"),
+            ),
+        },
+        "/v1/channels/push/{id}": {
+            "parameters": [
+                parameter(
+                    "id",
+                    "path",
+                    "The first 32 hexadecimal digits of the SHA-256 of the endpoint.",
+                    {"type": "string", "pattern": "^[0-9a-f]{32}$"},
+                    required=True,
+                )
+            ],
+            "delete": operation(
+                "removeBrowser",
+                "contact policy",
+                "Push to this browser no more; idempotent.",
+                {204: ("It is not kept.", {})},
+                (404, 429, 503),
+                scope="connect",
             ),
         },
         PATH: {
@@ -96,11 +143,44 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
         },
         "maxItems": URLS_MAX if config.apprise_urls else 0,
     }
+    scheme, hosts = "https?" if config.webhook_networks else "https", "|".join(map(_host, config.push_hosts))
+    keys = closed_object(
+        "The keys of the browser, base64url.",
+        required=("p256dh", "auth"),
+        p256dh={"type": "string", "format": "p256-point"},
+        auth={"type": "string", "pattern": AUTH_PATTERN},
+    )
+    browser = closed_object(
+        "As `PushSubscription.toJSON()` of a browser has it.",
+        required=("endpoint", "keys"),
+        endpoint={
+            "description": "URL of a push service that the setting `push_hosts` names.",
+            "type": "string",
+            "format": "push-endpoint",
+            "pattern": f'^{scheme}://({hosts})(:[1-9][0-9]{{0,3}})?(/[!"$-~]*)?$',
+            "maxLength": ENDPOINT_CHARS_MAX,
+        },
+        keys=keys,
+        expirationTime={"description": "Milliseconds since the epoch.", "type": ["number", "null"]},
+    )
+    push: Schema = {
+        "description": "Browsers, the newest last.",
+        "type": "array",
+        "items": ref("PushSubscription"),
+        "maxItems": BROWSERS_MAX,
+    }
     given: Schema = {"type": "string", "maxLength": EMAIL_CHARS_MAX, "pattern": EMAIL_PATTERN}
     return {
-        "Channels": closed_object("Addresses of a user, by channel.", email=email, apprise=apprise),
+        "Channels": closed_object("Addresses of a user, by channel.", email=email, apprise=apprise, push=push),
+        "PushSubscription": browser,
+        "PushKey": closed_object("The key of the engine.", required=("key",), key={"type": "string"}),
         "EmailWanted": closed_object("A mail address.", required=("email",), email=given),
         "ConfirmationAsked": closed_object(
             "The address, and until when its link is good.", required=("email", "confirm_until"), email=given, confirm_until=TIME_MS
         ),
     }
+
+
+def _host(pattern: str) -> str:
+    """The hosts that a pattern of `push_hosts` allows, as a regular expression."""
+    return f"[A-Za-z0-9-]+{re.escape(pattern[1:])}" if pattern.startswith("*.") else re.escape(pattern)

@@ -22,28 +22,35 @@ from engine.core.model.action import ChannelTarget
 from engine.core.model.routing import mailbox_key, split_key
 from engine.errors import Invalid, StorageUnavailable
 from engine.features.actions.store import append_actions
-from engine.features.policy.unsubscribing import LinkKey, stored_key
+from engine.features.policy.unsubscribing import LinkKey, RememberedKey, stored_key
 from engine.features.reach import description
 from engine.features.reach.apprise_channel import check_url
 from engine.features.reach.arming import StepArming
 from engine.features.reach.core.addresses import NO_ADDRESSES, Addresses, check_addresses, decoder, encode_addresses
 from engine.features.reach.deliveries import AddressBook, AppendActions, StepDeliveries
+from engine.features.reach.own_browsers import OwnBrowsers, browser_routes
 from engine.features.reach.own_channels import PATH, OwnChannels
+from engine.features.reach.push_channel import SECRET_BYTES, PushChannel, StoredSecret, check_push
 from engine.features.reach.store import AddressStore
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.link_page import FORM_BYTES_MAX
 from engine.http.problems import RETRY_AFTER_S, unavailable
 from engine.http.request_body import read_body
 from engine.publish import media_types
+from engine.store.keys import push_key_key
+from engine.store.stored_secret import claim_secret
 
 
 def on_edge(ports: EdgePorts) -> EdgeFeature:
     """The feature on an edge."""
     store = AddressStore(ports.redis, ports.config)
-    return feature_of(ports, store, partial(append_actions, ports.redis, ports.config), stored_key(ports))
+    secret = RememberedKey(partial(claim_secret, ports.redis, push_key_key(), SECRET_BYTES, "push key"), ports.gateway.clock)
+    return feature_of(ports, store, partial(append_actions, ports.redis, ports.config), stored_key(ports), secret)
 
 
-def feature_of(ports: EdgePorts, addresses: AddressBook, append: AppendActions, link_key: LinkKey) -> EdgeFeature:
+def feature_of(
+    ports: EdgePorts, addresses: AddressBook, append: AppendActions, link_key: LinkKey, push_secret: StoredSecret
+) -> EdgeFeature:
     """The feature, with this storage."""
     gateway = ports.gateway
 
@@ -52,14 +59,15 @@ def feature_of(ports: EdgePorts, addresses: AddressBook, append: AppendActions, 
         if found != NO_ADDRESSES:
             yield encode_addresses(found)
 
-    gateway.target_callers[ChannelTarget] = StepDeliveries(ports.config, addresses, append).call
+    push = PushChannel(ports.config, push_secret, gateway.wall_ms)
+    gateway.target_callers[ChannelTarget] = StepDeliveries(ports.config, addresses, append, push).call
     gateway.arm_steps = StepArming(gateway.shard_client, gateway.wall_ms).arm
     gateway.kept_of_user["channels"] = rows
     gateway.erase_of_user["channels"] = addresses.erase
-    return EdgeFeature("reach", lambda access: table(access, addresses, link_key))
+    return EdgeFeature("reach", lambda access: table(access, addresses, link_key, push_secret))
 
 
-def table(access: Access, addresses: AddressBook, link_key: LinkKey) -> EndpointTable:
+def table(access: Access, addresses: AddressBook, link_key: LinkKey, push_secret: StoredSecret) -> EndpointTable:
     """The endpoints."""
     own = OwnChannels(access.config, addresses, link_key, access.gateway.wall_ms)
 
@@ -72,8 +80,11 @@ def table(access: Access, addresses: AddressBook, link_key: LinkKey) -> Endpoint
         """`PUT /v1/users/{user}/channels`."""
         key = access.user_of(request, own=False)
         access.gateway.check_room(split_key(key)[0])
-        given = await parse(await access.body(request), access.config)
-        return await _answer(addresses.change(key, lambda _: given))
+        body = await access.body(request)
+        given = await parse(body, access.config)
+        if "push" in msgspec.json.decode(body):
+            return await _answer(addresses.change(key, lambda _: given))
+        return await _answer(addresses.change(key, lambda found: msgspec.structs.replace(given, push=found.push)))
 
     def bearer(request: Request) -> str:
         principal = access.authenticate(request, "connect")
@@ -107,6 +118,7 @@ def table(access: Access, addresses: AddressBook, link_key: LinkKey) -> Endpoint
         route("/v1/users/{user:segment}/channels", GET=read, PUT=write),
         route("/v1/channels", GET=read_own),
         route("/v1/channels/email", PUT=ask_email, DELETE=remove_email),
+        *browser_routes(access, OwnBrowsers(access.config, addresses, push_secret)),
         route(PATH, GET=show_link, POST=confirm),
     ]
     return EndpointTable(routes, description)
@@ -130,6 +142,11 @@ async def parse(body: bytes, config: Config) -> Addresses:
                 await asyncio.to_thread(check_url, url, config.apprise_urls)
             except Invalid as error:
                 raise Invalid(error.detail, f"$.apprise[{index}]") from None
+        for index, browser in enumerate(given.push):
+            try:
+                check_push(browser, config)
+            except Invalid as error:
+                raise Invalid(error.detail, f"$.push[{index}].{error.path}") from None
     except Invalid as error:
         raise media_types.unacceptable(error) from None
     return given

@@ -71,7 +71,7 @@ _DAMAGE_MAX: Final = 1000
 _STAMP_BYTES: Final = 4
 _HEAD: Final = re.compile(rb"\d{1,16}-\d{1,16}u?")
 _UNCHECKED: Final = re.compile(
-    rb"engine:(meta|epoch|replicated|lease|link-key|load|unsubscribe-key)|\{[^{}]{1,200}\}trimmed|events?:.*|session:stream|actions:targets"
+    rb"engine:(meta|epoch|replicated|lease|link-key|load|unsubscribe-key|push-key)|\{[^{}]{1,200}\}trimmed|events?:.*|session:stream|actions:targets"
     rb"|\{s\d{1,4}\}(epoch|mark|online|windows|looks|floor|held|topics)|\{shard-\d{1,4}\}(head|mark|quarantine|events|epoch)"
     rb"|\{t\d{1,2}\}(due|user:.*|collapse|cancelled|quarantine|claimed|young|unpaged|owner|epoch)"
     rb"|\{broadcasts\}(state|parts|dropped|lost|of:.*)|\{revoked\}(log|entries|expiries|state|tenants|useless)|\{rules\}events"

@@ -41,7 +41,7 @@ async def test_an_action_is_appended_once_for_its_timer_and_read_with_all_its_fi
         assert await append_actions(redis_client, CONFIG, [timer(1), timer(2, target="https://h/")]) == (["3-1", "3-2"], [])
     assert await edge(redis_client).targets() == {TARGET, "https://h/"}
     (action,) = await edge(redis_client).read(TARGET, 9)
-    assert replace(action, entry="") == QueuedAction("", TARGET, "acme", "ann", "m1", "k1", 1001, HIGH, b'{"id":"m1","type":"t"}')
+    assert replace(action, entry="") == QueuedAction("", TARGET, "acme", "ann", "m1", "k1", 1001, HIGH, b'{"id":"m1","type":"t"}', 60_000)
     assert action.since_ms > 0
     await edge(redis_client).done(action)
     await append_actions(redis_client, CONFIG, [timer(1)])

@@ -21,9 +21,11 @@ from engine.features.actions.store import ActionStreams, append_actions
 from engine.features.dead_letters.store import DeadLetterStream
 from engine.features.reach.core.addresses import Addresses
 from engine.features.reach.deliveries import StepDeliveries
+from engine.features.reach.push_channel import PushChannel
 from engine.features.reach.store import AddressStore
 from engine.store.keys import action_stream_key, action_targets_key
 from tests.support.mail_server import mail_server
+from tests.support.push_service import push_service
 from tests.support.waiting import until
 from tests.support.webhook_target import webhook_server
 
@@ -31,6 +33,10 @@ SETTINGS: dict[str, Any] = {
     "action_retry_first_ms": 1, "action_retry_cap_ms": 20, "action_poll_ms": 5, "action_breaker_open_ms": 50,
     "mail_from": "ops@example.com",
 }  # fmt: skip
+
+
+async def push_secret() -> bytes:
+    return b"k" * 32
 
 
 async def due(client: Redis, target: str, number: int = 1) -> None:
@@ -44,7 +50,8 @@ async def due(client: Redis, target: str, number: int = 1) -> None:
 async def delivering(client: Redis, **settings: Any) -> AsyncIterator[AddressStore]:
     config = Config(**SETTINGS | settings)
     addresses = AddressStore(client, config)
-    deliveries = StepDeliveries(config, addresses, partial(append_actions, client, config))
+    push = PushChannel(config, push_secret, wall_ms)
+    deliveries = StepDeliveries(config, addresses, partial(append_actions, client, config), push)
     running = asyncio.ensure_future(Dispatcher(config, ActionStreams(client, config, "edge-0"), deliveries.call, clock, wall_ms).run())
     try:
         yield addresses
@@ -121,3 +128,24 @@ async def test_a_step_of_a_channel_that_is_no_more_is_a_dead_letter(redis_client
         await due(redis_client, "channel://pigeon")
         await until(lambda: idle(redis_client))
     assert await reasons(redis_client) == ["refused: there is no channel pigeon"]
+
+
+async def test_each_browser_of_a_user_gets_a_push_and_one_that_has_unsubscribed_is_removed(redis_client: Redis) -> None:
+    settings = {"push_hosts": ("127.0.0.1",), "webhook_networks": ("127.0.0.0/8",)}
+    async with push_service() as service, delivering(redis_client, **settings) as addresses:
+        phone, laptop = service.subscribe("phone"), service.subscribe("laptop")
+        for browser in (phone, laptop):
+            await addresses.change("acme:ann", lambda kept, one=browser.subscription: kept.with_browser(one))  # type: ignore[misc]
+        await due(redis_client, "channel://push")
+        await until(lambda: len(service.server.received) == 2)
+        await until(lambda: idle(redis_client))
+        assert [push.payload["title"] for browser in (phone, laptop) for push in service.pushes(browser)] == ["Disk full"] * 2
+        service.server.received.clear()
+        service.server.statuses = [410, 503]
+        await due(redis_client, "channel://push", 2)
+        await until(lambda: len(service.server.received) == 3)
+        await until(lambda: idle(redis_client))
+        gone, left = sorted((phone, laptop), key=lambda browser: len(service.pushes(browser)))
+        assert (await addresses.read("acme:ann")).push == (left.subscription,)
+        assert gone.subscription.id not in str(await reasons(redis_client))
+    assert await lanes_of(redis_client) == {"channel://push", "channel://push/127.0.0.1"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -77,3 +78,60 @@ async def test_urls_of_services_are_taken_as_the_operator_allows_them() -> None:
             answer = await call(world, "PUT", {"apprise": [given["apprise"][0], url]})
             assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, "$.apprise[1]"), number
         assert (await call(world, "GET")).json() == given, "nothing of a refused request is kept"
+
+
+BROWSER = {
+    "endpoint": "https://fcm.googleapis.com/fcm/send/abc:def",
+    "expirationTime": None,
+    "keys": {
+        "p256dh": "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4",
+        "auth": "BTBZMqHH6r4Tts7J_aSIgg",
+    },
+}
+KEPT = {name: value for name, value in BROWSER.items() if value is not None}
+
+
+async def test_a_user_adds_and_removes_browsers_of_its_own(world: EdgeWorld) -> None:
+    async with world.http("ann") as ann, world.http("bob") as bob:
+        key = (await ann.get("/v1/channels/push")).json()["key"]
+        assert (len(key), (await bob.get("/v1/channels/push")).json()["key"]) == (87, key), "one of the engine"
+        for _ in range(2):
+            assert (await ann.put("/v1/channels/push", json=BROWSER)).status_code == 204
+        assert (await ann.get(PATH)).json() == {"push": [KEPT]}
+        id = hashlib.sha256(str(BROWSER["endpoint"]).encode()).hexdigest()[:32]
+        assert (await bob.delete(f"/v1/channels/push/{id}")).status_code == 204
+        assert (await ann.get(PATH)).json() == {"push": [KEPT]}, "it is no browser of bob's"
+        for _ in range(2):
+            assert (await ann.delete(f"/v1/channels/push/{id}")).status_code == 204
+        assert (await ann.get(PATH)).json() == {}
+
+
+async def test_other_addresses_are_replaced_and_the_browsers_stay(world: EdgeWorld) -> None:
+    await call(world, "PUT", {"push": [BROWSER]})
+    assert (await call(world, "PUT", {"email": "ann@example.org"})).json() == {"email": "ann@example.org", "push": [KEPT]}
+    assert (await call(world, "PUT", {"push": []})).json() == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"endpoint": "https://10.0.0.1/a"}, "$.endpoint"),
+        ({"keys": {"p256dh": "B" + "A" * 86, "auth": "BTBZMqHH6r4Tts7J_aSIgg"}}, "$.keys.p256dh"),
+        ({"keys": {}}, "$.keys"),
+        ({"url": "x"}, "$"),
+    ],
+)
+async def test_a_bad_browser_is_named_and_nothing_is_kept(world: EdgeWorld, change: Any, path: str) -> None:
+    async with world.http("ann") as client:
+        answer = await client.put("/v1/channels/push", json=BROWSER | change)
+    assert (answer.status_code, answer.json()["errors"][0]["path"].startswith(path)) == (422, True), answer.text
+    assert world.addresses.kept == {}
+    assert (await call(world, "PUT", {"push": [BROWSER | change]})).status_code == 422
+
+
+async def test_without_a_token_and_without_storage_no_browser_is_added(world: EdgeWorld) -> None:
+    async with world.http("ann") as client:
+        assert (await client.get("/v1/channels/push", headers={"Authorization": ""})).status_code == 401
+    world.addresses.away = True
+    async with world.http("ann") as client:
+        assert (await client.put("/v1/channels/push", json=BROWSER)).status_code == 503

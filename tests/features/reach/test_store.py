@@ -8,7 +8,7 @@ import msgspec
 from redis.asyncio import Redis
 
 from engine.config import Config
-from engine.features.reach.core.addresses import NO_ADDRESSES, Addresses
+from engine.features.reach.core.addresses import BROWSERS_MAX, NO_ADDRESSES, Addresses, PushKeys, PushSubscription
 from engine.features.reach.store import AddressStore
 from engine.store.keys import channels_key
 
@@ -58,3 +58,16 @@ async def test_confirmations_are_counted_up_to_the_limit_of_each_name_and_then_a
     while await redis_client.exists("{channels}asked:other"):
         await asyncio.sleep(0.001)
     assert await store.count_asked({"other": 1}, 1) == 0
+
+
+async def test_browsers_that_subscribe_at_once_are_all_kept_and_the_oldest_of_too_many_goes(redis_client: Redis) -> None:
+    store = AddressStore(redis_client, Config())
+    browsers = [PushSubscription(f"https://fcm.googleapis.com/{n}", PushKeys("p", "a")) for n in range(BROWSERS_MAX + 1)]
+    for at_once in (browsers[:-1], browsers[-1:]):
+        await asyncio.gather(*(store.change("acme:ann", lambda kept, one=one: kept.with_browser(one)) for one in at_once))  # type: ignore[misc]
+    kept = (await store.read("acme:ann")).push
+    assert kept[-1] == browsers[-1]
+    assert len(set(kept)) == BROWSERS_MAX
+    for one in kept:
+        await store.change("acme:ann", lambda found, one=one: found.without_browser(one.id))  # type: ignore[misc]
+    assert not await redis_client.exists(channels_key("acme"))

@@ -74,9 +74,10 @@ def test_every_operation_is_whole() -> None:
     for path, method, operation in operations():
         assert operation["summary"]
         assert set(operation["tags"]) <= tags
-        bodiless = operation["operationId"] in ("drainEdge", "rebalance", "upgrade")
+        bodiless = operation["operationId"] in ("drainEdge", "rebalance", "upgrade", "confirmAddress")
         assert ("requestBody" in operation) == (
-            (method in ("post", "patch") and not bodiless) or operation["operationId"] in ("setChannels", "setProfile", "storeRules")
+            (method in ("post", "patch") and not bodiless)
+            or operation["operationId"] in ("setChannels", "setProfile", "storeRules", "addBrowser", "setOwnEmail")
         )
         for status, response in operation["responses"].items():
             assert re.fullmatch(r"[1-5]\d\d", status)
@@ -346,7 +347,7 @@ async def test_the_scope_that_an_operation_names_suffices_and_is_needed() -> Non
     """But for WebSockets, which refuse a plain request first, and for reads of one's own, whatever the scope of the token."""
     own = {"/v1/users/{user}/profile", "/v1/users/{user}/channels", "/v1/users/{user}/messages/{message}"}
     names = {"user": "u1", "edge": "edge-9", "mark": "seen", "group": "g", "letter": "1-0", "message": "m", "sid": "0-none", "topic": "t"}
-    names |= {"question": "q", "secret": "s"}
+    names |= {"question": "q", "secret": "s", "id": "0" * 32}
     wrong = []
     async with edge_world() as world:
 

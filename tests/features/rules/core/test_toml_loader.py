@@ -300,7 +300,7 @@ def test_a_category_lists_its_steps() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('[{ channel = "pigeon" }]', "rules.toml: category 'alert': steps[0].channel: one of email, apprise"),
+        ('[{ channel = "pigeon" }]', "rules.toml: category 'alert': steps[0].channel: one of push, email, apprise"),
         ('[{ channel = "email" }, { channel = "email", after = "0s" }]', "steps[1].after: more than nothing"),
         ('[{ channel = "email", unless = "bored" }]', "steps[0].unless: Invalid enum value"),
         ('[{ channel = "email", to = "oncall" }]', "steps[0].to: only with the channel apprise"),
