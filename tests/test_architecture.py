@@ -28,6 +28,7 @@ CORE_MAY_IMPORT = {
 IMPURE_CALLS = {"uuid1", "uuid4", "uuid6", "uuid7", "now", "utcnow", "today", "urandom", "getenv"}
 
 PACKAGES = (
+    "check",
     "errors",
     "config",
     "core.model",
@@ -116,8 +117,8 @@ NOT_MIRRORED = {"bench", "browser", "chaos", "clients", "cluster", "conformance"
 """Folders of tests that are not those of one package."""
 
 TOP_LEVEL_MAX = 13
-NOT_COUNTED = {"__init__.py", "__main__.py", "py.typed", "routes.py", "actors", "ray"}
-"""What Python or the project prescribes; `engine.ray` is a name of the interface, as `engine.client` is."""
+NOT_COUNTED = {"__init__.py", "__main__.py", "py.typed", "routes.py", "actors", "ray", "check"}
+"""What Python or the project prescribes; `engine.ray` is a name of the interface, as `engine.client` is; `engine.check` stands alone."""
 
 
 def module_name(path: Path) -> str:
@@ -200,6 +201,17 @@ def test_packages_import_from_lower_ones_only() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_the_checker_of_histories_shares_no_code_with_the_engine() -> None:
+    wrong = [
+        f"{path}:{line} imports {name}"
+        for path in MODULES
+        for line, name in imports(path)
+        if (module_name(path).startswith("engine.check") != name.startswith("engine.check")) and name.split(".")[0] == "engine"
+        if "engine.check" in (module_name(path)[:12], name[:12])
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_the_kernel_names_features_only_in_its_lists() -> None:
     """By import, and by name in texts."""
     kernel = {path.relative_to(ROOT).as_posix(): path for path in MODULES if not path.is_relative_to(ROOT / "features")}
@@ -211,7 +223,7 @@ def test_no_module_name_is_used_twice() -> None:
     places: dict[str, list[str]] = {}
     for path in MODULES:
         mirrored = path.parent.name == "actors" and path.stem in MIRRORED
-        if path.stem != "__init__" and not mirrored and path.stem not in OF_EACH_FEATURE:
+        if path.stem not in {"__init__", "__main__"} and not mirrored and path.stem not in OF_EACH_FEATURE:
             places.setdefault(path.stem, []).append(module_name(path))
     assert not {name: found for name, found in places.items() if len(found) > 1}
 
