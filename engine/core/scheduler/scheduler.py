@@ -119,6 +119,8 @@ _OF_SHARDS: Final = frozenset((Arm, FireDone, FireFailed, FireAgain))
 _STORE_RETRY_MS: Final = (50, 100, 200, 400, 800)
 """Backoff between attempts while storage fails, ms; the last value repeats. Short first: a failover takes less than a second."""
 
+_NOT_WRITTEN: Final = "storage does not answer; it may have been accepted: repeat it under the same id"
+
 
 class SchedulerCore:
     """One scheduler: the partitions that the slot map gives it, and volatile timers for every shard.
@@ -345,7 +347,7 @@ class SchedulerCore:
                 self._deciding.forget(waiting.request, now_ms)
             else:
                 self._deciding.end(waiting.request, now_ms)
-            self._answer(waiting.session, TimerAnswer(waiting.request.ref, UNAVAILABLE, detail="storage does not answer"))
+            self._answer(waiting.session, TimerAnswer(waiting.request.ref, UNAVAILABLE, detail=_NOT_WRITTEN))
 
     # -- Storage. ------------------------------------------------------------------------------------------------------
     def _begin_store(self, now_ms: int) -> None:
