@@ -6,57 +6,44 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bench.chaos_report import BEGIN, END, HOSTS_BEGIN, HOSTS_END, write_tables
 from tests.support.chaos.movable_clock import MovableClock
-from tests.support.chaos.traffic import Receiver, Traffic
-
-
-def receiver() -> Receiver:
-    return Traffic("http://127.0.0.1:9", lambda _user, _scopes: "", "t", online=1, away=0).online[0]
-
-
-def message(seq: int, id: str, late_s: float = 0) -> dict[str, Any]:
-    return {"seq": seq, "id": id, "event_id": f"e-{seq}", "data": {"sent": time.monotonic() - late_s}}
-
-
-def test_a_number_left_out_is_disorder_and_a_number_again_is_a_repeat() -> None:
-    device = receiver()
-    for seq in (1, 2, 2, 4):
-        device._take(message(seq, f"m{seq}"))
-    assert (device.out_of_order, device.repeated) == (1, 1)
-    assert device.wrong == ["4 came after 2"]
-
-
-def test_one_number_for_two_messages_is_noticed_also_in_a_repeat() -> None:
-    device = receiver()
-    device._take(message(1, "a"))
-    device._take(message(1, "b"))
-    assert device.wrong == ["number 1 is both a and b"]
-
-
-async def closed(accepted: set[str], ids: dict[int, str]) -> dict[str, Any]:
-    traffic = Traffic("http://127.0.0.1:9", lambda _user, _scopes: "", "t", online=1, away=0)
-    traffic.accepted = {traffic.online[0].user: accepted}
-    traffic.online[0].ids = ids
-    return await traffic.finish(within_s=0.01)
+from tests.support.chaos.traffic import Traffic
 
 
 @pytest.mark.parametrize(
-    ("accepted", "ids", "lost", "wrong"),
+    ("published", "came", "lost", "wrong"),
     [
-        ({"a", "b"}, {1: "a", 2: "b"}, 0, 0),
-        ({"a", "b"}, {1: "a"}, 1, 0),
-        ({"a"}, {1: "a", 2: "x"}, 0, 1),
-        ({"a"}, {1: "a", 2: "a"}, 0, 1),
+        ("ab", "ab", 0, []),
+        ("ab", "a", 1, []),
+        ("a", "ax", 0, ["invented: t-0: x"]),
+        ("ab", "aba", 0, ["number: t-0: a is both 1 and 3"]),
     ],
 )
-async def test_the_books_tell_what_is_missing_invented_and_doubled(accepted: set[str], ids: dict[int, str], lost: int, wrong: int) -> None:
-    books = await closed(accepted, ids)
-    assert (books["lost"], len(books["wrong"])) == (lost, wrong)
+async def test_the_books_tell_what_is_missing_invented_and_doubled(published: str, came: str, lost: int, wrong: list[str]) -> None:
+    traffic = Traffic("http://127.0.0.1:9", lambda _user, _scopes: "", "t", online=1, away=0)
+    device, recorder = traffic.online[0], traffic.recorder
+    traffic.accepted = {device.user: set(published)}
+    for seq, id in enumerate(published, 1):
+        recorder.answered(recorder.published(device.user, id, {"sent": 0}), 202, {"status": "accepted", "seq": seq})
+    connection = recorder.connected(device.user, None, {"epoch": "7", "resumed": "new"})
+    for seq, id in enumerate(came, 1):
+        message = {"seq": seq, "id": id, "event_id": f"7-{seq}", "attempt": 1, "data": {"sent": 0}}
+        recorder.received(connection, {"type": "messages", "messages": [message]})
+        device._take(message)
+    books = await traffic.finish(within_s=0.01)
+    assert (books["lost"], books["out_of_order"]) == (lost, 0)
+    assert [sentence for sentence in books["wrong"] if not sentence.startswith("answer")] == wrong
+
+
+def test_a_number_again_is_a_repeat() -> None:
+    device = Traffic("http://127.0.0.1:9", lambda _user, _scopes: "", "t", online=1, away=0).online[0]
+    for seq in (1, 2, 2, 4):
+        device._take({"seq": seq, "id": f"m{seq}", "event_id": f"e-{seq}", "data": {"sent": time.monotonic()}})
+    assert (device.newest, device.repeated, len(device.arrivals)) == (4, 1, 3)
 
 
 def test_silence_is_the_longest_pause_of_the_worst_off_user() -> None:

@@ -34,6 +34,7 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.check import Checker, Recorder
 from engine.config import Config
 from engine.core.journal.journal_records import (
     PAGE_RECENT_IDS,
@@ -93,6 +94,9 @@ class Books:
         self.set_back_ms = 0  # and how far when it was last found to be behind
         self._places: dict[bytes, tuple[str, int, str, str]] = {}
         self._undo: set[tuple[str, int]] = set()
+        self._checker = Checker()
+        self.history = Recorder(self._happened)
+        """What publishers and devices see, for a checker that knows nothing else."""
         server.watch = self._written
 
     def user(self, key: str) -> User:
@@ -100,6 +104,11 @@ class Books:
         if found is None:
             found = self.users[key] = User(key)
         return found
+
+    def _happened(self, event: dict[str, Any]) -> None:
+        self._checker.take_next(event)
+        for one in self._checker.violations:
+            raise Violation(f"[history] {one}", one.user)
 
     # -- What is accounted for. ---------------------------------------------------------------------------------------
     def is_accounted(self, user: User, seq: int) -> bool:
@@ -699,3 +708,4 @@ class Books:
         for sid, timer in self.timers.items():
             if self.is_owed(timer):
                 raise Violation(f"[6] timer {sid} of {timer.key} never took effect", timer.key)
+        self.history.complete(self._wall_ms())

@@ -146,6 +146,7 @@ class Link:
         name = f"{device.name}/{('ws', 'sse', 'sse-explicit', 'poll')[kind]}{device.links}"
         self.receiving = Receiving(device.book, name, kind in {WEBSOCKET, SSE_EXPLICIT})
         self.heard_at = device.loop.time()
+        self._recorded = 0
 
     # -- At the edge. -------------------------------------------------------------------------------------------------
     def open(self, gateway: Any) -> None:
@@ -230,16 +231,24 @@ class Link:
         first = min([message["seq"] for message in data["messages"]] + [gap["from"] for gap in data.get("gaps", ())], default=0)
         last = int(data["last_event_id"].rpartition("-")[2])
         # An answer says where it begins only by its first message: nothing before it may be pending.
+        recorder, recorded = books.history, self._welcomed(data["last_event_id"].rpartition("-")[0], data["resumed"])
         receiving.high = (first or last + 1) - 1
         books.poll_begins(receiving, first or last + 1)
         parts = [(gap["from"], gap) for gap in data.get("gaps", ())] + [(message["seq"], message) for message in data["messages"]]
         for _, part in sorted(parts, key=lambda entry: entry[0]):
             if "to" in part:
+                recorder.received(recorded, {"type": "gap", **part})
                 books.gap(receiving, part["from"], part["to"])
             else:
+                recorder.received(recorded, {"type": "messages", "messages": [part]})
                 books.received(receiving, part["seq"], part["attempt"], part["id"])
+        recorder.received(recorded, {"type": "early", "messages": data.get("early", ())})
         self.copies(data.get("early", ()))
         self.device.polled(self, last, [message["seq"] for message in data["messages"]])
+
+    def _welcomed(self, epoch: str, resumed: str) -> int:
+        cursor = "-".join(map(str, self.cursor)) if any(self.cursor) else None
+        return self.device.books.history.connected(self.device.book.key, cursor, {"epoch": epoch, "resumed": resumed})
 
     def copies(self, messages: Sequence[dict[str, Any]]) -> None:
         """Early copies have arrived."""
@@ -250,6 +259,10 @@ class Link:
     def take(self, frame: dict[str, Any]) -> None:
         kind = frame["type"]
         books = self.device.books
+        if kind == "welcome":
+            self._recorded = self._welcomed(frame["epoch"], frame["resumed"])
+        else:
+            books.history.received(self._recorded, frame)
         if kind == "messages":
             for message in frame["messages"]:
                 books.received(self.receiving, message["seq"], message["attempt"], message["id"])
@@ -335,6 +348,7 @@ class Device:
         self._tell(self.book.key, f"{link.receiving.name} connects to {process} with {cursor}")
         if cursor[0] == DATA_EPOCH and cursor[1] <= self.book.head:  # one from the future acknowledges nothing
             self.books.acknowledges(self.book.key, cursor[1])
+            self.books.history.acknowledged(self.book.key, f"{DATA_EPOCH}-{cursor[1]}")
         link.wire.to_edge(lambda: link.open(edge.gateway))
         self._later(_SILENCE_S, self._check_silence, link)
         if kind != POLL and not self._healed:
@@ -440,6 +454,7 @@ class Device:
             return
         if refused:
             self.books.refuses(self.book.key, [seq])
+            self.books.history.acknowledged(self.book.key, ids=[id])
             self.books.seen["early copies refused"] += 1
             frame = msgspec.json.encode({"type": "nack", "ids": [id], "reason": "simulated"})
             link.wire.to_edge(lambda: link.peer.text(frame))
@@ -487,7 +502,9 @@ class Device:
             refused = seqs[-1:]
             books.refuses(key, refused)
             books.seen["refused"] += 1
-            frame = msgspec.json.encode({"type": "nack", "ids": [self._unacked[seq] for seq in refused], "reason": "simulated"})
+            refused_ids = [self._unacked[seq] for seq in refused]
+            books.history.acknowledged(key, ids=refused_ids)
+            frame = msgspec.json.encode({"type": "nack", "ids": refused_ids, "reason": "simulated"})
             self._drop(refused)
             link.wire.to_edge(lambda: link.peer.text(frame))
             self._later(0.02, self._acknowledge, link)
@@ -500,6 +517,7 @@ class Device:
     def _say_through(self, link: Link, through: int) -> None:
         self._tell(self.book.key, f"{link.receiving.name} acknowledges through {through}")
         self.books.acknowledges(self.book.key, through)
+        self.books.history.acknowledged(self.book.key, f"{DATA_EPOCH}-{through}")
         self._handled = max(self._handled, through)
         for seq in [seq for seq in self._unacked if seq <= through]:
             del self._unacked[seq]
@@ -511,6 +529,7 @@ class Device:
 
     def _say_ids(self, link: Link, ids: list[str]) -> None:
         self._tell(self.book.key, f"{link.receiving.name} acknowledges {ids}")
+        self.books.history.acknowledged(self.book.key, ids=ids)
         if link.kind == WEBSOCKET:
             frame = msgspec.json.encode({"type": "ack", "ids": ids})
             link.wire.to_edge(lambda: link.peer.text(frame))

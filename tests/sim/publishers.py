@@ -67,6 +67,8 @@ class Item:
         whom = {"user": key.partition(":")[2]} if topic is None else {"topic": topic} if topic else {"broadcast": True}
         self.body = msgspec.json.encode({**whom, "type": "sim.item", **({"id": id} if named else {}), **fields})
         self.delayed = "delay" in fields or deferrable
+        self.data = fields.get("data")
+        self.weaker = {name: fields[name] for name in ("ttl", "retain", "collapse") if name in fields}
         self.retain = bool(fields.get("retain", True))
         self.category = str(fields.get("category", ""))
         self.done = False
@@ -264,6 +266,7 @@ class Publisher:
     async def _cancel(self, item: Item, gateway: Any) -> None:
         self._tell(item.key, f"{self.name} cancels {item.sid}")
         self._books.cancelling(item.sid)
+        self._books.history.cancelled(item.key, item.id)
         try:
             answer = await gateway.shard_client.cancel("t", item.sid)
         except EngineError:
@@ -277,6 +280,7 @@ class Publisher:
     async def _move(self, item: Item, gateway: Any, due_ms: int) -> None:
         self._tell(item.key, f"{self.name} moves {item.sid} to {due_ms}")
         self._books.moving(item.sid, due_ms)
+        self._books.history.moved(item.key, item.id, due_ms)
         try:
             answer = await gateway.shard_client.reschedule("t", item.sid, due_ms)
         except EngineError:
@@ -359,11 +363,14 @@ class Publisher:
         body = msgspec.json.encode({"user": item.key.partition(":")[2], "type": "sim.other", "id": item.id})
         if not known:
             return
+        history = self._books.history
+        call = history.published(item.key, item.id, None)
         try:
             results = await gateway.shard_client.post(_drafts(self._cluster, body))
         except Problem as problem:
             if problem.status not in {409, 503, 429}:
                 self._loop.call_soon(self._books.fail, f"{problem.status} for a contradiction", item.key, context=self._loop.outside)
+            self._loop.call_soon(history.answered, call, problem.status, context=self._loop.outside)
             self._books.seen["contradictions refused"] += problem.status == 409
             return
         except Unavailable:
@@ -423,6 +430,7 @@ class Attempt:
         self._process = process
         self._over = False
         self._asked = ""
+        self._call = 0
 
     def arrive(self, edge: Any) -> None:
         """At the edge, as the edge's code."""
@@ -440,6 +448,11 @@ class Attempt:
             drafts[0].conditions = _CALM  # the same each time it is sent
         self._asked = drafts[0].envelope.id
         publisher._books.asked(item.key, drafts[0].envelope.id, item.category, retain=drafts[0].envelope.retain)
+        user = item.key if item.topic is None else ""
+        manners = publisher._manners
+        held_back = item.delayed and (manners.categories or manners.wishes or manners.choices)
+        ruled = {"suppressible": True} if held_back or (item.category and manners.choices) else {}
+        self._call = publisher._books.history.published(user, self._asked, item.data, **item.weaker, **ruled)
         publisher._tell(
             item.key, f"{publisher.name} publishes {drafts[0].envelope.id}{' delayed' if drafts[0].due_ms else ''} at {self._process}"
         )
@@ -462,6 +475,8 @@ class Attempt:
             return  # the publisher has given up waiting: it does not know
         self._over = True
         publisher, item = self._publisher, self._item
+        status = problem.status if problem is not None else 202 if results else 503
+        publisher._books.history.answered(self._call, status, msgspec.to_builtins(results[0]) if results else None)
         if not results:
             publisher.ended(item, 0.2)
             return

@@ -325,6 +325,7 @@ class World:
             return
         self._plan(name)
         if self.faults.strikes(name, 1.0):
+            self.books.history.disturbed()
             rng = self.faults.rng(name)
             method = name.replace("-", "_")
             getattr(self, f"_do_{method}", lambda rng: self._do_crash(rng, name.removeprefix("crash-")))(rng)
