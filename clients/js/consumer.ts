@@ -36,6 +36,7 @@ client.inbox({ unread: true, limit: 10 }).then(({ messages }) => client.mark("re
 // @ts-expect-error: exactly one of ids, upto and all
 client.mark("read", {});
 
+client.pushState().then((state) => (state === "off" ? client.enablePush({ worker: "/notify-worker.js" }) : client.disablePush()));
 client.setPreferences({ categories: { news: "off", social: null }, zone: "Asia/Tokyo" }).then(({ available }) => console.log(available.news?.may));
 
 // @ts-expect-error: the level is the application's

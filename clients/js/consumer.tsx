@@ -1,6 +1,6 @@
 // What an application written in TypeScript and React may rely on; `npm run types` checks it against the declarations.
 import type { NotifyClient } from "ray-notification-client";
-import { NotificationBell, NotificationProvider, useInbox, useNotifications, usePreferences } from "ray-notification-client/react";
+import { NotificationBell, NotificationProvider, useInbox, useNotifications, usePreferences, usePush } from "ray-notification-client/react";
 
 export function Header({ client }: { client: NotifyClient | null }) {
   return (
@@ -17,8 +17,9 @@ function Inner() {
   const { state } = useNotifications((message) => console.log(message.type));
   const { entries, unread, read } = useInbox();
   const { preferences, change } = usePreferences();
+  const push = usePush();
   return (
-    <ul title={`${state}: ${unread}`} onClick={() => change({ categories: { news: "off" } })} lang={preferences?.locale}>
+    <ul title={`${state}: ${unread} ${push.state}`} onDoubleClick={() => push.enable()} onClick={() => change({ categories: { news: "off" } })} lang={preferences?.locale}>
       {entries.map(({ message }) => (
         <li key={message.id} onClick={() => read([message.id])} />
       ))}

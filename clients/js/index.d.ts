@@ -255,6 +255,13 @@ export interface Options {
   upgradeAfterMs?: number;
 }
 
+export type PushState = "on" | "off" | "denied" | "unavailable";
+
+export interface PushOptions {
+  /** URL of the service worker, on the page's origin. Default: `client/push_worker.js` of the engine, which does for pages of its origin. */
+  worker?: string;
+}
+
 export interface StateDetail {
   state: State;
   transport: Transport | null;
@@ -341,6 +348,15 @@ export class NotifyClient extends EventTarget {
   preferences(): Promise<Preferences>;
   /** Change what is named, and leave the rest, also what another device changes at the same time; the preferences as they are now. */
   setPreferences(changes: PreferencesChange): Promise<Preferences>;
+  /**
+   * Push to this browser too, while no page is open. Asks the user for permission, so call it when a button is pressed. Rejects with
+   * {@link Refused}; status 0: the browser cannot, or the user does not permit it.
+   */
+  enablePush(options?: PushOptions): Promise<void>;
+  /** Push to this browser no more; before the user signs out, too. Rejects with {@link Refused}. */
+  disablePush(): Promise<void>;
+  /** Whether this browser is pushed to, for this user. `denied`: only the user can undo that, in the browser's settings. */
+  pushState(): Promise<PushState>;
   addEventListener<K extends keyof NotifyEvents>(
     type: K,
     listener: (event: NotifyEvents[K]) => void,

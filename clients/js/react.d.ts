@@ -3,7 +3,7 @@
 import type { ClassAttributes, HTMLAttributes, ReactNode } from "react";
 
 import type { InboxModel, NotificationBell as Bell, NotificationElementEvents, NotificationInbox as Inbox } from "./elements.js";
-import type { Message, NotifyClient, Options, Preferences, PreferencesChange, State } from "./index.js";
+import type { Message, NotifyClient, Options, Preferences, PreferencesChange, PushOptions, PushState, State } from "./index.js";
 
 export interface NotificationProviderProps {
   /** Where the engine is; the page's own origin when left out. Another one makes another client. */
@@ -34,6 +34,13 @@ export function usePreferences(): {
   preferences: Preferences | null;
   problem: Error | null;
   change: (changes: PreferencesChange) => Promise<void>;
+};
+
+/** Whether this browser is pushed to, null until it is known. Both reject with `Refused`; call `enable` when a button is pressed. */
+export function usePush(): {
+  state: PushState | null;
+  enable: (options?: PushOptions) => Promise<void>;
+  disable: () => Promise<void>;
 };
 
 /** `<notification-bell>` with the client of the provider. */

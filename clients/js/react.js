@@ -96,6 +96,32 @@ export function usePreferences() {
   return { preferences, problem, change };
 }
 
+export function usePush() {
+  const client = useContext(Notifications);
+  const [state, setState] = useState(/** @type {import("ray-notification-client").PushState | null} */ (null));
+  useEffect(() => {
+    let shown = true;
+    client?.pushState().then((found) => shown && setState(found));
+    return () => void (shown = false);
+  }, [client]);
+  const change = useCallback(
+    async (/** @type {(client: NotifyClient) => Promise<void>} */ act) => {
+      if (!client) throw new Error("the client is not there before the first effect");
+      try {
+        await act(client);
+      } finally {
+        setState(await client.pushState());
+      }
+    },
+    [client],
+  );
+  return {
+    state,
+    enable: (/** @type {import("ray-notification-client").PushOptions} */ options = {}) => change((client) => client.enablePush(options)),
+    disable: () => change((client) => client.disablePush()),
+  };
+}
+
 /** @param {import("./react.js").NotificationBellProps} props */
 export function NotificationBell({ onOpen, ...props }) {
   return createElement("notification-bell", { client: useContext(Notifications), "onnotification-open": onOpen, ...props });

@@ -29,8 +29,9 @@ _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; img-src 'self'"
 )
-_POLICIES: Final = {"/": f"{_POLICY} http: https:", "/admin": _POLICY}
-"""The Content-Security-Policy of each page. The demo page shows messages, and a message may name an image of any host."""
+_POLICIES: Final = {"/": f"{_POLICY} http: https:", "/admin": _POLICY, "/client/push_worker.js": "default-src 'none'"}
+"""The Content-Security-Policy of each page, and of the service worker, which loads nothing. The demo page shows messages, and a message may
+name an image of any host."""
 
 _SCRIPT_HEADERS: Final = {"Access-Control-Allow-Origin": "*", "Cross-Origin-Resource-Policy": "cross-origin"}
 """The client is a public module, which pages of other origins may import."""
@@ -59,9 +60,9 @@ def _route(path: str, file: Traversable) -> Route:
     media_type = _TYPES.get(suffix) or mimetypes.guess_type(file.name)[0] or "application/octet-stream"
     etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = {**_HEADERS, "ETag": etag}
-    if media_type == "text/html":
+    if media_type == "text/html" or path in _POLICIES:
         headers["Content-Security-Policy"] = _POLICIES.get(path, _POLICY)
-    elif media_type == "text/javascript":
+    if media_type == "text/javascript":
         headers |= _SCRIPT_HEADERS
 
     async def serve(request: Request) -> Response:

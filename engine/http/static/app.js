@@ -63,6 +63,7 @@ class Demo {
     this.client = this.#connect();
     byId("bell").client = this.client;
     this.#showOnTheWay();
+    this.#showPush();
     this.#showMode();
     this.#showCommands();
   }
@@ -98,6 +99,7 @@ class Demo {
     byId("delay-ms").addEventListener("change", (/** @type {any} */ event) => (this.#network.delayMs = Number(event.target.value)));
     byId("other").addEventListener("input", () => this.#showCommands());
     byId("second-device").addEventListener("click", () => window.open(`/#token=${this.token}`, "_blank", "noopener"));
+    byId("push-switch").addEventListener("click", () => this.#switchPush());
     byId("sign-out").addEventListener("click", () => {
       this.client.close();
       leave();
@@ -111,6 +113,22 @@ class Demo {
       for (const { id, user } of event.detail) if (user === this.me && !this.deliveries.has(id)) this.#onTheWay.add(id);
       this.#showOnTheWay();
     });
+  }
+
+  async #switchPush() {
+    try {
+      await ((await this.client.pushState()) === "on" ? this.client.disablePush() : this.client.enablePush());
+    } catch (error) {
+      byId("push-note").textContent = `Not possible: ${/** @type {Error} */ (error).message}`;
+    }
+    await this.#showPush();
+  }
+
+  async #showPush() {
+    const state = await this.client.pushState();
+    byId("push").hidden = state === "unavailable";
+    byId("push-switch").disabled = state === "denied";
+    byId("push-switch").textContent = state === "on" ? "Push to this browser no more" : "Push to this browser when no page is open";
   }
 
   get #manual() {

@@ -39,6 +39,7 @@
 import { Backoff } from "./backoff.js";
 import { cursorStore } from "./cursor_store.js";
 import { Ledger, parseEventId } from "./ledger.js";
+import { Push } from "./push.js";
 import { request } from "./requests.js";
 import { Tabs } from "./tabs.js";
 import { readClaims } from "./token.js";
@@ -88,6 +89,7 @@ export class NotifyClient extends EventTarget {
   /** @type {Tabs | null} */ #tabs = null;
   /** @type {any} the last one of this connection */ #welcome = null;
   /** @type {object} of the last state */ #detail = {};
+  /** @type {Push} */ #push;
   #ledger = new Ledger();
   #backoff = new Backoff();
   #page = new AbortController(); // ends the listeners on the page
@@ -124,6 +126,7 @@ export class NotifyClient extends EventTarget {
     this.url = new URL(options.url ?? "/", globalThis.location?.href);
     this.url.protocol = this.url.protocol.replace("ws", "http");
     if (!this.url.pathname.endsWith("/")) this.url.pathname += "/";
+    this.#push = new Push(this.url, (method, path, body) => this.#ask(method, path, body));
     queueMicrotask(() => this.open());
   }
 
@@ -165,7 +168,10 @@ export class NotifyClient extends EventTarget {
   /** Acknowledge a message, or everything up to and including a sequence number. @param {number | Message} target */
   ack(target) {
     if (typeof target === "number") this.#ledger.settleThrough(target);
-    else this.#ledger.settle(target.id);
+    else {
+      this.#ledger.settle(target.id);
+      this.#withdraw([target.id]);
+    }
     this.#flushSoon();
   }
 
@@ -210,8 +216,13 @@ export class NotifyClient extends EventTarget {
    * @param {{ids: string[]} | {upto: number} | {all: true}} which
    * @returns {Promise<any>} `{unread, unseen, revision, unknown?}`
    */
-  mark(mark, which) {
-    return this.#ask("POST", `v1/inbox/${mark}`, which);
+  async mark(mark, which) {
+    const answer = await this.#ask("POST", `v1/inbox/${mark}`, which);
+    if (mark === "read" || mark === "archive") {
+      if ("ids" in which) this.#withdraw(which.ids);
+      else if ("all" in which) this.#withdraw();
+    }
+    return answer;
   }
 
   /**
@@ -269,6 +280,49 @@ export class NotifyClient extends EventTarget {
    */
   setPreferences(changes) {
     return this.#ask("PATCH", "v1/preferences", changes);
+  }
+
+  /**
+   * Push to this browser too, while no page is open. Asks the user for permission, so call it when a button is pressed.
+   * @param {{worker?: string}} [options] `worker`: URL of the service worker, on the page's origin; by default the engine's
+   *   `client/push_worker.js`, which does where the page is of that origin
+   * @returns {Promise<void>} Rejects with {@link Refused}; status 0: the browser cannot, or the user does not permit it.
+   */
+  async enablePush({ worker } = {}) {
+    await this.#freshToken();
+    await this.#push.enable(this.#key ?? "", worker && new URL(worker, location.href).href);
+  }
+
+  /** Push to this browser no more; before the user signs out, too. @returns {Promise<void>} */
+  async disablePush() {
+    await this.#push.disable();
+  }
+
+  /** Whether this browser is pushed to, for this user. @returns {Promise<"on" | "off" | "denied" | "unavailable">} */
+  async pushState() {
+    await this.#freshToken();
+    return this.#push.stateFor(this.#key ?? "");
+  }
+
+  /** Close the pushes of messages that came to the user otherwise. @param {string[]} [ids] all without */
+  #withdraw(ids) {
+    if (this.#push.kept) this.#push.withdraw(ids).catch((error) => this.#pushFailed(error));
+  }
+
+  /** What the user has dealt with elsewhere while this browser showed it. */
+  async #pushOpened() {
+    await this.#push.renew(this.#key ?? "");
+    if (!(await this.#push.shown()).length) return;
+    const { messages } = await this.inbox({ limit: 100 }).catch((error) => {
+      if (error.status !== 404) throw error;
+      return { messages: [] }; // this engine keeps no inboxes
+    });
+    await this.#push.withdraw(messages.filter((/** @type {any} */ one) => one.acknowledged).map((/** @type {any} */ one) => one.id));
+  }
+
+  /** @param {unknown} error */
+  #pushFailed(error) {
+    this.#emit("error", { code: "push", detail: String(error) });
   }
 
   /** @param {string} method @param {string[]} topics @returns {Promise<string[]>} @throws {import("./requests.js").Refused} */
@@ -688,6 +742,7 @@ export class NotifyClient extends EventTarget {
     else if (frame.type === "nacked") this.#ledger.revoke(frame.ids);
     else if (frame.type === "revoke") {
       const ids = this.#ledger.revoke(frame.ids);
+      this.#withdraw(frame.ids);
       if (ids.length) this.#emit("revoke", { ids });
     } else if (frame.type === "gap") {
       this.#ledger.gap(frame.from, frame.to);
@@ -731,6 +786,7 @@ export class NotifyClient extends EventTarget {
     this.#emit("welcome", frame);
     if (frame.resumed === "gap") this.#emit("gap", { from: null, to: null });
     if (gone.length) this.#emit("revoke", { ids: gone });
+    if (this.#push.kept) this.#pushOpened().catch((error) => this.#pushFailed(error));
   }
 
   /** @param {Link} link @param {Message[]} messages */
@@ -752,7 +808,7 @@ export class NotifyClient extends EventTarget {
       return;
     }
     if (message.replaces) this.#ledger.settle(message.replaces); // the new one stands for it: nobody will acknowledge it any more
-    if (this.#emit("message", message) && this.options.ack === "auto") this.#ledger.settle(message.id);
+    if (this.#emit("message", message) && this.options.ack === "auto") this.ack(message);
   }
 
   /** To the tabs that follow this one. @param {object} frame */
