@@ -1,6 +1,14 @@
 // What an application written in TypeScript and React may rely on; `npm run types` checks it against the declarations.
 import type { NotifyClient } from "ray-notification-client";
-import { NotificationBell, NotificationProvider, useInbox, useNotifications, usePreferences, usePush } from "ray-notification-client/react";
+import {
+  NotificationBell,
+  NotificationPreferences,
+  NotificationProvider,
+  useInbox,
+  useNotifications,
+  usePreferences,
+  usePush,
+} from "ray-notification-client/react";
 
 export function Header({ client }: { client: NotifyClient | null }) {
   return (
@@ -24,6 +32,7 @@ function Inner() {
         <li key={message.id} onClick={() => read([message.id])} />
       ))}
       <NotificationBell onOpen={({ detail }) => console.log(detail.url)} className="bell" />
+      <NotificationPreferences lang="zh" />
     </ul>
   );
 }

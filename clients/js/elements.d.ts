@@ -1,4 +1,4 @@
-/** `<notification-bell>` and `<notification-inbox>`; importing this module registers them. */
+/** `<notification-bell>`, `<notification-inbox>` and `<notification-preferences>`; importing this module registers them. */
 
 import type { Message, NotifyClient } from "./index.js";
 
@@ -32,6 +32,11 @@ export class NotificationBell extends HTMLElement {
   addEventListener(type: string, listener: EventListenerOrEventListenerObject | null, options?: boolean | AddEventListenerOptions): void;
 }
 
+/** What the user wants to get, by category and channel, and quiet hours. English, or Chinese where `lang` says so. */
+export class NotificationPreferences extends HTMLElement {
+  client: NotifyClient | null;
+}
+
 /** What the elements of a client show, for an interface of your own. Fires `change`, and `arrived` with a message that was not known. */
 export interface InboxModel extends EventTarget {
   readonly client: NotifyClient;
@@ -58,5 +63,6 @@ declare global {
   interface HTMLElementTagNameMap {
     "notification-bell": NotificationBell;
     "notification-inbox": NotificationInbox;
+    "notification-preferences": NotificationPreferences;
   }
 }

@@ -171,6 +171,14 @@ export interface QuietHours {
   days?: ("mon" | "tue" | "wed" | "thu" | "fri" | "sat" | "sun")[];
 }
 
+export interface AvailableCategory {
+  title?: string;
+  may: Choice[];
+  default: Choice;
+  choice: Choice;
+  channels?: Record<string, "on" | "off">;
+}
+
 export interface Preferences {
   user: string;
   /** IANA time zone, of the quiet hours. */
@@ -183,8 +191,12 @@ export interface Preferences {
   types: Record<string, Choice>;
   /** Muted ones. */
   targets: Record<string, "off">;
-  /** The categories of the application: what the user may choose, and what holds now. */
-  readonly available: Record<string, { title?: string; may: Choice[]; default: Choice; choice: Choice }>;
+  /** By `category/channel`: whether its steps tell the user by this channel. `*` stands for all other categories. */
+  channels: Record<string, "on" | "off">;
+  /** Quiet hours of a category, in place of `quiet`. */
+  quiet_categories: Record<string, QuietHours[]>;
+  /** The categories of the application: what the user may choose, and what holds now; `channels` are those of its steps. */
+  readonly available: Record<string, AvailableCategory>;
 }
 
 /** What changes; null removes a choice, or a whole member. */
@@ -195,6 +207,8 @@ export interface PreferencesChange {
   categories?: Record<string, Choice | null> | null;
   types?: Record<string, Choice | null> | null;
   targets?: Record<string, "off" | null> | null;
+  channels?: Record<string, "on" | "off" | null> | null;
+  quiet_categories?: Record<string, QuietHours[] | null> | null;
 }
 
 /** The cursor, and [id, event id] of the messages settled last. */

@@ -2,7 +2,13 @@
 
 import type { ClassAttributes, HTMLAttributes, ReactNode } from "react";
 
-import type { InboxModel, NotificationBell as Bell, NotificationElementEvents, NotificationInbox as Inbox } from "./elements.js";
+import type {
+  InboxModel,
+  NotificationBell as Bell,
+  NotificationElementEvents,
+  NotificationInbox as Inbox,
+  NotificationPreferences as Settings,
+} from "./elements.js";
 import type { Message, NotifyClient, Options, Preferences, PreferencesChange, PushOptions, PushState, State } from "./index.js";
 
 export interface NotificationProviderProps {
@@ -18,6 +24,7 @@ export interface NotificationProviderProps {
 type Opened = (event: NotificationElementEvents["notification-open"]) => void;
 export type NotificationBellProps = HTMLAttributes<Bell> & { onOpen?: Opened; open?: boolean };
 export type NotificationInboxProps = HTMLAttributes<Inbox> & { onOpen?: Opened };
+export type NotificationPreferencesProps = HTMLAttributes<Settings>;
 
 /** Makes one client for the components below it, and closes it when it is unmounted. */
 export function NotificationProvider(props: NotificationProviderProps): ReactNode;
@@ -49,6 +56,9 @@ export function NotificationBell(props: NotificationBellProps): ReactNode;
 /** `<notification-inbox>` with the client of the provider. */
 export function NotificationInbox(props: NotificationInboxProps): ReactNode;
 
+/** `<notification-preferences>` with the client of the provider. */
+export function NotificationPreferences(props: NotificationPreferencesProps): ReactNode;
+
 interface NotificationProps<T> extends HTMLAttributes<T>, ClassAttributes<T> {
   client?: NotifyClient | null;
   /** React names the property after the event. */
@@ -60,6 +70,7 @@ declare module "react" {
     interface IntrinsicElements {
       "notification-bell": NotificationProps<Bell> & { open?: boolean };
       "notification-inbox": NotificationProps<Inbox>;
+      "notification-preferences": Omit<NotificationProps<Settings>, "onnotification-open">;
     }
   }
 }

@@ -127,6 +127,11 @@ export function NotificationBell({ onOpen, ...props }) {
   return createElement("notification-bell", { client: useContext(Notifications), "onnotification-open": onOpen, ...props });
 }
 
+/** @param {import("./react.js").NotificationPreferencesProps} props */
+export function NotificationPreferences(props) {
+  return createElement("notification-preferences", { client: useContext(Notifications), ...props });
+}
+
 /** @param {import("./react.js").NotificationInboxProps} props */
 export function NotificationInbox({ onOpen, ...props }) {
   return createElement("notification-inbox", { client: useContext(Notifications), "onnotification-open": onOpen, ...props });

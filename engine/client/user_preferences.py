@@ -32,6 +32,7 @@ class CategoryPreference(Struct):
     default: Wish
     choice: Wish
     title: str = ""
+    channels: dict[str, Wish] = {}
 
 
 class UserPreferences(Struct):
@@ -42,6 +43,8 @@ class UserPreferences(Struct):
         locale: language tag; "" for none.
         quiet: quiet hours, `{"from": "22:00", "to": "07:00", "days": ["mon", ...]}`.
         categories, types, targets: choices by name; a type may end in `.*`, targets are muted (`off`).
+        channels: `on` or `off` by `category/channel`, such as `news/email`, or `*/email` for all others.
+        quiet_categories: quiet hours of a category, in place of `quiet`.
         available: all categories, by name; read only.
     """
 
@@ -53,6 +56,8 @@ class UserPreferences(Struct):
     types: dict[str, Wish]
     targets: dict[str, Wish]
     available: dict[str, CategoryPreference]
+    channels: dict[str, Wish] = {}
+    quiet_categories: dict[str, list[dict[str, Any]]] = {}
 
 
 class PreferenceChanges(TypedDict, total=False):
@@ -64,6 +69,8 @@ class PreferenceChanges(TypedDict, total=False):
     categories: Mapping[str, Wish | None] | None
     types: Mapping[str, Wish | None] | None
     targets: Mapping[str, Literal["off"] | None] | None
+    channels: Mapping[str, Literal["on", "off"] | None] | None
+    quiet_categories: Mapping[str, list[dict[str, Any]] | None] | None
 
 
 async def fetch_preferences(requests: RetriedRequests, user: str | None = None) -> UserPreferences:

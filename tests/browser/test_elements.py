@@ -1,4 +1,4 @@
-"""`<notification-bell>` and `<notification-inbox>` on a page, with an engine that keeps inboxes and one that does not."""
+"""The elements on a page, with an engine that keeps inboxes and one that does not."""
 
 from __future__ import annotations
 
@@ -292,3 +292,42 @@ async def test_a_bell_and_an_inbox_on_one_page_make_no_landmark_twice(page: Page
     found = await Axe().run(page)
     assert [violation["id"] for violation in found.response["violations"]] == []
     assert await page.get_by_role("banner").count() == 0
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+async def test_preferences_are_chosen_by_category_and_channel_with_quiet_hours(page: Page, scripted: ScriptedEngine, lang: str) -> None:
+    await place(page, scripted)
+    await page.evaluate(
+        """(lang) => {
+          document.querySelector("main").append(Object.assign(document.createElement("notification-preferences"), { client, lang }));
+        }""",
+        lang,
+    )
+    in_app, by_mail, category, set_ = {
+        "en": ("News, Here", "News, E-mail", "For", "Set"),
+        "zh": ("News, 站内", "News, 邮件", "适用于", "设置"),
+    }[lang]
+    await expect(page.get_by_label(in_app)).to_have_value("digest")
+    assert await page.get_by_label(in_app).locator("option").evaluate_all("all => all.map(({ value }) => value)") == ["on", "digest", "off"]
+    await page.get_by_label(in_app).focus()
+    await page.get_by_label(in_app).select_option("off")
+    await expect(page.get_by_label(in_app)).to_have_value("off")
+    await expect(page.get_by_label(in_app)).to_be_focused()
+    await page.get_by_label(by_mail).select_option("off")
+    await page.get_by_label(category, exact=True).select_option("news")
+    await page.get_by_role("button", name=set_, exact=True).click()
+    await scripted.until(lambda: len(scripted.patches) == 3)
+    zone = scripted.patches[2].pop("zone")
+    assert "/" in zone or zone == "UTC"
+    assert scripted.patches == [
+        {"categories": {"news": "off"}},
+        {"channels": {"news/email": "off"}},
+        {"quiet_categories": {"news": [{"from": "22:00", "to": "07:00"}]}},
+    ]
+    await page.add_style_tag(content=":root { color-scheme: light dark; background: Canvas; color: CanvasText }")
+    for scheme in ("light", "dark"):
+        await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        violations = (await Axe().run(page)).response["violations"]
+        assert [(found["id"], [node["html"] for node in found["nodes"]]) for found in violations] == []
+    await page.set_viewport_size({"width": 360, "height": 700})
+    assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")

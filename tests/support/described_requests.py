@@ -55,7 +55,11 @@ def beyond_json_schema(body: Any) -> bool:
                     or "to" in ask
                 )
             )
-            or any(quiet["from"] == quiet["to"] for quiet in item.get("quiet") or ())
+            or any(
+                quiet["from"] == quiet["to"]
+                for hours in (item.get("quiet"), *(item.get("quiet_categories") or {}).values())
+                for quiet in hours or ()
+            )
             or (isinstance(item.get("at"), int) and item["at"] > (time.time() + CONFIG.delay_s_max) * 1000)
             or item.get("ttl", CONFIG.ttl_s_default) <= collapse.get("window", 0)
             or not {"{", "}"}.isdisjoint(collapse.get("text", ""))

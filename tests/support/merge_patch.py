@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-DEFAULTS: Final[dict[str, Any]] = {"zone": "UTC", "locale": "", "quiet": [], "categories": {}, "types": {}, "targets": {}}
+DEFAULTS: Final[dict[str, Any]] = {
+    "zone": "UTC",
+    "locale": "",
+    "quiet": [],
+    "categories": {},
+    "types": {},
+    "targets": {},
+    "channels": {},
+    "quiet_categories": {},
+}
 """The members of preferences that can be written, for who has chosen nothing."""
 
 

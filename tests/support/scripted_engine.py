@@ -74,6 +74,7 @@ class ScriptedEngine:
         self.revision = 0  # of the inbox
         self.letters: list[dict[str, Any]] = []  # dead ones, newest first
         self.choices: dict[str, str] = {}  # of categories
+        self.patches: list[dict[str, Any]] = []  # of preferences
         self.snoozed: list[tuple[list[str], int]] = []  # ids, and until when
         self.answers: list[tuple[str, dict[str, Any]]] = []  # ids of questions, and what was answered
         self.answered_by = ""  # another device, which was first; "" for none
@@ -332,9 +333,13 @@ class ScriptedEngine:
 
     async def preferences(self, request: Request) -> Response:
         if request.method == "PATCH":
-            self.choices |= (await request.json())["categories"]
+            patch = await request.json()
+            self.choices |= patch.get("categories", {})
+            self.patches.append(patch)
         about = {"user": "demo", "zone": "UTC", "locale": "", "quiet": [], "categories": self.choices, "types": {}, "targets": {}}
+        about |= {"channels": {}, "quiet_categories": {"news": []}}
         news = {"title": "News", "may": ["on", "digest", "off"], "default": "on", "choice": self.choices.get("news", "digest")}
+        news |= {"channels": {"email": "on"}}
         return JSONResponse({**about, "available": {"news": news}})
 
     async def ack(self, request: Request) -> Response:

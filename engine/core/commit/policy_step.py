@@ -160,7 +160,7 @@ class PolicyStep:
         return NONE_YET if user_state is None or user_state.counters is None else user_state.counters
 
     def _zone(self, profile: Profile) -> tzinfo:
-        return self._zone_of(profile.zone) if profile.quiet else UTC
+        return self._zone_of(profile.zone) if profile.quiet or profile.quiet_categories else UTC
 
 
 def counts(limited: bool, priority: int) -> bool:

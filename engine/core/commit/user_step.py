@@ -54,7 +54,9 @@ def _changed(before: Profile | None, asked: ChangeProfile | SetProfile) -> tuple
     if isinstance(asked, SetProfile):
         if asked.profile is None or before is None:
             return asked.profile, OK
-        return msgspec.structs.replace(asked.profile, categories=before.categories), OK
+        kept = before.categories if asked.keep_categories else asked.profile.categories
+        channels, quiet = before.channels, before.quiet_categories
+        return msgspec.structs.replace(asked.profile, categories=kept, channels=channels, quiet_categories=quiet), OK
     after = patched(before or NO_PROFILE, asked.patch)
     if outgrown(before or NO_PROFILE, after, asked.entries_max):
         return before, OVERLOADED

@@ -10,7 +10,7 @@ first that decides ends them:
     3  bypass       priority high, or a mandatory category -> DELIVER, without the checks below
     4  choice       the user wants the type or the category in the digest -> DIGEST, or in the inbox only -> INBOX; one that is not to be
                     retained -> SUPPRESS; where no inbox keeps messages of the type or category, the choice is as ON
-    5  quiet hours  in the user's zone -> DEFER until they end, then `evaluate` again: the checks below are made at delivery
+    5  quiet hours  of the category, else of the user -> DEFER until they end, then `evaluate` again: the checks below are made at delivery
     6  same type    the user got this type less than `same_type_ms` ago -> SUPPRESS
     7  cap          the user got `cap` of this category in the last `cap_ms`, a rolling window -> SUPPRESS
     8  total        the user got `total_cap` of all categories that have one in the last `total_ms`, likewise -> SUPPRESS
@@ -50,7 +50,8 @@ from msgspec import Struct
 
 from engine.core.model.category import DIGEST, INBOX, OFF, ON, Category
 from engine.core.model.constants import HIGH
-from engine.core.policy.profile import NO_PROFILE, UNCHOSEN, Profile, type_choice
+from engine.core.model.step import ChannelStep
+from engine.core.policy.profile import NO_PROFILE, UNCHOSEN, Profile, channel_choice, type_choice
 from engine.core.policy.quiet_hours import quiet_until
 
 
@@ -180,9 +181,25 @@ def wished(facts: Facts, profile: Profile, active_ms: int, *, digest: bool = Tru
     return None
 
 
+def unwanted_by(facts: Facts, profile: Profile, step: ChannelStep, *, inbox: bool) -> str:
+    """Why the user does not want to be told of a message by a step; "" when they do. `inbox`: whether there is an inbox.
+
+    What is off is told by no channel. Else the choice for category and channel holds; without one, what is wanted in the inbox or the
+    digest only is not told. A recipient that the operator named is no channel of the user.
+    """
+    wish = wished(facts, profile, 0, inbox=inbox)
+    choice = ON if facts.limits.mandatory else UNCHOSEN if step.to else channel_choice(profile, facts.category, step.channel)
+    if choice == OFF:
+        return f"the user wants {facts.category} not by {step.channel}"
+    if wish is None or wish.decision is Decision.DELIVER or (choice == ON and wish.decision is not Decision.SUPPRESS):
+        return ""
+    return wish.reasons[-1].detail
+
+
 def limited(facts: Facts, profile: Profile, zone: tzinfo, counters: Counters, now_ms: int) -> Verdict:
     """Checks 5 to 8, for a message that checks 1 to 4 do not decide."""
-    until_ms = quiet_until(profile.quiet, zone, now_ms) if facts.limits.quiet and profile.quiet else 0
+    quiet = profile.quiet_for(facts.category) if facts.limits.quiet else ()
+    until_ms = quiet_until(quiet, zone, now_ms) if quiet else 0
     if until_ms:
         return Verdict(
             Decision.DEFER, (Reason("quiet_hours", f"quiet hours in {profile.zone} for another {_span(until_ms - now_ms)}"),), until_ms

@@ -17,7 +17,7 @@ carries. A choice for a category that the rules no longer define, or no longer l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -26,7 +26,7 @@ from engine.core.model.category import DIGEST, INBOX, OFF, ON
 from engine.core.policy.profile import UNCHOSEN, Profile, types_by_choice
 from engine.core.policy.quiet_hours import QuietHours
 
-MAPS: Final = ("categories", "types", "targets")
+MAPS: Final = ("categories", "types", "targets", "channels", "quiet_categories")
 
 
 class PreferencesPatch(Struct, frozen=True, array_like=True):
@@ -34,7 +34,8 @@ class PreferencesPatch(Struct, frozen=True, array_like=True):
 
     Args:
         zone, locale, quiet: new values; None leaves what there is.
-        categories, types, targets: choices by name; UNCHOSEN removes one.
+        categories, types, targets, channels: choices by name; UNCHOSEN removes one.
+        quiet_categories: quiet hours by category; None removes those of one.
         cleared: bit i: everything of MAPS[i] is removed.
     """
 
@@ -45,17 +46,18 @@ class PreferencesPatch(Struct, frozen=True, array_like=True):
     types: dict[str, int] = {}
     targets: dict[str, int] = {}
     cleared: int = 0
+    channels: dict[str, int] = {}
+    quiet_categories: dict[str, tuple[QuietHours, ...] | None] = {}
 
 
 def patched(profile: Profile, patch: PreferencesPatch) -> Profile:
     """The profile with the patch applied."""
     types = {name: choice for choice, names in types_by_choice(profile) for name in names}
     targets = dict.fromkeys(profile.muted_targets, OFF)
-    before = (profile.categories, types, targets)
-    changes = (patch.categories, patch.types, patch.targets)
-    categories, types, targets = (
-        {name: choice for name, choice in ({} if patch.cleared >> bit & 1 else old | new).items() if choice != UNCHOSEN}
-        for bit, (old, new) in enumerate(zip(before, changes, strict=True))
+    before: tuple[dict[str, Any], ...] = (profile.categories, types, targets, profile.channels, profile.quiet_categories)
+    categories, types, targets, channels, quiet_categories = (
+        {name: value for name, value in ({} if patch.cleared >> bit & 1 else old | getattr(patch, MAPS[bit])).items() if _is_kept(value)}
+        for bit, old in enumerate(before)
     )
     return msgspec.structs.replace(
         profile,
@@ -68,7 +70,13 @@ def patched(profile: Profile, patch: PreferencesPatch) -> Profile:
         inbox_types=_named(types, INBOX),
         muted_types=_named(types, OFF),
         muted_targets=tuple(targets),
+        channels=channels,
+        quiet_categories=quiet_categories,
     )
+
+
+def _is_kept(value: Any) -> bool:
+    return value is not None and value != UNCHOSEN
 
 
 def _named(choices: Mapping[str, int], wanted: int) -> tuple[str, ...]:
@@ -77,5 +85,5 @@ def _named(choices: Mapping[str, int], wanted: int) -> tuple[str, ...]:
 
 def outgrown(before: Profile, after: Profile, entries_max: int) -> bool:
     """Whether a change adds to a list of choices that has more than `entries_max` entries then."""
-    lists = ("categories", "on_types", "digest_types", "inbox_types", "muted_types", "muted_targets")
+    lists = ("categories", "on_types", "digest_types", "inbox_types", "muted_types", "muted_targets", "channels", "quiet_categories")
     return any(len(getattr(after, name)) > max(entries_max, len(getattr(before, name))) for name in lists)

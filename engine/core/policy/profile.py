@@ -1,5 +1,5 @@
-"""A user's profile, as shards keep it: time zone, language, quiet hours, what the user chose for types, targets and categories, and the
-level that rules refer to.
+"""A user's profile, as shards keep it: time zone, language, quiet hours, what the user chose for types, targets, categories and channels,
+and the level that rules refer to.
 
 The application sets all of it; users set all but the level (`engine.core.policy.preferences`). A type is a whole event type, or its
 beginning with `.*` behind it; the most specific one decides.
@@ -33,12 +33,27 @@ class Profile(Struct, frozen=True, array_like=True):
     categories: dict[str, Choice] = {}
     on_types: tuple[str, ...] = ()
     inbox_types: tuple[str, ...] = ()
+    channels: dict[str, Choice] = {}  # ON or OFF by `category/channel`, see `channel_choice`
+    quiet_categories: dict[str, tuple[QuietHours, ...]] = {}  # in place of `quiet`
+
+    def quiet_for(self, category: str) -> tuple[QuietHours, ...]:
+        """The quiet hours of messages of this category."""
+        return self.quiet_categories.get(category, self.quiet)
 
     @property
     def size(self) -> int:
         """Bytes it takes in memory, about."""
-        texts = (*self.muted_types, *self.muted_targets, *self.digest_types, *self.inbox_types, *self.on_types, *self.categories)
-        return 500 + 100 * len(self.quiet) + sum(70 + len(text) for text in texts)
+        texts = (
+            *self.muted_types,
+            *self.muted_targets,
+            *self.digest_types,
+            *self.inbox_types,
+            *self.on_types,
+            *self.categories,
+            *self.channels,
+        )
+        intervals = len(self.quiet) + sum(1 + len(quiet) for quiet in self.quiet_categories.values())
+        return 500 + 100 * intervals + sum(70 + len(text) for text in texts)
 
 
 NO_PROFILE: Final = Profile()
@@ -50,7 +65,7 @@ def shown(profile: Profile) -> dict[str, Any]:
         "zone": profile.zone,
         **({"locale": profile.locale} if profile.locale else {}),
         "level": profile.level,
-        "quiet": quiet_shown(profile),
+        "quiet": quiet_shown(profile.quiet),
         "mute": {"types": list(profile.muted_types), "targets": list(profile.muted_targets)},
         "digest": {"types": list(profile.digest_types)},
         **({"inbox": {"types": list(profile.inbox_types)}} if profile.inbox_types else {}),
@@ -59,12 +74,18 @@ def shown(profile: Profile) -> dict[str, Any]:
     }
 
 
-def quiet_shown(profile: Profile) -> list[dict[str, Any]]:
-    """Its quiet hours in JSON."""
+def quiet_shown(hours: tuple[QuietHours, ...]) -> list[dict[str, Any]]:
+    """Quiet hours in JSON."""
     return [
         {"from": _clock(quiet.begin), "to": _clock(quiet.end), "days": [day for bit, day in enumerate(DAYS) if quiet.days >> bit & 1]}
-        for quiet in profile.quiet
+        for quiet in hours
     ]
+
+
+def channel_choice(profile: Profile, category: str, channel: str) -> int:
+    """Whether the user wants messages of this category by this channel: ON, OFF or UNCHOSEN. `*` stands for all other categories."""
+    choices = profile.channels
+    return choices.get(f"{category}/{channel}", choices.get(f"*/{channel}", UNCHOSEN)) if choices else UNCHOSEN
 
 
 def types_by_choice(profile: Profile) -> tuple[tuple[int, tuple[str, ...]], ...]:

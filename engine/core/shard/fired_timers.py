@@ -41,7 +41,7 @@ from engine.core.model.constants import AT_MAX_MS
 from engine.core.model.message import timer_effect_id
 from engine.core.model.step import StepTerms
 from engine.core.policy.conditions import Again, Drop, Go, Known, at_fire
-from engine.core.policy.contact_policy import Decision, wished
+from engine.core.policy.contact_policy import unwanted_by
 from engine.core.policy.quiet_hours import quiet_until
 from engine.core.shard.output import ShardOutput
 from engine.core.wire.records import FireAgain, FireDone, FireFailed, Timer
@@ -118,10 +118,9 @@ class FiredTimers:
 
     def _known_of_step(self, timer: Timer, terms: StepTerms, mailbox: Mailbox, now_ms: int) -> Known:
         facts, profile = facts_of(timer.envelope), profile_of(mailbox)
-        wish = wished(facts, profile, 0, inbox=mailbox.inbox_limits is not None)
-        unwanted = "" if wish is None or wish.decision is Decision.DELIVER else wish.reasons[-1].detail
-        quiet = profile.quiet and facts.limits.quiet and not facts.limits.mandatory
-        until_ms = quiet_until(profile.quiet, self._zone_of(profile.zone), now_ms) if quiet else 0
+        quiet = profile.quiet_for(facts.category) if facts.limits.quiet and not facts.limits.mandatory else ()
+        until_ms = quiet_until(quiet, self._zone_of(profile.zone), now_ms) if quiet else 0
+        unwanted = unwanted_by(facts, profile, terms.step, inbox=mailbox.inbox_limits is not None)
         return Known(progress=progress(mailbox, terms), unwanted=unwanted, quiet_until_ms=until_ms)
 
     def acts(self, sid: str) -> bool:

@@ -171,7 +171,7 @@ class UserRequests:
 
     def _set_profile(self, mailbox: Mailbox, session: str, record: SetProfile | ChangeProfile) -> None:
         profile = record.profile if isinstance(record, SetProfile) else None
-        depends = record if isinstance(record, ChangeProfile) or record.keep_categories else None
+        depends = record if isinstance(record, ChangeProfile) or profile is not None else None
         done = ProfileIs(record.ref, OK, profile, mailbox.seen_ms)
         failed = ProfileIs(record.ref, UNAVAILABLE)
         self._change(UserChange(mailbox, session, Profiled(mailbox.key, profile), done, failed, depends))

@@ -113,7 +113,7 @@ class Subscribed(Struct, array_like=True, tag=47, gc=False):
 class SetProfile(Struct, array_like=True, tag=13, gc=False):
     """Set a user's profile; None: the default. Answered by `ProfileIs`, after it is durable.
 
-    `keep_categories`: those that the user has chosen stay, in place of those of `profile`.
+    `keep_categories`: those that the user has chosen stay, in place of those of `profile`. Choices by channel always stay.
     """
 
     ref: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -27,6 +27,9 @@ def preferences(
     ] = None,
     type: Annotated[list[str] | None, typer.Option("--type", help="The same for a type: post.liked=off, or post.*=digest")] = None,
     target: Annotated[list[str] | None, typer.Option("--target", help="TARGET=off mutes it, TARGET=default does not.")] = None,
+    channel: Annotated[
+        list[str] | None, typer.Option("--channel", help="CATEGORY/CHANNEL=off, on or default: news/email=off; */email=off for all.")
+    ] = None,
     zone: Annotated[str | None, typer.Option("--zone", help="IANA time zone of the user's quiet hours.")] = None,
     json: Annotated[bool, typer.Option("--json", help="The preferences as JSON, with the quiet hours.")] = False,
     tenant: Tenant = "default",
@@ -37,14 +40,19 @@ def preferences(
     """Print what a user has chosen, after changing what is named, within what the rules leave to users.
 
     [dim]engine preferences alice
-    engine preferences alice --category news=off --type 'forum.*=digest'[/dim]
+    engine preferences alice --category news=off --type 'forum.*=digest' --channel news/email=off[/dim]
     """
     import msgspec
 
     from engine.cli.local_engine import find_engine, printable
     from engine.client.client import Client
 
-    maps = {"categories": ("--category", category), "types": ("--type", type), "targets": ("--target", target)}
+    maps = {
+        "categories": ("--category", category),
+        "types": ("--type", type),
+        "targets": ("--target", target),
+        "channels": ("--channel", channel),
+    }
     changes: dict[str, Any] = {name: _choices(option, given) for name, (option, given) in maps.items() if given}
     if zone is not None:
         changes["zone"] = zone
@@ -61,12 +69,19 @@ def preferences(
         chosen = "" if name in told.categories else " (default)"
         title = f"  {printable(one.title)}" if one.title else ""
         sys.stdout.write(f"category {name}: {one.choice}{chosen}, may be {', '.join(one.may)}{title}\n")
+        for by, holds in one.channels.items():
+            sys.stdout.write(f"  by {by}: {holds}\n")
     for name, choice in told.types.items():
         sys.stdout.write(f"type {printable(name)}: {choice}\n")
     for name in told.targets:
         sys.stdout.write(f"target {printable(name)}: off\n")
-    quiet = ", ".join(f"{one['from']}-{one['to']} {' '.join(one['days'])}" for one in told.quiet)
-    sys.stdout.write(f"zone {told.zone}, quiet hours: {quiet or 'none'}\n")
+    sys.stdout.write(f"zone {told.zone}, quiet hours: {_hours(told.quiet)}\n")
+    for name, quiet in told.quiet_categories.items():
+        sys.stdout.write(f"quiet hours for {name}: {_hours(quiet)}\n")
+
+
+def _hours(quiet: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{one['from']}-{one['to']} {' '.join(one['days'])}" for one in quiet) or "none"
 
 
 def _choices(option: str, given: Sequence[str]) -> dict[str, str | None]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from engine.config import Config
 from engine.core.model.category import CHOICES
+from engine.core.model.step import CHANNELS
 from engine.core.policy.profile import DAYS
 from engine.core.policy.quiet_hours import QUIET_MAX
 from engine.features.policy.core.profile_json import LEVEL_CHARS_MAX, LOCALE_PATTERN
@@ -214,6 +215,7 @@ def _profile(config: Config) -> Schema:
 
 def _preferences(config: Config) -> Schema:
     choice: Schema = {"enum": list(CHOICES)}
+    on_off: Schema = {"enum": ["on", "off"]}
     category = object_of(
         "A category of the rules file: what the user may choose, and what holds.",
         required=("may", "default", "choice"),
@@ -221,15 +223,18 @@ def _preferences(config: Config) -> Schema:
         may={"type": "array", "items": choice},
         default=choice,
         choice=choice,
+        channels={"type": "object", "additionalProperties": on_off, "description": "Of its steps: whether the user is told by them."},
     )
     return object_of(
         "What a user has chosen, and may choose.",
-        required=("user", "zone", "locale", "quiet", "categories", "types", "targets", "available"),
+        required=("user", "zone", "locale", "quiet", "categories", "types", "targets", "channels", "quiet_categories", "available"),
         user={"type": "string"},
         **_times_and_language(),
         categories={"type": "object", "additionalProperties": choice},
         types={"type": "object", "additionalProperties": choice},
         targets={"type": "object", "additionalProperties": {"const": "off"}},
+        channels={"type": "object", "additionalProperties": on_off, "description": "By `category/channel`."},
+        quiet_categories={"type": "object", "additionalProperties": _times_and_language()["quiet"]},
         available={"type": "object", "additionalProperties": category, "description": "Read only."},
     )
 
@@ -242,9 +247,19 @@ def _preferences_patch(config: Config, categories: Sequence[str]) -> Schema:
         | {"properties": {name: {"enum": list(choices)} for name in categories}},
         "types": _choices(config, "By event type, or beginning of some.", choices, _types_named(config)),
         "targets": _choices(config, "By target.", ("off", None)),
+        "channels": _choices(
+            config, "By `category/channel`; `*` stands for all other categories.", ("on", "off", None), _of_channels(categories)
+        ),
+        "quiet_categories": _choices(config, "Quiet hours by category, in place of `quiet`.", (), {"enum": list(categories)})
+        | {"additionalProperties": {"anyOf": [_times_and_language()["quiet"], {"type": "null"}]}},
     }
     nullable = {name: schema | {"type": ["object", "null"]} for name, schema in maps.items()}
     return closed_object("Members to change; null removes a choice, or all of a member.", required=(), **plain, **nullable)
+
+
+def _of_channels(categories: Sequence[str]) -> Schema:
+    """The names of choices by channel."""
+    return {"enum": [f"{category}/{channel}" for category in ("*", *categories) for channel in CHANNELS]}
 
 
 def _types_named(config: Config) -> Schema:

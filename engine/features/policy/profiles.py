@@ -3,8 +3,8 @@
 Tokens with scope `publish` or `admin` may write every profile; a user may read its own, and change the part of it that is theirs, the
 preferences (`engine.features.policy.core.preferences_json`).
 
-A `PUT` of a profile replaces all of it but the choices for categories, unless it names these: an application that does not know of them
-would subscribe its users anew to what they have unsubscribed from.
+A `PUT` of a profile replaces all of it but the choices for categories, unless it names these, and what users choose by channel, and quiet
+hours by category: an application that does not know of them would subscribe its users anew to what they have unsubscribed from.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Preferences:
         defined = self._category_book.in_use()
         return {
             "user": split_key(key)[1],
-            **preferences_of(answer.profile or NO_PROFILE, defined.categories, defined.titles, self._offered()),
+            **preferences_of(answer.profile or NO_PROFILE, defined, self._offered()),
         }
 
 

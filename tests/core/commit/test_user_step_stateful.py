@@ -17,6 +17,7 @@ from engine.core.inbox.inbox import InboxLimits
 from engine.core.journal.journal_records import Decided, Profiled, StoredMessage
 from engine.core.mailbox.aggregation_window import Counted
 from engine.core.model.category import DIGEST, INBOX, OFF, ON, Category, PolicyTerms
+from engine.core.model.defined_categories import DefinedCategories
 from engine.core.policy.profile import NO_PROFILE, Profile
 from engine.core.wire.records import OK, ChangeProfile, ProfileIs, SetProfile
 from engine.features.policy.core.preferences_json import parse_patch, preferences_of
@@ -141,12 +142,12 @@ class PreferencesMachine(RuleBasedStateMachine):
         before = self.journal[key]
         if isinstance(asked, str):
             self.levels[key] = asked
-            self.journal[key] = {**DEFAULTS, "categories": before["categories"]}
+            self.journal[key] = {**DEFAULTS, **{name: before[name] for name in ("categories", "channels", "quiet_categories")}}
         else:
             self.journal[key] = {**DEFAULTS, **merge_patch(before, asked)}
 
     def compare(self, profile: Profile | None, key: str) -> None:
-        found = preferences_of(profile or NO_PROFILE, CATEGORIES, {})
+        found = preferences_of(profile or NO_PROFILE, DefinedCategories(categories=CATEGORIES))
         assert {name: found[name] for name in DEFAULTS} == self.journal[key]
         assert (profile or NO_PROFILE).level == self.levels[key]
 

@@ -15,6 +15,7 @@ from engine.api.time_zones import zone
 from engine.core.model.category import DAY_MS, DIGEST, INBOX, OFF, ON, Category
 from engine.core.model.constants import HIGH, LOW, NORMAL
 from engine.core.model.defined_categories import TOUCH
+from engine.core.model.step import ChannelStep
 from engine.core.policy.contact_policy import (
     TOTAL,
     Counters,
@@ -26,9 +27,12 @@ from engine.core.policy.contact_policy import (
     evaluate,
     forget_old,
     record,
+    unwanted_by,
 )
 from engine.core.policy.profile import NO_PROFILE, Profile
 from engine.core.policy.quiet_hours import QuietHours
+
+EMAIL = ChannelStep("email")
 
 decode_counters = msgspec.msgpack.Decoder(Counters).decode
 NOW = int(datetime(2026, 6, 6, 12, tzinfo=UTC).timestamp() * 1000)
@@ -300,3 +304,38 @@ def test_counters_stay_bounded_whatever_the_clock_does(history: list[tuple[int, 
         assert len(counters.last) <= 8
         assert len(counters.sent["touch"].times) <= 3
         assert counters.sent["touch"].times == sorted(counters.sent["touch"].times)
+
+
+@pytest.mark.parametrize(
+    ("profile", "step", "told"),
+    [
+        (Profile(), EMAIL, True),
+        (Profile(channels={"news/email": OFF}), EMAIL, False),
+        (Profile(channels={"news/email": OFF}), ChannelStep("apprise"), True),
+        (Profile(channels={"news/apprise": OFF}), ChannelStep("apprise", to="oncall"), True),
+        (Profile(channels={"*/email": OFF}), EMAIL, False),
+        (Profile(channels={"*/email": OFF, "news/email": ON}), EMAIL, True),
+        (Profile(categories={"news": DIGEST}), EMAIL, False),
+        (Profile(categories={"news": DIGEST}, channels={"news/email": ON}), EMAIL, True),
+        (Profile(categories={"news": OFF}, channels={"news/email": ON}), EMAIL, False),
+    ],
+)
+def test_a_step_is_taken_as_its_user_chose_for_category_and_channel(profile: Profile, step: ChannelStep, told: bool) -> None:
+    facts = Facts(type="a", category="news")
+    assert (unwanted_by(facts, profile, step, inbox=True) == "") is told
+    mandatory = Facts(type="a", category="news", limits=Category(mandatory=True))
+    assert unwanted_by(mandatory, profile, step, inbox=True) == ""
+
+
+def test_quiet_hours_of_a_category_replace_those_of_the_user() -> None:
+    always, facts = (QuietHours(0, 1439), QuietHours(1439, 0)), Facts(type="a", category="news")
+    deferred = {
+        name: evaluate(facts, profile, UTC, Counters(), 1000).decision is Decision.DEFER
+        for name, profile in {
+            "user": Profile(quiet=always),
+            "none for it": Profile(quiet=always, quiet_categories={"news": ()}),
+            "for it only": Profile(quiet_categories={"news": always}),
+            "for another": Profile(quiet_categories={"social": always}),
+        }.items()
+    }
+    assert deferred == {"user": True, "none for it": False, "for it only": True, "for another": False}

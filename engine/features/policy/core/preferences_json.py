@@ -2,10 +2,12 @@
 
     {"zone": "Europe/Berlin", "locale": "de", "quiet": [{"from": "22:00", "to": "07:00", "days": [...]}],
      "categories": {"news": "off"}, "types": {"forum.*": "digest", "forum.mention": "on"}, "targets": {"thread:9": "off"},
-     "available": {"news": {"title": "Weekly news", "may": ["on", "inbox", "digest", "off"], "default": "on", "choice": "off"}}}
+     "channels": {"alert/email": "off", "*/apprise": "off"}, "quiet_categories": {"alert": []},
+     "available": {"news": {"title": "Weekly news", "may": ["on", "inbox", "digest", "off"], "default": "on", "choice": "off"},
+                   "alert": {..., "channels": {"email": "off"}}}}
 
-`available` is read only: the categories of the rules file, the choices that a user has for each, and the choice that holds now. The level
-is not shown, and users cannot change it: it is the application's.
+`available` is read only: the categories of the rules file, the choices that a user has for each, and the choice that holds now; also for
+each channel by which the category's steps tell users. The level is not shown, and users cannot change it: it is the application's.
 
 A change is a JSON merge patch (RFC 7396): members that are named are set, or removed by null; all others stay. `parse_patch` checks it, and
 the shard applies it (`engine.core.policy.preferences`).
@@ -20,9 +22,12 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from engine.core.model.category import ANY_CHOICE, CHOICES, INBOX, MOST_FIRST, OFF, ON, Category
+from engine.core.model.defined_categories import DefinedCategories
 from engine.core.model.names import is_id
+from engine.core.model.step import CHANNELS
 from engine.core.policy.preferences import MAPS, PreferencesPatch
-from engine.core.policy.profile import NO_PROFILE, UNCHOSEN, Profile, quiet_shown, types_by_choice
+from engine.core.policy.profile import NO_PROFILE, UNCHOSEN, Profile, channel_choice, quiet_shown, types_by_choice
+from engine.core.policy.quiet_hours import QuietHours
 from engine.errors import Invalid
 from engine.features.policy.core.profile_json import (
     NO_INBOX,
@@ -50,6 +55,8 @@ class _PatchText(Struct, forbid_unknown_fields=True):
     categories: _Choices | UnsetType | None = UNSET
     types: _Choices | UnsetType | None = UNSET
     targets: _Choices | UnsetType | None = UNSET
+    channels: _Choices | UnsetType | None = UNSET
+    quiet_categories: dict[str, list[QuietText] | None] | UnsetType | None = UNSET
     user: Raw | UnsetType = UNSET
     available: Raw | UnsetType = UNSET
     level: Raw | UnsetType = UNSET
@@ -82,7 +89,8 @@ def parse_patch(
     locale = None if text.locale is UNSET else text.locale or ""
     check_locale(locale or "")
     quiet = None if text.quiet is UNSET else parse_quiet(text.quiet or [])
-    chosen, types, targets = (_choices(getattr(text, name), f"$.{name}", limits) for name in MAPS)
+    chosen, types, targets, channels = (_choices(getattr(text, name), f"$.{name}", limits) for name in MAPS[:4])
+    quiet_categories = _quiet_categories(text.quiet_categories, categories, limits)
     for name, choice in chosen.items():
         _check_category(name, choice, categories)
     for name in types:
@@ -90,8 +98,37 @@ def parse_patch(
     for name, choice in targets.items():
         if choice not in (OFF, UNCHOSEN):
             raise Invalid("off, or null for not muted", f"$.targets.{name}")
+    for name, choice in channels.items():
+        _check_channel(name, choice, categories)
     cleared = sum(1 << bit for bit, name in enumerate(MAPS) if getattr(text, name) is None)
-    return PreferencesPatch(zone, locale, quiet, chosen, types, targets, cleared)
+    return PreferencesPatch(zone, locale, quiet, chosen, types, targets, cleared, channels, quiet_categories)
+
+
+def _quiet_categories(
+    written: Mapping[str, list[QuietText] | None] | UnsetType | None, categories: Mapping[str, Category], limits: ProfileLimits
+) -> dict[str, tuple[QuietHours, ...] | None]:
+    found: dict[str, tuple[QuietHours, ...] | None] = {}
+    for name, texts in (written or {}).items():
+        path = f"$.quiet_categories.{name}"
+        if texts is not None:
+            _known_category(name, path, categories)
+        found[name] = None if texts is None else parse_quiet(texts, path)
+    if len(found) > limits.entries_max:
+        raise Invalid(f"at most {limits.entries_max}", "$.quiet_categories")
+    return found
+
+
+def _check_channel(name: str, choice: int, categories: Mapping[str, Category]) -> None:
+    path = f"$.channels.{name}"
+    if choice == UNCHOSEN:
+        return
+    if choice not in (ON, OFF):
+        raise Invalid("on, off, or null for no choice", path)
+    category, _, channel = name.rpartition("/")
+    if channel not in CHANNELS:
+        raise Invalid(f"CATEGORY/CHANNEL is needed; channels are {', '.join(CHANNELS)}", path)
+    if category != "*" and _known_category(category, path, categories).mandatory and choice == OFF:
+        raise Invalid(f"the category {category} cannot be off", path)
 
 
 def _choices(written: _Choices | UnsetType | None, path: str, limits: ProfileLimits) -> dict[str, int]:
@@ -114,13 +151,18 @@ def _choices(written: _Choices | UnsetType | None, path: str, limits: ProfileLim
 def _check_category(name: str, choice: int, categories: Mapping[str, Category]) -> None:
     if choice == UNCHOSEN:
         return  # also of one that is not defined any more
-    category = categories.get(name)
-    if category is None:
-        raise Invalid(f"no category has this name; defined are {', '.join(sorted(categories))}", f"$.categories.{name}")
+    category = _known_category(name, f"$.categories.{name}", categories)
     if not may_choose(category, choice):
         raise Invalid(
             f"the category {name} cannot be {CHOICES[choice]}: users may choose {', '.join(may(category))}", f"$.categories.{name}"
         )
+
+
+def _known_category(name: str, path: str, categories: Mapping[str, Category]) -> Category:
+    category = categories.get(name)
+    if category is None:
+        raise Invalid(f"no category has this name; defined are {', '.join(sorted(categories))}", path)
+    return category
 
 
 def may_choose(category: Category, choice: int) -> bool:
@@ -139,25 +181,41 @@ def choice_for(profile: Profile, name: str, category: Category) -> int:
     return choice if choice != UNCHOSEN and may_choose(category, choice) else category.default
 
 
-def preferences_of(
-    profile: Profile, categories: Mapping[str, Category], titles: Mapping[str, str], offered: int = ANY_CHOICE
-) -> dict[str, Any]:
+def preferences_of(profile: Profile, defined: DefinedCategories, offered: int = ANY_CHOICE) -> dict[str, Any]:
     """The preferences in a profile, as JSON. `offered`: the choices that the engine has, as bits."""
+    titles = defined.titles
     types = ((name, choice) for choice, names in types_by_choice(profile) for name in names)
     return {
         "zone": profile.zone,
         "locale": profile.locale,
-        "quiet": quiet_shown(profile),
+        "quiet": quiet_shown(profile.quiet),
         "categories": {name: CHOICES[choice] for name, choice in profile.categories.items()},
         "types": {name: CHOICES[choice] for name, choice in types},
         "targets": dict.fromkeys(profile.muted_targets, CHOICES[OFF]),
+        "channels": {name: CHOICES[choice] for name, choice in profile.channels.items()},
+        "quiet_categories": {name: quiet_shown(hours) for name, hours in profile.quiet_categories.items()},
         "available": {
             name: {
                 **({"title": titles[name]} if name in titles else {}),
                 "may": may(category, offered),
                 "default": CHOICES[category.default],
                 "choice": CHOICES[choice_for(profile, name, category)],
+                **({"channels": channels} if (channels := _channels(profile, name, defined)) else {}),
             }
-            for name, category in sorted(categories.items())
+            for name, category in sorted(defined.categories.items())
         },
     }
+
+
+def _channels(profile: Profile, name: str, defined: DefinedCategories) -> dict[str, str]:
+    """Whether the user is told of a category by each channel of its steps."""
+    channels = sorted({step.channel for step in defined.steps.get(name, ()) if not step.to})
+    return {channel: CHOICES[_on_or_off(profile, name, channel, defined.categories[name])] for channel in channels}
+
+
+def _on_or_off(profile: Profile, name: str, channel: str, category: Category) -> int:
+    choice = channel_choice(profile, name, channel)
+    if category.mandatory:
+        return ON
+    in_app = choice_for(profile, name, category)
+    return OFF if OFF in (choice, in_app) else ON if ON in (choice, in_app) else OFF

@@ -130,11 +130,11 @@ def check_locale(text: str) -> None:
         raise Invalid("a language tag of BCP 47, such as en, zh-CN or de-AT", "$.locale")
 
 
-def parse_quiet(texts: Sequence[QuietText]) -> tuple[QuietHours, ...]:
+def parse_quiet(texts: Sequence[QuietText], path: str = "$.quiet") -> tuple[QuietHours, ...]:
     """The quiet hours of a request body. Raises Invalid, with the path of what is wrong."""
     if len(texts) > QUIET_MAX:
-        raise Invalid(f"at most {QUIET_MAX} intervals", "$.quiet")
-    return tuple(_quiet(quiet, f"$.quiet[{index}]") for index, quiet in enumerate(texts))
+        raise Invalid(f"at most {QUIET_MAX} intervals", path)
+    return tuple(_quiet(quiet, f"{path}[{index}]") for index, quiet in enumerate(texts))
 
 
 def check_type(text: str, path: str, chars_max: int) -> None:

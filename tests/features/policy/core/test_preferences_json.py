@@ -12,6 +12,8 @@ from hypothesis import given
 
 from engine.api.time_zones import zone
 from engine.core.model.category import DIGEST, OFF, ON, Category
+from engine.core.model.defined_categories import DefinedCategories
+from engine.core.model.step import ChannelStep
 from engine.core.policy.preferences import PreferencesPatch, patched
 from engine.core.policy.profile import NO_PROFILE, Profile
 from engine.errors import Invalid
@@ -34,7 +36,7 @@ def parse(body: Any) -> PreferencesPatch:
 
 def shown(profile: Profile) -> dict[str, Any]:
     """The part that can be written."""
-    found = preferences_of(profile, CATEGORIES, {})
+    found = preferences_of(profile, DefinedCategories(categories=CATEGORIES))
     return {name: found[name] for name in DEFAULTS}
 
 
@@ -52,6 +54,9 @@ patches = st.fixed_dictionaries(
         "categories": choices(["news", "social"], ["on", "inbox", "digest", "off"]),
         "types": choices(["a.b", "a.*", "c"], ["on", "inbox", "digest", "off"]),
         "targets": choices(["thread:9", "x"], ["off"]),
+        "channels": choices(["news/email", "*/apprise"], ["on", "off"]),
+        "quiet_categories": st.none()
+        | st.dictionaries(st.sampled_from(["news", "law"]), st.none() | st.lists(st.sampled_from(QUIET), max_size=2)),
     },
 )
 
@@ -101,6 +106,13 @@ def test_of_patches_to_different_members_the_order_does_not_matter(
         ({"types": {f"t{n}": "off" for n in range(5)}}, "$.types", "at most 4"),
         ({"targets": {"x": "digest"}}, "$.targets.x", "off, or null"),
         ({"targets": {"": "off"}}, "$.targets", "1 to 40"),
+        ({"channels": {"news/email": "digest"}}, "$.channels.news/email", "on, off, or null"),
+        ({"channels": {"news/pigeon": "off"}}, "$.channels.news/pigeon", "channels are push"),
+        ({"channels": {"news": "off"}}, "$.channels.news", "CATEGORY/CHANNEL"),
+        ({"channels": {"other/email": "off"}}, "$.channels.other/email", "defined are billing"),
+        ({"channels": {"law/email": "off"}}, "$.channels.law/email", "cannot be off"),
+        ({"quiet_categories": {"other": []}}, "$.quiet_categories.other", "defined are billing"),
+        ({"quiet_categories": {"news": [{"from": "7", "to": "08:00"}]}}, "$.quiet_categories.news[0].from", "time of day"),
     ],
 )
 def test_what_is_wrong_or_not_left_to_users_is_told_with_its_place(body: Any, path: str, words: str) -> None:
@@ -118,10 +130,20 @@ def test_a_choice_for_a_category_that_is_gone_can_be_removed() -> None:
 
 def test_what_is_available_shows_what_holds_now() -> None:
     profile = Profile(categories={"news": DIGEST, "billing": OFF, "law": OFF, "gone": ON})
-    available = preferences_of(profile, CATEGORIES, {"news": "Weekly news"})["available"]
+    available = preferences_of(profile, DefinedCategories(categories=CATEGORIES, titles={"news": "Weekly news"}))["available"]
     assert available == {
         "billing": {"may": ["on", "digest"], "default": "on", "choice": "on"},
         "law": {"may": ["on"], "default": "on", "choice": "on"},
         "news": {"title": "Weekly news", "may": ["on", "inbox", "digest", "off"], "default": "off", "choice": "digest"},
         "social": {"may": ["on", "inbox", "digest", "off"], "default": "on", "choice": "on"},
     }
+
+
+def test_channels_of_a_categorys_steps_are_available_with_what_holds_now() -> None:
+    steps = (ChannelStep("email"), ChannelStep("apprise", to="oncall"))
+    defined = DefinedCategories(categories=CATEGORIES, steps=dict.fromkeys(CATEGORIES, steps))
+    profile = Profile(channels={"*/email": OFF, "social/email": ON, "law/email": OFF}, categories={"social": DIGEST})
+    available = preferences_of(profile, defined)["available"]
+    assert {name: one["channels"] for name, one in available.items()} == {
+        "billing": {"email": "off"}, "law": {"email": "on"}, "news": {"email": "off"}, "social": {"email": "on"},
+    }  # fmt: skip

@@ -63,7 +63,20 @@ summary::-webkit-details-marker { display: none; }
 @keyframes arrive { from { opacity: 0; transform: translateY(-6px); } }
 `;
 
-const SHEETS = { bell: [SHARED, BELL], inbox: [SHARED, LOOK, INBOX, QUESTION_LOOK], content: [LOOK, QUESTION_LOOK] };
+const PREFERENCES = `
+:host { display: block; padding: 12px 16px; color: var(--own-text); background: var(--own-surface); border-radius: var(--own-radius); }
+h2 { margin: 0 0 8px; font-size: 1.07em; }
+fieldset { display: flex; flex-wrap: wrap; gap: 8px 16px; margin: 0; padding: 10px 0; border: 0; border-top: 1px solid var(--own-line); min-width: 0; }
+legend { float: left; width: 100%; padding: 0; font-weight: 650; overflow-wrap: anywhere; }
+label { display: inline-flex; align-items: center; gap: 6px; color: var(--own-muted); }
+select, input { font: inherit; color: var(--own-text); background: var(--own-surface); border: 1px solid var(--own-line); border-radius: 8px; padding: 4px 6px; max-width: 100%; }
+ul { list-style: none; width: 100%; margin: 0; padding: 0; color: var(--own-muted); }
+form { display: flex; flex-wrap: wrap; gap: 8px 12px; }
+form button { color: var(--own-accent); }
+.problem { margin: 8px 0 0; }
+`;
+
+const SHEETS = { preferences: [SHARED, PREFERENCES], bell: [SHARED, BELL], inbox: [SHARED, LOOK, INBOX, QUESTION_LOOK], content: [LOOK, QUESTION_LOOK] };
 
 /** @param {DocumentOrShadowRoot} root @param {keyof typeof SHEETS} which */
 export function dress(root, which) {

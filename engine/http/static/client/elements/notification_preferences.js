@@ -1,0 +1,141 @@
+/**
+ * `<notification-preferences>`: what the user wants to get, by category, and by each channel of its steps; and quiet hours, of all categories
+ * or of one.
+ *
+ * Set its property `client`. It reads the preferences when it is shown, and shows what the engine answers to each change: what the engine
+ * does not allow is said, and nothing else is shown.
+ */
+
+import { make } from "./content.js";
+import { dress } from "./style.js";
+import { wordsFor } from "./wording.js";
+
+/** @typedef {import("ray-notification-client").Preferences} Preferences */
+/** @typedef {import("ray-notification-client").PreferencesChange} PreferencesChange */
+
+const Base = /** @type {typeof HTMLElement} */ (globalThis.HTMLElement ?? class {}); // in Node.js it can be imported all the same
+
+export class NotificationPreferences extends Base {
+  /** @type {import("../notify_client.js").NotifyClient | null} */ #client = null;
+  /** @type {Preferences | null} */ #preferences = null;
+  /** @type {HTMLElement | null} kept: somebody fills it while answers arrive */ #form = null;
+  #problem = "";
+
+  constructor() {
+    super();
+    const root = this.attachShadow({ mode: "open" });
+    dress(root, "preferences");
+    root.addEventListener("change", (event) => this.#chosen(/** @type {HTMLSelectElement} */ (event.target)));
+    root.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#setHours(/** @type {any} */ (event.target));
+    });
+  }
+
+  get client() {
+    return this.#client;
+  }
+
+  set client(client) {
+    if (client === this.#client) return;
+    this.#client = client;
+    this.#preferences = this.#form = null;
+    if (this.isConnected) this.connectedCallback();
+  }
+
+  connectedCallback() {
+    this.#draw();
+    if (this.#client && !this.#preferences) this.#ask(this.#client.preferences());
+  }
+
+  /** @param {HTMLSelectElement} select */
+  #chosen({ dataset: { kind, name }, value }) {
+    if (kind && name) this.#change({ [kind]: { [name]: value } });
+  }
+
+  /** Of all categories, or of the one that is chosen. @param {{elements: Record<string, HTMLInputElement>, dataset: DOMStringMap}} form */
+  #setHours({ elements: { category, from, to } }) {
+    const hours = from.value && to.value ? [{ from: from.value, to: to.value }] : null;
+    const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+    this.#change(category.value ? { zone, quiet_categories: { [category.value]: hours } } : { zone, quiet: hours });
+  }
+
+  /** @param {PreferencesChange} changes */
+  #change(changes) {
+    if (this.#client) this.#ask(this.#client.setPreferences(changes));
+  }
+
+  /** @param {Promise<Preferences>} answer */
+  async #ask(answer) {
+    const client = this.#client;
+    try {
+      const preferences = await answer;
+      if (client !== this.#client) return;
+      this.#preferences = preferences;
+      this.#problem = "";
+    } catch (error) {
+      const { failed } = wordsFor(this);
+      this.#problem = /** @type {any} */ (error).detail ?? /** @type {any} */ (error).message ?? failed;
+    }
+    this.#draw();
+  }
+
+  #draw() {
+    const root = /** @type {ShadowRoot} */ (this.shadowRoot);
+    const focused = /** @type {HTMLElement | null} */ (root.activeElement)?.id;
+    const words = wordsFor(this);
+    const problem = make("p", { className: "problem", role: "alert", hidden: !this.#problem }, this.#problem);
+    root.replaceChildren(make("h2", {}, words.preferences), ...(this.#preferences ? this.#rows(this.#preferences) : []), problem);
+    if (focused) root.getElementById(focused)?.focus();
+  }
+
+  /** @param {Preferences} preferences */
+  #rows({ available, quiet, quiet_categories, zone }) {
+    const words = wordsFor(this);
+    const rows = Object.entries(available).map(([name, { title = name, may, choice, channels = {} }]) =>
+      make(
+        "fieldset",
+        {},
+        make("legend", {}, title),
+        this.#select("categories", name, words.inApp, title, may, choice),
+        ...Object.entries(channels).map(([channel, holds]) =>
+          this.#select("channels", `${name}/${channel}`, /** @type {any} */ (words.channels)[channel] ?? channel, title, ["on", "off"], holds),
+        ),
+      ),
+    );
+    const said = (/** @type {import("ray-notification-client").QuietHours[]} */ hours) =>
+      hours.map(({ from, to }) => `${from}–${to}`).join(", ") || words.none;
+    const titleOf = (/** @type {string} */ name) => available[name]?.title ?? name;
+    const hours = Object.entries(quiet_categories).map(([name, own]) => make("li", {}, `${titleOf(name)}: ${said(own)}`));
+    this.#form ??= this.#hoursForm(Object.keys(available).map((name) => [name, titleOf(name)]));
+    const list = make("ul", {}, make("li", {}, `${words.everything}: ${said(quiet)} (${zone})`), ...hours);
+    return [...rows, make("fieldset", {}, make("legend", {}, words.quiet), list, this.#form)];
+  }
+
+  /** @param {[string, string][]} categories names and titles */
+  #hoursForm(categories) {
+    const words = wordsFor(this);
+    const options = [["", words.everything], ...categories].map(([value, title]) => make("option", { value }, title));
+    const category = make("select", { id: "category", name: "category", ariaLabel: words.quietFor }, ...options);
+    const time = (/** @type {string} */ name, /** @type {string} */ label, /** @type {string} */ value) =>
+      make("label", { htmlFor: name }, label, make("input", { type: "time", id: name, name, value }));
+    return make(
+      "form",
+      {},
+      make("label", { htmlFor: "category" }, words.quietFor, category),
+      time("from", words.from, "22:00"),
+      time("to", words.to, "07:00"),
+      make("button", { id: "set", title: words.quietEmpty }, words.set),
+    );
+  }
+
+  /** @param {string} kind @param {string} name @param {string} label @param {string} title @param {string[]} may @param {string} choice */
+  #select(kind, name, label, title, may, choice) {
+    const words = /** @type {any} */ (wordsFor(this)).choices[kind];
+    const options = may.map((one) => make("option", { value: one, selected: one === choice }, words[one] ?? one));
+    const id = `${kind}-${name}`;
+    const select = make("select", { id, disabled: may.length < 2, ariaLabel: `${title}, ${label}` }, ...options);
+    Object.assign(select.dataset, { kind, name });
+    return make("label", { htmlFor: id }, label, select);
+  }
+}
