@@ -1,7 +1,7 @@
 """Steps of messages of 1 000 users, half of whom read theirs, with scheduler, edge and shard killed while they are due.
 
-Readers get no mail, every other user one by its Message-ID, and nothing before its time. The mail server is real. The engine's clock is
-moved to the steps.
+Readers get no mail and no push, every other user one mail by its Message-ID and one push by its tag, and nothing before its time. The mail
+server is real, the push service reads what it gets as browsers do. The engine's clock is moved to the steps.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.background_loop import in_background
 from tests.support.chaos.breakable_engine import ask, status_when, victim_of
 from tests.support.chaos.movable_clock import MovableClock
 from tests.support.mail_server import MailServer, mail_server
+from tests.support.push_service import Browser, PushService, push_service
 from tests.support.redis_server import RedisServer
 from tests.support.running_engine import RunningEngine, running_engine
 from tests.support.waiting import until
@@ -26,7 +28,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
 RULES = """
 [category.alert]
-steps = [{ channel = "email", after = "20s", unless = "read" }]
+steps = [
+  { channel = "push", after = "20s", unless = "read" },
+  { channel = "email", after = "20s", unless = "read" },
+]
 """
 LATE_S = 110
 AFTER_MS = 20_000
@@ -41,13 +46,20 @@ def mails() -> Iterator[MailServer]:
 
 
 @pytest.fixture(scope="module")
+def pushes() -> Iterator[PushService]:
+    with in_background(push_service()) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
 def reaching(
-    redis_server: RedisServer, clock: MovableClock, mails: MailServer, tmp_path_factory: pytest.TempPathFactory
+    redis_server: RedisServer, clock: MovableClock, mails: MailServer, pushes: PushService, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningEngine]:
-    """An engine whose parts may be killed, which sends mails."""
+    """An engine whose parts may be killed, which sends mails and pushes."""
     rules: Path = tmp_path_factory.mktemp("rules") / "rules.toml"
     rules.write_text(RULES)
     env = {"ENGINE_RULES_PATH": str(rules), "ENGINE_SMTP_URL": mails.url, "ENGINE_MAIL_FROM": "ops@example.com"}
+    env |= {"ENGINE_PUSH_HOSTS": "127.0.0.1", "ENGINE_WEBHOOK_NETWORKS": "127.0.0.0/8"}
     with running_engine(env={**env, **clock.environment()}) as running:
         yield running
 
@@ -58,6 +70,11 @@ async def read(engine: RunningEngine, user: str) -> None:
         (message,) = (await engine.receive(socket, "messages"))["messages"]
         await socket.send(json.dumps({"type": "ack", "seq": message["seq"]}))
     await ask(engine, "POST", f"/v1/inbox/read?user={user}", {"ids": [message["id"]]})
+
+
+def addresses_of(user: str, browser: Browser) -> dict[str, Any]:
+    endpoint, keys = browser.subscription.endpoint, browser.subscription.keys
+    return {"email": f"{user}@example.org", "push": [{"endpoint": endpoint, "keys": {"p256dh": keys.p256dh, "auth": keys.auth}}]}
 
 
 async def no_step_waits(engine: RunningEngine, user: str) -> None:
@@ -77,16 +94,19 @@ async def of_each(users: Iterable[str], work: Callable[[str], Awaitable[Any]]) -
     await asyncio.gather(*(one(user) for user in users))
 
 
-async def test_readers_get_nothing_and_every_other_user_one_mail(reaching: RunningEngine, mails: MailServer, clock: MovableClock) -> None:
+async def test_readers_get_nothing_and_every_other_user_one_mail_and_one_push(
+    reaching: RunningEngine, mails: MailServer, pushes: PushService, clock: MovableClock
+) -> None:
     await status_when(reaching, lambda status: status["ready"])
     users = [f"u{n}" for n in range(USERS)]
     readers, others = users[::2], set(users[1::2])
+    browsers = {user: pushes.subscribe(user) for user in users}
     began_ms = clock.now_ms()
-    await of_each(users, lambda user: ask(reaching, "PUT", f"/v1/users/{user}/channels", {"email": f"{user}@example.org"}))
+    await of_each(users, lambda user: ask(reaching, "PUT", f"/v1/users/{user}/channels", addresses_of(user, browsers[user])))
     items = [{"user": user, "type": "alert", "id": f"m-{user}", "category": "alert", "data": {"title": "Disk full"}} for user in users]
     await reaching.publish(*items)
     await of_each(readers, lambda user: read(reaching, user))
-    assert mails.mails == [], "nothing is sent before its time"
+    assert (mails.mails, pushes.server.received) == ([], []), "nothing is sent before its time"
     clock.step_until(began_ms + AFTER_MS)
     victim = victim_of(reaching)
 
@@ -100,8 +120,12 @@ async def test_readers_get_nothing_and_every_other_user_one_mail(reaching: Runni
         part = len(others) * number // 4  # some are sent after the last one died
         await until(told, LATE_S, holds=lambda found, part=part: len(found) >= part, look_s=0.1)
     await until(told, LATE_S, holds=lambda found: found.keys() >= others, look_s=0.2)
+    await until(lambda: {got.path for got in pushes.server.received}, LATE_S, holds=lambda found: len(found) >= len(others), look_s=0.2)
     await of_each(users, lambda user: no_step_waits(reaching, user))
     assert told() == Counter(dict.fromkeys(others, 1))
+    pushed = {user: {(push.payload["id"], push.headers["topic"]) for push in pushes.pushes(browsers[user])} for user in users}
+    assert {user: len(tags) for user, tags in pushed.items()} == dict.fromkeys(others, 1) | dict.fromkeys(readers, 0)
     reader = min(readers)
     shown = await ask(reaching, "GET", f"/v1/users/{reader}/messages/m-{reader}")
-    assert [step["reason"] for step in shown["timeline"] if step["event"] == "step_skipped"] == ["reached: email: the user has read it"]
+    skipped = sorted(step["reason"] for step in shown["timeline"] if step["event"] == "step_skipped")
+    assert skipped == [f"reached: {channel}: the user has read it" for channel in ("email", "push")]
