@@ -167,6 +167,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tenant_stored_bytes_max: NonNegative = 0
     tenant_topics_max: NonNegative = 0
     tenant_signal_names_max: NonNegative = 0
+    tenant_rules_max: Annotated[int, Meta(ge=0, le=1000)] = 0  # closed by default: each edge tries them on each event of the tenant
+    tenant_channels: tuple[str, ...] = ("push", "email")
+    tenant_hosts: tuple[str, ...] = ()  # empty: who writes a tenant's rules says not which systems get data of users
+    tenant_cap_max: Annotated[int, Meta(ge=0)] = 20  # above what anyone reads in a day
 
     # -- published: [history] ------------------------------------------------------------------------------------------
     history_url: str = ""  # empty: none. It costs a process, a database, and a seventh of a shard's CPU

@@ -125,7 +125,7 @@ class PublishEndpoint:
             turn = gateway.request_queue.enter(body, content, principal.tenant)
             if turn is not None:
                 await turn
-            defined = gateway.category_book.in_use()
+            defined = gateway.category_book.in_use(principal.tenant)
             drafts = drafts_of(gateway, self._config, body, content, principal, defined, trace)
             if defined.linked:
                 await gateway.category_book.link(drafts, defined.linked)

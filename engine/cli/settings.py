@@ -172,6 +172,10 @@ SECTIONS: Final[Mapping[str, Section]] = {
             "tenant_stored_bytes_max": "mailboxes and pending messages of one tenant in storage, approximately",
             "tenant_topics_max": "different topics that users of one tenant are subscribed to",
             "tenant_signal_names_max": "names of counter signals of one tenant",
+            "tenant_rules_max": "rules that a tenant's admin may store for its own tenant (docs/RULES.md)",
+            "tenant_channels": "channels that steps of a tenant's own categories may name",
+            "tenant_hosts": "hosts that webhooks of a tenant's own rules may be sent to, if webhook_hosts allows them too; empty: none",
+            "tenant_cap_max": "messages of one of its own categories to a user within a day, at most; 0: any number",
         },
     ),
     "history": Section(

@@ -17,12 +17,12 @@ class CategoryBook(Struct, frozen=True):
     """Knows the categories that messages may name.
 
     Attributes:
-        in_use: those in force; while none can be used, the predefined ones.
+        in_use: those in force for a tenant; while none can be used, the predefined ones.
         unread: whether definitions could not be used since this process started: which categories there are is not known.
         link: gives drafts of these categories their unsubscribe links. Raises Problem.
     """
 
-    in_use: Callable[[], DefinedCategories]
+    in_use: Callable[[str], DefinedCategories]
     unread: Callable[[], bool]
     link: Callable[[Sequence[Draft], Collection[str]], Awaitable[None]]
 
@@ -31,5 +31,5 @@ async def _no_link(_drafts: Sequence[Draft], _categories: Collection[str]) -> No
     """Of the predefined categories, none has links."""
 
 
-PREDEFINED: Final = CategoryBook(lambda: _PREDEFINED, lambda: False, _no_link)
+PREDEFINED: Final = CategoryBook(lambda _tenant: _PREDEFINED, lambda: False, _no_link)
 """The book of an edge on which no feature defines categories."""

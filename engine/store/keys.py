@@ -334,14 +334,22 @@ def audit_key() -> str:
 
 
 # -- of rules ----------------------------------------------------------------------------------------------------------
-def rules_state_key() -> str:
-    """Hash: `state`, which versions of the rules there are and which are in force; `stamp`, another one after each change."""
-    return "{rules}state"
+def rules_state_key(tenant: str = "") -> str:
+    """Hash: `state`, which versions of the rules there are and which are in force; `stamp`, another one after each change.
+
+    `tenant`: whose own they are; "": the operator's.
+    """
+    return f"{{rules}}state:{tenant}" if tenant else "{rules}state"
 
 
-def rules_texts_key() -> str:
+def rules_texts_key(tenant: str = "") -> str:
     """Hash: number of a version -> its text."""
-    return "{rules}texts"
+    return f"{{rules}}texts:{tenant}" if tenant else "{rules}texts"
+
+
+def rules_tenants_key() -> str:
+    """Hash: tenant that has rules of its own -> the stamp of their state."""
+    return "{rules}tenants"
 
 
 def recorded_events_key() -> str:

@@ -30,6 +30,10 @@ LEFT_OUT = (
     "/v1/rules/stage",
     "/v1/rules/rollback",
     "/v1/rules/dry-run",
+    "/v1/tenant-rules",
+    "/v1/tenant-rules/stage",
+    "/v1/tenant-rules/rollback",
+    "/v1/tenant-rules/dry-run",
 )
 
 EVERY_SCOPE = "connect publish admin operator"

@@ -108,6 +108,7 @@ def all_keys() -> list[str]:
         keys.push_key_key(),
         keys.rules_state_key(),
         keys.rules_texts_key(),
+        keys.rules_tenants_key(),
         keys.recorded_events_key(),
         keys.audit_key(),
         keys.ray_state_key(),
@@ -142,7 +143,7 @@ def all_keys() -> list[str]:
     found += [key_of(number) for key_of in by_number for number in (1, 11)]
     by_name = (keys.offline_key, keys.signals_key, keys.signals_writer_key, keys.dead_letter_key, keys.tenants_key, keys.action_stream_key)
     by_name = (*by_name, keys.trimmed_mark_key, keys.event_groups_key, keys.questions_key, keys.answers_key, keys.channels_key)
-    by_name = (*by_name, keys.channels_asked_key)
+    by_name = (*by_name, keys.channels_asked_key, keys.rules_state_key, keys.rules_texts_key)
     found += [key_of(name) for key_of in by_name for name in ("t", "t:u")]
     return [*found, keys.idempotency_key("t:u", "1"), keys.votes_key("t:u", "1"), keys.event_arrival_key("t", "c")]
 
@@ -154,7 +155,7 @@ def test_no_two_kinds_of_keys_are_the_same() -> None:
 
 def test_every_public_function_of_the_module_is_among_them() -> None:
     named = {name for name in vars(keys) if name.endswith(("_key", "_prefix"))}
-    assert len(named) == 80, "a new one: add it to `all_keys` and count again"
+    assert len(named) == 81, "a new one: add it to `all_keys` and count again"
 
 
 def test_the_check_of_data_at_rest_knows_every_key() -> None:

@@ -62,6 +62,7 @@ from engine.features.reach import endpoints as reach
 from engine.features.reach.core.addresses import NO_ADDRESSES, Addresses
 from engine.features.rules import endpoints as rules
 from engine.features.rules.rules_endpoint import RulesEndpoint
+from engine.features.rules.tenant_rules import TenantRules
 from engine.features.signals import endpoints as signals
 from engine.features.signals.core import CounterBatch
 from engine.features.signals.endpoints import CounterSignals, SumStore
@@ -865,6 +866,8 @@ class EdgeWorld:
         self.rules_store = FakeRulesStore()
         self.sample_store = FakeSampleStore()
         self.rules = RulesEndpoint(config, self.gateway, self.rules_store, self.sample_store)
+        self.tenant_stores: dict[str, FakeRulesStore] = {}
+        self.tenant_rules = TenantRules(config, self.rules, self.tenant_store, self.tenant_stamps)
         self.link_key_away = False
         remembered_key = RememberedKey(self.link_key, self.gateway.clock)
         self.figures = figures = FakeFigures()
@@ -877,7 +880,7 @@ class EdgeWorld:
             audit.feature_of(self.gateway, self.acts if storage is None else AuditLog(storage, config)),
             token_revocation.feature_of(self.revocations),
             policy.feature_of(remembered_key),
-            rules.feature_of(ports, self.rules, self.arrivals, remembered_key),
+            rules.feature_of(ports, self.rules, self.tenant_rules, self.arrivals, remembered_key),
             reach.feature_of(ports, self.addresses, no_actions, remembered_key, remembered_key),
             EdgeFeature("signals", lambda access: signals.table(access, self.signals), self.signals.run, self.signals.drain),
             EdgeFeature("digest", lambda access: digest.table(access, self.bodies, self.model)),
@@ -898,6 +901,12 @@ class EdgeWorld:
     async def current_status(self) -> dict[str, Any]:
         await until(lambda: self.status is not None)
         return self.status
+
+    def tenant_store(self, tenant: str) -> FakeRulesStore:
+        return self.tenant_stores.setdefault(tenant, FakeRulesStore())
+
+    async def tenant_stamps(self) -> dict[str, str]:
+        return {tenant: store.stored.stamp for tenant, store in self.tenant_stores.items() if store.stored.stamp}
 
     async def link_key(self) -> bytes:
         if self.link_key_away:

@@ -60,7 +60,7 @@ def endpoint(access: Access) -> Endpoint:
         elif tokens.OPERATOR not in principal.scopes:
             tokens.require(principal, "publish")
         body, gateway = await access.body(request), access.gateway
-        defined = gateway.category_book.in_use()
+        defined = gateway.category_book.in_use(principal.tenant)
         drafts = drafts_of(gateway, access.config, body, Content.of(request.scope["headers"]), principal, defined)
         return json_answer(await explain(gateway.shard_client, drafts))
 

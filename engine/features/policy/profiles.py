@@ -94,7 +94,7 @@ class Preferences:
             Problem: 422, with the path of what is wrong, or not left to users.
             Unavailable: the shard or its storage did not answer, or the rules cannot be read.
         """
-        patch = self._patch(body)
+        patch = self._patch(split_key(key)[0], body)
         if patch == NOTHING:
             return await self.get(key)
         return self._shown(key, await self.apply(key, patch))
@@ -107,9 +107,9 @@ class Preferences:
             raise media_types.unacceptable(Invalid(f"at most {entries_max} choices of a kind: remove some with null", "$"))
         return _good(answer)
 
-    def _patch(self, body: bytes) -> PreferencesPatch:
+    def _patch(self, tenant: str, body: bytes) -> PreferencesPatch:
         try:
-            return parse_patch(body, self._category_book.in_use().categories, time_zones.zone, _limits(self._config))
+            return parse_patch(body, self._category_book.in_use(tenant).categories, time_zones.zone, _limits(self._config))
         except Invalid as error:
             if self._category_book.unread():
                 raise Unavailable("the rules file, which defines categories, cannot be used") from error
@@ -119,7 +119,7 @@ class Preferences:
         return ANY_CHOICE if self._config.inbox_max else ANY_CHOICE & ~(1 << INBOX)
 
     def _shown(self, key: str, answer: ProfileIs) -> dict[str, Any]:
-        defined = self._category_book.in_use()
+        defined = self._category_book.in_use(split_key(key)[0])
         return {
             "user": split_key(key)[1],
             **preferences_of(answer.profile or NO_PROFILE, defined, self._offered()),

@@ -131,7 +131,7 @@ class Unsubscribing:
         """
         wanted = decode_body(_wanted, body, _Wanted)
         try:
-            users = self._check(wanted)
+            users = self._check(tenant, wanted)
         except Invalid as error:
             raise media_types.unacceptable(error) from None
         expires_s = self._wall_ms() // 1000 + self._config.unsubscribe_link_s
@@ -143,7 +143,7 @@ class Unsubscribing:
         links = [{"user": user, "path": path} for user, path in zip(users, paths, strict=True)]
         return {"links": links, "expires_at": expires_s * 1000}
 
-    def _check(self, wanted: _Wanted) -> list[str]:
+    def _check(self, tenant: str, wanted: _Wanted) -> list[str]:
         """The users of a valid request."""
         if (wanted.user is UNSET) == (wanted.users is UNSET):
             raise Invalid("exactly one of `user` and `users` is needed", "$")
@@ -154,7 +154,7 @@ class Unsubscribing:
             if not is_user(user, self._config.id_chars_max):
                 path = "$.user" if wanted.users is UNSET else f"$.users[{index}]"
                 raise Invalid(f"text of 1 to {self._config.id_chars_max} characters without control characters", path)
-        categories = self._category_book.in_use().categories
+        categories = self._category_book.in_use(tenant).categories
         category = categories.get(wanted.category)
         if category is None and self._category_book.unread():
             raise Unavailable("the rules file, which defines categories, cannot be used")
@@ -212,10 +212,10 @@ class Unsubscribing:
 
     def _category(self, claims: LinkClaims) -> Category:
         """The limits of a link's category; of one that is not defined any more, those that restrict nothing."""
-        return self._category_book.in_use().categories.get(claims.category, Category())
+        return self._category_book.in_use(claims.tenant).categories.get(claims.category, Category())
 
     def _title(self, claims: LinkClaims) -> str:
-        return self._category_book.in_use().titles.get(claims.category, claims.category)
+        return self._category_book.in_use(claims.tenant).titles.get(claims.category, claims.category)
 
 
 def _again(content_type: str, body: bytes) -> str:

@@ -183,4 +183,4 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
 
 def _host(pattern: str) -> str:
     """The hosts that a pattern of `push_hosts` allows, as a regular expression."""
-    return f"[A-Za-z0-9-]+{re.escape(pattern[1:])}" if pattern.startswith("*.") else re.escape(pattern)
+    return f"[A-Za-z0-9][A-Za-z0-9-]{{0,60}}{re.escape(pattern[1:])}" if pattern.startswith("*.") else re.escape(pattern)

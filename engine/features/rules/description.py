@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from engine.config import Config
 from engine.http.description.json_schema import COUNT, DURABILITY, TIME_MS, Schema, answer_of, closed_object, object_of, printable, ref
 from engine.http.description.member_schemas import sent
-from engine.http.description.operation import Part, json_of, operation, parameter
+from engine.http.description.operation import TENANT, Part, json_of, operation, parameter
 
 _NAME: Schema = {"type": "string"}
 _SHARE: Schema = {"type": "number", "minimum": 0, "maximum": 1, "description": "Of the users, by a stable hash."}
@@ -16,11 +16,6 @@ _VERSION: Schema = {"type": "integer", "minimum": 0, "description": "0 is the ru
 
 def paths(config: Config) -> Part:
     """The paths, by name."""
-    toml = {"application/toml": {"schema": ref("RulesText")}}
-    if_match = parameter("If-Match", "header", "The `revision` that was read, in double quotes; `*`: whatever it is.", required=True)
-    limit: Schema = {"type": "integer", "minimum": 1, "maximum": config.dry_run_events_max, "default": 100}
-    share: Schema = {"type": "number", "minimum": 0, "maximum": 1, "default": 1}
-    changed = {200: ("Durable, and in force on this edge; the others follow within a second.", json_of("RulesChanged"))}
     return {
         "/v1/events": {
             "post": operation(
@@ -33,67 +28,90 @@ def paths(config: Config) -> Part:
                 body=json_of("Event"),
             )
         },
-        "/v1/rules": {
+        **_versions(config, "/v1/rules", "operator", "", ()),
+        **_versions(config, "/v1/tenant-rules", "admin", "OfTenant", (TENANT,)),
+    }
+
+
+def _versions(config: Config, path: str, scope: str, suffix: str, whose: tuple[Part, ...]) -> Part:
+    """The paths of versions: the operator's, or a tenant's own, which are named by a `suffix` and the parameter of `whose`."""
+    toml = {"application/toml": {"schema": ref("RulesText")}}
+    if_match = parameter("If-Match", "header", "The `revision` that was read, in double quotes; `*`: whatever it is.", required=True)
+    limit: Schema = {"type": "integer", "minimum": 1, "maximum": config.dry_run_events_max, "default": 100}
+    share: Schema = {"type": "number", "minimum": 0, "maximum": 1, "default": 1}
+    changed = {200: ("Durable, and in force on this edge; the others follow within a second.", json_of("RulesChanged"))}
+    tenant = whose or (parameter("tenant", "query", "Only events of this tenant."),)
+    off = (404,) if whose else ()
+    also = (400, 404) if whose else ()
+    paths: dict[str, Part] = {
+        path: {
             "get": operation(
-                "rules",
+                f"rules{suffix}",
                 "operating",
                 "Versions of the rules, which are in force on which edge, and counts by rule.",
                 {200: ("All.", json_of("RulesOverview"))},
-                (429, 503),
-                scope="operator",
+                (*also, 429, 503),
+                scope=scope,
+                parameters=whose,
             ),
             "put": operation(
-                "storeRules",
+                f"storeRules{suffix}",
                 "operating",
                 "Store a new version and put it in force, for everyone or for a share of the users. Repeating it changes nothing.",
                 changed,
-                (400, 408, 412, 413, 422, 428, 429, 503),
-                scope="operator",
-                parameters=(if_match, parameter("share", "query", "Of the users; 0: it is stored and not in force.", share)),
+                (400, *off, 408, 412, 413, 422, 428, 429, 503),
+                scope=scope,
+                parameters=(*whose, if_match, parameter("share", "query", "Of the users; 0: it is stored and not in force.", share)),
                 body=toml,
             ),
         },
-        "/v1/rules/versions/{version}": {
+        f"{path}/versions/{{version}}": {
             "parameters": [parameter("version", "path", "Its number.", required=True)],
             "get": operation(
-                "rulesVersion", "operating", "The text of a version.", {200: ("It.", toml)}, (404, 429, 503), scope="operator"
+                f"rulesVersion{suffix}",
+                "operating",
+                "The text of a version.",
+                {200: ("It.", toml)},
+                (*also[:1], 404, 429, 503),
+                scope=scope,
+                parameters=whose,
             ),
         },
-        "/v1/rules/stage": {
+        f"{path}/stage": {
             "post": operation(
-                "stageRules",
+                f"stageRules{suffix}",
                 "operating",
                 "Put a stored version in force for a share of the users.",
                 changed,
-                (400, 408, 409, 412, 413, 422, 428, 429, 503),
-                scope="operator",
-                parameters=(if_match,),
+                (400, *off, 408, 409, 412, 413, 422, 428, 429, 503),
+                scope=scope,
+                parameters=(*whose, if_match),
                 body=json_of("RulesStage"),
             )
         },
-        "/v1/rules/rollback": {
+        f"{path}/rollback": {
             "post": operation(
-                "rollRulesBack",
+                f"rollRulesBack{suffix}",
                 "operating",
                 "Take the newest step back, or put an earlier version in force again.",
                 changed,
-                (400, 408, 409, 412, 413, 422, 428, 429, 503),
-                scope="operator",
-                parameters=(if_match,),
+                (400, *off, 408, 409, 412, 413, 422, 428, 429, 503),
+                scope=scope,
+                parameters=(*whose, if_match),
                 body=json_of("RulesRollback"),
             )
         },
-        "/v1/rules/dry-run": {
+        f"{path}/dry-run": {
             "post": operation(
-                "tryRules",
+                f"tryRules{suffix}",
                 "operating",
                 "How the outcomes of recent events would differ under other rules: those of the body, or a stored version. Sends nothing.",
                 {200: ("The differences.", json_of("DryRun"))},
                 (400, 404, 408, 413, 422, 429, 503),
-                scope="operator",
+                scope=scope,
                 parameters=(
                     parameter("version", "query", "A stored version, in place of a body."),
-                    parameter("tenant", "query", "Only events of this tenant."),
+                    *tenant,
                     parameter("type", "query", "Only events of this type."),
                     parameter("limit", "query", "The newest so many.", limit),
                 ),
@@ -101,6 +119,11 @@ def paths(config: Config) -> Part:
             )
         },
     }
+    if whose:
+        for operations in paths.values():
+            for described in operations.keys() & {"get", "put", "post"}:
+                operations[described]["summary"] = f"Of a tenant's own rules. {operations[described]['summary']}"
+    return paths
 
 
 def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
@@ -153,7 +176,8 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
             rules={
                 "type": "array",
                 "items": answer_of(
-                    "A rule in force, and what it did on all edges since they started.",
+                    "A rule in force, and what it did on all edges since they started; a tenant's own is not counted.",
+                    optional=("matched", "sent", "skipped"),
                     name=_NAME,
                     events={"type": "array", "items": _NAME},
                     type=_NAME,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
-from engine.api.access import Access, Status
+from engine.api.access import Access, Status, tenant_named
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.auth import tokens
 from engine.core.model.step import ChannelStep
@@ -21,7 +23,8 @@ from engine.features.rules.event_frames import EventFrames
 from engine.features.rules.events import Arrivals, EventEndpoint
 from engine.features.rules.recorded_events import RecordedEvents
 from engine.features.rules.rules_endpoint import RulesEndpoint
-from engine.features.rules.rules_store import RulesStore
+from engine.features.rules.rules_store import RulesStore, stamps_of_tenants
+from engine.features.rules.tenant_rules import TenantRules
 from engine.http.endpoint_table import EndpointTable, json_answer, route, tagged_answer
 from engine.publish.category_book import CategoryBook
 from engine.publish.drafts import Draft
@@ -33,10 +36,11 @@ def on_edge(ports: EdgePorts) -> EdgeFeature:
     """The feature on an edge."""
     store, sample = RulesStore(ports.redis, ports.config), RecordedEvents(ports.redis, ports.config)
     rules = RulesEndpoint(ports.config, ports.gateway, store, sample)
-    return feature_of(ports, rules, EventArrivals(ports.redis, ports.config), stored_key(ports))
+    tenants = TenantRules(ports.config, rules, partial(RulesStore, ports.redis, ports.config), partial(stamps_of_tenants, ports.redis))
+    return feature_of(ports, rules, tenants, EventArrivals(ports.redis, ports.config), stored_key(ports))
 
 
-def feature_of(ports: EdgePorts, rules: RulesEndpoint, arrivals: Arrivals, link_key: LinkKey) -> EdgeFeature:
+def feature_of(ports: EdgePorts, rules: RulesEndpoint, tenants: TenantRules, arrivals: Arrivals, link_key: LinkKey) -> EdgeFeature:
     """The feature, of its parts."""
     gateway, rule_book = ports.gateway, rules.rule_book
     message_links = MessageLinks(ports.config, link_key, gateway.wall_ms)
@@ -63,17 +67,22 @@ def feature_of(ports: EdgePorts, rules: RulesEndpoint, arrivals: Arrivals, link_
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(rules.follower.run())
             tasks.create_task(rules.sample.run())
+            tasks.create_task(tenants.run())
+
+    async def prepare() -> None:
+        await rules.follower.catch_up()
+        await tenants.catch_up()
 
     return EdgeFeature(
         "rules",
-        lambda access: table(access, events, rules, ports.status),
+        lambda access: table(access, events, rules, tenants, ports.status),
         run,
-        prepare=rules.follower.catch_up,
+        prepare=prepare,
         stats=rules.stats,
     )
 
 
-def table(access: Access, events: EventEndpoint, endpoint: RulesEndpoint, status: Status) -> EndpointTable:
+def table(access: Access, events: EventEndpoint, rules: RulesEndpoint, tenants: TenantRules, status: Status) -> EndpointTable:
     """The endpoints."""
     gateway = access.gateway
 
@@ -93,52 +102,72 @@ def table(access: Access, events: EventEndpoint, endpoint: RulesEndpoint, status
             raise
         return json_answer({**taken, **access.durability()}, 202)
 
-    async def rules(request: Request) -> Response:
-        """`GET /v1/rules`."""
-        access.authenticate(request, tokens.OPERATOR)
+    def operators(request: Request) -> tuple[RulesEndpoint, str]:
+        return rules, access.authenticate(request, tokens.OPERATOR).user
+
+    def of_tenant(request: Request) -> tuple[RulesEndpoint, str]:
+        principal = access.authenticate(request, "")
+        return tenants.of(tenant_named(principal, request.query_params)), principal.user
+
+    routes = [
+        route("/v1/events", POST=event),
+        *_version_routes(access, "/v1/rules", operators, status),
+        *_version_routes(access, "/v1/tenant-rules", of_tenant, status),
+    ]
+    return EndpointTable(routes, description)
+
+
+Whose = Callable[[Request], tuple[RulesEndpoint, str]]
+"""The rules that a request is about, and who asks. Raises Problem: 401 or 403."""
+
+
+def _version_routes(access: Access, path: str, whose: Whose, status: Status) -> list[Route]:
+    """The endpoints of versions below a path."""
+
+    async def overview(request: Request) -> Response:
+        """`GET`."""
+        endpoint, _ = whose(request)
         return tagged_answer(await endpoint.overview((await status())["edges"]))
 
     def changed(request: Request, answer: tuple[str, dict[str, Any]]) -> Response:
         request.state.details = {name: answer[1][name] for name in ("version", "active", "staged") if name in answer[1]}
         return tagged_answer(answer)
 
-    async def put_rules(request: Request) -> Response:
-        """`PUT /v1/rules?share=`."""
-        principal = access.authenticate(request, tokens.OPERATOR)
+    async def put(request: Request) -> Response:
+        """`PUT ?share=`."""
+        endpoint, by = whose(request)
         access.gateway.storage.check_room()
         body = await access.body(request)
         share = request.query_params.get("share", "")
-        return changed(request, await endpoint.put(body, share, request.headers.get("if-match"), principal.user))
+        return changed(request, await endpoint.put(body, share, request.headers.get("if-match"), by))
 
-    async def stage_rules(request: Request) -> Response:
-        """`POST /v1/rules/stage`."""
-        principal = access.authenticate(request, tokens.OPERATOR)
+    async def stage(request: Request) -> Response:
+        """`POST /stage`."""
+        endpoint, by = whose(request)
         body = await access.body(request)
-        return changed(request, await endpoint.stage(body, request.headers.get("if-match"), principal.user))
+        return changed(request, await endpoint.stage(body, request.headers.get("if-match"), by))
 
-    async def roll_rules_back(request: Request) -> Response:
-        """`POST /v1/rules/rollback`."""
-        principal = access.authenticate(request, tokens.OPERATOR)
+    async def roll_back(request: Request) -> Response:
+        """`POST /rollback`."""
+        endpoint, by = whose(request)
         body = await access.body(request)
-        return changed(request, await endpoint.rollback(body, request.headers.get("if-match"), principal.user))
+        return changed(request, await endpoint.rollback(body, request.headers.get("if-match"), by))
 
-    async def try_rules(request: Request) -> Response:
-        """`POST /v1/rules/dry-run?version=&tenant=&type=&limit=`."""
-        access.authenticate(request, tokens.OPERATOR)
+    async def dry_run(request: Request) -> Response:
+        """`POST /dry-run?version=&tenant=&type=&limit=`."""
+        endpoint, _ = whose(request)
         body = await access.body(request)
         return json_answer(await endpoint.dry_run(body, request.query_params))
 
-    async def rules_text(request: Request) -> Response:
-        """`GET /v1/rules/versions/{version}`."""
-        access.authenticate(request, tokens.OPERATOR)
+    async def text(request: Request) -> Response:
+        """`GET /versions/{version}`."""
+        endpoint, _ = whose(request)
         return Response(await endpoint.text(request.path_params["version"]), 200, {"Cache-Control": "no-store"}, "application/toml")
 
-    routes = [
-        route("/v1/events", POST=event),
-        route("/v1/rules", GET=rules, PUT=access.audited("store_rules", put_rules)),
-        route("/v1/rules/stage", POST=access.audited("stage_rules", stage_rules)),
-        route("/v1/rules/rollback", POST=access.audited("roll_rules_back", roll_rules_back)),
-        route("/v1/rules/dry-run", POST=try_rules),
-        route("/v1/rules/versions/{version}", GET=rules_text),
+    return [
+        route(path, GET=overview, PUT=access.audited("store_rules", put)),
+        route(f"{path}/stage", POST=access.audited("stage_rules", stage)),
+        route(f"{path}/rollback", POST=access.audited("roll_rules_back", roll_back)),
+        route(f"{path}/dry-run", POST=dry_run),
+        route(f"{path}/versions/{{version}}", GET=text),
     ]
-    return EndpointTable(routes, description)

@@ -88,6 +88,9 @@ class _Event(Struct, forbid_unknown_fields=True):
 
 _EVENT: Final = msgspec.json.Decoder(_Event)
 
+OWN: Final = "own"
+"""In place of the names of tenants' own rules, in metrics: they would be without number."""
+
 _SKIPPED: Final = {
     NO_RECIPIENT: "no_recipient",
     OWN_ACTION: "own_action",
@@ -169,7 +172,7 @@ class EventEndpoint:
         event, payload = read_event(body, self._config)
         now_ms = self._wall_ms()
         delivery = await self._delivery(event, payload, tenant, now_ms)
-        rules = self._rule_book.in_force()
+        rules = self._rule_book.in_force(tenant)
         applied = await self._apply(rules.plan(event.type, payload, delivery, tenant=tenant), tenant, now_ms, turns)
         notifications = [made for part in applied for made in part.outcome.notifications]
         drafts = await self._drafts(applied, tenant, now_ms, trace, turns)
@@ -208,14 +211,15 @@ class EventEndpoint:
         """Count and record what each rule made of the event. A rule whose notification is a repeat of an earlier one was triggered then."""
         record = self._shard_client.record
         record(mailbox_key(tenant, event.user), "event", delivery, kind=event.type)
-        for made, result in zip((made for part in applied for made in part.outcome.notifications), results, strict=True):
+        parts = ((part, made) for part in applied for made in part.outcome.notifications)
+        for (part, made), result in zip(parts, results, strict=True):
             if result.status != "duplicate":
                 reason = f"action: {made.do}" if made.do else f"variant: {made.variant}" if made.variant else ""
                 key = _recipient_key(tenant, made.user, made.topic)
-                self._metrics.rule_triggered(made.rule)
+                self._metrics.rule_triggered(OWN if part.rules.own else made.rule)
                 record(key, "triggered", made.id, kind=made.type, rule=made.rule, timer=result.scheduled_id, reason=reason)
-        for skipped in (skipped for part in applied for skipped in part.outcome.skipped):
-            self._metrics.rule_skipped(skipped.rule, _SKIPPED.get(skipped.reason, "invalid"))
+        for part, skipped in ((one, skipped) for one in applied for skipped in one.outcome.skipped):
+            self._metrics.rule_skipped(OWN if part.rules.own else skipped.rule, _SKIPPED.get(skipped.reason, "invalid"))
             record(mailbox_key(tenant, skipped.user), "skipped", rule=skipped.rule, reason=skipped.reason)
 
     async def _apply(self, plans: Sequence[tuple[int, Rules, Plan]], tenant: str, now_ms: int, turns: _Turns) -> list[AppliedRules]:

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from engine.config import Config, apprise_recipients
@@ -30,6 +31,7 @@ from engine.core.model.action import parse_target
 from engine.core.model.allowed_targets import not_allowed
 from engine.core.model.step import ChannelStep
 from engine.errors import Invalid, RulesError, Unavailable
+from engine.features.rules.core.own_rules import joined, within
 from engine.features.rules.core.rules import Rule, Rules
 from engine.features.rules.core.staging import RulesInForce
 from engine.features.rules.core.toml_loader import parse_rules
@@ -154,13 +156,17 @@ class RuleBook:
         self._shipped = shipped_rules(config)
         self.stored = _NOTHING_STORED
         self._in_force: RulesInForce | None = None
+        self.own: dict[str, RuleBook] = {}  # of tenants, by name; see `engine.features.rules.tenant_rules`
+        self._joined: dict[str, tuple[Rules, RulesInForce, RulesInForce, Rules]] = {}  # made once per change
         self.file_refused = ""  # why the file as it is now cannot be used; "" when it can
         self.version_refused = ""  # why a version that storage says is in force is not, here
         if self._path is not None and self._changed(self._path):
             self._read(self._path)
 
-    def in_force(self) -> RulesInForce:
-        """The rules for an event that begins now. Costs one `stat` of the file every `rules_check_ms`, and never waits for parsing.
+    def in_force(self, tenant: str = "") -> RulesInForce:
+        """The rules for an event of a tenant that begins now.
+
+        Costs one `stat` of the file every `rules_check_ms`, and never waits for parsing.
 
         Raises:
             Unavailable: none could be used since this process started.
@@ -174,18 +180,37 @@ class RuleBook:
         if made is None or made.active is not active or made.staged is not stored.staged or made.share != stored.share:
             made = RulesInForce(active, stored.version, stored.staged, stored.staged_version, stored.share, self._shipped)
             self._in_force = made
+        if tenant in self.own:
+            own = self._with_own(active, self.own[tenant].in_force(), tenant)[0]
+            return msgspec.structs.replace(made, own=own)
         return made
+
+    def _with_own(self, operator: Rules, own: RulesInForce, tenant: str) -> tuple[RulesInForce, Rules]:
+        """A tenant's rules in force, with the categories there are for it; and the operator's, likewise."""
+        found = self._joined.get(tenant)
+        if found is None or found[0] is not operator or found[1] is not own:
+            defined = joined(operator, own.active, tenant)
+            staged = None if own.staged is None else within(own.staged, joined(operator, own.staged, tenant))
+            inside = msgspec.structs.replace(own, active=within(own.active, defined), staged=staged)
+            found = self._joined[tenant] = operator, own, inside, defined
+        return found[2], found[3]
 
     def rules(self) -> Rules:
         """The version in force for everyone. Raises Unavailable, as `in_force`."""
         return self.in_force().active
 
-    def in_use(self) -> Rules:
-        """The version in force for everyone; while there is none, rules that define nothing but the predefined categories."""
+    def in_use(self, tenant: str = "") -> Rules:
+        """The version in force for everyone, with the categories that a tenant adds.
+
+        While there is none, rules that define nothing but the predefined categories.
+        """
         if self._path is not None:
             self._look(self._path)
         active = self._active()
-        return _NO_RULES if active is None else active
+        defined = _NO_RULES if active is None else active
+        if tenant in self.own and not self.own[tenant].unread:
+            return self._with_own(defined, self.own[tenant].in_force(), tenant)[1]
+        return defined
 
     @property
     def unread(self) -> bool:

@@ -35,7 +35,7 @@ from engine.features.rules.event_sample import EventSample, SampleStore
 from engine.features.rules.events import read_event, user_facts_of
 from engine.features.rules.recorded_events import RecordedEvent
 from engine.features.rules.rule_book import RuleBook, parse_version
-from engine.features.rules.rules_follower import RulesFollower, VersionStore
+from engine.features.rules.rules_follower import ParseVersion, RulesFollower, VersionStore
 from engine.features.rules.rules_store import StoredState
 from engine.gateway.gateway import Gateway
 from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, conflict, not_found, too_many_requests, unavailable, unprocessable
@@ -83,18 +83,37 @@ class RulesEndpoint:
         gateway: of the edge: its clocks, and the shards that know users.
         store: where the versions are.
         sample_store: where recorded events are.
+        parse: reads a version.
+        tenant: whose own they are; "": the operator's.
     """
 
-    def __init__(self, config: Config, gateway: Gateway, store: VersionStore, sample_store: SampleStore) -> None:
+    def __init__(
+        self,
+        config: Config,
+        gateway: Gateway,
+        store: VersionStore,
+        sample_store: SampleStore,
+        parse: ParseVersion = parse_version,
+        tenant: str = "",
+    ) -> None:
+        self._parse = parse
+        self._tenant = tenant
         self._config = config
         self._gateway = gateway
         self._store = store
         self._sample_store = sample_store
         self.rule_book = RuleBook(config, gateway.clock)
-        self.follower = RulesFollower(config, store, self.rule_book)
+        self.follower = RulesFollower(config, store, self.rule_book, parse)
         self.sample = EventSample(config, sample_store)
         self._dry_run = asyncio.Semaphore(1)
-        gateway.metrics.degraded["rules"] = self.rule_book.reason
+        if not tenant:  # what one tenant has stored does not degrade an edge
+            gateway.metrics.degraded["rules"] = self.rule_book.reason
+
+    def for_tenant(self, tenant: str, config: Config, store: VersionStore, parse: ParseVersion) -> RulesEndpoint:
+        """The rules of a tenant's own, which share the sample of events with these, and the turn of dry runs."""
+        made = RulesEndpoint(config, self._gateway, store, self._sample_store, parse, tenant)
+        made.sample, made._dry_run = self.sample, self._dry_run
+        return made
 
     def stats(self) -> dict[str, Any]:
         """What this edge runs, for its row in the status."""
@@ -126,7 +145,7 @@ class RulesEndpoint:
 
     def _shown(self, stored: StoredState, edges: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         state, config = stored.state, self._config
-        rows = [(f"edge-{row['index']}", row["rules"]) for row in edges if isinstance(row.get("rules"), Mapping)]
+        rows = [(f"edge-{row['index']}", row["rules"]) for row in edges if isinstance(row.get("rules"), Mapping) and not self._tenant]
         counts: dict[str, list[int]] = {}
         for _, row in rows:
             for name, numbers in row["counts"].items():
@@ -250,7 +269,7 @@ class RulesEndpoint:
             raise Problem(413, f"rules have at most {self._config.rules_bytes_max} bytes", title="Content Too Large")
         try:
             text = body.decode()
-            return text, await asyncio.to_thread(parse_version, text, version, self._config)
+            return text, await asyncio.to_thread(self._parse, text, version, self._config)
         except UnicodeDecodeError:
             raise bad_request("the body is not valid UTF-8") from None
         except RulesError as error:
@@ -275,7 +294,7 @@ class RulesEndpoint:
             return await self._compare(in_force.version, in_force.active, then, query, limit)
 
     async def _compare(self, version: int, now: Rules, then: Rules, query: Mapping[str, str], limit: int) -> dict[str, Any]:
-        tenant, kind = query.get("tenant"), query.get("type")
+        tenant, kind = self._tenant or query.get("tenant"), query.get("type")
         await self.sample.flush()
         since_ms = self._gateway.wall_ms() - self._config.recorded_events_keep_s * 1000
         try:
@@ -366,16 +385,10 @@ def _version_shown(info: VersionInfo, state: VersionState) -> dict[str, Any]:
 
 
 def _rule_shown(rule: Rule, counts: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    matched, sent, skipped = counts.get(rule.name, (0, 0, 0))
-    return {
-        "name": rule.name,
-        "events": sorted(rule.events),
-        "type": rule.type,
-        "category": rule.category,
-        "matched": matched,
-        "sent": sent,
-        "skipped": skipped,
-    }
+    shown = {"name": rule.name, "events": sorted(rule.events), "type": rule.type, "category": rule.category}
+    if rule.prefix:  # a tenant's own, which nobody counts
+        return shown
+    return shown | dict(zip(("matched", "sent", "skipped"), counts.get(rule.name, (0, 0, 0)), strict=True))
 
 
 def _in_effect(state: VersionState, version: int, share: float) -> bool:

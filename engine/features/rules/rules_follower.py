@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from engine.config import Config
@@ -28,6 +28,10 @@ from engine.features.rules.rule_book import RuleBook, StoredRules, parse_version
 from engine.features.rules.rules_store import StoredState
 
 log = logging.getLogger(__name__)
+
+
+ParseVersion = Callable[[str, int, Config], Rules]
+"""See `engine.features.rules.rule_book.parse_version`."""
 
 
 class VersionStore(Protocol):
@@ -49,9 +53,11 @@ class RulesFollower:
         config: the engine's settings.
         store: where the versions are.
         rule_book: of this edge.
+        parse: reads a version.
     """
 
-    def __init__(self, config: Config, store: VersionStore, rule_book: RuleBook) -> None:
+    def __init__(self, config: Config, store: VersionStore, rule_book: RuleBook, parse: ParseVersion = parse_version) -> None:
+        self._parse = parse
         self._config = config
         self._store = store
         self._rule_book = rule_book
@@ -107,7 +113,7 @@ class RulesFollower:
                 raise CorruptRecord(f"version {info.version} is not in storage any more")
             rules = self._parsed.get(key)
             if rules is None:
-                rules = await asyncio.to_thread(parse_version, texts[info.version], info.version, self._config)
+                rules = await asyncio.to_thread(self._parse, texts[info.version], info.version, self._config)
             parsed[key] = by_number[info.version] = rules
         self._parsed = parsed
         if state.active and state.active not in by_number:

@@ -3,6 +3,8 @@
     state    hash: `state`, `engine.features.rules.core.versions.VersionState` as JSON; `stamp`, another text after each change
     texts    hash: number of a version -> its TOML
 
+    tenants  hash: tenant with rules of its own, which has a state and texts likewise -> the stamp of its state
+
 A change names the stamp of the state it was made from, and is refused when that is not there any more: of two operators who change
 something at once, one is told. A stamp has a random part, so a state that storage has lost is never taken for the one that came after it.
 What storage has is what counts: after a restored backup, or a fail-over that lost the last second, edges follow what is there then.
@@ -22,7 +24,7 @@ from redis.exceptions import RedisError
 from engine.config import Config
 from engine.errors import CorruptRecord, StorageUnavailable
 from engine.features.rules.core.versions import VersionState
-from engine.store.keys import rules_state_key, rules_texts_key
+from engine.store.keys import rules_state_key, rules_tenants_key, rules_texts_key
 from engine.store.lua import Replicas, Script
 
 _CHANGE = Script("rules_change")
@@ -38,16 +40,17 @@ class StoredState(Struct, frozen=True):
 
 
 class RulesStore:
-    """The versions, for edges."""
+    """The versions, for edges. `tenant`: whose own they are; "": the operator's."""
 
-    def __init__(self, client: redis.Redis, config: Config) -> None:
+    def __init__(self, client: redis.Redis, config: Config, tenant: str = "") -> None:
+        self._tenant = tenant
         self._client = client
         self._replicas = Replicas.wanted(config)
 
     async def stamp(self) -> str:
         """The stamp of the state that is stored. Raises StorageUnavailable."""
         try:
-            found: Any = await self._client.hget(rules_state_key(), "stamp")
+            found: Any = await self._client.hget(rules_state_key(self._tenant), "stamp")
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"rules: {error}") from error
         return "" if found is None else str(found, "ascii", "replace")
@@ -60,7 +63,7 @@ class RulesStore:
             CorruptRecord: it cannot be decoded.
         """
         try:
-            found: list[Any] = await self._client.hmget(rules_state_key(), ["stamp", "state"])
+            found: list[Any] = await self._client.hmget(rules_state_key(self._tenant), ["stamp", "state"])
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"rules: {error}") from error
         stamp, state = found
@@ -82,7 +85,7 @@ class RulesStore:
         if not numbers:
             return {}
         try:
-            found: list[Any] = await self._client.hmget(rules_texts_key(), [str(number) for number in numbers])
+            found: list[Any] = await self._client.hmget(rules_texts_key(self._tenant), [str(number) for number in numbers])
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"rules: {error}") from error
         try:
@@ -103,6 +106,17 @@ class RulesStore:
         number = int(read.stamp.partition("-")[0] or 0) + 1
         changed = StoredState(f"{number}-{secrets.token_hex(4)}", state)
         added = ("", "") if text is None else (state.last, text)
-        arguments = [read.stamp, changed.stamp, _encode(state), *added, *dropped]
-        reply = await _CHANGE.run(self._client, [rules_state_key(), rules_texts_key()], arguments, self._replicas)
+        arguments = [read.stamp, changed.stamp, _encode(state), *added, self._tenant, *dropped]
+        reply = await _CHANGE.run(
+            self._client, [rules_state_key(self._tenant), rules_texts_key(self._tenant), rules_tenants_key()], arguments, self._replicas
+        )
         return changed if reply[0] == b"OK" else None
+
+
+async def stamps_of_tenants(client: redis.Redis) -> dict[str, str]:
+    """The stamp of each tenant that has stored rules of its own. Raises StorageUnavailable."""
+    try:
+        found: Any = await client.hgetall(rules_tenants_key())
+    except (RedisError, OSError) as error:
+        raise StorageUnavailable(f"rules of tenants: {error}") from error
+    return {tenant.decode(): stamp.decode() for tenant, stamp in found.items()}

@@ -71,10 +71,11 @@ _DAMAGE_MAX: Final = 1000
 _STAMP_BYTES: Final = 4
 _HEAD: Final = re.compile(rb"\d{1,16}-\d{1,16}u?")
 _UNCHECKED: Final = re.compile(
-    rb"engine:(meta|epoch|replicated|lease|link-key|load|unsubscribe-key|push-key)|\{[^{}]{1,200}\}trimmed|events?:.*|session:stream|actions:targets"
+    rb"engine:(meta|epoch|replicated|lease|link-key|load|unsubscribe-key|push-key)|\{rules\}(events|tenants)|\{[^{}]{1,200}\}trimmed"
+    rb"|events?:.*|session:stream|actions:targets"
     rb"|\{s\d{1,4}\}(epoch|mark|online|windows|looks|floor|held|topics)|\{shard-\d{1,4}\}(head|mark|quarantine|events|epoch)"
     rb"|\{t\d{1,2}\}(due|user:.*|collapse|cancelled|quarantine|claimed|young|unpaged|owner|epoch)"
-    rb"|\{broadcasts\}(state|parts|dropped|lost|of:.*)|\{revoked\}(log|entries|expiries|state|tenants|useless)|\{rules\}events"
+    rb"|\{broadcasts\}(state|parts|dropped|lost|of:.*)|\{revoked\}(log|entries|expiries|state|tenants|useless)"
     rb"|\{audit\}acts|\{questions\}due|\{channels\}asked:.*|\{signals\}.*|\{tenants\}.*|\{outcomes\}(stream|state)|\{ids\}state|\{ray\}(state|told|running|deaths|unhealthy)",
     re.DOTALL,
 )
@@ -352,7 +353,7 @@ class Verification:
 
     async def _rules_state(self, key: bytes, _: int) -> None:
         self._checked["rules"] += 1
-        state: Any = await self._client.hget(rules_state_key(), "state")
+        state: Any = await self._client.hget(key.decode(), "state")
         try:
             if state is not None:
                 msgspec.json.decode(state)
@@ -400,6 +401,8 @@ _BEGINNINGS: Final = (
     (re.compile(re.escape(dead_letter_key("").encode())), "dead letter"),
     (re.compile(re.escape(action_stream_key("").encode())), "action"),
     (re.compile(re.escape(channels_key("").encode())), "addresses"),
+    (re.compile(rb"\{rules\}state:"), "rules"),
+    (re.compile(rb"\{rules\}texts:"), "texts of rules"),
 )
 
 

@@ -58,7 +58,7 @@ duplicate.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -143,6 +143,12 @@ class Rule(Struct, frozen=True):
     fire: Conditions = Conditions(0)
     member_of: Template | None = None
     do: str = ""
+    prefix: str = ""  # of its collapse keys; of a tenant's own rule
+
+    @property
+    def immediate(self) -> bool:
+        """Whether it notifies at once: a user is notified so by one rule only."""
+        return not (self.do or self.delay.fixed_ms or self.delay.levels or self.fire.any)
 
     def mismatch(self, event: str, action: Any, scope: Scope) -> str:
         """Why the rule does not match an event; "" when it does."""
@@ -160,7 +166,7 @@ class Rule(Struct, frozen=True):
     def key(self, scope: Scope) -> str:
         """The collapse key of what this rule schedules, by default its name; "" when nothing of it can be cancelled."""
         if self.collapse is not None:
-            return short(str(self.collapse.render(scope)))
+            return short(f"{self.prefix}{self.collapse.render(scope)}")
         return self.name if self.cancel_on or self.fire.inactive_ms or self.window_ms else ""
 
     def users(self, scope: Scope) -> list[str]:
@@ -290,6 +296,7 @@ class Rules(DefinedCategories, frozen=True):
     rules: tuple[Rule, ...]
     users_ignore_case: bool
     events_asked: frozenset[str] = frozenset()  # named by `unless_event` of some rule: shards record when they last occurred
+    own: bool = False  # of a tenant, see `engine.features.rules.core.own_rules`
     activity_asked: bool = False  # some rule depends on a user's last activity: shards record every event of a user
 
     def apply(
@@ -316,18 +323,27 @@ class Rules(DefinedCategories, frozen=True):
         return plan.outcome([self.make(planned, tenant=tenant, now_ms=now_ms, user_facts=user_facts) for planned in plan.planned])
 
     def plan(
-        self, event: str, payload: Mapping[str, Any], delivery: str, *, tenant: str, concerns: Callable[[str], bool] = lambda _user: True
+        self,
+        event: str,
+        payload: Mapping[str, Any],
+        delivery: str,
+        *,
+        tenant: str,
+        told: Collection[str] = (),
+        concerns: Callable[[str], bool] = lambda _user: True,
     ) -> Plan:
         """Decide whom one event notifies, and what it cancels; arguments as of `apply`.
 
         Args:
+            told: users whom rules that come before these notify at once.
             concerns: leaves out the users for whom it is False. It is asked about "" for what has no user.
         """
         action = payload.get("action")
         scopes = [(rule, self.scope(rule, event, payload, delivery)) for rule in self.rules]
         matching = [(rule, scope) for rule, scope in scopes if rule.matches(event, action, scope)]
         plan = Plan([rule.name for rule, _ in matching], [], [], [])
-        planning = _Planning(tenant, concerns, self._spellings(matching), set(), plan)
+        notified = {user.casefold() for user in told} if self.users_ignore_case else set(told)
+        planning = _Planning(tenant, concerns, self._spellings(matching), notified, plan)
         for rule, scope in scopes:
             if event in rule.cancel_on:
                 _cancel(rule, scope, plan)
@@ -409,7 +425,7 @@ class Rules(DefinedCategories, frozen=True):
                 skipped.append(Skipped(rule.name, user, NOT_ROLLED_OUT))
             else:
                 planned.append(PlannedNotification(rule, user, actor, scope))
-                if not (rule.do or rule.delay.fixed_ms or rule.delay.levels or rule.fire.any):
+                if rule.immediate:
                     planning.notified.add(same)
         if not here and not rule.mentions and planning.concerns(""):  # a text without mentions is not worth reporting
             skipped.append(Skipped(rule.name, "", NO_RECIPIENT))

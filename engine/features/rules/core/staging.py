@@ -7,6 +7,8 @@ active version alone. Cancellations are of both: a timer may have been armed und
 
 Rules that come with a feature are beside these versions, for the tenant of the feature. For an event that a rule of a version in force
 names, they do nothing but cancel: the version takes their place. A rule for `*` names no event.
+
+The rules of a tenant's own are beside them too, with versions of their own; they notify at once only users whom no other rule does.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class ShippedRules(Struct, frozen=True):
 
 
 class RulesInForce(Struct, frozen=True):
-    """The versions in force, `share`, for how many of the users the staged one is, and the rules that come with a feature."""
+    """The versions in force, `share`, for how many of the users the staged one is, and what is beside them."""
 
     active: Rules
     version: int = 0
@@ -44,6 +46,7 @@ class RulesInForce(Struct, frozen=True):
     staged_version: int = 0
     share: float = 0.0
     shipped: ShippedRules | None = None
+    own: RulesInForce | None = None
 
     @property
     def events_asked(self) -> frozenset[str]:
@@ -77,15 +80,21 @@ class RulesInForce(Struct, frozen=True):
             if any(rules.names(event) for _, rules, _ in plans):
                 plan = Plan([], [], [], plan.cancellations)
             plans.append((self.version, shipped.rules, plan))
+        if self.own is not None:
+            told = frozenset(one.user for _, _, plan in plans for one in plan.planned if one.user and one.rule.immediate)
+            plans += self.own._plan_versions(event, payload, delivery, tenant, told)
         return plans
 
-    def _plan_versions(self, event: str, payload: Mapping[str, Any], delivery: str, tenant: str) -> list[tuple[int, Rules, Plan]]:
-        staged = self.staged
+    def _plan_versions(
+        self, event: str, payload: Mapping[str, Any], delivery: str, tenant: str, told: frozenset[str] = frozenset()
+    ) -> list[tuple[int, Rules, Plan]]:
+        """`told`: users whom other rules notify at once."""
+        active, staged = self.active, self.staged
         if staged is None:
-            return [(self.version, self.active, self.active.plan(event, payload, delivery, tenant=tenant))]
-        active = self.active.plan(event, payload, delivery, tenant=tenant, concerns=lambda user: not self.stages(tenant, user))
-        tried = staged.plan(event, payload, delivery, tenant=tenant, concerns=lambda user: self.stages(tenant, user))
-        return [(self.version, self.active, active), (self.staged_version, staged, tried)]
+            return [(self.version, active, active.plan(event, payload, delivery, tenant=tenant, told=told))]
+        others = active.plan(event, payload, delivery, tenant=tenant, told=told, concerns=lambda user: not self.stages(tenant, user))
+        tried = staged.plan(event, payload, delivery, tenant=tenant, told=told, concerns=lambda user: self.stages(tenant, user))
+        return [(self.version, active, others), (self.staged_version, staged, tried)]
 
     def stages(self, tenant: str, user: str) -> bool:
         """Whether the staged version is in force for a user."""
