@@ -142,7 +142,7 @@ async def test_a_version_of_the_rules_is_tried_staged_and_rolled_back(page: Page
     await answers.serve(page)
     await open_admin(page, scripted.url)
     await see(page, "rules")
-    about, note = page.locator("#rules-about"), page.locator("#view-rules [role=status]")
+    about, note = page.locator("#rules-about"), page.locator("#view-rules [role=status]").first
     await expect(about).to_contain_text("version 2")
     await expect(page.locator("#rules-edges")).to_contain_text("line 3")
     await page.get_by_role("button", name="Text of version 3").click()

@@ -11,12 +11,13 @@ export class Refused extends Error {
 
 /**
  * Send a request; returns what the engine answers.
- * @param {string} token @param {string} method @param {string} path @param {object} [body] @param {Record<string, string>} [more] Headers.
+ * @param {string} token @param {string} method @param {string} path @param {object | string} [body] A text is sent as it is.
+ * @param {Record<string, string>} [more] Headers.
  * @returns {Promise<any>} What is no JSON as text. @throws {Refused}
  */
 export async function ask(token, method, path, body, more) {
   const headers = { Authorization: `Bearer ${token}`, ...(body && { "Content-Type": "application/json" }), ...more };
-  const response = await fetch(path, { method, headers, body: body && JSON.stringify(body), cache: "no-store" }).catch(() => null);
+  const response = await fetch(path, { method, headers, body: typeof body === "string" ? body : body && JSON.stringify(body), cache: "no-store" }).catch(() => null);
   if (!response) throw new Refused(0, "the engine does not answer");
   const json = /json/.test(response.headers.get("Content-Type") ?? "");
   if (response.ok && !json) return response.text(); // "" of a 204

@@ -60,29 +60,45 @@ export class AdminApi {
     return (await this.#post(`/v1/explain?tenant=${encoded(tenant)}`, notification)).results[0];
   }
 
-  /** The rules in force, their versions, and what each rule did. */
-  rules() {
-    return this.#get("/v1/rules");
+  /** The rules in force, their versions, and what each rule did. @param {string} tenant Whose own; "": the operator's. Of all that follow, too. */
+  rules(tenant) {
+    return this.#rules("GET", tenant, "");
   }
 
-  /** The text of a version. @param {number} version @returns {Promise<string>} */
-  rulesText(version) {
-    return this.#get(`/v1/rules/versions/${version}`);
+  /** The text of a version. @param {string} tenant @param {number} version @returns {Promise<string>} */
+  rulesText(tenant, version) {
+    return this.#rules("GET", tenant, `/versions/${version}`);
   }
 
-  /** How recorded events would come out under a version. @param {number} version @param {number} limit */
-  dryRun(version, limit) {
-    return ask(this.token, "POST", `/v1/rules/dry-run?version=${version}&limit=${limit}`);
+  /** How recorded events would come out under a version. @param {string} tenant @param {number} version @param {number} limit */
+  dryRun(tenant, version, limit) {
+    return this.#rules("POST", tenant, "/dry-run", { version, limit });
   }
 
-  /** Put a version in force for a share of the users. @param {number} version @param {number} share @param {string} revision Of the state it is made from. */
-  stage(version, share, revision) {
-    return ask(this.token, "POST", "/v1/rules/stage", { version, share }, { "If-Match": `"${revision}"` });
+  /** How they would come out under a text. @param {string} tenant @param {string} text @param {number} limit */
+  dryRunText(tenant, text, limit) {
+    return this.#rules("POST", tenant, "/dry-run", { limit }, text, { "Content-Type": "application/toml" });
   }
 
-  /** Take the newest step back. @param {string} revision Of the state it is made from. */
-  rollBack(revision) {
-    return ask(this.token, "POST", "/v1/rules/rollback", {}, { "If-Match": `"${revision}"` });
+  /** Store a text, in force for a share of the users. @param {string} tenant @param {string} text @param {number} share @param {string} revision Of the state it is made from. */
+  storeRules(tenant, text, share, revision) {
+    return this.#rules("PUT", tenant, "", { share }, text, { "Content-Type": "application/toml", "If-Match": `"${revision}"` });
+  }
+
+  /** Put a version in force for a share of the users. @param {string} tenant @param {number} version @param {number} share @param {string} revision Likewise. */
+  stage(tenant, version, share, revision) {
+    return this.#rules("POST", tenant, "/stage", {}, { version, share }, { "If-Match": `"${revision}"` });
+  }
+
+  /** Take the newest step back. @param {string} tenant @param {string} revision Likewise. */
+  rollBack(tenant, revision) {
+    return this.#rules("POST", tenant, "/rollback", {}, {}, { "If-Match": `"${revision}"` });
+  }
+
+  /** @param {string} method @param {string} tenant @param {string} path @param {Record<string, any>} [query] @param {object | string} [body] @param {Record<string, string>} [headers] */
+  #rules(method, tenant, path, query = {}, body = undefined, headers = {}) {
+    const words = new URLSearchParams({ ...query, ...(tenant && { tenant }) }).toString();
+    return ask(this.token, method, `${tenant ? "/v1/tenant-rules" : "/v1/rules"}${path}${words && "?"}${words}`, body, headers);
   }
 
   /** Dead letters of a tenant, the newest first. @param {string} tenant @param {{user?: string, after?: string, limit?: number}} [query] */

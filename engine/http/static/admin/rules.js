@@ -2,6 +2,7 @@
 
 import { make } from "../dom.js";
 import { bytes, count, moment, short } from "./format.js";
+import { RulesEditor } from "./rules_editor.js";
 import { card, chip, facts, table } from "./table.js";
 import { attempt, noteElement, View } from "./view.js";
 
@@ -17,12 +18,27 @@ const percent = (share) => `${short(share * 100)} %`;
 
 export class RulesView extends View {
   #revision = "";
+  #tenant = ""; // whose own; "": the operator's
 
   /** @param {import("./admin_api.js").AdminApi} api */
   constructor(api) {
     super("rules", "Rules", "What turns events into notifications: the version in force, what each rule did, and earlier versions.");
     this.api = api;
     this.note = noteElement();
+    this.whose = make("input", { id: "rules-tenant", maxLength: 64, autocomplete: "off", spellcheck: false, placeholder: "the operator's, for all" });
+    const choose = make("form", { className: "fields" }, make("div", {}, make("label", { htmlFor: "rules-tenant" }, "Tenant, for its own rules"), this.whose), make("button", { type: "submit", className: "secondary" }, "Show"));
+    choose.addEventListener("submit", (/** @type {Event} */ event) => {
+      event.preventDefault();
+      location.hash = `rules${this.whose.value.trim() && `/${encodeURIComponent(this.whose.value.trim())}`}`;
+    });
+    this.editor = new RulesEditor({
+      dryRun: async (text) => this.#differences("Dry run of the text", await this.api.dryRunText(this.#tenant, text, EVENTS)),
+      store: async (text, share) => {
+        const { version } = await this.api.storeRules(this.#tenant, text, share, this.#revision);
+        await this.#load();
+        return `Stored as ${named(version)}.`;
+      },
+    });
     this.about = card("rules-about", "In force");
     this.rollback = make("button", { type: "button", className: "secondary small" }, "Roll back the newest step");
     this.about.card.append(this.note, make("div", { className: "actions" }, this.rollback));
@@ -32,19 +48,24 @@ export class RulesView extends View {
     this.changes = card("rules-changes", "Changes");
     this.shown = make("div", { className: "shown", hidden: true });
     this.versions.card.append(this.shown);
-    this.element.append(make("div", { className: "grid two" }, this.about.card, this.edges.card), this.rules.card, this.versions.card, this.changes.card);
+    this.element.append(choose, make("div", { className: "grid two" }, this.about.card, this.edges.card), this.rules.card, this.versions.card, this.editor.element, this.changes.card);
     this.rollback.addEventListener("click", () =>
-      this.#change(this.rollback, () => this.api.rollBack(this.#revision), (active) => `Rolled back: ${named(active)} is in force.`),
+      this.#change(this.rollback, () => this.api.rollBack(this.#tenant, this.#revision), (active) => `Rolled back: ${named(active)} is in force.`),
     );
   }
 
-  open() {
+  /** @param {string[]} words */
+  open([tenant = ""] = []) {
+    if (tenant !== this.#tenant) this.editor.show("");
+    this.#tenant = this.whose.value = tenant;
+    this.edges.card.hidden = tenant !== "";
+    this.shown.hidden = true;
     attempt(this.note, null, () => this.#load());
   }
 
   /** @param {string} [news] */
   async #load(news) {
-    const found = await this.api.rules();
+    const found = await this.api.rules(this.#tenant);
     this.#revision = found.revision;
     this.rollback.disabled = found.changes.length === 0;
     this.about.body.replaceChildren(about(found));
@@ -57,7 +78,7 @@ export class RulesView extends View {
 
   /** @param {any[]} versions */
   #versions(versions) {
-    if (!versions.length) return make("p", { className: "calm" }, "None is stored: PUT /v1/rules, or engine rules push, stores one.");
+    if (!versions.length) return make("p", { className: "calm" }, "None is stored: write one below, or use engine rules push.");
     return table(
       "Versions",
       [
@@ -81,19 +102,29 @@ export class RulesView extends View {
       made.addEventListener("click", () => attempt(this.note, made, act));
       return made;
     };
-    return make("span", { className: "looks" }, button("Text", () => this.#text(version)), button("Dry run", () => this.#dryRun(version)));
+    return make("span", { className: "looks" }, button("Text", () => this.#text(version)), button("Edit", () => this.#edit(version)), button("Dry run", () => this.#dryRun(version)));
   }
 
   /** @param {number} version */
   async #text(version) {
-    const text = await this.api.rulesText(version);
+    const text = await this.api.rulesText(this.#tenant, version);
     this.#show(`Text of ${named(version)}`, make("pre", { className: "json", tabIndex: 0, ariaLabel: `Text of ${named(version)}` }, text));
   }
 
   /** @param {number} version */
+  async #edit(version) {
+    this.editor.show(await this.api.rulesText(this.#tenant, version));
+    this.editor.text.focus();
+  }
+
+  /** @param {number} version */
   async #dryRun(version) {
-    const { against, events, same, rules: counts, differences } = await this.api.dryRun(version, EVENTS);
-    const summary = `Of ${count(events)} recorded events ${count(same)} would come out as under ${named(against)}.`;
+    this.#differences(`Dry run of ${named(version)}`, await this.api.dryRun(this.#tenant, version, EVENTS));
+  }
+
+  /** @param {string} title @param {any} found */
+  #differences(title, { against, events, same, rules: counts, differences }) {
+    const summary = `Of ${count(events)} recorded events ${count(same)} would come out as under ${against || !this.#tenant ? named(against) : "no rules"}.`;
     const rows = Object.entries(counts).map(([name, { now, then }]) => ({ name, now, then }));
     const lines = differences.map((/** @type {any} */ { event, added = [], removed = [], changed = [] }) =>
       make("li", {}, make("span", {}, `${moment(event.at)} ${event.type} of ${event.user}`), make("span", { className: "muted" }, `${added.length} added, ${removed.length} removed, ${changed.length} changed`)),
@@ -103,7 +134,7 @@ export class RulesView extends View {
       { title: "Now", cell: ({ now }) => count(now), figure: true },
       { title: "Then", cell: ({ then }) => count(then), figure: true },
     ], rows);
-    this.#show(`Dry run of ${named(version)}`, make("div", {}, make("p", {}, summary), rows.length > 0 && shown, make("ul", { className: "plain small" }, ...lines)));
+    this.#show(title, make("div", {}, make("p", {}, summary), rows.length > 0 && shown, make("ul", { className: "plain small" }, ...lines)));
   }
 
   /** @param {string} title @param {Node} content */
@@ -121,7 +152,7 @@ export class RulesView extends View {
     const button = make("button", { type: "button", className: "secondary small", ariaLabel: `Stage ${named(version)}` }, "Stage");
     button.addEventListener("click", () => {
       const chosen = Number(share.value);
-      this.#change(button, () => this.api.stage(version, chosen, this.#revision), () => `${named(version)} is in force for ${chosen === 1 ? "everyone" : percent(chosen)}.`);
+      this.#change(button, () => this.api.stage(this.#tenant, version, chosen, this.#revision), () => `${named(version)} is in force for ${chosen === 1 ? "everyone" : percent(chosen)}.`);
     });
     return make("span", { className: "looks" }, share, button);
   }
@@ -167,9 +198,9 @@ function rules({ rules: rows }) {
       { title: "Events", cell: ({ events }) => events.join(", ") },
       { title: "Makes", cell: ({ type }) => type || "–" },
       { title: "Category", cell: ({ category }) => category || "–" },
-      { title: "Matched", cell: ({ matched }) => count(matched), figure: true },
-      { title: "Sent", cell: ({ sent }) => count(sent), figure: true },
-      { title: "Skipped", cell: ({ skipped }) => count(skipped), figure: true },
+      { title: "Matched", cell: ({ matched = null }) => (matched === null ? "–" : count(matched)), figure: true },
+      { title: "Sent", cell: ({ sent = null }) => (sent === null ? "–" : count(sent)), figure: true },
+      { title: "Skipped", cell: ({ skipped = null }) => (skipped === null ? "–" : count(skipped)), figure: true },
     ],
     rows,
   );
