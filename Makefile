@@ -1,6 +1,6 @@
 # Everything a person does with this repository. `make` alone explains.
 .DEFAULT_GOAL := help
-.PHONY: help run test check sim proof oldest fuzz described format static bench profile clean lock browser database typescript react helm
+.PHONY: help run test check sim proof soak release oldest fuzz described format static bench profile clean lock browser database typescript react helm
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 # The modules of this repository are compiled once, not in every process of every engine, whatever the environment wants.
@@ -55,6 +55,26 @@ sim: $(VENV)/.installed-test ## the engine without each feature, then simulated 
 proof: $(VENV)/.installed-test ## flip 10 000 bits of stored data and damage 1 000 blocks: nothing altered is delivered. FLIPS= BLOCKS= SEED=
 	@exec $(BIN)/python -m tests.proof $(if $(FLIPS),--flips $(FLIPS)) $(if $(BLOCKS),--blocks $(BLOCKS)) $(if $(SEED),--seed $(SEED))
 
+soak: $(VENV)/.installed-test ## kills, scaling, upgrades, fail-overs and clock steps at random, HOURS=2, under the checker of histories. SEED=
+	@exec $(BIN)/python -m bench endurance $(if $(HOURS),--hours $(HOURS)) $(if $(SEED),--seed $(SEED))
+
+# Of the last commit, so that two people build the same bytes. AUDIT= leaves out the report on known vulnerabilities, which needs the internet.
+AUDIT := yes
+release: $(VENV)/release/.installed ## dist/: the wheel of the last commit, a bill of materials, an audit of the dependencies, their checksums
+	@rm -rf build dist && mkdir -p build/source dist
+	@git archive HEAD | (umask 022 && tar -x -C build/source)
+	@cd build/source && umask 022 && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
+		$(abspath $(BIN)/python) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir ../../dist .
+	@cd build/source && $(abspath $(VENV)/release)/bin/cyclonedx-py requirements requirements/image.txt --pyproject pyproject.toml \
+		--output-reproducible --output-file ../../dist/sbom.cdx.json 2>/dev/null
+	@$(if $(AUDIT),$(VENV)/release/bin/pip-audit --disable-pip --require-hashes -r requirements/image.txt >dist/audit.txt || cat dist/audit.txt)
+	@cd dist && sha256sum * >SHA256SUMS && cat SHA256SUMS
+
+$(VENV)/release/.installed: $(VENV)/.installed-test requirements/release.txt
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/release
+	@$(BIN)/uv pip install --quiet --python $(VENV)/release/bin/python --require-hashes -r requirements/release.txt
+	@touch $@
+
 # Everything as locked but Ray. Not part of `make test`: it installs a second environment, and takes some minutes.
 oldest: $(VENV)/.installed-test ## the tests of engine.ray on the oldest Ray that is supported: RAY=2.57.0 for another one
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/ray-$(RAY)
@@ -91,6 +111,8 @@ lock: $(VENV)/.installed-test ## resolve the dependencies anew into requirements
 	$(BIN)/uv pip compile pyproject.toml --extra test --extra bench --constraint requirements/engine.txt --upgrade --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" --quiet \
 		--output-file requirements/test.txt
+	$(BIN)/uv pip compile requirements/release.in --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-emit-find-links --no-annotate --custom-compile-command "make lock" --quiet --output-file requirements/release.txt
 
 clean: ## remove everything that was made here: .venv, caches, the engine's data directory
 	rm -rf $(VENV) clients/js/lib clients/js/node_modules clients/kotlin/target examples/react/node_modules .engine .pytest_cache .hypothesis .mypy_cache .ruff_cache tests/output build dist *.egg-info
