@@ -39,6 +39,7 @@ NAMES = (
     "autoscale",
     "cluster",
     "soak",
+    "endurance",
     "overload",
     "chaos",
     "wheel",

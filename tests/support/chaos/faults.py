@@ -86,8 +86,8 @@ def scaled(*numbers: dict[str, int], killing: bool = False) -> Fault:
         async with httpx.AsyncClient(base_url=victim.url, timeout=10, trust_env=False) as http:
             for wanted in numbers:
                 began_s = time.monotonic()
-                await _asked(http, victim, "POST", "/v1/scale", wanted)
-                while not (scaling := (await _asked(http, victim, "GET", "/v1/status"))["scaling"]).get("settled") or scaling["have"] != {
+                await asked(http, victim, "POST", "/v1/scale", wanted)
+                while not (scaling := (await asked(http, victim, "GET", "/v1/status"))["scaling"]).get("settled") or scaling["have"] != {
                     **scaling["have"], **wanted,
                 }:  # fmt: skip
                     if killing and kills < _KILLS_EACH * (len(took_s) + 1) and (scaling.get("moves") or scaling.get("leaving")):
@@ -101,7 +101,7 @@ def scaled(*numbers: dict[str, int], killing: bool = False) -> Fault:
     return fault
 
 
-async def _asked(http: httpx.AsyncClient, victim: Victim, method: str, path: str, body: Any = None) -> Any:
+async def asked(http: httpx.AsyncClient, victim: Victim, method: str, path: str, body: Any = None) -> Any:
     """Until the engine answers well: parts of it may be dying."""
     deadline = time.monotonic() + _SCALED_S
     while True:

@@ -14,7 +14,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise, zip_longest
 from typing import Any, Final
 
@@ -173,6 +173,12 @@ class Traffic:
             assert now_s() - since_s < within_s, "service does not come back"
             await asyncio.sleep(0.01)
         return now_s() - since_s
+
+    def reconnect(self, receivers: Iterable[int]) -> None:
+        """These of the online ones leave their connections, and come back."""
+        for at in receivers:
+            self._tasks[at].cancel()
+            self._tasks[at] = asyncio.create_task(self.online[at].run())
 
     async def move(self, url: str) -> None:
         """Everybody goes to another edge: a client leaves its connection, which may be dead without a sign, and resumes there."""
