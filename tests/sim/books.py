@@ -241,7 +241,7 @@ class Books:
         if isinstance(record, StoredMessage):
             self._journalled(user, record)
         elif isinstance(record, Handled):
-            self._handled(user, record.floor, record.acked, epoch)
+            self._handled(user, record.floor, record.acked)
         elif isinstance(record, Decided):
             self._blaming(user, user.choices.decided, record)
             self.seen[record.entry.event] += 1
@@ -402,7 +402,7 @@ class Books:
         if message.timer:
             self.timers[message.timer].fired = False
 
-    def _handled(self, user: User, floor: int, acked: Iterable[int], epoch: int) -> None:
+    def _handled(self, user: User, floor: int, acked: Iterable[int]) -> None:
         """The journal says that these are acknowledged: storage may forget them from now on."""
         self._advance(user)
         for seq in [*range(user.accounted_floor + 1, floor + 1), *acked]:
@@ -410,7 +410,7 @@ class Books:
                 raise Violation(f"[3] {seq} of {user.key} is journalled as handled, and nobody acknowledged it", user.key)
         numbers = [seq for seq in (*range(1, floor + 1), *acked) if seq <= user.acked_through or seq in user.acked]
         user.acked_by_last_group = [seq for seq in numbers if seq not in user.durably_acked]
-        user.durably_acked.update(dict.fromkeys(user.acked_by_last_group, epoch))
+        user.durably_acked.update(user.acked_by_last_group)
 
     def _left_journal(self, user: User, seq: int, id: str) -> None:
         """A checkpoint covers this number: the page must be past it, and the message kept or accounted for."""

@@ -76,7 +76,7 @@ class User:
         self.dead: set[str] = set()  # ids in the dead-letter stream
         self.devices = 0
         self.accounted_floor = 0
-        self.durably_acked: dict[int, int] = {}  # number -> epoch of the shard that wrote so
+        self.durably_acked: set[int] = set()
         self.acked_by_last_group: list[int] = []  # of them: what the last group of all that carried acknowledgements brought
         self.open_attempts: Counter[str] = Counter()  # id -> publishes that may take effect
         self.unavailable: set[str] = set()  # answered 503 or 429, "nothing was accepted"
@@ -97,8 +97,7 @@ class User:
 
     def acknowledgements_rolled_back(self) -> None:
         """The last group that carried some is no more: if the shard dies before the next one, they never were."""
-        for seq in self.acked_by_last_group:
-            del self.durably_acked[seq]
+        self.durably_acked.difference_update(self.acked_by_last_group)
         self.acked_by_last_group.clear()
 
 

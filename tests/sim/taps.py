@@ -48,7 +48,7 @@ class ShardTap:
         self._books = books
         self._process = process
         self._core = actor._core
-        self._epoch = actor._journal.epoch
+        self._acked_before = {key: frozenset(user.durably_acked) for key, user in books.users.items()}
         self._config = actor._config
         self._fail = fail
         self._flights: dict[tuple[str, int], Flight] = {}
@@ -148,7 +148,7 @@ class ShardTap:
                 raise Violation(f"{seq} of {user.key} is for the inbox only, and goes out on {name}", user.key)
             if seq in acked:
                 raise Violation(f"{seq} of {user.key} was acknowledged, and goes out on {name} again", user.key)
-            if user.durably_acked.get(seq, self._epoch) < self._epoch:
+            if seq in self._acked_before.get(user.key, ()) and seq in user.durably_acked:
                 raise Violation(f"{seq} of {user.key} was journalled as acknowledged, and goes out on {name} after a restart", user.key)
             if attempt <= flight.attempts.get(seq, 0):
                 raise Violation(f"attempt {attempt} of {seq} goes out on {name} after attempt {flight.attempts[seq]}", user.key)
