@@ -52,8 +52,9 @@ sim: $(VENV)/.installed-test ## the engine without each feature, then simulated 
 	$(if $(SEED),,@$(BIN)/python -m tests.conformance.without_features)
 	@exec $(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED)) $(if $(HOURS),--hours $(HOURS)) $(if $(FAULTS),--faults $(FAULTS))
 
-proof: $(VENV)/.installed-test ## flip 10 000 bits of stored data and damage 1 000 blocks: nothing altered is delivered. FLIPS= BLOCKS= SEED=
-	@exec $(BIN)/python -m tests.proof $(if $(FLIPS),--flips $(FLIPS)) $(if $(BLOCKS),--blocks $(BLOCKS)) $(if $(SEED),--seed $(SEED))
+proof: $(VENV)/.installed-test ## flip 10 000 bits of stored data, damage 1 000 blocks, cut the power 200 times. FLIPS= BLOCKS= CUTS= SEED=
+	@exec $(BIN)/python -m tests.proof $(if $(FLIPS),--flips $(FLIPS)) $(if $(BLOCKS),--blocks $(BLOCKS)) $(if $(CUTS),--cuts $(CUTS)) \
+		$(if $(SEED),--seed $(SEED))
 
 soak: $(VENV)/.installed-test ## kills, scaling, upgrades, fail-overs and clock steps at random, HOURS=2, under the checker of histories. SEED=
 	@exec $(BIN)/python -m bench endurance $(if $(HOURS),--hours $(HOURS)) $(if $(SEED),--seed $(SEED))

@@ -69,7 +69,11 @@ class Receiver:
         async with socket:
             self.connects += 1
             recorder, frames = self._traffic.recorder, (json.loads(text) async for text in socket)
-            connection = recorder.connected(self.user, self._cursor, await anext(frames))
+            welcome = await anext(frames)
+            connection = recorder.connected(self.user, self._cursor, welcome)
+            self._traffic.epochs.add(welcome["epoch"])
+            if self._cursor and not self._cursor.startswith(f"{welcome['epoch']}-"):  # storage has lost data: numbers begin anew
+                self.newest, self._cursor = 0, None
             async for frame in frames:
                 recorder.received(connection, frame)
                 if frame["type"] == "gap":
@@ -113,6 +117,7 @@ class Traffic:
         self.checker = Checker()
         self.recorder = Recorder(self.checker.take_next)
         self.gaps: list[str] = []  # sentences
+        self.epochs: set[str] = set()  # that clients were told of
         self.retries = 0  # requests that had to be repeated
         self.refused = 0  # those of them that were answered
         self._rate = rate
@@ -136,10 +141,9 @@ class Traffic:
     async def _publish(self, publisher: int) -> None:
         dice = random.Random(publisher)
         users = [receiver.user for receiver in (*self.online, *self.away)]
-        headers = {"Authorization": f"Bearer {self.token('app', 'publish')}"}
         period_s = BATCH * PUBLISHERS / self._rate
         due_s = now_s() + period_s * publisher / PUBLISHERS
-        async with httpx.AsyncClient(timeout=10, trust_env=False, headers=headers) as http:
+        async with httpx.AsyncClient(timeout=10, trust_env=False) as http:
             while not self._stop.is_set():
                 await asyncio.sleep(max(0.0, due_s - now_s()))
                 items = []
@@ -155,7 +159,8 @@ class Traffic:
         while True:
             calls = [self.recorder.published(item["user"], item["id"], item["data"]) for item in items]
             with contextlib.suppress(httpx.HTTPError):
-                answer = await http.post(f"{self.url}/v1/notifications", json=items)
+                headers = {"Authorization": f"Bearer {self.token('app', 'publish')}"}  # a new one: a soak outlives each
+                answer = await http.post(f"{self.url}/v1/notifications", json=items, headers=headers)
                 for call, result in zip_longest(calls, answer.json().get("results", ())):
                     self.recorder.answered(call, answer.status_code, result)
                 if answer.status_code == 202:
