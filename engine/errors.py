@@ -52,6 +52,10 @@ class ActionFailed(EngineError):
         self.final = final
 
 
+class NobodyToReach(EngineError):
+    """An action has done nothing, since whom it is for has no address. That is no failure. The text says which is missing."""
+
+
 class CorruptRecord(EngineError):
     """A stored record cannot be decoded. It is quarantined and counted, never skipped silently."""
 

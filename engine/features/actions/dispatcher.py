@@ -40,7 +40,7 @@ from engine.core.model.period import until_next
 from engine.core.model.routing import mailbox_key
 from engine.core.model.trace_context import trace_in
 from engine.core.wire.outcomes import Outcome, OutcomeLog
-from engine.errors import ActionFailed, Invalid, StorageUnavailable
+from engine.errors import ActionFailed, Invalid, NobodyToReach, StorageUnavailable
 from engine.features.actions.ray_targets import REASON_CHARS_MAX
 from engine.features.actions.store import QueuedAction
 from engine.gateway.metrics import Figures
@@ -58,7 +58,7 @@ _HOLDS_PER_CLAIM: Final = 5
 """How often held entries are held again before another edge could claim them."""
 
 Call = Callable[[Target, QueuedAction], Awaitable[None]]
-"""Calls a target; returns when it has done the action. Raises ActionFailed."""
+"""Calls a target; returns when it has done the action. Raises ActionFailed, NobodyToReach."""
 
 
 class Streams(Protocol):
@@ -247,7 +247,11 @@ class Dispatcher:
 
     async def _carry_out(self, lane: _Lane, action: QueuedAction) -> None:
         try:
-            reason, tries = await self._tried(lane, action)
+            unsent = ""
+            try:
+                reason, tries = await self._tried(lane, action)
+            except NobodyToReach as error:
+                reason, tries, unsent = "", 1, str(error)
             while True:
                 try:
                     await (self._streams.give_up(action, reason, tries) if reason else self._streams.done(action))
@@ -258,15 +262,18 @@ class Dispatcher:
             lane.outcomes["given_up" if reason else "done"] += 1
             if self._outcomes is not None:
                 kind = "step" if action.target.startswith(CHANNELS) else "action"
-                key, event = mailbox_key(action.tenant, action.user), f"{kind}_failed" if reason else f"{kind}_done"
-                self._outcomes.add(Outcome(key, self._wall_ms(), event, action.id, reason=reason or action.target))
+                key, word = mailbox_key(action.tenant, action.user), "failed" if reason else "unsent" if unsent else "done"
+                self._outcomes.add(Outcome(key, self._wall_ms(), f"{kind}_{word}", action.id, reason=reason or unsent or action.target))
             if reason:
                 log.warning("the action %s of tenant %s is a dead letter: %s", action.key, action.tenant, reason)
         finally:
             lane.held.pop(action.entry, None)
 
     async def _tried(self, lane: _Lane, action: QueuedAction) -> tuple[str, int]:
-        """Call the target until it is done, or given up. Returns why it is given up, "" when it is done, and the number of tries."""
+        """Call the target until it is done, or given up. Returns why it is given up, "" when it is done, and the number of tries.
+
+        Raises NobodyToReach.
+        """
         if action.damaged:
             return "damaged in storage", 0
         try:
@@ -326,7 +333,7 @@ class Dispatcher:
                 await self._call(target, action)
         except TimeoutError:
             raise ActionFailed(f"no answer within {timeout_s:g} s") from None
-        except ActionFailed:
+        except (ActionFailed, NobodyToReach):
             raise
         except Exception as error:  # a defect here: tried again, it would fail again, and hold up the others
             log.exception("the action %s of tenant %s could not be called", action.key, action.tenant)

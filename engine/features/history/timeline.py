@@ -32,7 +32,7 @@ _STATES: Final = {
 """The state of a message that only the history knows, by the last event of it."""
 
 
-STEPS: Final = frozenset(("step_skipped", "step_done", "step_failed"))
+STEPS: Final = frozenset(("step_skipped", "step_unsent", "step_done", "step_failed"))
 """Events of the steps of a message, which change nothing about the message."""
 
 

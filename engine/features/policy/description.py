@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from engine.config import Config
 from engine.core.model.category import CHOICES
-from engine.core.model.step import CHANNELS
+from engine.core.model.step import CHANNELS, PROGRESS
 from engine.core.policy.profile import DAYS
 from engine.core.policy.quiet_hours import QUIET_MAX
 from engine.features.policy.core.profile_json import LEVEL_CHARS_MAX, LOCALE_PATTERN
@@ -165,6 +165,17 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
                     },
                     until={**TIME_MS, "description": "When it would be delivered, where that is not now; ms since the epoch."},
                     seq={**SEQ, "description": "Of a duplicate's first."},
+                    steps={
+                        "type": "array",
+                        "items": object_of(
+                            "By which channel the user is told, unless the message was dealt with by then.",
+                            required=("channel", "at"),
+                            channel={"enum": list(CHANNELS)},
+                            at={**TIME_MS, "description": "When the step is due; ms since the epoch."},
+                            to={"type": "string"},
+                            unless={"enum": list(PROGRESS[1:])},
+                        ),
+                    },
                 ),
             },
         ),

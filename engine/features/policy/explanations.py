@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
@@ -13,17 +13,27 @@ from engine.api.access import Access, tenant_named
 from engine.api.publish_endpoint import drafts_of
 from engine.auth import tokens
 from engine.core.mailbox.broadcast_log import EVERYONE
+from engine.core.model.step import PROGRESS, ChannelStep
 from engine.core.wire.records import Explained
 from engine.gateway.shard_client import ShardClient
 from engine.http.endpoint_table import Endpoint, json_answer
 from engine.publish.drafts import Draft
 from engine.publish.media_types import Content
 
+_WITH_STEPS: Final = ("deliver", "defer", "digest", "inbox")
+"""Decisions about a message that is kept."""
+
 _BROADCAST = {"code": "broadcast", "detail": "every mailbox decides for itself: mutes and quiet hours count, caps and the digest do not"}
 
 
-async def explain(shard_client: ShardClient, drafts: Sequence[Draft]) -> dict[str, Any]:
+async def explain(
+    shard_client: ShardClient, drafts: Sequence[Draft], steps: Mapping[str, Sequence[ChannelStep]], now_ms: int
+) -> dict[str, Any]:
     """What the engine would decide about these drafts now, and why.
+
+    Args:
+        steps: by category.
+        now_ms: milliseconds since the epoch.
 
     Raises:
         Overloaded: too many records await answers.
@@ -31,17 +41,31 @@ async def explain(shard_client: ShardClient, drafts: Sequence[Draft]) -> dict[st
     """
     for_users = [draft for draft in drafts if draft.topic is None]
     explained = iter(await shard_client.explain(for_users))
-    return {"results": [_explanation(draft, next(explained)) if draft.topic is None else _broadcast_explanation(draft) for draft in drafts]}
+    return {
+        "results": [
+            _explanation(draft, next(explained), steps, now_ms) if draft.topic is None else _broadcast_explanation(draft)
+            for draft in drafts
+        ]
+    }
 
 
-def _explanation(draft: Draft, explained: Explained) -> dict[str, Any]:
+def _explanation(draft: Draft, explained: Explained, steps: Mapping[str, Sequence[ChannelStep]], now_ms: int) -> dict[str, Any]:
     members: dict[str, Any] = {"user": draft.user, "decision": explained.decision}
     members["reasons"] = [{"code": code, "detail": detail} for code, detail in explained.reasons]
     if explained.until_ms:
         members["until"] = explained.until_ms
     if explained.seq:
         members["seq"] = explained.seq
+    terms = draft.envelope.policy_terms
+    if terms is not None and explained.decision in _WITH_STEPS and (found := steps.get(terms.category)):
+        members["steps"] = [_step(step, max(explained.until_ms, now_ms)) for step in found]
     return members
+
+
+def _step(step: ChannelStep, message_ms: int) -> dict[str, Any]:
+    """When the step would be due; what stands against it is decided then."""
+    members: dict[str, Any] = {"channel": step.channel, "at": message_ms + step.after_ms}
+    return members | ({"to": step.to} if step.to else {}) | ({"unless": PROGRESS[step.unless]} if step.unless else {})
 
 
 def _broadcast_explanation(draft: Draft) -> dict[str, Any]:
@@ -62,6 +86,6 @@ def endpoint(access: Access) -> Endpoint:
         body, gateway = await access.body(request), access.gateway
         defined = gateway.category_book.in_use(principal.tenant)
         drafts = drafts_of(gateway, access.config, body, Content.of(request.scope["headers"]), principal, defined)
-        return json_answer(await explain(gateway.shard_client, drafts))
+        return json_answer(await explain(gateway.shard_client, drafts, defined.steps, gateway.wall_ms()))
 
     return ask

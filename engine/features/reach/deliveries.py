@@ -27,7 +27,7 @@ from engine.core.model.action import Action, ChannelTarget, Target
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import mailbox_key, timer_id
 from engine.core.wire.records import Timer
-from engine.errors import ActionFailed, StorageUnavailable
+from engine.errors import ActionFailed, NobodyToReach, StorageUnavailable
 from engine.features.actions.store import QueuedAction
 from engine.features.reach import apprise_channel, push_channel
 from engine.features.reach.core.addresses import Addresses
@@ -72,7 +72,7 @@ class StepDeliveries:
         self._recipients = apprise_recipients(config.apprise_recipients)
 
     async def call(self, target: Target, action: QueuedAction) -> None:
-        """Carry out an action whose target is a channel. Raises ActionFailed."""
+        """Carry out an action whose target is a channel. Raises ActionFailed, NobodyToReach."""
         assert isinstance(target, ChannelTarget), "it is registered for channels"
         if target.host.startswith(TO):
             await self._to_recipient(target.host.removeprefix(TO), action)
@@ -90,12 +90,15 @@ class StepDeliveries:
 
     async def _to_user(self, target: ChannelTarget, action: QueuedAction, found: Addresses) -> None:
         if target.channel == "email":
-            if found.email:
-                await self._email.send(action, found.email)
+            if not found.email:
+                raise NobodyToReach("no_address: email")
+            await self._email.send(action, found.email)
         elif target.channel not in ("apprise", "push"):
             raise ActionFailed(f"there is no channel {target.channel}", final=True)
         elif not target.host:
             lanes = self._apprise_lanes(found) if target.channel == "apprise" else self._push_lanes(found)
+            if not lanes:
+                raise NobodyToReach(f"no_address: {target.channel}")
             _, full = await self._append([_timer_of(target, action, lane, name) for name, lane in lanes.items()])
             if full:
                 raise ActionFailed("too many actions wait for a service")

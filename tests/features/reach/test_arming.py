@@ -105,3 +105,16 @@ async def test_the_timeline_of_a_message_shows_its_steps(world: EdgeWorld) -> No
     assert told["state"] == "pending"
     assert [entry["event"] for entry in told["timeline"]] == ["accepted", "step_armed", "step_armed"]
     assert told["timeline"][1]["until"] == timers(world)[0].due_ms
+
+
+async def test_an_explanation_lists_the_steps_that_the_message_would_have_and_arms_none(world: EdgeWorld) -> None:
+    world.shard.explained = ("deliver", [])
+    before_ms = world.gateway.wall_ms()
+    (told,) = (await publish(world, "/v1/explain", category="alert")).json()["results"]
+    first, second = told["steps"]
+    assert before_ms <= first.pop("at") - 10 * MINUTE_MS <= second.pop("at") - 60 * MINUTE_MS <= world.gateway.wall_ms()
+    assert (first, second) == ({"channel": "email", "unless": "read"}, {"channel": "email"})
+    assert "steps" not in (await publish(world, "/v1/explain", category="plain")).json()["results"][0]
+    world.shard.explained = ("suppress", [("cap", "the user got 2")])
+    assert "steps" not in (await publish(world, "/v1/explain", category="alert")).json()["results"][0]
+    assert timers(world) == []

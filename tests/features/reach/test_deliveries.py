@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import pytest
 from redis.asyncio import Redis
 
 from engine.actors.edge import clock, wall_ms
@@ -15,6 +16,7 @@ from engine.config import Config
 from engine.core.model.action import Action
 from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
+from engine.core.wire.outcomes import Outcome
 from engine.core.wire.records import Timer
 from engine.features.actions.dispatcher import Dispatcher
 from engine.features.actions.store import ActionStreams, append_actions
@@ -46,13 +48,21 @@ async def due(client: Redis, target: str, number: int = 1) -> None:
     assert await append_actions(client, Config(), [timer]) == ([timer.sid], [])
 
 
+class Told(list[tuple[str, str]]):
+    """Outcomes of actions: (event, reason)."""
+
+    def add(self, outcome: Outcome) -> None:
+        self.append((outcome.event, outcome.reason))
+
+
 @asynccontextmanager
-async def delivering(client: Redis, **settings: Any) -> AsyncIterator[AddressStore]:
+async def delivering(client: Redis, told: Told | None = None, **settings: Any) -> AsyncIterator[AddressStore]:
     config = Config(**SETTINGS | settings)
     addresses = AddressStore(client, config)
     push = PushChannel(config, push_secret, wall_ms)
     deliveries = StepDeliveries(config, addresses, partial(append_actions, client, config), push)
-    running = asyncio.ensure_future(Dispatcher(config, ActionStreams(client, config, "edge-0"), deliveries.call, clock, wall_ms).run())
+    streams = ActionStreams(client, config, "edge-0")
+    running = asyncio.ensure_future(Dispatcher(config, streams, deliveries.call, clock, wall_ms, told).run())  # type: ignore[arg-type]
     try:
         yield addresses
     finally:
@@ -85,6 +95,16 @@ async def test_a_user_with_an_address_gets_one_mail_and_one_without_none(redis_c
             await due(redis_client, "channel://email", 2)
             await until(lambda: idle(redis_client))
     assert [mail["Subject"] for mail in mails.to("ann@example.org")] == ["Disk full"]
+    assert await reasons(redis_client) == []
+
+
+@pytest.mark.parametrize("channel", ["email", "apprise", "push"])
+async def test_a_step_that_reaches_nobody_says_which_address_is_missing(redis_client: Redis, channel: str) -> None:
+    told = Told()
+    async with delivering(redis_client, told):
+        await due(redis_client, f"channel://{channel}")
+        await until(lambda: bool(told))
+    assert told == [("step_unsent", f"no_address: {channel}")]
     assert await reasons(redis_client) == []
 
 
