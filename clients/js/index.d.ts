@@ -171,6 +171,12 @@ export interface QuietHours {
   days?: ("mon" | "tue" | "wed" | "thu" | "fri" | "sat" | "sun")[];
 }
 
+/** A digest by mail of what is unread: at this local time, on these days, all when left out. */
+export interface MailDigest {
+  at: string;
+  days?: QuietHours["days"];
+}
+
 export interface AvailableCategory {
   title?: string;
   may: Choice[];
@@ -195,6 +201,7 @@ export interface Preferences {
   channels: Record<string, "on" | "off">;
   /** Quiet hours of a category, in place of `quiet`. */
   quiet_categories: Record<string, QuietHours[]>;
+  mail_digest: MailDigest | null;
   /** The categories of the application: what the user may choose, and what holds now; `channels` are those of its steps. */
   readonly available: Record<string, AvailableCategory>;
 }
@@ -209,6 +216,7 @@ export interface PreferencesChange {
   targets?: Record<string, "off" | null> | null;
   channels?: Record<string, "on" | "off" | null> | null;
   quiet_categories?: Record<string, QuietHours[] | null> | null;
+  mail_digest?: MailDigest | null;
 }
 
 /** The cursor, and [id, event id] of the messages settled last. */

@@ -45,6 +45,7 @@ class UserPreferences(Struct):
         categories, types, targets: choices by name; a type may end in `.*`, targets are muted (`off`).
         channels: `on` or `off` by `category/channel`, such as `news/email`, or `*/email` for all others.
         quiet_categories: quiet hours of a category, in place of `quiet`.
+        mail_digest: the times of a digest by mail, `{"at": "08:00", "days": ["mon", ...]}`; None: there is none.
         available: all categories, by name; read only.
     """
 
@@ -58,6 +59,7 @@ class UserPreferences(Struct):
     available: dict[str, CategoryPreference]
     channels: dict[str, Wish] = {}
     quiet_categories: dict[str, list[dict[str, Any]]] = {}
+    mail_digest: dict[str, Any] | None = None
 
 
 class PreferenceChanges(TypedDict, total=False):
@@ -71,6 +73,7 @@ class PreferenceChanges(TypedDict, total=False):
     targets: Mapping[str, Literal["off"] | None] | None
     channels: Mapping[str, Literal["on", "off"] | None] | None
     quiet_categories: Mapping[str, list[dict[str, Any]] | None] | None
+    mail_digest: Mapping[str, Any] | None
 
 
 async def fetch_preferences(requests: RetriedRequests, user: str | None = None) -> UserPreferences:

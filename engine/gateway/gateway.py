@@ -49,6 +49,7 @@ from engine.core.model.action import Target
 from engine.core.model.revocation import Revocation
 from engine.core.model.routing import RoutingTable, SlotMap, server_of
 from engine.core.model.step import ChannelStep
+from engine.core.policy.profile import Profile
 from engine.core.wire import records as wire
 from engine.errors import CorruptRecord, Unavailable
 from engine.gateway.connection import Connection, PendingNacks
@@ -149,6 +150,14 @@ ArmSteps = Callable[[Sequence[Draft], Sequence[ItemResult], Mapping[str, Sequenc
 """(drafts, their results, steps by category): arms the steps of those that were accepted. Raises Overloaded, Unavailable."""
 
 
+TimesChanged = Callable[[str, Profile], Awaitable[None]]
+"""(mailbox key, profile): the user has changed the zone, or the times of a digest by mail. Raises Overloaded, Unavailable."""
+
+
+async def _no_times(_key: str, _profile: Profile) -> None:
+    """Of a gateway whose edge sends no digests by mail."""
+
+
 async def _no_steps(_drafts: Sequence[Draft], _results: Sequence[ItemResult], _steps: Mapping[str, Sequence[ChannelStep]]) -> None:
     """Of a gateway whose edge takes no steps."""
 
@@ -170,7 +179,7 @@ class Gateway:
         metrics: counted into.
     """
 
-    __slots__ = (  # an object of more than 30 attributes is read slowly without them by CPython 3.11: 1 % of an edge's CPU
+    __slots__ = (
         "_body_caches",
         "_buckets",
         "_connection_admission",
@@ -190,6 +199,7 @@ class Gateway:
         "backlog",
         "begin_event",
         "category_book",
+        "channel_callers",
         "clock",
         "closings",
         "config",
@@ -211,8 +221,8 @@ class Gateway:
         "shard_client",
         "spans",
         "storage",
-        "target_callers",
         "tenant_quotas",
+        "times_changed",
         "wall_ms",
     )
 
@@ -260,7 +270,8 @@ class Gateway:
         self.record_act: RecordAct | None = None  # None: nobody records what operators do
         self.kept_of_user: dict[str, Callable[[str], AsyncIterator[bytes]]] = {}  # by name: what a feature keeps, rows in JSON
         self.erase_of_user: dict[str, Callable[[str], Awaitable[None]]] = {}  # likewise: erases it; raises StorageUnavailable
-        self.target_callers: dict[type[Target], CallTarget] = {}  # of targets that other features call than that of actions
+        self.channel_callers: dict[str, CallTarget] = {}  # by channel: carries out what is due there
+        self.times_changed: TimesChanged = _no_times
         self.arm_steps: ArmSteps = _no_steps  # after messages of categories with steps were accepted
         self.begin_event: Callable[[Principal, bytes, Callable[[int, dict[str, Any]], None]], None] = _no_event
         self.returned: Callable[[Connection], None] = _no_digest  # called for a client that wants a digest

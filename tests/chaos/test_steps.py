@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,24 @@ async def test_readers_get_nothing_and_every_other_user_one_mail_and_one_push(
     shown = await ask(reaching, "GET", f"/v1/users/{reader}/messages/m-{reader}")
     skipped = sorted(step["reason"] for step in shown["timeline"] if step["event"] == "step_skipped")
     assert skipped == [f"reached: {channel}: the user has read it" for channel in ("email", "push")]
+
+
+async def test_a_digest_by_mail_survives_the_death_of_each_part_and_arms_the_next(
+    reaching: RunningEngine, mails: MailServer, clock: MovableClock
+) -> None:
+    await status_when(reaching, lambda status: status["ready"])
+    due = datetime.fromtimestamp(clock.now_ms() / 1000 + 120, UTC).replace(second=0, microsecond=0)
+    await ask(reaching, "PUT", "/v1/users/dora/channels", {"email": "dora@example.org"})
+    await ask(reaching, "PATCH", "/v1/preferences?user=dora", {"mail_digest": {"at": f"{due:%H:%M}"}})
+    await reaching.publish({"user": "dora", "type": "post.liked", "target": {"title": "Roses"}, "actor": "ana", "retain": True})
+    for role in ("scheduler", "shard", "edge"):
+        victim_of(reaching).kill(role)
+        await status_when(reaching, lambda status: status["ready"])
+    assert mails.to("dora@example.org") == [], "nothing is sent before its time"
+    clock.step_until(int(due.timestamp() * 1000))
+    victim_of(reaching).kill("shard")
+    sent = await until(lambda: mails.to("dora@example.org"), LATE_S, holds=bool, look_s=0.2)
+    assert {mail["Subject"] for mail in sent} == {"While you were away: 1 unread"}
+    assert len({mail["Message-ID"] for mail in sent}) == 1
+    (following,) = (await ask(reaching, "GET", "/v1/scheduled?user=dora"))["scheduled"]
+    assert following["scheduled_at"] == int((due + timedelta(days=1)).timestamp() * 1000)

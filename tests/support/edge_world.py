@@ -883,7 +883,7 @@ class EdgeWorld:
             rules.feature_of(ports, self.rules, self.tenant_rules, self.arrivals, remembered_key),
             reach.feature_of(ports, self.addresses, no_actions, remembered_key, remembered_key),
             EdgeFeature("signals", lambda access: signals.table(access, self.signals), self.signals.run, self.signals.drain),
-            EdgeFeature("digest", lambda access: digest.table(access, self.bodies, self.model)),
+            digest.feature_of(ports, self.bodies, self.model, self.addresses, remembered_key),
             EdgeFeature("history", lambda access: history.table(access, None)),
             EdgeFeature("dead_letters", lambda access: dead_letters.table(access, self.dead_letters)),
             EdgeFeature("event_groups", lambda access: event_groups.table(access, self.event_groups)),

@@ -13,6 +13,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "targets": {},
     "channels": {},
     "quiet_categories": {},
+    "mail_digest": None,
 }
 """The members of preferences that can be written, for who has chosen nothing."""
 

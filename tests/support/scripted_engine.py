@@ -337,7 +337,7 @@ class ScriptedEngine:
             self.choices |= patch.get("categories", {})
             self.patches.append(patch)
         about = {"user": "demo", "zone": "UTC", "locale": "", "quiet": [], "categories": self.choices, "types": {}, "targets": {}}
-        about |= {"channels": {}, "quiet_categories": {"news": []}}
+        about |= {"channels": {}, "quiet_categories": {"news": []}, "mail_digest": None}
         news = {"title": "News", "may": ["on", "digest", "off"], "default": "on", "choice": self.choices.get("news", "digest")}
         news |= {"channels": {"email": "on"}}
         return JSONResponse({**about, "available": {"news": news}})

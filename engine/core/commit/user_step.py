@@ -55,8 +55,8 @@ def _changed(before: Profile | None, asked: ChangeProfile | SetProfile) -> tuple
         if asked.profile is None or before is None:
             return asked.profile, OK
         kept = before.categories if asked.keep_categories else asked.profile.categories
-        channels, quiet = before.channels, before.quiet_categories
-        return msgspec.structs.replace(asked.profile, categories=kept, channels=channels, quiet_categories=quiet), OK
+        own = {"channels": before.channels, "quiet_categories": before.quiet_categories, "mail_digest": before.mail_digest}
+        return msgspec.structs.replace(asked.profile, categories=kept, **own), OK
     after = patched(before or NO_PROFILE, asked.patch)
     if outgrown(before or NO_PROFILE, after, asked.entries_max):
         return before, OVERLOADED

@@ -31,7 +31,8 @@ FIRST: Final = 1
 """The formats of the first release."""
 
 STEPS: Final = 2
-"""Timers that are steps of messages (`engine.core.model.step`): an earlier shard would take each without a look at its message."""
+"""Timers that are steps of messages (`engine.core.model.step`): an earlier shard would take each without a look at its message. Digests by
+mail (`engine.core.policy.mail_digest`): an earlier edge would give up each that is due."""
 
 FORMATS: Final = STEPS
 """What this code reads, and writes once every process does."""

@@ -23,10 +23,12 @@ import msgspec
 from msgspec import Struct
 
 from engine.core.model.category import DIGEST, INBOX, OFF, ON
+from engine.core.policy.mail_digest import MailDigest
 from engine.core.policy.profile import UNCHOSEN, Profile, types_by_choice
 from engine.core.policy.quiet_hours import QuietHours
 
 MAPS: Final = ("categories", "types", "targets", "channels", "quiet_categories")
+NO_MAIL_DIGEST: Final = 1 << len(MAPS)
 
 
 class PreferencesPatch(Struct, frozen=True, array_like=True):
@@ -36,7 +38,8 @@ class PreferencesPatch(Struct, frozen=True, array_like=True):
         zone, locale, quiet: new values; None leaves what there is.
         categories, types, targets, channels: choices by name; UNCHOSEN removes one.
         quiet_categories: quiet hours by category; None removes those of one.
-        cleared: bit i: everything of MAPS[i] is removed.
+        cleared: bit i: everything of MAPS[i] is removed; of the bit behind them: the digest by mail is.
+        mail_digest: new times of it; None leaves what there is.
     """
 
     zone: str | None = None
@@ -48,6 +51,7 @@ class PreferencesPatch(Struct, frozen=True, array_like=True):
     cleared: int = 0
     channels: dict[str, int] = {}
     quiet_categories: dict[str, tuple[QuietHours, ...] | None] = {}
+    mail_digest: MailDigest | None = None
 
 
 def patched(profile: Profile, patch: PreferencesPatch) -> Profile:
@@ -72,6 +76,7 @@ def patched(profile: Profile, patch: PreferencesPatch) -> Profile:
         muted_targets=tuple(targets),
         channels=channels,
         quiet_categories=quiet_categories,
+        mail_digest=patch.mail_digest or (None if patch.cleared & NO_MAIL_DIGEST else profile.mail_digest),
     )
 
 

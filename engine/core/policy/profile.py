@@ -13,6 +13,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from engine.core.model.category import CHOICES, DIGEST, INBOX, OFF, ON, Choice
+from engine.core.policy.mail_digest import MailDigest
 from engine.core.policy.quiet_hours import QuietHours
 
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -35,6 +36,7 @@ class Profile(Struct, frozen=True, array_like=True):
     inbox_types: tuple[str, ...] = ()
     channels: dict[str, Choice] = {}  # ON or OFF by `category/channel`, see `channel_choice`
     quiet_categories: dict[str, tuple[QuietHours, ...]] = {}  # in place of `quiet`
+    mail_digest: MailDigest | None = None
 
     def quiet_for(self, category: str) -> tuple[QuietHours, ...]:
         """The quiet hours of messages of this category."""
@@ -76,16 +78,23 @@ def shown(profile: Profile) -> dict[str, Any]:
 
 def quiet_shown(hours: tuple[QuietHours, ...]) -> list[dict[str, Any]]:
     """Quiet hours in JSON."""
-    return [
-        {"from": _clock(quiet.begin), "to": _clock(quiet.end), "days": [day for bit, day in enumerate(DAYS) if quiet.days >> bit & 1]}
-        for quiet in hours
-    ]
+    return [{"from": _clock(quiet.begin), "to": _clock(quiet.end), "days": days_shown(quiet.days)} for quiet in hours]
 
 
 def channel_choice(profile: Profile, category: str, channel: str) -> int:
     """Whether the user wants messages of this category by this channel: ON, OFF or UNCHOSEN. `*` stands for all other categories."""
     choices = profile.channels
     return choices.get(f"{category}/{channel}", choices.get(f"*/{channel}", UNCHOSEN)) if choices else UNCHOSEN
+
+
+def mail_digest_shown(wanted: MailDigest | None) -> dict[str, Any] | None:
+    """The times of a digest by mail in JSON; None for none."""
+    return None if wanted is None else {"at": _clock(wanted.at), "days": days_shown(wanted.days)}
+
+
+def days_shown(days: int) -> list[str]:
+    """The names of days that are bits."""
+    return [day for bit, day in enumerate(DAYS) if days >> bit & 1]
 
 
 def types_by_choice(profile: Profile) -> tuple[tuple[int, tuple[str, ...]], ...]:

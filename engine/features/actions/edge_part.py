@@ -24,10 +24,10 @@ def on_edge(ports: EdgePorts) -> EdgeFeature:
             await deployments.call(target, action)
         elif isinstance(target, WebhookTarget):
             await webhooks.call(target, action)
-        elif (other := gateway.target_callers.get(type(target))) is not None:
-            await other(target, action)
+        elif (channel := gateway.channel_callers.get(target.channel)) is not None:
+            await channel(target, action)
         else:
-            raise ActionFailed("this edge calls no such target", final=True)
+            raise ActionFailed(f"there is no channel {target.channel}", final=True)
 
     streams = ActionStreams(ports.redis, config, ports.name)
     dispatcher = Dispatcher(config, streams, call, gateway.clock, gateway.wall_ms, gateway.shard_client.outcomes, ports.spans)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from engine.config import Config
 from engine.core.model.constants import TS_MS_MAX
+from engine.features.digest.by_mail import PATH
+from engine.features.policy.description import PAGE
 from engine.http.description.json_schema import SEQ, TIME_MS, Schema, object_of
 from engine.http.description.operation import Part, json_of, operation, parameter
 
@@ -33,6 +35,24 @@ def paths(config: Config) -> Part:
                     parameter("limit", "query", "Lines at most.", lines),
                 ),
             )
+        },
+        PATH: {
+            "parameters": [parameter("token", "query", "Of the link.", required=True)],
+            "get": operation(
+                "askNoDigest",
+                "receiving",
+                "A page with a button; changes nothing.",
+                {200: ("The page.", PAGE), 404: ("The link is not valid, or too old.", PAGE), 503: ("Storage does not answer.", PAGE)},
+                scope=None,
+            ),
+            "post": operation(
+                "endDigests",
+                "receiving",
+                "End the digests by mail (RFC 8058); durable with the answer. Repeats change nothing.",
+                {200: ("Done.", PAGE), 404: ("The link is not valid, or too old.", PAGE), 503: ("Storage does not answer.", PAGE)},
+                (408, 413),
+                scope=None,
+            ),
         },
     }
 

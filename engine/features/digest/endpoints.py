@@ -35,14 +35,20 @@ from engine.core.policy.profile import NO_PROFILE
 from engine.core.wire.records import BacklogIs, BacklogRow
 from engine.errors import Overloaded, StorageUnavailable, Unavailable
 from engine.features.digest import description
+from engine.features.digest.by_mail import CHANNEL, PATH, MailDigests
 from engine.features.digest.core.clusters import Cluster, Sorted, clusters_of, shortened, sort_out
 from engine.features.digest.core.missed import Missed, read_missed
 from engine.features.digest.core.wording import line_of
 from engine.features.digest.digester import DigestModel
+from engine.features.policy.unsubscribing import LinkKey, stored_key
+from engine.features.reach.deliveries import AddressBook
+from engine.features.reach.store import AddressStore
 from engine.gateway.connection import Connection
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable, json_answer, route
+from engine.http.link_page import FORM_BYTES_MAX
 from engine.http.problems import RETRY_AFTER_S, bad_request, unavailable
+from engine.http.request_body import read_body
 from engine.store.pending_bodies import BodyStore, PendingBodies
 
 log = logging.getLogger(__name__)
@@ -198,17 +204,35 @@ def _number(query: Mapping[str, str], name: str, default: int, least: int, most:
 
 def on_edge(ports: EdgePorts) -> EdgeFeature:
     """The feature on an edge."""
-    model, bodies = DigestModel(ports.config), PendingBodies(*ports.servers)
+    model, addresses = DigestModel(ports.config), AddressStore(ports.redis, ports.config)
     ports.gateway.metrics.degraded["digest"] = lambda: model.reason
-    return EdgeFeature("digest", lambda access: table(access, bodies, model))
+    return feature_of(ports, PendingBodies(*ports.servers), model, addresses, stored_key(ports))
 
 
-def table(access: Access, bodies: BodyStore, model: TextModel) -> EndpointTable:
-    """The endpoint; and clients that come back get their digests."""
-    digests = Digests(access.config, access.gateway, bodies, model)
+def feature_of(ports: EdgePorts, bodies: BodyStore, model: TextModel, addresses: AddressBook, link_key: LinkKey) -> EdgeFeature:
+    """The feature, with this storage and model: clients that come back, and mailboxes, get their digests."""
+    gateway = ports.gateway
+    digests = Digests(ports.config, gateway, bodies, model)
+    by_mail = MailDigests(ports.config, gateway.shard_client, gateway.wall_ms, addresses, link_key, digests.answer)
+    gateway.channel_callers[CHANNEL] = by_mail.call
+    gateway.times_changed = by_mail.arm
+    return EdgeFeature("digest", lambda access: table(access, digests, by_mail))
+
+
+def table(access: Access, digests: Digests, by_mail: MailDigests) -> EndpointTable:
+    """The endpoints."""
 
     async def digest(request: Request) -> Response:
         principal = access.authenticate(request, "connect")
         return json_answer(await digests.answer(mailbox_key(principal.tenant, principal.user), request.query_params))
 
-    return EndpointTable([route("/v1/digest", GET=digest)], description)
+    async def show_link(request: Request) -> Response:
+        """`GET /v1/digest/unsubscribe?token=`; the link is all that it needs."""
+        return await by_mail.show(request.query_params.get("token", ""), request.headers.get("accept-language", ""))
+
+    async def end(request: Request) -> Response:
+        """`POST /v1/digest/unsubscribe?token=`; likewise."""
+        await read_body(request.scope, request.receive, access.config, FORM_BYTES_MAX)
+        return await by_mail.end(request.query_params.get("token", ""), request.headers.get("accept-language", ""))
+
+    return EndpointTable([route("/v1/digest", GET=digest), route(PATH, GET=show_link, POST=end)], description)

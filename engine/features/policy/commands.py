@@ -30,6 +30,9 @@ def preferences(
     channel: Annotated[
         list[str] | None, typer.Option("--channel", help="CATEGORY/CHANNEL=off, on or default: news/email=off; */email=off for all.")
     ] = None,
+    mail_digest: Annotated[
+        str | None, typer.Option("--mail-digest", help="Digest by mail: a local time, each day; 08:00/mon,thu on some days; off for none.")
+    ] = None,
     zone: Annotated[str | None, typer.Option("--zone", help="IANA time zone of the user's quiet hours.")] = None,
     json: Annotated[bool, typer.Option("--json", help="The preferences as JSON, with the quiet hours.")] = False,
     tenant: Tenant = "default",
@@ -56,6 +59,9 @@ def preferences(
     changes: dict[str, Any] = {name: _choices(option, given) for name, (option, given) in maps.items() if given}
     if zone is not None:
         changes["zone"] = zone
+    if mail_digest is not None:
+        at, _, days = mail_digest.partition("/")
+        changes["mail_digest"] = None if at == "off" else {"at": at, **({"days": days.split(",")} if days else {})}
     found = find_engine(data_dir, url, token, user, ["connect"], tenant)
     client = Client(found.url, found.token)
     try:
@@ -78,6 +84,8 @@ def preferences(
     sys.stdout.write(f"zone {told.zone}, quiet hours: {_hours(told.quiet)}\n")
     for name, quiet in told.quiet_categories.items():
         sys.stdout.write(f"quiet hours for {name}: {_hours(quiet)}\n")
+    if told.mail_digest is not None:
+        sys.stdout.write(f"digest by mail: {told.mail_digest['at']} {' '.join(told.mail_digest['days'])}\n")
 
 
 def _hours(quiet: Sequence[Mapping[str, Any]]) -> str:

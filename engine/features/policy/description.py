@@ -238,7 +238,19 @@ def _preferences(config: Config) -> Schema:
     )
     return object_of(
         "What a user has chosen, and may choose.",
-        required=("user", "zone", "locale", "quiet", "categories", "types", "targets", "channels", "quiet_categories", "available"),
+        required=(
+            "user",
+            "zone",
+            "locale",
+            "quiet",
+            "categories",
+            "types",
+            "targets",
+            "channels",
+            "quiet_categories",
+            "mail_digest",
+            "available",
+        ),
         user={"type": "string"},
         **_times_and_language(),
         categories={"type": "object", "additionalProperties": choice},
@@ -246,6 +258,7 @@ def _preferences(config: Config) -> Schema:
         targets={"type": "object", "additionalProperties": {"const": "off"}},
         channels={"type": "object", "additionalProperties": on_off, "description": "By `category/channel`."},
         quiet_categories={"type": "object", "additionalProperties": _times_and_language()["quiet"]},
+        mail_digest={"anyOf": [_mail_digest(), {"type": "null"}]},
         available={"type": "object", "additionalProperties": category, "description": "Read only."},
     )
 
@@ -264,8 +277,18 @@ def _preferences_patch(config: Config, categories: Sequence[str]) -> Schema:
         "quiet_categories": _choices(config, "Quiet hours by category, in place of `quiet`.", (), {"enum": list(categories)})
         | {"additionalProperties": {"anyOf": [_times_and_language()["quiet"], {"type": "null"}]}},
     }
+    plain["mail_digest"] = {"anyOf": [_mail_digest(), {"type": "null"}]}
     nullable = {name: schema | {"type": ["object", "null"]} for name, schema in maps.items()}
     return closed_object("Members to change; null removes a choice, or all of a member.", required=(), **plain, **nullable)
+
+
+def _mail_digest() -> Schema:
+    return closed_object(
+        "A digest by mail: at this local time, on these days.",
+        required=("at",),
+        at=_CLOCK,
+        days={"type": "array", "items": {"enum": list(DAYS)}},
+    )
 
 
 def _of_channels(categories: Sequence[str]) -> Schema:

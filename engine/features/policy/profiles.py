@@ -9,6 +9,7 @@ hours by category: an application that does not know of them would subscribe its
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -76,12 +77,20 @@ class Preferences:
 
     Args:
         category_book: the categories that users may choose for.
+        times_changed: (mailbox key, profile): called when the zone, or the times of the digest by mail, were changed.
     """
 
-    def __init__(self, config: Config, shard_client: ShardClient, category_book: CategoryBook) -> None:
+    def __init__(
+        self,
+        config: Config,
+        shard_client: ShardClient,
+        category_book: CategoryBook,
+        times_changed: Callable[[str, Profile], Awaitable[None]],
+    ) -> None:
         self._config = config
         self._shard_client = shard_client
         self._category_book = category_book
+        self._times_changed = times_changed
 
     async def get(self, key: str) -> dict[str, Any]:
         """The answer to `GET /v1/preferences`. Raises Unavailable: the shard or its storage did not answer."""
@@ -105,7 +114,10 @@ class Preferences:
         if answer.status == OVERLOADED:
             entries_max = self._config.profile_entries_max
             raise media_types.unacceptable(Invalid(f"at most {entries_max} choices of a kind: remove some with null", "$"))
-        return _good(answer)
+        told = _good(answer)
+        if told.profile is not None and (patch.mail_digest is not None or patch.zone is not None):
+            await self._times_changed(key, told.profile)
+        return told
 
     def _patch(self, tenant: str, body: bytes) -> PreferencesPatch:
         try:

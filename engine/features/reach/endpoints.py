@@ -18,8 +18,8 @@ from engine.api.access import Access
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.api.json_bodies import decode_body
 from engine.config import Config
-from engine.core.model.action import ChannelTarget
 from engine.core.model.routing import mailbox_key, split_key
+from engine.core.model.step import CHANNELS
 from engine.errors import Invalid, StorageUnavailable
 from engine.features.actions.store import append_actions
 from engine.features.policy.unsubscribing import LinkKey, RememberedKey, stored_key
@@ -60,7 +60,7 @@ def feature_of(
             yield encode_addresses(found)
 
     push = PushChannel(ports.config, push_secret, gateway.wall_ms)
-    gateway.target_callers[ChannelTarget] = StepDeliveries(ports.config, addresses, append, push).call
+    gateway.channel_callers.update(dict.fromkeys(CHANNELS, StepDeliveries(ports.config, addresses, append, push).call))
     gateway.arm_steps = StepArming(gateway.shard_client, gateway.wall_ms).arm
     gateway.kept_of_user["channels"] = rows
     gateway.erase_of_user["channels"] = addresses.erase

@@ -142,7 +142,10 @@ class PreferencesMachine(RuleBasedStateMachine):
         before = self.journal[key]
         if isinstance(asked, str):
             self.levels[key] = asked
-            self.journal[key] = {**DEFAULTS, **{name: before[name] for name in ("categories", "channels", "quiet_categories")}}
+            self.journal[key] = {
+                **DEFAULTS,
+                **{name: before[name] for name in ("categories", "channels", "quiet_categories", "mail_digest")},
+            }
         else:
             self.journal[key] = {**DEFAULTS, **merge_patch(before, asked)}
 

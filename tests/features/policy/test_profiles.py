@@ -129,7 +129,7 @@ async def ask(world: EdgeWorld, method: str, query: str = "", *, by: str = "u1",
 async def test_users_see_and_change_what_the_application_leaves_to_them(chosen: EdgeWorld) -> None:
     first = (await ask(chosen, "GET")).json()
     nothing = {"user": "u1", "zone": "UTC", "locale": "", "quiet": [], "categories": {}, "types": {}, "targets": {}}
-    nothing |= {"channels": {}, "quiet_categories": {}}
+    nothing |= {"channels": {}, "quiet_categories": {}, "mail_digest": None}
     assert first == {**nothing, "available": AVAILABLE}
     patch = {"zone": "Asia/Tokyo", "categories": {"news": "digest"}, "types": {"post.*": "off"}, "targets": {"thread:9": "off"}}
     answer = await ask(chosen, "PATCH", json=patch, headers={"Content-Type": "application/merge-patch+json"})

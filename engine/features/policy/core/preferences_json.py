@@ -3,6 +3,7 @@
     {"zone": "Europe/Berlin", "locale": "de", "quiet": [{"from": "22:00", "to": "07:00", "days": [...]}],
      "categories": {"news": "off"}, "types": {"forum.*": "digest", "forum.mention": "on"}, "targets": {"thread:9": "off"},
      "channels": {"alert/email": "off", "*/apprise": "off"}, "quiet_categories": {"alert": []},
+     "mail_digest": {"at": "08:00", "days": ["mon"]},
      "available": {"news": {"title": "Weekly news", "may": ["on", "inbox", "digest", "off"], "default": "on", "choice": "off"},
                    "alert": {..., "channels": {"email": "off"}}}}
 
@@ -25,17 +26,19 @@ from engine.core.model.category import ANY_CHOICE, CHOICES, INBOX, MOST_FIRST, O
 from engine.core.model.defined_categories import DefinedCategories
 from engine.core.model.names import is_id
 from engine.core.model.step import CHANNELS
-from engine.core.policy.preferences import MAPS, PreferencesPatch
-from engine.core.policy.profile import NO_PROFILE, UNCHOSEN, Profile, channel_choice, quiet_shown, types_by_choice
+from engine.core.policy.preferences import MAPS, NO_MAIL_DIGEST, PreferencesPatch
+from engine.core.policy.profile import NO_PROFILE, UNCHOSEN, Profile, channel_choice, mail_digest_shown, quiet_shown, types_by_choice
 from engine.core.policy.quiet_hours import QuietHours
 from engine.errors import Invalid
 from engine.features.policy.core.profile_json import (
     NO_INBOX,
+    MailDigestText,
     ProfileLimits,
     QuietText,
     check_locale,
     check_type,
     decode_text,
+    parse_mail_digest,
     parse_quiet,
 )
 
@@ -57,6 +60,7 @@ class _PatchText(Struct, forbid_unknown_fields=True):
     targets: _Choices | UnsetType | None = UNSET
     channels: _Choices | UnsetType | None = UNSET
     quiet_categories: dict[str, list[QuietText] | None] | UnsetType | None = UNSET
+    mail_digest: MailDigestText | UnsetType | None = UNSET
     user: Raw | UnsetType = UNSET
     available: Raw | UnsetType = UNSET
     level: Raw | UnsetType = UNSET
@@ -101,7 +105,9 @@ def parse_patch(
     for name, choice in channels.items():
         _check_channel(name, choice, categories)
     cleared = sum(1 << bit for bit, name in enumerate(MAPS) if getattr(text, name) is None)
-    return PreferencesPatch(zone, locale, quiet, chosen, types, targets, cleared, channels, quiet_categories)
+    cleared |= NO_MAIL_DIGEST if text.mail_digest is None else 0
+    mail_digest = parse_mail_digest(text.mail_digest, "$.mail_digest") if isinstance(text.mail_digest, MailDigestText) else None
+    return PreferencesPatch(zone, locale, quiet, chosen, types, targets, cleared, channels, quiet_categories, mail_digest)
 
 
 def _quiet_categories(
@@ -194,6 +200,7 @@ def preferences_of(profile: Profile, defined: DefinedCategories, offered: int = 
         "targets": dict.fromkeys(profile.muted_targets, CHOICES[OFF]),
         "channels": {name: CHOICES[choice] for name, choice in profile.channels.items()},
         "quiet_categories": {name: quiet_shown(hours) for name, hours in profile.quiet_categories.items()},
+        "mail_digest": mail_digest_shown(profile.mail_digest),
         "available": {
             name: {
                 **({"title": titles[name]} if name in titles else {}),

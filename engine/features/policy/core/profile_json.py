@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from engine.core.model.category import CHOICES, INBOX
 from engine.core.model.names import is_event_type, is_id
+from engine.core.policy.mail_digest import MailDigest
 from engine.core.policy.profile import DAYS, Profile
 from engine.core.policy.quiet_hours import ALL_DAYS, QUIET_MAX, QuietHours
 from engine.errors import Invalid
@@ -49,6 +50,13 @@ class QuietText(Struct, forbid_unknown_fields=True):
 
     from_: str = msgspec.field(name="from")
     to: str
+    days: tuple[str, ...] = DAYS
+
+
+class MailDigestText(Struct, forbid_unknown_fields=True):
+    """The times of a digest by mail in JSON."""
+
+    at: str
     days: tuple[str, ...] = DAYS
 
 
@@ -147,12 +155,22 @@ def _quiet(text: QuietText, path: str) -> QuietHours:
     begin, end = _minute(text.from_, f"{path}.from"), _minute(text.to, f"{path}.to")
     if begin == end:
         raise Invalid("a time other than `from` is needed: an interval is shorter than a day", f"{path}.to")
+    return QuietHours(begin, end, _days(text.days, path))
+
+
+def parse_mail_digest(text: MailDigestText, path: str) -> MailDigest:
+    """The times of a digest by mail. Raises Invalid, with the path of what is wrong."""
+    return MailDigest(_minute(text.at, f"{path}.at"), _days(text.days, path))
+
+
+def _days(names: Sequence[str], path: str) -> int:
+    """Days as bits; all for none."""
     days = 0
-    for index, day in enumerate(text.days):
+    for index, day in enumerate(names):
         if day not in DAYS:
             raise Invalid(f"allowed are {', '.join(DAYS)}", f"{path}.days[{index}]")
         days |= 1 << DAYS.index(day)
-    return QuietHours(begin, end, days if text.days else ALL_DAYS)
+    return days or ALL_DAYS
 
 
 def _minute(text: str, path: str) -> int:

@@ -55,6 +55,7 @@ patches = st.fixed_dictionaries(
         "types": choices(["a.b", "a.*", "c"], ["on", "inbox", "digest", "off"]),
         "targets": choices(["thread:9", "x"], ["off"]),
         "channels": choices(["news/email", "*/apprise"], ["on", "off"]),
+        "mail_digest": st.none() | st.just({"at": "08:00", "days": ["mon", "sun"]}),
         "quiet_categories": st.none()
         | st.dictionaries(st.sampled_from(["news", "law"]), st.none() | st.lists(st.sampled_from(QUIET), max_size=2)),
     },
@@ -111,6 +112,8 @@ def test_of_patches_to_different_members_the_order_does_not_matter(
         ({"channels": {"news": "off"}}, "$.channels.news", "CATEGORY/CHANNEL"),
         ({"channels": {"other/email": "off"}}, "$.channels.other/email", "defined are billing"),
         ({"channels": {"law/email": "off"}}, "$.channels.law/email", "cannot be off"),
+        ({"mail_digest": {"at": "8"}}, "$.mail_digest.at", "time of day"),
+        ({"mail_digest": {"at": "08:00", "days": ["monday"]}}, "$.mail_digest.days[0]", "allowed are mon"),
         ({"quiet_categories": {"other": []}}, "$.quiet_categories.other", "defined are billing"),
         ({"quiet_categories": {"news": [{"from": "7", "to": "08:00"}]}}, "$.quiet_categories.news[0].from", "time of day"),
     ],

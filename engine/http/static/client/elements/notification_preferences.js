@@ -1,6 +1,6 @@
 /**
  * `<notification-preferences>`: what the user wants to get, by category, and by each channel of its steps; and quiet hours, of all categories
- * or of one.
+ * or of one; and a digest by mail, where a category tells by mail.
  *
  * Set its property `client`. It reads the preferences when it is shown, and shows what the engine answers to each change: what the engine
  * does not allow is said, and nothing else is shown.
@@ -13,7 +13,15 @@ import { wordsFor } from "./wording.js";
 /** @typedef {import("ray-notification-client").Preferences} Preferences */
 /** @typedef {import("ray-notification-client").PreferencesChange} PreferencesChange */
 
+const MORNING = "08:00";
+/** @type {Record<string, import("ray-notification-client").MailDigest | null>} */
+const DIGESTS = { never: null, daily: { at: MORNING }, weekly: { at: MORNING, days: ["mon"] } };
+
 const Base = /** @type {typeof HTMLElement} */ (globalThis.HTMLElement ?? class {}); // in Node.js it can be imported all the same
+
+function zoneHere() {
+  return Intl.DateTimeFormat().resolvedOptions().timeZone;
+}
 
 export class NotificationPreferences extends Base {
   /** @type {import("../notify_client.js").NotifyClient | null} */ #client = null;
@@ -50,13 +58,14 @@ export class NotificationPreferences extends Base {
 
   /** @param {HTMLSelectElement} select */
   #chosen({ dataset: { kind, name }, value }) {
-    if (kind && name) this.#change({ [kind]: { [name]: value } });
+    if (kind === "digest") this.#change({ zone: zoneHere(), mail_digest: DIGESTS[value] });
+    else if (kind && name) this.#change({ [kind]: { [name]: value } });
   }
 
   /** Of all categories, or of the one that is chosen. @param {{elements: Record<string, HTMLInputElement>, dataset: DOMStringMap}} form */
   #setHours({ elements: { category, from, to } }) {
     const hours = from.value && to.value ? [{ from: from.value, to: to.value }] : null;
-    const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+    const zone = zoneHere();
     this.#change(category.value ? { zone, quiet_categories: { [category.value]: hours } } : { zone, quiet: hours });
   }
 
@@ -90,7 +99,7 @@ export class NotificationPreferences extends Base {
   }
 
   /** @param {Preferences} preferences */
-  #rows({ available, quiet, quiet_categories, zone }) {
+  #rows({ available, quiet, quiet_categories, mail_digest, zone }) {
     const words = wordsFor(this);
     const rows = Object.entries(available).map(([name, { title = name, may, choice, channels = {} }]) =>
       make(
@@ -109,6 +118,10 @@ export class NotificationPreferences extends Base {
     const hours = Object.entries(quiet_categories).map(([name, own]) => make("li", {}, `${titleOf(name)}: ${said(own)}`));
     this.#form ??= this.#hoursForm(Object.keys(available).map((name) => [name, titleOf(name)]));
     const list = make("ul", {}, make("li", {}, `${words.everything}: ${said(quiet)} (${zone})`), ...hours);
+    const byMail = mail_digest || Object.values(available).some(({ channels }) => channels?.email);
+    const every = !mail_digest ? "never" : (mail_digest.days ?? []).length > 1 ? "daily" : "weekly";
+    const digest = this.#select("digest", "every", words.channels.email, words.digest, Object.keys(DIGESTS), every);
+    if (byMail) rows.push(make("fieldset", {}, make("legend", {}, words.digest), digest));
     return [...rows, make("fieldset", {}, make("legend", {}, words.quiet), list, this.#form)];
   }
 

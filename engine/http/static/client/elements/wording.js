@@ -29,7 +29,9 @@ const WORDS = {
     choices: {
       categories: { on: "at once", inbox: "in the inbox only", digest: "in a digest", off: "not at all" },
       channels: { on: "if unread", off: "not at all" },
+      digest: { never: "never", daily: "each day at 8:00", weekly: "Mondays at 8:00" },
     },
+    digest: "What you missed",
     quiet: "Quiet hours",
     quietFor: "For",
     quietEmpty: "Empty times: none of its own",
@@ -65,7 +67,9 @@ const WORDS = {
     choices: {
       categories: { on: "立即", inbox: "仅收件箱", digest: "摘要", off: "不接收" },
       channels: { on: "未读时", off: "不接收" },
+      digest: { never: "从不", daily: "每天 8:00", weekly: "每周一 8:00" },
     },
+    digest: "错过的通知",
     quiet: "免打扰时段",
     quietFor: "适用于",
     quietEmpty: "时间留空：不单独设置",

@@ -1,0 +1,169 @@
+"""The digest by mail, "while you were away": at the times that its user has set, of what came since the last one and is unread.
+
+    preferences changed --> a durable timer for the next time --> action channel://digest on an edge:
+        1  the profile of now     no digest wanted: the chain ends
+        2  the timer of the next time is armed
+        3  another time than the profile's by now, no address, or nothing unread: no mail
+        4  the mail
+
+A timer's id follows from user and time, so whoever arms a time again changes nothing, and chains of old and new times become one. A zone
+that the application changes holds from the next time on: the timer of the old time finds that it is none, and arms the next.
+
+| what dies | effect |
+|---|---|
+| the edge, before the timer is stored | no answer to the change of preferences; its repeat arms the timer |
+| scheduler or shard, when it is due | as with every durable timer: it is handed out again, and takes effect once |
+| the edge in a call | another edge calls again: the next timer is there already, the mail is sent again under its one `Message-ID` |
+| the mail server, for an hour | a dead letter; the next digest is armed |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from hashlib import blake2b
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+from starlette.responses import Response
+
+from engine.api import time_zones
+from engine.config import Config
+from engine.core.model.action import Target, action_of
+from engine.core.model.category import DAY_MS
+from engine.core.model.constants import LOW
+from engine.core.model.envelope import Envelope
+from engine.core.model.formats import STEPS
+from engine.core.model.routing import mailbox_key, timer_id
+from engine.core.policy.mail_digest import last_due, next_due
+from engine.core.policy.preferences import NO_MAIL_DIGEST, PreferencesPatch
+from engine.core.policy.profile import Profile
+from engine.core.wire.records import OK, Timer
+from engine.errors import ActionFailed, Overloaded, StorageUnavailable, Unavailable
+from engine.features.actions.store import QueuedAction
+from engine.features.digest.mail_text import digest_mail, digest_page
+from engine.features.policy.unsubscribe_links import make_link_token, read_link_token
+from engine.features.policy.unsubscribing import LinkKey
+from engine.features.reach.deliveries import AddressBook
+from engine.features.reach.email_channel import EmailChannel
+from engine.gateway.shard_client import ShardClient
+from engine.http.problems import Problem
+
+CHANNEL: Final = "digest"
+PATH: Final = "/v1/digest/unsubscribe"
+_ID: Final = "digest-"
+"""Before the time, ms, in the id of a digest."""
+
+MakeDigest = Callable[[str, Mapping[str, str]], Awaitable[dict[str, Any]]]
+"""(mailbox key, the query of `GET /v1/digest`) -> its answer. Raises Problem, Overloaded, Unavailable."""
+
+
+class _Claims(Struct, tag_field="use", tag="no-digest"):
+    """What a link is for. `exp`: seconds since the epoch."""
+
+    tenant: str
+    user: str
+    exp: int
+
+
+_claims: Final = msgspec.json.Decoder(_Claims)
+
+
+class MailDigests:
+    """The digests by mail of one edge.
+
+    Args:
+        config: the engine's settings.
+        shard_client: reads profiles, and arms timers.
+        wall_ms: milliseconds since the epoch.
+        addresses: of users.
+        link_key: links are signed with it.
+        digest: makes a digest.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        shard_client: ShardClient,
+        wall_ms: Callable[[], int],
+        addresses: AddressBook,
+        link_key: LinkKey,
+        digest: MakeDigest,
+    ) -> None:
+        self._config = config
+        self._shard_client = shard_client
+        self._wall_ms = wall_ms
+        self._addresses = addresses
+        self._link_key = link_key
+        self._digest = digest
+        self._email = EmailChannel(config)
+
+    async def arm(self, key: str, profile: Profile, told_ms: int = 0) -> None:
+        """Arm the timer of the user's next digest; durable on return. Raises Overloaded, Unavailable.
+
+        Args:
+            told_ms: the time of the digest before it, which this edge's clock may not have reached.
+        """
+        if profile.mail_digest is None:
+            return
+        now_ms = self._wall_ms()
+        due_ms = next_due(profile.mail_digest, time_zones.zone(profile.zone), max(now_ms, told_ms))
+        id = f"{_ID}{due_ms}"
+        sid = timer_id(key, blake2b(f"{key}\n{id}".encode(), digest_size=16).hexdigest())
+        envelope = Envelope(id, b"", LOW, True, b'"id":"%b","type":"digest"' % id.encode())
+        timer = Timer(sid, key, due_ms, now_ms, DAY_MS, envelope, None, action_of(f"channel://{CHANNEL}", key, id))
+        await self._shard_client.schedule_all([timer], STEPS)
+
+    async def call(self, _target: Target, action: QueuedAction) -> None:
+        """A digest is due. Raises ActionFailed."""
+        key, due_ms = mailbox_key(action.tenant, action.user), int(action.id.removeprefix(_ID))
+        try:
+            answer = await self._shard_client.get_profile(key)
+            if answer.status != OK:
+                raise ActionFailed("the user's shard did not answer")
+            profile = answer.profile
+            if profile is None or profile.mail_digest is None:
+                return
+            await self.arm(key, profile, due_ms)
+            zone = time_zones.zone(profile.zone)
+            email = (await self._addresses.read(key)).email
+            if not email or next_due(profile.mail_digest, zone, due_ms - 1) != due_ms:
+                return
+            found = await self._digest(key, {"since": str(last_due(profile.mail_digest, zone, due_ms))})
+            if found["lines"]:
+                link = await self._link(action)
+                await self._email.deliver(digest_mail(action, email, self._config.mail_from, found, profile.locale, link), email)
+        except (StorageUnavailable, Overloaded, Unavailable, Problem) as error:
+            raise ActionFailed(str(error)) from None
+
+    async def _link(self, action: QueuedAction) -> str:
+        """The link that ends the user's digests; "" without `public_url`."""
+        config = self._config
+        if not config.public_url:
+            return ""
+        claims = _Claims(action.tenant, action.user, self._wall_ms() // 1000 + config.unsubscribe_link_s)
+        return f"{config.public_url.rstrip('/')}{PATH}?token={make_link_token(claims, await self._link_key())}"
+
+    async def show(self, token: str, language: str) -> Response:
+        """The answer to `GET` of a link; it changes nothing."""
+        try:
+            return digest_page("invalid" if await self._read(token) is None else "ask", language)
+        except StorageUnavailable:
+            return digest_page("away", language)
+
+    async def end(self, token: str, language: str) -> Response:
+        """The answer to `POST` of a link, also that of a mail program (RFC 8058): the user gets no digest any more; durable."""
+        try:
+            claims = await self._read(token)
+            if claims is None:
+                return digest_page("invalid", language)
+            answer = await self._shard_client.change_profile(
+                mailbox_key(claims.tenant, claims.user), PreferencesPatch(cleared=NO_MAIL_DIGEST)
+            )
+        except (StorageUnavailable, Overloaded, Unavailable):
+            return digest_page("away", language)
+        return digest_page("done" if answer.status == OK else "away", language)
+
+    async def _read(self, token: str) -> _Claims | None:
+        """What a link is for, None when it is not valid. Raises StorageUnavailable."""
+        return read_link_token(token, await self._link_key(), self._wall_ms() / 1000, _claims) if token.count(".") == 2 else None

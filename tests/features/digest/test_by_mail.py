@@ -1,0 +1,143 @@
+"""Digests by mail: armed by preferences, each arming the next, sent of what is unread only, ended by their link."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from engine.api.time_zones import zone
+from engine.core.model.action import ChannelTarget
+from engine.core.policy.mail_digest import MailDigest, next_due
+from engine.core.wire.records import Timer
+from engine.errors import ActionFailed
+from engine.features.actions.store import QueuedAction
+from engine.features.reach.core.addresses import Addresses
+from tests.support.edge_world import EdgeWorld, edge_world
+from tests.support.mail_server import MailServer, mail_server
+
+WEEKLY = {"at": "08:00", "days": ["mon", "thu"]}
+ANN = "ann@example.org"
+
+
+@pytest.fixture
+async def mails() -> AsyncIterator[MailServer]:
+    with mail_server() as server:
+        yield server
+
+
+@pytest.fixture
+async def world(mails: MailServer) -> AsyncIterator[EdgeWorld]:
+    settings: dict[str, Any] = {"smtp_url": mails.url, "mail_from": "ops@example.com", "public_url": "https://notify.example.com"}
+    async with edge_world(**settings) as world:
+        world.addresses.kept["default:u1"] = Addresses(ANN)
+        yield world
+
+
+async def choose(world: EdgeWorld, **changes: Any) -> dict[str, Any]:
+    async with world.http() as client:
+        answer = await client.patch("/v1/preferences", json=changes)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def armed(world: EdgeWorld) -> list[Timer]:
+    return sorted(world.scheduler.timers.values(), key=lambda timer: timer.due_ms)
+
+
+async def fall_due(world: EdgeWorld, timer: Timer) -> None:
+    """The action of the timer, on the edge that carries it out."""
+    assert timer.action is not None
+    action = QueuedAction(
+        "1-0", timer.action.target, "default", "u1", timer.envelope.id, timer.action.key, timer.due_ms, 0, b"{%b}" % timer.envelope.body
+    )
+    await world.gateway.channel_callers["digest"](ChannelTarget("digest"), action)
+
+
+async def test_a_change_of_preferences_arms_the_next_time_in_the_users_zone_once(world: EdgeWorld) -> None:
+    for _ in range(2):
+        assert (await choose(world, zone="Asia/Tokyo", mail_digest=WEEKLY))["mail_digest"] == WEEKLY
+    (timer,) = armed(world)
+    now_ms = world.gateway.wall_ms()
+    assert timer.due_ms == next_due(MailDigest(480, 0b1001), zone("Asia/Tokyo"), now_ms)
+    await choose(world, categories={"touch": "off"})
+    assert len(armed(world)) == 1
+
+
+async def test_a_digest_is_sent_of_what_is_unread_once_by_its_message_id(world: EdgeWorld, mails: MailServer) -> None:
+    await choose(world, mail_digest={"at": "08:00"}, locale="en")
+    (timer,) = armed(world)
+    await fall_due(world, timer)
+    assert mails.mails == [], "nothing is unread"
+    for actor in ("ana", "bob"):
+        await world.publish(type="post.liked", target={"kind": "post", "id": 7, "title": "<Roses>"}, retain=True, actor=actor)
+    for _ in range(2):
+        await fall_due(world, timer)
+    first, again = mails.to(ANN)
+    assert first["Subject"] == "While you were away: 2 unread"
+    assert first["Message-ID"] == again["Message-ID"]
+    texts = [part.get_content() for part in first.iter_parts()]  # type: ignore[attr-defined]
+    assert "- 2 people liked “<Roses>”" in texts[0]
+    assert "<li>2 people liked “&lt;Roses&gt;”</li>" in texts[1]
+
+
+async def test_each_digest_arms_the_next_before_it_is_sent(world: EdgeWorld, mails: MailServer) -> None:
+    await choose(world, mail_digest={"at": "08:00"})
+    (first,) = armed(world)
+    await world.publish()
+    mails.answers = ["451 later"]
+    with pytest.raises(ActionFailed):
+        await fall_due(world, first)
+    _, second = armed(world)
+    assert second.due_ms - first.due_ms == 86_400_000
+    assert mails.mails == []
+
+
+async def test_a_time_that_is_none_any_more_sends_nothing_and_the_chain_goes_on(world: EdgeWorld, mails: MailServer) -> None:
+    await choose(world, mail_digest={"at": "08:00"})
+    (old,) = armed(world)
+    await choose(world, mail_digest={"at": "09:30"})
+    await world.publish()
+    world.scheduler.timers.clear()
+    await fall_due(world, old)
+    assert mails.mails == []
+    (new,) = armed(world)
+    assert new.due_ms != old.due_ms
+    await choose(world, mail_digest=None)
+    world.scheduler.timers.clear()
+    await fall_due(world, new)
+    assert armed(world) == mails.mails == []
+
+
+async def test_a_user_without_an_address_gets_none_and_storage_that_is_away_is_tried_again(world: EdgeWorld, mails: MailServer) -> None:
+    await choose(world, mail_digest={"at": "08:00"})
+    (timer,) = armed(world)
+    await world.publish()
+    world.addresses.away = True
+    with pytest.raises(ActionFailed) as failed:
+        await fall_due(world, timer)
+    assert not failed.value.final
+    world.addresses.away = False
+    world.addresses.kept.clear()
+    await fall_due(world, timer)
+    assert mails.mails == []
+
+
+async def test_the_link_of_a_digest_ends_them_by_one_click(world: EdgeWorld, mails: MailServer) -> None:
+    await choose(world, mail_digest={"at": "08:00"}, locale="zh-CN")
+    await world.publish()
+    await fall_due(world, armed(world)[0])
+    (mail,) = mails.to(ANN)
+    assert mail["Subject"] == "您离开期间：1 条未读"
+    assert mail["List-Unsubscribe-Post"] == "List-Unsubscribe=One-Click"
+    found = re.fullmatch(r"<https://notify\.example\.com(/v1/\S+)>", mail["List-Unsubscribe"])
+    assert found is not None
+    async with httpx.AsyncClient(base_url=world.url(), trust_env=False, verify=False) as client:
+        assert (await client.get(found[1])).status_code == 200
+        assert (await choose(world))["mail_digest"] is not None
+        assert (await client.post(f"{found[1][:-3]}abc")).status_code == 404
+        assert (await client.post(found[1], data={"List-Unsubscribe": "One-Click"})).status_code == 200
+    assert (await choose(world))["mail_digest"] is None
