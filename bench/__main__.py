@@ -34,6 +34,7 @@ NAMES = (
     "storm",
     "timers",
     "armed",
+    "steps",
     "scaling",
     "servers",
     "autoscale",
