@@ -37,6 +37,10 @@ class DefinedCategories(Struct, frozen=True, kw_only=True):
     default_categories: Mapping[str, str] = {}
     kept: Mapping[str, int] = {}
 
+    def channels_of(self, category: str) -> frozenset[str]:
+        """The channels by which users are told of a category's messages at their own addresses."""
+        return frozenset(step.channel for step in self.steps.get(category, ()) if not step.to)
+
     def default_terms(self, tenant: str) -> PolicyTerms | None:
         """What holds for messages of a tenant to its users that name no category."""
         name = self.default_categories.get(tenant) or self.default_categories.get("*")

@@ -279,13 +279,23 @@ class EventEndpoint:
         return sum(answer.count for answer in answers)
 
     async def _arm_steps(self, applied: Sequence[AppliedRules], drafts: Sequence[Draft], results: Sequence[ItemResult]) -> None:
-        """Arm the steps of the categories, each by the version of the rules that made the notification."""
+        """Arm the steps of rules and categories, each by the version of the rules that made the notification."""
         begin = 0
         for part in applied:
             end = begin + len(part.outcome.notifications)
-            if part.rules.steps:
-                await self._steps(drafts[begin:end], results[begin:end], part.rules.steps)
+            if part.rules.have_steps:
+                await self._arm_steps_of(part, drafts[begin:end], results[begin:end])
             begin = end
+
+    async def _arm_steps_of(self, part: AppliedRules, drafts: Sequence[Draft], results: Sequence[ItemResult]) -> None:
+        own = {rule.name: rule.steps for rule in part.rules.rules if rule.steps}
+        by_category: list[int] = []
+        for at, notification in enumerate(part.outcome.notifications):
+            if notification.rule in own:
+                await self._steps(drafts[at : at + 1], results[at : at + 1], {notification.category: own[notification.rule]})
+            else:
+                by_category.append(at)
+        await self._steps([drafts[at] for at in by_category], [results[at] for at in by_category], part.rules.steps)
 
     async def _send(self, notifications: Sequence[Notification], drafts: Sequence[Draft], followers: Followers) -> list[ItemResult]:
         """Publish and schedule; one result for each draft."""

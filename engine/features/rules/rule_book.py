@@ -100,11 +100,12 @@ def check_by_config(rules: Rules, config: Config, source: str) -> None:
     Raises:
         RulesError: it cannot; the message has the rule, the field and what is allowed.
     """
-    for name, steps in rules.steps.items():
+    lists = {f"category.{name}.steps": steps for name, steps in rules.steps.items()}
+    lists |= {f"rule[{index}].steps": rule.steps for index, rule in enumerate(rules.rules)}
+    for path, steps in lists.items():
         for index, step in enumerate(steps):
             if reason := _lacks(step, config):
-                path = f"category.{name}.steps[{index}]"
-                raise RulesError(f"{source}: {path}: {reason}", path=path)
+                raise RulesError(f"{source}: {path}[{index}]: {reason}", path=f"{path}[{index}]")
     for index, rule in enumerate(rules.rules):
         try:
             _check_rule(rule, config)

@@ -25,6 +25,14 @@ event = "alert.raised"
 recipients = ["user"]
 type = "alert"
 category = "alert"
+
+[[rule]]
+name = "pressed"
+event = "alert.pressed"
+recipients = ["user"]
+type = "alert"
+category = "alert"
+steps = [{ channel = "email", after = "1m" }]
 """
 MINUTE_MS = 60_000
 
@@ -95,6 +103,14 @@ async def test_rules_arm_the_steps_of_their_category(world: EdgeWorld) -> None:
             answer = await client.post("/v1/events", json={"type": "alert.raised", "user": "ann", "id": "e1"})
             assert answer.status_code == 202, answer.text
     assert len(steps(world)) == 2
+
+
+async def test_a_rule_takes_its_own_steps_in_place_of_its_categorys(world: EdgeWorld) -> None:
+    async with world.http("app", scopes="publish") as client:
+        for _ in range(2):
+            answer = await client.post("/v1/events", json={"type": "alert.pressed", "user": "ann", "id": "e1"})
+            assert answer.status_code == 202, answer.text
+    assert steps(world) == [ChannelStep("email", MINUTE_MS)]
 
 
 async def test_the_timeline_of_a_message_shows_its_steps(world: EdgeWorld) -> None:

@@ -137,6 +137,7 @@ async def test_a_tenant_stages_tries_and_rolls_back() -> None:
         ('[category.shop]\ncap = 5\nper = "1h"\n', "category.shop.cap"),
         (CATEGORY + 'steps = [{ channel = "apprise" }]\n', "category.shop.steps[0].channel"),
         (CATEGORY + 'steps = [{ channel = "email", mandatory = true }]\n', "category.shop.steps[0].mandatory"),
+        (rules_of("x", more='category = "shop"\nsteps = [{ channel = "apprise" }]'), "rule[0].steps[0].channel"),
         (rules_of("x", more=""), "rule[0].category"),
         (rules_of("x", more='do = "ray://shop/carts.touch"'), "rule[0].do"),
         (rules_of("x", more='do = "https://h.example/"'), "rule[0].do"),

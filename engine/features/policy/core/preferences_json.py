@@ -216,8 +216,8 @@ def preferences_of(profile: Profile, defined: DefinedCategories, offered: int = 
 
 def _channels(profile: Profile, name: str, defined: DefinedCategories) -> dict[str, str]:
     """Whether the user is told of a category by each channel of its steps."""
-    channels = sorted({step.channel for step in defined.steps.get(name, ()) if not step.to})
-    return {channel: CHOICES[_on_or_off(profile, name, channel, defined.categories[name])] for channel in channels}
+    category = defined.categories[name]
+    return {channel: CHOICES[_on_or_off(profile, name, channel, category)] for channel in sorted(defined.channels_of(name))}
 
 
 def _on_or_off(profile: Profile, name: str, channel: str, category: Category) -> int:

@@ -77,17 +77,25 @@ def _check_category(name: str, category: Category, steps: tuple[ChannelStep, ...
         raise refused("mandatory", "not in a tenant's rules")
     if limits.cap_max and not 0 < category.cap * DAY_MS <= limits.cap_max * category.cap_ms:
         raise refused("cap", f"a cap of at most {limits.cap_max} a day is needed")
+    try:
+        _check_steps(steps, limits)
+    except Invalid as error:
+        raise refused(error.path, error.detail) from None
+
+
+def _check_steps(steps: tuple[ChannelStep, ...], limits: OwnLimits) -> None:
     for index, step in enumerate(steps):
         if step.channel not in limits.channels:
-            raise refused(f"steps[{index}].channel", f"one of {', '.join(limits.channels) or 'none'}")
+            raise Invalid(f"one of {', '.join(limits.channels) or 'none'}", f"steps[{index}].channel")
         for member in ("to", "mandatory"):
             if getattr(step, member):
-                raise refused(f"steps[{index}].{member}", "not in a tenant's rules")
+                raise Invalid("not in a tenant's rules", f"steps[{index}].{member}")
 
 
 def _check_rule(rule: Rule, written: dict[str, Any], limits: OwnLimits) -> None:
     if limits.cap_max and not rule.category and not rule.do:
         raise Invalid("a category is needed, which has a cap", "category")
+    _check_steps(rule.steps, limits)
     if rule.rollout.tenants:
         raise Invalid("not in a tenant's rules", "rollout.tenants")
     if rule.fire.inactive_ms:

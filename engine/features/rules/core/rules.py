@@ -70,6 +70,7 @@ from engine.core.model.defined_categories import DefinedCategories
 from engine.core.model.envelope import Merge
 from engine.core.model.names import is_topic, is_user
 from engine.core.model.placeholders import EventPath, Scope, Shape, Template, render_shape
+from engine.core.model.step import ChannelStep
 from engine.core.policy.conditions import Conditions
 from engine.errors import Invalid
 from engine.features.rules.core.content import ContentTemplate, RuleContent
@@ -144,6 +145,7 @@ class Rule(Struct, frozen=True):
     member_of: Template | None = None
     do: str = ""
     prefix: str = ""  # of its collapse keys; of a tenant's own rule
+    steps: tuple[ChannelStep, ...] = ()  # in place of its category's
 
     @property
     def immediate(self) -> bool:
@@ -298,6 +300,16 @@ class Rules(DefinedCategories, frozen=True):
     events_asked: frozenset[str] = frozenset()  # named by `unless_event` of some rule: shards record when they last occurred
     own: bool = False  # of a tenant, see `engine.features.rules.core.own_rules`
     activity_asked: bool = False  # some rule depends on a user's last activity: shards record every event of a user
+
+    @property
+    def have_steps(self) -> bool:
+        """Whether some message that they make has steps."""
+        return bool(self.steps) or any(rule.steps for rule in self.rules)
+
+    def channels_of(self, category: str) -> frozenset[str]:
+        """As of the category, and of the rules whose messages have it."""
+        own = {step.channel for rule in self.rules if rule.category == category for step in rule.steps if not step.to}
+        return super().channels_of(category) | own
 
     def apply(
         self,

@@ -68,6 +68,14 @@ class _FireText(Struct, forbid_unknown_fields=True):
     while_member: str = ""
 
 
+class _StepText(Struct, forbid_unknown_fields=True):
+    channel: str
+    after: str = ""
+    unless: Literal["", "delivered", "seen", "read", "acted"] = ""
+    mandatory: bool = False
+    to: str = ""
+
+
 class _RuleText(Struct, forbid_unknown_fields=True):
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
     event: str | Annotated[list[str], Meta(min_length=1)]
@@ -103,17 +111,10 @@ class _RuleText(Struct, forbid_unknown_fields=True):
     inactive: str = ""
     fire: _FireText | None = None
     do: str = ""
+    steps: Annotated[list[_StepText], Meta(max_length=STEPS_MAX)] = []
 
 
 _ChoiceText = Literal["on", "digest", "off", "inbox"]
-
-
-class _StepText(Struct, forbid_unknown_fields=True):
-    channel: str
-    after: str = ""
-    unless: Literal["", "delivered", "seen", "read", "acted"] = ""
-    mandatory: bool = False
-    to: str = ""
 
 
 class _CategoryText(Struct, forbid_unknown_fields=True):
@@ -183,9 +184,11 @@ def parse_rules(text: str, source: str) -> Rules:
             rule = _compile(written, file.defaults)
             if rule.category and rule.category not in categories:
                 raise Invalid(f"no category is named so; defined are {', '.join(sorted(categories))}", "category")
-            if file.category.get(rule.category, _NO_CATEGORY).steps and (rule.window_ms or rule.fire.inactive_ms):
+            if rule.steps and not rule.category:
+                raise Invalid("a rule with steps needs a category, by which users choose", "category")
+            if (rule.steps or file.category.get(rule.category, _NO_CATEGORY).steps) and (rule.window_ms or rule.fire.inactive_ms):
                 what = "window" if rule.window_ms else "inactive"
-                raise Invalid("not with a category that has steps: what it makes has no id of its own", what)
+                raise Invalid("not with steps, of the rule or its category: what it makes has no id of its own", what)
             rules.append(rule)
         except Invalid as error:
             raise RulesError(f"{place}: {error.path}: {error.detail}", path=f"rule[{index}].{error.path}", line=line) from error
@@ -205,7 +208,7 @@ def parse_rules(text: str, source: str) -> Rules:
         activity_asked=activity_asked,
         titles=titles,
         linked=linked,
-        steps={name: _steps(name, text.steps, source) for name, text in file.category.items() if text.steps},
+        steps={name: _steps_of_category(name, text.steps, source) for name, text in file.category.items() if text.steps},
         default_categories=file.default_category,
         kept=_kept(file.inbox, source),
     )
@@ -240,8 +243,16 @@ def _categories(written: dict[str, _CategoryText], total: _TotalText | None, sou
     return categories
 
 
-def _steps(category: str, written: list[_StepText], source: str) -> tuple[ChannelStep, ...]:
-    """The steps of a category."""
+def _steps_of_category(category: str, written: list[_StepText], source: str) -> tuple[ChannelStep, ...]:
+    try:
+        return _steps(written)
+    except Invalid as error:
+        raise RulesError(
+            f"{source}: category {category!r}: {error.path}: {error.detail}", path=f"category.{category}.{error.path}"
+        ) from error
+
+
+def _steps(written: list[_StepText]) -> tuple[ChannelStep, ...]:
     made = []
     for index, text in enumerate(written):
         try:
@@ -252,8 +263,7 @@ def _steps(category: str, written: list[_StepText], source: str) -> tuple[Channe
             after_ms = _limited("after", duration_at("after", text.after), 1) if text.after else 0
             made.append(ChannelStep(text.channel, after_ms, PROGRESS.index(text.unless), text.mandatory, text.to))
         except Invalid as error:
-            path = f"steps[{index}].{error.path}"
-            raise RulesError(f"{source}: category {category!r}: {path}: {error.detail}", path=f"category.{category}.{path}") from error
+            raise Invalid(error.detail, f"steps[{index}].{error.path}") from None
     return tuple(made)
 
 
@@ -368,6 +378,7 @@ def _compile(written: _RuleText, defaults: _DefaultsText) -> Rule:
         if written.fire and written.fire.while_member
         else None,
         do=_do(written),
+        steps=_steps(written.steps),
     )
 
 
@@ -386,6 +397,7 @@ def _audience(written: _RuleText) -> Audience | None:
         "inactive": bool(written.inactive),
         "window": bool(written.window),
         "do": bool(written.do),
+        "steps": bool(written.steps),
         "locales": bool(written.locales),
         "variants": bool(written.variants),
         "delay": isinstance(written.delay, dict),

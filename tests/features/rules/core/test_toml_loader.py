@@ -316,8 +316,30 @@ def test_a_bad_step_is_named(text: str, told: str) -> None:
 @pytest.mark.parametrize("member", ['window = "5m"', 'inactive = "1d"'])
 def test_a_rule_whose_messages_have_no_id_of_their_own_names_no_category_with_steps(member: str) -> None:
     text = f'{GOOD}category = "alert"\n{member}\n[category.alert]\nsteps = [{{ channel = "email" }}]\n'
-    with pytest.raises(RulesError, match="not with a category that has steps"):
+    with pytest.raises(RulesError, match="not with steps, of the rule or its category"):
         parse_rules(text, "rules.toml")
+    own = f'{GOOD}category = "alert"\nsteps = [{{ channel = "email" }}]\n{member}\n[category.alert]\n'
+    with pytest.raises(RulesError, match="not with steps, of the rule or its category"):
+        parse_rules(own, "rules.toml")
+
+
+def test_a_rule_lists_steps_of_its_own_which_count_for_its_category_in_preferences() -> None:
+    text = f'{GOOD}category = "alert"\nsteps = [{{ channel = "push" }}, {{ channel = "apprise", to = "oncall" }}]\n[category.alert]\n'
+    rules = parse_rules(text, "rules.toml")
+    assert rules.rules[0].steps == (ChannelStep("push"), ChannelStep("apprise", to="oncall"))
+    assert (rules.have_steps, rules.channels_of("alert"), rules.channels_of("touch")) == (True, {"push"}, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('steps = [{ channel = "push" }]', "category: a rule with steps needs a category"),
+        ('category = "alert"\nsteps = [{ channel = "pigeon" }]', "steps[0].channel: one of push, email, apprise"),
+    ],
+)
+def test_a_bad_step_of_a_rule_is_named(text: str, told: str) -> None:
+    with pytest.raises(RulesError, match=re.escape(told)):
+        parse_rules(f"{GOOD}{text}\n[category.alert]\n", "rules.toml")
 
 
 def test_no_rule_calls_a_channel() -> None:
