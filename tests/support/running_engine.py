@@ -100,8 +100,8 @@ class RunningEngine:
         """`http://host:port`."""
         return str(self.state["url"])
 
-    def token(self, user: str = "app", scopes: str = "connect", *, tenant: str = "default", ttl_s: float = 600, **claims: Any) -> str:
-        """A valid token of this engine."""
+    def token(self, user: str = "app", scopes: str = "connect", *, tenant: str = "default", ttl_s: float = 7200, **claims: Any) -> str:
+        """A token of this engine, valid also while a test's clock is an hour ahead."""
         secret = self.env.get("ENGINE_JWT_SECRET") or (self.data_dir / "jwt-secret").read_text().strip()
         return jwt.encode({"sub": user, "scope": scopes, "tenant": tenant, "exp": time.time() + ttl_s, **claims}, secret, "HS256")
 
