@@ -7,6 +7,10 @@
 The first answer is the answer: one script stores it, unless there is one. It is as durable as an accepted message: fsynced, and on as many
 replicas, before the caller goes on. All keys are on the server of the user, so no shard takes part.
 
+The due times are not timers of the scheduler. A timer fires into the shard of the user, so a default would wait while the shard restarts.
+A timer would also be a second record: a crash could part it from the question, and an answer would have to cancel it. Here one script
+stores the question, or the answer, and its due time. The same set has the repeats after a crash, and the deletion.
+
 Whoever takes a due question moves its due time to the end of a lease. So a question whose edge has died is due again, and every step of its
 work may be repeated (`engine.features.questions.questions`).
 """
