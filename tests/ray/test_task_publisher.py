@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine import Client
 from engine.errors import Forbidden, Unreachable
 from engine.ray import AsyncPublisher, Publisher, PublishError
 from tests.support.running_engine import RunningEngine
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -102,3 +107,25 @@ async def test_a_publisher_waits_for_an_engine_and_then_says_that_there_is_none(
     async with AsyncPublisher(namespace="nowhere", retry_for_s=0.3) as publisher:
         with pytest.raises(Unreachable, match=r"namespace 'nowhere' did not take 1 items within 0\.3 s: no edge of it runs"):
             await publisher.publish(user="u", type="t")
+
+
+async def test_a_killed_task_gets_the_answer_to_the_question_it_asked(job: Any, engine: RunningEngine, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+
+    @job.remote(max_retries=2, num_cpus=0)
+    def asks() -> tuple[str | None, str | None]:
+        with open(pids, "a") as file:
+            file.write(f"{os.getpid()}\n")
+        with Publisher(tenant=TENANT) as publisher:
+            answer = publisher.ask(user="ray-hal", type="deploy.ask", ask={"answers": [{"id": "yes", "label": "Approve"}]})
+        return answer.answer, answer.by
+
+    asking = asks.remote()
+    (message,) = await received(engine, "ray-hal", 1)
+    os.kill(int(pids.read_text()), signal.SIGKILL)
+    await until(lambda: len(pids.read_text().split()) == 2, 60)
+    async with Client(engine.url, engine.token("ray-hal", "connect", tenant=TENANT)) as client:
+        await client.answer(message["id"], "yes")
+    assert await asyncio.wait_for(asyncio.to_thread(job.get, asking), 60) == ("yes", "ray-hal")
+    outcome = (await received(engine, "ray-hal", 1))[-1]
+    assert (outcome["id"], outcome["answer"]["answer"]) == (f"answer:{message['id']}", "yes")
