@@ -35,6 +35,8 @@ _BLOCK_S: Final = 1.0
 _TIMEOUT_S: Final = 10.0
 _REDRIVE_S: Final = 300.0
 _FETCHED: Final = 500
+_EMPTY_FETCH_MS: Final = 10
+"""Of a fetch that finds no record. The next request on its connection waits as long."""
 _ID: Final = "engine-id"  # headers of dead records
 _REASON: Final = "engine-reason"
 
@@ -157,7 +159,13 @@ class KafkaTopics:
 
     async def _looking(self) -> Any:
         if self._looker is None:
-            self._looker = AIOKafkaConsumer(group_id=None, enable_auto_commit=False, isolation_level="read_committed", **self._options)
+            self._looker = AIOKafkaConsumer(
+                group_id=None,
+                enable_auto_commit=False,
+                isolation_level="read_committed",
+                fetch_max_wait_ms=_EMPTY_FETCH_MS,
+                **self._options,
+            )
             await self._looker.start()
         return self._looker
 
@@ -191,7 +199,10 @@ class KafkaTopics:
         looker.assign(list(begins))
         for place, offset in begins.items():
             looker.seek(place, offset)
-        found = await looker.getmany(timeout_ms=int(_BLOCK_S * 1000), max_records=limit)
+        try:
+            found = await looker.getmany(timeout_ms=int(_BLOCK_S * 1000), max_records=limit)
+        finally:
+            looker.unsubscribe()  # it would go on fetching
         return [record for records in found.values() for record in records]
 
     @asynccontextmanager
