@@ -390,10 +390,11 @@ class FakeScheduler:
         if isinstance(record, wire.Schedule):
             return self._schedule(record)
         if isinstance(record, wire.ListTimers | wire.CancelAll):
-            timers = sorted(self.timers.values(), key=lambda timer: timer.due_ms)
+            timers = sorted(self.timers.values(), key=lambda timer: (timer.due_ms, timer.sid))
             chosen = [timer for timer in timers if timer.key == record.key and record.collapse in ("", timer.envelope.collapse)]
             if isinstance(record, wire.ListTimers):
-                return wire.TimerAnswer(record.ref, wire.OK, chosen)
+                behind = [timer for timer in chosen if (timer.due_ms, timer.sid) > (record.after_ms, record.after_sid)]
+                return wire.TimerAnswer(record.ref, wire.OK, behind[: record.limit], "truncated" if len(behind) > record.limit else "")
             for timer in chosen:
                 del self.timers[timer.sid]
                 self.fired.add(timer.sid)
@@ -507,6 +508,14 @@ class FakeActs:
         if self.away:
             raise StorageUnavailable("no answer")
         return [act for act in self.acts if not before or act.at_ms < int(before.partition("-")[0])][:count]
+
+    async def after(self, entry: str, count: int, before: str = "") -> list[Act]:
+        return [act for act in reversed(await self.page(before, len(self.acts))) if act.at_ms > int(entry.partition("-")[0])][:count]
+
+    async def about(self, key: str) -> AsyncIterator[Act]:
+        for act in await self.after("0-0", len(self.acts)):
+            if act.is_about(key):
+                yield act
 
 
 class FakeModel:

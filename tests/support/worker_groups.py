@@ -32,6 +32,7 @@ TOGETHER: Final = {
         "tests/conformance/test_kernel.py::test_an_engine",
         "tests/conformance/test_servers.py",
         "tests/deploy/test_grafana.py::test_a_running_engine",
+        "tests/features/audit/test_endpoints.py::test_the_command_follows_the_acts_of_a_running_engine",
         "tests/features/audit/test_endpoints.py::test_the_command_prints_the_acts_of_a_running_engine",
         "tests/features/user_data/test_user_export.py::test_an_export_has_what_an_erasure_deletes",
         "tests/features/snooze/test_endpoints.py::test_a_snoozed_message_comes_back",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final
-from urllib.parse import urlencode
 
 import msgspec
 import typer
@@ -13,6 +14,8 @@ import typer
 from engine.cli.options import DataDir, GivenToken, Url
 
 _PAGE: Final = 500
+_LOOK_S: Final = 1.0
+"""Between two looks for further acts."""
 
 
 def register(app: typer.Typer) -> None:
@@ -21,6 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 def audit(
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Then print further acts as they happen, until Ctrl-C.")] = False,
     limit: Annotated[int, typer.Option("--limit", min=1, max=_PAGE, help="The newest so many.")] = 50,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")] = False,
     url: Url = None,
@@ -30,15 +34,25 @@ def audit(
     """Print what operators and admins did, oldest first: rules, revocations, scaling, redrives, exports, erasures.
 
     [dim]engine audit --limit 10
+    engine audit --follow --json >> acts.jsonl
     engine audit --json | jq 'select(.act == "erase_user") | .on'[/dim]
     """
     from engine.cli.local_engine import find_engine
     from engine.cli.operator_request import ask
 
     target = find_engine(data_dir, url, token, "engine-audit", ["operator"], "default")
-    acts = ask(target, "GET", f"/v1/audit?{urlencode({'limit': limit})}")["acts"]
-    for act in reversed(acts):
-        sys.stdout.write((msgspec.json.encode(act).decode() if json else line_of(act)) + "\n")
+
+    def print_all(acts: Sequence[dict[str, Any]], last: str) -> str:
+        """Returns the entry of the last one."""
+        for act in acts:
+            sys.stdout.write((msgspec.json.encode(act).decode() if json else line_of(act)) + "\n")
+        sys.stdout.flush()
+        return acts[-1]["entry"] if acts else last
+
+    last = print_all(ask(target, "GET", f"/v1/audit?limit={limit}")["acts"][::-1], "0-0")
+    while follow:
+        time.sleep(_LOOK_S)
+        last = print_all(ask(target, "GET", f"/v1/audit?limit={_PAGE}&after={last}")["acts"], last)
 
 
 def line_of(act: dict[str, Any]) -> str:

@@ -16,17 +16,19 @@ ENTRY_PATTERN: Final = "[0-9]{1,15}-[0-9]{1,10}"
 def paths(config: Config) -> Part:
     """The paths, by name."""
     limit: Schema = {"type": "integer", "minimum": 1, "maximum": config.audit_page_max, "default": min(100, config.audit_page_max)}
+    entry: Schema = {"type": "string", "pattern": f"^{ENTRY_PATTERN}$"}
     return {
         "/v1/audit": {
             "get": operation(
                 "listActs",
                 "operating",
-                "The acts of operators and admins, the newest first.",
+                "The acts of operators and admins: the newest first, or with `after` the oldest of the later ones first.",
                 {200: ("Some of them.", json_of("ActPage"))},
                 (400, 429, 503),
                 scope="operator",
                 parameters=(
-                    parameter("before", "query", "The `before` of the page before.", {"type": "string", "pattern": f"^{ENTRY_PATTERN}$"}),
+                    parameter("before", "query", "The `before` of the page before.", entry),
+                    parameter("after", "query", "The `entry` of an act: only later ones.", entry),
                     parameter("limit", "query", "How many at most.", limit),
                 ),
             )
@@ -40,6 +42,7 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
     act = answer_of(
         "An act that took effect.",
         optional=("jti", "details"),
+        entry={**text, "description": "Its id, which grows."},
         at=TIME_MS,
         tenant={**text, "description": "Of the token."},
         by={**text, "description": "The user of the token."},

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, Protocol
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -34,6 +35,10 @@ class ActStore(Protocol):
 
     async def page(self, before: str, count: int, /) -> list[Act]: ...
 
+    async def after(self, entry: str, count: int, before: str = "", /) -> list[Act]: ...
+
+    def about(self, key: str, /) -> AsyncIterator[Act]: ...
+
 
 def on_edge(ports: EdgePorts) -> EdgeFeature:
     """The feature on an edge."""
@@ -51,7 +56,12 @@ def feature_of(gateway: Gateway, store: ActStore) -> EdgeFeature:
         except StorageUnavailable as error:
             log.error("not in the audit log: %s of tenant %s: %s %s: %s", who.user, who.tenant, act, on, error)
 
+    async def rows(key: str) -> AsyncIterator[bytes]:
+        async for act in store.about(key):
+            yield msgspec.json.encode(_shown(act))
+
     gateway.record_act = record
+    gateway.kept_of_user["acts"] = rows
     return EdgeFeature("audit", lambda access: table(access, store))
 
 
@@ -59,22 +69,24 @@ def table(access: Access, store: ActStore) -> EndpointTable:
     """The endpoint."""
 
     async def acts(request: Request) -> Response:
-        """`GET /v1/audit?before=&limit=`."""
+        """`GET /v1/audit?before=&after=&limit=`."""
         access.authenticate(request, tokens.OPERATOR)
-        before, limit_max = request.query_params.get("before", ""), access.config.audit_page_max
-        if "before" in request.query_params and not _ENTRY.fullmatch(before):
-            raise bad_request("`before`: what the page before answered as `before`")
-        limit = limit_of(request.query_params, limit_max, min(100, limit_max))
+        query, limit_max = request.query_params, access.config.audit_page_max
+        for name in ("before", "after"):
+            if name in query and not _ENTRY.fullmatch(query[name]):
+                raise bad_request(f"`{name}`: the `entry` of an act")
+        limit = limit_of(query, limit_max, min(100, limit_max))
         try:
-            page = await store.page(before, limit)
+            before = query.get("before", "")
+            page = await (store.after(query["after"], limit, before) if "after" in query else store.page(before, limit))
         except StorageUnavailable as error:
             raise unavailable(str(error), RETRY_AFTER_S) from None
-        following = {"before": page[-1].entry} if len(page) == limit else {}
+        following = {"before": page[-1].entry} if len(page) == limit and "after" not in query else {}
         return json_answer({"acts": [_shown(act) for act in page], **following})
 
     return EndpointTable([route("/v1/audit", GET=acts)], description)
 
 
 def _shown(act: Act) -> dict[str, Any]:
-    members: dict[str, Any] = {"at": act.at_ms, "tenant": act.tenant, "by": act.by, "act": act.act, "on": act.on}
+    members: dict[str, Any] = {"entry": act.entry, "at": act.at_ms, "tenant": act.tenant, "by": act.by, "act": act.act, "on": act.on}
     return members | ({"jti": act.jti} if act.jti else {}) | ({"details": act.details} if act.details else {})

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import subprocess
 import sys
 import time
 
+import httpx
 import jwt
 import pytest
 from redis.asyncio import Redis
@@ -37,8 +40,9 @@ async def test_every_act_is_recorded_with_who_did_what() -> None:
         ("erase_user", "/v1/users/ann%2Fx"),
     ]
     assert {(act["tenant"], act["by"], act["jti"]) for act in shown} == {("default", "root", "j7")}
-    rules, scale, revocation = (act["details"] for act in reversed(shown) if "details" in act)
+    rules, scale, revocation, export = (act["details"] for act in reversed(shown) if "details" in act)
     assert (rules["version"], scale, revocation["user"]) == (1, {"shards": 3, "force": False}, "ann")
+    assert export == {"tenant": "default"}
 
 
 async def test_a_refused_act_and_a_look_are_not_recorded() -> None:
@@ -64,7 +68,7 @@ async def test_an_act_succeeds_while_the_log_is_away(caplog: pytest.LogCaptureFi
     assert "not in the audit log: root of tenant default: rebalance /v1/rebalance" in caplog.text
 
 
-@pytest.mark.parametrize("query", ["before=x", "before=1", "limit=0", "limit=501", "limit=x"])
+@pytest.mark.parametrize("query", ["before=x", "before=1", "limit=0", "limit=501", "limit=x", "after=x"])
 async def test_a_wrong_query_is_refused_with_what_is_allowed(query: str) -> None:
     async with edge_world() as world, world.http(scopes="operator") as client:
         answer = await client.get(f"/v1/audit?{query}")
@@ -84,6 +88,24 @@ async def test_the_log_is_read_by_pages_and_bounded(redis_client: Redis) -> None
     await log.append(Act("t", "ann", "", "scale", "/v1/scale", {"long": "x" * 5000}))
     assert (await log.page("", 1))[0].details == {}
     assert await log.page("0-0", 5) == []
+    later = await log.after(second[-1].entry, 2)
+    assert [act.details["shards"] for act in later] == [497, 498]
+    assert await log.after(second[-1].entry, 2, later[-1].entry) == later[:1]
+    assert await log.after("0-0", 2, "0-0") == []
+
+
+async def test_the_acts_of_and_about_a_user_are_found_in_the_whole_log(redis_client: Redis) -> None:
+    log = AuditLog(redis_client, Config())
+    for act in (
+        Act("acme", "root", "", "erase_user", "/v1/users/ann%2Fx", {}),
+        Act("ops", "root", "", "export_user", "/v1/users/ann%2Fx/export", {"tenant": "acme"}),
+        Act("acme", "root", "", "revoke_tokens", "/v1/tokens/revoke", {"user": "ann/x"}),
+        Act("acme", "ann/x", "", "scale", "/v1/scale", {}),
+        Act("other", "root", "", "erase_user", "/v1/users/ann%2Fx", {}),
+        Act("acme", "root", "", "erase_user", "/v1/users/ann", {}),
+    ):
+        await log.append(act)
+    assert [act.act async for act in log.about("acme:ann/x")] == ["erase_user", "export_user", "revoke_tokens", "scale"]
 
 
 @pytest.mark.engine
@@ -96,3 +118,24 @@ async def test_the_command_prints_the_acts_of_a_running_engine(engine: RunningEn
     line = command("audit").splitlines()[-1]
     assert line.endswith("erase_user           /v1/users/nobody-of-the-audit")
     assert " default/root " in line
+
+
+@pytest.mark.engine
+async def test_the_command_follows_the_acts_of_a_running_engine(engine: RunningEngine) -> None:
+    token = engine.token("root", "operator admin")
+    given = ["--url", engine.url, "--token", token]
+    following = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "engine", "audit", "--follow", "--json", "--limit", "1", *given, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert following.stdout is not None
+        async with httpx.AsyncClient(base_url=engine.url, headers={"Authorization": f"Bearer {token}"}, trust_env=False) as client:
+            for name in ("first", "second"):
+                (await client.delete(f"/v1/users/{name}-followed")).raise_for_status()
+            while (act := json.loads(await asyncio.wait_for(following.stdout.readline(), 60)))["on"] != "/v1/users/first-followed":
+                pass
+        assert act["act"] == "erase_user"
+        assert json.loads(await asyncio.wait_for(following.stdout.readline(), 60))["on"] == "/v1/users/second-followed"
+    finally:
+        following.kill()
+        await following.wait()
