@@ -304,9 +304,14 @@ class ShardClient:
             self.record(timer.key, "cancelled", timer.envelope.id, until_ms=timer.due_ms, timer=sid)
         return answer
 
-    async def list_timers(self, key: str, collapse: str = "", limit: int = 0) -> wire.TimerAnswer:
-        """The armed timers of one user, soonest first; those of one collapse key, or all; `limit` 0: as many as one answer may have."""
-        answer, _ = await self._ask(lambda ref: wire.ListTimers(ref, key, limit or self._config.list_timers_max, collapse))
+    async def list_timers(self, key: str, collapse: str = "", limit: int = 0, after: tuple[int, str] = (0, "")) -> wire.TimerAnswer:
+        """The armed timers of one user, soonest first; those of one collapse key, or all.
+
+        Args:
+            limit: 0 for as many as one answer may have. `detail` of the answer says whether there are more.
+            after: due time and scheduled id of the last timer of the page before.
+        """
+        answer, _ = await self._ask(lambda ref: wire.ListTimers(ref, key, limit or self._config.list_timers_max, collapse, *after))
         return answer  # type: ignore[no-any-return]  # a timer request is answered by a TimerAnswer
 
     async def cancel_all(self, key: str, collapse: str = "") -> wire.TimerAnswer:

@@ -489,7 +489,8 @@ def _request_args(entry: _TurnEntry, config: Config) -> tuple[Any, ...]:
             *_id_args(request, timer),
         )
     if isinstance(request, ListTimers):
-        return ("L", request.collapse, request.key, min(request.limit, config.list_timers_max), config.list_timers_bytes, "")
+        after = f"{request.after_ms} {request.after_sid}" if request.after_sid else ""
+        return ("L", request.collapse, request.key, min(request.limit, config.list_timers_max), config.list_timers_bytes, after)
     if isinstance(request, CancelAll):
         return ("A", request.collapse, request.key, " ".join(entry.spared), "", "")
     return (

@@ -381,6 +381,18 @@ async def test_a_listing_is_soonest_first_and_says_when_it_is_cut(redis_client: 
     assert await hold.one(ListTimers(1, "default:nobody", 3)) == (OK, [])
 
 
+async def test_a_listing_goes_on_behind_the_last_timer_of_the_page_before(redis_client: Redis) -> None:
+    hold = await _hold(redis_client)
+    await hold.schedule(*(timer(f"{n}", NOW + 10 + n // 3) for n in range(9)))
+    (whole,) = await hold.ask(ListTimers(1, KEY, 99))
+    found, last = [], (0, "")
+    for _ in range(5):
+        (page,) = await hold.ask(ListTimers(1, KEY, 2, "", *last))
+        found += [one.sid for one in page.timers]
+        last = page.timers[-1].due_ms, page.timers[-1].sid
+    assert (found, page.detail) == ([one.sid for one in whole.timers], "")
+
+
 async def keys_left(redis_client: Redis) -> set[bytes]:
     """Keys of the partition beside those of the owner and the tombstones."""
     names = await redis_client.keys(f"{{t{PARTITION}}}*")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 
 from engine.errors import StorageUnavailable
 from engine.features.rules.core.versions import VersionState
@@ -67,3 +67,14 @@ class FakeSampleStore:
         if self.away:
             raise StorageUnavailable("recorded events: away")
         return [event for event in reversed(self.events) if event.at_ms >= since_ms][:limit]
+
+    async def of_user(self, key: str) -> AsyncIterator[RecordedEvent]:
+        if self.away:
+            raise StorageUnavailable("recorded events: away")
+        for event in self.events:
+            if key.partition(":")[2].encode() in event.body:
+                yield event
+
+    async def erase(self, key: str) -> None:
+        gone = [event async for event in self.of_user(key)]
+        self.events = [event for event in self.events if event not in gone]

@@ -665,12 +665,17 @@ class Cancel(Struct, array_like=True, tag=64, gc=False):
 
 
 class ListTimers(Struct, array_like=True, tag=65, gc=False):
-    """The armed timers of one user, soonest first, at most `limit`; those of one `collapse` key, or all when it is ""."""
+    """The armed timers of one user, soonest first, at most `limit`; those of one `collapse` key, or all when it is "".
+
+    A longer listing goes on behind the last timer of the page before, which is due at `after_ms` and has the scheduled id `after_sid`.
+    """
 
     ref: int
     key: str
     limit: int
     collapse: str = ""
+    after_ms: Instant = 0
+    after_sid: str = ""
 
 
 class CancelAll(Struct, array_like=True, tag=66, gc=False):

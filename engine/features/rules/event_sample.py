@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final, Protocol
 
 from engine.config import Config
@@ -25,6 +25,8 @@ from engine.features.rules.recorded_events import RecordedEvent
 log = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 1.0
+_WRITTEN_S: Final = 1.1
+"""By then every edge has written what it recorded before."""
 _RULES_COUNTED_MAX: Final = 2000
 """Twice as many as a version has: names of earlier versions make room."""
 
@@ -35,6 +37,10 @@ class SampleStore(Protocol):
     async def add(self, events: Sequence[RecordedEvent], /) -> None: ...
 
     async def newest(self, limit: int, since_ms: int, /) -> list[RecordedEvent]: ...
+
+    def of_user(self, key: str, /) -> AsyncIterator[RecordedEvent]: ...
+
+    async def erase(self, key: str, /) -> None: ...
 
 
 class EventSample:
@@ -79,6 +85,17 @@ class EventSample:
                 del self.counts[next(iter(self.counts))]
             row = self.counts[rule] = [0, 0, 0]
         return row
+
+    async def kept_rows(self, key: str) -> AsyncIterator[bytes]:
+        """What the sample has of the user with this mailbox key, rows in JSON. Raises StorageUnavailable."""
+        async for event in self._store.of_user(key):
+            yield b'{"at":%d,"event":%b}' % (event.at_ms, event.body)
+
+    async def erase(self, key: str) -> None:
+        """Delete what the sample has of a user, and what an edge is about to write. Raises StorageUnavailable."""
+        if self._config.recorded_events_per_s:
+            await asyncio.sleep(_WRITTEN_S)
+        await self._store.erase(key)
 
     async def run(self) -> None:
         """Write what was recorded, until cancelled."""

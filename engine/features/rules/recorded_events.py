@@ -4,20 +4,27 @@
 
 It is bounded by number (`MAXLEN`), by age (older ones are trimmed with each write, and the key expires when nobody writes) and, as each
 event is, by size. Best effort: what could not be written is missing, and no event waits for it.
+
+An event is of a user when any text in it, at any depth, is the user's name: rules take recipients from wherever they like.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final
 
+import msgspec
 import redis.asyncio as redis
 from msgspec import Struct
 from redis.exceptions import RedisError
 
 from engine.config import Config
+from engine.core.model.routing import split_key
 from engine.errors import StorageUnavailable
 from engine.store.keys import recorded_events_key
+
+_READ: Final = 200
+"""Entries at a time, when all are looked at: 1.6 MB of the largest."""
 
 
 class RecordedEvent(Struct, frozen=True):
@@ -63,4 +70,48 @@ class RecordedEvents:
             found: Any = await self._client.xrevrange(recorded_events_key(), min=f"{since_ms}-0", count=limit)
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"recorded events: {error}") from error
-        return [RecordedEvent(fields[b"t"].decode(), fields[b"d"].decode(), int(fields[b"a"]), bytes(fields[b"e"])) for _, fields in found]
+        return [_event(fields) for _, fields in found]
+
+    async def of_user(self, key: str) -> AsyncIterator[RecordedEvent]:
+        """The events of the user with this mailbox key, the oldest first. Raises StorageUnavailable."""
+        async for _, event in self._of_user(key):
+            yield event
+
+    async def _of_user(self, key: str) -> AsyncIterator[tuple[bytes, RecordedEvent]]:
+        """With their entries."""
+        tenant, user = split_key(key)
+        start = b"-"
+        while True:
+            try:
+                found: Any = await self._client.xrange(recorded_events_key(), min=start, count=_READ)
+            except (RedisError, OSError) as error:
+                raise StorageUnavailable(f"recorded events: {error}") from error
+            for entry, fields in found:
+                event = _event(fields)
+                if event.tenant == tenant and _has_text(msgspec.json.decode(event.body), user):
+                    yield entry, event
+            if len(found) < _READ:
+                return
+            start = b"(" + found[-1][0]
+
+    async def erase(self, key: str) -> None:
+        """Delete the events of a user. Raises StorageUnavailable."""
+        entries = [entry async for entry, _ in self._of_user(key)]
+        try:
+            if entries:
+                await self._client.xdel(recorded_events_key(), *entries)
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"recorded events: {error}") from error
+
+
+def _event(fields: dict[bytes, bytes]) -> RecordedEvent:
+    return RecordedEvent(fields[b"t"].decode(), fields[b"d"].decode(), int(fields[b"a"]), bytes(fields[b"e"]))
+
+
+def _has_text(value: Any, text: str) -> bool:
+    """Whether this JSON value is the text, or has it as a member, an item or the name of a member."""
+    if isinstance(value, dict):
+        return any(name == text or _has_text(member, text) for name, member in value.items())
+    if isinstance(value, list):
+        return any(_has_text(item, text) for item in value)
+    return bool(value == text)

@@ -108,6 +108,8 @@ class RulesEndpoint:
         self._dry_run = asyncio.Semaphore(1)
         if not tenant:  # what one tenant has stored does not degrade an edge
             gateway.metrics.degraded["rules"] = self.rule_book.reason
+            gateway.kept_of_user["sampled_events"] = self.sample.kept_rows
+            gateway.erase_of_user["sampled_events"] = self.sample.erase
 
     def for_tenant(self, tenant: str, config: Config, store: VersionStore, parse: ParseVersion) -> RulesEndpoint:
         """The rules of a tenant's own, which share the sample of events with these, and the turn of dry runs."""

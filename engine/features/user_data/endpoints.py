@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from engine.api.access import Access
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.core.model.names import is_user
-from engine.core.model.routing import mailbox_key
+from engine.core.model.routing import mailbox_key, split_key
 from engine.errors import StorageUnavailable
 from engine.features.user_data import description
 from engine.features.user_data.erasure import erase_user
@@ -53,7 +53,9 @@ def table(access: Access, bodies: BodyStore, user_export: UserExport) -> Endpoin
 
     async def export(request: Request) -> Response:
         """`GET /v1/users/{user}/export?tenant=`. The first piece is read before the answer begins, so it may still be an error."""
-        pieces = user_export.pieces(key_of(request))
+        key = key_of(request)
+        request.state.details = {"tenant": split_key(key)[0]}
+        pieces = user_export.pieces(key)
         try:
             first = await anext(pieces)
         except StorageUnavailable as error:

@@ -4,10 +4,9 @@
                 --backlog------> messages that are not acknowledged; the bodies of most are in the offline stream
     scheduler   --list---------> scheduled messages
     Redis       --find---------> dead letters, session events, actions that are not done: the streams that an erasure empties
-    features    --rows---------> what else they keep: the inbox with its marks, the history
+    features    --rows---------> what else they keep: the inbox with its marks, addresses, questions, sampled events, acts, the history
 
-It is no snapshot: what happens meanwhile may be in it, or not. What is left out: ids of accepted messages and counters, which name nobody,
-and the sample of events for dry runs, which has its own end (`recorded_events_keep_s`).
+It is no snapshot: what happens meanwhile may be in it, or not. What is left out: ids of accepted messages and counters, which name nobody.
 """
 
 from __future__ import annotations
@@ -75,12 +74,9 @@ class UserExport:
 
     async def _parts(self, key: str) -> AsyncIterator[bytes]:
         state = state_of(key, await self._shard_client.read_user(key))
-        listed = raise_unless_ok(await self._shard_client.list_timers(key))
-        state |= {"at": self._gateway.wall_ms(), "scheduled": [as_json(timer) for timer in listed.timers]}
-        if listed.detail:
-            state["scheduled_truncated"] = True
-        yield _encode(state)[:-1]
+        yield _encode(state | {"at": self._gateway.wall_ms()})[:-1]
         lists: Mapping[str, AsyncIterator[bytes]] = {
+            "scheduled": self._scheduled(key),
             "messages": self._pending(key),
             "entries": self._entries(key),
             **{name: rows(key) for name, rows in self._gateway.kept_of_user.items()},
@@ -93,6 +89,16 @@ class UserExport:
                 comma = b","
             yield b"]"
         yield b"}"
+
+    async def _scheduled(self, key: str) -> AsyncIterator[bytes]:
+        """Scheduled messages, the soonest first, a listing at a time. One that is moved meanwhile may be missing, or there twice."""
+        last, more = (0, ""), True
+        while more:
+            listed = raise_unless_ok(await self._shard_client.list_timers(key, after=last))
+            for timer in listed.timers:
+                yield _encode(as_json(timer))
+                last = timer.due_ms, timer.sid
+            more = bool(listed.detail)
 
     async def _pending(self, key: str) -> AsyncIterator[bytes]:
         """Messages that are not acknowledged, the newest first of those in memory, then of those in the offline stream."""

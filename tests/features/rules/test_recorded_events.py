@@ -35,6 +35,17 @@ async def test_the_sample_expires_when_nobody_adds_to_it(redis_client: Redis) ->
     assert 0 < await redis_client.pttl(recorded_events_key()) <= 60_000
 
 
+async def test_the_events_of_a_user_are_found_wherever_they_name_the_user_and_can_be_erased(redis_client: Redis) -> None:
+    bodies = (b'{"user":"ann"}', b'{"likes":[{"by":"ann"}]}', b'{"of":{"ann":1}}', b'{"user":"anna"}', b'{"user":"bob"}')
+    events = RecordedEvents(redis_client, Config())
+    now_ms = int(time.time() * 1000)
+    await events.add([RecordedEvent("t", f"e{number}", now_ms, body) for number, body in enumerate(bodies)])
+    await events.add([RecordedEvent("other", "e9", now_ms, bodies[0])])
+    assert [one.delivery async for one in events.of_user("t:ann")] == ["e0", "e1", "e2"]
+    await events.erase("t:ann")
+    assert [one.delivery for one in await events.newest(9, 0)] == ["e9", "e4", "e3"]
+
+
 async def test_storage_that_is_away_is_told() -> None:
     client = Redis(host="127.0.0.1", port=1)
     events = RecordedEvents(client, Config())
@@ -43,5 +54,7 @@ async def test_storage_that_is_away_is_told() -> None:
             await events.add([event(1)])
         with pytest.raises(StorageUnavailable):
             await events.newest(1, 0)
+        with pytest.raises(StorageUnavailable):
+            await events.erase("t:ann")
     finally:
         await client.aclose()

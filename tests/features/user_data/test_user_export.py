@@ -50,6 +50,14 @@ async def test_an_export_has_what_every_place_keeps_of_the_user_and_nothing_of_o
     assert (action["stream"], action["target"], action["due"]) == ("actions", target, 9)
 
 
+async def test_an_export_goes_on_behind_each_listing_of_scheduled_messages() -> None:
+    async with edge_world(list_timers_max=2) as world, world.http(scopes="publish operator") as client:
+        items = [{"user": "u1", "type": "reminder", "id": f"m{n}", "delay": 60 + n // 2} for n in range(5)]
+        await client.post("/v1/notifications", json=items)
+        exported = (await client.get("/v1/users/u1/export")).json()
+    assert sorted(one["notification"]["id"] for one in exported["scheduled"]) == ["m0", "m1", "m2", "m3", "m4"]
+
+
 async def test_an_export_answers_503_while_storage_is_away() -> None:
     async with edge_world() as world, world.http(scopes="operator") as client:
         world.shard.cold = [(4, 5)]

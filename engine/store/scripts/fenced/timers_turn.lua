@@ -12,7 +12,7 @@
 --         'S' schedule: mailbox key, due, packed timer, collapse key or ''; and four more: the key of the user's page, hash of the sid, hash
 --             and packed value of the caller's id, both '' without one. The id and the timer are stored in this step, or neither is
 --         'I' inspect: tenant    'C' cancel: tenant    'M' move: tenant, due; z of each is the hash of the sid
---         'L' list: sid is the collapse key or '', mailbox key, limit, bytes
+--         'L' list: sid is the collapse key or '', mailbox key, limit, bytes, '<due> <sid>' of the timer before the first one or ''
 --         'A' cancel all: sid is the collapse key or '', mailbox key, scheduled ids to keep joined by spaces
 --       page: after-ms, after-sid, until-ms, limit, bytes
 -- Returns {'OK', the lowest claimed-until or 0, of each partition {timers in it, replies, page, more, moved, young}...}; times are ms.
@@ -296,8 +296,36 @@ local function decide(kind, sid, tenant, new_due, hash)
   return {'done', due, packed}
 end
 
-local function list(collapse, key, limit, bytes)
-  local found = redis.call('ZRANGE', user_prefix .. key, 0, collapse == '' and limit or -1, 'WITHSCORES')
+-- Byte order, as in sorted sets; Lua's string comparison depends on the server's locale.
+local function at_or_before(a, b)
+  for i = 1, math.min(#a, #b) do
+    local x, y = a:byte(i), b:byte(i)
+    if x ~= y then
+      return x < y
+    end
+  end
+  return #a <= #b
+end
+
+-- Rank of the first timer of an index after (after_ms, after_sid): by time, then by bisection among those of the same time.
+local function rank_behind(index, after_ms, after_sid)
+  local low = redis.call('ZCOUNT', index, '-inf', '(' .. after_ms)
+  local high = low + redis.call('ZCOUNT', index, after_ms, after_ms)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if at_or_before(redis.call('ZRANGE', index, middle, middle)[1], after_sid) then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  return low
+end
+
+local function list(collapse, key, limit, bytes, after)
+  local after_ms, after_sid = string.match(after, '^(%d+) (.+)$')
+  local first = after_ms and rank_behind(user_prefix .. key, after_ms, after_sid) or 0
+  local found = redis.call('ZRANGE', user_prefix .. key, first, collapse == '' and first + limit or -1, 'WITHSCORES')
   local reply = {'list', 0}
   for i = 1, #found, 2 do
     local wanted = is_of(found[i], collapse)
@@ -338,34 +366,8 @@ local function cancel_all(collapse, key, kept_sids)
   return {'all', count}
 end
 
--- Byte order, as in sorted sets; Lua's string comparison depends on the server's locale.
-local function at_or_before(a, b)
-  for i = 1, math.min(#a, #b) do
-    local x, y = a:byte(i), b:byte(i)
-    if x ~= y then
-      return x < y
-    end
-  end
-  return #a <= #b
-end
-
--- Rank of the first timer after (after_ms, after_sid): by time, then by bisection among those of the same time.
-local function rank_behind(after_ms, after_sid)
-  local low = redis.call('ZCOUNT', due_key, '-inf', '(' .. after_ms)
-  local high = low + redis.call('ZCOUNT', due_key, after_ms, after_ms)
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if at_or_before(redis.call('ZRANGE', due_key, middle, middle)[1], after_sid) then
-      low = middle + 1
-    else
-      high = middle
-    end
-  end
-  return low
-end
-
 local function read_page(after_ms, after_sid, until_ms, limit, bytes)
-  local first = rank_behind(after_ms, after_sid)
+  local first = rank_behind(due_key, after_ms, after_sid)
   local found = redis.call('ZRANGE', due_key, first, first + limit - 1, 'WITHSCORES')
   local page = {}
   for i = 1, #found, 2 do
@@ -492,7 +494,7 @@ local function turn(at)
       at = schedule_all(at, replies, requests)
     else
       if kind == 'L' then
-        replies[#replies + 1] = list(sid, whose, tonumber(x), tonumber(y))
+        replies[#replies + 1] = list(sid, whose, tonumber(x), tonumber(y), z)
       elseif kind == 'A' then
         replies[#replies + 1] = cancel_all(sid, whose, x)
       else
