@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
 
 from engine.cli.feature_checks import check_at_start, of_features
 from engine.cli.finding import Finding
 from engine.config import Config
 from engine.errors import RulesError
 from engine.features.history.history_database import HistoryDatabase
+from tests.support.mail_server import mail_server
+from tests.support.redis_server import RedisServer
 
 RULE = '[[rule]]\nname = "one"\nevent = "photo.liked"\nrecipients = ["user"]\ntype = "liked"\n'
 
@@ -31,6 +35,31 @@ async def test_a_rules_file_that_cannot_be_used_is_told_and_keeps_the_engine_fro
     assert (finding.level, "evnt" in finding.found) == ("failed", True)
     with pytest.raises(RulesError, match="evnt"):
         check_at_start(config)
+
+
+async def found(config: Config) -> dict[str, tuple[str, str]]:
+    return {finding.check: (finding.level, finding.found) async for finding in of_features(config)}
+
+
+async def test_the_servers_of_sources_are_asked_what_waits(redis_client: Redis, redis_server: RedisServer) -> None:
+    source = {"kind": "redis", "name": "orders", "connection": redis_server.url, "stream": "orders"}
+    await redis_client.xadd("orders", {"body": "{}"})
+    answering = await found(Config(sources=json.dumps([source])))
+    assert answering["servers of sources"] == ("ok", "orders: 1 rows wait, 0 are dead")
+    away = await found(Config(sources=json.dumps([{**source, "connection": "redis://127.0.0.1:1"}])))
+    assert (away["sources"][0], away["servers of sources"][0]) == ("ok", "failed")
+    assert "source orders: " in away["servers of sources"][1]
+
+
+async def test_the_mail_server_is_greeted_and_gets_no_mail() -> None:
+    with mail_server() as server:
+        assert (await found(Config(smtp_url=server.url, mail_from="a@b.c")))["mail"] == (
+            "ok",
+            f"127.0.0.1:{server.port} answers, without TLS",
+        )
+        assert server.mails == []
+    level, told = (await found(Config(smtp_url=server.url, mail_from="a@b.c")))["mail"]
+    assert (level, told.startswith(f"127.0.0.1:{server.port}: ")) == ("failed", True)
 
 
 async def test_the_file_of_the_history_is_not_made_by_the_check(tmp_path: Path) -> None:

@@ -1,10 +1,15 @@
-"""The check of the sources' settings, before the engine starts and by `engine doctor`."""
+"""The checks of the sources: of their settings, before the engine starts, and of their servers, by `engine doctor`."""
 
 from __future__ import annotations
 
+import asyncio
+
 from engine.config import Config
-from engine.features.sources.core import sources_of
-from engine.features.sources.readers import require_library
+from engine.errors import StorageUnavailable
+from engine.features.sources.core import Source, sources_of
+from engine.features.sources.readers import SourceLag, reader_of, require_library
+
+_ANSWER_S = 10.0
 
 
 def look(config: Config) -> str:
@@ -13,3 +18,31 @@ def look(config: Config) -> str:
     for source in sources:
         require_library(source)
     return f"sources: {', '.join(source.name for source in sources)}" if sources else ""
+
+
+def reach(config: Config) -> str:
+    """What waits in each source, "" where there are none.
+
+    Raises:
+        ConfigError: a source cannot be used.
+        StorageUnavailable: a server does not answer, or lacks the table, stream or topic.
+    """
+    told = []
+    for source in sources_of(config.sources):
+        require_library(source)
+        lag = asyncio.run(_lag(source))
+        told.append(f"{source.name}: {lag.waiting} rows wait, {lag.dead} are dead")
+    return "; ".join(told)
+
+
+async def _lag(source: Source) -> SourceLag:
+    reader = reader_of(source)
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            return await reader.lag()
+    except TimeoutError:
+        raise StorageUnavailable(f"source {source.name}: no answer within {_ANSWER_S:g} s") from None
+    except StorageUnavailable as error:
+        raise StorageUnavailable(f"source {source.name}: {error}") from None
+    finally:
+        await reader.close()
