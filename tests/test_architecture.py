@@ -99,6 +99,7 @@ MIRRORED = {"link", "shard", "scheduler", "edge", "controller"}
 TESTS = Path(__file__).parent
 
 ACROSS_MODULES = {
+    "features/user_data/test_everything_kept.py": "every kind of key in Redis, with what an export and an erasure make of it",
     "actors/test_slot_mover_servers.py": "slots that move while another Redis server is away",
     "actors/test_overload.py": "a whole engine under more than it can do",
     "actors/test_stopping.py": "the end of a whole engine, after all tests that share it",

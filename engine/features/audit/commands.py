@@ -12,6 +12,7 @@ import msgspec
 import typer
 
 from engine.cli.options import DataDir, GivenToken, Url
+from engine.errors import EngineError
 
 _PAGE: Final = 500
 _LOOK_S: Final = 1.0
@@ -40,7 +41,10 @@ def audit(
     from engine.cli.local_engine import find_engine
     from engine.cli.operator_request import ask
 
-    target = find_engine(data_dir, url, token, "engine-audit", ["operator"], "default")
+    def acts_of(query: str) -> list[dict[str, Any]]:
+        target = find_engine(data_dir, url, token, "engine-audit", ["operator"], "default")
+        found: list[dict[str, Any]] = ask(target, "GET", f"/v1/audit?{query}")["acts"]
+        return found
 
     def print_all(acts: Sequence[dict[str, Any]], last: str) -> str:
         """Returns the entry of the last one."""
@@ -49,10 +53,15 @@ def audit(
         sys.stdout.flush()
         return acts[-1]["entry"] if acts else last
 
-    last = print_all(ask(target, "GET", f"/v1/audit?limit={limit}")["acts"][::-1], "0-0")
+    last, fault = print_all(acts_of(f"limit={limit}")[::-1], "0-0"), ""
     while follow:
         time.sleep(_LOOK_S)
-        last = print_all(ask(target, "GET", f"/v1/audit?limit={_PAGE}&after={last}")["acts"], last)
+        try:
+            last, fault = print_all(acts_of(f"limit={_PAGE}&after={last}"), last), ""
+        except EngineError as error:  # it restarts, say
+            if str(error) != fault:
+                fault = str(error)
+                sys.stderr.write(f"{fault}\n")
 
 
 def line_of(act: dict[str, Any]) -> str:
