@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 from engine.config import Config
@@ -44,6 +44,16 @@ class VersionStore(Protocol):
     async def texts(self, versions: Iterable[int], /) -> dict[int, str]: ...
 
     async def change(self, read: StoredState, state: VersionState, text: str | None = None, /) -> StoredState | None: ...
+
+
+async def follow(catch_up: Callable[[], Awaitable[None]], poll_ms: int) -> None:
+    """Catch up with storage again and again, until cancelled. Storage that is away is reported by whoever needs it."""
+    while True:
+        await asyncio.sleep(until_next(time.monotonic(), poll_ms / 1000))
+        try:
+            await catch_up()
+        except StorageUnavailable as error:
+            log.debug("rules: %s", error)
 
 
 class RulesFollower:
@@ -94,12 +104,7 @@ class RulesFollower:
 
     async def run(self) -> None:
         """Follow storage until cancelled."""
-        while True:
-            await asyncio.sleep(until_next(time.monotonic(), self._config.rules_poll_ms / 1000))
-            try:
-                await self.catch_up()
-            except StorageUnavailable as error:
-                log.debug("rules: %s", error)  # storage that is away is reported by whoever needs it
+        await follow(self.catch_up, self._config.rules_poll_ms)
 
     async def _rules_of(self, state: VersionState) -> StoredRules:
         """The versions that are in force by this state. Raises RulesError, CorruptRecord or StorageUnavailable."""

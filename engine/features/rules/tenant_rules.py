@@ -8,26 +8,18 @@ stores is in force for its events alone; one whose rules cannot be used here has
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Final
 
 import msgspec
 
 from engine.config import Config
-from engine.core.model.period import until_next
-from engine.errors import StorageUnavailable
 from engine.features.rules.core.own_rules import OwnLimits, parse_own
 from engine.features.rules.core.rules import Rules
 from engine.features.rules.rule_book import check_by_config
 from engine.features.rules.rules_endpoint import RulesEndpoint
-from engine.features.rules.rules_follower import VersionStore
+from engine.features.rules.rules_follower import VersionStore, follow
 from engine.http.problems import not_found
-
-log: Final = logging.getLogger(__name__)
 
 StoreOf = Callable[[str], VersionStore]
 """The versions of a tenant."""
@@ -79,9 +71,4 @@ class TenantRules:
 
     async def run(self) -> None:
         """Follow storage until cancelled."""
-        while True:
-            await asyncio.sleep(until_next(time.monotonic(), self._config.rules_poll_ms / 1000))
-            try:
-                await self.catch_up()
-            except StorageUnavailable as error:
-                log.debug("rules of tenants: %s", error)
+        await follow(self.catch_up, self._config.rules_poll_ms)
