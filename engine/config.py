@@ -157,6 +157,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     # -- published: [autoscale] ----------------------------------------------------------------------------------------
     autoscale_shards: str = ""  # FIRST-LAST; empty: machines cost money, so an operator says how many there may be
+    autoscale_schedulers: str = ""
     autoscale_edges: str = ""
     autoscale_dry_run: bool = False
 
@@ -497,6 +498,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     autoscale_down_ms: Positive = 300_000  # an actor too many for five minutes costs little, one that comes and goes moves slots each time
     autoscale_up_share: float = 0.7  # of what an actor can do: queues are still short, and a machine for the next one takes a minute
     autoscale_down_share: float = 0.3  # less than half of that, or the second actor would be ended as soon as it has come
+    connection_moves_per_s: Positive = 50  # of an edge, when another one joins: a twentieth of what an edge can welcome
+    connection_moves_min: Positive = 50  # an edge with so many more than the mean lets them go: fewer are no load
     autoscale_target_share: float = 0.5  # which a change of the number aims at; between both, so that its own effect does not undo it
     stop_timeout_ms: Positive = 3000  # per kind of actor, for writing its state when the engine stops
     object_store_bytes: Annotated[int, Meta(ge=75 << 20)] = 256 << 20  # of a local Ray: link batches above 100 KB pass through it
@@ -672,7 +675,11 @@ def _link_rules(config: Config) -> Iterator[tuple[bool, str]]:
 
 
 def _scaling_rules(config: Config) -> Iterator[tuple[bool, str]]:
-    for name, least, most in (("autoscale_shards", len(redis_urls(config.redis_url)), 1024), ("autoscale_edges", 1, 64)):
+    for name, least, most in (
+        ("autoscale_shards", len(redis_urls(config.redis_url)), 1024),
+        ("autoscale_schedulers", len(redis_urls(config.redis_url)), 16),  # timer partitions
+        ("autoscale_edges", 1, 64),
+    ):
         counts = getattr(config, name)
         try:
             allowed = not counts or (count_range(counts)[0] >= least and count_range(counts)[-1] <= most)
@@ -681,8 +688,8 @@ def _scaling_rules(config: Config) -> Iterator[tuple[bool, str]]:
         wanted = f"allowed is FIRST-LAST, two numbers from {least} to {most}, or empty to leave it off"
         yield allowed, f"{name}: {counts!r} is not allowed; {wanted}"
     yield (
-        not config.autoscale_dry_run or bool(config.autoscale_shards or config.autoscale_edges),
-        "autoscale_dry_run: needed are autoscale_shards or autoscale_edges, else there is nothing to decide",
+        not config.autoscale_dry_run or bool(config.autoscale_shards or config.autoscale_schedulers or config.autoscale_edges),
+        "autoscale_dry_run: needed are autoscale_shards, autoscale_schedulers or autoscale_edges, else there is nothing to decide",
     )
 
     shares = (config.autoscale_down_share, config.autoscale_target_share, config.autoscale_up_share)

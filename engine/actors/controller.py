@@ -19,6 +19,7 @@ have started a successor elsewhere: each controller leaves a fencing epoch in st
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,11 +41,13 @@ from engine.actors.replacements import Replacements
 from engine.actors.spares import Spares
 from engine.config import Config
 from engine.core.controller.autoscaler import ScalingPolicy
+from engine.core.controller.connection_balance import ConnectionBalance
 from engine.core.controller.health import HealthWatch, LatencyWindow, merge, totals
 from engine.core.controller.load_points import LoadWatch
 from engine.core.controller.wanted import WantedNumbers
 from engine.core.model.routing import RoutingTable
 from engine.core.shard.user_overview import SlowConnection, slowest
+from engine.core.wire.records import POLL, TRANSPORTS
 from engine.errors import ConfigError, Fenced, FormatsTooNew, StorageUnavailable
 from engine.store.epoch import controller_epoch, take_control
 from engine.store.load_history import LoadHistory
@@ -100,6 +103,7 @@ class Controller:
         self._started_ms = context.wall_ns() // 1_000_000
         self._reconciler: Reconciler | None = None  # once storage has what it goes by
         self._policy = ScalingPolicy(config)
+        self._connection_balance = ConnectionBalance(config.connection_moves_per_s, config.connection_moves_min)
         self._decisions: deque[dict[str, Any]] = deque(maxlen=_DECISIONS_MAX)
         self._load = LoadWatch(config.load_point_ms)
         self._latencies = {name: LatencyWindow(_LATENCY_WINDOW_MS, prefix) for name, prefix in _LATENCIES.items()}
@@ -471,6 +475,7 @@ class Controller:
         if self._reconciler is not None:
             self._reconciler.look()
         await self._autoscale()
+        await self._balance_connections(now_ms)
         await self._record_load(now_ms)
 
     def _keep_spares(self) -> None:
@@ -598,9 +603,11 @@ class Controller:
         if self._policy.mode == "off" or self._reconciler is None or not self._redis["alive"]:
             return
         fleet, reconciler = self._fleet, self._reconciler
-        rows = {role: [fleet.row(key) for key in fleet.keys(role) if fleet.serves(key)] for role in ("shard", "edge")}
+        shards, schedulers, edges = (
+            [fleet.row(key) for key in fleet.keys(role) if fleet.serves(key)] for role in ("shard", "scheduler", "edge")
+        )
         steady, now_ms = reconciler.steady and fleet.ready(), int(self._context.monotonic_ms())
-        for decision in self._policy.observe(rows["shard"], rows["edge"], now_ms, steady, reconciler.newcomers.waiting()):
+        for decision in self._policy.observe(shards, schedulers, edges, now_ms, steady, reconciler.newcomers.waiting()):
             shown = {**msgspec.structs.asdict(decision), "at_ms": self._wall_ms()}
             log.info("autoscaler: %s", shown)
             self._decisions.appendleft(shown)
@@ -611,6 +618,21 @@ class Controller:
                     await self._want("autoscaler", sharing="load")
             except StorageUnavailable as error:
                 log.warning("the decision is not carried out: %s", error)
+
+    async def _balance_connections(self, now_ms: float) -> None:
+        """Have edges with many connections let some go to an edge that has joined. A later round makes up for an answer that is lost."""
+        fleet = self._fleet
+        edges = {key[1]: key for key in fleet.keys("edge") if fleet.serves(key)}
+        counts = {index: _lasting_connections(fleet.row(key)) for index, key in edges.items()}
+        processes = {index: (index, fleet.process(key)) for index, key in edges.items()}
+        released = self._connection_balance.observe(counts, processes, now_ms)
+        if not released:
+            return
+        log.info("edges let connections go, as one has joined: %s", released)
+        calls = (fleet.handles[edges[index]].release.remote(count, self._lock.proof("release")) for index, count in released.items())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REFRESH_TIMEOUT_S):
+                await asyncio.gather(*calls, return_exceptions=True)
 
     async def _ask_redis(self) -> None:
         try:
@@ -676,3 +698,8 @@ class Controller:
 def _runs(existing: Iterable[ActorKey]) -> bool:
     """Whether an engine with these actors runs, which a controller then continues."""
     return any(role == "shard" for role, _ in existing)
+
+
+def _lasting_connections(row: Mapping[str, Any]) -> int:
+    """Those of an edge that do not end by themselves after a request."""
+    return sum(count for name, count in (row.get("connections") or {}).items() if name != TRANSPORTS[POLL])

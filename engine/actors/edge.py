@@ -109,6 +109,7 @@ class Edge(Process):
         self._port = port
         self._cache: dict[str, tuple[float, Any]] = {}
         self._leaving: asyncio.Task[None] | None = None
+        self._releasing: asyncio.Task[None] | None = None
         self._left = False
         self._controller = ControllerCalls(lambda: find_actor("controller", self._config.namespace), _STATUS_TIMEOUT_S)
         self._listener: socket.socket
@@ -190,6 +191,12 @@ class Edge(Process):
         if self._leaving is None:
             self._leaving = asyncio.ensure_future(self._hand_over())
         return len(self._gateway.connections)
+
+    async def release(self, count: int, proof: bytes = b"") -> None:
+        """Begin to let the oldest `count` connections go to other edges, one of which has joined (`Gateway.release`)."""
+        self._lock.check("release", proof)
+        if self._ready.is_set() and self._leaving is None and (self._releasing is None or self._releasing.done()):
+            self._releasing = asyncio.ensure_future(self._gateway.release(count))
 
     async def _hand_over(self) -> None:
         try:

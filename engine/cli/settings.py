@@ -157,9 +157,10 @@ SECTIONS: Final[Mapping[str, Section]] = {
         },
     ),
     "autoscale": Section(
-        "how many shards and edges there are, by their load; off by default",
+        "how many shards, schedulers and edges there are, by their load; off by default",
         {
             "autoscale_shards": "FIRST-LAST: the fewest and the most shards, such as 2-6; empty leaves their number to `engine scale`",
+            "autoscale_schedulers": "the same for schedulers; 16 at most",
             "autoscale_edges": "the same for edges",
             "autoscale_dry_run": "decisions are shown in `engine status`, and not carried out",
         },

@@ -31,7 +31,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
@@ -814,6 +814,19 @@ class Gateway:
             del leaving[: -(-len(leaving) // turns)]
             await asyncio.sleep(TICK_MS / 1000)
         await self._answered()
+
+    async def release(self, count: int) -> None:
+        """Send the clients of the `count` oldest connections elsewhere, `connection_moves_per_s`. A poll ends by itself soon enough."""
+        leaving = deque(islice((connection for connection in self.connections.values() if connection.kind != wire.POLL), count))
+        begun_ms, released = self.clock(), 0
+        while leaving and not self.draining:
+            released_max = (self.clock() - begun_ms) * self.config.connection_moves_per_s // 1000
+            while leaving and released <= released_max:
+                connection = leaving.popleft()
+                if not connection.ended:
+                    connection.drain(0)
+                    released += 1
+            await asyncio.sleep(TICK_MS / 1000)
 
     async def drain(self) -> None:
         """Close every connection with a hint when to come back, and wait for unanswered calls and publishers, `drain_ms` at most."""

@@ -111,6 +111,16 @@ async def two_servers(redis_client: Redis, redis_server_url: str) -> AsyncIterat
         await made.crash()
 
 
+async def test_connections_of_an_edge_go_to_one_that_joins(world: World) -> None:
+    await world.start()
+    await world.settled()
+    first = world.actors.actors["edge", 0]
+    first.connections = 400
+    await world.controller.scale(edges=2)
+    await until(lambda: first.connections == 200, 30)
+    assert [call for call in first.calls if call[0] == "release"] == [("release", 200)]
+
+
 async def test_shards_that_are_added_get_their_share_of_the_slots_and_no_slot_moves_twice(world: World) -> None:
     controller = await world.start()
     await controller.scale(shards=4, by="somebody")

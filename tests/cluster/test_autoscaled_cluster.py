@@ -1,26 +1,36 @@
-"""Ray's own autoscaler in the loop: it starts nodes for shards that have no place, and ends those that scaling in has emptied."""
+"""Load rises and falls: actors and nodes come and go, by the engine's policy and Ray's autoscaler, and nothing is lost."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import httpx
 import pytest
 
-from engine.cli.status_report import scaling_lines
-from tests.support.autoscaled_cluster import HEAD, WORKER, AutoscaledCluster, autoscaled_cluster
+from tests.support.autoscaled_cluster import AutoscaledCluster, autoscaled_cluster
 from tests.support.chaos.traffic import Traffic
 from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
-PATIENCE_S = 90
-SHARDS = HEAD["engine_shard"] + WORKER["engine_shard"]
+PATIENCE_S = 120
+ROLES = ("shards", "schedulers", "edges")
+SETTINGS = {f"ENGINE_AUTOSCALE_{role.upper()}": "1-2" for role in ROLES} | {
+    f"ENGINE_INTERNAL_{name}": value
+    for name, value in {
+        "AUTOSCALE_UP_MS": "2000",
+        "AUTOSCALE_DOWN_MS": "8000",
+        # A load that leaves two cores to everything else that runs meanwhile.
+        "AUTOSCALE_UP_SHARE": "0.06",
+        "AUTOSCALE_TARGET_SHARE": "0.04",
+        "AUTOSCALE_DOWN_SHARE": "0.028",
+        "CONNECTION_MOVES_MIN": "2",
+    }.items()
+}
 
 
 @pytest.fixture
@@ -34,38 +44,48 @@ def autoscaled() -> Iterator[AutoscaledCluster]:
 
 
 @pytest.fixture
-def growing(autoscaled: AutoscaledCluster) -> Iterator[RunningEngine]:
-    """An engine that fits on the head."""
-    engine = autoscaled.engine("autoscaled", database=0)
-    engine.options = (*engine.options, "--shards", str(HEAD["engine_shard"]))
+def elastic(autoscaled: AutoscaledCluster) -> Iterator[RunningEngine]:
+    """An engine of one actor of each kind, on the head."""
+    engine = autoscaled.engine("autoscaled", database=0, **SETTINGS)
     engine.start()
     yield engine
     assert engine.stop() == 0
 
 
-async def test_a_node_comes_for_shards_without_a_place_and_goes_when_they_have_left_and_nothing_is_lost(
-    autoscaled: AutoscaledCluster, growing: RunningEngine
+def nodes_of(rows: list[dict[str, Any]]) -> set[str]:
+    return {row["node_id"] for row in rows if row["ready"]}
+
+
+def has_grown(status: dict[str, Any]) -> bool:
+    """Whether there are two of each kind on two nodes, and all of them have something to do."""
+    return (
+        all(len(nodes_of(status[role])) == 2 for role in ROLES)
+        and all(row["slots"] for row in status["shards"])
+        and all(row["connections"]["websocket"] >= 6 for row in status["edges"])
+    )
+
+
+def has_shrunk(status: dict[str, Any]) -> bool:
+    return all(len(status[role]) == 1 for role in ROLES) and bool(status["scaling"]["settled"])
+
+
+async def test_a_node_comes_with_load_and_goes_without_it_and_nothing_is_lost_or_refused(
+    autoscaled: AutoscaledCluster, elastic: RunningEngine
 ) -> None:
-    async with Traffic(growing.url, growing.token, "autoscaled", online=8, away=2, rate=60) as traffic:
-        await scale(growing, SHARDS + 1)
-        await until(growing.status, PATIENCE_S, holds=lambda status: status["scaling"]["have"]["shards"] == SHARDS, look_s=0.2)
-        found = await until(growing.status, PATIENCE_S, holds=lambda status: bool(status["scaling"]["waiting"]), look_s=0.2)
-        assert found["scaling"]["waiting"] == [{"actor": f"shard-{SHARDS}", "resource": "engine_shard", "offered": SHARDS}]
-        needs = f"[yellow]shard-{SHARDS} waits for a node with a free `engine_shard`[/]; the nodes offer {SHARDS}, all taken"
-        assert needs in scaling_lines(found["scaling"])
-        assert autoscaled.nodes() == 2
-        assert sorted(Counter(row["node_id"] for row in found["shards"][:SHARDS]).values()) == [2, 2]
-        await until(growing.status, PATIENCE_S, holds=lambda status: all(row["slots"] for row in status["shards"][:SHARDS]), look_s=0.2)
-        await scale(growing, HEAD["engine_shard"])
-        await until(growing.status, PATIENCE_S, holds=lambda status: status["scaling"]["settled"], look_s=0.2)
+    books = []
+    async with Traffic(elastic.url, elastic.token, "always", online=4, away=2, rate=12) as always:
+        async with (
+            Traffic(elastic.url, elastic.token, "rush", online=24, away=0, rate=900) as rush,
+            Traffic(elastic.url, elastic.token, "later", online=2, away=0, rate=900, delay=1) as later,
+        ):
+            grown = await until(elastic.status, PATIENCE_S, holds=has_grown, look_s=0.5)
+            assert autoscaled.nodes() == 2
+            books += [await rush.finish(), await later.finish()]
+        await until(elastic.status, PATIENCE_S, holds=has_shrunk, look_s=0.5)
         await until(autoscaled.nodes, PATIENCE_S, holds=lambda nodes: nodes == 1, look_s=0.2)
-        books = await traffic.finish()
-    assert books["accepted"] > 0
-    assert (books["lost"], books["out_of_order"], books["wrong"]) == (0, 0, [])
-
-
-async def scale(engine: RunningEngine, shards: int) -> None:
-    headers = {"Authorization": f"Bearer {engine.token(scopes='operator')}"}
-    async with httpx.AsyncClient(base_url=engine.url, headers=headers, trust_env=False, timeout=20) as client:
-        answer = await client.post("/v1/scale", json={"shards": shards, "force": True})
-    assert answer.status_code == 202, answer.text
+        books.append(await always.finish())
+    decided = {(decision["role"], decision["wanted"]) for decision in grown["scaling"]["decisions"] if decision["action"] == "scale"}
+    assert decided == {(role, 2) for role in ROLES}
+    for book in books:
+        assert book["accepted"] > 0
+        assert (book["lost"], book["out_of_order"], book["wrong"], book["refused"]) == (0, 0, [], 0)

@@ -23,8 +23,8 @@ from tests.support.written_bytes import Transport
 class Client:
     """An attached connection, and what each write to its transport held."""
 
-    def __init__(self) -> None:
-        self.world = EdgeWorld(Config(), 1)
+    def __init__(self, world: EdgeWorld | None = None) -> None:
+        self.world = world or EdgeWorld(Config(), 1)
         self.world.shard.take = lambda _record: None  # type: ignore[method-assign]
         self.gateway = self.world.gateway
         self.writes: list[bytes] = []
@@ -203,3 +203,29 @@ async def test_an_edge_whose_rest_is_disturbed_again_and_again_still_notices_tha
     assert late_ms[0] >= 100
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+# -- Connections that another edge may have. -------------------------------------------------------------------------------
+async def test_an_edge_releases_its_oldest_lasting_connections_one_after_the_other() -> None:
+    world = EdgeWorld(Config(connection_moves_per_s=20), 1)
+    clients = [Client(world) for _ in range(5)]
+    clients[0].socket.kind = wire.POLL
+    seen: set[tuple[int, ...]] = set()
+
+    def released() -> tuple[int, ...]:
+        found = tuple(at for at, client in enumerate(clients) if any(b'"drain"' in write for write in client.writes))
+        seen.add(found)
+        return found
+
+    releasing = asyncio.ensure_future(world.gateway.release(3))
+    await until(lambda: len(released()) == 3, 10)
+    await releasing
+    assert released() == (1, 2, 3)
+    assert (1,) in seen, "a twentieth of a second lies between two"
+
+
+async def test_an_edge_that_drains_releases_nothing_beside_it() -> None:
+    client = Client()
+    client.gateway.draining = True
+    await client.gateway.release(1)
+    assert client.writes == []

@@ -25,6 +25,7 @@ class FakeActor:
         lost: every call fails, as one whose node is gone.
         gone: Ray has given it up.
         busy: its process takes a whole core.
+        connections: of an edge.
         lingers: an edge that has left says so, and does not end by itself.
         ready, formats: what `stats` says.
         calls: names of the methods that were called, with their arguments, the proof left out.
@@ -40,6 +41,7 @@ class FakeActor:
         self.loads: dict[int, float] = {}
         self.drained = False
         self.busy = False
+        self.connections = 0
         self.formats = cloud.formats
         self.before_hand_over: Callable[[], None] = lambda: None
         self._cloud = cloud
@@ -81,6 +83,7 @@ class FakeActor:
         versions = [(await require_slot_map(client)).version for client in self._cloud.clients]
         vitals |= {"formats": self.formats, "spares": self._cloud.warm}
         vitals |= {"left": True} if self.left else {}
+        vitals |= {"connections": {"websocket": self.connections, "poll": 1000}} if role == "edge" else {}
         return {**vitals, "ready": self.ready, "slots_version": versions[index % len(versions)], "slots_versions": versions}
 
     async def _hand_over(self, *arguments: Any) -> int:
@@ -101,6 +104,9 @@ class FakeActor:
             if await swap_slot_map(self._client, changed):
                 self._cloud.moved.extend((slot, self.key[1], to) for slot in own)
                 return changed.version
+
+    async def _release(self, count: int, _proof: bytes) -> None:
+        self.connections -= count
 
     async def _adopt(self, version: int, _proof: bytes) -> None:
         assert version <= (await require_slot_map(self._client)).version

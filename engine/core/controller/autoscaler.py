@@ -1,4 +1,4 @@
-"""How many shards and edges the load needs. A pure policy: measurements and the time go in, decisions with their reasons come out.
+"""How many shards, schedulers and edges the load needs. A pure policy: measurements and the time go in, decisions come out.
 
 The load of an actor is one number, a share of what it can do: the greatest of how busy its process is, how full its memory, its queue and
 its table of connections are, and how late it is. Lateness counts only where the actor works, or would if its machine had a core for it.
@@ -30,7 +30,7 @@ from engine.core.wire.records import TRANSPORTS
 _UNEVEN: Final = 1.3
 """Times the mean load that one shard has to have before its slots are moved."""
 
-Role = Literal["shards", "edges"]
+Role = Literal["shards", "schedulers", "edges"]
 Mode = Literal["off", "dry run", "on"]
 Action = Literal["scale", "rebalance", "none"]
 
@@ -150,8 +150,8 @@ class Autoscaler:
         return ScalingDecision(now_ms, self._role, "scale", have, min(wanted, have), reason)
 
     def _even(self, loads: Sequence[ActorLoad], mean: float, now_ms: int) -> ScalingDecision | None:
-        """The decision to move slots away from one shard. Connections of an edge stay where they are."""
-        if self._role == "edges":
+        """The decision to move slots away from one shard. What other actors have is spread by itself."""
+        if self._role != "shards":
             return None
         limits = self._limits
         highest, what = max(_strain(load, limits) for load in loads)
@@ -211,14 +211,19 @@ class ScalingPolicy:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        wanted = {"shards": config.autoscale_shards, "edges": config.autoscale_edges}
-        self._roles = {role: _autoscaler(role, counts, config) for role, counts in wanted.items() if counts}
+        wanted: dict[Role, str] = {
+            "shards": config.autoscale_shards,
+            "schedulers": config.autoscale_schedulers,
+            "edges": config.autoscale_edges,
+        }
+        self._roles: dict[Role, Autoscaler] = {role: _autoscaler(role, counts, config) for role, counts in wanted.items() if counts}
         self._shown: dict[str, ScalingDecision] = {}
         self.mode: Mode = "off" if not self._roles else "dry run" if config.autoscale_dry_run else "on"
 
     def observe(
         self,
         shards: Sequence[Mapping[str, Any]],
+        schedulers: Sequence[Mapping[str, Any]],
         edges: Sequence[Mapping[str, Any]],
         now_ms: int,
         settled: bool,
@@ -227,12 +232,16 @@ class ScalingPolicy:
         """The decisions that these rows of the status lead to; one that says what the last one of its role did is not repeated.
 
         Args:
-            shards, edges: a row of the status for each that serves.
+            shards, schedulers, edges: a row of the status for each that serves.
             now_ms, settled: as of `Autoscaler.observe`.
             waiting: of each role, as there.
         """
-        loads = {"shards": [_shard_load(row, self._config) for row in shards], "edges": [_edge_load(row, self._config) for row in edges]}
-        waits = waiting or {}
+        config, waits = self._config, waiting or {}
+        loads: dict[Role, list[ActorLoad]] = {
+            "shards": [_shard_load(row, config) for row in shards],
+            "schedulers": [_scheduler_load(row, config) for row in schedulers],
+            "edges": [_edge_load(row, config) for row in edges],
+        }
         found = (scaler.observe(loads[role], now_ms, settled, waits.get(role, 0)) for role, scaler in self._roles.items())
         return [decision for decision in found if decision is not None and self._is_new(decision)]
 
@@ -244,7 +253,7 @@ class ScalingPolicy:
         return (before.action, before.have, before.wanted) != (decision.action, decision.have, decision.wanted)
 
 
-def _autoscaler(role: Any, counts: str, config: Config) -> Autoscaler:
+def _autoscaler(role: Role, counts: str, config: Config) -> Autoscaler:
     allowed = count_range(counts)
     limits = ScalingLimits(
         allowed.start,
@@ -274,3 +283,7 @@ def _edge_load(row: Mapping[str, Any], config: Config) -> ActorLoad:
         backlog=row.get("delay_ms", 0) / config.publish_delay_target_ms,
         connections=sum(count for name, count in (row.get("connections") or {}).items() if name in TRANSPORTS) / config.connections_max,
     )
+
+
+def _scheduler_load(row: Mapping[str, Any], config: Config) -> ActorLoad:
+    return ActorLoad(min(row["cpu_pct"] / 100, 1.0), row.get("queued_pct", 0.0) / 100, lag=row.get("lag_ms", 0) / config.pressure_lag_ms)

@@ -158,15 +158,19 @@ def test_it_stays_within_its_limits_whatever_is_measured(history: list[tuple[flo
             have = decision.wanted
 
 
-CONFIG = Config(autoscale_shards="1-4", autoscale_edges="1-2")
+CONFIG = Config(autoscale_shards="1-4", autoscale_schedulers="1-3", autoscale_edges="1-2")
 
 
 def row(cpu_pct: float, **more: Any) -> dict[str, Any]:
     return {"cpu_pct": cpu_pct, **more}
 
 
-def policy_run(policy: ScalingPolicy, shards: list[dict[str, Any]], edges: list[dict[str, Any]], end_ms: int) -> list[ScalingDecision]:
-    return [decision for now_ms in range(0, end_ms + 1, STEP_MS) for decision in policy.observe(shards, edges, now_ms, settled=True)]
+def policy_run(
+    policy: ScalingPolicy, shards: list[dict[str, Any]], edges: list[dict[str, Any]], end_ms: int, scheduler: Any = None
+) -> list[ScalingDecision]:
+    schedulers = [scheduler or row(5.0)]
+    times = range(0, end_ms + 1, STEP_MS)
+    return [decision for now_ms in times for decision in policy.observe(shards, schedulers, edges, now_ms, settled=True)]
 
 
 def test_the_rows_of_the_status_are_what_it_goes_by() -> None:
@@ -175,6 +179,10 @@ def test_the_rows_of_the_status_are_what_it_goes_by() -> None:
     assert (decision.role, decision.wanted) == ("shards", 2)
     (decision,) = policy_run(ScalingPolicy(CONFIG), [row(5.0)], [row(5.0, connections={"sse": CONFIG.connections_max})], UP_MS)
     assert (decision.role, decision.wanted) == ("edges", 2)
+    (decision,) = policy_run(ScalingPolicy(CONFIG), [row(5.0)], [row(5.0)], UP_MS, scheduler=row(90.0))
+    assert (decision.role, decision.wanted, decision.reason) == ("schedulers", 2, "CPU 90% for 10 s, above 70%")
+    (decision,) = policy_run(ScalingPolicy(CONFIG), [row(5.0)], [row(5.0)], UP_MS, scheduler=row(5.0, lag_ms=CONFIG.pressure_lag_ms))
+    assert (decision.role, decision.action) == ("schedulers", "none"), "it waits for its shards"
     held = {"sse": 3, "publisher": CONFIG.connections_max}
     assert not policy_run(ScalingPolicy(CONFIG), [row(5.0)], [row(5.0, connections=held)], UP_MS), "publishers take no room of clients"
 
@@ -188,5 +196,5 @@ def test_a_dry_run_shows_a_decision_once_and_another_one_anew() -> None:
     policy = ScalingPolicy(Config(autoscale_shards="1-4", autoscale_dry_run=True))
     assert policy.mode == "dry run"
     assert len(policy_run(policy, [row(100.0)], [], 5 * UP_MS)) == 1
-    assert not policy.observe([row(50.0)], [], 0, settled=True)
+    assert not policy.observe([row(50.0)], [], [], 0, settled=True)
     assert len(policy_run(policy, [row(100.0), row(100.0)], [], 5 * UP_MS)) == 1

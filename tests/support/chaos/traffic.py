@@ -104,11 +104,13 @@ class Traffic:
         url: `http://host:port` of an edge.
         token: (user, scopes) -> a token.
         name: begins the names of its users.
+        members: of every message, beside those that the books need.
     """
 
     def __init__(
-        self, url: str, token: Callable[[str, str], str], name: str, *, online: int = ONLINE, away: int = AWAY, rate: int = RATE
-    ) -> None:
+        self, url: str, token: Callable[[str, str], str], name: str, *, online: int = ONLINE, away: int = AWAY, rate: int = RATE,
+        **members: Any,
+    ) -> None:  # fmt: skip
         self.url = url
         self.token = token
         self.online = [Receiver(self, f"{name}-{n}") for n in range(online)]
@@ -121,6 +123,7 @@ class Traffic:
         self.retries = 0  # requests that had to be repeated
         self.refused = 0  # those of them that were answered
         self._rate = rate
+        self._members = members
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._publishing: list[asyncio.Task[None]] = []
@@ -149,7 +152,8 @@ class Traffic:
                 items = []
                 for _ in range(BATCH):
                     user = dice.choice(users)
-                    items.append({"user": user, "type": "test.message", "id": f"{user}:{next(self._numbers)}", "data": {"sent": due_s}})
+                    id = f"{user}:{next(self._numbers)}"
+                    items.append({"user": user, "type": "test.message", "id": id, "data": {"sent": due_s}, **self._members})
                 await self._until_accepted(http, items)
                 for item in items:
                     self.accepted.setdefault(item["user"], set()).add(item["id"])
