@@ -40,6 +40,10 @@ _ORIGIN: Final = re.compile(r"https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([1-9
 """RFC 6454, section 6.2. Other schemes, `null` and wildcards match no request."""
 
 
+CATCH_MAILS: Final = "catch://"
+"""As `smtp_url`: mails are kept and shown to operators, and none is sent."""
+
+
 _SMTP_URL: Final = re.compile(
     r"smtps?://(?:[^\s:/?#@]+:[^\s/?#@]*@)?(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[1-9][0-9]{0,4})?/?", re.ASCII
 )
@@ -458,6 +462,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     action_parallel: Positive = 8  # of one target at one edge: what a small service takes; each up to 70 KB
     actions_waiting_max: Positive = 2000  # in the stream of one target, 140 MB at most; beyond it they wait as timers
     action_timeout_ms: Positive = 10_000  # of one call: a service that takes longer should answer first, and work then
+    smtp_mails_max: Positive = 100  # over one connection: servers limit them, and a new one costs some mails' work
+    smtp_idle_ms: Positive = 5000  # a connection without mails is ended: RFC 5321 lets servers do it after 5 minutes
     action_retry_first_ms: Positive = 100
     action_retry_cap_ms: Positive = 5000
     action_give_up_s: Positive = 3600  # after it fired: a business event of an hour ago is for people to decide about
@@ -730,8 +736,9 @@ def _action_rules(config: Config) -> Iterator[tuple[bool, str]]:
 
 def _channel_rules(config: Config) -> Iterator[tuple[bool, str]]:
     yield (
-        not config.smtp_url or _SMTP_URL.fullmatch(config.smtp_url) is not None,
-        "smtp_url: smtp://[USER:PASSWORD@]HOST[:PORT] (with STARTTLS where the server has it) or smtps://... is needed; empty for no mail",
+        config.smtp_url in ("", CATCH_MAILS) or _SMTP_URL.fullmatch(config.smtp_url) is not None,
+        "smtp_url: smtp://[USER:PASSWORD@]HOST[:PORT] (with STARTTLS where the server has it) or smtps://... is needed; catch:// to show "
+        "mails to operators in place of sending them; empty for no mail",
     )
     yield not config.smtp_url or bool(config.mail_from), "mail_from: needed with smtp_url, as every mail has a sender"
     yield (

@@ -13,6 +13,7 @@ from engine.config import Config
 from engine.errors import EngineError
 from engine.features.history import database_check as history
 from engine.features.ray_events import cluster_check as ray_events
+from engine.features.reach import extras_check as extras
 from engine.features.reach import mail_check as mail
 from engine.features.rules import settings_check as rules
 from engine.features.sources import sources_check as sources
@@ -40,6 +41,7 @@ FEATURES: Final[Sequence[FeatureCheck]] = (
     FeatureCheck("ray events", ray_events.look, at_start=True, advice="docs/RAY-EVENTS.md has what a cluster needs"),
     FeatureCheck("sources", sources.look, at_start=True),
     FeatureCheck("servers of sources", sources.reach, advice="docs/SOURCES.md has what each needs; `engine source ddl` prints tables"),
+    FeatureCheck("channels", extras.look, advice="docs/STEPS.md has what each channel needs"),
     FeatureCheck("mail", mail.look, advice="`smtp_url`: host, port, login, and smtps:// or smtp://"),
 )
 

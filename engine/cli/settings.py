@@ -210,7 +210,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
     "channels": Section(
         "how users are told who are not looking: the steps of a category",
         {
-            "smtp_url": "mail server, smtp:// or smtps://, with user and password where it wants them (percent-encoded); empty: no mail",
+            "smtp_url": "mail server, smtp://USER:PASSWORD@HOST or smtps://; catch:// shows mails to operators instead; empty: no mail",
             "mail_from": "sender of mails, such as Example <news@example.com>",
             "apprise_urls": "how the URLs of users begin, such as slack://, ntfy://ntfy.example.com/; empty: users have none",
             "apprise_recipients": "recipients that steps may name (`to`), `oncall=slack://...`, others behind spaces",

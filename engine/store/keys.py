@@ -401,6 +401,16 @@ def channels_asked_key(name: str) -> str:
     return f"{{channels}}asked:{name}"
 
 
+def channels_erased_key(name: str) -> str:
+    """String: when the user behind this digest was erased, ms by the clock of Redis; it expires with the links of before."""
+    return f"{{channels}}erased:{name}"
+
+
+def caught_mails_key() -> str:
+    """List: mails that are shown in place of being sent, JSON, the newest first; it expires."""
+    return "{channels}caught"
+
+
 # -- history -----------------------------------------------------------------------------------------------------------
 def outcome_stream_key() -> str:
     """Stream: batches of outcomes, see `engine.store.outcome_stream`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -13,6 +14,7 @@ from engine.cli.finding import Finding
 from engine.config import Config
 from engine.errors import RulesError
 from engine.features.history.history_database import HistoryDatabase
+from engine.features.reach import extras_check
 from tests.support.mail_server import mail_server
 from tests.support.redis_server import RedisServer
 
@@ -60,6 +62,21 @@ async def test_the_mail_server_is_greeted_and_gets_no_mail() -> None:
         assert server.mails == []
     level, told = (await found(Config(smtp_url=server.url, mail_from="a@b.c")))["mail"]
     assert (level, told.startswith(f"127.0.0.1:{server.port}: ")) == ("failed", True)
+
+
+@pytest.mark.parametrize(
+    ("given", "extra"),
+    [
+        ({"push_contact": "mailto:a@b.c"}, "push"),
+        ({"smtp_url": "smtp://127.0.0.1:1", "mail_from": "a@b.c"}, "mail"),
+        ({"apprise_urls": ("slack://",)}, "apprise"),
+    ],
+)
+async def test_a_setting_whose_extra_is_missing_is_told(given: dict[str, Any], extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (await found(Config(**given)))["channels"][0] == "ok"
+    monkeypatch.setattr(extras_check, "find_spec", lambda _module: None)
+    level, told = (await found(Config(**given)))["channels"]
+    assert (level, f"install the extra `{extra}`" in told, next(iter(given)) in told) == ("failed", True, True)
 
 
 async def test_the_file_of_the_history_is_not_made_by_the_check(tmp_path: Path) -> None:

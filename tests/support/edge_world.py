@@ -60,6 +60,7 @@ from engine.features.ray_events import endpoints as ray_events
 from engine.features.ray_events.core.exported import Death
 from engine.features.reach import endpoints as reach
 from engine.features.reach.core.addresses import NO_ADDRESSES, Addresses
+from engine.features.reach.deliveries import MailAsked
 from engine.features.rules import endpoints as rules
 from engine.features.rules.rules_endpoint import RulesEndpoint
 from engine.features.rules.tenant_rules import TenantRules
@@ -808,6 +809,8 @@ class FakeAddresses:
     def __init__(self) -> None:
         self.kept: dict[str, Addresses] = {}
         self.asked = Counter[str]()
+        self.asks = 0  # the clock of this storage
+        self.erased: dict[str, int] = {}
         self.away = False
 
     async def read(self, key: str) -> Addresses:
@@ -819,15 +822,23 @@ class FakeAddresses:
         self.kept[key] = change(self.kept.get(key, NO_ADDRESSES))
         return self.kept[key]
 
-    async def count_asked(self, limits: Mapping[str, int], _span_ms: int) -> int:
+    async def confirm(self, key: str, email: str, asked_ms: int) -> bool:
+        if asked_ms <= self.erased.get(key, -1):
+            return False
+        await self.change(key, lambda found: msgspec.structs.replace(found, email=email))
+        return True
+
+    async def count_asked(self, limits: Mapping[str, int], _span_ms: int) -> MailAsked:
         self._check()
+        self.asks += 1
         if any(self.asked[name] >= limit for name, limit in limits.items()):
-            return 7000
+            return MailAsked(7000, self.asks)
         self.asked.update(list(limits))
-        return 0
+        return MailAsked(0, self.asks)
 
     async def erase(self, key: str) -> None:
         self._check()
+        self.erased[key] = self.asks
         self.kept.pop(key, None)
 
     def _check(self) -> None:
@@ -883,7 +894,16 @@ class EdgeWorld:
         self.acts = FakeActs()
         self.deaths = FakeDeaths()
         ports = EdgePorts(
-            config, self.gateway, self.authenticator, Redis(), (), no_actor, "edge-0", None, self.current_status, figures.slow_clients
+            config,
+            self.gateway,
+            self.authenticator,
+            storage or Redis(),
+            (),
+            no_actor,
+            "edge-0",
+            None,
+            self.current_status,
+            figures.slow_clients,
         )
         self.features = [
             audit.feature_of(self.gateway, self.acts if storage is None else AuditLog(storage, config)),

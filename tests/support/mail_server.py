@@ -32,6 +32,8 @@ class MailServer:
         self.refused: set[str] = set()
         self.logins: list[tuple[bytes, bytes]] = []
         self.port = 0
+        self.connections = 0
+        self.quits = 0
 
     @property
     def url(self) -> str:
@@ -40,6 +42,15 @@ class MailServer:
     def to(self, address: str) -> list[EmailMessage]:
         """The mails to an address."""
         return [mail.message for mail in self.mails if mail.recipients == [address]]
+
+    async def handle_EHLO(self, _server: Any, session: Any, _envelope: Any, hostname: str, responses: list[str]) -> list[str]:  # noqa: N802
+        self.connections += 1
+        session.host_name = hostname
+        return responses
+
+    async def handle_QUIT(self, _server: Any, _session: Any, _envelope: Any) -> str:  # noqa: N802
+        self.quits += 1
+        return "221 bye"
 
     async def handle_RCPT(self, _server: Any, _session: Any, envelope: Any, address: str, _options: Any) -> str:  # noqa: N802
         if address in self.refused:
@@ -62,11 +73,11 @@ class MailServer:
 
 
 @contextmanager
-def mail_server(*, login: bool = False) -> Iterator[MailServer]:
+def mail_server(*, login: bool = False, port: int = 0) -> Iterator[MailServer]:
     """`login`: it wants a user whose password is `se cret`."""
     server = MailServer()
     options: dict[str, Any] = {"authenticator": server.authenticate, "auth_required": True, "auth_require_tls": False} if login else {}
-    server.port = free_port()
+    server.port = port or free_port()
     controller = Controller(server, hostname="127.0.0.1", port=server.port, **options)
     controller.start()
     try:

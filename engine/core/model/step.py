@@ -14,6 +14,9 @@ from engine.core.model.category import Instant, Span
 CHANNELS: Final = ("push", "email", "apprise")
 """The channels that a step may name."""
 
+EXTRAS: Final = {"push": ("push", "http_ece"), "email": ("mail", "aiosmtplib"), "apprise": ("apprise", "apprise")}
+"""By channel: the extra of the package that it needs, and the module that this brings."""
+
 STEPS_MAX: Final = 8
 """Of one category: each is a timer of every message."""
 

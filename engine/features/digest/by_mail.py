@@ -79,6 +79,7 @@ class MailDigests:
         addresses: of users.
         link_key: links are signed with it.
         digest: makes a digest.
+        email: sends them.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class MailDigests:
         addresses: AddressBook,
         link_key: LinkKey,
         digest: MakeDigest,
+        email: EmailChannel,
     ) -> None:
         self._config = config
         self._shard_client = shard_client
@@ -96,7 +98,7 @@ class MailDigests:
         self._addresses = addresses
         self._link_key = link_key
         self._digest = digest
-        self._email = EmailChannel(config)
+        self._email = email
 
     async def arm(self, key: str, profile: Profile, told_ms: int = 0) -> None:
         """Arm the timer of the user's next digest; durable on return. Raises Overloaded, Unavailable.
@@ -132,7 +134,7 @@ class MailDigests:
             found = await self._digest(key, {"since": str(last_due(profile.mail_digest, zone, due_ms))})
             if found["lines"]:
                 link = await self._link(action)
-                await self._email.deliver(digest_mail(action, email, self._config.mail_from, found, profile.locale, link), email)
+                await self._email.deliver(digest_mail(action, email, self._config.mail_from, found, profile.locale, link), email, key)
         except (StorageUnavailable, Overloaded, Unavailable, Problem) as error:
             raise ActionFailed(str(error)) from None
 

@@ -41,7 +41,9 @@ from engine.features.digest.core.missed import Missed, read_missed
 from engine.features.digest.core.wording import line_of
 from engine.features.digest.digester import DigestModel
 from engine.features.policy.unsubscribing import LinkKey, stored_key
+from engine.features.reach.caught_mails import CaughtMails
 from engine.features.reach.deliveries import AddressBook
+from engine.features.reach.email_channel import EmailChannel
 from engine.features.reach.store import AddressStore
 from engine.gateway.connection import Connection
 from engine.gateway.gateway import Gateway
@@ -213,10 +215,11 @@ def feature_of(ports: EdgePorts, bodies: BodyStore, model: TextModel, addresses:
     """The feature, with this storage and model: clients that come back, and mailboxes, get their digests."""
     gateway = ports.gateway
     digests = Digests(ports.config, gateway, bodies, model)
-    by_mail = MailDigests(ports.config, gateway.shard_client, gateway.wall_ms, addresses, link_key, digests.answer)
+    email = EmailChannel(ports.config, CaughtMails(ports.redis))
+    by_mail = MailDigests(ports.config, gateway.shard_client, gateway.wall_ms, addresses, link_key, digests.answer, email)
     gateway.channel_callers[CHANNEL] = by_mail.call
     gateway.times_changed = by_mail.arm
-    return EdgeFeature("digest", lambda access: table(access, digests, by_mail))
+    return EdgeFeature("digest", lambda access: table(access, digests, by_mail), drain=email.close)
 
 
 def table(access: Access, digests: Digests, by_mail: MailDigests) -> EndpointTable:

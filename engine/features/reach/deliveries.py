@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -41,6 +41,13 @@ AppendActions = Callable[[Sequence[Timer]], Awaitable[tuple[list[str], list[str]
 """See `engine.store.shard_feature.StoreActions`."""
 
 
+class MailAsked(NamedTuple):
+    """Whether a mail of confirmation may be sent, see `AddressBook.count_asked`."""
+
+    wait_ms: int  # until it may; 0: now
+    at_ms: int  # when it was asked for, by the clock of storage
+
+
 class AddressBook(Protocol):
     """Where the addresses are, see `engine.features.reach.store`. Every method raises StorageUnavailable."""
 
@@ -48,7 +55,9 @@ class AddressBook(Protocol):
 
     async def change(self, key: str, change: Callable[[Addresses], Addresses]) -> Addresses: ...
 
-    async def count_asked(self, limits: Mapping[str, int], span_ms: int) -> int: ...
+    async def confirm(self, key: str, email: str, asked_ms: int) -> bool: ...
+
+    async def count_asked(self, limits: Mapping[str, int], span_ms: int) -> MailAsked: ...
 
     async def erase(self, key: str) -> None: ...
 
@@ -61,14 +70,15 @@ class StepDeliveries:
         addresses: of users.
         append: stores the actions of a look-up.
         push: pushes to browsers.
+        email: sends mails.
     """
 
-    def __init__(self, config: Config, addresses: AddressBook, append: AppendActions, push: PushChannel) -> None:
+    def __init__(self, config: Config, addresses: AddressBook, append: AppendActions, push: PushChannel, email: EmailChannel) -> None:
         self._config = config
         self._addresses = addresses
         self._append = append
         self._push = push
-        self._email = EmailChannel(config)
+        self._email = email
         self._recipients = apprise_recipients(config.apprise_recipients)
 
     async def call(self, target: Target, action: QueuedAction) -> None:

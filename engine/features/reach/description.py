@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Final
 
 from engine.config import Config
 from engine.features.policy.description import PAGE
+from engine.features.reach.caught_mails import MAILS_MAX
 from engine.features.reach.core.addresses import (
     AUTH_PATTERN,
     BROWSERS_MAX,
@@ -17,8 +19,10 @@ from engine.features.reach.core.addresses import (
     URLS_MAX,
 )
 from engine.features.reach.own_channels import PATH
-from engine.http.description.json_schema import TIME_MS, Schema, closed_object, ref
+from engine.http.description.json_schema import TIME_MS, Schema, answer_of, closed_object, ref, rows
 from engine.http.description.operation import TENANT, Part, json_of, operation, parameter, user_in_path
+
+_TEXT: Final[Schema] = {"type": "string"}
 
 
 def paths(config: Config) -> Part:
@@ -45,6 +49,16 @@ def paths(config: Config) -> Part:
                 (400, 404, 408, 413, 422, 429, 503),
                 scope="publish",
                 body=json_of("Channels"),
+            ),
+        },
+        "/v1/caught-mails": {
+            "get": operation(
+                "listCaughtMails",
+                "operating",
+                "The newest mails, where `smtp_url` is `catch://`: none of them was sent.",
+                {200: ("As of now.", json_of("CaughtMails"))},
+                (404, 429, 503),
+                scope="operator",
             ),
         },
         "/v1/channels": {
@@ -174,6 +188,10 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
         "Channels": closed_object("Addresses of a user, by channel.", email=email, apprise=apprise, push=push),
         "PushSubscription": browser,
         "PushKey": closed_object("The key of the engine.", required=("key",), key={"type": "string"}),
+        "CaughtMails": answer_of(
+            "Mails that were not sent, the newest first.",
+            mails=rows(at=TIME_MS, to=_TEXT, subject=_TEXT, text=_TEXT) | {"maxItems": MAILS_MAX},
+        ),
         "EmailWanted": closed_object("A mail address.", required=("email",), email=given),
         "ConfirmationAsked": closed_object(
             "The address, and until when its link is good.", required=("email", "confirm_until"), email=given, confirm_until=TIME_MS

@@ -13,11 +13,12 @@ import msgspec
 from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from engine.api.access import Access
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.api.json_bodies import decode_body
-from engine.config import Config
+from engine.config import CATCH_MAILS, Config
 from engine.core.model.routing import mailbox_key, split_key
 from engine.core.model.step import CHANNELS
 from engine.errors import Invalid, StorageUnavailable
@@ -26,15 +27,17 @@ from engine.features.policy.unsubscribing import LinkKey, RememberedKey, stored_
 from engine.features.reach import description
 from engine.features.reach.apprise_channel import check_url
 from engine.features.reach.arming import StepArming
+from engine.features.reach.caught_mails import CaughtMails, encode_mail
 from engine.features.reach.core.addresses import NO_ADDRESSES, Addresses, check_addresses, decoder, encode_addresses
 from engine.features.reach.deliveries import AddressBook, AppendActions, StepDeliveries
+from engine.features.reach.email_channel import EmailChannel
 from engine.features.reach.own_browsers import OwnBrowsers, browser_routes
 from engine.features.reach.own_channels import PATH, OwnChannels
 from engine.features.reach.push_channel import SECRET_BYTES, PushChannel, StoredSecret, check_push
 from engine.features.reach.store import AddressStore
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.link_page import FORM_BYTES_MAX
-from engine.http.problems import RETRY_AFTER_S, unavailable
+from engine.http.problems import RETRY_AFTER_S, not_found, unavailable
 from engine.http.request_body import read_body
 from engine.publish import media_types
 from engine.store.keys import push_key_key
@@ -59,17 +62,26 @@ def feature_of(
         if found != NO_ADDRESSES:
             yield encode_addresses(found)
 
-    push = PushChannel(ports.config, push_secret, gateway.wall_ms)
-    gateway.channel_callers.update(dict.fromkeys(CHANNELS, StepDeliveries(ports.config, addresses, append, push).call))
+    async def caught_rows(key: str) -> AsyncIterator[bytes]:
+        for mail in await caught.read():
+            if mail.key == key:
+                yield encode_mail(mail)
+
+    caught = CaughtMails(ports.redis)
+    email, push = EmailChannel(ports.config, caught), PushChannel(ports.config, push_secret, gateway.wall_ms)
+    gateway.channel_callers.update(dict.fromkeys(CHANNELS, StepDeliveries(ports.config, addresses, append, push, email).call))
     gateway.arm_steps = StepArming(gateway.shard_client, gateway.wall_ms).arm
     gateway.kept_of_user["channels"] = rows
     gateway.erase_of_user["channels"] = addresses.erase
-    return EdgeFeature("reach", lambda access: table(access, addresses, link_key, push_secret))
+    if ports.config.smtp_url == CATCH_MAILS:
+        gateway.kept_of_user["caught_mails"] = caught_rows
+        gateway.erase_of_user["caught_mails"] = caught.erase
+    own = OwnChannels(ports.config, addresses, link_key, gateway.wall_ms, email)
+    return EdgeFeature("reach", lambda access: table(access, addresses, own, push_secret, caught), drain=email.close)
 
 
-def table(access: Access, addresses: AddressBook, link_key: LinkKey, push_secret: StoredSecret) -> EndpointTable:
+def table(access: Access, addresses: AddressBook, own: OwnChannels, push_secret: StoredSecret, caught: CaughtMails) -> EndpointTable:
     """The endpoints."""
-    own = OwnChannels(access.config, addresses, link_key, access.gateway.wall_ms)
 
     async def read(request: Request) -> Response:
         """`GET /v1/users/{user}/channels?tenant=`."""
@@ -120,8 +132,24 @@ def table(access: Access, addresses: AddressBook, link_key: LinkKey, push_secret
         route("/v1/channels/email", PUT=ask_email, DELETE=remove_email),
         *browser_routes(access, OwnBrowsers(access.config, addresses, push_secret)),
         route(PATH, GET=show_link, POST=confirm),
+        _caught_route(access, caught),
     ]
     return EndpointTable(routes, description)
+
+
+def _caught_route(access: Access, caught: CaughtMails) -> Route:
+    async def show_caught(request: Request) -> Response:
+        """`GET /v1/caught-mails`: what would have been sent."""
+        access.authenticate(request, "operator")
+        if access.config.smtp_url != CATCH_MAILS:
+            raise not_found("this engine catches no mails: the setting smtp_url is not catch://")
+        try:
+            mails = await caught.read()
+        except StorageUnavailable as error:
+            raise unavailable(str(error), RETRY_AFTER_S) from None
+        return json_answer({"mails": [{"at": mail.at, "to": mail.to, "subject": mail.subject, "text": mail.text} for mail in mails]})
+
+    return route("/v1/caught-mails", GET=show_caught)
 
 
 async def _answer(addresses: Awaitable[Addresses]) -> Response:

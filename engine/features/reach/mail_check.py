@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from engine.config import Config
+from engine.config import CATCH_MAILS, Config
 from engine.errors import ConfigError, StorageUnavailable
-from engine.features.reach.email_channel import MailServer
+from engine.features.reach.mail_connections import MailServer
 
 _ANSWER_S = 10.0
 
@@ -18,25 +18,17 @@ def look(config: Config) -> str:
         ConfigError: the extra `mail` is not installed.
         StorageUnavailable: the server does not answer, or refuses the login.
     """
+    if config.smtp_url == CATCH_MAILS:
+        return "none is sent: the page of the demo, and GET /v1/caught-mails, show them"
     return asyncio.run(_greeted(MailServer.of(config.smtp_url))) if config.smtp_url else ""
 
 
 async def _greeted(server: MailServer) -> str:
     try:
-        from aiosmtplib import SMTP, SMTPException
+        from aiosmtplib import SMTPException
     except ImportError:
         raise ConfigError("smtp_url needs aiosmtplib: install the extra `mail`") from None
-    place = f"{server.host}:{server.port}"
-    start_tls = False if server.tls else None
-    client = SMTP(
-        hostname=server.host,
-        port=server.port,
-        username=server.user,
-        password=server.password,
-        use_tls=server.tls,
-        start_tls=start_tls,
-        timeout=_ANSWER_S,
-    )
+    place, client = server.place, server.client(_ANSWER_S)
     try:
         async with client:
             secure = client.transport is not None and client.transport.get_extra_info("sslcontext") is not None

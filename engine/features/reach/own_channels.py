@@ -2,7 +2,7 @@
 
     PUT /v1/channels/email --limits--> mail with a link --> its mailbox
     GET of the link    a page with a button. It changes nothing: mail systems open the links of mails to look at them
-    POST of the link   the address is the user's; durable with the page
+    POST of the link   the address is the user's; durable with the page. Not when the user was erased since the mail was asked for
 
 Until the button is pressed nothing is kept: user and address are in the link, signed with the key of unsubscribe links, for
 `confirm_link_s`. So a crash loses a mail at most, and the user asks again. The mail is sent within the request, which fails when the mail
@@ -41,11 +41,12 @@ PATH: Final = "/v1/channels/confirm"
 
 
 class _Claims(Struct, tag_field="use", tag="confirm"):
-    """What a link is for. `exp`: seconds since the epoch."""
+    """What a link is for. `exp`: seconds since the epoch. `asked_ms`: when it was asked for, by the clock of storage."""
 
     tenant: str
     user: str
     email: str
+    asked_ms: int
     exp: int
 
 
@@ -67,14 +68,15 @@ class OwnChannels:
         addresses: of users.
         link_key: links are signed with it.
         wall_ms: milliseconds since the epoch.
+        email: sends the mails.
     """
 
-    def __init__(self, config: Config, addresses: AddressBook, link_key: LinkKey, wall_ms: Callable[[], int]) -> None:
+    def __init__(self, config: Config, addresses: AddressBook, link_key: LinkKey, wall_ms: Callable[[], int], email: EmailChannel) -> None:
         self._config = config
         self._addresses = addresses
         self._link_key = link_key
         self._wall_ms = wall_ms
-        self._email = EmailChannel(config)
+        self._email = email
         self._calls = 0
 
     async def ask(self, key: str, body: bytes, language: str) -> dict[str, Any]:
@@ -103,13 +105,13 @@ class OwnChannels:
             if (await self._addresses.read(key)).email == email:
                 return {"email": email}
             limits = {_digest("user", key): config.confirm_user_max, _digest("address", email.lower()): config.confirm_address_max}
-            wait_ms = await self._addresses.count_asked(limits, config.confirm_span_s * 1000)
-            if wait_ms:
-                raise too_many_requests("too many mails of confirmation were asked for", whole_seconds(wait_ms))
+            asked = await self._addresses.count_asked(limits, config.confirm_span_s * 1000)
+            if asked.wait_ms:
+                raise too_many_requests("too many mails of confirmation were asked for", whole_seconds(asked.wait_ms))
             expires_s = self._wall_ms() // 1000 + config.confirm_link_s
-            token = make_link_token(_Claims(*split_key(key), email, expires_s), await self._link_key())
+            token = make_link_token(_Claims(*split_key(key), email, asked.at_ms, expires_s), await self._link_key())
             link = f"{config.public_url.rstrip('/')}{PATH}?token={quote(token, safe='')}"
-            await self._email.deliver(confirmation_mail(email, config.mail_from, link, language), email)
+            await self._email.deliver(confirmation_mail(email, config.mail_from, link, language), email, key)
         except (StorageUnavailable, ActionFailed) as error:
             raise unavailable(str(error), RETRY_AFTER_S) from None
         finally:
@@ -130,11 +132,11 @@ class OwnChannels:
             claims = await self._read(token)
             if claims is None:
                 return confirmation_page("invalid", language, status=404)
-            email = claims.email
-            await self._addresses.change(mailbox_key(claims.tenant, claims.user), lambda found: msgspec.structs.replace(found, email=email))
+            if not await self._addresses.confirm(mailbox_key(claims.tenant, claims.user), claims.email, claims.asked_ms):
+                return confirmation_page("invalid", language, status=404)
         except StorageUnavailable:
             return confirmation_page("away", language, status=503)
-        return confirmation_page("done", language, email)
+        return confirmation_page("done", language, claims.email)
 
     async def _read(self, token: str) -> _Claims | None:
         """What a link is for, None when it is not valid. Raises StorageUnavailable."""

@@ -15,8 +15,8 @@ A push that is sent twice has one `Topic`, so the service keeps one of them, and
 from __future__ import annotations
 
 import base64
-import importlib.util
 from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
 from typing import Final
 
 import jwt
@@ -28,6 +28,7 @@ from engine.config import Config
 from engine.core.model.action import WebhookTarget
 from engine.core.model.allowed_targets import host_matches
 from engine.core.model.constants import PRIORITIES
+from engine.core.model.step import EXTRAS
 from engine.errors import ActionFailed, Invalid
 from engine.features.actions.address_guard import AddressGuard
 from engine.features.actions.guarded_post import GuardedPost, check_status
@@ -63,7 +64,7 @@ StoredSecret = Callable[[], Awaitable[bytes]]
 
 def available() -> bool:
     """Whether this edge can push."""
-    return importlib.util.find_spec("http_ece") is not None
+    return find_spec(EXTRAS["push"][1]) is not None
 
 
 def key_of(secret: bytes) -> ec.EllipticCurvePrivateKey:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from typing import Any, Final
 
 import msgspec
@@ -14,11 +15,13 @@ from engine.core.model.routing import split_key
 from engine.core.model.sealed import sealed, unsealed
 from engine.errors import StorageUnavailable
 from engine.features.reach.core.addresses import NO_ADDRESSES, Addresses, decoder, encode_addresses
-from engine.store.keys import channels_asked_key, channels_key
+from engine.features.reach.deliveries import MailAsked
+from engine.store.keys import channels_asked_key, channels_erased_key, channels_key
 from engine.store.lua import Replicas, Script
 
 _CHANGE: Final = Script("channels_change")
 _ASK: Final = Script("channels_ask")
+_ERASE: Final = Script("channels_erase")
 _ROUNDS_MAX: Final = 20
 """Changes of one user at once: a user has some devices."""
 
@@ -29,6 +32,7 @@ class AddressStore:
     def __init__(self, client: redis.Redis, config: Config) -> None:
         self._client = client
         self._replicas = Replicas.wanted(config)
+        self._links_ms = 2 * config.confirm_link_s * 1000  # the clocks of edges and Redis differ
 
     async def read(self, key: str) -> Addresses:
         """Those of the user with this mailbox key. A damaged value is none: nothing is sent to an address that may be another's."""
@@ -39,28 +43,35 @@ class AddressStore:
 
         `change` is pure: it is called again when somebody else changed them meanwhile.
         """
+        changed = await self._change(key, change, "")
+        assert changed is not None, "no time was given"
+        return changed
+
+    async def confirm(self, key: str, email: str, asked_ms: int) -> bool:
+        """Keep a mail address whose link was asked for then; durable on return. False: the user was erased since, and nothing is kept."""
+        return await self._change(key, lambda found: msgspec.structs.replace(found, email=email), str(asked_ms)) is not None
+
+    async def _change(self, key: str, change: Callable[[Addresses], Addresses], unless_erased_since: str) -> Addresses | None:
         tenant, user = split_key(key)
+        keys = [channels_key(tenant), channels_erased_key(_digest(key))]
         for _ in range(_ROUNDS_MAX):
             stored = await self._stored(key)
             wanted = change(read_addresses(stored, key))
             value = b"" if wanted == NO_ADDRESSES else sealed(encode_addresses(wanted), key.encode())
-            reply = await _CHANGE.run(self._client, [channels_key(tenant)], [user, stored, value], self._replicas)
-            if reply[0] == b"OK":
-                return wanted
+            reply = await _CHANGE.run(self._client, keys, [user, stored, value, unless_erased_since], self._replicas)
+            if reply[0] != b"CHANGED":
+                return wanted if reply[0] == b"OK" else None
         raise StorageUnavailable("addresses: they change all the time")
 
     async def erase(self, key: str) -> None:
-        """Forget those of a user; idempotent."""
-        await self.change(key, lambda _: NO_ADDRESSES)
+        """Forget those of a user; idempotent. Links of before confirm nothing from then on."""
+        tenant, user = split_key(key)
+        await _ERASE.run(self._client, [channels_key(tenant), channels_erased_key(_digest(key))], [user, self._links_ms], self._replicas)
 
-    async def count_asked(self, limits: Mapping[str, int], span_ms: int) -> int:
-        """Count one more mail of confirmation for each of these names, unless one has as many as its limit in `span_ms`.
-
-        Returns:
-            How long until that one may have more, ms; 0 when it was counted.
-        """
+    async def count_asked(self, limits: Mapping[str, int], span_ms: int) -> MailAsked:
+        """Count one more mail of confirmation for each of these names, unless one has as many as its limit in `span_ms`."""
         reply = await _ASK.run(self._client, [channels_asked_key(name) for name in limits], [span_ms, *limits.values()])
-        return int(reply[1])
+        return MailAsked(int(reply[1]), int(reply[2]))
 
     async def _stored(self, key: str) -> bytes:
         tenant, user = split_key(key)
@@ -69,6 +80,10 @@ class AddressStore:
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"addresses: {error}") from error
         return stored or b""
+
+
+def _digest(key: str) -> str:
+    return blake2b(key.encode(), digest_size=16).hexdigest()
 
 
 def read_addresses(stored: bytes, key: str) -> Addresses:

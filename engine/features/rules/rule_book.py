@@ -20,16 +20,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from engine.config import Config, apprise_recipients
+from engine.config import CATCH_MAILS, Config, apprise_recipients
 from engine.core.model.action import parse_target
 from engine.core.model.allowed_targets import not_allowed
-from engine.core.model.step import ChannelStep
+from engine.core.model.step import EXTRAS, ChannelStep
 from engine.errors import Invalid, RulesError, Unavailable
 from engine.features.rules.core.own_rules import joined, within
 from engine.features.rules.core.rules import Rule, Rules
@@ -119,6 +120,9 @@ def _lacks(step: ChannelStep, config: Config) -> str:
         return "the setting smtp_url is empty, so no mail can be sent"
     if step.to and step.to not in apprise_recipients(config.apprise_recipients):
         return f"the setting apprise_recipients has no {step.to}"
+    extra, module = EXTRAS[step.channel]
+    if find_spec(module) is None and not (step.channel == "email" and config.smtp_url == CATCH_MAILS):
+        return f"{module} is not installed: install the extra `{extra}` where the edges run"
     if step.channel == "apprise" and not step.to and not config.apprise_urls:
         return "the setting apprise_urls is empty, so no user has an address there"
     return ""

@@ -1,9 +1,11 @@
 -- Count one more mail of confirmation, unless a limit is reached.
 -- KEYS: counters   ARGV: how long each counts, ms; the limit of each counter
--- Returns {'OK', how long until a counter that is full starts anew, ms; 0 when the mail was counted}.
+-- Returns {'OK', how long until a counter that is full starts anew, ms, 0 when the mail was counted; the time, ms}.
+local now = redis.call('TIME')
+local now_ms = now[1] * 1000 + math.floor(now[2] / 1000)
 for index, key in ipairs(KEYS) do
   if tonumber(redis.call('GET', key) or '0') >= tonumber(ARGV[index + 1]) then
-    return {'OK', math.max(redis.call('PTTL', key), 1)}
+    return {'OK', math.max(redis.call('PTTL', key), 1), now_ms}
   end
 end
 for _, key in ipairs(KEYS) do
@@ -11,4 +13,4 @@ for _, key in ipairs(KEYS) do
     redis.call('PEXPIRE', key, ARGV[1])
   end
 end
-return {'OK', 0}
+return {'OK', 0, now_ms}

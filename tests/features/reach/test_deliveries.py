@@ -21,8 +21,10 @@ from engine.core.wire.records import Timer
 from engine.features.actions.dispatcher import Dispatcher
 from engine.features.actions.store import ActionStreams, append_actions
 from engine.features.dead_letters.store import DeadLetterStream
+from engine.features.reach.caught_mails import CaughtMails
 from engine.features.reach.core.addresses import Addresses
 from engine.features.reach.deliveries import StepDeliveries
+from engine.features.reach.email_channel import EmailChannel
 from engine.features.reach.push_channel import PushChannel
 from engine.features.reach.store import AddressStore
 from engine.store.keys import action_stream_key, action_targets_key
@@ -59,8 +61,8 @@ class Told(list[tuple[str, str]]):
 async def delivering(client: Redis, told: Told | None = None, **settings: Any) -> AsyncIterator[AddressStore]:
     config = Config(**SETTINGS | settings)
     addresses = AddressStore(client, config)
-    push = PushChannel(config, push_secret, wall_ms)
-    deliveries = StepDeliveries(config, addresses, partial(append_actions, client, config), push)
+    push, email = PushChannel(config, push_secret, wall_ms), EmailChannel(config, CaughtMails(client))
+    deliveries = StepDeliveries(config, addresses, partial(append_actions, client, config), push, email)
     streams = ActionStreams(client, config, "edge-0")
     running = asyncio.ensure_future(Dispatcher(config, streams, deliveries.call, clock, wall_ms, told).run())  # type: ignore[arg-type]
     try:
@@ -69,6 +71,7 @@ async def delivering(client: Redis, told: Told | None = None, **settings: Any) -
         while not running.done():
             running.cancel()
             await asyncio.wait([running], timeout=0.1)
+        await email.close()
 
 
 async def idle(client: Redis) -> bool:

@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
 import pytest
+from redis.asyncio import Redis
 
 from engine.config import Config
 from engine.core.model.constants import NORMAL
 from engine.errors import ActionFailed
 from engine.features.actions.store import QueuedAction
-from engine.features.reach.email_channel import EmailChannel, MailServer
+from engine.features.reach.caught_mails import CaughtMails
+from engine.features.reach.email_channel import EmailChannel
+from engine.features.reach.mail_connections import MailServer
 from tests.support.free_port import free_port
 from tests.support.mail_server import mail_server
+from tests.support.waiting import until
 
 BODY = b'{"id":"m1","type":"alert.raised","ts":1700000000000,"data":{"title":"Disk full","body":"On db1"}}'
+Channel = Callable[..., EmailChannel]
+
 ACTION = QueuedAction("1-0", "channel://email", "acme", "ann", "m1", "k1", 1000, NORMAL, BODY)
 
 
-def channel(url: str) -> EmailChannel:
-    return EmailChannel(Config(smtp_url=url, mail_from="Ops <ops@example.com>"))
+@pytest.fixture
+async def opened() -> AsyncIterator[list[EmailChannel]]:
+    """The channels of a test."""
+    made: list[EmailChannel] = []
+    yield made
+    for one in made:
+        await one.close()
 
 
-async def test_a_mail_has_sender_subject_and_both_texts() -> None:
+@pytest.fixture
+def channel(opened: list[EmailChannel]) -> Callable[..., EmailChannel]:
+    def make(url: str, **settings: int) -> EmailChannel:
+        opened.append(EmailChannel(Config(smtp_url=url, mail_from="Ops <ops@example.com>", **settings), CaughtMails(Redis())))  # type: ignore[arg-type]
+        return opened[-1]
+
+    return make
+
+
+async def test_a_mail_has_sender_subject_and_both_texts(channel: Channel) -> None:
     with mail_server() as server:
         await channel(server.url).send(ACTION, "ann@example.org")
     (mail,) = server.to("ann@example.org")
@@ -30,7 +53,7 @@ async def test_a_mail_has_sender_subject_and_both_texts() -> None:
     assert "<p>On db1</p>" in texts["text/html"]
 
 
-async def test_a_mail_that_is_sent_twice_has_one_message_id() -> None:
+async def test_a_mail_that_is_sent_twice_has_one_message_id(channel: Channel) -> None:
     with mail_server() as server:
         for _ in range(2):
             await channel(server.url).send(ACTION, "ann@example.org")
@@ -41,7 +64,7 @@ async def test_a_mail_that_is_sent_twice_has_one_message_id() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Requiring AUTH:UserWarning")
-async def test_the_user_and_the_password_of_the_url_are_percent_decoded() -> None:
+async def test_the_user_and_the_password_of_the_url_are_percent_decoded(channel: Channel) -> None:
     assert MailServer.of("smtps://a%40b:se%20cret@[::1]:2525") == ("::1", 2525, "a@b", "se cret", True)
     with mail_server(login=True) as server:
         await channel(server.url.replace("//", "//a%40b:se%20cret@")).send(ACTION, "ann@example.org")
@@ -52,7 +75,7 @@ async def test_the_user_and_the_password_of_the_url_are_percent_decoded() -> Non
 
 
 @pytest.mark.parametrize(("answer", "final"), [("451 greylisted, ann@example.org", False), ("554 spam from ann@example.org", True)])
-async def test_a_refusal_for_good_is_final_and_names_no_address(answer: str, final: bool) -> None:
+async def test_a_refusal_for_good_is_final_and_names_no_address(answer: str, final: bool, channel: Channel) -> None:
     with mail_server() as server:
         server.answers = [answer]
         with pytest.raises(ActionFailed) as failed:
@@ -61,7 +84,7 @@ async def test_a_refusal_for_good_is_final_and_names_no_address(answer: str, fin
     assert "ann@" not in str(failed.value)
 
 
-async def test_an_unknown_mailbox_is_final_and_is_not_named() -> None:
+async def test_an_unknown_mailbox_is_final_and_is_not_named(channel: Channel) -> None:
     with mail_server() as server:
         server.refused = {"ann@example.org"}
         with pytest.raises(ActionFailed, match="refused the address with 550") as failed:
@@ -69,7 +92,58 @@ async def test_an_unknown_mailbox_is_final_and_is_not_named() -> None:
     assert failed.value.final
 
 
-async def test_a_server_that_is_away_is_tried_again() -> None:
+async def test_a_server_that_is_away_is_tried_again(channel: Channel) -> None:
     with pytest.raises(ActionFailed) as failed:
         await channel(f"smtp://127.0.0.1:{free_port()}").send(ACTION, "ann@example.org")
     assert not failed.value.final
+
+
+async def test_mails_share_a_connection_until_it_has_carried_enough(channel: Channel) -> None:
+    with mail_server() as server:
+        email = channel(server.url, smtp_mails_max=3)
+        for _ in range(7):
+            await email.send(ACTION, "ann@example.org")
+        assert (len(server.mails), server.connections) == (7, 3)
+
+
+async def test_mails_at_once_have_a_connection_each_and_share_them_later(channel: Channel) -> None:
+    with mail_server() as server:
+        email = channel(server.url)
+        for _ in range(2):
+            await asyncio.gather(*(email.send(ACTION, "ann@example.org") for _ in range(4)))
+        assert (len(server.mails), server.connections) == (8, 4)
+
+
+async def test_a_connection_that_is_idle_is_ended_politely(channel: Channel) -> None:
+    with mail_server() as server:
+        email = channel(server.url, smtp_idle_ms=1)
+        for expected in (1, 2):
+            await email.send(ACTION, "ann@example.org")
+            await until(lambda expected=expected: server.quits == expected)  # type: ignore[misc]
+        assert server.connections == 2
+
+
+async def test_a_server_that_closed_an_idle_connection_gets_the_mail_over_a_new_one(channel: Channel) -> None:
+    with mail_server() as server:
+        email = channel(server.url)
+        await email.send(ACTION, "ann@example.org")
+        server.answers = ["421 shutting down"]
+        await email.send(ACTION, "ann@example.org")
+        assert (len(server.mails), server.connections) == (2, 2)
+    with mail_server(port=server.port) as again:
+        await email.send(ACTION, "ann@example.org")
+    assert len(again.mails) == 1
+
+
+async def test_a_cancelled_mail_leaves_no_connection_for_the_next(channel: Channel) -> None:
+    with mail_server() as server:
+        email = channel(server.url)
+        await email.send(ACTION, "ann@example.org")
+        sending = asyncio.ensure_future(email.send(ACTION, "ann@example.net"))
+        await asyncio.sleep(0)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        await email.send(ACTION, "ann@example.org")
+        assert server.connections == 2
+        assert len(server.to("ann@example.org")) == 2

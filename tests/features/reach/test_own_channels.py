@@ -63,6 +63,16 @@ async def test_an_address_is_used_when_the_button_of_the_mails_link_was_pressed(
     assert len(mails.mails) == 1, "it is the user's already"
 
 
+async def test_a_link_sent_before_the_user_was_erased_confirms_nothing(world: EdgeWorld, mails: MailServer) -> None:
+    await ask(world)
+    old = link_of(mails)
+    await world.addresses.erase("default:ann")
+    assert (await visit(world, "POST", old)).status_code == 404
+    assert world.addresses.kept == {}
+    await ask(world)
+    assert (await visit(world, "POST", link_of(mails))).status_code == 200
+
+
 async def test_other_addresses_stay_and_the_user_removes_the_mail_address(world: EdgeWorld, mails: MailServer) -> None:
     world.addresses.kept["default:ann"] = Addresses("old@example.org", ("json://h/1",))
     await ask(world)

@@ -8,9 +8,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from engine.config import Config
+from engine.config import CATCH_MAILS, Config
 from engine.errors import RulesError
 from engine.features.rules import rule_book
 from engine.features.rules.core.rules import Rules
@@ -162,3 +163,15 @@ def test_a_step_that_the_settings_do_not_carry_is_refused_with_the_setting(step:
     with pytest.raises(RulesError, match=rf"category\.alert\.steps\[0\]: the setting {lacking}"):
         parse_version(text, 1, Config())
     assert parse_version(text, 1, Config(**given)).steps
+
+
+@pytest.mark.parametrize(("channel", "extra"), [("push", "push"), ("email", "mail"), ("apprise", "apprise")])
+def test_a_step_whose_extra_is_missing_is_refused_with_its_name(channel: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config(smtp_url="smtp://mail", mail_from="a@b.c", apprise_urls=("slack://",))
+    text = f'[category.alert]\nsteps = [{{ channel = "{channel}" }}]'
+    assert parse_version(text, 1, config).steps
+    monkeypatch.setattr(rule_book, "find_spec", lambda _module: None)
+    with pytest.raises(RulesError, match=rf"category\.alert\.steps\[0\]: .* install the extra `{extra}`"):
+        parse_version(text, 1, config)
+    if channel == "email":
+        assert parse_version(text, 1, msgspec.structs.replace(config, smtp_url=CATCH_MAILS)).steps, "the catcher needs none"

@@ -55,6 +55,7 @@ EXPORTED = {
     "session:stream": "entries",
     "actions:to:*": "entries",
     "{channels}of:*": "channels",
+    "{channels}caught": "caught_mails",  # only where no mail is sent
     "{s}questions:*": "questions",
     "{s}answers:*": "questions",
     "{rules}events": "sampled_events",
@@ -76,6 +77,7 @@ STAYS = {
     "{t}quarantine": "likewise",
     "{shard}events": "session events between two owners of a slot, for seconds, then in `session:stream`",
     "{channels}asked:*": "digests of a user or address, with a count of mails of confirmation; it expires",
+    "{channels}erased:*": "a digest of an erased user, so that links of before confirm no address; it expires with them",
     "{ray}running": "whom the end of a running job is to be told; it goes when the job ends",
 }
 

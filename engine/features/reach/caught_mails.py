@@ -1,0 +1,87 @@
+"""Mails that are shown in place of being sent, where `smtp_url` is `catch://`: the newest, in a list of Redis, which all edges see."""
+
+from __future__ import annotations
+
+import time
+from email.message import EmailMessage
+from typing import Any, Final
+
+import msgspec
+import redis.asyncio as redis
+from msgspec import Struct
+from redis.exceptions import RedisError
+
+from engine.errors import StorageUnavailable
+from engine.store.keys import caught_mails_key
+
+MAILS_MAX: Final = 50
+"""The newest that are kept: some screens of a page."""
+
+_TEXT_CHARS_MAX: Final = 20_000
+"""Of one mail, the rest is cut: the list has a megabyte at most, in Latin letters."""
+
+_KEPT_S: Final = 86_400
+"""After the last of them: they are for trying."""
+
+
+class CaughtMail(Struct, frozen=True):
+    """A mail.
+
+    Args:
+        key: mailbox key of the user it is for.
+        at: when it came, ms since the epoch.
+        to: its address.
+        text: its plain text.
+    """
+
+    key: str
+    at: int
+    to: str
+    subject: str
+    text: str
+
+
+encode_mail: Final = msgspec.json.Encoder().encode
+_decoder: Final = msgspec.json.Decoder(CaughtMail)
+
+
+class CaughtMails:
+    """The list. `client`: of the first server. Every method raises StorageUnavailable."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+
+    async def keep(self, mail: EmailMessage, address: str, key: str) -> None:
+        """Keep a mail, and forget the oldest of too many."""
+        body = mail.get_body(("plain",))
+        text = "" if body is None else str(body.get_content())[:_TEXT_CHARS_MAX]
+        caught = CaughtMail(key, int(time.time() * 1000), address, str(mail["Subject"]), text)
+        name = caught_mails_key()
+        try:
+            async with self._client.pipeline() as pipeline:
+                pipeline.lpush(name, encode_mail(caught))
+                pipeline.ltrim(name, 0, MAILS_MAX - 1)
+                pipeline.expire(name, _KEPT_S)
+                await pipeline.execute()
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"caught mails: {error}") from error
+
+    async def read(self) -> list[CaughtMail]:
+        """All of them, the newest first."""
+        return [_decoder.decode(stored) for stored in await self._stored()]
+
+    async def erase(self, key: str) -> None:
+        """Forget those of a user; idempotent."""
+        try:
+            for stored in await self._stored():
+                if _decoder.decode(stored).key == key:
+                    await self._client.lrem(caught_mails_key(), 1, stored.decode())
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"caught mails: {error}") from error
+
+    async def _stored(self) -> list[bytes]:
+        try:
+            found: Any = await self._client.lrange(caught_mails_key(), 0, -1)
+        except (RedisError, OSError) as error:
+            raise StorageUnavailable(f"caught mails: {error}") from error
+        return list(found)
