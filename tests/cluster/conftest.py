@@ -13,6 +13,7 @@ from tests.support.chaos.sentinel_group import PASSWORD
 from tests.support.running_engine import RunningEngine
 from tests.support.shared_cluster import SharedCluster, shared_cluster
 
+EVENTS_DATABASE = 5
 JWT_SECRET = "a-marker-that-signs-the-tokens-of-one"
 
 
@@ -30,6 +31,16 @@ def cluster() -> Iterator[SharedCluster]:
 def one(cluster: SharedCluster) -> Iterator[RunningEngine]:
     """An engine with secrets of its operator."""
     engine = cluster.engine("one", database=0, ENGINE_JWT_SECRET=JWT_SECRET)
+    engine.start()
+    yield engine
+    assert engine.stop() == 0
+
+
+@pytest.fixture(scope="package")
+def engine_of_events(cluster: SharedCluster) -> Iterator[RunningEngine]:
+    """An engine that is told of Ray's events, and whose cluster's jobs may publish."""
+    settings = {"ENGINE_RAY_EVENTS": "default", "ENGINE_RAY_EVENTS_USERS": "ops", "ENGINE_RAY_EVENTS_SECRET": cluster.events_secret}
+    engine = cluster.engine("events", database=EVENTS_DATABASE, port=cluster.events_port, **settings, ENGINE_RAY_PUBLISH="default")
     engine.start()
     yield engine
     assert engine.stop() == 0

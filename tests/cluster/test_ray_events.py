@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +16,13 @@ from redis import Redis
 
 from engine.store.keys import ray_deaths_key
 from ray_notifications import Client
+from tests.cluster.conftest import EVENTS_DATABASE
 from tests.support.running_engine import RunningEngine
 from tests.support.shared_cluster import SharedCluster
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
-DATABASE = 5
 WITHIN_S = 30.0
 """Of the end of a job. It takes 1.5 to 2.2 s on two idle cores, with the restarts of the killed processes; busy ones take longer."""
 
@@ -61,26 +58,6 @@ LOST_NODE = {
 OWNERS = {"ann": "succeeds", "bob": "raises", "cat": "actor"}
 
 
-@pytest.fixture
-def engine_of_events(cluster: SharedCluster) -> Iterator[RunningEngine]:
-    settings = {"ENGINE_RAY_EVENTS": "default", "ENGINE_RAY_EVENTS_USERS": "ops", "ENGINE_RAY_EVENTS_SECRET": cluster.events_secret}
-    engine = cluster.engine("events", database=DATABASE, port=cluster.events_port, **settings)
-    engine.start()
-    yield engine
-    assert engine.stop() == 0
-
-
-async def submit(cluster: SharedCluster, *entrypoint: str, **metadata: str) -> None:
-    """By the command of Ray."""
-    program = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", cluster.dashboard, "--no-wait"]
-    job = await asyncio.create_subprocess_exec(
-        *program, "--metadata-json", json.dumps(metadata), "--", *entrypoint,
-        env=os.environ | cluster.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    output, _ = await job.communicate()
-    assert job.returncode == 0, output.decode()
-
-
 def ends(cluster: SharedCluster) -> dict[str, float]:
     """When each owner's job ended, seconds since the epoch."""
     headers = {"Authorization": f"Bearer {cluster.environment['RAY_AUTH_TOKEN']}"}
@@ -109,8 +86,8 @@ async def test_each_owner_is_told_once_while_the_engine_is_killed(
         listening = [tasks.create_task(listen(user)) for user in received]
         await asyncio.gather(
             *(
-                submit(
-                    cluster, sys.executable, str(tmp_path / "job.py"), str(tmp_path / user), str(go), how, notify=user, notify_after_s="0"
+                cluster.submit(
+                    sys.executable, str(tmp_path / "job.py"), str(tmp_path / user), str(go), how, notify=user, notify_after_s="0"
                 )
                 for user, how in OWNERS.items()
             )
@@ -132,7 +109,7 @@ async def test_each_owner_is_told_once_while_the_engine_is_killed(
                 answer = await http.post(f"{engine.url}/v1/ray-events/{cluster.events_secret}", json=[LOST_NODE])
                 assert answer.json()["news"] == 1
         await until(lambda: received["ops"])
-        with Redis.from_url(cluster.redis_url(DATABASE)) as redis:
+        with Redis.from_url(cluster.redis_url(EVENTS_DATABASE)) as redis:
             await until(lambda: redis.xlen(ray_deaths_key()) == 0)
         for task in listening:
             task.cancel()

@@ -6,6 +6,7 @@ second   room for shards. The package that it imports as `engine` is a stranger'
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import secrets
@@ -91,6 +92,16 @@ class SharedCluster:
                     )  # fmt: skip
                 self._nodes.append(node)
             time.sleep(0.1)
+
+    async def submit(self, *entrypoint: str, **metadata: str) -> None:
+        """Submit a job, by the command of Ray."""
+        program = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", self.dashboard, "--no-wait"]
+        job = await asyncio.create_subprocess_exec(
+            *program, "--metadata-json", json.dumps(metadata), "--", *entrypoint,
+            env=os.environ | self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        output, _ = await job.communicate()
+        assert job.returncode == 0, output.decode()
 
     def pids(self) -> list[int]:
         """All processes of Ray on both nodes."""
