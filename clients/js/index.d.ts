@@ -75,7 +75,7 @@ export interface Question {
   everyone?: boolean;
 }
 
-/** The answer to a question. `by` is null, and `reason` is set, when it is the default. */
+/** The answer to a question. `by` is null, and `reason` is set, when it is the default, or the question was withdrawn. */
 export interface Answer {
   answer: string | null;
   by: string | null;
@@ -83,7 +83,7 @@ export interface Answer {
   label?: string;
   text?: string;
   device?: string;
-  reason?: "deadline" | "split";
+  reason?: "deadline" | "split" | "withdrawn";
 }
 
 /** The counts of a user's inbox; a higher revision is newer. */

@@ -40,7 +40,7 @@ from engine.client.held_publishing import PATH, HeldPublishing
 from engine.client.http_connection import HttpConnection, Response
 from engine.client.message_members import EventMembers, MessageMembers, Seconds, sent_form
 from engine.client.publish_results import ItemError, PublishError, Result, problem_of, raise_rejection, results_of
-from engine.client.question_requests import WAIT_S_MAX, QuestionAnswer, fetch_answer
+from engine.client.question_requests import WAIT_S_MAX, QuestionAnswer, fetch_answer, withdraw
 from engine.client.retried_requests import Carrier, RetriedRequests
 from engine.client.signal_requests import CountedSignals, count_signals, fetch_sums
 from engine.client.user_inbox import InboxPage, fetch_inbox
@@ -212,7 +212,7 @@ class Publisher:
             members: of `engine.client.message_members.MessageMembers`: `ask`, which is needed, and others.
 
         Returns:
-            The answer of the user, or the default when the deadline is over.
+            The answer of the user, or the default when the deadline is over; with the reason `withdrawn`, that somebody called `withdraw`.
 
         Raises:
             PublishError: the engine rejected it: a member is not valid, or its `id` was used with another payload.
@@ -251,6 +251,22 @@ class Publisher:
             ValueError: not exactly one of `user` and `topic` was given.
         """
         return await fetch_answer(self._requests, id, _asked(user, topic), self._wait_s(wait_s))
+
+    async def withdraw(self, id: str, *, user: str | None = None, topic: str | None = None) -> None:
+        """End a question without an answer: devices show that it was withdrawn. Durable on return, and idempotent.
+
+        Args:
+            id: of the message that asked it.
+            user: who was asked; or `topic`.
+            topic: whose members were asked.
+
+        Raises:
+            Refused: it has an answer, which the error tells (status 409), or there is no such question.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+            ValueError: not exactly one of `user` and `topic` was given.
+        """
+        await withdraw(self._requests, id, _asked(user, topic))
 
     def _wait_s(self, wanted_s: float) -> float:
         """How long one request may wait."""

@@ -1,4 +1,4 @@
-"""Questions to users over HTTP: wait for an answer as an asker, and give one as a user (docs/QUESTIONS.md).
+"""Questions to users over HTTP: an asker waits for the answer or withdraws the question, a user answers (docs/QUESTIONS.md).
 
 All requests are idempotent, and so they are retried: a question has one answer, whoever asks for it and however often.
 """
@@ -23,13 +23,14 @@ class QuestionAnswer(Struct, frozen=True, kw_only=True):
     """The answer to a question.
 
     Attributes:
-        answer: id of the choice; None for a text alone, and for none by the deadline.
-        by: the user who gave it; None when nobody did by the deadline.
+        answer: id of the choice; None for a text alone, for none by the deadline, and for a question that was withdrawn.
+        by: the user who gave it; None with a `reason`, and for a user who was erased.
         at: when, ms since the epoch.
         label: of the choice.
         text: in the user's words.
         device: on which it was given, where the client has a name.
         reason: "deadline" when there was none in time, "split" when not all members gave the same; `answer` is the default then.
+            "withdrawn" when its asker wanted no answer any more.
     """
 
     answer: str | None
@@ -52,11 +53,25 @@ async def fetch_answer(requests: RetriedRequests, id: str, of: Mapping[str, str]
         Refused: there is no such question; Unauthorized, Forbidden: the token.
         Unreachable: no engine answered.
     """
-    path = f"/v1/questions/{quote(id, safe='')}?{urlencode({**of, 'wait': f'{wait_s:g}'})}"
-    body = body_of(await requests.send("GET", path, b""))
+    body = body_of(await requests.send("GET", _path(id, {**of, "wait": f"{wait_s:g}"}), b""))
     if msgspec.json.decode(body, type=_State).state == "open":
         return None
     return msgspec.json.decode(body, type=QuestionAnswer)
+
+
+async def withdraw(requests: RetriedRequests, id: str, of: Mapping[str, str]) -> None:
+    """End a question to a user or a topic without an answer; durable on return.
+
+    Raises:
+        Refused: it has an answer, which the error tells (status 409), or there is no such question.
+        Unauthorized, Forbidden: the token.
+        Unreachable: no engine answered.
+    """
+    body_of(await requests.send("DELETE", _path(id, of), b""))
+
+
+def _path(id: str, query: Mapping[str, str]) -> str:
+    return f"/v1/questions/{quote(id, safe='')}?{urlencode(query)}"
 
 
 async def give_answer(requests: RetriedRequests, id: str, answer: str | None, text: str, device: str, topic: str) -> QuestionAnswer:

@@ -432,7 +432,7 @@ class SyncPublisher:
             members: of `engine.client.message_members.MessageMembers`: `ask`, which is needed, and others.
 
         Returns:
-            The answer of the user, or the default when the deadline is over.
+            The answer of the user, or the default when the deadline is over; with the reason `withdrawn`, that somebody called `withdraw`.
 
         Raises:
             PublishError: the engine rejected it: a member is not valid, or its `id` was used with another payload.
@@ -461,6 +461,22 @@ class SyncPublisher:
             ValueError: not exactly one of `user` and `topic` was given.
         """
         return self._loop.run(self._publisher.answer_to(id, user=user, topic=topic, wait_s=wait_s))
+
+    def withdraw(self, id: str, *, user: str | None = None, topic: str | None = None) -> None:
+        """End a question without an answer: devices show that it was withdrawn. Durable on return, and idempotent.
+
+        Args:
+            id: of the message that asked it.
+            user: who was asked; or `topic`.
+            topic: whose members were asked.
+
+        Raises:
+            Refused: it has an answer, which the error tells (status 409), or there is no such question.
+            Unreachable: no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: the token was rejected.
+            ValueError: not exactly one of `user` and `topic` was given.
+        """
+        self._loop.run(self._publisher.withdraw(id, user=user, topic=topic))
 
     def post(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> str:
         """Put a message into the buffer, from which batches are sent; waits while `queue_max` are in it.

@@ -72,6 +72,16 @@ async def test_an_answer_that_comes_too_late_says_who_was_first(page: Page, scri
     await expect(page.get_by_role("alert")).to_have_text("Too late: it was answered by ann: Deny")
 
 
+async def test_a_question_that_is_withdrawn_loses_its_buttons_and_says_so(page: Page, scripted: ScriptedEngine) -> None:
+    await place(page, scripted)
+    ask(scripted)
+    await page.get_by_role("button", name="Notifications").click()
+    await expect(page.get_by_role("button", name="Deny: Deploy?")).to_be_visible()
+    scripted.publish("Deploy?", replaces="m1", answer={"answer": None, "by": None, "at": 1, "reason": "withdrawn"})
+    await expect(page.get_by_text("Withdrawn", exact=True)).to_be_visible()
+    await expect(page.get_by_role("group", name="Deploy?")).to_have_count(0)
+
+
 async def test_a_question_whose_time_is_over_has_no_buttons(page: Page, scripted: ScriptedEngine) -> None:
     await place(page, scripted)
     ask(scripted, in_s=-1)

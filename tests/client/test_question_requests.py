@@ -56,6 +56,26 @@ async def test_a_program_that_asks_again_after_a_restart_gets_the_same_answer(wo
             await restarted.ask(user="u1", type="deploy.ask")
 
 
+async def test_a_program_withdraws_its_question_and_whoever_waits_is_told(world: EdgeWorld) -> None:
+    def withdraw() -> None:
+        with SyncPublisher(world.url(), world.token("app", "publish")) as other:
+            other.withdraw("q/1", user="u1")
+            with pytest.raises(ValueError, match="exactly one of"):
+                other.withdraw("q/1")
+
+    async with (
+        Publisher(world.url(), world.token("app", "publish")) as publisher,
+        Client(world.url(), world.token("u1", "connect")) as client,
+    ):
+        asking = asyncio.create_task(publisher.ask(user="u1", type="deploy.ask", id="q/1", ask=ASK))
+        await anext(client)
+        await asyncio.to_thread(withdraw)
+        answer = await asking
+        assert (answer.answer, answer.by, answer.reason) == (None, None, "withdrawn")
+        with pytest.raises(Refused, match="it was withdrawn"):
+            await client.answer("q/1", "yes")
+
+
 async def test_a_thread_asks_until_the_deadline(world: EdgeWorld) -> None:
     def ask() -> str | None:
         with SyncPublisher(world.url(), world.token("app", "publish")) as publisher:

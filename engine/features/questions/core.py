@@ -17,18 +17,21 @@ DEADLINE: Final = "deadline"
 SPLIT: Final = "split"
 """The reason of the default where everyone has answered, and not the same."""
 
+WITHDRAWN: Final = "withdrawn"
+"""The reason of the end of a question whose asker wants no answer any more."""
+
 
 class GivenAnswer(Struct, frozen=True, omit_defaults=True, gc=False):
     """The answer to a question.
 
     Attributes:
-        answer: id of a choice; None: only a text, or none by the deadline.
+        answer: id of a choice; None: only a text, none by the deadline, or withdrawn.
         at: when it was given, ms since the epoch.
-        by: the user who gave it; None: the deadline did.
+        by: the user who gave it; None: none did, or one who was erased.
         label: of the choice.
         text: in the user's words.
         device: on which it was given, where the client names it.
-        reason: `DEADLINE`, `SPLIT`, or "" for an answer of a user.
+        reason: `DEADLINE`, `SPLIT`, `WITHDRAWN`, or "" for an answer of a user.
     """
 
     answer: str | None
@@ -41,7 +44,11 @@ class GivenAnswer(Struct, frozen=True, omit_defaults=True, gc=False):
 
     def repeats(self, other: GivenAnswer) -> bool:
         """Is this the same answer of the same user, given once more?"""
-        return (self.by, self.answer, self.text) == (other.by, other.answer, other.text)
+        return (self.by, self.answer, self.text, self.reason) == (other.by, other.answer, other.text, other.reason)
+
+    def without_user(self) -> GivenAnswer:
+        """The answer of a user who is erased: the choice stays, since others act by it."""
+        return GivenAnswer(self.answer, self.at, None, self.label, reason=self.reason)
 
 
 def answer_of(question: Question, choice: str | None, text: str, by: str, device: str, at_ms: int, chars_max: int) -> GivenAnswer:
@@ -61,6 +68,11 @@ def answer_of(question: Question, choice: str | None, text: str, by: str, device
 def answer_at_deadline(question: Question) -> GivenAnswer:
     """The answer of a question that has none by its deadline."""
     return _default(question, question.deadline, DEADLINE)
+
+
+def withdrawal(at_ms: int) -> GivenAnswer:
+    """The end of a question that its asker withdraws."""
+    return GivenAnswer(None, at_ms, None, reason=WITHDRAWN)
 
 
 def agreed(question: Question, votes: Iterable[GivenAnswer]) -> GivenAnswer | None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from engine.config import Config
-from engine.features.questions.core import DEADLINE, SPLIT
-from engine.http.description.json_schema import TIME_MS, Schema, closed_object, object_of, printable, topic_name
+from engine.features.questions.core import DEADLINE, SPLIT, WITHDRAWN
+from engine.http.description.json_schema import TIME_MS, Schema, closed_object, object_of, printable, topic_name, user_name
 from engine.http.description.operation import Part, json_of, operation, parameter, whose
 
 
@@ -15,6 +15,7 @@ def paths(config: Config) -> Part:
     """The paths, by name."""
     device = parameter("device", "query", "The client's name for itself, which the answer keeps.")
     topic = parameter("topic", "query", "The topic that was asked, in place of a user; needs the scope `publish`.", topic_name(config))
+    asked = parameter("user", "query", "The user who was asked; or `topic`.", user_name(config))
     wait = parameter(
         "wait",
         "query",
@@ -46,6 +47,15 @@ def paths(config: Config) -> Part:
                 scope="connect",
                 parameters=(whose(config), topic, wait),
             ),
+            "delete": operation(
+                "withdrawQuestion",
+                "publishing",
+                "End a question without an answer: devices show that it was withdrawn, and whoever waits is told. Repeats change nothing.",
+                {200: ("It is withdrawn; durable.", json_of("QuestionState"))},
+                (400, 404, 409, 429, 503),
+                scope="publish",
+                parameters=(asked, topic),
+            ),
         },
     }
 
@@ -65,7 +75,7 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
             "A question, and its answer if it has one.",
             required=("id", "state", "asked", "deadline", "answer", "by", "at"),
             id={"type": "string"},
-            state={"enum": ["open", "answered", DEADLINE, SPLIT]},
+            state={"enum": ["open", "answered", DEADLINE, SPLIT, WITHDRAWN]},
             asked=TIME_MS,
             deadline={**TIME_MS, "description": "At this time the default is the answer."},
             **{**_ANSWER, "at": {"type": ["integer", "null"], "description": "When it was given; null while the question is open."}},
@@ -74,11 +84,14 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
 
 
 _ANSWER: Final[dict[str, Schema]] = {
-    "answer": {"type": ["string", "null"], "description": "Id of the answer; null for a text alone, and for none by the deadline."},
-    "by": {"type": ["string", "null"], "description": "The user who gave it; null for the default."},
+    "answer": {"type": ["string", "null"], "description": "Id of the answer; null for a text alone, none by the deadline, or withdrawn."},
+    "by": {"type": ["string", "null"], "description": "The user who gave it; null with a `reason`, and for a user who was erased."},
     "at": TIME_MS,
     "label": {"type": "string"},
     "text": {"type": "string"},
     "device": {"type": "string"},
-    "reason": {"enum": [DEADLINE, SPLIT], "description": "Why it is the default: none by the deadline, or not all the same. Else absent."},
+    "reason": {
+        "enum": [DEADLINE, SPLIT, WITHDRAWN],
+        "description": "Why nobody gave it: the default by the deadline, or of members who differ; or withdrawn. Else absent.",
+    },
 }

@@ -1,4 +1,4 @@
-"""`/v1/answers` and `/v1/questions`: answer a question, and get its answer."""
+"""`/v1/answers` and `/v1/questions`: answer a question, get its answer, and withdraw it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from starlette.responses import Response
 from engine.api.access import Access
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.config import Config
-from engine.core.model.routing import audience_key
+from engine.core.model.names import is_user
+from engine.core.model.routing import audience_key, mailbox_key
 from engine.features.questions import description
 from engine.features.questions.questions import Questions, shown
 from engine.features.questions.store import QuestionStore
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable, json_answer, route, without_head
+from engine.http.problems import bad_request
 from engine.store.lua import Replicas
 
 
@@ -41,17 +43,29 @@ def table(access: Access, questions: Questions) -> EndpointTable:
         body = await access.body(request)
         return json_answer(shown(await questions.answer(principal, key, request.path_params["message"], access.device(request), body)))
 
+    def key_of_topic(request: Request) -> str | None:
+        """The key of the topic that the query names: what members answer is for who asks."""
+        topic = request.query_params.get("topic", "")
+        return audience_key(access.authenticate(request, "publish").tenant, topic) if topic else None
+
     async def look(request: Request) -> Response:
         """`GET /v1/questions/{question}?user=&topic=&wait=`: without `wait` it does not wait."""
-        if topic := request.query_params.get("topic", ""):
-            key = audience_key(access.authenticate(request, "publish").tenant, topic)  # what members answer is for who asks
-        else:
-            _, key, _ = access.subscriber(request)
+        key = key_of_topic(request) or access.subscriber(request)[1]
         wait_s = access.wait_s(request) if "wait" in request.query_params else 0.0
         return json_answer(await questions.look(key, request.path_params["question"], wait_s))
 
+    async def withdraw(request: Request) -> Response:
+        """`DELETE /v1/questions/{question}?user=&topic=`."""
+        if (key := key_of_topic(request)) is None:
+            principal = access.authenticate(request, "publish")
+            user = request.query_params.get("user", "")
+            if not is_user(user, access.config.id_chars_max):
+                raise bad_request("the query parameter `user` or `topic` is needed: who was asked")
+            key = mailbox_key(principal.tenant, user)
+        return json_answer(await questions.withdraw(key, request.path_params["question"]))
+
     routes = [
         route("/v1/answers/{message:segment}", POST=answer),
-        without_head(route("/v1/questions/{question:segment}", GET=look)),
+        without_head(route("/v1/questions/{question:segment}", GET=look, DELETE=withdraw)),
     ]
     return EndpointTable(routes, description)

@@ -1,7 +1,8 @@
 """Questions on an edge: asked with a message, answered once, told to all devices of the user and to whoever waits.
 
     asked     the question is stored, then its message is published
-    answered  by a user, or at the deadline with the default: one script stores the first answer (`engine.features.questions.store`)
+    answered  by a user, by its asker who withdraws it, or at the deadline with the default: one script stores the first answer
+              (`engine.features.questions.store`)
     told      any edge publishes the outcome, takes the message of the question out of the inbox, and begins what the question names: an
               action, an event for the rules
     over      both are deleted `question_keep_s` after the answer
@@ -16,6 +17,10 @@
     before the outcome is published      a question that is due             an edge takes it, at the latest when the lease is over
     after that, before it is told        the same; publishing it again is   likewise
                                          no second message
+    before a withdrawal is stored        an open question                   the asker, who has no 200, repeats it
+
+A question that its asker withdraws is answered by that: the reason is `withdrawn`, and the devices are told. One that nobody was shown,
+since its message is still to come, is taken from the scheduler, and there is nothing to tell.
 
 Every edge looks each second for questions that are due, and at once when it has stored an answer. It takes them with a lease, so usually
 one edge does the work; when two do, the ids of what they publish are the same. An answer that comes after the deadline meets the default:
@@ -42,11 +47,11 @@ from engine.auth.topic_permissions import memberships
 from engine.config import Config
 from engine.core.model.period import until_next
 from engine.core.model.question import Question
-from engine.core.model.routing import audience_key, mailbox_key, split_key
-from engine.core.wire.records import DUPLICATE, SCHEDULED
+from engine.core.model.routing import audience_key, mailbox_key, split_key, topic_of
+from engine.core.wire.records import DUPLICATE, OK, SCHEDULED
 from engine.errors import EngineError, Invalid, StorageUnavailable, Unavailable
 from engine.features.inbox.inboxes import mark
-from engine.features.questions.core import GivenAnswer, agreed, answer_at_deadline, answer_of
+from engine.features.questions.core import WITHDRAWN, GivenAnswer, agreed, answer_at_deadline, answer_of, withdrawal
 from engine.features.questions.outcome import action_of, event_of, outcome_of
 from engine.features.questions.store import Asked, QuestionStore, StoredQuestion, TooMany
 from engine.gateway.gateway import Gateway
@@ -180,6 +185,13 @@ class Questions:
         if (answer := agreed(asked.stored.question, votes.values())) is not None:
             await self._decide(key, id, answer)
         return _same(own, votes[user])
+
+    async def withdraw(self, key: str, id: str) -> dict[str, Any]:
+        """End a question without an answer; durable on return. Raises Problem: 404; 409, it has an answer; 503."""
+        asked = await self._look(key, id)
+        own = withdrawal(self._gateway.wall_ms())
+        winner = asked.answer or await self._decide(key, id, own)
+        return _report(id, Asked(asked.stored, _same(own, winner)))
 
     async def look(self, key: str, id: str, wait_s: float) -> dict[str, Any]:
         """The question, and its answer as soon as there is one, or without one after `wait_s`. Raises Problem: 404, 429 or 503."""
@@ -323,12 +335,8 @@ class Questions:
         """Publish the outcome, and take the message of the question away from all devices. Raises EngineError."""
         shard_client, config = self._gateway.shard_client, self._config
         outcome = outcome_of(key, id, stored, answer, self._gateway.wall_ms(), config.ttl_s_default * 1000)
-        try:
-            await shard_client.post([outcome])
-        except Problem as problem:
-            if problem.status != 409:
-                raise
-            log.warning("the answer to %s of %s is not told: its id is taken", id, key)
+        if answer.reason != WITHDRAWN or not await self._cancelled(key, id):
+            await self._publish(key, id, outcome)
         if stored.question.topic:
             return  # each member's client takes the question away: the outcome replaces it
         await shard_client.settle(key, -1, [id])
@@ -340,6 +348,28 @@ class Questions:
                 raise Unavailable(scheduled.detail or "durable storage did not answer")
         if event := stored.question.event:
             await self._hand_to_rules(split_key(key)[0], event_of(key, id, event, answer))
+
+    async def _publish(self, key: str, id: str, outcome: Draft) -> None:
+        try:
+            await self._gateway.shard_client.post([outcome])
+        except Problem as problem:
+            if problem.status != 409:
+                raise
+            log.warning("the answer to %s of %s is not told: its id is taken", id, key)
+
+    async def _cancelled(self, key: str, id: str) -> bool:
+        """Cancel the message of a question that is still to come. Returns whether there was one, so that nobody has seen it."""
+        last, more = (0, ""), True
+        while more:
+            listed = await self._gateway.shard_client.list_timers(key, after=last)
+            if listed.status != OK:
+                raise Unavailable(listed.detail or "durable storage did not answer")
+            for timer in listed.timers:
+                if timer.envelope.id == id and timer.action is None:
+                    return (await self._gateway.shard_client.cancel(split_key(key)[0], timer.sid)).status == OK
+                last = timer.due_ms, timer.sid
+            more = bool(listed.detail)
+        return False
 
     async def _hand_to_rules(self, tenant: str, event: bytes) -> None:
         """Hand an event to the rules. Raises Problem: they did not take it."""
@@ -353,18 +383,25 @@ class Questions:
 
     # -- Of a user. ----------------------------------------------------------------------------------------------------
     async def kept_rows(self, key: str) -> AsyncIterator[bytes]:
-        """Every question of a user, in JSON. Raises StorageUnavailable."""
+        """Every question of a user, and every answer of the user to a topic, in JSON. Raises StorageUnavailable."""
         for id, asked in (await self._store.all_of(key)).items():
             yield msgspec.json.encode({**_report(id, asked), "message": msgspec.Raw(b"{%b}" % asked.stored.body)})
+        async for audience, id, given in self._store.given_to_topics(key):
+            yield msgspec.json.encode({"id": id, "topic": topic_of(audience), **shown(given)})
 
 
 def _same(own: GivenAnswer, first: GivenAnswer) -> GivenAnswer:
     """The first answer, which is the same. Raises Problem 409: it is another one."""
     if not own.repeats(first):
-        who = "nobody by its deadline" if first.by is None else first.by
-        detail = f"it was answered by {who}: {first.label or first.text or 'no answer'}"
-        raise conflict(detail, type=ANSWERED, **shown(first))
+        raise conflict(_described(first), type=ANSWERED, **shown(first))
     return first
+
+
+def _described(answer: GivenAnswer) -> str:
+    if answer.reason == WITHDRAWN:
+        return "it was withdrawn"
+    who = answer.by or ("nobody by its deadline" if answer.reason else "somebody")
+    return f"it was answered by {who}: {answer.label or answer.text or 'no answer'}"
 
 
 def shown(answer: GivenAnswer) -> dict[str, Any]:

@@ -17,7 +17,7 @@ work may be repeated (`engine.features.questions.questions`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -26,7 +26,7 @@ from msgspec import Struct
 from redis.exceptions import RedisError
 
 from engine.core.model.question import Question
-from engine.core.model.routing import server_of, slot_of
+from engine.core.model.routing import audience_key, server_of, slot_of, split_key
 from engine.errors import StorageUnavailable
 from engine.features.questions.core import GivenAnswer
 from engine.store.keys import answers_key, questions_due_key, questions_key, subscribers_prefix, votes_key
@@ -36,9 +36,13 @@ _OPEN: Final = Script("question_open")
 _DECIDE: Final = Script("question_decide")
 _VOTE: Final = Script("question_vote")
 _TAKE: Final = Script("questions_take")
+_FORGET_MEMBER: Final = Script("question_forget_member")
 
 _TAKEN_MAX: Final = 50
 """Questions taken at once: some milliseconds of work for each."""
+
+_SCANNED: Final = 1000
+"""Questions that Redis looks at in one command, for those of topics: under a millisecond."""
 
 
 class StoredQuestion(Struct, frozen=True, array_like=True):
@@ -192,9 +196,49 @@ class QuestionStore:
         pipeline.zrem(questions_due_key(), *(_member(key, id) for id in ids))
         await _execute(pipeline)
 
+    async def given_to_topics(self, key: str) -> AsyncIterator[tuple[str, str, GivenAnswer]]:
+        """What a user has answered to questions of topics: audience keys, ids and answers. Raises StorageUnavailable.
+
+        There is no index by member: it would cost each vote a second write, on another server. This looks at all questions, for an export
+        or an erasure.
+        """
+        user = split_key(key)[1]
+        async for audience, id in self._of_topics(split_key(key)[0]):
+            pipeline = self._of(audience).pipeline(transaction=True)
+            pipeline.hget(votes_key(audience, id), user)
+            pipeline.hget(answers_key(audience), id)
+            vote, answer = await _execute(pipeline)
+            if vote is not None:
+                yield audience, id, _answer.decode(vote)
+            elif answer is not None and (given := _answer.decode(answer)).by == user:
+                yield audience, id, given
+
     async def erase(self, key: str) -> None:
-        """Delete all questions of a user. Raises StorageUnavailable."""
+        """Delete all questions of a user, and the user's name from answers to topics. Raises StorageUnavailable."""
         await self.forget(key, *await self.all_of(key))
+        user = split_key(key)[1]
+        async for audience, id, _ in self.given_to_topics(key):
+            asked = await self.read(audience, id)
+            named = asked.answer if asked is not None and asked.answer is not None and asked.answer.by == user else None
+            texts = ["", ""] if named is None else [_encode(named), _encode(named.without_user())]
+            keys = [answers_key(audience), votes_key(audience, id)]
+            await _FORGET_MEMBER.run(self._of(audience), keys, [id, user, *texts], self._replicas)
+
+    async def _of_topics(self, tenant: str) -> AsyncIterator[tuple[str, str]]:
+        """Audience keys and ids of the questions to topics of a tenant, each once. Raises StorageUnavailable."""
+        for client in self._clients:
+            seen: set[bytes] = set()
+            cursor = 0
+            while True:
+                pipeline = client.pipeline(transaction=False)
+                pipeline.zscan(questions_due_key(), cursor, match=f"{audience_key(tenant, '')}*", count=_SCANNED)
+                ((cursor, found),) = await _execute(pipeline)
+                for member in [member for member, _ in found if member not in seen]:
+                    seen.add(member)
+                    audience, _, id = member.decode().rpartition("\n")
+                    yield audience, id
+                if not cursor:
+                    break
 
     def _of(self, key: str) -> redis.Redis:
         return self._clients[server_of(slot_of(key), len(self._clients))]

@@ -14,10 +14,11 @@ import jwt
 import pytest
 from redis.asyncio import Redis
 
+from engine.core.model.routing import audience_key
 from engine.core.wire import records as wire
 from engine.errors import StorageUnavailable
 from engine.features.questions.questions import Questions
-from engine.store.keys import answers_key, questions_due_key, questions_key, subscribers_prefix
+from engine.store.keys import answers_key, questions_due_key, questions_key, subscribers_prefix, votes_key
 from tests.support.edge_world import SECRET, EdgeWorld, edge_world, frame_of
 from tests.support.waiting import until
 
@@ -296,6 +297,62 @@ async def test_a_delayed_question_has_its_time_from_when_it_is_due(world: EdgeWo
     assert abs(found["deadline"] - found["asked"] - 3_660_000) < 5
 
 
+# -- Withdrawn by its asker. -------------------------------------------------------------------------------------------
+async def withdraw(world: EdgeWorld, id: str = "q1", *, scopes: str = "publish", **query: str) -> httpx.Response:
+    async with world.http("app", scopes=scopes) as client:
+        return await client.delete(f"/v1/questions/{id}", params=query or {"user": "u1"})
+
+
+async def test_a_withdrawn_question_ends_for_devices_and_for_the_asker(world: EdgeWorld) -> None:
+    await ask(world)
+    waiting = asyncio.create_task(look(world, wait=30))
+    withdrawn = await withdraw(world)
+    assert withdrawn.status_code == 200, withdrawn.text
+    assert (withdrawn.json()["state"], withdrawn.json()["answer"], withdrawn.json()["by"]) == ("withdrawn", None, None)
+    assert (await asyncio.wait_for(waiting, 20)).json() == withdrawn.json()
+    outcome = await told(world)
+    assert (outcome["replaces"], outcome["answer"]["reason"]) == ("q1", "withdrawn")
+    late = await answer(world, {"answer": "yes"})
+    assert (late.status_code, late.json()["reason"], late.json()["detail"]) == (409, "withdrawn", "it was withdrawn")
+    assert (await withdraw(world)).json() == withdrawn.json(), "a repeat changes nothing"
+
+
+async def test_a_question_that_has_an_answer_is_not_withdrawn(world: EdgeWorld) -> None:
+    await ask(world)
+    await ask(world, "q2", ask={"deadline": 0.01, "default": None})
+    await answer(world, {"answer": "yes"})
+    late = await withdraw(world)
+    assert (late.status_code, late.json()["answer"], late.json()["by"]) == (409, "yes", "u1")
+    await look(world, "q2", wait=20)
+    assert (await withdraw(world, "q2")).json()["reason"] == "deadline"
+
+
+async def test_a_question_that_is_still_to_come_is_withdrawn_unseen(world: EdgeWorld) -> None:
+    await ask(world, delay=3600)
+    assert len(world.scheduler.timers) == 1
+    await withdraw(world)
+    await until(lambda: not world.scheduler.timers)
+    await ask(world, "q2", delay=3600)
+    await answer(world, {"answer": "yes"}, "q2")
+    assert (await told(world))["id"] == "answer:q2", "the other one is told nobody"
+
+
+async def test_a_question_to_a_topic_is_withdrawn_for_all_members(world: EdgeWorld) -> None:
+    await ask_topic(world, 2)
+    await vote(world, "u1", "yes")
+    assert (await withdraw(world, topic="oncall")).json()["state"] == "withdrawn"
+    assert (await until(lambda: told_to_topic(world)))[0]["reason"] == "withdrawn"
+    assert (await vote(world, "u2", "yes")).status_code == 409
+
+
+async def test_only_askers_withdraw(world: EdgeWorld) -> None:
+    await ask(world)
+    assert (await withdraw(world, scopes="connect")).status_code == 403
+    assert (await withdraw(world, user="")).status_code == 400
+    assert (await withdraw(world, user="u2")).status_code == 404
+    assert (await look(world)).json()["state"] == "open"
+
+
 # -- What is refused. --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("members", "path"),
@@ -445,3 +502,24 @@ async def test_erasing_a_user_erases_the_questions_and_an_export_shows_them(worl
         ]
         assert (await client.delete("/v1/users/u1")).status_code == 204
     assert not await redis_client.exists(questions_key(KEY), answers_key(KEY), questions_due_key())
+
+
+async def test_erasing_a_user_takes_the_name_from_answers_to_topics(world: EdgeWorld, redis_client: Redis) -> None:
+    await ask_topic(world, "anyone")
+    await ask_topic(world, 2, "q2")
+    await vote(world, "u1", "yes")
+    await vote(world, "u1", "no", "q2")
+    async with world.http("root", scopes="admin") as client:
+        kept = (await client.get("/v1/users/u1/export")).json()["questions"]
+        assert sorted((one["id"], one["topic"], one["answer"], one["by"]) for one in kept) == [
+            ("q1", "oncall", "yes", "u1"),
+            ("q2", "oncall", "no", "u1"),
+        ]
+        assert (await client.delete("/v1/users/u1")).status_code == 204
+    found = await look_topic(world)
+    assert (found["state"], found["answer"], found["by"]) == ("answered", "yes", None)
+    topic = audience_key("default", "oncall")
+    assert b"u1" not in b"".join((await redis_client.hgetall(answers_key(topic))).values())
+    assert await redis_client.hgetall(votes_key(topic, "q2")) == {}
+    assert [(await vote(world, user, "no", "q2")).status_code for user in ("u2", "u3")] == [200, 200]
+    assert (await look_topic(world, "q2"))["by"] == "u3", "the erased answer does not count"

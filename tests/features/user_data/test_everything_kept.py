@@ -58,18 +58,18 @@ EXPORTED = {
     "{channels}caught": "caught_mails",  # only where no mail is sent
     "{s}questions:*": "questions",
     "{s}answers:*": "questions",
+    "{s}votes:*": "questions",
     "{rules}events": "sampled_events",
     "{outcomes}stream": "history",  # until they are in the database
     "{audit}acts": "acts",
 }
-"""The member of an export. An erasure deletes all of it but `acts`."""
+"""The member of an export. An erasure deletes all of it but `acts`; the answer to a topic only loses the name."""
 
 STAYS = {
     "{audit}acts": "acts are to be kept whoever is erased; `audit_entries_max` bounds them",
     "{revoked}log": "a revoked token of the user must stay refused until it expires",
     "{revoked}entries": "likewise",
     "{revoked}expiries": "likewise",
-    "{s}votes:*": "what the user answered to the question of somebody else; it goes with the question",
     "{ids}*": "hashes of ids, for a day: a repeat of a message must not arrive after the erasure",
     "{s}id:*": "likewise, of broadcasts and actions",
     "{t}cancelled": "ids of cancelled timers, for a day, likewise",

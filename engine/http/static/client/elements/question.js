@@ -57,12 +57,12 @@ export function questionOf({ id, ask }, title, words, typed, chosen) {
 }
 
 /**
- * What was answered, by whom; nothing for another message.
+ * What was answered, by whom, or that the question was withdrawn; nothing for another message.
  * @param {Message} message
- * @param {{answered: (answer: string, by: string | null) => string, noAnswer: string}} words
+ * @param {{answered: (answer: string, by: string | null) => string, noAnswer: string, withdrawn: string}} words
  */
 export function outcomeOf({ answer }, words) {
   if (!answer) return false;
   const said = [answer.label, answer.text].filter(Boolean).join(": ") || words.noAnswer;
-  return make("p", { className: "outcome" }, words.answered(said, answer.by));
+  return make("p", { className: "outcome" }, answer.reason === "withdrawn" ? words.withdrawn : words.answered(said, answer.by));
 }
