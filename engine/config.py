@@ -154,6 +154,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shard_memory_bytes_max: Positive = 512 << 20  # a process takes some 200 MB beside it
 
     # -- published: [links] ----------------------------------------------------------------------------------------------
+    link_transport: Literal["auto", "ray"] = "auto"  # a Ray call costs more than ten times a socket's exchange
     link_ports: str = "20000-20099"  # next to Ray's worker ports (10002-19999), so firewalls have one range; one port per actor
     link_tls_cert: str = ""  # empty: nodes are in one trusted network, as Ray's own connections without TLS assume
     link_tls_key: str = ""
@@ -444,7 +445,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     slots_refresh_ms: Positive = 1000  # how often a scheduler reads the slot map; a stale one delays a timer, never loses it
 
     # -- internal: links -----------------------------------------------------------------------------------------------
-    link_transport: Literal["auto", "ray"] = "auto"  # `ray`: Ray calls only, so that the suite can be run on them
     link_pacing_ms: float = 1.0  # between calls of one link while messages wait; the first leaves at once
     link_timer_pacing_ms: float = 8.0  # of the links to schedulers, where a burst of timers matters more than its first milliseconds
     link_ack_pacing_ms: float = 20.0  # when only ACKs and the like wait

@@ -6,8 +6,8 @@
     ray       any two actors       0.8 ms                        who proves the engine key (`engine.store.sealed_config`)
 
 Sessions, numbers, pacing and leases are the same on all of them (`engine.core.wire.link`), and nothing above the link knows which it is.
-Ray places and restarts the actors, and a Ray call gets an actor's `Address` when a session opens. With `link_transport=ray` no actor has
-an address, so everything is a Ray call. Ray itself puts batches above 100 KiB into its object store.
+Ray places and restarts the actors, and a Ray call gets an actor's `Address` when a session opens. With `link_transport = "ray"` no actor
+has an address, so everything is a Ray call. Ray itself puts batches above 100 KiB into its object store.
 
 States of an `ActorPeer`; its owner is the link's caller
     closed    no session

@@ -150,6 +150,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
     "links": Section(
         "connections between the engine's own nodes; they prove a key of the engine in any case",
         {
+            "link_transport": "`auto`: sockets where they can be had; `ray`: Ray calls only, where nodes open no port to each other",
             "link_ports": "FIRST-LAST: TCP ports of links, one per actor, on the address of its Ray node; nothing listens on one machine",
             "link_tls_cert": "PEM file, on every node: certificate for mutual TLS 1.3; with the next two, or none of them",
             "link_tls_key": "PEM file, on every node: its private key, without a password",

@@ -234,7 +234,7 @@ def test_an_engine_that_stops_leaves_the_ray_cluster_running(cluster: EngineOnHo
 def by_ray_calls(cluster: EngineOnHosts) -> EngineOnHosts:
     """The engine, stopped and started again without carriers of its own."""
     cluster.stop()
-    cluster.env |= {"ENGINE_INTERNAL_LINK_TRANSPORT": "ray"}
+    cluster.env |= {"ENGINE_LINK_TRANSPORT": "ray"}
     RunningEngine.start(cluster)
     return cluster
 

@@ -31,6 +31,7 @@ TOGETHER: Final = {
         "tests/client/test_receiver.py::test_an_engine",
         "tests/conformance/test_kernel.py::test_an_engine",
         "tests/conformance/test_servers.py",
+        "tests/conformance/test_ray_links.py",
         "tests/deploy/test_grafana.py::test_a_running_engine",
         "tests/features/audit/test_endpoints.py::test_the_command_follows_the_acts_of_a_running_engine",
         "tests/features/audit/test_endpoints.py::test_the_command_prints_the_acts_of_a_running_engine",
