@@ -493,3 +493,13 @@ def _check_arrivals(connection: Connection, received: dict[str, Frame], acknowle
         assert message["id"] not in acknowledged, "a message came again that had been acknowledged"
         assert message["attempt"] > 1 or message["seq"] > last, "out of order"
         last = max(last, message["seq"])
+
+
+async def broken_promises(url: str, jwt_secret: str) -> dict[str, BaseException]:
+    """What each promise fails with, by its name; without those that are kept. All are checked at once: each has users of its own."""
+    servers = [Server(url, jwt_secret) for _ in PROMISES]
+    checks = (check(server, random.Random(check.__name__)) for check, server in zip(PROMISES, servers, strict=True))
+    found = await asyncio.gather(*checks, return_exceptions=True)
+    for server in servers:
+        await server.http.aclose()
+    return {check.__name__: error for check, error in zip(PROMISES, found, strict=True) if error is not None}

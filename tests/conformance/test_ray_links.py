@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conformance.test_servers import broken_promises
+from tests.conformance.server_promises import broken_promises
 from tests.support.chaos.breakable_engine import status_when
 from tests.support.chaos.traffic import Traffic
 from tests.support.running_engine import RunningEngine, running_engine
@@ -29,7 +29,7 @@ def test_every_link_is_ray_calls(by_ray_calls: RunningEngine) -> None:
 
 
 async def test_the_promises_of_a_server_hold(by_ray_calls: RunningEngine) -> None:
-    assert await broken_promises(by_ray_calls) == {}
+    assert await broken_promises(by_ray_calls.url, (by_ray_calls.data_dir / "jwt-secret").read_text().strip()) == {}
 
 
 async def test_a_killed_shard_and_a_killed_edge_lose_nothing(by_ray_calls: RunningEngine) -> None:

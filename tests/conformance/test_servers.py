@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import random
 
 import pytest
 
-from tests.conformance.connections import Server
-from tests.conformance.server_promises import PROMISES, ServerPromise
+from tests.conformance.server_promises import PROMISES, ServerPromise, broken_promises
 from tests.support.running_engine import RunningEngine
-
-
-async def broken_promises(engine: RunningEngine) -> dict[str, BaseException]:
-    """What each promise fails with, by its name; without those that are kept. All at once: each has users of its own."""
-    secret = (engine.data_dir / "jwt-secret").read_text().strip()
-    servers = [Server(engine.url, secret) for _ in PROMISES]
-    calls = (promise(server, random.Random(promise.__name__)) for promise, server in zip(PROMISES, servers, strict=True))
-    found = await asyncio.gather(*calls, return_exceptions=True)
-    for server in servers:
-        await server.http.aclose()
-    return {promise.__name__: error for promise, error in zip(PROMISES, found, strict=True) if error is not None}
 
 
 @pytest.fixture(scope="module")
 def broken(engine: RunningEngine) -> dict[str, BaseException]:
-    return asyncio.run(broken_promises(engine))
+    return asyncio.run(broken_promises(engine.url, (engine.data_dir / "jwt-secret").read_text().strip()))
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
