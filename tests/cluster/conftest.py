@@ -11,9 +11,8 @@ import pytest
 
 from tests.support.chaos.sentinel_group import PASSWORD
 from tests.support.running_engine import RunningEngine
-from tests.support.shared_cluster import SharedCluster, shared_cluster
+from tests.support.shared_cluster import EVENTS_DATABASE, SharedCluster, shared_cluster
 
-EVENTS_DATABASE = 5
 JWT_SECRET = "a-marker-that-signs-the-tokens-of-one"
 
 

@@ -16,9 +16,8 @@ from redis import Redis
 
 from engine.store.keys import ray_deaths_key
 from ray_notifications import Client
-from tests.cluster.conftest import EVENTS_DATABASE
 from tests.support.running_engine import RunningEngine
-from tests.support.shared_cluster import SharedCluster
+from tests.support.shared_cluster import EVENTS_DATABASE, SharedCluster
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]

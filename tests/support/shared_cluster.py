@@ -26,6 +26,9 @@ _START_S = 100
 PLACES = 4
 """For actors of each kind: two engines."""
 
+EVENTS_DATABASE = 5
+"""Of the engine that is told of Ray's events."""
+
 STRANGERS_PACKAGE = "raise ImportError('this is not the engine')\n"
 
 
