@@ -47,6 +47,7 @@ del os.environ["RAY_ENABLE_AUTO_CONNECT"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="fewer examples of each property: a first answer, not a proof")
+    parser.addoption("--ray-links", action="store_true", help="engines that tests start talk by Ray calls only")
     parser.addoption("--explore", action="store_true", help="other examples of each property than those of every run")
 
 
@@ -61,6 +62,8 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--ray-links"):
+        os.environ["ENGINE_LINK_TRANSPORT"] = "ray"
     # Speed is measured in bench/; a busy machine must not fail a property by its deadline of 200 ms.
     # And explaining a failure takes minutes of tracing, more than a test may take: the shrunk example has to do.
     # What a change has broken fails with that change: every run has the same examples, and `--explore` looks for new ones.

@@ -135,6 +135,15 @@ def test_a_deployment_of_serve_tells_its_user_the_progress_and_the_end(engine: R
     assert "'pct': 100}" in lines[-2]
 
 
+def test_a_consumer_of_tasks_tells_its_user_the_end(engine: RunningEngine, redis_server_url: str) -> None:
+    if importlib.util.find_spec("celery") is None:
+        missing("a consumer of Ray Serve: install celery[redis]")
+    broker = redis_server_url.replace("unix://", "redis+socket://")  # as Celery names it
+    lines = [line for line in output_of(engine, "ray_serve_tasks.py", broker) if line.startswith("report.")]
+    assert lines[-1].startswith("report.done ")
+    assert "'url': '/reports/report-" in lines[-1]
+
+
 async def end_of(engine: RunningEngine, user: str, kind: str) -> dict[str, Any]:
     """The message with which a run ends, of those that wait for its user."""
     async with engine.connect(user) as socket:
@@ -153,6 +162,13 @@ async def test_an_unmodified_job_of_ray_data_tells_its_user_the_end(engine: Runn
         monkeypatch.setenv(name, value)
     assert "rows: 1000" in await asyncio.to_thread(output_of, engine, "ray_unmodified.py")
     assert (await end_of(engine, "squarer", "ray.data.done"))["data"]["pct"] == 100
+
+
+async def test_a_training_of_ray_train_tells_its_user_the_end(engine: RunningEngine) -> None:
+    if importlib.util.find_spec("pyarrow") is None or importlib.util.find_spec("pandas") is None:
+        missing("Ray Train: install ray[train]")
+    await asyncio.to_thread(output_of, engine, "ray_train.py", "trainer")
+    assert (await end_of(engine, "trainer", "ray.train.done"))["data"]["run"] == "my-model"
 
 
 async def test_a_search_of_ray_tune_tells_its_user_the_end(engine: RunningEngine) -> None:
