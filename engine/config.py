@@ -48,7 +48,7 @@ _SMTP_URL: Final = re.compile(
     r"smtps?://(?:[^\s:/?#@]+:[^\s/?#@]*@)?(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[1-9][0-9]{0,4})?/?", re.ASCII
 )
 _APPRISE_BEGINNING: Final = re.compile(r"[a-z][a-z0-9+.-]*://(?:[A-Za-z0-9.-]+(?::[0-9]{1,5})?/[!-~]*)?")
-_MAIL_FROM: Final = re.compile(r"[^\s<>@\x00-\x1f]+@[A-Za-z0-9.-]+|[^<>@\x00-\x1f]+ <[^\s<>@\x00-\x1f]+@[A-Za-z0-9.-]+>")
+_MAIL_FROM: Final = re.compile(r"[!-;=?A-~]+@[A-Za-z0-9.-]+|[^<>@\x00-\x1f]+ <[!-;=?A-~]+@[A-Za-z0-9.-]+>")
 
 
 SECRETS: Final = (

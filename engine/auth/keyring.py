@@ -63,7 +63,7 @@ class Keyring:
 
     def __init__(self, config: Config) -> None:
         weak = weaknesses(config)
-        if weak and not _is_loopback(config.host):
+        if weak and not is_loopback(config.host):
             raise ConfigError(f"{weak[0]}; only an engine on loopback starts without, and host is {config.host}")
         self._fixed: dict[str, Key] = {}
         self._url = config.jwt_jwks_url
@@ -159,14 +159,14 @@ def weaknesses(config: Config) -> list[str]:
         found.append(f"jwt_secret: at least {SECRET_BYTES_MIN} bytes are needed, a shorter one can be guessed from any token")
     if config.jwt_jwks_url:
         parts = urlsplit(config.jwt_jwks_url)
-        if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
+        if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
             found.append("jwt_jwks_url: https:// is needed, over http:// anyone on the way can replace the keys")
         if not config.jwt_audience:
             found.append("jwt_audience: needed with jwt_jwks_url, else tokens that the issuer made for other services are accepted")
     return found
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Whether only this machine reaches an address; a name other than `localhost` may mean anything."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback

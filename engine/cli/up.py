@@ -32,12 +32,13 @@ from engine import __version__
 from engine.actors.tcp_carrier import tls_contexts
 from engine.auth.keyring import Keyring, public_key_text, weaknesses
 from engine.auth.tokens import load_or_create_secret, mint
+from engine.cli.demo import is_demo, with_demo
 from engine.cli.feature_checks import check_at_start
 from engine.cli.machine_checks import interpreter
 from engine.cli.ray_cluster import ClusterError, RayCluster
 from engine.cli.settings import variable
 from engine.cli.state_file import EngineState, read_state, remove_state, write_state
-from engine.config import SECRETS, Config, redis_urls
+from engine.config import CATCH_MAILS, SECRETS, Config, redis_urls
 from engine.core.model.routing import shards_for
 from engine.errors import ConfigError, EngineError, NotProven
 from engine.store.embedded_redis import DataDirLock, EmbeddedRedis
@@ -70,13 +71,15 @@ def up(config: Config, console: Console) -> int:
     lock = DataDirLock(data_dir)
     try:
         data_dir.chmod(0o700)
+        demo = is_demo(config)
         config = with_keys(config)
         for name in SECRETS:
             os.environ.pop(variable(name), None)  # what this process starts inherits the rest
         warn(config, console)
         check_at_start(config)
         with reserved_port(config) as port:
-            return asyncio.run(_Run(msgspec.structs.replace(config, port=port), console).run())
+            config = msgspec.structs.replace(config, port=port)
+            return asyncio.run(_Run(with_demo(config, port) if demo else config, console).run())
     finally:
         lock.release()
 
@@ -407,6 +410,8 @@ class _Run:
             )  # fmt: skip
             link = f"{url}/#token={token}"
         # In one piece and without colours, so that it can be clicked, copied and read by programs.
+        if config.smtp_url == CATCH_MAILS:
+            show("mails are not sent but shown on the page; smtp_url names a mail server")
         show(f"\nopen {link}", soft_wrap=True, markup=False, highlight=False)
         show("stop with Ctrl-C, or `engine down`\n")
         sys.stdout.flush()

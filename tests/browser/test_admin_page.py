@@ -50,8 +50,8 @@ async def keep(page: Page, name: str) -> None:
 async def test_a_token_of_another_scope_is_refused_with_the_command_that_makes_the_right_one(page: Page, scripted: ScriptedEngine) -> None:
     answers = OperatorAnswers()
     await answers.serve(page)
-    await open_admin(page, scripted.url, scope="connect publish admin")
-    await expect(page.locator("#sign-in-reason")).to_contain_text("does not have the scope operator")
+    await open_admin(page, scripted.url, scope="connect publish")
+    await expect(page.locator("#sign-in-reason")).to_contain_text("neither the scope operator nor admin")
     await expect(page.locator("#token-command")).to_have_text("engine token admin --scope operator")
     assert answers.asked == []
     await page.get_by_label("Token", exact=True).fill(f"{scripted.url}/admin#token={token(scope='operator')}")  # the whole link will do

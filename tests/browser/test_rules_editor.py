@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
@@ -61,3 +62,33 @@ async def test_the_usual_rule_of_a_tenant_is_written_by_a_form_tried_and_stored(
         await expect(page.locator("#rules-list")).to_contain_text("No rule is in force.")
         await expect(text).to_have_value("")
     assert [one for one in wrong if "422" not in one] == []
+
+
+async def test_a_tenants_admin_sees_and_edits_the_rules_of_its_tenant_only(page: Page) -> None:
+    wrong, asked = complaints(page), list[str]()
+    page.on("request", lambda request: asked.append(request.url))
+    async with edge_world(tenant_rules_max=5, tenant_cap_max=20) as edge:
+        async with edge.http("app", tenant="acme", scopes="publish") as publisher:
+            await publisher.post("/v1/events", json={"type": "order.paid", "user": "ann"})
+        await page.goto(f"{edge.url()}/admin#token={edge.token('boss', scopes='admin', tenant='acme')}")
+        await expect(page.locator("#pill")).to_have_text("Tenant acme")
+        await expect(page.locator("#nav a")).to_have_text(["Rules"])
+        await expect(page.get_by_label("Tenant, for its own rules")).to_be_hidden()
+        editor = page.locator("#rules-editor")
+        await editor.get_by_label("Rules in TOML").fill('[category.orders]\ncap = 5\nper = "1d"\n')
+        for label, value in (("Name of the rule", "order-paid"), ("Event", "order.paid"), ("Title", "Paid"), ("Category", "orders")):
+            await editor.get_by_label(label).fill(value)
+        await editor.get_by_role("button", name="Add to the text").click()
+        await editor.get_by_role("button", name="Dry run of the text").click()
+        await expect(page.locator(".shown")).to_contain_text("Of 1 recorded events 0 would come out as under no rules.")
+        await editor.get_by_role("button", name="Store").click()
+        await expect(editor.get_by_role("status")).to_have_text("Stored as version 1.")
+        await page.evaluate("location.hash = 'rules/other'")
+        await expect(page.locator("#rules-list")).to_contain_text("own/order-paid")
+        OUTPUT.mkdir(exist_ok=True)
+        await page.screenshot(path=OUTPUT / "admin-of-a-tenant.png", full_page=True)
+        found = await Axe().run(page)
+        assert found.response["violations"] == [], found.generate_report()
+        assert list(edge.tenant_stores) == ["acme"]
+    assert {urlsplit(url).path for url in asked if "/v1/" in url} == {"/v1/tenant-rules", "/v1/tenant-rules/dry-run"}
+    assert wrong == []

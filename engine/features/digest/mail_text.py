@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from email.headerregistry import Address
-from email.message import EmailMessage
-from email.utils import parseaddr
+from email.message import Message
 from html import escape
 from typing import Any, Final, Literal
 
 from starlette.responses import Response
 
 from engine.features.actions.store import QueuedAction
-from engine.features.reach.mails import MAIL_POLICY, html_of, message_digest
+from engine.features.reach.mails import message_digest, new_mail
 from engine.http.link_page import language_of, link_page
 from engine.http.problems import RETRY_AFTER_S
 
@@ -37,7 +35,7 @@ _WORDS: Final[dict[str, dict[Word, str]]] = {
 }
 
 
-def digest_mail(action: QueuedAction, address: str, sender: str, digest: Mapping[str, Any], locale: str, link: str) -> EmailMessage:
+def digest_mail(action: QueuedAction, address: str, sender: str, digest: Mapping[str, Any], locale: str, link: str) -> Message:
     """The mail.
 
     Args:
@@ -51,20 +49,11 @@ def digest_mail(action: QueuedAction, address: str, sender: str, digest: Mapping
     language = language_of(locale)
     subject = _SUBJECT[language].format(count=digest["messages"])
     lines = [line["text"] for line in digest["lines"]]
-    mail = EmailMessage(MAIL_POLICY)
-    mail["From"] = sender
-    mail["To"] = Address(addr_spec=address)
-    mail["Subject"] = subject
-    mail["Message-ID"] = f"<{message_digest(action, address)}@{parseaddr(sender)[1].rpartition('@')[2]}>"
-    mail["Auto-Submitted"] = "auto-generated"
-    if link:
-        mail["List-Unsubscribe"] = f"<{link}>"
-        mail["List-Unsubscribe-Post"] = "List-Unsubscribe=One-Click"
-    mail.set_content("\n".join([*(f"- {line}" for line in lines), *(["", f"{_END[language]}: {link}"] if link else [])]) + "\n")
+    text = "\n".join([*(f"- {line}" for line in lines), *(["", f"{_END[language]}: {link}"] if link else [])])
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
     footer = f'<p><small><a href="{escape(link)}">{_END[language]}</a></small></p>' if link else ""
-    mail.add_alternative(html_of(f"<h1>{subject}</h1><ul>{items}</ul>{footer}"), subtype="html")
-    return mail
+    html = f"<h1>{subject}</h1><ul>{items}</ul>{footer}"
+    return new_mail(sender, address, subject, message_digest(action, address), text, html, link)
 
 
 def digest_page(word: Word, accept_language: str) -> Response:

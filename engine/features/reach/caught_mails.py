@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from email.message import EmailMessage
+from email.header import decode_header, make_header
+from email.message import Message
 from typing import Any, Final
 
 import msgspec
@@ -51,11 +52,12 @@ class CaughtMails:
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
 
-    async def keep(self, mail: EmailMessage, address: str, key: str) -> None:
+    async def keep(self, mail: Message, address: str, key: str) -> None:
         """Keep a mail, and forget the oldest of too many."""
-        body = mail.get_body(("plain",))
-        text = "" if body is None else str(body.get_content())[:_TEXT_CHARS_MAX]
-        caught = CaughtMail(key, int(time.time() * 1000), address, str(mail["Subject"]), text)
+        text = next(part.get_payload(decode=True) for part in mail.walk() if part.get_content_type() == "text/plain")
+        assert isinstance(text, bytes)
+        subject = str(make_header(decode_header(mail["Subject"])))
+        caught = CaughtMail(key, int(time.time() * 1000), address, subject, text.decode()[:_TEXT_CHARS_MAX])
         name = caught_mails_key()
         try:
             async with self._client.pipeline() as pipeline:

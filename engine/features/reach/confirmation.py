@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from email.headerregistry import Address
-from email.message import EmailMessage
-from email.utils import make_msgid, parseaddr
+from email.message import Message
 from html import escape
 from typing import Final, Literal
+from uuid import uuid4
 
 from starlette.responses import Response
 
-from engine.features.reach.mails import MAIL_POLICY, html_of
+from engine.features.reach.mails import new_mail
 from engine.http.link_page import language_of, link_page
 from engine.http.problems import RETRY_AFTER_S
 
@@ -39,7 +38,7 @@ _WORDS: Final[dict[str, dict[Word, str]]] = {
 _BUTTON: Final = {"en": "Confirm", "zh": "确认"}
 
 
-def confirmation_mail(address: str, sender: str, link: str, accept_language: str) -> EmailMessage:
+def confirmation_mail(address: str, sender: str, link: str, accept_language: str) -> Message:
     """The mail. It has no text of who asks for it: a stranger may get it.
 
     Args:
@@ -49,15 +48,8 @@ def confirmation_mail(address: str, sender: str, link: str, accept_language: str
     """
     language = language_of(accept_language)
     subject, text = _SUBJECT[language], _TEXT[language]
-    mail = EmailMessage(MAIL_POLICY)
-    mail["From"] = sender
-    mail["To"] = Address(addr_spec=address)
-    mail["Subject"] = subject
-    mail["Message-ID"] = make_msgid(domain=parseaddr(sender)[1].rpartition("@")[2])
-    mail["Auto-Submitted"] = "auto-generated"
-    mail.set_content(f"{text}\n\n{link}\n")
-    mail.add_alternative(html_of(f'<h1>{subject}</h1><p>{text}</p><p><a href="{escape(link)}">{_BUTTON[language]}</a></p>'), subtype="html")
-    return mail
+    html = f'<h1>{subject}</h1><p>{text}</p><p><a href="{escape(link)}">{_BUTTON[language]}</a></p>'
+    return new_mail(sender, address, subject, uuid4().hex, f"{text}\n\n{link}", html)
 
 
 def confirmation_page(word: Word, accept_language: str, email: str = "", *, status: int = 200) -> Response:

@@ -6,7 +6,7 @@ reason names the address: reasons are logged, and kept with dead letters.
 
 from __future__ import annotations
 
-from email.message import EmailMessage
+from email.message import Message
 from typing import Protocol
 
 from engine.config import CATCH_MAILS, Config
@@ -20,7 +20,7 @@ from engine.features.reach.mails import mail_of
 class MailCatcher(Protocol):
     """See `engine.features.reach.caught_mails`. Raises StorageUnavailable."""
 
-    async def keep(self, mail: EmailMessage, address: str, key: str) -> None: ...
+    async def keep(self, mail: Message, address: str, key: str) -> None: ...
 
 
 class EmailChannel:
@@ -41,7 +41,7 @@ class EmailChannel:
         mail = mail_of(action, address, self._config.mail_from, self._config.public_url)
         await self.deliver(mail, address, mailbox_key(action.tenant, action.user))
 
-    async def deliver(self, mail: EmailMessage, address: str, key: str) -> None:
+    async def deliver(self, mail: Message, address: str, key: str) -> None:
         """Send a mail to this address of the user with this mailbox key. Raises ActionFailed."""
         if self._connections is not None:
             await self._connections.send(mail, address)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from email.message import EmailMessage
+from email.message import Message
+from email.utils import parseaddr
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -84,7 +85,7 @@ class MailConnections:
         self._idle: list[_Connection] = []  # the newest last
         self._ending: set[asyncio.Task[None]] = set()
 
-    async def send(self, mail: EmailMessage, address: str) -> None:
+    async def send(self, mail: Message, address: str) -> None:
         """Send a mail. Raises ActionFailed, whose reason does not have the address."""
         try:
             from aiosmtplib import SMTPException, SMTPResponseException
@@ -103,7 +104,7 @@ class MailConnections:
         except (SMTPException, OSError) as error:
             raise ActionFailed(f"{place}: {type(error).__name__}") from None
 
-    async def _send(self, mail: EmailMessage, address: str) -> None:
+    async def _send(self, mail: Message, address: str) -> None:
         from aiosmtplib import SMTPResponseException, SMTPServerDisconnected
 
         if (idle := self._take()) is not None:
@@ -119,9 +120,9 @@ class MailConnections:
         await client.connect()
         await self._send_by(_Connection(client), mail, address)
 
-    async def _send_by(self, connection: _Connection, mail: EmailMessage, address: str) -> None:
+    async def _send_by(self, connection: _Connection, mail: Message, address: str) -> None:
         try:
-            await connection.client.send_message(mail, recipients=[address])
+            await connection.client.sendmail(parseaddr(mail["From"])[1], [address], mail.as_bytes())
         except BaseException:
             connection.client.close()
             raise

@@ -23,10 +23,15 @@ export class Absence {
     byId("digest-close").addEventListener("click", () => (this.#panel.hidden = true));
   }
 
+  /** Whether nothing reaches the page. @param {boolean} gone */
+  set gone(gone) {
+    this.#button.disabled = this.away = gone;
+    this.network.gone = gone; // what may pass then was chosen before, or meanwhile
+  }
+
   async #leave() {
-    this.#button.disabled = this.away = true;
     this.#panel.hidden = true;
-    this.network.gone = true;
+    this.gone = true;
     const left = new Promise((resolve) => setTimeout(resolve, AWAY_MS));
     try {
       await this.api.publish(...MISSED.map((sample) => notification(this.me, sample)));
@@ -36,8 +41,7 @@ export class Absence {
       this.log(`No digest: ${/** @type {any} */ (error).message}`);
       await left;
     }
-    this.#button.disabled = this.away = false;
-    this.network.gone = false; // what may pass then was chosen before, or meanwhile
+    this.gone = false;
   }
 
   /** @param {{messages: number, lines: {text: string, count: number, priority: string}[]}} digest */

@@ -62,6 +62,17 @@ export class Api extends EventTarget {
     return this.#ask("GET", "/v1/digest");
   }
 
+  /** Mails that this engine caught in place of sending them, the newest first. @returns {Promise<any[]>} */
+  async caughtMails() {
+    return (await this.#ask("GET", "/v1/caught-mails")).mails;
+  }
+
+  /** Give the token's user a mail address, unless there is one. @param {string} user @param {string} email */
+  async addEmail(user, email) {
+    const { push, ...known } = await this.#ask("GET", "/v1/channels");
+    if (!known.email) await this.#ask("PUT", `/v1/users/${encodeURIComponent(user)}/channels`, { ...known, email });
+  }
+
   /** Who runs and how much went through. @returns {Promise<any>} */
   async status() {
     return this.#ask("GET", "/v1/status");

@@ -8,6 +8,7 @@ import { BadNetwork } from "./bad_network.js";
 import { NotifyClient, readClaims } from "./client.js";
 import "./client/elements/index.js";
 import { Counters } from "./counters.js";
+import { CaughtMails } from "./caught_mails.js";
 import { DeadLetters } from "./dead_letters.js";
 import { Deliveries } from "./deliveries.js";
 import { byId, make, shellWord } from "./dom.js";
@@ -54,6 +55,7 @@ class Demo {
     this.counters = new Counters(this.api);
     this.form = new PublishForm(this.api, this.me);
     this.absence = new Absence(this.api, this.#network, this.me, (text) => this.#log(text));
+    this.mails = new CaughtMails(this.api, this.absence, this.me, String(readClaims(token).scope ?? ""), (text) => this.#log(text));
     this.preferences = new Preferences(this.api);
     this.deadLetters = new DeadLetters(this.api, String(readClaims(token).scope ?? ""));
     byId("demo").hidden = byId("top-end").hidden = byId("sign-out").hidden = false;

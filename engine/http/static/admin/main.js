@@ -1,5 +1,6 @@
 /**
- * The admin page: signs in, chooses the view by the address (`#users/default/alice`), and asks for the status every two seconds.
+ * The admin page: signs in, chooses the view by the address (`#users/default/alice`), and asks for the status every two seconds. A
+ * tenant's admin, who is no operator, sees the rules of the tenant only.
  *
  * What the engine knows of users and messages is shown as text only; the page has no other origin to talk to.
  */
@@ -16,23 +17,26 @@ import { Tenants } from "./tenants.js";
 import { Users } from "./users.js";
 
 const EVERY_MS = 2000;
-const NEEDED = "This token does not have the scope operator. Make one that has, in a terminal:";
+const NEEDED = "This token has neither the scope operator nor admin. Make one that has, in a terminal:";
 
 class Admin {
-  /** @param {string} token */
-  constructor(token) {
+  /** @param {string} token @param {boolean} operator */
+  constructor(token, operator) {
     const claims = readClaims(token);
     const api = (this.api = new AdminApi(token));
     const tenant = String(claims.tenant ?? "default");
-    this.views = [new Overview(api, tenant), new Users(api, tenant), new DeadLetterView(api, tenant), new Problems(api), new Tenants(api, tenant), new RulesView(api)];
+    this.views = operator
+      ? [new Overview(api, tenant), new Users(api, tenant), new DeadLetterView(api, tenant), new Problems(api), new Tenants(api, tenant), new RulesView(api)]
+      : [new RulesView(api, tenant)];
     this.view = this.views[0];
     byId("admin").hidden = byId("pill").hidden = byId("sign-out").hidden = false;
     byId("views").append(...this.views.map(({ element }) => element));
     byId("nav").append(...this.views.map(({ name, title }) => make("a", { href: `#${name}` }, title)));
     byId("sign-out").addEventListener("click", () => leave());
     window.addEventListener("hashchange", () => this.#open(true));
-    document.addEventListener("visibilitychange", () => this.#look());
     this.#open(false);
+    if (!operator) return this.#state("open", `Tenant ${tenant}`);
+    document.addEventListener("visibilitychange", () => this.#look());
     this.#run();
   }
 
@@ -93,6 +97,7 @@ function decoded(word) {
 wireCopyButtons();
 followAddress();
 const token = takeToken();
+const scopes = token ? String(readClaims(token).scope ?? "").split(" ") : [];
 if (!token) signIn();
-else if (String(readClaims(token).scope ?? "").split(" ").includes("operator")) new Admin(token);
+else if (scopes.includes("operator") || scopes.includes("admin")) new Admin(token, scopes.includes("operator"));
 else leave(NEEDED);

@@ -20,13 +20,17 @@ export class RulesView extends View {
   #revision = "";
   #tenant = ""; // whose own; "": the operator's
 
-  /** @param {import("./admin_api.js").AdminApi} api */
-  constructor(api) {
+  #own; // the only tenant that the reader may see; "" for operators
+
+  /** @param {import("./admin_api.js").AdminApi} api @param {string} [own] */
+  constructor(api, own = "") {
     super("rules", "Rules", "What turns events into notifications: the version in force, what each rule did, and earlier versions.");
     this.api = api;
+    this.#own = own;
     this.note = noteElement();
     this.whose = make("input", { id: "rules-tenant", maxLength: 64, autocomplete: "off", spellcheck: false, placeholder: "the operator's, for all" });
     const choose = make("form", { className: "fields" }, make("div", {}, make("label", { htmlFor: "rules-tenant" }, "Tenant, for its own rules"), this.whose), make("button", { type: "submit", className: "secondary" }, "Show"));
+    choose.hidden = own !== "";
     choose.addEventListener("submit", (/** @type {Event} */ event) => {
       event.preventDefault();
       location.hash = `rules${this.whose.value.trim() && `/${encodeURIComponent(this.whose.value.trim())}`}`;
@@ -55,7 +59,8 @@ export class RulesView extends View {
   }
 
   /** @param {string[]} words */
-  open([tenant = ""] = []) {
+  open([chosen = ""] = []) {
+    const tenant = this.#own || chosen;
     if (tenant !== this.#tenant) this.editor.show("");
     this.#tenant = this.whose.value = tenant;
     this.edges.card.hidden = tenant !== "";
