@@ -19,7 +19,7 @@ from engine.client.http_connection import HttpConnection
 from engine.client.links.transport_ladder import TransportLadder
 from engine.client.links.transport_link import LinkOptions
 from engine.client.protocol import TRANSPORTS, Event, Session, Transport
-from engine.client.question_requests import QuestionAnswer, give_answer
+from engine.client.question_requests import QuestionAnswer, give_answer, give_answer_by_frame
 from engine.client.receiver import Receiver
 from engine.client.retried_requests import RetriedRequests
 from engine.client.user_inbox import InboxPage, Mark, Marked, fetch_inbox, mark_inbox
@@ -252,6 +252,8 @@ class Client:
     async def answer(self, id: str, answer: str | None = None, *, text: str = "", topic: str = "") -> QuestionAnswer:
         """Answer a question of the user. Durable on return, and idempotent. The client need not be entered.
 
+        It goes by the open WebSocket, else by a request.
+
         Args:
             id: of the message that asks.
             answer: id of one of its `answers`.
@@ -266,6 +268,8 @@ class Client:
             Unreachable: no engine answered within `open_timeout_s`.
             Unauthorized, Forbidden: the token was rejected.
         """
+        if (given := await give_answer_by_frame(self._receiver.ask, id, answer, text, topic)) is not None:
+            return given
         return await self._ask(lambda requests: give_answer(requests, id, answer, text, self._device, topic))
 
     async def subscribe(self, *topics: str) -> list[str]:

@@ -118,6 +118,14 @@ class NackedFrame(Struct, tag="nacked"):
     ids: list[str]
 
 
+class AnswerResultFrame(Struct, tag="answer_result"):
+    """The answer to a frame `answer` with this `ref`. Refused, it has a `problem`; else the members of the answer."""
+
+    ref: str
+    status: int
+    problem: msgspec.Raw = msgspec.Raw(b"")
+
+
 class PongFrame(Struct, tag="pong"):
     """Answer to a ping."""
 
@@ -136,7 +144,18 @@ class ErrorFrame(Struct, tag="error"):
 
 
 Frame = (
-    WelcomeFrame | MessagesFrame | EarlyFrame | RevokeFrame | GapFrame | NackedFrame | PongFrame | DrainFrame | ErrorFrame | Digest | Counts
+    WelcomeFrame
+    | MessagesFrame
+    | EarlyFrame
+    | RevokeFrame
+    | GapFrame
+    | NackedFrame
+    | AnswerResultFrame
+    | PongFrame
+    | DrainFrame
+    | ErrorFrame
+    | Digest
+    | Counts
 )
 
 
@@ -144,7 +163,9 @@ class _Typed(Struct):
     type: str
 
 
-_KNOWN: Final = frozenset({"welcome", "messages", "early", "revoke", "gap", "nacked", "pong", "drain", "error", "digest", "counts"})
+_KNOWN: Final = frozenset(
+    {"welcome", "messages", "early", "revoke", "gap", "nacked", "answer_result", "pong", "drain", "error", "digest", "counts"}
+)
 _frames: Final = msgspec.json.Decoder(Frame)
 _typed: Final = msgspec.json.Decoder(_Typed)
 

@@ -9,8 +9,8 @@ After each call the shell takes `events()` and `data_to_send()`, closes the conn
 `deadline_ms` at the latest. The application takes messages with `next_message` and settles each with `settle`.
 
 Transports. The session writes frames: on a WebSocket all, on SSE and polling acknowledgements and nacks only, which their links turn into
-requests. `opened` while a connection is open replaces that one: a better transport was found, and what was acknowledged or refused over the
-former may be so again.
+requests. `ask` writes a request as a frame, where the connection takes it; the shell takes `results` as it takes `events`. `opened` while a
+connection is open replaces that one: a better transport was found, and what was acknowledged or refused over the former may be so again.
 
 Cursor. `_open` holds the sequence numbers received and not settled, `_order` a heap of all numbers received above the cursor. The
 cursor is the highest number without an open one below it, so presenting it, which acknowledges everything up to it, never acknowledges
@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, Literal, get_args
 
 import msgspec
@@ -39,10 +39,12 @@ from msgspec import Struct
 
 from engine.client.digest import Digest
 from engine.client.frames import (
+    AnswerResultFrame,
     Counts,
     DrainFrame,
     EarlyFrame,
     ErrorFrame,
+    Frame,
     GapFrame,
     Message,
     MessagesFrame,
@@ -170,6 +172,8 @@ class Session:
         self._nacks: dict[str, None] = {}  # ids of them whose nack is to be sent
         self._frames: list[bytes] = []
         self._events: list[Event] = []
+        self._asked = 0  # requests as frames, of all connections
+        self._results: dict[str, tuple[int, bytes]] = {}
         self._reconnect = Reconnect()
         self._attempt = 0
         self._renew_at_once = False  # the token was rejected, and no attempt was made since
@@ -312,6 +316,12 @@ class Session:
         except msgspec.DecodeError as error:
             self._events.append(ServerError("malformed", f"a frame this client cannot read: {error}"))
             return
+        if isinstance(frame, AnswerResultFrame):
+            self._results[frame.ref] = frame.status, bytes(frame.problem) or (text.encode() if isinstance(text, str) else text)
+        elif frame is not None:
+            self._handle(frame, now_ms)
+
+    def _handle(self, frame: Frame, now_ms: int) -> None:
         match frame:
             case MessagesFrame() | EarlyFrame():
                 for message in frame.messages:
@@ -440,6 +450,19 @@ class Session:
         """Send a fresh token on the open connection, if it takes frames."""
         if self._connected and self._transport == "websocket":
             self._frames.append(msgspec.json.encode({"type": "auth", "token": token}))
+
+    def ask(self, type: str, members: Mapping[str, object]) -> str | None:
+        """Send a request as a frame; the `ref` of its result, which never comes if the connection ends. None: nothing takes it."""
+        if self.transport != "websocket":
+            return None
+        self._asked += 1
+        self._frames.append(msgspec.json.encode({"type": type, "ref": str(self._asked), **members}))
+        return str(self._asked)
+
+    def results(self) -> Mapping[str, tuple[int, bytes]]:
+        """Results of requests as frames since the last call, by `ref`: a status, and the JSON that the answer over HTTP has as its body."""
+        results, self._results = self._results, {}
+        return results
 
     def data_to_send(self, now_ms: int) -> list[bytes]:
         """Frames to write now; takes them from the session.

@@ -1,19 +1,20 @@
-"""Questions to users over HTTP: an asker waits for the answer or withdraws the question, a user answers (docs/QUESTIONS.md).
+"""Questions to users: an asker waits for the answer or withdraws the question, a user answers (docs/QUESTIONS.md).
 
 All requests are idempotent, and so they are retried: a question has one answer, whoever asks for it and however often.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 from urllib.parse import quote, urlencode
 
 import msgspec
 from msgspec import Struct
 
+from engine.client.http_connection import Response
 from engine.client.publish_results import body_of
-from engine.client.retried_requests import RetriedRequests
+from engine.client.retried_requests import RETRIED, RetriedRequests
 
 WAIT_S_MAX: Final = 20.0
 """Of one request; proxies cut those that are silent for longer."""
@@ -74,8 +75,20 @@ def _path(id: str, query: Mapping[str, str]) -> str:
     return f"/v1/questions/{quote(id, safe='')}?{urlencode(query)}"
 
 
+AskByFrame = Callable[[str, Mapping[str, object]], Awaitable[Response | None]]
+"""(type, members) -> the answer to a frame; None: it is not known whether the engine took it."""
+
+
+async def give_answer_by_frame(ask: AskByFrame, id: str, answer: str | None, text: str, topic: str) -> QuestionAnswer | None:
+    """As `give_answer`, on an open WebSocket. None: ask by a request. Raises Refused."""
+    reply = await ask("answer", {"message": id, "answer": answer, "text": text, "topic": topic})
+    if reply is None or reply.status in RETRIED:
+        return None
+    return msgspec.json.decode(body_of(reply), type=QuestionAnswer)
+
+
 async def give_answer(requests: RetriedRequests, id: str, answer: str | None, text: str, device: str, topic: str) -> QuestionAnswer:
-    """Answer a question of the bearer; durable on return.
+    """Answer a question of the bearer by a request; durable on return.
 
     Raises:
         Refused: it has another answer, which the error tells; or there is no such question, or it does not take this answer.

@@ -257,6 +257,8 @@ class SyncClient:
     def answer(self, id: str, answer: str | None = None, *, text: str = "", topic: str = "") -> QuestionAnswer:
         """Answer a question of the user. Durable on return, and idempotent. The client need not be entered.
 
+        It goes by the open WebSocket, else by a request.
+
         Args:
             id: of the message that asks.
             answer: id of one of its `answers`.

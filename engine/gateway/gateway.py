@@ -53,6 +53,7 @@ from engine.core.policy.profile import Profile
 from engine.core.wire import records as wire
 from engine.errors import CorruptRecord, Unavailable
 from engine.gateway.connection import Connection, PendingNacks
+from engine.gateway.feature_frames import FeatureFrames
 from engine.gateway.held_publishers import HeldPublishers
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.open_tokens import OpenTokens
@@ -143,6 +144,10 @@ RecordAct = Callable[[Principal, str, str, Mapping[str, Any]], Awaitable[None]]
 """(who, a word for the act, the path that was requested, details): records an act that took effect."""
 
 
+TakeEvent = Callable[[Principal, bytes], Awaitable[dict[str, Any]]]
+"""(the bearer of a token, an event in JSON) -> the members of the answer. Raises Problem, Overloaded, Unavailable."""
+
+
 CallTarget = Callable[[Target, Any], Awaitable[None]]
 """(target, the action): calls it. Raises ActionFailed."""
 
@@ -162,9 +167,9 @@ async def _no_steps(_drafts: Sequence[Draft], _results: Sequence[ItemResult], _s
     """Of a gateway whose edge takes no steps."""
 
 
-def _no_event(_owner: Principal, _event: bytes, on_result: Callable[[int, dict[str, Any]], None]) -> None:
+async def _no_event(_owner: Principal, _event: bytes) -> dict[str, Any]:
     """Of a gateway whose edge takes no events."""
-    on_result(503, {"problem": unavailable("this edge takes no events", RETRY_AFTER_S).body()})
+    raise unavailable("this edge takes no events", RETRY_AFTER_S)
 
 
 class Gateway:
@@ -197,7 +202,6 @@ class Gateway:
         "_ticks",
         "arm_steps",
         "backlog",
-        "begin_event",
         "category_book",
         "channel_callers",
         "clock",
@@ -207,6 +211,7 @@ class Gateway:
         "connections_of",
         "draining",
         "erase_of_user",
+        "feature_frames",
         "frame_requests",
         "heartbeat",
         "incarnation",
@@ -221,6 +226,7 @@ class Gateway:
         "shard_client",
         "spans",
         "storage",
+        "take_event",
         "tenant_quotas",
         "times_changed",
         "wall_ms",
@@ -273,7 +279,8 @@ class Gateway:
         self.channel_callers: dict[str, CallTarget] = {}  # by channel: carries out what is due there
         self.times_changed: TimesChanged = _no_times
         self.arm_steps: ArmSteps = _no_steps  # after messages of categories with steps were accepted
-        self.begin_event: Callable[[Principal, bytes, Callable[[int, dict[str, Any]], None]], None] = _no_event
+        self.take_event: TakeEvent = _no_event
+        self.feature_frames = FeatureFrames(metrics.refused)
         self.returned: Callable[[Connection], None] = _no_digest  # called for a client that wants a digest
         self.spans: EdgeSpans | None = None  # None: it makes none
         self.revoked = RevokedTokens()  # a feature adds them

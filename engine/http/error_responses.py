@@ -52,9 +52,9 @@ def refusal(error: Exception, refused: Counter[int]) -> Response:
 
 
 def problem_for(error: Exception, refused: Counter[int]) -> Problem:
-    """The problem that a publisher is answered without Starlette, counted in `refused`. A bug is logged."""
+    """The problem that a client is answered without Starlette, counted in `refused`. A bug is logged."""
     if not isinstance(error, Problem | Overloaded | Unavailable):
-        log.error("a publish request failed", exc_info=error)
+        log.error("a request failed", exc_info=error)
     problem = problem_of(error)
     refused[problem.status] += 1
     return problem

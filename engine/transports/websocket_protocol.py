@@ -6,8 +6,9 @@
 Budget. A cumulative ACK replaces the one before it on its way to the shard, so any number of them is taken. Every other frame costs an
 answer, a record for the shard, the check of a signature or an object of the library: it takes a token of the connection's bucket, a large
 one takes one per `_TOKEN_BYTES`. The bucket gains `client_frames_per_s`, and `client_frames_per_message` for each message delivered: a
-client may acknowledge one by one at any rate. One that has used it up is closed with 4429. Requests (`subscribe`, `event`) are bounded by
-number too, per connection and for all, so users cannot fill the table of unanswered calls that publishers need.
+client may acknowledge one by one at any rate. One that has used it up is closed with 4429. Requests (`subscribe`, and those of
+`engine.gateway.feature_frames`) are bounded by number too, per connection and for all, so users cannot fill the table of unanswered
+calls that publishers need.
 
 `engine.transports.websocket_transport.DirectWebSocket` implements `write`, `ping` and `close` on a transport; the simulator has an
 implementation of its own.
@@ -15,7 +16,7 @@ implementation of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from engine.api import subscriptions
@@ -161,6 +162,8 @@ class WebSocketSession(Connection):
             return
         if frame is not None:
             self._handle(frame)
+        else:
+            self._request(data)
 
     def binary(self) -> None:
         """A binary frame arrived."""
@@ -204,24 +207,31 @@ class WebSocketSession(Connection):
             self._subscribe(frame.topics, ())
         elif type(frame) is client_frames.ClientUnsubscribe:
             self._subscribe((), frame.topics)
-        elif type(frame) is client_frames.ClientEvent:
-            self._event(frame)
 
-    def _event(self, frame: client_frames.ClientEvent) -> None:
-        ref = frame.ref
-        if self._requests_full():
-            problem = too_many_requests("too many requests of this connection are unanswered; nothing was accepted", RETRY_AFTER_S)
-            self.write(client_frames.event_result(ref, 429, {"problem": problem.body(), "retry_after": RETRY_AFTER_S}))
+    def _request(self, text: bytes) -> None:
+        """A frame that the kernel does not know: a feature answers it, or it is ignored."""
+        frames = self.gateway.feature_frames
+        try:
+            frame = client_frames.parse_request(text, frames.types)
+            if frame is None:
+                return
+            kind, ref = frame.type, frame.ref
+            if self._requests_full():
+                problem = too_many_requests("too many requests of this connection are unanswered; nothing was accepted", RETRY_AFTER_S)
+                self.write(client_frames.request_result(kind, ref, 429, {"problem": problem.body(), "retry_after": RETRY_AFTER_S}))
+                return
+
+            def answered(status: int, members: Mapping[str, Any]) -> None:
+                self._requests -= 1
+                self.gateway.frame_requests -= 1
+                self.write(client_frames.request_result(kind, ref, status, members))
+
+            frames.begin(self, kind, text, answered)
+        except Invalid as error:
+            self._malformed(str(error))
             return
-
-        def answered(status: int, members: dict[str, Any]) -> None:
-            self._requests -= 1
-            self.gateway.frame_requests -= 1
-            self.write(client_frames.event_result(ref, status, members))
-
         self._requests += 1
         self.gateway.frame_requests += 1
-        self.gateway.begin_event(self.owner, bytes(frame.event), answered)
 
     def _requests_full(self) -> bool:
         config = self.gateway.config

@@ -39,6 +39,7 @@ async def test_a_question_is_answered_by_keyboard_and_shows_the_outcome(page: Pa
     await page.keyboard.press("Enter")
     await scripted.until(lambda: scripted.answers)
     assert scripted.answers == [("m1", {"answer": "no", "text": "", "topic": ""})]
+    assert [frame["message"] for frame in scripted.frames if frame["type"] == "answer"] == ["m1"], "by the open WebSocket"
     scripted.mark("archive", ids=["m1"])
     scripted.publish("Deploy?", replaces="m1", answer=OUTCOME)
     await expect(page.get_by_text("Deny (ann)")).to_be_visible()
@@ -61,6 +62,19 @@ async def test_words_that_are_being_typed_survive_another_message(page: Page, sc
     await page.keyboard.press("Enter")
     await scripted.until(lambda: scripted.answers)
     assert scripted.answers == [("m1", {"answer": None, "text": "not on a Friday", "topic": ""})]
+
+
+async def test_an_answer_whose_websocket_is_cut_goes_by_a_request(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.takes_frames = False
+    await place(page, scripted)
+    ask(scripted)
+    await page.get_by_role("button", name="Notifications").click()
+    await page.get_by_role("button", name="Approve: Deploy?").click()
+    await scripted.until(lambda: [frame for frame in scripted.frames if frame["type"] == "answer"])
+    assert scripted.answers == []
+    scripted.cut()
+    await scripted.until(lambda: scripted.answers)
+    assert scripted.answers == [("m1", {"answer": "yes", "text": "", "topic": ""})]
 
 
 async def test_an_answer_that_comes_too_late_says_who_was_first(page: Page, scripted: ScriptedEngine) -> None:

@@ -77,6 +77,7 @@ class ScriptedEngine:
         self.patches: list[dict[str, Any]] = []  # of preferences
         self.snoozed: list[tuple[list[str], int]] = []  # ids, and until when
         self.answers: list[tuple[str, dict[str, Any]]] = []  # ids of questions, and what was answered
+        self.takes_frames = True  # that answer; else only requests do
         self.answered_by = ""  # another device, which was first; "" for none
         # How it is tuned.
         self.welcome: dict[str, Any] = {"heartbeat_ms": 30_000, "timeout_ms": 60_000, "reconnect": {"delays_ms": [30, 60], "jitter": 0.3}}
@@ -250,6 +251,9 @@ class ScriptedEngine:
         elif frame["type"] == "nack" and self.confirms:
             self._bury(frame["ids"])
             self.say({"type": "nacked", "ids": frame["ids"]})
+        elif frame["type"] == "answer" and self.takes_frames:
+            status, body = self._answered(frame["message"], {name: frame[name] for name in ("answer", "text", "topic")})
+            self.say({"type": "answer_result", "ref": frame["ref"], "status": status, **(body if status == 200 else {"problem": body})})
         elif frame["type"] == "ping":
             self.say({"type": "pong", "ts": frame["ts"]})
 
@@ -324,12 +328,14 @@ class ScriptedEngine:
         return JSONResponse({"until": asked["until"], **self.counts()})
 
     async def answer(self, request: Request) -> Response:
-        given = await request.json()
-        self.answers.append((request.path_params["message"], given))
+        status, body = self._answered(request.path_params["message"], await request.json())
+        return JSONResponse(body, status, media_type="application/json" if status == 200 else "application/problem+json")
+
+    def _answered(self, message: str, given: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        self.answers.append((message, given))
         if self.answered_by:
-            problem = {"title": "Conflict", "detail": f"it was answered by {self.answered_by}: Deny", "status": 409}
-            return JSONResponse(problem, 409, media_type="application/problem+json")
-        return JSONResponse({"by": "demo", "at": 1, **given})
+            return 409, {"title": "Conflict", "detail": f"it was answered by {self.answered_by}: Deny", "status": 409}
+        return 200, {"by": "demo", "at": 1, **given}
 
     async def preferences(self, request: Request) -> Response:
         if request.method == "PATCH":

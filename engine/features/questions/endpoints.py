@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from engine.api.access import Access
 from engine.api.edge_feature import EdgeFeature, EdgePorts
+from engine.api.json_bodies import decode_body
 from engine.config import Config
 from engine.core.model.names import is_user
 from engine.core.model.routing import audience_key, mailbox_key
 from engine.features.questions import description
-from engine.features.questions.questions import Questions, shown
+from engine.features.questions.answer_frames import AnswerFrames
+from engine.features.questions.questions import Given, Questions, shown
 from engine.features.questions.store import QuestionStore
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable, json_answer, route, without_head
 from engine.http.problems import bad_request
 from engine.store.lua import Replicas
+
+
+class _AnswerBody(Given, forbid_unknown_fields=True, gc=False):
+    """The body of `POST /v1/answers/{message}`."""
+
+
+_bodies: Final = msgspec.json.Decoder(_AnswerBody)
 
 
 def on_edge(ports: EdgePorts) -> EdgeFeature:
@@ -29,6 +41,7 @@ def feature_of(config: Config, gateway: Gateway, store: QuestionStore) -> EdgeFe
     """The feature, with this storage."""
     questions = Questions(config, gateway, store)
     gateway.shard_client.open_questions = questions.open
+    gateway.feature_frames.register("answer", AnswerFrames(questions).answer)
     gateway.kept_of_user["questions"] = questions.kept_rows
     gateway.erase_of_user["questions"] = store.erase
     return EdgeFeature("questions", lambda access: table(access, questions), questions.run)
@@ -40,8 +53,8 @@ def table(access: Access, questions: Questions) -> EndpointTable:
     async def answer(request: Request) -> Response:
         """`POST /v1/answers/{message}?user=&device=`."""
         principal, key, _ = access.subscriber(request)
-        body = await access.body(request)
-        return json_answer(shown(await questions.answer(principal, key, request.path_params["message"], access.device(request), body)))
+        given = decode_body(_bodies, await access.body(request), _AnswerBody)
+        return json_answer(shown(await questions.answer(principal, key, request.path_params["message"], access.device(request), given)))
 
     def key_of_topic(request: Request) -> str | None:
         """The key of the topic that the query names: what members answer is for who asks."""

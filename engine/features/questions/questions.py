@@ -41,7 +41,6 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from engine.api.json_bodies import decode_body
 from engine.auth.tokens import Principal
 from engine.auth.topic_permissions import memberships
 from engine.config import Config
@@ -78,15 +77,12 @@ _ENGINE: Final = "engine"
 """Who hands events of answers to the rules."""
 
 
-class _Given(Struct, forbid_unknown_fields=True, gc=False):
-    """The body of POST /v1/answers/{message}."""
+class Given(Struct, gc=False):
+    """What a user answers."""
 
     answer: str | None = None
     text: str = ""
     topic: str = ""
-
-
-_GIVEN: Final = msgspec.json.Decoder(_Given)
 
 
 class Questions:
@@ -139,13 +135,12 @@ class Questions:
         return msgspec.structs.replace(question, needed=max(members, 1))
 
     # -- Answering. ----------------------------------------------------------------------------------------------------
-    async def answer(self, principal: Principal, key: str, id: str, device: str, body: bytes) -> GivenAnswer:
+    async def answer(self, principal: Principal, key: str, id: str, device: str, given: Given) -> GivenAnswer:
         """The answer of the user with this mailbox key; durable on return. Of a topic whose answers are counted it is one of them.
 
         Raises:
-            Problem: 404, the user was not asked this; 409, it has another answer, which the problem tells; 400, 422 or 503.
+            Problem: 404, the user was not asked this; 409, it has another answer, which the problem tells; 422 or 503.
         """
-        given = decode_body(_GIVEN, body, _Given)
         user = split_key(key)[1]
         if given.topic:
             await self._check_member(principal, key, given.topic)
@@ -372,14 +367,13 @@ class Questions:
         return False
 
     async def _hand_to_rules(self, tenant: str, event: bytes) -> None:
-        """Hand an event to the rules. Raises Problem: they did not take it."""
-        taken: asyncio.Future[tuple[int, dict[str, Any]]] = asyncio.get_running_loop().create_future()
-        self._gateway.begin_event(Principal(tenant, _ENGINE, frozenset({"publish"}), 0), event, lambda *result: taken.set_result(result))
-        status, answer = await taken
-        if status in (409, 422):
-            log.warning("the rules refuse the event of an answer: %s", answer)
-        elif status != 202:
-            raise Problem(status, f"the rules did not take the event of an answer: {answer}")
+        """Hand an event to the rules. Raises EngineError: they did not take it."""
+        try:
+            await self._gateway.take_event(Principal(tenant, _ENGINE, frozenset({"publish"}), 0), event)
+        except Problem as problem:
+            if problem.status not in (409, 422):
+                raise
+            log.warning("the rules refuse the event of an answer: %s", problem)
 
     # -- Of a user. ----------------------------------------------------------------------------------------------------
     async def kept_rows(self, key: str) -> AsyncIterator[bytes]:

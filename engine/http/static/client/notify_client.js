@@ -40,7 +40,7 @@ import { Backoff } from "./backoff.js";
 import { cursorStore } from "./cursor_store.js";
 import { Ledger, parseEventId } from "./ledger.js";
 import { Push } from "./push.js";
-import { request } from "./requests.js";
+import { refusalOf, request } from "./requests.js";
 import { Tabs } from "./tabs.js";
 import { readClaims } from "./token.js";
 import { openPoll, openSse, openWebSocket } from "./transports.js";
@@ -54,6 +54,7 @@ const TIMER_MAX_MS = 2 ** 31 - 1;
 const TAB_LIVENESS = { heartbeat_ms: 10_000, timeout_ms: 20_000 }; // of the tab that leads: a frozen one answers nothing
 const RELAYED = new Set(["revoke", "gap", "nacked", "error", "counts", "digest"]); // what concerns all tabs
 const TOO_MANY = 4409;
+/** What a request over HTTP may get answered otherwise. @param {number} status */ const RETRIED = (status) => status === 429 || status >= 500;
 /** Close codes after which connecting again would end the same way. */
 const FINAL = new Map([[1008, "protocol violation"], [4403, "forbidden"], [TOO_MANY, "too many connections of this user"]]);
 
@@ -110,6 +111,8 @@ export class NotifyClient extends EventTarget {
   #clientId = "";
   #untold = 0; // messages told to the other tabs, and not passed on yet
   #posting = false;
+  /** @type {Map<string, (result: any) => void>} by `ref`: requests as frames, unanswered */ #asked = new Map();
+  #refs = 0;
   #unsaved = false;
   #saving = false;
   /** @type {State} */ state = "closed";
@@ -236,14 +239,16 @@ export class NotifyClient extends EventTarget {
   }
 
   /**
-   * Answer a question, once for all devices. Durable when it resolves, and idempotent.
+   * Answer a question, once for all devices. Durable when it resolves, and idempotent. It goes by the open WebSocket, else by a request.
    * @param {string} id Of the message that asks.
    * @param {string | null} answer Id of one of its `answers`; null for a text alone.
    * @param {string} [text] In the user's words, where the question takes a text.
    * @param {string} [topic] That `ask` names, where the members of a topic are asked.
    * @returns {Promise<any>} `{answer, by, at, label?, text?, device?}`. Rejects with {@link Refused}; status 409: it has another answer.
    */
-  answer(id, answer, text = "", topic = "") {
+  async answer(id, answer, text = "", topic = "") {
+    const given = await this.#askByFrame("answer", { message: id, answer, text, topic });
+    if (given) return given;
     const query = this.options.device ? `?device=${encodeURIComponent(this.options.device)}` : "";
     return this.#ask("POST", `v1/answers/${encodeURIComponent(id)}${query}`, { answer, text, topic });
   }
@@ -339,6 +344,26 @@ export class NotifyClient extends EventTarget {
     const init = { ...this.#init(), method, ...(body && { body: JSON.stringify(body) }) };
     if (body) init.headers["Content-Type"] = "application/json";
     return request(new URL(path, this.url), init);
+  }
+
+  /**
+   * The answer to a request as a frame; null where nothing takes it, or no answer came: it may have taken effect then.
+   * @param {string} type @param {object} members @returns {Promise<any>} @throws {import("./requests.js").Refused}
+   */
+  async #askByFrame(type, members) {
+    const link = this.#link;
+    if (!link?.openedMs || !link.duplex || link.shared) return null;
+    const ref = String(++this.#refs);
+    const result = await new Promise((resolve) => {
+      this.#asked.set(ref, resolve);
+      setTimeout(resolve, OPEN_TIMEOUT_MS, null);
+      link.send({ type, ref, ...members });
+    });
+    this.#asked.delete(ref);
+    if (!result || RETRIED(result.status)) return null;
+    const { type: _, ref: __, status, problem, ...answer } = result;
+    if (problem) throw refusalOf(status, problem);
+    return answer;
   }
 
   // -- connecting --
@@ -631,6 +656,7 @@ export class NotifyClient extends EventTarget {
     this.#turn++;
     link?.opened();
     link?.close();
+    for (const answered of this.#asked.values()) answered(null);
   }
 
   /** @param {End} end */
@@ -740,6 +766,7 @@ export class NotifyClient extends EventTarget {
     if (frame.type === "welcome") this.#welcomed(link, frame);
     else if (frame.type === "messages" || frame.type === "early") this.#deliver(link, frame.messages);
     else if (frame.type === "nacked") this.#ledger.revoke(frame.ids);
+    else if (frame.type === "answer_result") this.#asked.get(frame.ref)?.(frame);
     else if (frame.type === "revoke") {
       const ids = this.#ledger.revoke(frame.ids);
       this.#withdraw(frame.ids);

@@ -24,6 +24,10 @@ export async function request(url, init) {
   });
   const answer = await response.json().catch(() => null); // 204, or a proxy's own page
   if (response.ok) return answer;
-  const detail = answer?.errors?.[0]?.detail ?? answer?.detail ?? answer?.title ?? `HTTP ${response.status}`;
-  throw new Refused(response.status, detail, retryAfterMs(response));
+  throw refusalOf(response.status, answer, retryAfterMs(response));
+}
+
+/** @param {number} status @param {any} problem its details, if any @param {number} [retryAfterMs] */
+export function refusalOf(status, problem, retryAfterMs) {
+  return new Refused(status, problem?.errors?.[0]?.detail ?? problem?.detail ?? problem?.title ?? `HTTP ${status}`, retryAfterMs);
 }
