@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--explore", action="store_true", help="other examples of each property than those of every run")
 
 
-EDGE_FOLDERS = ("http", "auth", "publish", "gateway", "api", "transports", "test_routes.py")
+EDGE_FOLDERS = ("http", "auth", "publish", "gateway", "api", "transports", "outside", "test_routes.py")
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -114,7 +114,21 @@ ACROSS_MODULES = {
 }
 """Tests of mirrored folders that belong to no single module, with what they are about."""
 
-NOT_MIRRORED = {"bench", "browser", "chaos", "clients", "cluster", "conformance", "deploy", "fuzz", "hosts", "proof", "sim", "support"}
+NOT_MIRRORED = {
+    "bench",
+    "browser",
+    "chaos",
+    "clients",
+    "cluster",
+    "conformance",
+    "deploy",
+    "fuzz",
+    "hosts",
+    "outside",
+    "proof",
+    "sim",
+    "support",
+}
 """Folders of tests that are not those of one package."""
 
 TOP_LEVEL_MAX = 13

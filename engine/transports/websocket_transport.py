@@ -146,6 +146,16 @@ class HandshakeProtocol(WebSocketsSansIOProtocol):
         return True
 
 
+class _FrameProtocol(ServerProtocol):
+    """The library's, which would answer a close between fragments with 1002. It is a close there too (RFC 6455, section 5.4)."""
+
+    def recv_frame(self, frame: Frame) -> None:
+        """Leave the message unfinished on a close."""
+        if frame.opcode is Opcode.CLOSE:
+            self.current_size = None
+        super().recv_frame(frame)
+
+
 class DirectWebSocket(WebSocketSession, asyncio.Protocol):
     """A WebSocket that is the protocol of its transport. See the module's theory of operation."""
 
@@ -306,7 +316,7 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
     def _open_library(self) -> ServerProtocol:
         library = self._library
         if library is None:
-            library = self._library = ServerProtocol(state=OPEN, max_size=self.frame_bytes_max, logger=quiet)
+            library = self._library = _FrameProtocol(state=OPEN, max_size=self.frame_bytes_max, logger=quiet)
         return library
 
     def eof_received(self) -> bool:

@@ -145,7 +145,8 @@ CASES = [
     Case("a close with a reason too long", close(1000, b"x" * 124), [PROTOCOL_ERROR]),
     Case("a close with a reason that is not UTF-8", close(1000, b"\xff"), [INVALID]),
     Case("a message behind a close", close(1000) + AFTER, [("close", 1000)]),
-    Case("a close between fragments", frame(TEXT, b"{", fin=False) + close(1000), [PROTOCOL_ERROR]),
+    Case("a close between fragments", frame(TEXT, b"{", fin=False) + close(1000) + frame(CONT, b"}"), [("close", 1000)]),
+    Case("a wrong close between fragments", frame(TEXT, b"{", fin=False) + close(999), [PROTOCOL_ERROR]),
 ]
 
 
