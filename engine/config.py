@@ -365,6 +365,19 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     questions_per_user_max: Positive = 500  # in storage, answered ones too: nobody reads more; some 1 KB each without their data
     question_waits_max: Positive = 1000  # askers that wait at one edge, which looks for all their answers at once
     question_poll_ms: Positive = 200  # between two such looks: some 20 us of Redis for each asker, and only while one waits
+    growing_rollup_ms: Positive = 40  # what arrives within it is one part for devices: 25 a second look continuous
+    growing_chunk_ms: Positive = 100  # the oldest text that storage does not have: what a crash of an edge can cost
+    growing_chunk_bytes: Positive = 4 << 10  # ... or so much of one message: then it is stored at once
+    growing_bytes_max: Positive = 56 << 10  # of the text, as JSON: at the end it is in `data`, with what `data` had
+    growing_idle_s: Positive = 120  # without a part or a request of the publisher: the message ends with the text there is
+    growing_keep_s: Positive = 3600  # after the end: a late reader still finds the whole text; the inbox has it, too
+    growing_per_user_max: Positive = 50  # that grow at once: more than a screen shows
+    growing_per_tenant_max: Positive = 10_000  # that grow at once, on each Redis server: some 500 MB when all are full
+    growing_buffer_bytes_max: Positive = 32 << 20  # text at one edge that storage does not have: seconds of it while storage is slow
+    growing_parts_max: Positive = 5000  # of one request: some 20 ms of an edge
+    growing_progress_chars_max: Positive = 200  # of the text of a progress: a line under its bar
+    growing_waits_max: Positive = 1000  # readers that wait for text at one edge, which looks for all of them at once
+    growing_poll_ms: Positive = 200  # between two such looks, as `question_poll_ms`
     mailbox_idle_ms: Positive = 300_000  # after it a mailbox without connections is evicted from memory
     suspects_max: Positive = (
         200_000  # users of a shard whose clients may come back, about 400 bytes each; beyond it the first are offline early
@@ -599,6 +612,10 @@ def _delivery_rules(config: Config) -> Iterator[tuple[bool, str]]:
     yield (
         config.data_bytes_max <= config.window_bytes,
         f"data_bytes_max: must not exceed window_bytes ({config.window_bytes}), else a message could never be sent",
+    )
+    yield (
+        config.growing_bytes_max + config.context_bytes_max + 2048 <= config.data_bytes_max,
+        "growing_bytes_max: must be below data_bytes_max by 2048 and context_bytes_max, else the text would not fit into `data` at the end",
     )
     yield (
         config.window <= config.client_frames_burst,

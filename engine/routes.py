@@ -38,6 +38,7 @@ from engine.features.audit import endpoints as audit
 from engine.features.dead_letters import endpoints as dead_letters
 from engine.features.digest import endpoints as digest
 from engine.features.event_groups import endpoints as event_groups
+from engine.features.growing import endpoints as growing
 from engine.features.history import endpoints as history
 from engine.features.inbox import endpoints as inbox
 from engine.features.inspection import endpoints as inspection
@@ -80,6 +81,7 @@ FEATURES: Final[Sequence[Callable[[EdgePorts], EdgeFeature]]] = (
     inbox.on_edge,
     snooze.on_edge,
     questions.on_edge,
+    growing.on_edge,
     subscriptions.on_edge,
     user_data.on_edge,
     inspection.on_edge,

@@ -63,6 +63,7 @@ PACKAGES = (
     "features.inbox",
     "features.snooze",
     "features.questions",
+    "features.growing",
     "features.subscriptions",
     "features.user_data",
     "features.inspection",

@@ -24,7 +24,7 @@ from engine.http.problems import Problem
 from engine.publish.drafts import Draft, parse_drafts
 from engine.publish.media_types import Content
 from engine.publish.request_trace import RequestTrace
-from engine.publish.results import results_body
+from engine.publish.results import ItemResult, results_body
 from engine.publish.type_retention import keep_by_type
 
 PATH: Final = "/v1/notifications"
@@ -127,11 +127,7 @@ class PublishEndpoint:
                 await turn
             defined = gateway.category_book.in_use(principal.tenant)
             drafts = drafts_of(gateway, self._config, body, content, principal, defined, trace)
-            if defined.linked:
-                await gateway.category_book.link(drafts, defined.linked)
-            results = await gateway.shard_client.post(drafts)
-            if defined.steps:
-                await gateway.arm_steps(drafts, results, defined.steps)
+            results = await post_drafts(gateway, drafts, defined)
         except Exception as error:
             if trace is not None:
                 trace.failed(error)
@@ -139,6 +135,16 @@ class PublishEndpoint:
         if trace is not None:
             trace.answered(results)
         return results_body(results, gateway.storage.durability)
+
+
+async def post_drafts(gateway: Gateway, drafts: list[Draft], defined: DefinedCategories) -> list[ItemResult]:
+    """Publish drafts whose categories are the `defined` ones, and arm the steps of these. Raises as `ShardClient.post` does."""
+    if defined.linked:
+        await gateway.category_book.link(drafts, defined.linked)
+    results = await gateway.shard_client.post(drafts)
+    if defined.steps:
+        await gateway.arm_steps(drafts, results, defined.steps)
+    return results
 
 
 def drafts_of(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from engine.client.digest import Digest, DigestLine, DigestMessage
     from engine.client.event_requests import EventOutcome, ScheduledMessage
     from engine.client.frames import Counts, Message
+    from engine.client.growing_messages import GrowingMessage
     from engine.client.message_members import NewMessage
     from engine.client.protocol import Connected, Disconnected, Draining, Gap, Revoked, ServerError
     from engine.client.publish_results import ItemError, PublishError, Result
@@ -41,6 +42,7 @@ _HOME = {
     "Draining": "protocol",
     "EventOutcome": "event_requests",
     "Gap": "protocol",
+    "GrowingMessage": "growing_messages",
     "InboxMessage": "user_inbox",
     "InboxPage": "user_inbox",
     "ItemError": "publish_results",
@@ -75,6 +77,7 @@ __all__ = [
     "EventOutcome",
     "Forbidden",
     "Gap",
+    "GrowingMessage",
     "InboxMessage",
     "InboxPage",
     "ItemError",

@@ -36,6 +36,7 @@ from engine.client.event_requests import (
     move_scheduled,
     send_event,
 )
+from engine.client.growing_messages import GrowingMessage, PartSender
 from engine.client.held_publishing import PATH, HeldPublishing
 from engine.client.http_connection import HttpConnection, Response
 from engine.client.message_members import EventMembers, MessageMembers, Seconds, sent_form
@@ -123,6 +124,7 @@ class Publisher:
         self._on_result = on_result
         self._settings = UserSettings(self._requests)
         self._new_id = new_id
+        self._parts = PartSender(self._requests, MessageIds())
         self._queue: deque[_Item] = deque()
         self._posted = self._answered = 0
         self._flushing = 0
@@ -271,6 +273,27 @@ class Publisher:
     def _wait_s(self, wanted_s: float) -> float:
         """How long one request may wait."""
         return min(wanted_s, self._requests.timeout_s * 0.8)
+
+    # -- messages that grow --------------------------------------------------------------------------------------------
+    def stream(self, *, user: str, type: str, data: Any = None, list: bool = False, **members: Unpack[MessageMembers]) -> GrowingMessage:
+        """Grow a message: devices see its text while it is appended, and at the end it is a message like any other.
+
+            async with publisher.stream(user="ann", type="llm.answer") as message:
+                await message.append("Hello")
+
+        Args:
+            user: whom it is for.
+            type: dotted event type, `llm.answer`.
+            data: an object, to which the text is added as `text`, a list as `items`.
+            list: values are appended, any JSON, in place of text.
+            members: of `engine.client.message_members.MessageMembers`: `id`, `priority`, `actor`, `target`, `context`, `url`, `image`,
+                `ttl` and `category`.
+
+        Returns:
+            The message, to be entered. Entering raises `Refused` (a member is not valid), `Unreachable`, `Unauthorized` and `Forbidden`.
+        """
+        present = sent_form({"id": self._new_id(), **members, "user": user, "type": type, "data": data})
+        return GrowingMessage(self._parts, present, list=list)
 
     # -- events and timers ---------------------------------------------------------------------------------------------
     async def event(self, *, type: str, user: str, data: Any = None, **members: Unpack[EventMembers]) -> EventOutcome:
@@ -637,6 +660,7 @@ class Publisher:
             if self._pump is not None:
                 self._pump.cancel()
                 await asyncio.wait({self._pump})
+            await self._parts.close()
             await self._requests.close()
 
     # -- inside --------------------------------------------------------------------------------------------------------

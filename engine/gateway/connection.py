@@ -176,6 +176,10 @@ class Connection:
     def on_counts(self, record: wire.Counts) -> None:
         """These are the counts of the user's inbox now. Only for transports that can send them."""
 
+    def on_transient(self, kind: str, frame: bytes) -> None:
+        """Write a frame of a feature, a JSON object. One whose client has not taken what was written before is dropped."""
+        raise NotImplementedError
+
     def on_gap(self, first: int, last: int) -> None:
         """Numbers `first` to `last` are gone; called before anything after them is sent."""
         raise NotImplementedError

@@ -63,6 +63,7 @@ from engine.gateway.ports import EdgeContext, PeerLinks
 from engine.gateway.record_router import RecordRouter
 from engine.gateway.shard_client import ShardClient
 from engine.gateway.tenant_quotas import TenantQuotas
+from engine.gateway.transient_frames import TransientFrames
 from engine.http.problems import RETRY_AFTER_S, Problem, too_many_requests, unavailable, whole_seconds
 from engine.publish.broadcasts import BroadcastPublisher, BroadcastSink
 from engine.publish.category_book import PREDEFINED
@@ -229,6 +230,7 @@ class Gateway:
         "take_event",
         "tenant_quotas",
         "times_changed",
+        "transient_frames",
         "wall_ms",
     )
 
@@ -269,6 +271,7 @@ class Gateway:
         broadcast_publisher = BroadcastPublisher(config, broadcast_log, wall_ms, clock)
         self.shard_client = ShardClient(config, context, self.pending_calls, broadcast_publisher, metrics, lambda: router.slots.formats)
 
+        self.transient_frames = TransientFrames(lambda: self.slots, links)
         self.tenant_quotas = TenantQuotas(config, clock)
         self.storage = StorageState()
         metrics.degraded["storage"] = lambda: self.storage.away or REASONS.get(self.storage.durability, "")
@@ -534,8 +537,8 @@ class Gateway:
                 self._broadcast(index, record, frames)
             elif kind in _ANSWERS:
                 answers.append(record)
-            elif kind is wire.Moved:
-                self._moved(index, record)
+            elif kind is wire.Moved or kind is wire.Shown:
+                self._unordered(index, record)
             else:
                 waiting = frames.pop(record.conn, None)
                 if waiting is not None or record.conn in self._held_broadcasts:
@@ -555,6 +558,21 @@ class Gateway:
             self._deliver(index, number, messages)
         while self._just_welcomed:
             self._just_welcomed.pop().flush()
+
+    def _unordered(self, index: int, record: wire.Moved | wire.Shown) -> None:
+        """Handle a record that needs no order among the messages of a connection."""
+        if isinstance(record, wire.Moved):
+            self._moved(index, record)
+        else:
+            self._shown(index, record)
+
+    def _shown(self, index: int, record: wire.Shown) -> None:
+        if record.answers:
+            self.transient_frames.answered(index)
+        for number, frame in record.frames:
+            connection = self.connections.get(number)
+            if connection is not None and connection.shard == index and connection.welcomed:
+                connection.on_transient(record.kind, frame)
 
     def _broadcast(self, index: int, record: wire.Shared | wire.DeliverShared, frames: dict[int, Messages]) -> None:
         """Hold a broadcast for `_release`, or append it to the messages that the same batch has for the connection."""
@@ -704,6 +722,7 @@ class Gateway:
     def shard_reset(self, index: int) -> None:
         """A new session with shard `index` begins."""
         self._body_caches.pop(index, None)
+        self.transient_frames.answered(index)
         self._held_broadcasts = {number: held for number, held in self._held_broadcasts.items() if held[0] != index}
         self._held_retries = {number: held for number, held in self._held_retries.items() if held[0] != index}
         for connection in list(self.connections.values()):

@@ -166,6 +166,26 @@ def questions_due_key() -> str:
     return "{questions}due"
 
 
+def growing_key(key: str) -> str:
+    """Sorted set: ids of this user's messages that grow, scored 0, or grew, scored by their end in ms. It expires after the last end."""
+    return f"{{s{slot_of(key)}}}growing:{key}"
+
+
+def growth_key(key: str, id: str) -> str:
+    """Hash: one message that grows: its text in chunks, and its state. It expires after its end. The key's length is before the key."""
+    return f"{{s{slot_of(key)}}}growth:{len(key)}:{key}:{id}"
+
+
+def growing_due_key() -> str:
+    """Sorted set: `<mailbox key> LF <id>` of each message on this server that grows, scored by when it ends unless something comes, ms."""
+    return "{growing}due"
+
+
+def growing_tenants_key() -> str:
+    """Hash: tenant -> how many of its messages grow on this server."""
+    return "{growing}tenants"
+
+
 def idempotency_key(key: str, id: str) -> str:
     """String: the first result under the id of a broadcast or an action. `key` is a mailbox key or an audience key.
 

@@ -23,17 +23,21 @@ from engine.transports.asgi import until_disconnected
 
 _TOO_MANY_CONNECTIONS: Final = 4409
 
+_FRAMES_WAIT_S: Final = 0.2
+"""From the first frame to the answer: five requests a second are as smooth as polling gets."""
+
 
 class Poll(Connection):
     """One long-polling request, for as long as it waits."""
 
-    __slots__ = ("_closed", "_early", "_expecting", "_gaps", "_messages", "_ready", "_resumed", "_seq", "_waited")
+    __slots__ = ("_closed", "_early", "_expecting", "_frames", "_gaps", "_messages", "_ready", "_resumed", "_seq", "_waited")
 
     def __init__(self, gateway: Gateway, owner: Principal, cursor: Cursor, device: str) -> None:
         super().__init__(gateway, owner, wire.POLL, cursor, device)
         self._messages: list[bytes] = []
         self._early: dict[int, bytes] = {}  # by number
         self._gaps: list[dict[str, int]] = []
+        self._frames: list[bytes] = []  # of features
         self._expecting = True
         self._waited = False  # the requested time has passed
         self._resumed = ""
@@ -76,13 +80,15 @@ class Poll(Connection):
         gaps = b"" if not self._gaps else b',"gaps":%b' % msgspec.json.encode(self._gaps)
         copies = [body for seq, body in self._early.items() if seq > self._seq]  # others were sent in their place meanwhile
         early = b"" if not copies else b',"early":[%b]' % b",".join(copies)
-        return b'{"messages":[%b],"last_event_id":"%b-%d","resumed":"%b"%b%b}' % (
+        frames = b"" if not self._frames else b',"frames":[%b]' % b",".join(self._frames)
+        return b'{"messages":[%b],"last_event_id":"%b-%d","resumed":"%b"%b%b%b}' % (
             b",".join(self._messages),
             self.epoch.encode(),
             self._seq,
             self._resumed.encode(),
             gaps,
             early,
+            frames,
         )
 
     def on_welcome(self, record: wire.Welcome) -> None:
@@ -103,6 +109,12 @@ class Poll(Connection):
     def on_early(self, messages: Sequence[tuple[int, int, bytes]]) -> None:
         """Keep early copies for the answer. They do not end the wait: a message or gap before them follows."""
         self._early.update((message[0], early_bytes(*message)) for message in messages)
+
+    def on_transient(self, kind: str, frame: bytes) -> None:
+        """Answer with the frame, and with those of the next moment: the client asks again for each answer."""
+        self._frames.append(frame)
+        if len(self._frames) == 1:
+            asyncio.get_running_loop().call_later(_FRAMES_WAIT_S, self._ready.set)
 
     def on_gap(self, first: int, last: int) -> None:
         """Answer with the gap. Messages after it in the same batch are in the answer too: the waiting task runs after the batch."""

@@ -33,6 +33,9 @@ _CLIENT_LEFT: Final = 1006  # a stream has no closing handshake: whether the cli
 _COMMENT: Final = b":\n"
 """Without an empty line behind it, which some clients take for the end of an event without data (httpx-sse does, so does the block of a
 lone `retry:`)."""
+_BEHIND_BYTES: Final = 64 << 10
+"""Unsent bytes from which a client is behind: some frames of what arrives while one is written."""
+
 _LINE_BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
@@ -142,6 +145,11 @@ class EventStream(Connection):
     def on_counts(self, record: wire.Counts) -> None:
         """Send a `counts` event."""
         self._push(event("counts", client_frames.counts(record.unread, record.unseen, record.revision)))
+
+    def on_transient(self, kind: str, frame: bytes) -> None:
+        """Send an event of this kind, unless the client is behind."""
+        if self._outbox.size < _BEHIND_BYTES:
+            self._push(event(kind, frame))
 
     def on_gap(self, first: int, last: int) -> None:
         """Send a `gap` event: these sequence numbers will not come."""

@@ -108,6 +108,10 @@ class WebSocketSession(Connection):
     def on_counts(self, record: wire.Counts) -> None:
         self.write(client_frames.counts(record.unread, record.unseen, record.revision))
 
+    def on_transient(self, kind: str, frame: bytes) -> None:
+        if not self.unsent:
+            self.write(frame)
+
     def on_gap(self, first: int, last: int) -> None:
         self.write(client_frames.gap(first, last))
 

@@ -48,6 +48,8 @@ def all_keys() -> list[str]:
         keys.ray_unhealthy_key(),
         keys.questions_due_key(),
         keys.caught_mails_key(),
+        keys.growing_due_key(),
+        keys.growing_tenants_key(),
     ]
     by_number = (
         *(keys.slot_epoch_key, keys.slot_mark_key, keys.page_key, keys.windows_key, keys.online_key, keys.looks_key, keys.floor_key),
@@ -73,7 +75,21 @@ def all_keys() -> list[str]:
     )
     found += [key_of(number) for key_of in by_number for number in (1, 11)]
     by_name = (keys.offline_key, keys.signals_key, keys.signals_writer_key, keys.dead_letter_key, keys.tenants_key, keys.action_stream_key)
-    by_name = (*by_name, keys.trimmed_mark_key, keys.event_groups_key, keys.questions_key, keys.answers_key, keys.channels_key)
+    by_name = (
+        *by_name,
+        keys.trimmed_mark_key,
+        keys.event_groups_key,
+        keys.questions_key,
+        keys.answers_key,
+        keys.channels_key,
+        keys.growing_key,
+    )
     by_name = (*by_name, keys.channels_asked_key, keys.channels_erased_key, keys.rules_state_key, keys.rules_texts_key)
     found += [key_of(name) for key_of in by_name for name in ("t", "t:u")]
-    return [*found, keys.idempotency_key("t:u", "1"), keys.votes_key("t:u", "1"), keys.event_arrival_key("t", "c")]
+    return [
+        *found,
+        keys.idempotency_key("t:u", "1"),
+        keys.votes_key("t:u", "1"),
+        keys.growth_key("t:u", "1"),
+        keys.event_arrival_key("t", "c"),
+    ]

@@ -48,6 +48,8 @@ from engine.features.dead_letters.store import DeadLetterStream, LetterPage, Sto
 from engine.features.digest import endpoints as digest
 from engine.features.event_groups import endpoints as event_groups
 from engine.features.event_groups.store import EventGroup, EventStreams, GroupEvent, Look, Position
+from engine.features.growing import endpoints as growing
+from engine.features.growing.store import GrowingStore
 from engine.features.history import endpoints as history
 from engine.features.inbox import endpoints as inbox
 from engine.features.inspection import endpoints as inspection
@@ -358,6 +360,10 @@ class FakeShard:
     def of(self, kind: type) -> list[Any]:
         """The records of one kind it received."""
         return [record for record in self.received if type(record) is kind]
+
+    def show(self, record: wire.Show) -> None:
+        frames = [(conn, frame) for key, frame in record.frames for conn, attach in self.attached.items() if attach.key == key]
+        self.say(wire.Shown(record.kind, frames, True))
 
     def deliver(self, key: str, *messages: tuple[int, int, bytes]) -> None:
         """Deliver to every connection of a user."""
@@ -919,6 +925,7 @@ class EdgeWorld:
             inbox.feature_of(config, self.gateway),
             EdgeFeature("snooze", lambda access: snooze.table(access, snooze.Snoozes(config, self.gateway))),
             questions.feature_of(config, self.gateway, self.questions),
+            growing.feature_of(config, self.gateway, GrowingStore([] if storage is None else [storage], config)),
             EdgeFeature("subscriptions", lambda access: subscriptions.table(access, self.figures)),
             user_data.feature_of(ports, self.bodies, no_entries if storage is None else partial(find_user_entries, storage)),
             EdgeFeature("inspection", lambda access: inspection.table(access, self._inspection())),

@@ -34,5 +34,8 @@ STEPS: Final = 2
 """Timers that are steps of messages (`engine.core.model.step`): an earlier shard would take each without a look at its message. Digests by
 mail (`engine.core.policy.mail_digest`): an earlier edge would give up each that is due."""
 
-FORMATS: Final = STEPS
+TRANSIENT: Final = 3
+"""Frames that a feature shows without a message (`engine.core.wire.records.Show`): an earlier shard would end the link of its edge."""
+
+FORMATS: Final = TRANSIENT
 """What this code reads, and writes once every process does."""

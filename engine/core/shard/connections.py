@@ -55,6 +55,8 @@ from engine.core.wire.records import (
     Rejected,
     Rejoin,
     Settle,
+    Show,
+    Shown,
     Welcome,
     Written,
 )
@@ -308,6 +310,19 @@ class Connections:
             self._output.outcomes.add(
                 Outcome(key, now_ms, event, reason=reason, session=session, device=device, transport=transport, node=node)
             )
+
+    def show(self, session: str, record: Show, _now_ms: int) -> None:
+        """Pass frames on to the connections of their users, and answer the edge that sent them."""
+        mailboxes = self._mailbox_store.mailboxes
+        by_session: dict[str, list[tuple[int, bytes]]] = {}
+        for key, frame in record.frames:
+            mailbox = mailboxes.get(key)
+            if mailbox is not None:
+                for there, conn in mailbox.connections:
+                    by_session.setdefault(there, []).append((conn, frame))
+        own = by_session.pop(session, [])
+        self._output.to_edges.append((session, Shown(record.kind, own, True)))
+        self._output.to_edges.extend((there, Shown(record.kind, frames)) for there, frames in by_session.items())
 
     # -- acknowledgements ---------------------------------------------------------------------------------------------
 

@@ -78,6 +78,7 @@ from engine.core.wire.records import (
     Posted,
     Rejected,
     Rejoin,
+    Show,
     Timer,
     Written,
 )
@@ -165,6 +166,7 @@ class ShardCore:
             Nack: self.connections.nack,
             Written: self.connections.written,
             Rejoin: self.connections.rejoin,
+            Show: self.connections.show,
             **dict.fromkeys(get_args(Question), self._ask),
         }
 

@@ -18,6 +18,7 @@ from msgspec import Meta, Struct
 from engine.core.model.action import Action
 from engine.core.model.category import Instant, PolicyTerms, Span
 from engine.core.model.envelope import Envelope
+from engine.core.model.formats import TRANSIENT
 from engine.core.policy.conditions import Conditions
 from engine.core.policy.preferences import PreferencesPatch
 from engine.core.policy.profile import Profile
@@ -493,6 +494,16 @@ class Explain(Struct, array_like=True, tag=15, gc=False):
     post: Post
 
 
+class Show(Struct, array_like=True, tag=28, gc=False):
+    """Frames of one kind for users, [(mailbox key, frame)]: each goes to the user's connections of now. They are neither numbered nor kept.
+
+    Answered by a `Shown` whose `answers` is true. A frame for a user whom the shard does not have is dropped.
+    """
+
+    kind: str
+    frames: list[tuple[str, bytes]]
+
+
 # -- Shard -> Edge -----------------------------------------------------------------------------------------------------
 class Posted(Struct, array_like=True, tag=31, gc=False):
     """The outcome of a `Post`. `seq` is 0 when none was given; `detail` is the reason or the scheduled id of a duplicate.
@@ -530,6 +541,14 @@ class DeliverEarly(Struct, array_like=True, tag=67, gc=False):
 
     conn: int
     messages: Annotated[list[tuple[int, int, bytes]], Meta(min_length=1)]
+
+
+class Shown(Struct, array_like=True, tag=68, gc=False):
+    """Frames of one kind for connections, [(connection, frame)]; `answers`: it is the answer to the oldest `Show` of this session."""
+
+    kind: str
+    frames: list[tuple[int, bytes]]
+    answers: bool = False
 
 
 class Revoke(Struct, array_like=True, tag=34, gc=False):
@@ -771,6 +790,7 @@ ToShard = (
     | ReadInbox
     | MarkInbox
     | ReadUser
+    | Show
 )
 FromShard = (
     Posted
@@ -796,6 +816,7 @@ FromShard = (
     | InboxMarked
     | Counts
     | UserIs
+    | Shown
     | Rejected
     | Moved
     | Fault
@@ -805,7 +826,7 @@ SchedulerToEdge = TimerAnswer | Moved
 ShardToScheduler = Arm | FireDone | FireFailed | FireAgain
 SchedulerToShard = Due | Fire
 
-NEWER: Final[Mapping[type[Struct], int]] = {}
+NEWER: Final[Mapping[type[Struct], int]] = {Show: TRANSIENT}
 """Requests of edges that earlier releases do not read, with the formats that have them (`engine.core.model.formats`)."""
 
 UPGRADING: Final = "an upgrade is under way: this works once every process of the engine runs the new version"  # detail of UNAVAILABLE

@@ -35,7 +35,7 @@ from engine.store.lua import NO_REPLICAS, Replicas, Script
 _OPEN: Final = Script("question_open")
 _DECIDE: Final = Script("question_decide")
 _VOTE: Final = Script("question_vote")
-_TAKE: Final = Script("questions_take")
+_TAKE: Final = Script("due_take")
 _FORGET_MEMBER: Final = Script("question_forget_member")
 
 _TAKEN_MAX: Final = 50

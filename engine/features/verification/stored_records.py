@@ -10,6 +10,7 @@
     dead letter      checksum
     action           checksum
     question         layout only, of its answer too: an edge reads both whole, or not
+    growing message  layout only, of its head: the text in its chunks becomes a message at its end
     accepted id      layout only: a checksum would be half as large as the record. Damage makes a repeat a 409, or an id forgotten
     rules            layout only: edges parse and validate a text before they use it
     lost write       none is counted by the server: those that fail while it loads its append-only file
@@ -73,10 +74,10 @@ _HEAD: Final = re.compile(rb"\d{1,16}-\d{1,16}u?")
 _UNCHECKED: Final = re.compile(
     rb"engine:(meta|epoch|replicated|lease|link-key|load|unsubscribe-key|push-key)|\{rules\}(events|tenants)|\{[^{}]{1,200}\}trimmed"
     rb"|events?:.*|session:stream|actions:targets"
-    rb"|\{s\d{1,4}\}(epoch|mark|online|windows|looks|floor|held|topics)|\{shard-\d{1,4}\}(head|mark|quarantine|events|epoch)"
+    rb"|\{s\d{1,4}\}(epoch|mark|online|windows|looks|floor|held|topics|growing:.*)|\{shard-\d{1,4}\}(head|mark|quarantine|events|epoch)"
     rb"|\{t\d{1,2}\}(due|user:.*|collapse|cancelled|quarantine|claimed|young|unpaged|owner|epoch)"
     rb"|\{broadcasts\}(state|parts|dropped|lost|of:.*)|\{revoked\}(log|entries|expiries|state|tenants|useless)"
-    rb"|\{audit\}acts|\{questions\}due|\{channels\}((asked|erased):.*|caught)|\{signals\}.*|\{tenants\}.*|\{outcomes\}(stream|state)|\{ids\}state|\{ray\}(state|told|running|deaths|unhealthy)",
+    rb"|\{audit\}acts|\{questions\}due|\{growing\}(due|tenants)|\{channels\}((asked|erased):.*|caught)|\{signals\}.*|\{tenants\}.*|\{outcomes\}(stream|state)|\{ids\}state|\{ray\}(state|told|running|deaths|unhealthy)",
     re.DOTALL,
 )
 
@@ -95,6 +96,7 @@ _ADVICE: Final = {
     "dead letter": "`engine dead-letters drop` it: it is not redriven",
     "action": "nothing: it becomes a dead letter and is not carried out",
     "question": "nothing: it has no answer for its asker, who asks again under another id",
+    "growing message": "nothing: it does not end; its publisher begins it anew",
     "accepted id": "nothing: it ends by itself; a repeat under it may get 409",
     "addresses": "nothing: the user has none until the application sets them again",
     "rules": "`engine rules apply` the rules again",
@@ -155,6 +157,7 @@ class Verification:
             "dead letter": partial(self._read_by_fields, "dead letter"),
             "action": partial(self._read_by_fields, "action"),
             "question": self._questions,
+            "growing message": self._growing,
             "accepted id": self._bucket,
             "accepted id of an audience": self._single_id,
             "rules": self._rules_state,
@@ -331,6 +334,15 @@ class Verification:
             except UNREADABLE as error:
                 self._found("question", key, id, error)
 
+    async def _growing(self, key: bytes, _: int) -> None:
+        self._checked["growing message"] += 1
+        try:
+            head: Any = await self._client.hget(key.decode(), "head")
+            if head is not None:  # else it has expired meanwhile
+                msgspec.msgpack.decode(head)
+        except UNREADABLE as error:
+            self._found("growing message", key, b"head", error)
+
     async def _bucket(self, key: bytes, _: int) -> None:
         async for field, value in self._fields(key):
             content = value[_STAMP_BYTES:]
@@ -396,6 +408,7 @@ _EXACT: Final = {
 _BEGINNINGS: Final = (
     (re.compile(rb"\{s\d+\}offline:uid:"), "offline message"),
     (re.compile(rb"\{s\d+\}(questions|answers|votes):"), "question"),
+    (re.compile(rb"\{s\d+\}growth:"), "growing message"),
     (re.compile(rb"\{s\d+\}id:"), "accepted id of an audience"),
     (re.compile(re.escape(ids_prefix().encode()) + rb"\d+$"), "accepted id"),
     (re.compile(re.escape(dead_letter_key("").encode())), "dead letter"),

@@ -117,6 +117,11 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
                 "items": object_of("Messages that will not come.", required=("from", "to"), to=SEQ, **{"from": SEQ}),
                 "description": "What was trimmed, replaced or has expired; absent without any.",
             },
+            frames={
+                "type": "array",
+                "items": {"type": "object"},
+                "description": "Frames of a WebSocket that concern no message, such as `part`. Absent without any.",
+            },
         ),
         "Acknowledgement": {
             "type": "object",

@@ -27,6 +27,7 @@ NO_USER = {
     ),
     *("{shard}mark", "{shard}epoch", "{t}claimed", "{t}owner", "{t}epoch", "{rules}state*", "{rules}texts*", "{signals}sums:*"),
     *("{signals}writer:*", "{tenants}*", "actions:targets", "{outcomes}state", "{ray}state", "{ray}told", "{ray}deaths", "{ray}unhealthy"),
+    "{growing}tenants",
     *("{revoked}state", "{revoked}tenants", "{revoked}useless", "{broadcasts}*"),
 }
 """Fences, counts, settings, and messages to topics."""
@@ -38,6 +39,8 @@ NAMES_ONLY = {
     "{s}online",
     "{t}unpaged",
     "{questions}due",
+    "{growing}due",
+    "{s}growing:*",
     "{t}due",
     "{t}user:*",
     "{t}collapse",
@@ -59,6 +62,7 @@ EXPORTED = {
     "{s}questions:*": "questions",
     "{s}answers:*": "questions",
     "{s}votes:*": "questions",
+    "{s}growth:*": "growing",
     "{rules}events": "sampled_events",
     "{outcomes}stream": "history",  # until they are in the database
     "{audit}acts": "acts",

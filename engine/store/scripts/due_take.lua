@@ -1,4 +1,4 @@
--- Take the questions that are due, the longest due first. Who has not done its work by the end of the lease has died: they are due again.
+-- Take what is due, the longest due first. Who has not done its work by the end of the lease has died: it is due again.
 -- KEYS: due times of the server
 -- ARGV: now in ms, end of the lease in ms, so many at most
 -- Returns {'OK', member, member, ...}.

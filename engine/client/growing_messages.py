@@ -1,0 +1,301 @@
+"""Messages that grow, from a publisher: their parts over HTTP, sent again from where the engine has them (docs/GROWING.md).
+
+    append --> text in memory --one request for all messages of the publisher--> edge: `have`, and `stored` so much
+                    ^---------- `have` is less than what was sent: send again from there --------------v
+
+    a message    begun --append--> unsent --taken--> have == size --stored--> stored == size --`end`--> published
+    an edge      dies: another one has only what was stored, says `behind`, and gets the rest once more
+
+The whole text stays in memory until the end, so whatever an edge lost can be sent again. While something is not stored, the publisher asks
+again, so it finds a dead edge also when its text pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from engine.client.publish_results import body_of, rejection_of
+from engine.client.retried_requests import RetriedRequests
+from engine.errors import Refused
+
+SEND_EACH_S: Final = 0.04
+"""Between two requests with parts: 25 a second look continuous."""
+
+ASK_STORED_S: Final = 0.25
+"""Without new text, until the engine is asked whether it has stored the last of it."""
+
+KEEP_S: Final = 20.0
+"""Without new text, until the engine is told that the message still grows."""
+
+PART_BYTES_MAX: Final = 16 << 10
+"""Of one part; the rest follows in the next request."""
+
+REQUEST_PARTS_MAX: Final = 1000
+"""Parts of one request: 20 bytes each, usually."""
+
+UNSENT_BYTES_MAX: Final = 64 << 10
+"""Of one message; then `append` waits, which is the back-pressure."""
+
+_REPLACED: Final = "another writer has begun this message anew"
+_ENDED: Final = "this message has ended"
+_FULL: Final = "the text is longer than a message may be (`growing_bytes_max`)"
+
+
+class _Begun(Struct):
+    id: str
+    state: str
+    generation: int
+    have: int = 0
+    stored: int = 0
+
+
+class _PartResult(Struct):
+    state: str
+    have: int = 0
+    stored: int = 0
+
+
+class _PartResults(Struct):
+    parts: list[_PartResult]
+
+
+class _Behind(Struct):
+    have: int | UnsetType = UNSET
+
+
+class _End(Struct):
+    seq: int = 0
+    status: str = ""
+
+
+class GrowingMessage:
+    """A message that grows; `Publisher.stream` makes it. Leaving its block ends it, unless an exception leaves the block.
+
+        async with publisher.stream(user="ann", type="llm.answer") as message:
+            async for token in tokens:
+                await message.append(token)
+
+    After an exception the engine ends the message by itself when nothing has come for `growing_idle_s`; a stream under the same id begins
+    it anew.
+
+    Attributes:
+        id: of the message.
+        ended: it had ended before it began here: what is appended is dropped. Such a message was complete, so a program that was
+            interrupted after the end runs again without a second answer.
+        seq: its number in the user's mailbox, after the end; 0 when it ended before.
+    """
+
+    def __init__(self, sender: PartSender, message: Mapping[str, Any], *, list: bool) -> None:
+        self.id: str = message["id"]
+        self.user: str = message["user"]
+        self.ended = False
+        self.seq = 0
+        self._sender = sender
+        self._message = message
+        self._list = list
+        self._text = bytearray()
+        self._generation = 0
+        self._have = self._stored = 0
+        self._progress: dict[str, Any] | None = None  # not taken yet
+        self._sent_s = 0.0
+        self._failure: Exception | None = None
+
+    async def __aenter__(self) -> Self:
+        begun = await self._sender.begin(self._message, self._list)
+        self._generation, self.ended = begun.generation, begun.state == "ended"
+        self._sent_s = time.monotonic()
+        if not self.ended:
+            self._sender.add(self)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None:
+            await self.end()
+        else:
+            self._sender.discard(self)
+
+    async def append(self, value: Any) -> None:
+        """Add text; to a list, any JSON value. Returns at once, unless the engine takes no more for now.
+
+        Raises:
+            Refused: the text is too long, another writer has begun the message anew, or it has ended.
+            Unreachable: no engine answered within `retry_for_s`.
+            TypeError: it is no text, and the message is no list.
+        """
+        self._check()
+        if self.ended:
+            return
+        if self._list:
+            self._text += msgspec.json.encode(value) + b"\n"
+        elif isinstance(value, str):
+            self._text += value.encode()
+        else:
+            raise TypeError("only text can be appended; a message with list=True takes any JSON value")
+        self._sender.wake()
+        while len(self._text) - self._have > UNSENT_BYTES_MAX:
+            await self._sender.taken()
+            self._check()
+
+    async def progress(self, value: float | None = None, *, text: str = "", step: str = "") -> None:
+        """Say how far the work is. Only the last one counts.
+
+        Args:
+            value: 0 to 1; None: not known.
+            text: a line for people, "12 of 30 files".
+            step: what it is at, "download".
+
+        Raises: as `append`.
+        """
+        self._check()
+        if not self.ended:
+            self._progress = {"value": value, "text": text, "step": step}
+            self._sender.wake()
+
+    async def end(self) -> None:
+        """Publish the message with the whole text; durable on return. Leaving the block calls it. Raises as `append`."""
+        if self.ended:
+            return
+        try:
+            while True:
+                while self._have < len(self._text) or self._progress is not None:
+                    self._check()
+                    self._sender.wake()
+                    await self._sender.taken()
+                self._check()
+                done, have = await self._sender.end(self, self._generation, len(self._text))
+                if done is not None:
+                    self.seq, self.ended = done.seq, True
+                    return
+                self._have = have  # an edge has died with the rest
+        finally:
+            self._sender.discard(self)
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    # -- Called by the sender. -----------------------------------------------------------------------------------------
+    def due_s(self) -> float:
+        """When there is something to send, on the monotonic clock."""
+        if self._have < len(self._text) or self._progress is not None:
+            return 0.0
+        return self._sent_s + (ASK_STORED_S if self._stored < self._have else KEEP_S)
+
+    def part(self) -> dict[str, Any]:
+        """What the engine lacks."""
+        self._sent_s = time.monotonic()
+        text = self._text[self._have : self._have + PART_BYTES_MAX].decode(errors="ignore")  # a cut character comes with the next part
+        part = {"user": self.user, "id": self.id, "generation": self._generation, "offset": self._have, "text": text}
+        return part if self._progress is None else {**part, "progress": self._progress}
+
+    def answered(self, part: Mapping[str, Any], result: _PartResult) -> None:
+        """The engine has answered this part."""
+        if result.state in ("ok", "behind"):
+            self._have, self._stored = min(result.have, len(self._text)), result.stored
+            if result.state == "ok" and part.get("progress") is self._progress:
+                self._progress = None
+        elif result.state == "full":
+            self.failed(Refused(_FULL, 413))
+        else:
+            self.failed(Refused(_REPLACED if result.state == "replaced" else _ENDED, 409))
+
+    def failed(self, error: Exception) -> None:
+        """Nothing more can be sent: the next call raises the error."""
+        self._failure = error
+        self._sender.discard(self)
+
+
+class PartSender:
+    """Sends the parts of all messages of a publisher, in one request at a time.
+
+    Args:
+        requests: of the publisher.
+        new_writer: makes an unguessable name.
+    """
+
+    def __init__(self, requests: RetriedRequests, new_writer: Any) -> None:
+        self._requests = requests
+        self._new_writer = new_writer
+        self._messages: dict[tuple[str, str], GrowingMessage] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._wanted = asyncio.Event()
+        self._taken = asyncio.Event()
+
+    async def begin(self, message: Mapping[str, Any], list: bool) -> _Begun:
+        """Begin a message. Raises Refused, Unreachable, Unauthorized, Forbidden."""
+        body = msgspec.json.encode({"writer": self._new_writer(), "message": message, "list": list})
+        return msgspec.json.decode(body_of(await self._requests.send("POST", "/v1/growing", body)), type=_Begun)
+
+    async def end(self, message: GrowingMessage, generation: int, size: int) -> tuple[_End | None, int]:
+        """End a message. Returns the end, or None and up to where the engine has the text. Raises as `begin`."""
+        body = msgspec.json.encode({"user": message.user, "generation": generation, "size": size})
+        answer = await self._requests.send("POST", f"/v1/growing/{quote(message.id, safe='')}/end", body)
+        if answer.status == 409 and (have := msgspec.json.decode(answer.body, type=_Behind).have) is not UNSET:
+            return None, have
+        if answer.status != 200:
+            raise rejection_of(answer)
+        return msgspec.json.decode(answer.body, type=_End), size
+
+    def add(self, message: GrowingMessage) -> None:
+        """Send the parts of this message from now on."""
+        self._messages[message.user, message.id] = message
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name="engine-parts")
+
+    def discard(self, message: GrowingMessage) -> None:
+        """Send nothing more of this message."""
+        if self._messages.get((message.user, message.id)) is message:
+            del self._messages[message.user, message.id]
+        self._taken.set()
+
+    def wake(self) -> None:
+        """A message has something to send."""
+        self._wanted.set()
+
+    async def taken(self) -> None:
+        """Return after the next answer."""
+        self._taken.clear()
+        await self._taken.wait()
+
+    async def close(self) -> None:
+        """Stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def _run(self) -> None:
+        while self._messages:
+            due_s = min(message.due_s() for message in self._messages.values())
+            if (left_s := due_s - time.monotonic()) > 0:
+                self._wanted.clear()
+                try:
+                    async with asyncio.timeout(left_s):
+                        await self._wanted.wait()
+                except TimeoutError:
+                    pass
+                continue
+            begun_s = time.monotonic()
+            due = [message for message in self._messages.values() if message.due_s() <= begun_s][:REQUEST_PARTS_MAX]
+            await self._send(due)
+            await asyncio.sleep(max(begun_s + SEND_EACH_S - time.monotonic(), 0))
+
+    async def _send(self, messages: list[GrowingMessage]) -> None:
+        parts = [message.part() for message in messages]
+        try:
+            answer = await self._requests.send("POST", "/v1/parts", msgspec.json.encode({"parts": parts}), "did not take parts")
+            results = msgspec.json.decode(body_of(answer), type=_PartResults).parts
+        except Exception as error:
+            for message in messages:
+                message.failed(error)
+        else:
+            for message, part, result in zip(messages, parts, results, strict=True):
+                message.answered(part, result)
+        self._taken.set()

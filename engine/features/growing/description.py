@@ -1,0 +1,191 @@
+"""Messages that grow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from engine.config import Config
+from engine.core.model.constants import SEQ_MAX
+from engine.features.growing.core import BEHIND, ENDED, FULL, IDLE, OK, REPLACED
+from engine.http.description.json_schema import Schema, answer_of, closed_object, object_of, printable, user_name
+from engine.http.description.member_schemas import sent
+from engine.http.description.operation import Part, json_of, operation, parameter, whose
+
+MEMBERS: Final = ("user", "type", "id", "priority", "actor", "target", "context", "url", "image", "data", "ttl", "category")
+"""What a message that grows may have of the members of a notification."""
+
+_NUMBER: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": SEQ_MAX}
+_SIZE: Final[Schema] = {**_NUMBER, "description": "Bytes of the text in UTF-8."}
+_GENERATION: Final[Schema] = {**_NUMBER, "description": "Grows when another writer begins the message anew."}
+
+
+def paths(config: Config) -> Part:
+    """The paths, by name."""
+    id = parameter("id", "path", "Id of the message.", printable(config), required=True)
+    number: Schema = {"type": "integer", "minimum": 0, "maximum": 10**18 - 1}
+    generation = parameter("generation", "query", "Of the text that the reader has: of another one it gets all.", number)
+    offset = parameter("offset", "query", "Bytes of the text that the reader has.", number)
+    wait = parameter(
+        "wait",
+        "query",
+        f"Wait so many seconds for more text, at most {config.poll_wait_s_max}; without it the request does not wait.",
+        {"type": "number", "minimum": 0},
+    )
+    refused = (400, 408, 413, 422, 429, 503)
+    return {
+        "/v1/growing": {
+            "post": operation(
+                "grow",
+                "publishing",
+                "Begin a message that grows. The same writer finds its own; another writer begins it anew.",
+                {200: ("It grows, or it has ended (`state`).", json_of("Growth"))},
+                refused,
+                scope="publish",
+                body=json_of("NewGrowth"),
+            ),
+            "get": operation(
+                "growing",
+                "receiving",
+                "The messages of the user that grow.",
+                {200: ("All of them, without their text.", json_of("GrowingMessages"))},
+                (400, 429, 503),
+                scope="connect",
+                parameters=(whose(config),),
+            ),
+        },
+        "/v1/parts": {
+            "post": operation(
+                "addParts",
+                "publishing",
+                "Add parts to messages that grow. A repeat of a part changes nothing.",
+                {200: ("What became of each, in their order.", json_of("PartResults"))},
+                refused,
+                scope="publish",
+                body=json_of("Parts"),
+            )
+        },
+        "/v1/growing/{id}": {
+            "parameters": [id],
+            "get": operation(
+                "grown",
+                "receiving",
+                "A message that grows, or grew within the last hour: its text from an offset on.",
+                {200: ("As soon as there is text, or at the end of `wait`.", json_of("GrownText"))},
+                (400, 404, 429, 503),
+                scope="connect",
+                parameters=(whose(config), generation, offset, wait),
+            ),
+        },
+        "/v1/growing/{id}/end": {
+            "parameters": [id],
+            "post": operation(
+                "endGrowth",
+                "publishing",
+                "Publish the message with its whole text.",
+                {200: ("It is published; durable.", json_of("GrowthEnd"))},
+                (400, 404, 408, 409, 413, 422, 429, 503),
+                scope="publish",
+                body=json_of("EndOfGrowth"),
+            ),
+        },
+    }
+
+
+def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
+    """The schemas of their bodies, by name."""
+    chars: Schema = {"type": "string", "maxLength": config.growing_progress_chars_max}
+    message = sent(config, categories, *MEMBERS)
+    message["data"] = {
+        "type": "object",
+        "description": f"An object of at most {config.context_bytes_max} bytes, to which the text is added as `text`, a list as `items`.",
+        "not": {"anyOf": [{"required": [name]} for name in ("text", "items", "progress", "ended")]},
+    }
+    state: Schema = {"enum": ["growing", "ended"]}
+    shown: dict[str, Schema] = {
+        "id": {"type": "string"},
+        "state": state,
+        "generation": _GENERATION,
+        "size": _SIZE,
+        "list": {"type": "boolean"},
+        "message": {"type": "object", "description": "Its members, without the text."},
+        "progress": {"type": "object"},
+        "ended": {"enum": [IDLE]},
+    }
+    optional = ("progress", "ended")
+    return {
+        "NewGrowth": closed_object(
+            "A message that grows.",
+            required=("writer", "message"),
+            writer=printable(config, "The publisher's name for this run: unguessable text, the same for its repeats."),
+            message=closed_object("Members of a notification.", required=("type", "user"), **message),
+            list={"type": "boolean", "description": "The text is a list of JSON values, one a line."},
+        ),
+        "Growth": answer_of(
+            "Where the publisher goes on.",
+            id={"type": "string"},
+            state={"enum": [OK, ENDED]},
+            generation=_GENERATION,
+            have=_SIZE,
+            stored=_SIZE,
+        ),
+        "Progress": closed_object(
+            "How far the work is.",
+            value={"type": ["number", "null"], "minimum": 0, "maximum": 1},
+            text=chars,
+            step=chars,
+        ),
+        "Parts": closed_object(
+            "Parts of any messages that grow.",
+            required=("parts",),
+            parts={
+                "type": "array",
+                "maxItems": config.growing_parts_max,
+                "items": closed_object(
+                    "A part.",
+                    required=("user", "id", "generation", "offset"),
+                    user={"type": "string"},
+                    id={"type": "string"},
+                    generation=_GENERATION,
+                    offset={**_NUMBER, "description": "Bytes of the text before this part."},
+                    text={"type": "string"},
+                    progress={"$ref": "#/components/schemas/Progress"},
+                ),
+            },
+        ),
+        "PartResults": answer_of(
+            "What became of each part.",
+            parts={
+                "type": "array",
+                "items": answer_of(
+                    f"`{BEHIND}`: send again from `have`; `{FULL}`: the text is too long; `{REPLACED}`: another writer has begun it anew.",
+                    state={"enum": [OK, BEHIND, FULL, ENDED, REPLACED]},
+                    have=_SIZE,
+                    stored={**_SIZE, "description": "So many of them outlive a crash of the edge."},
+                ),
+            },
+        ),
+        "EndOfGrowth": closed_object(
+            "The end of a message that grows.",
+            required=("user", "generation", "size"),
+            user=user_name(config),
+            generation=_GENERATION,
+            size={**_SIZE, "description": "Of the whole text: 409 with `have` when the engine has less."},
+        ),
+        "GrowthEnd": object_of(
+            "The end.",
+            required=("id", "state"),
+            id={"type": "string"},
+            state={"enum": [ENDED]},
+            seq=_NUMBER,
+            status={"type": "string", "description": "Of the message, as of a publish request; absent for one that had ended."},
+        ),
+        "GrowingMessages": answer_of("All of them.", growing={"type": "array", "items": answer_of("One.", optional=optional, **shown)}),
+        "GrownText": answer_of(
+            "The text from `offset` on, which is that of the request, 0 for another generation, or the beginning of its character.",
+            optional=optional,
+            **shown,
+            offset=_SIZE,
+            text={"type": "string"},
+        ),
+    }

@@ -1,0 +1,258 @@
+"""`/v1/growing` and `/v1/parts`: begin a message that grows, add to it, end it, and read it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine.api.access import Access
+from engine.api.edge_feature import EdgeFeature, EdgePorts
+from engine.api.json_bodies import decode_body
+from engine.api.publish_endpoint import drafts_of
+from engine.auth.tokens import Principal
+from engine.config import Config
+from engine.core.model.constants import SEQ_MAX
+from engine.core.model.names import is_id, is_user
+from engine.core.model.routing import mailbox_key
+from engine.errors import Invalid, StorageUnavailable
+from engine.features.growing import description
+from engine.features.growing.core import Head
+from engine.features.growing.growing import Growing, Part
+from engine.features.growing.store import GrowingStore, StoredGrowth
+from engine.gateway.gateway import Gateway
+from engine.http.endpoint_table import EndpointTable, json_answer, route, without_head
+from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, unavailable, unprocessable
+from engine.publish import media_types
+from engine.publish.media_types import Content
+from engine.store.lua import Replicas
+
+_Whole = int | float
+"""A number that JSON may write with a fraction of zero: `whole` checks it."""
+
+
+class _Begin(Struct, forbid_unknown_fields=True, gc=False):
+    """The body of POST /v1/growing."""
+
+    writer: str
+    message: dict[str, Raw]
+    list: bool = False
+
+
+class _Progress(Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """How far the work is: 0 to 1, or not known; a text, and the step that it is at."""
+
+    value: float | None = None
+    text: str = ""
+    step: str = ""
+
+
+class _Part(Struct, forbid_unknown_fields=True, gc=False):
+    """One of the parts of POST /v1/parts."""
+
+    user: str
+    id: str
+    generation: _Whole
+    offset: _Whole
+    text: str = ""
+    progress: _Progress | UnsetType = UNSET
+
+
+class _Parts(Struct, forbid_unknown_fields=True, gc=False):
+    """The body of POST /v1/parts."""
+
+    parts: list[_Part]
+
+
+class _End(Struct, forbid_unknown_fields=True, gc=False):
+    """The body of POST /v1/growing/{id}/end."""
+
+    user: str
+    generation: _Whole
+    size: _Whole
+
+
+_BEGIN: Final = msgspec.json.Decoder(_Begin)
+_PARTS: Final = msgspec.json.Decoder(_Parts)
+_END: Final = msgspec.json.Decoder(_End)
+_TEXT: Final = msgspec.json.Decoder(str)
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def on_edge(ports: EdgePorts) -> EdgeFeature:
+    """The feature on an edge."""
+    return feature_of(ports.config, ports.gateway, GrowingStore(ports.servers, ports.config, Replicas.wanted(ports.config)))
+
+
+def feature_of(config: Config, gateway: Gateway, store: GrowingStore) -> EdgeFeature:
+    """The feature, with this storage."""
+    growing = Growing(config, gateway, store)
+    gateway.kept_of_user["growing"] = growing.kept_rows
+    gateway.erase_of_user["growing"] = store.erase
+    return EdgeFeature("growing", lambda access: table(access, growing), growing.run, growing.drain, stats=growing.stats)
+
+
+def table(access: Access, growing: Growing) -> EndpointTable:
+    """The endpoints."""
+    config, gateway = access.config, access.gateway
+
+    async def begin(request: Request) -> Response:
+        """`POST /v1/growing`."""
+        principal = access.authenticate(request, "publish")
+        asked = decode_body(_BEGIN, await access.body(request), _Begin)
+        gateway.check_room(principal.tenant)
+        try:
+            user, id, head = _head_of(asked, principal, gateway, config)
+        except Invalid as error:
+            raise media_types.unacceptable(error) from None
+        state, growth = await growing.begin(mailbox_key(principal.tenant, user), id, asked.writer, head)
+        answer = {"id": id, "state": state, "generation": growth.generation, "have": growth.size, "stored": growth.stored}
+        return json_answer(answer)
+
+    async def take(request: Request) -> Response:
+        """`POST /v1/parts`."""
+        principal = access.authenticate(request, "publish")
+        asked = decode_body(_PARTS, await access.body(request), _Parts)
+        gateway.check_room(principal.tenant)
+        prefix = mailbox_key(principal.tenant, "")
+        try:
+            if len(asked.parts) > config.growing_parts_max:
+                raise Invalid(f"at most {config.growing_parts_max} parts", "$.parts")
+            parts = [_part_of(part, index, prefix, config) for index, part in enumerate(asked.parts)]
+        except Invalid as error:
+            raise media_types.unacceptable(error) from None
+        return json_answer({"parts": await growing.take(parts)})
+
+    async def end(request: Request) -> Response:
+        """`POST /v1/growing/{id}/end`."""
+        principal = access.authenticate(request, "publish")
+        asked = decode_body(_END, await access.body(request), _End)
+        try:
+            if not is_user(asked.user, config.id_chars_max):
+                raise Invalid(f"text of 1 to {config.id_chars_max} characters without control characters", "$.user")
+            generation, size = _whole(asked.generation, "$.generation"), _whole(asked.size, "$.size")
+        except Invalid as error:
+            raise media_types.unacceptable(error) from None
+        id = request.path_params["id"]
+        result = await growing.end(mailbox_key(principal.tenant, asked.user), id, generation, size)
+        return json_answer({"id": id, "state": "ended"} | ({} if result is None else {"seq": result.seq, "status": result.status}))
+
+    async def look(request: Request) -> Response:
+        """`GET /v1/growing/{id}?user=&generation=&offset=&wait=`: without `wait` it does not wait."""
+        _, key, _ = access.subscriber(request)
+        generation, offset = _number(request, "generation"), _number(request, "offset")
+        wait_s = access.wait_s(request) if "wait" in request.query_params else 0.0
+        id = request.path_params["id"]
+        stored, begins = await growing.look(key, id, generation, offset, wait_s)
+        text = stored.text[begins:].decode(errors="replace")
+        return json_answer({**_shown(id, stored), "offset": begins, "text": text})
+
+    async def listed(request: Request) -> Response:
+        """`GET /v1/growing?user=`."""
+        _, key, _ = access.subscriber(request)
+        try:
+            found = await growing.all_of(key)
+        except StorageUnavailable as error:
+            raise unavailable(str(error), RETRY_AFTER_S) from None
+        return json_answer({"growing": [_shown(id, stored) for id, stored in found]})
+
+    routes = [
+        route("/v1/growing", POST=begin, GET=listed),
+        without_head(route("/v1/growing/{id:segment}", GET=look)),
+        route("/v1/growing/{id:segment}/end", POST=end),
+        route("/v1/parts", POST=take),
+    ]
+    return EndpointTable(routes, description)
+
+
+def _head_of(asked: _Begin, principal: Principal, gateway: Gateway, config: Config) -> tuple[str, str, Head]:
+    """User, id and head of a message that begins. Raises Invalid, Problem."""
+    if not is_id(asked.writer, config.id_chars_max):
+        raise Invalid(f"printable text of 1 to {config.id_chars_max} characters", "$.writer")
+    members = dict(asked.message)
+    for name in members:
+        if name not in description.MEMBERS:
+            raise Invalid(f"a message that grows has only {', '.join(description.MEMBERS)}", f"$.message.{name}")
+    _check_data(members.get("data"), config)
+    if "id" not in members:
+        members["id"] = Raw(_encode(gateway.shard_client.new_id()))
+    item = _encode(members)
+    defined = gateway.category_book.in_use(principal.tenant)
+    try:
+        (draft,) = drafts_of(gateway, config, item, Content(), principal, defined)
+    except Problem as problem:
+        raise _within_message(problem) from None
+    return draft.user, draft.envelope.id, Head(item, draft.envelope.body, asked.list)
+
+
+def _check_data(data: Raw | None, config: Config) -> None:
+    """Check that the text fits beside what the message has. Raises Invalid."""
+    if data is None:
+        return
+    if len(bytes(data)) > config.context_bytes_max:
+        raise Invalid(f"of a message that grows: at most {config.context_bytes_max} bytes", "$.message.data")
+    found = msgspec.json.decode(data)
+    if not isinstance(found, dict):
+        raise Invalid("of a message that grows: an object, to which the text is added", "$.message.data")
+    for name in ("text", "items", "progress", "ended"):
+        if name in found:
+            raise Invalid("the engine sets it at the end", f"$.message.data.{name}")
+
+
+def _within_message(problem: Problem) -> Problem:
+    """The problem of the message, with the paths of the whole body."""
+    if problem.status != 422:
+        return problem
+    errors = [{**error, "path": "$.message" + error.get("path", "$")[1:]} for error in problem.members.get("errors", ())]
+    return unprocessable(f"$.message: {problem.detail}", errors)
+
+
+def _part_of(part: _Part, index: int, prefix: str, config: Config) -> Part:
+    """Raises Invalid."""
+    path = f"$.parts[{index}]"
+    generation, offset = _whole(part.generation, f"{path}.generation"), _whole(part.offset, f"{path}.offset")
+    progress = b"" if part.progress is UNSET else _progress_of(part.progress, f"{path}.progress", config)
+    return Part(prefix + part.user, part.id, generation, offset, part.text, progress)
+
+
+def _progress_of(progress: _Progress, path: str, config: Config) -> bytes:
+    chars_max = config.growing_progress_chars_max
+    if progress.value is not None and not 0 <= progress.value <= 1:
+        raise Invalid("0 to 1", f"{path}.value")
+    for name in ("text", "step"):
+        if len(getattr(progress, name)) > chars_max:
+            raise Invalid(f"at most {chars_max} characters", f"{path}.{name}")
+    return _encode(progress)
+
+
+def _whole(value: _Whole, path: str) -> int:
+    if not 0 <= value <= SEQ_MAX or value != int(value):
+        raise Invalid("a whole number, 0 or more", path)
+    return int(value)
+
+
+def _number(request: Request, name: str) -> int:
+    text = request.query_params.get(name, "0")
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise bad_request(f"`{name}`: a whole number, 0 or more")
+    return int(text)
+
+
+def _shown(id: str, stored: StoredGrowth) -> dict[str, Any]:
+    """A message as readers get it, without its text."""
+    shown: dict[str, Any] = {
+        "id": id,
+        "state": "growing" if stored.ending is None else "ended",
+        "generation": stored.generation,
+        "size": len(stored.text),
+        "list": stored.head.list,
+        "message": Raw(b"{%b}" % stored.head.body),
+    }
+    if stored.progress:
+        shown["progress"] = Raw(stored.progress)
+    if stored.ending:
+        shown["ended"] = stored.ending
+    return shown

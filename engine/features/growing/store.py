@@ -1,0 +1,231 @@
+"""Messages that grow, in Redis: a hash for each, the ids of each user, and what is due on each server.
+
+    begun    the hash has a generation, the writer, the head, and chunks `c<offset>` that join to `size` bytes of text
+    closed   `ending` says why: nothing is appended any more; any edge may publish the message
+    ended    the message is published; the hash expires `growing_keep_s` later, and the ids of the user after the last of them
+
+Each step is one script. A chunk names its generation and its offset, and that is the fence: an edge that was cut off can append only what
+belongs at its offset, and nothing of an older generation. So any edge may store for a message, and no shard takes part. All keys of a user
+are on the user's server. The due time is when the message ends unless something comes. Whoever takes one that is due moves it to the end of
+a lease, so one whose edge has died is due again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import redis.asyncio as redis
+from msgspec import Struct
+from redis.exceptions import RedisError
+
+from engine.config import Config
+from engine.core.model.routing import server_of, slot_of, split_key
+from engine.errors import StorageUnavailable
+from engine.features.growing.core import ENDED, REPLACED, Growth, Head
+from engine.store.keys import growing_due_key, growing_key, growing_tenants_key, growth_key
+from engine.store.lua import NO_REPLICAS, Replicas, Script
+
+_BEGIN: Final = Script("growing_begin")
+_STORE: Final = Script("growing_store")
+_CLOSE: Final = Script("growing_close")
+_END: Final = Script("growing_end")
+_TAKE: Final = Script("due_take")
+
+_TAKEN_MAX: Final = 50
+"""Messages taken at once: some milliseconds of work for each."""
+
+GONE: Final = "gone"
+"""There is no such message, or it ended long ago."""
+
+_CLOSED: Final = {b"ENDED": ENDED, b"REPLACED": REPLACED, b"GONE": GONE}
+_WORDS: Final[dict[int, str]] = {-1: ENDED, -2: REPLACED}
+"""What the script says in place of a size."""
+
+
+_head: Final = msgspec.msgpack.Decoder(Head)
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class StoredGrowth(Struct, frozen=True):
+    """A message that grows, or grew, as storage has it.
+
+    Attributes:
+        ending: why it ends, "" where its publisher ended it; None while it grows.
+        ended: its message is published.
+    """
+
+    generation: int
+    head: Head
+    text: bytes
+    progress: bytes
+    ending: str | None
+    ended: bool
+
+
+class TooManyGrow(Exception):
+    """The user, or the tenant, has as many messages that grow as it may. `args[0]` says which."""
+
+
+class GrowthBehind(Exception):
+    """Storage has another size than the publisher gave. `args[0]` has it."""
+
+
+class GrowingStore:
+    """The messages that grow of all users.
+
+    Args:
+        clients: of the Redis servers, the first one first.
+        config: the engine's settings.
+        replicas: that must have a write before it is confirmed.
+    """
+
+    def __init__(self, clients: Sequence[redis.Redis], config: Config, replicas: Replicas = NO_REPLICAS) -> None:
+        self._clients = clients
+        self._config = config
+        self._replicas = replicas
+
+    @property
+    def servers(self) -> int:
+        """How many there are."""
+        return len(self._clients)
+
+    def server(self, key: str) -> int:
+        """The server of a user."""
+        return server_of(slot_of(key), len(self._clients))
+
+    async def begin(self, key: str, id: str, writer: str, head: Head, now_ms: int) -> tuple[str, int, int]:
+        """Begin a message, or find it. Returns OK (it begins), KNOWN or ENDED, its generation, and how much of it is stored.
+
+        Raises StorageUnavailable, TooManyGrow.
+        """
+        keys = [growth_key(key, id), growing_key(key), growing_due_key(), growing_tenants_key()]
+        config = self._config
+        limits = config.growing_per_user_max, config.growing_per_tenant_max, config.growing_keep_s * 1000
+        arguments = [id, writer, _encode(head), now_ms, self._due(now_ms), _member(key, id), split_key(key)[0], *limits]
+        word, *rest = await _BEGIN.run(self._of(key), keys, arguments, self._replicas)
+        if word == b"FULL":
+            raise TooManyGrow(rest[0].decode())
+        return word.decode(), int(rest[0]), int(rest[1])
+
+    async def store(
+        self, server: int, growths: Sequence[Growth], chunks: Sequence[tuple[int, bytes, bytes]], now_ms: int
+    ) -> list[int | str]:
+        """Append a chunk, (offset, text, progress), to each of these. Returns the sizes that are stored, ENDED or REPLACED in their place.
+
+        Raises StorageUnavailable.
+        """
+        keys = [growing_due_key()]
+        arguments: list[Any] = [self._due(now_ms)]
+        for growth, chunk in zip(growths, chunks, strict=True):
+            keys.append(growth_key(growth.key, growth.id))
+            arguments += [growth.generation, *chunk, _member(growth.key, growth.id)]
+        _, *sizes = await _STORE.run(self._clients[server], keys, arguments, self._replicas)
+        return [_WORDS.get(size, size) for size in sizes]
+
+    async def close(
+        self, key: str, id: str, generation: int | None, size: int, reason: str, now_ms: int, lease_ms: int
+    ) -> StoredGrowth | str:
+        """Close a message: from any generation for None, at any size for -1. Returns it as it was closed first, or ENDED, REPLACED, GONE.
+
+        Raises StorageUnavailable, GrowthBehind.
+        """
+        keys = [growth_key(key, id), growing_due_key()]
+        arguments = ["" if generation is None else generation, size, reason, now_ms + lease_ms, _member(key, id)]
+        word, *rest = await _CLOSE.run(self._of(key), keys, arguments, self._replicas)
+        if word == b"SHORT":
+            raise GrowthBehind(int(rest[0]))
+        if word == b"OK":
+            return _growth(dict(zip(rest[0][::2], rest[0][1::2], strict=True)))
+        return _CLOSED[word]
+
+    async def end(self, key: str, id: str, now_ms: int) -> None:
+        """The message is published. Raises StorageUnavailable."""
+        keys = [growth_key(key, id), growing_key(key), growing_due_key(), growing_tenants_key()]
+        arguments = [id, _member(key, id), split_key(key)[0], now_ms, self._config.growing_keep_s * 1000]
+        await _END.run(self._of(key), keys, arguments, self._replicas)
+
+    async def read_many(self, names: Sequence[tuple[str, str]]) -> list[StoredGrowth | None]:
+        """The messages of these users with these ids. Raises StorageUnavailable."""
+        found: list[StoredGrowth | None] = [None] * len(names)
+        for server, client in enumerate(self._clients):
+            places = [place for place, (key, _) in enumerate(names) if self.server(key) == server]
+            if not places:
+                continue
+            pipeline = client.pipeline(transaction=False)
+            for place in places:
+                pipeline.hgetall(growth_key(*names[place]))
+            for place, fields in zip(places, await _execute(pipeline), strict=True):
+                found[place] = _growth(fields) if b"generation" in fields else None
+        return found
+
+    async def states(self, names: Sequence[tuple[str, str]]) -> list[tuple[int, int, bytes, str | None] | None]:
+        """(generation, size, progress, ending) of each: what changes when a reader has something to read. Raises StorageUnavailable."""
+        found: list[tuple[int, int, bytes, str | None] | None] = [None] * len(names)
+        for server, client in enumerate(self._clients):
+            places = [place for place, (key, _) in enumerate(names) if self.server(key) == server]
+            if not places:
+                continue
+            pipeline = client.pipeline(transaction=False)
+            for place in places:
+                pipeline.hmget(growth_key(*names[place]), "generation", "size", "progress", "ending")
+            for place, fields in zip(places, await _execute(pipeline), strict=True):
+                generation, size, progress, ending = fields
+                if generation is not None:
+                    found[place] = int(generation), int(size), progress or b"", None if ending is None else ending.decode()
+        return found
+
+    async def ids_of(self, key: str, *, ended: bool) -> list[str]:
+        """Ids of the user's messages that grow; `ended`: and of those that have. Raises StorageUnavailable."""
+        pipeline = self._of(key).pipeline(transaction=False)
+        pipeline.zrangebyscore(growing_key(key), 0, "+inf" if ended else 0)
+        (ids,) = await _execute(pipeline)
+        return [id.decode() for id in ids]
+
+    async def take(self, server: int, now_ms: int, lease_ms: int) -> list[tuple[str, str]]:
+        """Take messages of a server that are due, and hold them for `lease_ms`. Returns users and ids. Raises StorageUnavailable."""
+        arguments = [now_ms, now_ms + lease_ms, _TAKEN_MAX]
+        _, *members = await _TAKE.run(self._clients[server], [growing_due_key()], arguments)
+        parted = (member.decode().rpartition("\n") for member in members)
+        return [(key, id) for key, _, id in parted]
+
+    async def erase(self, key: str) -> None:
+        """Delete all messages of a user that grow, or have grown. Raises StorageUnavailable."""
+        for id in await self.ids_of(key, ended=True):
+            await self.end(key, id, 0)  # it counts no more
+            pipeline = self._of(key).pipeline(transaction=True)
+            pipeline.delete(growth_key(key, id))
+            pipeline.zrem(growing_key(key), id)
+            await _execute(pipeline)
+
+    def _due(self, now_ms: int) -> int:
+        return now_ms + self._config.growing_idle_s * 1000
+
+    def _of(self, key: str) -> redis.Redis:
+        return self._clients[self.server(key)]
+
+
+def _member(key: str, id: str) -> str:
+    return f"{key}\n{id}"  # an id has no line feed
+
+
+def _growth(fields: dict[bytes, bytes]) -> StoredGrowth:
+    chunks = sorted((int(name[1:]), chunk) for name, chunk in fields.items() if name[:1] == b"c")
+    ending = fields.get(b"ending")
+    return StoredGrowth(
+        int(fields[b"generation"]),
+        _head.decode(fields[b"head"]),
+        b"".join([chunk for _, chunk in chunks]),
+        fields.get(b"progress", b""),
+        None if ending is None else ending.decode(),
+        b"ended" in fields,
+    )
+
+
+async def _execute(pipeline: Any) -> list[Any]:
+    try:
+        replies: list[Any] = await pipeline.execute()
+    except (RedisError, OSError) as error:
+        raise StorageUnavailable(f"messages that grow: {error}") from error
+    return replies

@@ -1,0 +1,140 @@
+"""`Publisher.stream` against real edges with a real Redis, which die and forget."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from engine.client.credentials import Credentials, parse_url
+from engine.client.growing_messages import GrowingMessage, PartSender
+from engine.client.http_connection import HttpConnection, Response
+from engine.client.publisher import Publisher
+from engine.client.retried_requests import RetriedRequests
+from engine.errors import Refused
+from tests.support.edge_world import EdgeWorld, edge_world
+
+KEY = "default:u1"
+FAST = {"growing_poll_ms": 20, "growing_chunk_ms": 20, "growing_rollup_ms": 10}
+
+
+class Switching:
+    """A carrier whose requests a test sends to another edge from some time on, as a proxy does when one dies."""
+
+    engine = "the engine"
+
+    def __init__(self, *worlds: EdgeWorld) -> None:
+        self.at = 0
+        self.requests: list[tuple[str, Any]] = []
+        self._connections = [HttpConnection(parse_url(world.url()), connections_max=2) for world in worlds]
+
+    async def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, timeout_s: float) -> Response:
+        self.requests.append((path, json.loads(body)))
+        return await self._connections[self.at].request(method, path, headers, body, timeout_s=timeout_s)
+
+    async def close(self) -> None:
+        for connection in self._connections:
+            await connection.close()
+
+
+@pytest.fixture
+async def worlds(redis_client: Redis) -> AsyncIterator[tuple[EdgeWorld, EdgeWorld]]:
+    slow = {**FAST, "growing_chunk_ms": 3_600_000}  # it stores only what is urgent
+    async with edge_world(storage=redis_client, **slow) as first, edge_world(storage=redis_client, **FAST) as second:
+        yield first, second
+
+
+def messages(world: EdgeWorld) -> list[dict[str, Any]]:
+    return [json.loads(b"{%b}" % body) for body in world.shard.mailboxes.get(KEY, {}).values()]
+
+
+async def test_text_that_an_edge_lost_is_sent_again(worlds: tuple[EdgeWorld, EdgeWorld]) -> None:
+    carrier = Switching(*worlds)
+    requests = RetriedRequests(carrier, Credentials(worlds[0].token("app", "publish")), timeout_s=10, retry_for_s=20)
+    sender = PartSender(requests, lambda: "w1")
+    text = "".join(f"tökén {number} " for number in range(300))
+    async with GrowingMessage(sender, {"id": "m1", "user": "u1", "type": "t"}, list=False) as message:
+        for place in range(0, len(text), 10):
+            await message.append(text[place : place + 10])
+            if place == len(text) // 20 * 10:
+                while message._have < len(message._text):
+                    await sender.taken()
+                assert message._stored < message._have
+                carrier.at = 1  # the first edge is dead, with what it had not stored
+    assert message.seq == 1
+    assert [one["data"]["text"] for one in messages(worlds[1])] == [text]
+    await sender.close()
+    await requests.close()
+
+
+async def test_a_pause_does_not_hide_that_an_edge_died(worlds: tuple[EdgeWorld, EdgeWorld]) -> None:
+    carrier = Switching(*worlds)
+    requests = RetriedRequests(carrier, Credentials(worlds[0].token("app", "publish")), timeout_s=10, retry_for_s=20)
+    sender = PartSender(requests, lambda: "w1")
+    async with GrowingMessage(sender, {"id": "m1", "user": "u1", "type": "t"}, list=False) as message, asyncio.timeout(20):
+        await message.append("Hello")
+        while not message._have:
+            await sender.taken()
+        carrier.at = 1
+        while message._stored < 5:  # nothing is appended meanwhile
+            await sender.taken()
+    await sender.close()
+    await requests.close()
+
+
+async def test_messages_of_two_users_under_one_id_stay_apart(worlds: tuple[EdgeWorld, EdgeWorld]) -> None:
+    async with Publisher(worlds[1].url(), worlds[1].token("app", "publish")) as publisher:
+        same = [publisher.stream(user=user, type="t", id="same") for user in ("u1", "u2")]
+        for one in same:
+            await one.__aenter__()
+        await asyncio.gather(*(one.append(one.user) for one in same))
+        await asyncio.gather(*(one.end() for one in same))
+    assert messages(worlds[1])[0]["data"]["text"] == "u1"
+    assert json.loads(b"{%b}" % worlds[1].shard.mailboxes["default:u2"][1])["data"]["text"] == "u2"
+
+
+async def test_progress_and_lists_arrive(worlds: tuple[EdgeWorld, EdgeWorld]) -> None:
+    async with (
+        Publisher(worlds[1].url(), worlds[1].token("app", "publish")) as publisher,
+        publisher.stream(user="u1", type="job.rows", list=True, data={"job": 7}) as message,
+    ):
+        await message.append({"row": 1})
+        await message.progress(0.5, text="1 of 2")
+        await message.append({"row": 2})
+    assert messages(worlds[1])[0]["data"] == {
+        "job": 7,
+        "items": [{"row": 1}, {"row": 2}],
+        "progress": {"value": 0.5, "text": "1 of 2"},
+    }
+
+
+async def fails(stream: GrowingMessage) -> None:
+    async with stream as message:
+        await message.append("one try")
+        raise RuntimeError
+
+
+async def test_an_exception_leaves_the_message_to_the_next_try(worlds: tuple[EdgeWorld, EdgeWorld]) -> None:
+    async with Publisher(worlds[1].url(), worlds[1].token("app", "publish")) as publisher:
+        with pytest.raises(RuntimeError):
+            await fails(publisher.stream(user="u1", type="t", id="m1"))
+        async with publisher.stream(user="u1", type="t", id="m1") as message:
+            await message.append("another")
+        async with publisher.stream(user="u1", type="t", id="m1") as again:
+            assert again.ended
+            await again.append("dropped")
+    assert [one["data"]["text"] for one in messages(worlds[1])] == ["another"]
+
+
+async def test_a_text_that_is_too_long_ends_the_stream(redis_client: Redis) -> None:
+    async with (
+        edge_world(storage=redis_client, **FAST, growing_bytes_max=100) as world,
+        Publisher(world.url(), world.token("app", "publish")) as publisher,
+    ):
+        with pytest.raises(Refused, match="growing_bytes_max"):
+            async with publisher.stream(user="u1", type="t") as message:
+                await message.append("x" * 101)

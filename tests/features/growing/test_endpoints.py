@@ -1,0 +1,333 @@
+"""Messages that grow on edges with a real Redis: begun, added to, read late, ended, and what the loss of an edge leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from redis.asyncio import Redis
+
+from engine.store.keys import growing_due_key, growing_key, growing_tenants_key, growth_key
+from tests.support.edge_world import EdgeWorld, edge_world, frame_of
+from tests.support.waiting import until
+
+KEY = "default:u1"
+FAST = {"growing_poll_ms": 20, "growing_chunk_ms": 20, "growing_rollup_ms": 10}
+
+
+@pytest.fixture
+async def world(redis_client: Redis) -> AsyncIterator[EdgeWorld]:
+    async with edge_world(storage=redis_client, **FAST) as world:
+        yield world
+
+
+async def post(world: EdgeWorld, path: str, body: Any, status: int = 200, scopes: str = "publish") -> Any:
+    async with world.http("app", scopes=scopes) as client:
+        answer = await client.post(path, json=body)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+async def begin(world: EdgeWorld, id: str = "m1", status: int = 200, writer: str = "w1", **fields: Any) -> Any:
+    whole = {name: fields.pop(name) for name in ("list",) if name in fields}
+    message = {"user": "u1", "type": "llm.answer", "id": id, **fields}
+    return await post(world, "/v1/growing", {"writer": writer, "message": message, **whole}, status)
+
+
+async def add(world: EdgeWorld, begun: Any, offset: float, text: str = "", **fields: Any) -> Any:
+    part = {"user": "u1", "id": begun["id"], "generation": begun["generation"], "offset": offset, "text": text, **fields}
+    return (await post(world, "/v1/parts", {"parts": [part]}))["parts"][0]
+
+
+async def end(world: EdgeWorld, begun: Any, size: int, status: int = 200) -> Any:
+    return await post(world, f"/v1/growing/{begun['id']}/end", {"user": "u1", "generation": begun["generation"], "size": size}, status)
+
+
+async def look(world: EdgeWorld, id: str = "m1", by: str = "u1", scopes: str = "connect", **query: Any) -> httpx.Response:
+    async with world.http(by, scopes=scopes) as client:
+        return await client.get(f"/v1/growing/{id}", params=query)
+
+
+async def stored(world: EdgeWorld, size: int) -> None:
+    """Storage has so many bytes of the text."""
+    answer = await look(world, wait=10, offset=size - 1)
+    assert answer.json()["size"] >= size, answer.text
+
+
+def messages(world: EdgeWorld) -> list[dict[str, Any]]:
+    return [json.loads(b"{%b}" % body) for body in world.shard.mailboxes.get(KEY, {}).values()]
+
+
+async def parts_until(socket: Any, size: int) -> tuple[str, list[dict[str, Any]]]:
+    """The text that a device has once it has so many bytes, and the frames."""
+    text, frames = b"", []
+    while len(text) < size:
+        frame = await frame_of(socket, "part")
+        frames.append(frame)
+        text = text[: frame["offset"]] + frame["text"].encode()
+    return text.decode(), frames
+
+
+# -- Growing. ----------------------------------------------------------------------------------------------------------
+async def test_devices_get_parts_and_then_the_message(world: EdgeWorld) -> None:
+    async with world.connect("u1") as socket:
+        begun = await begin(world, data={"model": "m"})
+        first = await frame_of(socket, "part")
+        assert (first["type"], first["id"], first["offset"], first["text"]) == ("part", "m1", 0, "")
+        assert (first["message"]["type"], first["message"]["data"]) == ("llm.answer", {"model": "m"})
+        offset = 0
+        for token in ("Hé", "llo", " you"):
+            taken = await add(world, begun, offset, token)
+            offset += len(token.encode())
+            assert (taken["state"], taken["have"]) == ("ok", offset)
+        text, _ = await parts_until(socket, offset)
+        assert text == "Héllo you"
+        assert (await end(world, begun, offset))["status"] == "accepted"
+        message = (await frame_of(socket))["messages"][0]
+    assert (message["id"], message["data"]) == ("m1", {"model": "m", "text": "Héllo you"})
+
+
+async def test_parts_that_arrive_together_are_one_frame(redis_client: Redis) -> None:
+    async with edge_world(storage=redis_client, growing_rollup_ms=300) as world, world.connect("u1") as socket:
+        begun = await begin(world)
+        await frame_of(socket, "part")
+        for number in range(10):
+            await add(world, begun, number, str(number))
+        assert (await frame_of(socket, "part"))["text"] == "0123456789"
+
+
+async def test_a_slow_shard_makes_parts_larger(world: EdgeWorld) -> None:
+    async with world.connect("u1") as socket:
+        begun = await begin(world)
+        await frame_of(socket, "part")
+        world.gateway.transient_frames._under_way.add(0)  # it has not answered
+        for number in range(5):
+            await add(world, begun, number, str(number))
+            await asyncio.sleep(0.02)
+        world.gateway.transient_frames.answered(0)
+        assert (await frame_of(socket, "part"))["text"] == "01234"
+
+
+async def test_event_streams_and_polls_get_parts(world: EdgeWorld) -> None:
+    async with world.http("u1") as client:
+        polled = asyncio.create_task(client.get("/v1/poll", params={"wait": 20}))
+        async with client.stream("GET", "/v1/sse") as stream:
+            lines = stream.aiter_lines()
+            while await anext(lines) != "event: welcome":
+                pass
+            await until(lambda: len(world.shard.attached) == 2)
+            await begin(world)
+            while await anext(lines) != "event: part":
+                pass
+            assert json.loads((await anext(lines)).removeprefix("data: "))["id"] == "m1"
+        assert [frame["id"] for frame in (await polled).json()["frames"]] == ["m1"]
+
+
+async def test_a_late_reader_gets_what_there_is_and_then_the_rest(world: EdgeWorld) -> None:
+    begun = await begin(world)
+    await add(world, begun, 0, "Héll")
+    await stored(world, 5)
+    late = (await look(world)).json()
+    assert (late["text"], late["offset"], late["state"], late["message"]["type"]) == ("Héll", 0, "growing", "llm.answer")
+    assert (await look(world, offset=2)).json()["offset"] == 1  # the beginning of its character
+    rest = asyncio.create_task(look(world, offset=5, wait=20))
+    await add(world, begun, 5, "o")
+    assert (await rest).json()["text"] == "o"
+    waiting = asyncio.create_task(look(world, offset=6, wait=20))
+    await end(world, begun, 6)
+    assert ((await waiting).json()["state"], (await waiting).json()["text"]) == ("ended", "")
+
+
+async def test_a_reader_of_another_edge_is_woken(world: EdgeWorld, redis_client: Redis) -> None:
+    async with edge_world(storage=redis_client, **FAST) as other:
+        begun = await begin(world)
+        waiting = asyncio.create_task(look(other, wait=20))
+        await add(world, begun, 0, "hi")
+        assert (await asyncio.wait_for(waiting, 20)).json()["text"] == "hi"
+
+
+async def test_a_user_lists_what_grows(world: EdgeWorld) -> None:
+    await begin(world)
+    done = await begin(world, "m2")
+    await end(world, done, 0)
+    async with world.http("u1") as client:
+        listed = (await client.get("/v1/growing")).json()["growing"]
+    assert [(one["id"], one["state"], one["size"]) for one in listed] == [("m1", "growing", 0)]
+
+
+async def test_progress_is_a_part_and_stays_with_the_message(world: EdgeWorld) -> None:
+    async with world.connect("u1") as socket:
+        begun = await begin(world)
+        await frame_of(socket, "part")
+        await add(world, begun, 0, progress={"value": 0.4, "text": "4 of 10", "step": "load"})
+        assert (await frame_of(socket, "part"))["progress"] == {"value": 0.4, "text": "4 of 10", "step": "load"}
+        await end(world, begun, 0)
+        assert (await frame_of(socket))["messages"][0]["data"]["progress"]["value"] == 0.4
+
+
+async def test_a_list_grows_by_lines(world: EdgeWorld) -> None:
+    begun = await begin(world, list=True)
+    await add(world, begun, 0, '{"row":1}\n')
+    await add(world, begun, 10, '{"row":2}\n')
+    await end(world, begun, 20)
+    assert messages(world)[0]["data"]["items"] == [{"row": 1}, {"row": 2}]
+
+
+# -- Losses. -----------------------------------------------------------------------------------------------------------
+async def test_another_edge_tells_what_the_first_had_not_stored(world: EdgeWorld, redis_client: Redis) -> None:
+    async with edge_world(storage=redis_client, **FAST) as other:
+        begun = await begin(world)
+        await add(world, begun, 0, "stored")
+        await stored(world, 6)
+        assert await add(other, begun, 10, "later") == {"state": "behind", "have": 6, "stored": 6}
+        assert (await add(other, begun, 6, "lostlater"))["have"] == 15
+        assert (await end(other, begun, 15))["state"] == "ended"
+        assert (await add(world, begun, 6, "lost"))["state"] in ("ok", "ended")  # the first edge learns it when it stores
+        await until_state(world, begun, "ended")
+    assert [message["data"]["text"] for message in messages(other)] == ["storedlostlater"]
+
+
+async def until_state(world: EdgeWorld, begun: Any, state: str) -> None:
+    async with asyncio.timeout(20):
+        while (await add(world, begun, 0))["state"] != state:
+            await asyncio.sleep(0.02)
+
+
+async def test_an_end_waits_for_text_that_is_missing(world: EdgeWorld) -> None:
+    begun = await begin(world)
+    await add(world, begun, 0, "abc")
+    problem = await end(world, begun, 5, status=409)
+    assert (problem["type"], problem["have"]) == ("urn:engine:problem:behind", 3)
+    await add(world, begun, 3, "de")
+    await end(world, begun, 5)
+    await end(world, begun, 5)  # its answer was lost
+    assert [message["data"]["text"] for message in messages(world)] == ["abcde"]
+
+
+async def test_a_message_whose_publisher_is_silent_ends(redis_client: Redis) -> None:
+    async with edge_world(storage=redis_client, **FAST, growing_idle_s=1) as world:
+        begun = await begin(world)
+        await add(world, begun, 0, "half an ans")
+        await until(lambda: bool(messages(world)), 20)
+        assert messages(world)[0]["data"] == {"text": "half an ans", "ended": "idle"}
+        await until_state(world, begun, "ended")
+        assert (await begin(world))["state"] == "ended"
+
+
+async def test_an_edge_that_died_before_it_published_leaves_that_to_another(redis_client: Redis) -> None:
+    async with edge_world(storage=redis_client, **FAST) as dying:
+        begun = await begin(dying)
+        await add(dying, begun, 0, "abc")
+        await stored(dying, 3)
+        dying.shard.connected = False  # it does not answer
+        ending = asyncio.create_task(end(dying, begun, 3))
+        await until_closed(redis_client)
+        ending.cancel()
+    await redis_client.zadd(growing_due_key(), {f"{KEY}\nm1": 1})  # the lease is over
+    async with edge_world(storage=redis_client, **FAST) as other:
+        await until(lambda: bool(messages(other)), 20)
+        assert messages(other)[0]["data"] == {"text": "abc"}
+
+
+async def until_closed(redis_client: Redis) -> None:
+    async with asyncio.timeout(20):
+        while not await redis_client.hexists(growth_key(KEY, "m1"), "ending"):  # type: ignore[misc]
+            await asyncio.sleep(0.01)
+
+
+async def test_another_writer_begins_it_anew(world: EdgeWorld) -> None:
+    async with world.connect("u1") as socket:
+        first = await begin(world)
+        await add(world, first, 0, "one try")
+        await parts_until(socket, 7)
+        assert (await begin(world))["have"] == 7  # its own repeat
+        second = await begin(world, writer="w2")
+        assert second["generation"] > first["generation"]
+        anew = await frame_of(socket, "part")
+        assert (anew["offset"], anew["generation"]) == (0, second["generation"])
+    assert (await add(world, first, 7, "!"))["state"] == "replaced"
+    await end(world, first, 8, status=409)
+    await add(world, second, 0, "another")
+    await stored(world, 7)
+    read = await look(world, offset=5, generation=first["generation"])
+    assert read.json()["text"] == "another"
+
+
+# -- Bounds and refusals. ----------------------------------------------------------------------------------------------
+async def test_ended_messages_do_not_count_in_the_limit_of_a_user(redis_client: Redis) -> None:
+    async with edge_world(storage=redis_client, **FAST, growing_per_user_max=2) as world:
+        for number in range(3):
+            await end(world, await begin(world, f"done-{number}"), 0)
+        await begin(world, "a")
+        await begin(world, "b")
+        assert "growing_per_user_max" in (await begin(world, "c", status=429))["detail"]
+
+
+async def test_a_tenant_has_so_many_at_once(redis_client: Redis) -> None:
+    async with edge_world(storage=redis_client, **FAST, growing_per_tenant_max=1) as world:
+        begun = await begin(world, "a")
+        assert "growing_per_tenant_max" in (await begin(world, "b", status=429))["detail"]
+        await end(world, begun, 0)
+        assert not await redis_client.exists(growing_tenants_key())
+        await begin(world, "b")
+
+
+async def test_a_text_that_is_too_long_is_refused(redis_client: Redis) -> None:
+    async with edge_world(storage=redis_client, **FAST, growing_bytes_max=10) as world:
+        begun = await begin(world)
+        assert (await add(world, begun, 0, "x" * 11))["state"] == "full"
+        assert (await add(world, begun, 0, "x" * 10))["state"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"writer": "", "message": {"user": "u1", "type": "t"}}, "$.writer"),
+        ({"writer": "w", "message": {"user": "u1", "type": "t", "delay": 1}}, "$.message.delay"),
+        ({"writer": "w", "message": {"user": "u1", "type": "t", "data": {"text": ""}}}, "$.message.data.text"),
+        ({"writer": "w", "message": {"user": "u1", "type": "t", "data": [1]}}, "$.message.data"),
+        ({"writer": "w", "message": {"user": "u1", "type": "no type"}}, "$.message.type"),
+        ({"writer": "w", "message": {"type": "t"}}, "$.message.user"),
+    ],
+)
+async def test_bad_input_names_the_field(world: EdgeWorld, body: Any, path: str) -> None:
+    problem = await post(world, "/v1/growing", body, 422)
+    assert problem["errors"][0]["path"] == path, problem
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [({"offset": 0.5}, "offset"), ({"generation": -1}, "generation"), ({"progress": {"value": 2}}, "progress.value")],
+)
+async def test_bad_parts_are_refused_by_their_place(world: EdgeWorld, fields: Any, path: str) -> None:
+    part = {"user": "u1", "id": "m1", "generation": 1, "offset": 0, **fields}
+    problem = await post(world, "/v1/parts", {"parts": [part]}, 422)
+    assert problem["errors"][0]["path"] == f"$.parts[0].{path}"
+
+
+async def test_only_publishers_write_and_only_the_user_reads(world: EdgeWorld) -> None:
+    begun = await begin(world)
+    for path in ("/v1/growing", "/v1/parts", f"/v1/growing/{begun['id']}/end"):
+        await post(world, path, {}, 403, scopes="connect")
+    assert (await look(world, by="u2")).status_code == 404
+    assert (await look(world, by="u2", user="u1")).status_code == 403
+    assert (await look(world, by="app", scopes="publish", user="u1")).status_code == 200
+
+
+async def test_an_upgrade_under_way_lets_nothing_grow(world: EdgeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.gateway.slots, "formats", 2)
+    assert "upgrade" in (await begin(world, status=503))["detail"]
+
+
+async def test_an_erasure_and_an_export_have_what_grows(world: EdgeWorld, redis_client: Redis) -> None:
+    begun = await begin(world)
+    await add(world, begun, 0, "secret")
+    await stored(world, 6)
+    rows = [json.loads(row) async for row in world.gateway.kept_of_user["growing"](KEY)]
+    assert [(row["id"], row["text"]) for row in rows] == [("m1", "secret")]
+    await world.gateway.erase_of_user["growing"](KEY)
+    assert not await redis_client.exists(growing_key(KEY), growth_key(KEY, "m1"), growing_due_key(), growing_tenants_key())
