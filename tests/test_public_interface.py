@@ -80,7 +80,11 @@ def test_methods_of_clients_describe_their_arguments_results_and_errors(client: 
 @pytest.mark.parametrize(("blocking", "awaited"), [(SyncClient, Client), (SyncPublisher, Publisher), (TaskPublisher, AsyncPublisher)])
 def test_blocking_methods_take_and_tell_the_same_as_those_that_are_awaited(blocking: type, awaited: type) -> None:
     def told(method: Callable[..., Any]) -> tuple[Any, Any]:
-        return inspect.getdoc(method), None if isinstance(method, property) else inspect.signature(method)
+        if isinstance(method, property):
+            return inspect.getdoc(method), None
+        signature = inspect.signature(method)
+        returned = signature.return_annotation
+        return inspect.getdoc(method), signature.replace(return_annotation=returned.removeprefix("Sync"))
 
     assert inspect.signature(blocking) == inspect.signature(awaited)
     ours, theirs = dict(public_methods(blocking)), dict(public_methods(awaited))

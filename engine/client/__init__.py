@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from engine.client.publisher import Publisher
     from engine.client.question_requests import QuestionAnswer
     from engine.client.signal_requests import CountedSignals
-    from engine.client.sync import SyncClient, SyncPublisher
+    from engine.client.sync import SyncClient, SyncGrowingMessage, SyncPublisher
     from engine.client.token_signer import TokenSigner
     from engine.client.user_inbox import InboxMessage, InboxPage, Marked
     from engine.client.user_preferences import CategoryPreference, UserPreferences
@@ -57,6 +57,7 @@ _HOME = {
     "ScheduledMessage": "event_requests",
     "ServerError": "protocol",
     "SyncClient": "sync",
+    "SyncGrowingMessage": "sync",
     "SyncPublisher": "sync",
     "TokenSigner": "token_signer",
     "UserPreferences": "user_preferences",
@@ -93,6 +94,7 @@ __all__ = [
     "ScheduledMessage",
     "ServerError",
     "SyncClient",
+    "SyncGrowingMessage",
     "SyncPublisher",
     "TokenSigner",
     "TooManyConnections",

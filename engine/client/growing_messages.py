@@ -152,7 +152,9 @@ class GrowingMessage:
             text: a line for people, "12 of 30 files".
             step: what it is at, "download".
 
-        Raises: as `append`.
+        Raises:
+            Refused: another writer has begun the message anew, or it has ended.
+            Unreachable: no engine answered within `retry_for_s`.
         """
         self._check()
         if not self.ended:
@@ -160,7 +162,12 @@ class GrowingMessage:
             self._sender.wake()
 
     async def end(self) -> None:
-        """Publish the message with the whole text; durable on return. Leaving the block calls it. Raises as `append`."""
+        """Publish the message with the whole text; durable on return. Leaving the block calls it.
+
+        Raises:
+            Refused: another writer has begun the message anew, or its id belongs to another message.
+            Unreachable: no engine answered within `retry_for_s`.
+        """
         if self.ended:
             return
         try:

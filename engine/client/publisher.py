@@ -278,8 +278,7 @@ class Publisher:
     def stream(self, *, user: str, type: str, data: Any = None, list: bool = False, **members: Unpack[MessageMembers]) -> GrowingMessage:
         """Grow a message: devices see its text while it is appended, and at the end it is a message like any other.
 
-            async with publisher.stream(user="ann", type="llm.answer") as message:
-                await message.append("Hello")
+        Enter what it returns. A stream under the `id` of a message that still grows begins that anew.
 
         Args:
             user: whom it is for.
@@ -290,7 +289,13 @@ class Publisher:
                 `ttl` and `category`.
 
         Returns:
-            The message, to be entered. Entering raises `Refused` (a member is not valid), `Unreachable`, `Unauthorized` and `Forbidden`.
+            The message, to be entered.
+
+        Raises:
+            Refused: on entering; a member is not valid, or as many messages grow as may.
+            Unreachable: on entering; no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: on entering; the token was rejected.
+            ValueError: a `datetime` has no time zone.
         """
         present = sent_form({"id": self._new_id(), **members, "user": user, "type": type, "data": data})
         return GrowingMessage(self._parts, present, list=list)

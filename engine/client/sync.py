@@ -19,6 +19,7 @@ from engine.client.credentials import Token
 from engine.client.digest import Digest
 from engine.client.event_requests import EventOutcome, ScheduledMessage
 from engine.client.frames import Message
+from engine.client.growing_messages import GrowingMessage
 from engine.client.message_members import EventMembers, MessageMembers, Seconds
 from engine.client.protocol import Transport
 from engine.client.publish_results import Result
@@ -359,6 +360,74 @@ class SyncClient:
         return self._loop, self._client
 
 
+class SyncGrowingMessage:
+    """Blocking version of `engine.client.GrowingMessage`; `SyncPublisher.stream` makes it.
+
+    with publisher.stream(user="ann", type="llm.answer") as message:
+        for token in tokens:
+            message.append(token)
+    """
+
+    def __init__(self, message: GrowingMessage, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._message = message
+        self._run = run
+
+    @property
+    def id(self) -> str:
+        """Of the message."""
+        return self._message.id
+
+    @property
+    def ended(self) -> bool:
+        """It has ended, also before it began here: what is appended is dropped."""
+        return self._message.ended
+
+    @property
+    def seq(self) -> int:
+        """Its number in the user's mailbox, after the end; 0 when it ended before."""
+        return self._message.seq
+
+    def __enter__(self) -> Self:
+        self._run(self._message.__aenter__())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._run(self._message.__aexit__(kind, error, trace))
+
+    def append(self, value: Any) -> None:
+        """Add text; to a list, any JSON value. Returns at once, unless the engine takes no more for now.
+
+        Raises:
+            Refused: the text is too long, another writer has begun the message anew, or it has ended.
+            Unreachable: no engine answered within `retry_for_s`.
+            TypeError: it is no text, and the message is no list.
+        """
+        self._run(self._message.append(value))
+
+    def progress(self, value: float | None = None, *, text: str = "", step: str = "") -> None:
+        """Say how far the work is. Only the last one counts.
+
+        Args:
+            value: 0 to 1; None: not known.
+            text: a line for people, "12 of 30 files".
+            step: what it is at, "download".
+
+        Raises:
+            Refused: another writer has begun the message anew, or it has ended.
+            Unreachable: no engine answered within `retry_for_s`.
+        """
+        self._run(self._message.progress(value, text=text, step=step))
+
+    def end(self) -> None:
+        """Publish the message with the whole text; durable on return. Leaving the block calls it.
+
+        Raises:
+            Refused: another writer has begun the message anew, or its id belongs to another message.
+            Unreachable: no engine answered within `retry_for_s`.
+        """
+        self._run(self._message.end())
+
+
 class SyncPublisher:
     """Blocking version of `engine.client.Publisher`.
 
@@ -479,6 +548,33 @@ class SyncPublisher:
             ValueError: not exactly one of `user` and `topic` was given.
         """
         self._loop.run(self._publisher.withdraw(id, user=user, topic=topic))
+
+    def stream(
+        self, *, user: str, type: str, data: Any = None, list: bool = False, **members: Unpack[MessageMembers]
+    ) -> SyncGrowingMessage:
+        """Grow a message: devices see its text while it is appended, and at the end it is a message like any other.
+
+        Enter what it returns. A stream under the `id` of a message that still grows begins that anew.
+
+        Args:
+            user: whom it is for.
+            type: dotted event type, `llm.answer`.
+            data: an object, to which the text is added as `text`, a list as `items`.
+            list: values are appended, any JSON, in place of text.
+            members: of `engine.client.message_members.MessageMembers`: `id`, `priority`, `actor`, `target`, `context`, `url`, `image`,
+                `ttl` and `category`.
+
+        Returns:
+            The message, to be entered.
+
+        Raises:
+            Refused: on entering; a member is not valid, or as many messages grow as may.
+            Unreachable: on entering; no engine answered within `retry_for_s`.
+            Unauthorized, Forbidden: on entering; the token was rejected.
+            ValueError: a `datetime` has no time zone.
+        """
+        stream = self._publisher.stream(user=user, type=type, data=data, list=list, **self._prepared(members))
+        return SyncGrowingMessage(stream, self._loop.run)
 
     def post(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> str:
         """Put a message into the buffer, from which batches are sent; waits while `queue_max` are in it.

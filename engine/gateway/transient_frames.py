@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from engine.core.model.formats import TRANSIENT
 from engine.core.model.routing import NOBODY, RoutingTable
-from engine.core.wire.records import NEWER, UPGRADING, UPGRADING_RETRY_MS, Show
+from engine.core.wire.records import UPGRADING, UPGRADING_RETRY_MS, Show
 from engine.errors import Unavailable
 from engine.gateway.ports import PeerLinks
 
@@ -34,7 +35,7 @@ class TransientFrames:
 
     def check(self) -> None:
         """Raises Unavailable while a process of an earlier version may run, which does not read `Show`."""
-        if NEWER[Show] > self._slots().formats:
+        if self._slots().formats < TRANSIENT:
             raise Unavailable(UPGRADING, UPGRADING_RETRY_MS)
 
     def shard_of(self, key: str) -> int:

@@ -100,7 +100,7 @@ def waits(case: schemathesis.Case) -> bool:
 
 def at_once(case: schemathesis.Case) -> None:
     """Keep a request from waiting."""
-    if case.path in ("/v1/poll", "/v1/event-groups/{group}/events", "/v1/questions/{question}") and waits(case):
+    if case.path in ("/v1/poll", "/v1/event-groups/{group}/events", "/v1/questions/{question}", "/v1/growing/{id}") and waits(case):
         case.query = {**(case.query or {}), "wait": 0}
 
 

@@ -86,6 +86,7 @@ from engine.store.quarantine import QuarantinedRecord
 from engine.store.tenant_usage import FIGURES, Figure, TenantUsage
 from engine.store.user_entries import UserEntry, find_user_entries
 from engine.transports import http_server
+from tests.support.fake_growths import FakeGrowths
 from tests.support.rules_storage import FakeRulesStore, FakeSampleStore
 from tests.support.waiting import until
 
@@ -925,7 +926,7 @@ class EdgeWorld:
             inbox.feature_of(config, self.gateway),
             EdgeFeature("snooze", lambda access: snooze.table(access, snooze.Snoozes(config, self.gateway))),
             questions.feature_of(config, self.gateway, self.questions),
-            growing.feature_of(config, self.gateway, GrowingStore([] if storage is None else [storage], config)),
+            growing.feature_of(config, self.gateway, FakeGrowths(config) if storage is None else GrowingStore([storage], config)),
             EdgeFeature("subscriptions", lambda access: subscriptions.table(access, self.figures)),
             user_data.feature_of(ports, self.bodies, no_entries if storage is None else partial(find_user_entries, storage)),
             EdgeFeature("inspection", lambda access: inspection.table(access, self._inspection())),

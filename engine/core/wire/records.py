@@ -18,7 +18,6 @@ from msgspec import Meta, Struct
 from engine.core.model.action import Action
 from engine.core.model.category import Instant, PolicyTerms, Span
 from engine.core.model.envelope import Envelope
-from engine.core.model.formats import TRANSIENT
 from engine.core.policy.conditions import Conditions
 from engine.core.policy.preferences import PreferencesPatch
 from engine.core.policy.profile import Profile
@@ -826,7 +825,7 @@ SchedulerToEdge = TimerAnswer | Moved
 ShardToScheduler = Arm | FireDone | FireFailed | FireAgain
 SchedulerToShard = Due | Fire
 
-NEWER: Final[Mapping[type[Struct], int]] = {Show: TRANSIENT}
+NEWER: Final[Mapping[type[Struct], int]] = {}
 """Requests of edges that earlier releases do not read, with the formats that have them (`engine.core.model.formats`)."""
 
 UPGRADING: Final = "an upgrade is under way: this works once every process of the engine runs the new version"  # detail of UNAVAILABLE

@@ -7,7 +7,7 @@ import pytest
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.routing import slot_of
 from engine.core.shard import connections
-from engine.core.wire.records import OVERLOADED, Attach, Erase, GapRange, Moved, Nack, NacksStored, Refuse, Rejected, Settled
+from engine.core.wire.records import OVERLOADED, Attach, Erase, GapRange, Moved, Nack, NacksStored, Refuse, Rejected, Settled, Show, Shown
 from tests.support.shard_world import EDGE, World, delivered, of
 
 
@@ -222,3 +222,14 @@ def test_acknowledging_an_early_copy_leaves_the_gaps_below_it_to_be_announced() 
     said = world.settle()
     assert of(said, GapRange) == [GapRange(1, 2, 2)], "the newer message of its key replaced it"
     assert delivered(said) == [(3, 1)]
+
+
+# -- Frames of features. -----------------------------------------------------------------------------------------------
+def test_frames_reach_the_connections_of_their_user_and_are_answered() -> None:
+    world = World()
+    world.attach(1)
+    world.attach(2)
+    world.settle()
+    world.core.handle(EDGE, [Show("part", [("t:u", b"{}"), ("t:nobody", b"{}")])], world.now_ms)
+    assert of(world.said(), Shown) == [Shown("part", [(1, b"{}"), (2, b"{}")], True)]
+    assert world.core.mailboxes.keys() == {"t:u"}, "nothing is loaded for a frame"

@@ -91,12 +91,13 @@ async def test_devices_get_parts_and_then_the_message(world: EdgeWorld) -> None:
     assert (message["id"], message["data"]) == ("m1", {"model": "m", "text": "Héllo you"})
 
 
-async def test_parts_that_arrive_together_are_one_frame(redis_client: Redis) -> None:
-    async with edge_world(storage=redis_client, growing_rollup_ms=300) as world, world.connect("u1") as socket:
+async def test_parts_that_arrive_together_are_one_frame(world: EdgeWorld) -> None:
+    async with world.connect("u1") as socket:
         begun = await begin(world)
         await frame_of(socket, "part")
-        for number in range(10):
-            await add(world, begun, number, str(number))
+        part = {"user": "u1", "id": "m1", "generation": begun["generation"]}
+        taken = await post(world, "/v1/parts", {"parts": [{**part, "offset": place, "text": str(place)} for place in range(10)]})
+        assert [one["have"] for one in taken["parts"]] == list(range(1, 11))
         assert (await frame_of(socket, "part"))["text"] == "0123456789"
 
 
