@@ -23,9 +23,8 @@ _GENERATION: Final[Schema] = {**_NUMBER, "description": "Grows when another writ
 def paths(config: Config) -> Part:
     """The paths, by name."""
     id = parameter("id", "path", "Id of the message.", printable(config), required=True)
-    number: Schema = {"type": "integer", "minimum": 0, "maximum": 10**18 - 1}
-    generation = parameter("generation", "query", "Of the text that the reader has: of another one it gets all.", number)
-    offset = parameter("offset", "query", "Bytes of the text that the reader has.", number)
+    generation = parameter("generation", "query", "Of the text that the reader has: of another one it gets all.", _NUMBER)
+    offset = parameter("offset", "query", "Bytes of the text that the reader has.", _NUMBER)
     wait = parameter(
         "wait",
         "query",

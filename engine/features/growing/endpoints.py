@@ -236,8 +236,8 @@ def _whole(value: _Whole, path: str) -> int:
 
 def _number(request: Request, name: str) -> int:
     text = request.query_params.get(name, "0")
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise bad_request(f"`{name}`: a whole number, 0 or more")
+    if not (text.isascii() and text.isdigit() and len(text) < 19 and int(text) <= SEQ_MAX):
+        raise bad_request(f"`{name}`: a whole number, 0 to {SEQ_MAX}")
     return int(text)
 
 
