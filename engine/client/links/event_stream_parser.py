@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from typing import Final
 
@@ -23,6 +24,7 @@ class EventStreamParser:
 
     def __init__(self) -> None:
         self._rest = b""
+        self._begun = False  # the first line was read
         self._name = ""
         self._data: list[bytes] = []
 
@@ -34,6 +36,9 @@ class EventStreamParser:
     def feed(self, piece: bytes) -> Iterator[ServerEvent]:
         """The events that end in this piece."""
         *lines, self._rest = _LINE_END.split(self._rest + piece)
+        if lines and not self._begun:
+            self._begun = True
+            lines[0] = lines[0].removeprefix(BOM_UTF8)
         for line in lines:
             if line:
                 field, _, value = line.partition(b":")
