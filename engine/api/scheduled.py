@@ -47,13 +47,24 @@ def raise_unless_ok(answer: wire.TimerAnswer) -> wire.TimerAnswer:
     raise Unavailable(answer.detail or "durable storage did not answer")
 
 
+def position_of(text: str) -> tuple[int, str]:
+    """Due time and scheduled id in the `next` of an answer. Raises Problem: 400."""
+    if timer_paths.POSITION.fullmatch(text) is None:
+        raise bad_request("`after`: the `next` of an answer is needed; leave it out for the soonest")
+    due_ms, _, sid = text.partition("-")
+    return int(due_ms), sid
+
+
 def table(access: Access) -> EndpointTable:
     """The endpoints."""
 
     async def list_scheduled(request: Request) -> Response:
-        """`GET /v1/scheduled?user=&collapse=`."""
-        answer = raise_unless_ok(await access.gateway.shard_client.list_timers(*timers_of(request)))
-        return json_answer({"scheduled": [as_json(timer) for timer in answer.timers]})
+        """`GET /v1/scheduled?user=&collapse=&after=`."""
+        key, collapse = timers_of(request)
+        after = position_of(request.query_params.get("after", "0-"))
+        answer = raise_unless_ok(await access.gateway.shard_client.list_timers(key, collapse, after=after))
+        more = {"next": f"{answer.timers[-1].due_ms}-{answer.timers[-1].sid}"} if answer.detail else {}
+        return json_answer({"scheduled": [as_json(timer) for timer in answer.timers], **more})
 
     async def cancel_all(request: Request) -> Response:
         """`DELETE /v1/scheduled?user=&collapse=`."""

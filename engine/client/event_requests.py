@@ -56,6 +56,7 @@ class ScheduledMessage(Struct):
 
 class _Scheduled(Struct):
     scheduled: list[ScheduledMessage]
+    next: str = ""
 
 
 async def send_event(requests: RetriedRequests, event: Mapping[str, Any]) -> EventOutcome:
@@ -86,8 +87,15 @@ async def cancel_scheduled(requests: RetriedRequests, scheduled_id: str) -> bool
 
 async def fetch_all_scheduled(requests: RetriedRequests, user: str, collapse: str | None) -> list[ScheduledMessage]:
     """What is scheduled for a user, of one `collapse` key if there is one. Raises as `send_event`."""
-    answer = await requests.send("GET", _for(user, collapse), b"")
-    return msgspec.json.decode(body_of(answer), type=_Scheduled).scheduled
+    found: list[ScheduledMessage] = []
+    after = ""
+    while True:
+        answer = await requests.send("GET", _for(user, collapse) + after, b"")
+        page = msgspec.json.decode(body_of(answer), type=_Scheduled)
+        found += page.scheduled
+        if not page.next:
+            return found
+        after = f"&after={quote(page.next, safe='')}"
 
 
 async def cancel_all_scheduled(requests: RetriedRequests, user: str, collapse: str | None) -> int:

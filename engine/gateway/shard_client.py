@@ -8,7 +8,7 @@ refused it under load, and `Unavailable` while the breaker of its shard is open;
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -313,6 +313,18 @@ class ShardClient:
         """
         answer, _ = await self._ask(lambda ref: wire.ListTimers(ref, key, limit or self._config.list_timers_max, collapse, *after))
         return answer  # type: ignore[no-any-return]  # a timer request is answered by a TimerAnswer
+
+    async def every_timer(self, key: str, collapse: str = "") -> AsyncIterator[wire.Timer]:
+        """All of them, a listing at a time. One that is moved meanwhile may be missing, or come twice. Raises Overloaded, Unavailable."""
+        after, more = (0, ""), True
+        while more:
+            listed = await self.list_timers(key, collapse, after=after)
+            if listed.status != wire.OK:
+                raise (Overloaded if listed.status == wire.OVERLOADED else Unavailable)(listed.detail or "durable storage did not answer")
+            for timer in listed.timers:
+                yield timer
+                after = timer.due_ms, timer.sid
+            more = bool(listed.detail and listed.timers)
 
     async def cancel_all(self, key: str, collapse: str = "") -> wire.TimerAnswer:
         """Cancel the timers of one user that have not fired: those of one collapse key, or all. `count` is their number."""

@@ -8,12 +8,13 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from engine.api.scheduled import as_json, raise_unless_ok
+from engine.api.scheduled import as_json, position_of, raise_unless_ok
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import audience_key, mailbox_key
 from engine.core.wire import records as wire
 from engine.errors import EngineError, Overloaded, Unavailable
 from engine.http.problems import ALREADY_FIRED, Problem
+from tests.support.edge_world import edge_world
 from tests.support.json_values import json_values
 
 
@@ -70,3 +71,23 @@ def test_every_other_status_is_an_error_with_the_schedulers_detail(status: int, 
     if isinstance(caught.value, Problem):
         expected = (404, "about:blank") if status == wire.NOT_FOUND else (409, ALREADY_FIRED)
         assert (caught.value.status, caught.value.type) == expected
+
+
+async def test_a_listing_goes_on_behind_the_last_timer_of_the_one_before() -> None:
+    async with edge_world(list_timers_max=2) as world, world.http(scopes="publish") as client:
+        items = [{"user": "ann", "type": "t", "id": f"m{number}", "delay": 60 + number // 2} for number in range(5)]
+        assert (await client.post("/v1/notifications", json=items)).status_code == 202
+        found, after = [], ""
+        while True:
+            page = (await client.get("/v1/scheduled", params={"user": "ann"} | ({"after": after} if after else {}))).json()
+            found += [one["notification"]["id"] for one in page["scheduled"]]
+            assert len(page["scheduled"]) <= 2
+            if not (after := page.get("next", "")):
+                break
+    assert found == [f"m{number}" for number in range(5)]
+
+
+@pytest.mark.parametrize("text", ["", "7", "x-3-a", "-3-a", "7-a", f"{1 << 60}-3-a"])
+def test_a_position_that_no_answer_gave_is_refused(text: str) -> None:
+    with pytest.raises(Problem, match="`next` of an answer"):
+        position_of(text)

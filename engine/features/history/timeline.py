@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from engine.core.model.routing import split_key
-from engine.core.wire.records import OK, Step
+from engine.core.wire.records import Step, Timer
 from engine.errors import Unavailable
 from engine.gateway.shard_client import ShardClient
 from engine.http.problems import not_found
@@ -46,20 +46,17 @@ async def timeline(shard_client: ShardClient, steps_of: StepsOf, key: str, id: s
         Problem: 404, nothing is known.
         Unavailable: one of them did not answer.
     """
-    traced, listed, archived = await asyncio.gather(
-        shard_client.trace(key, id), shard_client.list_timers(key), _archived(steps_of, key, id)
+    traced, timers, archived = await asyncio.gather(
+        shard_client.trace(key, id), _timers_of(shard_client, key, id), _archived(steps_of, key, id)
     )
-    if listed.status != OK:
-        raise Unavailable(listed.detail or "durable storage did not answer")
     steps, state = list(traced.steps), traced.state
-    for timer in listed.timers:
-        if timer.envelope.id == id:
-            terms = None if timer.conditions is None else timer.conditions.step
-            if terms is not None:
-                steps.append(Step(timer.created_ms, "step_armed", f"{terms.step.channel}: {timer.sid}", timer.due_ms))
-                continue
-            steps.append(Step(timer.created_ms, "scheduled", f"scheduled_id: {timer.sid}", timer.due_ms))
-            state = "scheduled"
+    for timer in timers:
+        terms = None if timer.conditions is None else timer.conditions.step
+        if terms is not None:
+            steps.append(Step(timer.created_ms, "step_armed", f"{terms.step.channel}: {timer.sid}", timer.due_ms))
+            continue
+        steps.append(Step(timer.created_ms, "scheduled", f"scheduled_id: {timer.sid}", timer.due_ms))
+        state = "scheduled"
     if archived:
         steps = _together(archived, steps)
         own = [step.event for step in archived if step.event not in STEPS]
@@ -70,6 +67,10 @@ async def timeline(shard_client: ShardClient, steps_of: StepsOf, key: str, id: s
     if archived is None:
         members["history"] = "unavailable"
     return {**members, "seq": traced.seq} if traced.seq else members
+
+
+async def _timers_of(shard_client: ShardClient, key: str, id: str) -> list[Timer]:
+    return [timer async for timer in shard_client.every_timer(key) if timer.envelope.id == id]
 
 
 async def _archived(steps_of: StepsOf, key: str, id: str) -> list[Step] | None:

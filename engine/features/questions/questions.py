@@ -354,16 +354,9 @@ class Questions:
 
     async def _cancelled(self, key: str, id: str) -> bool:
         """Cancel the message of a question that is still to come. Returns whether there was one, so that nobody has seen it."""
-        last, more = (0, ""), True
-        while more:
-            listed = await self._gateway.shard_client.list_timers(key, after=last)
-            if listed.status != OK:
-                raise Unavailable(listed.detail or "durable storage did not answer")
-            for timer in listed.timers:
-                if timer.envelope.id == id and timer.action is None:
-                    return (await self._gateway.shard_client.cancel(split_key(key)[0], timer.sid)).status == OK
-                last = timer.due_ms, timer.sid
-            more = bool(listed.detail)
+        async for timer in self._gateway.shard_client.every_timer(key):
+            if timer.envelope.id == id and timer.action is None:
+                return (await self._gateway.shard_client.cancel(split_key(key)[0], timer.sid)).status == OK
         return False
 
     async def _hand_to_rules(self, tenant: str, event: bytes) -> None:

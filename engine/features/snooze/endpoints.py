@@ -133,8 +133,7 @@ class Snoozes:
 
     async def _timers(self, key: str) -> dict[str, tuple[int, Timer]]:
         """By id of the message that each brings back, with its number."""
-        timers = raise_unless_ok(await self._shard_client.list_timers(key)).timers
-        found = ((original_of(timer), timer) for timer in timers)
+        found = [(original_of(timer), timer) async for timer in self._shard_client.every_timer(key)]
         return {original[1]: (original[0], timer) for original, timer in found if original is not None}
 
     def _asked(self, body: bytes) -> tuple[list[str], int]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from engine.api.scheduled import as_json, raise_unless_ok
+from engine.api.scheduled import as_json
 from engine.config import Config
 from engine.features.user_data.user_reports import state_of
 from engine.gateway.gateway import Gateway
@@ -91,14 +91,9 @@ class UserExport:
         yield b"}"
 
     async def _scheduled(self, key: str) -> AsyncIterator[bytes]:
-        """Scheduled messages, the soonest first, a listing at a time. One that is moved meanwhile may be missing, or there twice."""
-        last, more = (0, ""), True
-        while more:
-            listed = raise_unless_ok(await self._shard_client.list_timers(key, after=last))
-            for timer in listed.timers:
-                yield _encode(as_json(timer))
-                last = timer.due_ms, timer.sid
-            more = bool(listed.detail)
+        """Scheduled messages, the soonest first. One that is moved meanwhile may be missing, or there twice."""
+        async for timer in self._shard_client.every_timer(key):
+            yield _encode(as_json(timer))
 
     async def _pending(self, key: str) -> AsyncIterator[bytes]:
         """Messages that are not acknowledged, the newest first of those in memory, then of those in the offline stream."""

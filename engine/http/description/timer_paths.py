@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 from engine.config import Config
 from engine.http.description.json_schema import TIME_MS, Schema, object_of, printable, ref, user_name
 from engine.http.description.member_schemas import when
 from engine.http.description.operation import Part, json_of, operation, parameter
+
+POSITION: Final = re.compile(r"[0-9]{1,15}-([0-9]{1,2}-[!-~]{1,300})?")
+"""In a listing: due time and scheduled id of the last timer of an answer."""
 
 
 def paths(config: Config) -> Part:
@@ -15,6 +20,12 @@ def paths(config: Config) -> Part:
     scheduled_id = parameter("sid", "path", "The `scheduled_id` that publishing answered.", required=True)
     user = parameter("user", "query", "Whose.", user_name(config), required=True)
     collapse = parameter("collapse", "query", "Only those of this collapse key; all when left out.", printable(config))
+    after = parameter(
+        "after",
+        "query",
+        "The `next` of the answer before; the soonest when left out.",
+        {"type": "string", "pattern": f"^{POSITION.pattern}$"},
+    )
     return {
         "/v1/scheduled": {
             "get": operation(
@@ -24,7 +35,7 @@ def paths(config: Config) -> Part:
                 {200: ("They.", json_of("ScheduledList"))},
                 (400, 429, 503),
                 scope="publish",
-                parameters=(user, collapse),
+                parameters=(user, collapse, after),
             ),
             "delete": operation(
                 "cancelAllScheduled",
@@ -93,6 +104,7 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
             "Soonest first.",
             required=("scheduled",),
             scheduled={"type": "array", "items": ref("Scheduled"), "maxItems": config.list_timers_max},
+            next={"type": "string", "description": "There are more: `after` of the next request."},
         ),
         "Cancelled": object_of(
             "It will not be delivered.", required=("scheduled_id", "status"), scheduled_id={"type": "string"}, status={"const": "cancelled"}

@@ -80,8 +80,9 @@ class AskedShard:
     async def trace(self, _key: str, _id: str) -> wire.Traced:
         return self.traced
 
-    async def list_timers(self, _key: str) -> wire.TimerAnswer:
-        return wire.TimerAnswer(1, wire.OK)
+    async def every_timer(self, _key: str) -> AsyncIterator[wire.Timer]:
+        return
+        yield
 
 
 def history_with(*rows: dict[str, Any]) -> History:
