@@ -86,6 +86,22 @@ export interface Answer {
   reason?: "deadline" | "split" | "withdrawn";
 }
 
+/** A message that grows. */
+export interface Growth {
+  id: string;
+  /** Grows when the message is begun anew. */
+  generation: number;
+  /** Its members, without the text. */
+  message: Partial<Message>;
+  /** The text is a list of JSON values, one a line. */
+  list: boolean;
+  /** So far. */
+  text: string;
+  /** `value` 0 to 1, absent where it is not known. */
+  progress: { value?: number; text?: string; step?: string } | null;
+  ended: boolean;
+}
+
 /** The counts of a user's inbox; a higher revision is newer. */
 export interface Counts {
   unread: number;
@@ -318,6 +334,8 @@ export interface NotifyEvents {
   counts: CustomEvent<Counts>;
   /** What was missed, once after an absence, beside the messages themselves; with the option `digest`. */
   digest: CustomEvent<Digest>;
+  /** A message that grows has changed: its text so far. At the end `ended`, when its message has arrived. */
+  part: CustomEvent<Growth>;
   error: CustomEvent<{ code: string; detail: string }>;
 }
 
@@ -356,6 +374,10 @@ export class NotifyClient extends EventTarget {
   inbox(query?: InboxQuery): Promise<InboxPage>;
   /** What the user has missed, in a few lines. Acknowledges nothing. Rejects with {@link Refused}. */
   digest(query?: DigestQuery): Promise<Digest>;
+  /** The messages that grow, as far as this page knows. */
+  readonly grows: Growth[];
+  /** Learn which messages grow, also those that began before this page; each comes as `part`. Rejects with {@link Refused}. */
+  growing(): Promise<void>;
   /** Mark messages of the inbox, for all devices; `read` and `archive` acknowledge them too. `unknown`: ids that are not in it. */
   mark(mark: Mark, which: { ids: string[] } | { upto: number } | { all: true }): Promise<Counts & { unknown?: string[] }>;
   /** Answer a question, once for all devices. Rejects with {@link Refused}: status 409, its message tells the answer that it has. */

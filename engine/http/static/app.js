@@ -10,6 +10,7 @@ import "./client/elements/index.js";
 import { Counters } from "./counters.js";
 import { CaughtMails } from "./caught_mails.js";
 import { DeadLetters } from "./dead_letters.js";
+import { showGrowing } from "./client/elements/growing.js";
 import { Deliveries } from "./deliveries.js";
 import { byId, make, shellWord } from "./dom.js";
 import { Preferences } from "./preferences.js";
@@ -64,6 +65,7 @@ class Demo {
     this.#wire();
     this.client = this.#connect();
     byId("bell").client = this.client;
+    showGrowing(this.client, byId("growing"));
     this.#showOnTheWay();
     this.#showPush();
     this.#showMode();

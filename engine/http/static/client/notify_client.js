@@ -38,6 +38,7 @@
 
 import { Backoff } from "./backoff.js";
 import { cursorStore } from "./cursor_store.js";
+import { Growing } from "./growing.js";
 import { Ledger, parseEventId } from "./ledger.js";
 import { Push } from "./push.js";
 import { refusalOf, request } from "./requests.js";
@@ -52,7 +53,7 @@ const STABLE_MS = 5_000; // a link that lived shorter was no success, else accep
 const UPGRADE_MAX_MS = 600_000;
 const TIMER_MAX_MS = 2 ** 31 - 1;
 const TAB_LIVENESS = { heartbeat_ms: 10_000, timeout_ms: 20_000 }; // of the tab that leads: a frozen one answers nothing
-const RELAYED = new Set(["revoke", "gap", "nacked", "error", "counts", "digest"]); // what concerns all tabs
+const RELAYED = new Set(["revoke", "gap", "nacked", "error", "counts", "digest", "part"]); // what concerns all tabs
 const TOO_MANY = 4409;
 /** What a request over HTTP may get answered otherwise. @param {number} status */ const RETRIED = (status) => status === 429 || status >= 500;
 /** Close codes after which connecting again would end the same way. */
@@ -70,7 +71,7 @@ function queryOf(query) {
  * Events, all CustomEvents: `message` (a {@link Message}, shown once), `duplicate` (one that came again and was dropped), `state`
  * `{state, transport, reason?, code?, retryInMs?}`, `welcome` (the frame), `revoke` `{ids}` handled on another device or in another
  * tab, `gap` `{from, to}` gone (nulls: the cursor was unknown, so is the extent), `counts` (the frame), `digest` (the frame, once after an absence),
- * `error` `{code, detail}`.
+ * `part` (a {@link import("./growing.js").Growth} with its text so far, for each change), `error` `{code, detail}`.
  *
  * A message is acknowledged when its listeners have returned. To do it later, or not at all, call `event.preventDefault()` (or set
  * `ack: "manual"`) and then `ack(message)` or `nack([message.id])`; what is never acknowledged comes again after a reload. Tabs that
@@ -91,6 +92,7 @@ export class NotifyClient extends EventTarget {
   /** @type {any} the last one of this connection */ #welcome = null;
   /** @type {object} of the last state */ #detail = {};
   /** @type {Push} */ #push;
+  /** @type {Growing} */ #growing;
   #ledger = new Ledger();
   #backoff = new Backoff();
   #page = new AbortController(); // ends the listeners on the page
@@ -130,6 +132,7 @@ export class NotifyClient extends EventTarget {
     this.url.protocol = this.url.protocol.replace("ws", "http");
     if (!this.url.pathname.endsWith("/")) this.url.pathname += "/";
     this.#push = new Push(this.url, (method, path, body) => this.#ask(method, path, body));
+    this.#growing = new Growing((path) => this.#ask("GET", path), (growth) => this.#emit("part", growth));
     queueMicrotask(() => this.open());
   }
 
@@ -211,6 +214,19 @@ export class NotifyClient extends EventTarget {
    */
   digest(query = {}) {
     return this.#ask("GET", `v1/digest?${queryOf(query)}`);
+  }
+
+  /** The messages that grow, as far as this page knows. @returns {import("./growing.js").Growth[]} */
+  get grows() {
+    return this.#growing.all;
+  }
+
+  /**
+   * Learn which messages grow, also those that began before this page; each comes as `part`. To be called after `welcome`.
+   * @returns {Promise<void>} Rejects with {@link Refused}.
+   */
+  growing() {
+    return this.#growing.learn();
   }
 
   /**
@@ -788,6 +804,7 @@ export class NotifyClient extends EventTarget {
     } else if (frame.type === "counts") {
       if (frame.revision > (this.counts?.revision ?? -1)) this.#counted(frame);
     } else if (frame.type === "digest") this.#emit("digest", frame);
+    else if (frame.type === "part") this.#growing.part(frame);
     else if (frame.type === "close") return this.#ended(link, frame); // SSE has no close codes of its own
     else if (frame.type === "error") this.#emit("error", frame);
     this.#flushSoon();
@@ -830,6 +847,7 @@ export class NotifyClient extends EventTarget {
 
   /** @param {Link} link @param {Message} message @param {"new" | "open" | "settled"} verdict */
   #show(link, message, verdict) {
+    this.#growing.arrived(message.id);
     if (verdict !== "new") {
       this.#emit("duplicate", message);
       return;

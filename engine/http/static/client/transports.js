@@ -74,7 +74,7 @@ export function openPoll(url, init, { frame, end, alive, cursor }) {
       url.searchParams.set("wait", String(wait));
       const response = await fetch(url, { ...init, signal: abort.signal });
       if (!response.ok) return end(refusal(response));
-      const { messages, last_event_id, resumed, gaps = [], early } = await response.json();
+      const { messages, last_event_id, resumed, gaps = [], early, frames = [] } = await response.json();
       alive();
       const last = parseEventId(last_event_id);
       const from = messages[0]?.seq ?? (last?.seq ?? 0) + 1;
@@ -82,6 +82,7 @@ export function openPoll(url, init, { frame, end, alive, cursor }) {
       for (const gap of gaps) frame({ type: "gap", ...gap });
       frame({ type: "messages", messages });
       if (early) frame({ type: "early", messages: early });
+      for (const one of frames) frame(one);
       if (!messages.length || cursor() !== presented) pause.step = 0;
       else await new Promise((resolve) => setTimeout((resume = () => resolve(null)), pause.next())); // unsettled: it would come right back
     }

@@ -6,6 +6,7 @@
  */
 
 import { contentOf, make } from "./content.js";
+import { showGrowing } from "./growing.js";
 import { modelOf } from "./inbox_model.js";
 import { outcomeOf, questionOf } from "./question.js";
 import { snoozeChoice } from "./snooze.js";
@@ -33,14 +34,15 @@ export class NotificationInbox extends Base {
     dress(root, "inbox");
     const title = make("h2", { id: "title" });
     const readAll = make("button", { type: "button" });
+    const growing = make("ul", { hidden: true });
     const list = make("ul");
     const empty = make("p", { className: "empty" });
     const problem = make("p", { className: "problem", hidden: true });
     const more = make("button", { type: "button", className: "more" });
     list.setAttribute("aria-labelledby", "title");
     problem.setAttribute("role", "alert");
-    this.#parts = { title, readAll, list, empty, problem, more };
-    root.append(make("div", { className: "head" }, title, readAll), list, empty, more, problem);
+    this.#parts = { title, readAll, growing, list, empty, problem, more };
+    root.append(make("div", { className: "head" }, title, readAll), growing, list, empty, more, problem);
     readAll.addEventListener("click", () => this.#attempt(this.#model?.readAll()));
     more.addEventListener("click", () => this.#attempt(this.#model?.more()));
     root.addEventListener("keydown", (event) => this.#pressed(/** @type {KeyboardEvent} */ (event)));
@@ -61,6 +63,7 @@ export class NotificationInbox extends Base {
     this.#listening = new AbortController();
     this.#model?.addEventListener("change", () => this.#draw(), { signal: this.#listening.signal });
     this.#model?.show();
+    if (this.client) showGrowing(this.client, this.#parts.growing, this.#listening.signal);
     this.#clock = window.setInterval(() => this.#tellTime(), TIME_STEP_MS);
     this.#draw();
   }

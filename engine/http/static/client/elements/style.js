@@ -10,6 +10,7 @@
  */
 
 import { LOOK } from "./content.js";
+import { GROWING_LOOK } from "./growing.js";
 import { QUESTION_LOOK } from "./question.js";
 
 const SHARED = `
@@ -76,7 +77,7 @@ form button { color: var(--own-accent); }
 .problem { margin: 8px 0 0; }
 `;
 
-const SHEETS = { preferences: [SHARED, PREFERENCES], bell: [SHARED, BELL], inbox: [SHARED, LOOK, INBOX, QUESTION_LOOK], content: [LOOK, QUESTION_LOOK] };
+const SHEETS = { preferences: [SHARED, PREFERENCES], bell: [SHARED, BELL], inbox: [SHARED, LOOK, INBOX, QUESTION_LOOK, GROWING_LOOK], content: [LOOK, QUESTION_LOOK, GROWING_LOOK] };
 
 /** @param {DocumentOrShadowRoot} root @param {keyof typeof SHEETS} which */
 export function dress(root, which) {
