@@ -12,6 +12,7 @@ from typing import Protocol
 
 from engine import __version__
 from engine.config import Config
+from engine.http.description.links import add_links
 from engine.http.description.operation import PROBLEMS, Part, problem_response
 
 
@@ -27,6 +28,8 @@ class Description(Protocol):
 
 def document(config: Config, categories: Sequence[str], parts: Sequence[Description]) -> Part:
     """The whole document. `categories`: as for `Description.schemas`."""
+    paths = _joined(*(part.paths(config) for part in parts))
+    add_links(paths)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -37,7 +40,7 @@ def document(config: Config, categories: Sequence[str], parts: Sequence[Descript
         },
         "tags": [{"name": "publishing"}, {"name": "contact policy"}, {"name": "receiving"}, {"name": "operating"}],
         "security": [{"bearer": []}, {"cookie": []}, {"query": []}],
-        "paths": _joined(*(part.paths(config) for part in parts)),
+        "paths": paths,
         "components": {
             "schemas": _joined(*(part.schemas(config, categories) for part in parts)),
             "responses": {name: problem_response(status, text) for status, (name, text) in PROBLEMS.items()},
