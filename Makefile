@@ -52,7 +52,7 @@ sim: $(VENV)/.installed-test ## the engine without each feature, then simulated 
 	$(if $(SEED),,@$(BIN)/python -m tests.conformance.without_features)
 	@exec $(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED)) $(if $(HOURS),--hours $(HOURS)) $(if $(FAULTS),--faults $(FAULTS))
 
-proof: $(VENV)/.installed-test ## flip 10 000 bits of stored data, damage 1 000 blocks, cut the power 200 times. FLIPS= BLOCKS= CUTS= SEED=
+proof: $(VENV)/.installed-test requirements/mcp/node_modules/.package-lock.json ## flip 10 000 bits, damage 1 000 blocks, cut the power 200 times, MCP's suite. FLIPS= BLOCKS= CUTS= SEED=
 	@exec $(BIN)/python -m tests.proof $(if $(FLIPS),--flips $(FLIPS)) $(if $(BLOCKS),--blocks $(BLOCKS)) $(if $(CUTS),--cuts $(CUTS)) \
 		$(if $(SEED),--seed $(SEED))
 
@@ -116,7 +116,7 @@ lock: $(VENV)/.installed-test ## resolve the dependencies anew into requirements
 		--no-emit-find-links --no-annotate --custom-compile-command "make lock" --quiet --output-file requirements/release.txt
 
 clean: ## remove everything that was made here: .venv, caches, the engine's data directory
-	rm -rf $(VENV) clients/js/lib clients/js/node_modules clients/kotlin/target examples/react/node_modules .engine .pytest_cache .hypothesis .mypy_cache .ruff_cache tests/output build dist *.egg-info
+	rm -rf $(VENV) clients/js/lib clients/js/node_modules clients/kotlin/target examples/react/node_modules requirements/mcp/node_modules .engine .pytest_cache .hypothesis .mypy_cache .ruff_cache tests/output build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -170,6 +170,10 @@ typescript: clients/js/node_modules/.package-lock.json
 clients/js/node_modules/.package-lock.json: clients/js/package-lock.json
 	@! command -v npm >/dev/null || npm ci --prefix clients/js --no-audit --no-fund --loglevel=error >/dev/null || \
 		echo "make: npm could not install TypeScript" >&2
+
+requirements/mcp/node_modules/.package-lock.json: requirements/mcp/package-lock.json
+	@! command -v npm >/dev/null || npm ci --prefix requirements/mcp --no-audit --no-fund --loglevel=error >/dev/null || \
+		echo "make: npm could not install the conformance suite of MCP" >&2
 
 react: examples/react/node_modules/.package-lock.json
 

@@ -2,13 +2,14 @@
 
 Each call is a request of `engine.client` with a token: on standard input and output the command's own, over HTTP that of the call. So the
 engine says what an agent may, as it does for any publisher. The process keeps nothing. An agent that was interrupted asks again under the
-same id, of whatever process, and gets the same answer.
+same id, of whatever process, and gets the same answer. A question that is open is a task for a client that takes tasks
+(`engine.cli.mcp_tasks`).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
 from mcp.server.mcpserver import Context, MCPServer
@@ -16,6 +17,7 @@ from msgspec import to_builtins
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from engine.cli.mcp_tasks import QuestionTasks, takes_tasks, told
 from engine.client.publisher import Publisher
 from engine.errors import Unauthorized
 
@@ -37,15 +39,19 @@ def tools(url: str, token: str | Callable[[], str] | None) -> MCPServer:
         url: of the engine.
         token: for all calls; None: each call brings its own, as a bearer token.
     """
-    server = MCPServer("ray-notification-engine", instructions=_INSTRUCTIONS)
 
     @asynccontextmanager
-    async def publisher(context: Context) -> AsyncIterator[Publisher]:
-        given = token or _bearer((context.headers or {}).get("authorization", ""))
+    async def connect(headers: Mapping[str, str]) -> AsyncIterator[Publisher]:
+        given = token or _bearer(headers.get("authorization", ""))
         if not given:
             raise Unauthorized("a bearer token of the engine is needed", 401)
         async with Publisher(url, given, retry_for_s=_RETRY_S) as made:
             yield made
+
+    def publisher(context: Context) -> AbstractAsyncContextManager[Publisher]:
+        return connect(context.headers or {})
+
+    server = MCPServer("ray-notification-engine", instructions=_INSTRUCTIONS, extensions=[QuestionTasks(connect)])
 
     @server.tool()
     async def publish(
@@ -75,10 +81,17 @@ def tools(url: str, token: str | Callable[[], str] | None) -> MCPServer:
         While the state is `open`, call it again with the same arguments.
         """
         question: Any = {"answers": answers or [], "text": text, "deadline": deadline, "default": default}
+        waited_s = 0.0 if takes_tasks(context.client_capabilities) else min(max(wait_s, 0.0), WAIT_S_MAX)
         async with publisher(context) as made:
             await made.publish(type="agent.ask", user=user, id=id, data={"title": title, "body": body}, ask=question)
-            answer = await made.answer_to(id, user=user, wait_s=min(max(wait_s, 0.0), WAIT_S_MAX))
-        return {"id": id, "state": "open"} if answer is None else {"id": id, "state": answer.reason or "answered", **to_builtins(answer)}
+            return told(id, user, await made.question(id, user=user, wait_s=waited_s))
+
+    @server.tool()
+    async def withdraw(context: Context, id: str, user: str) -> dict[str, Any]:
+        """End a question that needs no answer any more. One that has an answer keeps it, and the call fails with it."""
+        async with publisher(context) as made:
+            await made.withdraw(id, user=user)
+            return told(id, user, await made.question(id, user=user))
 
     @server.tool()
     async def explain(context: Context, type: str, user: str, data: Any = None) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from engine.client.protocol import Connected, Disconnected, Draining, Gap, Revoked, ServerError
     from engine.client.publish_results import ItemError, PublishError, Result
     from engine.client.publisher import Publisher
-    from engine.client.question_requests import QuestionAnswer
+    from engine.client.question_requests import AskedQuestion, QuestionAnswer
     from engine.client.signal_requests import CountedSignals
     from engine.client.sync import SyncClient, SyncGrowingMessage, SyncPublisher
     from engine.client.token_signer import TokenSigner
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from engine.client.user_preferences import CategoryPreference, UserPreferences
 
 _HOME = {
+    "AskedQuestion": "question_requests",
     "CategoryPreference": "user_preferences",
     "Client": "client",
     "Connected": "protocol",
@@ -64,6 +65,7 @@ _HOME = {
 }
 
 __all__ = [
+    "AskedQuestion",
     "CategoryPreference",
     "Client",
     "ClientError",

@@ -41,7 +41,7 @@ from engine.client.held_publishing import PATH, HeldPublishing
 from engine.client.http_connection import HttpConnection, Response
 from engine.client.message_members import EventMembers, MessageMembers, Seconds, sent_form
 from engine.client.publish_results import ItemError, PublishError, Result, problem_of, raise_rejection, results_of
-from engine.client.question_requests import WAIT_S_MAX, QuestionAnswer, fetch_answer, withdraw
+from engine.client.question_requests import WAIT_S_MAX, AskedQuestion, QuestionAnswer, fetch_question, withdraw
 from engine.client.retried_requests import Carrier, RetriedRequests
 from engine.client.signal_requests import CountedSignals, count_signals, fetch_sums
 from engine.client.user_inbox import InboxPage, fetch_inbox
@@ -230,12 +230,12 @@ class Publisher:
         of = _asked(user, topic)
         result = await self.publish(type=type, user=user, data=data, **members)
         while True:
-            answer = await fetch_answer(self._requests, result.id, of, self._wait_s(WAIT_S_MAX))
-            if answer is not None:
-                return answer
+            asked = await fetch_question(self._requests, result.id, of, self._wait_s(WAIT_S_MAX))
+            if asked.answer is not None:
+                return asked.answer
 
-    async def answer_to(self, id: str, *, user: str | None = None, topic: str | None = None, wait_s: float = 0.0) -> QuestionAnswer | None:
-        """Look for the answer to a question.
+    async def question(self, id: str, *, user: str | None = None, topic: str | None = None, wait_s: float = 0.0) -> AskedQuestion:
+        """Look at a question, and at its answer.
 
         Args:
             id: of the message that asked it.
@@ -244,7 +244,7 @@ class Publisher:
             wait_s: how long to wait for an answer, at most as long as one request may take.
 
         Returns:
-            The answer, or None while there is none.
+            The question; its `answer` is None while there is none.
 
         Raises:
             Refused: there is no such question.
@@ -252,7 +252,7 @@ class Publisher:
             Unauthorized, Forbidden: the token was rejected.
             ValueError: not exactly one of `user` and `topic` was given.
         """
-        return await fetch_answer(self._requests, id, _asked(user, topic), self._wait_s(wait_s))
+        return await fetch_question(self._requests, id, _asked(user, topic), self._wait_s(wait_s))
 
     async def withdraw(self, id: str, *, user: str | None = None, topic: str | None = None) -> None:
         """End a question without an answer: devices show that it was withdrawn. Durable on return, and idempotent.

@@ -43,21 +43,39 @@ class QuestionAnswer(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class _State(Struct):
+class AskedQuestion(Struct, frozen=True, kw_only=True):
+    """A question as it stands.
+
+    Attributes:
+        state: `open`, `answered`, or the reason of an answer that nobody gave.
+        asked: when, ms since the epoch.
+        deadline: when the default is the answer, likewise.
+        answer: None while it is open.
+    """
+
     state: str
+    asked: int
+    deadline: int
+    answer: QuestionAnswer | None = None
 
 
-async def fetch_answer(requests: RetriedRequests, id: str, of: Mapping[str, str], wait_s: float) -> QuestionAnswer | None:
-    """The answer to a question of a user or a topic, `{"user": "ann"}`; None when there is none after `wait_s`.
+class _Times(Struct):
+    state: str
+    asked: int
+    deadline: int
+
+
+async def fetch_question(requests: RetriedRequests, id: str, of: Mapping[str, str], wait_s: float) -> AskedQuestion:
+    """A question to a user or a topic, `{"user": "ann"}`, as soon as it has an answer, or after `wait_s`.
 
     Raises:
         Refused: there is no such question; Unauthorized, Forbidden: the token.
         Unreachable: no engine answered.
     """
     body = body_of(await requests.send("GET", _path(id, {**of, "wait": f"{wait_s:g}"}), b""))
-    if msgspec.json.decode(body, type=_State).state == "open":
-        return None
-    return msgspec.json.decode(body, type=QuestionAnswer)
+    of_question = msgspec.json.decode(body, type=_Times)
+    answer = None if of_question.state == "open" else msgspec.json.decode(body, type=QuestionAnswer)
+    return AskedQuestion(state=of_question.state, asked=of_question.asked, deadline=of_question.deadline, answer=answer)
 
 
 async def withdraw(requests: RetriedRequests, id: str, of: Mapping[str, str]) -> None:

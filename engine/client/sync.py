@@ -24,7 +24,7 @@ from engine.client.message_members import EventMembers, MessageMembers, Seconds
 from engine.client.protocol import Transport
 from engine.client.publish_results import Result
 from engine.client.publisher import Publisher
-from engine.client.question_requests import QuestionAnswer
+from engine.client.question_requests import AskedQuestion, QuestionAnswer
 from engine.client.signal_requests import CountedSignals
 from engine.client.user_inbox import InboxPage, Mark, Marked
 from engine.client.user_preferences import PreferenceChanges, UserPreferences
@@ -513,8 +513,8 @@ class SyncPublisher:
         """
         return self._loop.run(self._publisher.ask(type=type, user=user, data=data, **self._prepared(members)))
 
-    def answer_to(self, id: str, *, user: str | None = None, topic: str | None = None, wait_s: float = 0.0) -> QuestionAnswer | None:
-        """Look for the answer to a question.
+    def question(self, id: str, *, user: str | None = None, topic: str | None = None, wait_s: float = 0.0) -> AskedQuestion:
+        """Look at a question, and at its answer.
 
         Args:
             id: of the message that asked it.
@@ -523,7 +523,7 @@ class SyncPublisher:
             wait_s: how long to wait for an answer, at most as long as one request may take.
 
         Returns:
-            The answer, or None while there is none.
+            The question; its `answer` is None while there is none.
 
         Raises:
             Refused: there is no such question.
@@ -531,7 +531,7 @@ class SyncPublisher:
             Unauthorized, Forbidden: the token was rejected.
             ValueError: not exactly one of `user` and `topic` was given.
         """
-        return self._loop.run(self._publisher.answer_to(id, user=user, topic=topic, wait_s=wait_s))
+        return self._loop.run(self._publisher.question(id, user=user, topic=topic, wait_s=wait_s))
 
     def withdraw(self, id: str, *, user: str | None = None, topic: str | None = None) -> None:
         """End a question without an answer: devices show that it was withdrawn. Durable on return, and idempotent.

@@ -1,7 +1,8 @@
 """Steps of messages of 1 000 users, half of whom read theirs, with scheduler, edge and shard killed while they are due.
 
 Readers get no mail and no push, every other user one mail by its Message-ID and one push by its tag, and nothing before its time. The mail
-server is real, the push service reads what it gets as browsers do. The engine's clock is moved to the steps.
+server is real, the push service reads what it gets as browsers do. The engine's clock is moved to the steps. Questions are escalated by
+steps until somebody answers.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tests.support.push_service import Browser, PushService, push_service
 from tests.support.redis_server import RedisServer
 from tests.support.running_engine import RunningEngine, running_engine
 from tests.support.waiting import until
+from tests.support.webhook_target import WebhookServer, webhook_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
@@ -32,6 +34,12 @@ RULES = """
 steps = [
   { channel = "push", after = "20s", unless = "read" },
   { channel = "email", after = "20s", unless = "read" },
+]
+[category.approval]
+steps = [
+  { channel = "push", after = "20s", unless = "acted" },
+  { channel = "email", after = "20s", unless = "acted" },
+  { channel = "apprise", to = "oncall", after = "40s", unless = "acted" },
 ]
 """
 LATE_S = 110
@@ -53,14 +61,27 @@ def pushes() -> Iterator[PushService]:
 
 
 @pytest.fixture(scope="module")
+def oncall() -> Iterator[WebhookServer]:
+    """The service of those who are on call."""
+    with in_background(webhook_server()) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
 def reaching(
-    redis_server: RedisServer, clock: MovableClock, mails: MailServer, pushes: PushService, tmp_path_factory: pytest.TempPathFactory
+    redis_server: RedisServer,
+    clock: MovableClock,
+    mails: MailServer,
+    pushes: PushService,
+    oncall: WebhookServer,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[RunningEngine]:
     """An engine whose parts may be killed, which sends mails and pushes."""
     rules: Path = tmp_path_factory.mktemp("rules") / "rules.toml"
     rules.write_text(RULES)
     env = {"ENGINE_RULES_PATH": str(rules), "ENGINE_SMTP_URL": mails.url, "ENGINE_MAIL_FROM": "ops@example.com"}
     env |= {"ENGINE_PUSH_HOSTS": "127.0.0.1", "ENGINE_WEBHOOK_NETWORKS": "127.0.0.0/8"}
+    env |= {"ENGINE_APPRISE_RECIPIENTS": f"oncall=json://127.0.0.1:{oncall.port}/"}
     with running_engine(env={**env, **clock.environment()}) as running:
         yield running
 
@@ -130,6 +151,48 @@ async def test_readers_get_nothing_and_every_other_user_one_mail_and_one_push(
     shown = await ask(reaching, "GET", f"/v1/users/{reader}/messages/m-{reader}")
     skipped = sorted(step["reason"] for step in shown["timeline"] if step["event"] == "step_skipped")
     assert skipped == [f"reached: {channel}: the user has read it" for channel in ("email", "push")]
+
+
+async def test_a_question_is_escalated_by_steps_until_somebody_answers(
+    reaching: RunningEngine, mails: MailServer, pushes: PushService, oncall: WebhookServer, clock: MovableClock
+) -> None:
+    await status_when(reaching, lambda status: status["ready"])
+    users = ("at-once", "by-mail", "never")
+    browsers = {user: pushes.subscribe(user) for user in users}
+    for user in users:
+        await ask(reaching, "PUT", f"/v1/users/{user}/channels", addresses_of(user, browsers[user]))
+    began_ms = clock.now_ms()
+    choices = {"answers": [{"id": "yes", "label": "Approve"}], "deadline": "1h"}
+    question = {"type": "deploy.ask", "category": "approval", "data": {"title": "Deploy?"}, "ask": choices}
+    await reaching.publish(*({"user": user, "id": f"q-{user}", **question} for user in users))
+
+    async def listed(user: str) -> list[str]:
+        return [message["id"] for message in (await ask(reaching, "GET", f"/v1/inbox?user={user}"))["messages"]]
+
+    async def answer(user: str) -> None:
+        """Answer, and wait until the question has left the inbox."""
+        await ask(reaching, "POST", f"/v1/answers/q-{user}?user={user}", {"answer": "yes"})
+        outcome = [f"answer:q-{user}"]
+        await until(lambda: listed(user), LATE_S, holds=lambda ids: ids == outcome, look_s=0.2)
+
+    def told(user: str) -> tuple[int, int]:
+        return len(mails.to(f"{user}@example.org")), len(pushes.pushes(browsers[user]))
+
+    await answer("at-once")
+    assert [told(user) for user in users] == [(0, 0)] * 3, "nothing is sent before its time"
+    clock.step_until(began_ms + AFTER_MS)
+    await until(lambda: [told(user) for user in users], LATE_S, holds=lambda found: found == [(0, 0), (1, 1), (1, 1)], look_s=0.2)
+    await answer("by-mail")
+    assert oncall.received == []
+    clock.step_until(began_ms + 2 * AFTER_MS)
+    await of_each(users, lambda user: no_step_waits(reaching, user))
+    await until(lambda: oncall.received, LATE_S, holds=bool, look_s=0.2)
+    assert [one.event["title"] for one in oncall.received] == ["Deploy?"], "one question, of who never answers"
+    assert [told(user) for user in users] == [(0, 0), (1, 1), (1, 1)]
+    shown = await ask(reaching, "GET", "/v1/users/by-mail/messages/q-by-mail")
+    assert [step["reason"] for step in shown["timeline"] if step["event"] == "step_skipped"] == [
+        "reached: apprise: the user has dealt with it"
+    ]
 
 
 async def test_a_digest_by_mail_survives_the_death_of_each_part_and_arms_the_next(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,7 +9,6 @@ from typing import Any
 
 import httpx2
 import pytest
-import uvicorn
 from mcp import StdioServerParameters
 from mcp.client.client import Client as McpClient
 from mcp.client.streamable_http import streamable_http_client
@@ -19,8 +17,7 @@ from redis.asyncio import Redis
 from engine import Client
 from engine.cli.mcp_tools import BearerNeeded, tools
 from tests.support.edge_world import EdgeWorld, edge_world
-from tests.support.free_port import free_port
-from tests.support.waiting import until
+from tests.support.mcp_server import served
 
 ASK: dict[str, Any] = {
     "id": "q1",
@@ -46,28 +43,20 @@ async def call(agent: McpClient, tool: str, **arguments: Any) -> Any:
 @asynccontextmanager
 async def over_http(world: EdgeWorld, token: str) -> AsyncIterator[McpClient]:
     """An agent on a server of its own."""
-    port = free_port()
-    application = BearerNeeded(tools(world.url(), None).streamable_http_app())
-    server = uvicorn.Server(uvicorn.Config(application, port=port, log_level="warning"))
-    serving = asyncio.create_task(server.serve())
-    await until(lambda: server.started)
-    try:
-        async with (
-            httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, trust_env=False) as http,
-            McpClient(streamable_http_client(f"http://127.0.0.1:{port}/mcp", http_client=http)) as agent,
-        ):
-            yield agent
-    finally:
-        server.should_exit = True
-        await serving
+    async with (
+        served(BearerNeeded(tools(world.url(), None).streamable_http_app())) as url,
+        httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, trust_env=False) as http,
+        McpClient(streamable_http_client(url, http_client=http)) as agent,
+    ):
+        yield agent
 
 
 async def test_an_agent_asks_goes_away_comes_back_and_reads_the_answer(world: EdgeWorld) -> None:
     arguments = ["-m", "engine", "mcp", "--url", world.url(), "--token", world.token("agent", "publish")]
     stdio = StdioServerParameters(command=sys.executable, args=arguments)
     async with McpClient(stdio) as agent:
-        assert {tool.name for tool in (await agent.list_tools()).tools} == {"publish", "ask", "explain", "history", "inbox"}
-        assert await call(agent, "ask", **ASK) == {"id": "q1", "state": "open"}
+        assert {tool.name for tool in (await agent.list_tools()).tools} == {"publish", "ask", "withdraw", "explain", "history", "inbox"}
+        assert await call(agent, "ask", **ASK) == {"id": "q1", "user": "u1", "state": "open"}
     async with Client(world.url(), world.token("u1", "connect")) as client:
         message = await anext(client)
         assert message.data["title"] == "Deploy?"

@@ -1,4 +1,4 @@
-"""`make proof`: damage and power cuts.
+"""`make proof`: damage, power cuts, and the public conformance suite of MCP.
 
 Random single-bit flips and zeroed or torn blocks in stored data: nothing altered may be delivered, nothing go unseen. Power cuts of Redis
 under load: nothing that was answered 202 may be lost.
@@ -16,6 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 from engine.store.server_program import installed_servers
+from tests.proof import mcp_suite
 from tests.proof.damage import OUTCOMES, Case, Proof
 from tests.proof.power import endure
 
@@ -67,7 +68,17 @@ def main() -> int:
     for case in wrong[:50]:
         print(case)
     lost = power_cuts(given.cuts, given.seed)
-    return 1 if wrong or lost else 0
+    return 1 if wrong or lost or not conforms() else 0
+
+
+def conforms() -> bool:
+    """Run the suite, and say what is not as it is known to be."""
+    if not mcp_suite.installed():
+        print("the conformance suite of MCP is not installed, and was not tried")
+        return True
+    unexpected = asyncio.run(mcp_suite.differences())
+    print("\n".join(unexpected) or "the conformance suite of MCP: all as listed", flush=True)
+    return not unexpected
 
 
 def power_cuts(cuts: int, seed: int) -> bool:
