@@ -3,7 +3,7 @@
 Of the second, a share of the users reads everything before a step is due; each other user gets two mails of each message, at a real SMTP
 server in this process. CPU is taken while messages are published, and from the first due time until each step is decided and each mail is
 there. The CPU of an idle engine in that time is left out. Where everybody reads, two timers of each message fire for nothing. Compare that
-with a timer of `timers`, which ends in a message.
+with a delayed message that is cancelled, which is a timer and its cancelling, and with a timer of `timers`, which ends in a message.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ MESSAGES = 10_000
 AFTER_S = 30
 _IDLE_S = 5.0
 _LOOK_S = 0.5
+_AT_ONCE = 32
 _PATIENCE_S = 300.0
 _RULES = """
 [category.plain]
@@ -51,16 +52,22 @@ async def measure(running: Engine, mails: MailServer, messages: int, readers: in
         await asyncio.sleep(_IDLE_S)
         idle = {role: spent / (now_s() - began) for role, spent in meter.spent_s().items()}
         spent: dict[str, dict[str, float]] = {}
+        stepped_s = published_s = now_s()
         for category in ("plain", "stepped"):
             began, meter = now_s(), CpuMeter(running.processes)
             with phases.phase(f"publishing, {category}"):
                 await _publish(client, users, category, messages)
             spent[category] = _without(meter.spent_s(), idle, now_s() - began)
-            published_s = now_s()
+            stepped_s, published_s = began, now_s()
+        if readers == USERS:
+            began, meter = now_s(), CpuMeter(running.processes)
+            with phases.phase("delayed messages, cancelled"):
+                await _cancel(client, await _publish(client, users, "plain", messages, delay=3600))
+            spent["cancelled"] = _without(meter.spent_s(), idle, now_s() - began)
         for user in users[:readers]:
             (await client.post(f"/v1/inbox/read?user={user}", json={"all": True})).raise_for_status()
-        in_time = now_s() < began + AFTER_S
-        await asyncio.sleep(max(0.0, began + AFTER_S - now_s()))
+        in_time = now_s() < stepped_s + AFTER_S
+        await asyncio.sleep(max(0.0, stepped_s + AFTER_S - now_s()))
         began, meter = now_s(), CpuMeter(running.processes)
         wanted = 2 * messages * (USERS - readers) // USERS
         give_up_s = published_s + AFTER_S + _PATIENCE_S
@@ -78,17 +85,32 @@ async def measure(running: Engine, mails: MailServer, messages: int, readers: in
         "messages_mailed": len({mail.message["Message-ID"] for mail in mails.mails}),
         "read_in_time": in_time,
         "cpu_us_per_message": {"publish": per["plain"], "publish_with_steps": per["stepped"], "due": per["due"]},
+        **({"cpu_us_per_timer_cancelled": per["cancelled"]} if "cancelled" in per else {}),
         "cpu_us_per_step_skipped" if readers == USERS else "cpu_us_per_step": round(
             (per["stepped"]["total"] - per["plain"]["total"] + per["due"]["total"]) / 2, 1
         ),
     }
 
 
-async def _publish(client: httpx.AsyncClient, users: list[str], category: str, messages: int) -> None:
+async def _publish(client: httpx.AsyncClient, users: list[str], category: str, messages: int, **members: Any) -> list[dict[str, Any]]:
+    results: list[dict[str, Any]] = []
+    message = {"type": "alert", "category": category, **members}
     for start in range(0, messages, BATCH):
         numbers = range(start, min(start + BATCH, messages))
-        items = [{"user": users[n % USERS], "type": "alert", "category": category, "data": {"title": f"Disk {n} is full"}} for n in numbers]
-        (await client.post("/v1/notifications", json=items)).raise_for_status()
+        items = [{"user": users[n % USERS], "data": {"title": f"Disk {n} is full"}, **message} for n in numbers]
+        results += (await client.post("/v1/notifications", json=items)).raise_for_status().json()["results"]
+    return results
+
+
+async def _cancel(client: httpx.AsyncClient, results: list[dict[str, Any]]) -> None:
+    """Cancel delayed messages, some at once, each by a request."""
+    waiting = iter(results)
+
+    async def some() -> None:
+        for result in waiting:
+            (await client.delete(f"/v1/scheduled/{result['scheduled_id']}")).raise_for_status()
+
+    await asyncio.gather(*(some() for _ in range(_AT_ONCE)))
 
 
 def _without(spent: dict[str, float], idle: dict[str, float], seconds: float) -> dict[str, float]:

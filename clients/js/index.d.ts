@@ -213,8 +213,8 @@ export interface Preferences {
   types: Record<string, Choice>;
   /** Muted ones. */
   targets: Record<string, "off">;
-  /** By `category/channel`: whether its steps tell the user by this channel. `*` stands for all other categories. */
-  channels: Record<string, "on" | "off">;
+  /** By `category/channel`: how its steps tell the user by this channel, `digest` by mail only. `*` stands for all other categories. */
+  channels: Record<string, "on" | "off" | "digest">;
   /** Quiet hours of a category, in place of `quiet`. */
   quiet_categories: Record<string, QuietHours[]>;
   mail_digest: MailDigest | null;
@@ -230,7 +230,7 @@ export interface PreferencesChange {
   categories?: Record<string, Choice | null> | null;
   types?: Record<string, Choice | null> | null;
   targets?: Record<string, "off" | null> | null;
-  channels?: Record<string, "on" | "off" | null> | null;
+  channels?: Record<string, "on" | "off" | "digest" | null> | null;
   quiet_categories?: Record<string, QuietHours[] | null> | null;
   mail_digest?: MailDigest | null;
 }

@@ -43,7 +43,7 @@ class UserPreferences(Struct):
         locale: language tag; "" for none.
         quiet: quiet hours, `{"from": "22:00", "to": "07:00", "days": ["mon", ...]}`.
         categories, types, targets: choices by name; a type may end in `.*`, targets are muted (`off`).
-        channels: `on` or `off` by `category/channel`, such as `news/email`, or `*/email` for all others.
+        channels: `on`, `off` or, for mail, `digest`, by `category/channel`, such as `news/email`, or `*/email` for all others.
         quiet_categories: quiet hours of a category, in place of `quiet`.
         mail_digest: the times of a digest by mail, `{"at": "08:00", "days": ["mon", ...]}`; None: there is none.
         available: all categories, by name; read only.
@@ -71,7 +71,7 @@ class PreferenceChanges(TypedDict, total=False):
     categories: Mapping[str, Wish | None] | None
     types: Mapping[str, Wish | None] | None
     targets: Mapping[str, Literal["off"] | None] | None
-    channels: Mapping[str, Literal["on", "off"] | None] | None
+    channels: Mapping[str, Literal["on", "off", "digest"] | None] | None
     quiet_categories: Mapping[str, list[dict[str, Any]] | None] | None
     mail_digest: Mapping[str, Any] | None
 

@@ -426,6 +426,11 @@ def channels_erased_key(name: str) -> str:
     return f"{{channels}}erased:{name}"
 
 
+def channels_told_key(name: str) -> str:
+    """Sorted set: digests of steps, by when they were taken, of the user, category and channel behind this digest; it expires."""
+    return f"{{channels}}told:{name}"
+
+
 def caught_mails_key() -> str:
     """List: mails that are shown in place of being sent, JSON, the newest first; it expires."""
     return "{channels}caught"

@@ -303,9 +303,9 @@ async def test_preferences_are_chosen_by_category_and_channel_with_quiet_hours(p
         }""",
         lang,
     )
-    in_app, by_mail, digest, category, set_ = {
-        "en": ("News, Here", "News, E-mail", "What you missed, E-mail", "For", "Set"),
-        "zh": ("News, 站内", "News, 邮件", "错过的通知, 邮件", "适用于", "设置"),
+    in_app, by_mail, digest, at, thursday, category, set_ = {
+        "en": ("News, Here", "News, E-mail", "What you missed, E-mail", "What you missed, at", "Thursday", "For", "Set"),
+        "zh": ("News, 站内", "News, 邮件", "错过的通知, 邮件", "错过的通知, 时间", "星期四", "适用于", "设置"),
     }[lang]
     await expect(page.get_by_label(in_app)).to_have_value("digest")
     assert await page.get_by_label(in_app).locator("option").evaluate_all("all => all.map(({ value }) => value)") == ["on", "digest", "off"]
@@ -316,15 +316,29 @@ async def test_preferences_are_chosen_by_category_and_channel_with_quiet_hours(p
     await page.get_by_label(by_mail).select_option("off")
     await page.get_by_label(category, exact=True).select_option("news")
     await page.get_by_role("button", name=set_, exact=True).click()
-    await page.get_by_label(digest).select_option("weekly")
-    await scripted.until(lambda: len(scripted.patches) == 4)
+    await expect(page.get_by_label(at)).to_be_disabled()
+    await page.get_by_label(digest).select_option(label=thursday)
+    await page.get_by_label(at).fill("18:30")
+    await page.get_by_label(at).blur()
+    await scripted.until(lambda: len(scripted.patches) == 5)
+    await page.get_by_label(digest).select_option("daily")
+    await scripted.until(lambda: len(scripted.patches) == 6)
+    await page.get_by_label(digest).select_option("never")
+    await scripted.until(lambda: len(scripted.patches) == 7)
+    await expect(page.get_by_label(at)).to_be_disabled()
+    await page.get_by_label(by_mail).select_option("digest")
+    await scripted.until(lambda: len(scripted.patches) == 8)
     zones = {patch.pop("zone") for patch in scripted.patches[2:]}
     assert zones == {await page.evaluate("Intl.DateTimeFormat().resolvedOptions().timeZone")}
     assert scripted.patches == [
         {"categories": {"news": "off"}},
         {"channels": {"news/email": "off"}},
         {"quiet_categories": {"news": [{"from": "22:00", "to": "07:00"}]}},
-        {"mail_digest": {"at": "08:00", "days": ["mon"]}},
+        {"mail_digest": {"at": "08:00", "days": ["thu"]}},
+        {"mail_digest": {"at": "18:30", "days": ["thu"]}},
+        {"mail_digest": {"at": "18:30"}},
+        {"mail_digest": None},
+        {"channels": {"news/email": "digest"}, "mail_digest": {"at": "08:00"}},
     ]
     await page.add_style_tag(content=":root { color-scheme: light dark; background: Canvas; color: CanvasText }")
     for scheme in ("light", "dark"):

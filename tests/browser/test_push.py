@@ -150,6 +150,22 @@ async def test_a_message_that_is_dealt_with_is_shown_no_longer(world: World) -> 
     await world.shown()
 
 
+async def test_a_push_that_was_read_on_another_device_is_withdrawn(world: World) -> None:
+    page, scripted = world.page, world.scripted
+    scripted.keeps_inbox = True
+    await start(page, scripted, counts=True)
+    await page.evaluate("client.enablePush()")
+    scripted.publish("first")
+    scripted.publish("second")
+    await wait(page, "events.filter(([type]) => type === 'message').length === 2")
+    await scripted.until(lambda: not scripted.pending)
+    for id in ("m1", "m2"):
+        await world.push(id)
+    await world.shown("m1", "m2")
+    scripted.mark("read", ids=["m2"])
+    await world.shown("m1")
+
+
 async def test_a_page_that_opens_closes_what_was_acknowledged_elsewhere_meanwhile(world: World) -> None:
     page, scripted = world.page, world.scripted
     await start(page, scripted)

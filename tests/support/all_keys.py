@@ -84,7 +84,14 @@ def all_keys() -> list[str]:
         keys.channels_key,
         keys.growing_key,
     )
-    by_name = (*by_name, keys.channels_asked_key, keys.channels_erased_key, keys.rules_state_key, keys.rules_texts_key)
+    by_name = (
+        *by_name,
+        keys.channels_asked_key,
+        keys.channels_erased_key,
+        keys.channels_told_key,
+        keys.rules_state_key,
+        keys.rules_texts_key,
+    )
     found += [key_of(name) for key_of in by_name for name in ("t", "t:u")]
     return [
         *found,

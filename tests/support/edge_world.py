@@ -32,6 +32,7 @@ from engine.core.inbox.inbox import ARCHIVED, IN_ARCHIVE, READ, SEEN, UNREAD
 from engine.core.journal.journal_records import Profiled, StoredMessage
 from engine.core.mailbox.broadcast_log import BroadcastEntry
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.action import ChannelCap
 from engine.core.model.formats import FORMATS
 from engine.core.model.revocation import Revocation
 from engine.core.model.routing import RoutingTable, SlotMap, spread
@@ -842,6 +843,9 @@ class FakeAddresses:
             return MailAsked(7000, self.asks)
         self.asked.update(list(limits))
         return MailAsked(0, self.asks)
+
+    async def count_told(self, key: str, channel: str, cap: ChannelCap, step: str) -> bool:
+        raise AssertionError("steps of the tests of edges have no cap")
 
     async def erase(self, key: str) -> None:
         self._check()

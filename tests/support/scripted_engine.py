@@ -74,6 +74,7 @@ class ScriptedEngine:
         self.revision = 0  # of the inbox
         self.letters: list[dict[str, Any]] = []  # dead ones, newest first
         self.choices: dict[str, str] = {}  # of categories
+        self.mail_digest: dict[str, Any] | None = None
         self.patches: list[dict[str, Any]] = []  # of preferences
         self.snoozed: list[tuple[list[str], int]] = []  # ids, and until when
         self.answers: list[tuple[str, dict[str, Any]]] = []  # ids of questions, and what was answered
@@ -341,9 +342,10 @@ class ScriptedEngine:
         if request.method == "PATCH":
             patch = await request.json()
             self.choices |= patch.get("categories", {})
+            self.mail_digest = patch.get("mail_digest", self.mail_digest)
             self.patches.append(patch)
         about = {"user": "demo", "zone": "UTC", "locale": "", "quiet": [], "categories": self.choices, "types": {}, "targets": {}}
-        about |= {"channels": {}, "quiet_categories": {"news": []}, "mail_digest": None}
+        about |= {"channels": {}, "quiet_categories": {"news": []}, "mail_digest": self.mail_digest}
         news = {"title": "News", "may": ["on", "digest", "off"], "default": "on", "choice": self.choices.get("news", "digest")}
         news |= {"channels": {"email": "on"}}
         return JSONResponse({**about, "available": {"news": news}})

@@ -33,16 +33,26 @@ _WEBHOOK: Final = re.compile(
 )
 
 
-class Action(Struct, frozen=True, array_like=True, gc=False):
+class ChannelCap(Struct, frozen=True, array_like=True, gc=False):
+    """How many messages of a category a user gets by a channel: at most so many within `span_ms`."""
+
+    category: str
+    most: int
+    span_ms: int
+
+
+class Action(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
     """What a timer does in place of delivering its message.
 
     Args:
         target: `do` of the rule.
         key: identifies the action, in every try and after a redrive, so that the target can recognise what it did before.
+        cap: of a channel; None: the user may be told any number of times.
     """
 
     target: str
     key: str
+    cap: ChannelCap | None = None
 
 
 class ActorTarget(Struct, frozen=True):

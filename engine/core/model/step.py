@@ -9,10 +9,13 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from engine.core.model.category import Instant, Span
+from engine.core.model.category import CAP_MAX, DAY_MS, Instant, Span
 
 CHANNELS: Final = ("push", "email", "apprise")
 """The channels that a step may name."""
+
+DIGEST_CHANNEL: Final = "email"
+"""The channel that has a digest."""
 
 EXTRAS: Final = {"push": ("push", "http_ece"), "email": ("mail", "aiosmtplib"), "apprise": ("apprise", "apprise")}
 """By channel: the extra of the package that it needs, and the module that this brings."""
@@ -45,6 +48,9 @@ class ChannelStep(Struct, frozen=True, array_like=True, gc=False):
         unless: not taken when the user has come so far; ALWAYS: it is.
         mandatory: taken in quiet hours too.
         to: a recipient that the operator has named, in place of the user; "": the user.
+        cap: how many of them a user gets of the category by the channel within `cap_ms`; 0: any number. As with a category's cap, high
+            priority and what is mandatory is not counted.
+        cap_ms: rolling window of the cap, ms.
     """
 
     channel: str
@@ -52,6 +58,8 @@ class ChannelStep(Struct, frozen=True, array_like=True, gc=False):
     unless: Progress = ALWAYS
     mandatory: bool = False
     to: str = ""
+    cap: Annotated[int, Meta(ge=0, le=CAP_MAX)] = 0
+    cap_ms: Span = DAY_MS
 
     @property
     def target(self) -> str:

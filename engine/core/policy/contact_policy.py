@@ -189,8 +189,8 @@ def unwanted_by(facts: Facts, profile: Profile, step: ChannelStep, *, inbox: boo
     """
     wish = wished(facts, profile, 0, inbox=inbox)
     choice = ON if facts.limits.mandatory else UNCHOSEN if step.to else channel_choice(profile, facts.category, step.channel)
-    if choice == OFF:
-        return f"the user wants {facts.category} not by {step.channel}"
+    if choice in (OFF, DIGEST):
+        return f"the user wants {facts.category} {'not by' if choice == OFF else 'in the digest by'} {step.channel}"
     if wish is None or wish.decision is Decision.DELIVER or (choice == ON and wish.decision is not Decision.SUPPRESS):
         return ""
     return wish.reasons[-1].detail
@@ -202,7 +202,7 @@ def limited(facts: Facts, profile: Profile, zone: tzinfo, counters: Counters, no
     until_ms = quiet_until(quiet, zone, now_ms) if quiet else 0
     if until_ms:
         return Verdict(
-            Decision.DEFER, (Reason("quiet_hours", f"quiet hours in {profile.zone} for another {_span(until_ms - now_ms)}"),), until_ms
+            Decision.DEFER, (Reason("quiet_hours", f"quiet hours in {profile.zone} for another {spoken(until_ms - now_ms)}"),), until_ms
         )
     limit = _same_type(facts, counters, now_ms) or _capped(facts, counters, now_ms) or _total_capped(facts, counters, now_ms)
     if limit is not None:
@@ -301,7 +301,7 @@ def _same_type(facts: Facts, counters: Counters, now_ms: int) -> Reason | None:
     last_ms, until_ms = counters.last.get(facts.type, (0, 0))
     if not same_type_ms or min(until_ms, last_ms + same_type_ms) <= now_ms:
         return None
-    return Reason("same_type", f"the user got {facts.type} {_span(now_ms - last_ms)} ago; once per {_span(same_type_ms)} is allowed")
+    return Reason("same_type", f"the user got {facts.type} {spoken(now_ms - last_ms)} ago; once per {spoken(same_type_ms)} is allowed")
 
 
 def _capped(facts: Facts, counters: Counters, now_ms: int) -> Reason | None:
@@ -309,7 +309,7 @@ def _capped(facts: Facts, counters: Counters, now_ms: int) -> Reason | None:
     recent = _recent(counters, facts.category, limits.cap, limits.cap_ms, now_ms)
     if not recent:
         return None
-    return Reason("cap", f"the user got {recent} of {facts.category} in {_span(limits.cap_ms)}; {limits.cap} are allowed")
+    return Reason("cap", f"the user got {recent} of {facts.category} in {spoken(limits.cap_ms)}; {limits.cap} are allowed")
 
 
 def _total_capped(facts: Facts, counters: Counters, now_ms: int) -> Reason | None:
@@ -317,7 +317,7 @@ def _total_capped(facts: Facts, counters: Counters, now_ms: int) -> Reason | Non
     recent = _recent(counters, TOTAL, limits.total_cap, limits.total_ms, now_ms)
     if not recent:
         return None
-    return Reason("total", f"the user got {recent} of all categories in {_span(limits.total_ms)}; {limits.total_cap} are allowed")
+    return Reason("total", f"the user got {recent} of all categories in {spoken(limits.total_ms)}; {limits.total_cap} are allowed")
 
 
 def _recent(counters: Counters, name: str, cap: int, span_ms: int, now_ms: int) -> int:
@@ -337,13 +337,13 @@ def limits_in_words(limits: Category) -> str:
     """What a category allows, for people."""
     if limits.mandatory:
         return "told to everyone, whatever they want"
-    said = [f"{limits.cap} in {_span(limits.cap_ms)}"] if limits.cap else []
-    said += [f"the same type once in {_span(limits.same_type_ms)}"] if limits.same_type_ms else []
-    said += [f"{limits.total_cap} of all categories in {_span(limits.total_ms)}"] if limits.total_cap else []
+    said = [f"{limits.cap} in {spoken(limits.cap_ms)}"] if limits.cap else []
+    said += [f"the same type once in {spoken(limits.same_type_ms)}"] if limits.same_type_ms else []
+    said += [f"{limits.total_cap} of all categories in {spoken(limits.total_ms)}"] if limits.total_cap else []
     return ", ".join([*said, "waits for quiet hours to end" if limits.quiet else "also in quiet hours"])
 
 
-def _span(duration_ms: int) -> str:
+def spoken(duration_ms: int) -> str:
     """A duration for people: its two largest units."""
     seconds = max(duration_ms, 0) // 1000
     parts = [(seconds // 86_400, "d"), (seconds % 86_400 // 3600, "h"), (seconds % 3600 // 60, "min"), (seconds % 60, "s")]

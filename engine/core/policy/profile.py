@@ -34,7 +34,7 @@ class Profile(Struct, frozen=True, array_like=True):
     categories: dict[str, Choice] = {}
     on_types: tuple[str, ...] = ()
     inbox_types: tuple[str, ...] = ()
-    channels: dict[str, Choice] = {}  # ON or OFF by `category/channel`, see `channel_choice`
+    channels: dict[str, Choice] = {}  # ON, OFF or DIGEST by `category/channel`, see `channel_choice`
     quiet_categories: dict[str, tuple[QuietHours, ...]] = {}  # in place of `quiet`
     mail_digest: MailDigest | None = None
 
@@ -82,9 +82,13 @@ def quiet_shown(hours: tuple[QuietHours, ...]) -> list[dict[str, Any]]:
 
 
 def channel_choice(profile: Profile, category: str, channel: str) -> int:
-    """Whether the user wants messages of this category by this channel: ON, OFF or UNCHOSEN. `*` stands for all other categories."""
+    """How the user wants messages of this category by this channel: ON, OFF, DIGEST or UNCHOSEN. `*` stands for all other categories.
+
+    DIGEST is as ON for a user without a digest by mail, who would not be told otherwise.
+    """
     choices = profile.channels
-    return choices.get(f"{category}/{channel}", choices.get(f"*/{channel}", UNCHOSEN)) if choices else UNCHOSEN
+    choice = choices.get(f"{category}/{channel}", choices.get(f"*/{channel}", UNCHOSEN)) if choices else UNCHOSEN
+    return ON if choice == DIGEST and profile.mail_digest is None else choice
 
 
 def mail_digest_shown(wanted: MailDigest | None) -> dict[str, Any] | None:

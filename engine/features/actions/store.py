@@ -15,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 import redis.asyncio as redis
 from msgspec import Struct
 from redis.exceptions import RedisError, ResponseError
 
 from engine.config import Config
 from engine.core.commit.first_result import idempotency_value
+from engine.core.model.action import ChannelCap
 from engine.core.model.constants import NORMAL, PRIORITIES
 from engine.core.model.members import message_bytes_max
 from engine.core.model.message import timer_effect_id
@@ -39,6 +41,8 @@ _SETTLE = Script("action_settle")
 
 GROUP: Final = "engine"
 
+_cap: Final = msgspec.json.Decoder(ChannelCap)
+
 
 class QueuedAction(Struct, frozen=True):
     """An action that waits for its target.
@@ -54,6 +58,7 @@ class QueuedAction(Struct, frozen=True):
         priority: HIGH, NORMAL or LOW.
         body: that message, a JSON object.
         ttl_ms: how long after `due_ms` it is of use.
+        cap: of its channel; None: it has none.
     """
 
     entry: str
@@ -66,6 +71,7 @@ class QueuedAction(Struct, frozen=True):
     priority: int
     body: bytes
     ttl_ms: int = 0
+    cap: ChannelCap | None = None
     damaged: bool = False  # in storage: it is not carried out
 
     @property
@@ -88,6 +94,8 @@ async def append_actions(client: redis.Redis, config: Config, timers: Sequence[T
             "tenant": tenant, "user": user, "id": envelope.id, "key": action.key, "due": timer.due_ms, "ttl": timer.ttl_ms,
             "priority": PRIORITIES[envelope.priority], "body": b"{%b}" % envelope.body,
         }  # fmt: skip
+        if action.cap is not None:
+            fields["cap"] = msgspec.json.encode(action.cap)
         keys = [idempotency_key(timer.key, timer_effect_id(timer.sid)), action_stream_key(action.target), action_targets_key()]
         effect = idempotency_value(envelope.digest, 0, timer.sid)
         calls.append(
@@ -218,5 +226,6 @@ def _action(target: str, entry: str, fields: Mapping[bytes, bytes]) -> QueuedAct
         priority=PRIORITIES.index(priority) if priority in PRIORITIES else NORMAL,
         body=b"{}" if damaged else fields.get(b"body", b"{}"),
         ttl_ms=0 if damaged else int(fields.get(b"ttl", b"0")),
+        cap=None if damaged or b"cap" not in fields else _cap.decode(fields[b"cap"]),
         damaged=damaged,
     )

@@ -19,7 +19,7 @@ that the application changes holds from the next time on: the timer of the old t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -47,15 +47,14 @@ from engine.features.policy.unsubscribing import LinkKey
 from engine.features.reach.deliveries import AddressBook
 from engine.features.reach.email_channel import EmailChannel
 from engine.gateway.shard_client import ShardClient
-from engine.http.problems import Problem
 
 CHANNEL: Final = "digest"
 PATH: Final = "/v1/digest/unsubscribe"
 _ID: Final = "digest-"
 """Before the time, ms, in the id of a digest."""
 
-MakeDigest = Callable[[str, Mapping[str, str]], Awaitable[dict[str, Any]]]
-"""(mailbox key, the query of `GET /v1/digest`) -> its answer. Raises Problem, Overloaded, Unavailable."""
+MakeDigest = Callable[[str, int], Awaitable[dict[str, Any]]]
+"""(mailbox key, since when) -> as the answer of `GET /v1/digest`. Raises StorageUnavailable, Overloaded, Unavailable."""
 
 
 class _Claims(Struct, tag_field="use", tag="no-digest"):
@@ -131,11 +130,11 @@ class MailDigests:
             email = (await self._addresses.read(key)).email
             if not email or next_due(profile.mail_digest, zone, due_ms - 1) != due_ms:
                 return
-            found = await self._digest(key, {"since": str(last_due(profile.mail_digest, zone, due_ms))})
+            found = await self._digest(key, last_due(profile.mail_digest, zone, due_ms))
             if found["lines"]:
                 link = await self._link(action)
                 await self._email.deliver(digest_mail(action, email, self._config.mail_from, found, profile.locale, link), email, key)
-        except (StorageUnavailable, Overloaded, Unavailable, Problem) as error:
+        except (StorageUnavailable, Overloaded, Unavailable) as error:
             raise ActionFailed(str(error)) from None
 
     async def _link(self, action: QueuedAction) -> str:

@@ -31,6 +31,7 @@ from engine.config import Config
 from engine.core.journal.journal_records import StoredMessage
 from engine.core.model.constants import TS_MS_MAX
 from engine.core.model.routing import mailbox_key
+from engine.core.model.step import DIGEST_CHANNEL
 from engine.core.policy.profile import NO_PROFILE
 from engine.core.wire.records import BacklogIs, BacklogRow
 from engine.errors import Overloaded, StorageUnavailable, Unavailable
@@ -103,6 +104,10 @@ class Digests:
         except StorageUnavailable as error:
             raise unavailable(str(error), RETRY_AFTER_S) from None
 
+    async def for_mail(self, key: str, since_ms: int) -> dict[str, Any]:
+        """The digest by mail of what came since then. Raises StorageUnavailable, Overloaded, Unavailable."""
+        return await self._one(key, since_ms, self._config.digest_lines, returned=False, channel=DIGEST_CHANNEL) or {}
+
     def on_return(self, connection: Connection) -> None:
         """A client came back that wants a digest, and something is pending."""
         if self._waiting < self._config.digests_waiting_max:
@@ -119,7 +124,7 @@ class Digests:
         if digest is not None and not connection.ended:
             connection.on_digest(msgspec.json.encode({"type": "digest", **digest}))
 
-    async def _one(self, key: str, since: int, limit: int, *, returned: bool) -> dict[str, Any] | None:
+    async def _one(self, key: str, since: int, limit: int, *, returned: bool, channel: str = "") -> dict[str, Any] | None:
         """A digest; None for a client that came back and missed little."""
         if self._waiting >= self._config.digests_waiting_max:
             raise Overloaded("too many digests are being made", _BUSY_MS)
@@ -134,7 +139,7 @@ class Digests:
                 messages = await _aside(size, _read, backlog, stored, since)
                 if returned and not self._is_due(messages, now_ms):
                     return None
-                found = await _aside(size, sort_out, messages, backlog.profile, backlog.active_ms, now_ms)
+                found = await _aside(size, sort_out, messages, backlog.profile, backlog.active_ms, now_ms, channel)
             groups = (
                 await self._model.group([[missed.text or missed.type for missed in window] for window in found.rest]) if found.rest else []
             )
@@ -216,7 +221,7 @@ def feature_of(ports: EdgePorts, bodies: BodyStore, model: TextModel, addresses:
     gateway = ports.gateway
     digests = Digests(ports.config, gateway, bodies, model)
     email = EmailChannel(ports.config, CaughtMails(ports.redis))
-    by_mail = MailDigests(ports.config, gateway.shard_client, gateway.wall_ms, addresses, link_key, digests.answer, email)
+    by_mail = MailDigests(ports.config, gateway.shard_client, gateway.wall_ms, addresses, link_key, digests.for_mail, email)
     gateway.channel_callers[CHANNEL] = by_mail.call
     gateway.times_changed = by_mail.arm
     return EdgeFeature("digest", lambda access: table(access, digests, by_mail), drain=email.close)

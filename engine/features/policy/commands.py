@@ -28,7 +28,8 @@ def preferences(
     type: Annotated[list[str] | None, typer.Option("--type", help="The same for a type: post.liked=off, or post.*=digest")] = None,
     target: Annotated[list[str] | None, typer.Option("--target", help="TARGET=off mutes it, TARGET=default does not.")] = None,
     channel: Annotated[
-        list[str] | None, typer.Option("--channel", help="CATEGORY/CHANNEL=off, on or default: news/email=off; */email=off for all.")
+        list[str] | None,
+        typer.Option("--channel", help="CATEGORY/CHANNEL=off, on, digest (email) or default: news/email=off; */email=off for all."),
     ] = None,
     mail_digest: Annotated[
         str | None, typer.Option("--mail-digest", help="Digest by mail: a local time, each day; 08:00/mon,thu on some days; off for none.")

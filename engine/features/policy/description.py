@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from engine.config import Config
 from engine.core.model.category import CHOICES
-from engine.core.model.step import CHANNELS, PROGRESS
+from engine.core.model.step import CHANNELS, DIGEST_CHANNEL, PROGRESS
 from engine.core.policy.profile import DAYS
 from engine.core.policy.quiet_hours import QUIET_MAX
 from engine.features.policy.core.profile_json import LEVEL_CHARS_MAX, LOCALE_PATTERN
@@ -174,6 +174,8 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
                             at={**TIME_MS, "description": "When the step is due; ms since the epoch."},
                             to={"type": "string"},
                             unless={"enum": list(PROGRESS[1:])},
+                            cap={"type": "integer", "description": "At most so many by the channel within `per`."},
+                            per={"type": "integer", "description": "Milliseconds."},
                         ),
                     },
                 ),
@@ -226,7 +228,7 @@ def _profile(config: Config) -> Schema:
 
 def _preferences(config: Config) -> Schema:
     choice: Schema = {"enum": list(CHOICES)}
-    on_off: Schema = {"enum": ["on", "off"]}
+    by_channel: Schema = {"enum": ["on", "off", "digest"]}
     category = object_of(
         "A category of the rules file: what the user may choose, and what holds.",
         required=("may", "default", "choice"),
@@ -234,7 +236,11 @@ def _preferences(config: Config) -> Schema:
         may={"type": "array", "items": choice},
         default=choice,
         choice=choice,
-        channels={"type": "object", "additionalProperties": on_off, "description": "Of its steps: whether the user is told by them."},
+        channels={
+            "type": "object",
+            "additionalProperties": by_channel,
+            "description": "Of its steps: how the user is told by them; `digest` by mail only.",
+        },
     )
     return object_of(
         "What a user has chosen, and may choose.",
@@ -256,7 +262,7 @@ def _preferences(config: Config) -> Schema:
         categories={"type": "object", "additionalProperties": choice},
         types={"type": "object", "additionalProperties": choice},
         targets={"type": "object", "additionalProperties": {"const": "off"}},
-        channels={"type": "object", "additionalProperties": on_off, "description": "By `category/channel`."},
+        channels={"type": "object", "additionalProperties": by_channel, "description": "By `category/channel`."},
         quiet_categories={"type": "object", "additionalProperties": _times_and_language()["quiet"]},
         mail_digest={"anyOf": [_mail_digest(), {"type": "null"}]},
         available={"type": "object", "additionalProperties": category, "description": "Read only."},
@@ -273,7 +279,8 @@ def _preferences_patch(config: Config, categories: Sequence[str]) -> Schema:
         "targets": _choices(config, "By target.", ("off", None)),
         "channels": _choices(
             config, "By `category/channel`; `*` stands for all other categories.", ("on", "off", None), _of_channels(categories)
-        ),
+        )
+        | {"properties": {f"{name}/{DIGEST_CHANNEL}": {"enum": ["on", "off", "digest", None]} for name in ("*", *categories)}},
         "quiet_categories": _choices(config, "Quiet hours by category, in place of `quiet`.", (), {"enum": list(categories)})
         | {"additionalProperties": {"anyOf": [_times_and_language()["quiet"], {"type": "null"}]}},
     }

@@ -65,7 +65,9 @@ def _explanation(draft: Draft, explained: Explained, steps: Mapping[str, Sequenc
 def _step(step: ChannelStep, message_ms: int) -> dict[str, Any]:
     """When the step would be due; what stands against it is decided then."""
     members: dict[str, Any] = {"channel": step.channel, "at": message_ms + step.after_ms}
-    return members | ({"to": step.to} if step.to else {}) | ({"unless": PROGRESS[step.unless]} if step.unless else {})
+    members |= {"to": step.to} if step.to else {}
+    members |= {"unless": PROGRESS[step.unless]} if step.unless else {}
+    return members | ({"cap": step.cap, "per": step.cap_ms} if step.cap else {})
 
 
 def _broadcast_explanation(draft: Draft) -> dict[str, Any]:

@@ -23,9 +23,10 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from engine.config import Config, apprise_recipients
-from engine.core.model.action import Action, ChannelTarget, Target
+from engine.core.model.action import Action, ChannelCap, ChannelTarget, Target
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import mailbox_key, timer_id
+from engine.core.policy.contact_policy import spoken
 from engine.core.wire.records import Timer
 from engine.errors import ActionFailed, NobodyToReach, StorageUnavailable
 from engine.features.actions.store import QueuedAction
@@ -58,6 +59,8 @@ class AddressBook(Protocol):
     async def confirm(self, key: str, email: str, asked_ms: int) -> bool: ...
 
     async def count_asked(self, limits: Mapping[str, int], span_ms: int) -> MailAsked: ...
+
+    async def count_told(self, key: str, channel: str, cap: ChannelCap, step: str) -> bool: ...
 
     async def erase(self, key: str) -> None: ...
 
@@ -102,6 +105,7 @@ class StepDeliveries:
         if target.channel == "email":
             if not found.email:
                 raise NobodyToReach("no_address: email")
+            await self._count(target, action)
             await self._email.send(action, found.email)
         elif target.channel not in ("apprise", "push"):
             raise ActionFailed(f"there is no channel {target.channel}", final=True)
@@ -109,6 +113,7 @@ class StepDeliveries:
             lanes = self._apprise_lanes(found) if target.channel == "apprise" else self._push_lanes(found)
             if not lanes:
                 raise NobodyToReach(f"no_address: {target.channel}")
+            await self._count(target, action)
             _, full = await self._append([_timer_of(target, action, lane, name) for name, lane in lanes.items()])
             if full:
                 raise ActionFailed("too many actions wait for a service")
@@ -120,6 +125,13 @@ class StepDeliveries:
             browser = next((one for one in found.push if action.key.endswith(f".{one.id}")), None)
             if browser is not None and not await self._push.send(action, browser):
                 await self._addresses.change(mailbox_key(action.tenant, action.user), lambda kept: kept.without_browser(browser.id))
+
+    async def _count(self, target: ChannelTarget, action: QueuedAction) -> None:
+        """Raises NobodyToReach: the user was told enough by the channel lately."""
+        cap = action.cap
+        if cap is None or await self._addresses.count_told(mailbox_key(action.tenant, action.user), target.channel, cap, action.key):
+            return
+        raise NobodyToReach(f"cap: {target.channel}: the user got {cap.most} of {cap.category} in {spoken(cap.span_ms)}")
 
     def _apprise_lanes(self, found: Addresses) -> dict[str, str]:
         """The lane of each URL, by its digest."""

@@ -11,16 +11,18 @@ import redis.asyncio as redis
 from redis.exceptions import RedisError
 
 from engine.config import Config
+from engine.core.model.action import ChannelCap
 from engine.core.model.routing import split_key
 from engine.core.model.sealed import sealed, unsealed
 from engine.errors import StorageUnavailable
 from engine.features.reach.core.addresses import NO_ADDRESSES, Addresses, decoder, encode_addresses
 from engine.features.reach.deliveries import MailAsked
-from engine.store.keys import channels_asked_key, channels_erased_key, channels_key
+from engine.store.keys import channels_asked_key, channels_erased_key, channels_key, channels_told_key
 from engine.store.lua import Replicas, Script
 
 _CHANGE: Final = Script("channels_change")
 _ASK: Final = Script("channels_ask")
+_COUNT: Final = Script("channels_count")
 _ERASE: Final = Script("channels_erase")
 _ROUNDS_MAX: Final = 20
 """Changes of one user at once: a user has some devices."""
@@ -72,6 +74,12 @@ class AddressStore:
         """Count one more mail of confirmation for each of these names, unless one has as many as its limit in `span_ms`."""
         reply = await _ASK.run(self._client, [channels_asked_key(name) for name in limits], [span_ms, *limits.values()])
         return MailAsked(int(reply[1]), int(reply[2]))
+
+    async def count_told(self, key: str, channel: str, cap: ChannelCap, step: str) -> bool:
+        """Whether the user is told of a step, which counts then; false where the cap is reached. A step that was counted is told again."""
+        name = channels_told_key(_digest(f"{key}\n{cap.category}\n{channel}"))
+        reply = await _COUNT.run(self._client, [name], [_digest(step), cap.most, cap.span_ms], self._replicas)
+        return int(reply[1]) == 1
 
     async def _stored(self, key: str) -> bytes:
         tenant, user = split_key(key)

@@ -77,7 +77,7 @@ _UNCHECKED: Final = re.compile(
     rb"|\{s\d{1,4}\}(epoch|mark|online|windows|looks|floor|held|topics|growing:.*)|\{shard-\d{1,4}\}(head|mark|quarantine|events|epoch)"
     rb"|\{t\d{1,2}\}(due|user:.*|collapse|cancelled|quarantine|claimed|young|unpaged|owner|epoch)"
     rb"|\{broadcasts\}(state|parts|dropped|lost|of:.*)|\{revoked\}(log|entries|expiries|state|tenants|useless)"
-    rb"|\{audit\}acts|\{questions\}due|\{growing\}(due|tenants)|\{channels\}((asked|erased):.*|caught)|\{signals\}.*|\{tenants\}.*|\{outcomes\}(stream|state)|\{ids\}state|\{ray\}(state|told|running|deaths|unhealthy)",
+    rb"|\{audit\}acts|\{questions\}due|\{growing\}(due|tenants)|\{channels\}((asked|erased|told):.*|caught)|\{signals\}.*|\{tenants\}.*|\{outcomes\}(stream|state)|\{ids\}state|\{ray\}(state|told|running|deaths|unhealthy)",
     re.DOTALL,
 )
 

@@ -29,10 +29,12 @@ from engine.core.policy.contact_policy import (
     record,
     unwanted_by,
 )
+from engine.core.policy.mail_digest import MailDigest
 from engine.core.policy.profile import NO_PROFILE, Profile
 from engine.core.policy.quiet_hours import QuietHours
 
 EMAIL = ChannelStep("email")
+MORNING = MailDigest(480)
 
 decode_counters = msgspec.msgpack.Decoder(Counters).decode
 NOW = int(datetime(2026, 6, 6, 12, tzinfo=UTC).timestamp() * 1000)
@@ -315,6 +317,9 @@ def test_counters_stay_bounded_whatever_the_clock_does(history: list[tuple[int, 
         (Profile(channels={"news/apprise": OFF}), ChannelStep("apprise", to="oncall"), True),
         (Profile(channels={"*/email": OFF}), EMAIL, False),
         (Profile(channels={"*/email": OFF, "news/email": ON}), EMAIL, True),
+        (Profile(channels={"news/email": DIGEST}, mail_digest=MORNING), EMAIL, False),
+        (Profile(channels={"news/email": DIGEST}), EMAIL, True),
+        (Profile(channels={"news/email": DIGEST}, mail_digest=MORNING), ChannelStep("push"), True),
         (Profile(categories={"news": DIGEST}), EMAIL, False),
         (Profile(categories={"news": DIGEST}, channels={"news/email": ON}), EMAIL, True),
         (Profile(categories={"news": OFF}, channels={"news/email": ON}), EMAIL, False),

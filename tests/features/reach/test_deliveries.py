@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from engine.actors.edge import clock, wall_ms
 from engine.config import Config
-from engine.core.model.action import Action
+from engine.core.model.action import Action, ChannelCap
 from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
 from engine.core.wire.outcomes import Outcome
@@ -43,10 +43,10 @@ async def push_secret() -> bytes:
     return b"k" * 32
 
 
-async def due(client: Redis, target: str, number: int = 1) -> None:
+async def due(client: Redis, target: str, number: int = 1, cap: ChannelCap | None = None) -> None:
     """A step of the user ann is due."""
     envelope = Envelope(f"m{number}", b"", NORMAL, True, b'"id":"m%d","type":"alert","data":{"title":"Disk full"}' % number)
-    timer = Timer(f"3-{number}", "acme:ann", 1000, 0, 60_000, envelope, None, Action(target, f"k{number}"))
+    timer = Timer(f"3-{number}", "acme:ann", 1000, 0, 60_000, envelope, None, Action(target, f"k{number}", cap))
     assert await append_actions(client, Config(), [timer]) == ([timer.sid], [])
 
 
@@ -99,6 +99,20 @@ async def test_a_user_with_an_address_gets_one_mail_and_one_without_none(redis_c
             await until(lambda: idle(redis_client))
     assert [mail["Subject"] for mail in mails.to("ann@example.org")] == ["Disk full"]
     assert await reasons(redis_client) == []
+
+
+async def test_a_step_beyond_the_cap_of_its_channel_is_not_sent_and_says_so(redis_client: Redis) -> None:
+    told, cap = Told(), ChannelCap("news", 2, 86_400_000)
+    with mail_server() as mails:
+        mails.answers = ["451 later"]
+        async with delivering(redis_client, told, smtp_url=mails.url) as addresses:
+            await addresses.change("acme:ann", lambda _: Addresses("ann@example.org"))
+            for number in range(3):
+                await due(redis_client, "channel://email", number, cap)
+                await until(lambda number=number: len(told) == number + 1)  # type: ignore[misc]
+    assert len(mails.mails) == 2, "a mail that is tried again counts once"
+    assert [event for event, _ in told] == ["step_done", "step_done", "step_unsent"]
+    assert told[-1][1] == "cap: email: the user got 2 of news in 1 d"
 
 
 @pytest.mark.parametrize("channel", ["email", "apprise", "push"])

@@ -8,6 +8,7 @@ import msgspec
 from redis.asyncio import Redis
 
 from engine.config import Config
+from engine.core.model.action import ChannelCap
 from engine.features.reach.core.addresses import BROWSERS_MAX, NO_ADDRESSES, Addresses, PushKeys, PushSubscription
 from engine.features.reach.store import AddressStore
 from engine.store.keys import channels_key
@@ -71,6 +72,21 @@ async def test_an_erasure_refuses_links_asked_for_before_it(redis_client: Redis)
     while not await store.confirm("acme:ann", "ann@example.org", (await store.count_asked({"user": 9}, 60_000)).at_ms):
         await asyncio.sleep(0.001)  # the clock of Redis has not moved yet
     assert await store.read("acme:ann") == ANN
+
+
+async def test_a_channel_is_used_up_to_its_cap_in_the_rolling_window_and_a_repeat_is_no_second(redis_client: Redis) -> None:
+    store = AddressStore(redis_client, Config())
+    cap = ChannelCap("news", 2, 60_000)
+    assert [await store.count_told("acme:ann", "email", cap, step) for step in ("a", "b", "c", "a")] == [True, True, False, True]
+    assert await store.count_told("acme:ann", "push", cap, "c"), "each channel counts its own"
+    assert await store.count_told("acme:ann", "email", ChannelCap("alert", 2, 60_000), "c")
+    assert await store.count_told("acme:bob", "email", cap, "c")
+    (key, *_) = sorted(await redis_client.keys("{channels}told:*"))
+    assert 0 < await redis_client.pttl(key) <= 60_000
+    brief = ChannelCap("brief", 1, 1)
+    assert await store.count_told("acme:ann", "email", brief, "a")
+    await asyncio.sleep(0.005)
+    assert await store.count_told("acme:ann", "email", brief, "b")
 
 
 async def test_browsers_that_subscribe_at_once_are_all_kept_and_the_oldest_of_too_many_goes(redis_client: Redis) -> None:

@@ -81,6 +81,7 @@ STAYS = {
     "{t}quarantine": "likewise",
     "{shard}events": "session events between two owners of a slot, for seconds, then in `session:stream`",
     "{channels}asked:*": "digests of a user or address, with a count of mails of confirmation; it expires",
+    "{channels}told:*": "a digest of a user, category and channel, with times and digests of steps; it expires with the cap",
     "{channels}erased:*": "a digest of an erased user, so that links of before confirm no address; it expires with them",
     "{ray}running": "whom the end of a running job is to be told; it goes when the job ends",
 }

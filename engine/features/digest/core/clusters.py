@@ -21,8 +21,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from engine.core.model.category import OFF
 from engine.core.policy.contact_policy import muted
-from engine.core.policy.profile import NO_PROFILE, Profile
+from engine.core.policy.profile import NO_PROFILE, Profile, channel_choice
 from engine.features.digest.core.intents import Intent, intent_of, template_of
 from engine.features.digest.core.missed import Missed
 
@@ -78,7 +79,7 @@ class Sorted(Struct):
     active_ms: Sequence[int]
 
 
-def sort_out(messages: Iterable[Missed], profile: Profile | None, active_ms: Iterable[int], now_ms: int) -> Sorted:
+def sort_out(messages: Iterable[Missed], profile: Profile | None, active_ms: Iterable[int], now_ms: int, channel: str = "") -> Sorted:
     """Stage 1.
 
     Args:
@@ -86,6 +87,7 @@ def sort_out(messages: Iterable[Missed], profile: Profile | None, active_ms: Ite
         profile: the user's, None for none.
         active_ms: signs of the user, in any order.
         now_ms: what has expired by then is skipped.
+        channel: by which the digest is sent; "": by none.
     """
     ordered = sorted(messages, key=lambda missed: (missed.at_ms, missed.seq, missed.id))
     signs = sorted(active_ms)
@@ -95,7 +97,7 @@ def sort_out(messages: Iterable[Missed], profile: Profile | None, active_ms: Ite
     ruled: dict[Intent, list[Missed]] = defaultdict(list)
     open_: list[Missed] = []
     for missed in ordered:
-        if reason := _skip(missed, profile, now_ms, newest, replaced):
+        if reason := _skip(missed, profile or NO_PROFILE, now_ms, newest, replaced, channel):
             skipped.append((missed.id, reason))
         elif (intent := intent_of(missed)) is not None:
             ruled[intent].append(missed)
@@ -105,13 +107,15 @@ def sort_out(messages: Iterable[Missed], profile: Profile | None, active_ms: Ite
     return Sorted(dict(ruled), _windows(rest, signs), skipped, signs)
 
 
-def _skip(missed: Missed, profile: Profile | None, now_ms: int, newest: Mapping[str, str], replaced: set[str]) -> str:
+def _skip(missed: Missed, profile: Profile, now_ms: int, newest: Mapping[str, str], replaced: set[str], channel: str) -> str:
     if 0 < missed.expires_ms <= now_ms:
         return EXPIRED
     if missed.id in replaced or newest.get(missed.collapse, missed.id) != missed.id:
         return REPLACED
     facts = missed.facts
-    if facts is not None and not facts.limits.mandatory and muted(facts, profile or NO_PROFILE) is not None:
+    if facts is None or facts.limits.mandatory:
+        return ""
+    if muted(facts, profile) is not None or (channel and facts.category and channel_choice(profile, facts.category, channel) == OFF):
         return MUTED
     return ""
 

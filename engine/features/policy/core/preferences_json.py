@@ -2,10 +2,10 @@
 
     {"zone": "Europe/Berlin", "locale": "de", "quiet": [{"from": "22:00", "to": "07:00", "days": [...]}],
      "categories": {"news": "off"}, "types": {"forum.*": "digest", "forum.mention": "on"}, "targets": {"thread:9": "off"},
-     "channels": {"alert/email": "off", "*/apprise": "off"}, "quiet_categories": {"alert": []},
+     "channels": {"alert/email": "digest", "*/apprise": "off"}, "quiet_categories": {"alert": []},
      "mail_digest": {"at": "08:00", "days": ["mon"]},
      "available": {"news": {"title": "Weekly news", "may": ["on", "inbox", "digest", "off"], "default": "on", "choice": "off"},
-                   "alert": {..., "channels": {"email": "off"}}}}
+                   "alert": {..., "channels": {"email": "digest"}}}}
 
 `available` is read only: the categories of the rules file, the choices that a user has for each, and the choice that holds now; also for
 each channel by which the category's steps tell users. The level is not shown, and users cannot change it: it is the application's.
@@ -22,10 +22,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from engine.core.model.category import ANY_CHOICE, CHOICES, INBOX, MOST_FIRST, OFF, ON, Category
+from engine.core.model.category import ANY_CHOICE, CHOICES, DIGEST, INBOX, MOST_FIRST, OFF, ON, Category
 from engine.core.model.defined_categories import DefinedCategories
 from engine.core.model.names import is_id
-from engine.core.model.step import CHANNELS
+from engine.core.model.step import CHANNELS, DIGEST_CHANNEL
 from engine.core.policy.preferences import MAPS, NO_MAIL_DIGEST, PreferencesPatch
 from engine.core.policy.profile import NO_PROFILE, UNCHOSEN, Profile, channel_choice, mail_digest_shown, quiet_shown, types_by_choice
 from engine.core.policy.quiet_hours import QuietHours
@@ -128,13 +128,13 @@ def _check_channel(name: str, choice: int, categories: Mapping[str, Category]) -
     path = f"$.channels.{name}"
     if choice == UNCHOSEN:
         return
-    if choice not in (ON, OFF):
-        raise Invalid("on, off, or null for no choice", path)
     category, _, channel = name.rpartition("/")
     if channel not in CHANNELS:
         raise Invalid(f"CATEGORY/CHANNEL is needed; channels are {', '.join(CHANNELS)}", path)
-    if category != "*" and _known_category(category, path, categories).mandatory and choice == OFF:
-        raise Invalid(f"the category {category} cannot be off", path)
+    if choice not in ((ON, OFF, DIGEST) if channel == DIGEST_CHANNEL else (ON, OFF)):
+        raise Invalid(f"on, off, or null for no choice; {DIGEST_CHANNEL} may be digest", path)
+    if category != "*" and _known_category(category, path, categories).mandatory and choice != ON:
+        raise Invalid(f"the category {category} cannot be {CHOICES[choice]}", path)
 
 
 def _choices(written: _Choices | UnsetType | None, path: str, limits: ProfileLimits) -> dict[str, int]:
@@ -215,14 +215,16 @@ def preferences_of(profile: Profile, defined: DefinedCategories, offered: int = 
 
 
 def _channels(profile: Profile, name: str, defined: DefinedCategories) -> dict[str, str]:
-    """Whether the user is told of a category by each channel of its steps."""
+    """How the user is told of a category by each channel of its steps: at once, in a digest or not."""
     category = defined.categories[name]
-    return {channel: CHOICES[_on_or_off(profile, name, channel, category)] for channel in sorted(defined.channels_of(name))}
+    return {channel: CHOICES[_by_channel(profile, name, channel, category)] for channel in sorted(defined.channels_of(name))}
 
 
-def _on_or_off(profile: Profile, name: str, channel: str, category: Category) -> int:
+def _by_channel(profile: Profile, name: str, channel: str, category: Category) -> int:
     choice = channel_choice(profile, name, channel)
     if category.mandatory:
         return ON
     in_app = choice_for(profile, name, category)
-    return OFF if OFF in (choice, in_app) else ON if ON in (choice, in_app) else OFF
+    if OFF in (choice, in_app):
+        return OFF
+    return DIGEST if choice == DIGEST else ON if ON in (choice, in_app) else OFF

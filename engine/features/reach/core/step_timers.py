@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
-from engine.core.model.action import action_of
-from engine.core.model.category import DAY_MS
-from engine.core.model.constants import AT_MAX_MS
+import msgspec
+
+from engine.core.model.action import ChannelCap, action_of
+from engine.core.model.category import DAY_MS, PolicyTerms
+from engine.core.model.constants import AT_MAX_MS, HIGH
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import timer_id
 from engine.core.model.step import ChannelStep, StepTerms
@@ -31,7 +33,10 @@ def step_timers(
         message_ms: when it was accepted, or is due.
         ttl_ms: how long a step may be late.
     """
+    category = envelope.policy_terms or PolicyTerms()
     for index, step in enumerate(steps):
+        counted = step.cap and not (step.mandatory or category.limits.mandatory or envelope.priority == HIGH)
+        cap = ChannelCap(category.category, step.cap, step.cap_ms) if counted else None
         due_ms = min(message_ms + step.after_ms, AT_MAX_MS)
         name = blake2b("\n".join((key, envelope.id, str(index))).encode(), digest_size=16).hexdigest()
         terms = StepTerms(step, envelope.id, seq, 0 if seq else min(due_ms + DAY_MS, AT_MAX_MS))
@@ -43,5 +48,5 @@ def step_timers(
             ttl_ms=ttl_ms,
             envelope=envelope,
             conditions=Conditions(message_ms, step=terms),
-            action=action_of(step.target, key, f"{envelope.id}/{index}"),
+            action=msgspec.structs.replace(action_of(step.target, key, f"{envelope.id}/{index}"), cap=cap),
         )

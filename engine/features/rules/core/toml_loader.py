@@ -74,6 +74,8 @@ class _StepText(Struct, forbid_unknown_fields=True):
     unless: Literal["", "delivered", "seen", "read", "acted"] = ""
     mandatory: bool = False
     to: str = ""
+    cap: Annotated[int, Meta(ge=0, le=CAP_MAX)] = 0
+    per: str = ""
 
 
 class _RuleText(Struct, forbid_unknown_fields=True):
@@ -261,7 +263,13 @@ def _steps(written: list[_StepText]) -> tuple[ChannelStep, ...]:
             if text.to and text.channel != "apprise":
                 raise Invalid("only with the channel apprise: others tell the user", "to")
             after_ms = _limited("after", duration_at("after", text.after), 1) if text.after else 0
-            made.append(ChannelStep(text.channel, after_ms, PROGRESS.index(text.unless), text.mandatory, text.to))
+            if text.cap and text.to:
+                raise Invalid("not with to: it counts what the user gets", "cap")
+            if text.per and not text.cap:
+                raise Invalid("only with cap", "per")
+            cap_ms = _limited("per", duration_at("per", text.per), 1) if text.per else DAY_MS
+            unless = PROGRESS.index(text.unless)
+            made.append(ChannelStep(text.channel, after_ms, unless, text.mandatory, text.to, text.cap, cap_ms))
         except Invalid as error:
             raise Invalid(error.detail, f"steps[{index}].{error.path}") from None
     return tuple(made)

@@ -330,15 +330,20 @@ export class NotifyClient extends EventTarget {
     if (this.#push.kept) this.#push.withdraw(ids).catch((error) => this.#pushFailed(error));
   }
 
-  /** What the user has dealt with elsewhere while this browser showed it. */
+  /** The page is open: what a device has acknowledged needs no push. */
   async #pushOpened() {
     await this.#push.renew(this.#key ?? "");
+    await this.#withdrawThose((one) => one.acknowledged);
+  }
+
+  /** Close the pushes of such messages of the inbox. @param {(message: any) => boolean} which */
+  async #withdrawThose(which) {
     if (!(await this.#push.shown()).length) return;
     const { messages } = await this.inbox({ limit: 100 }).catch((error) => {
       if (error.status !== 404) throw error;
       return { messages: [] }; // this engine keeps no inboxes
     });
-    await this.#push.withdraw(messages.filter((/** @type {any} */ one) => one.acknowledged).map((/** @type {any} */ one) => one.id));
+    await this.#push.withdraw(messages.filter(which).map((/** @type {any} */ one) => one.id));
   }
 
   /** @param {unknown} error */
@@ -814,6 +819,7 @@ export class NotifyClient extends EventTarget {
   #counted(frame) {
     this.counts = frame;
     this.#emit("counts", frame);
+    if (this.#push.kept) this.#withdrawThose((one) => one.read).catch((error) => this.#pushFailed(error)); // on another device, perhaps
   }
 
   /** @param {Link} link @param {any} frame */

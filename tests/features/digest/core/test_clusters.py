@@ -112,6 +112,14 @@ def test_what_the_user_has_turned_off_by_now_is_skipped_and_what_is_wanted_in_th
     assert found.skipped == ([("m", MUTED)] if skipped else [])
 
 
+@pytest.mark.parametrize(("choice", "skipped"), [(OFF, True), (DIGEST, False), (ON, False)])
+def test_a_category_that_is_off_by_mail_is_not_in_the_digest_by_mail(choice: int, skipped: bool) -> None:
+    missed = Missed(id="m", type="a", at_ms=1, facts=Facts(type="a", category="news"))
+    profile = Profile(channels={"news/email": choice})
+    assert sort_out([missed], profile, (), NOW_MS, "email").skipped == ([("m", MUTED)] if skipped else [])
+    assert sort_out([missed], profile, (), NOW_MS).skipped == [], "one that is asked for has it"
+
+
 def liked(id: str, at_ms: int, **members: object) -> Missed:
     return Missed(id=id, type="post.liked", at_ms=at_ms, target="post:1", **members)  # type: ignore[arg-type]
 

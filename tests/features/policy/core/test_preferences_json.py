@@ -14,6 +14,7 @@ from engine.api.time_zones import zone
 from engine.core.model.category import DIGEST, OFF, ON, Category
 from engine.core.model.defined_categories import DefinedCategories
 from engine.core.model.step import ChannelStep
+from engine.core.policy.mail_digest import MailDigest
 from engine.core.policy.preferences import PreferencesPatch, patched
 from engine.core.policy.profile import NO_PROFILE, Profile
 from engine.errors import Invalid
@@ -54,7 +55,7 @@ patches = st.fixed_dictionaries(
         "categories": choices(["news", "social"], ["on", "inbox", "digest", "off"]),
         "types": choices(["a.b", "a.*", "c"], ["on", "inbox", "digest", "off"]),
         "targets": choices(["thread:9", "x"], ["off"]),
-        "channels": choices(["news/email", "*/apprise"], ["on", "off"]),
+        "channels": choices(["news/email", "*/email"], ["on", "off", "digest"]),
         "mail_digest": st.none() | st.just({"at": "08:00", "days": ["mon", "sun"]}),
         "quiet_categories": st.none()
         | st.dictionaries(st.sampled_from(["news", "law"]), st.none() | st.lists(st.sampled_from(QUIET), max_size=2)),
@@ -107,7 +108,8 @@ def test_of_patches_to_different_members_the_order_does_not_matter(
         ({"types": {f"t{n}": "off" for n in range(5)}}, "$.types", "at most 4"),
         ({"targets": {"x": "digest"}}, "$.targets.x", "off, or null"),
         ({"targets": {"": "off"}}, "$.targets", "1 to 40"),
-        ({"channels": {"news/email": "digest"}}, "$.channels.news/email", "on, off, or null"),
+        ({"channels": {"news/push": "digest"}}, "$.channels.news/push", "on, off, or null for no choice; email may be digest"),
+        ({"channels": {"law/email": "digest"}}, "$.channels.law/email", "cannot be digest"),
         ({"channels": {"news/pigeon": "off"}}, "$.channels.news/pigeon", "channels are push"),
         ({"channels": {"news": "off"}}, "$.channels.news", "CATEGORY/CHANNEL"),
         ({"channels": {"other/email": "off"}}, "$.channels.other/email", "defined are billing"),
@@ -150,3 +152,11 @@ def test_channels_of_a_categorys_steps_are_available_with_what_holds_now() -> No
     assert {name: one["channels"] for name, one in available.items()} == {
         "billing": {"email": "off"}, "law": {"email": "on"}, "news": {"email": "off"}, "social": {"email": "on"},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("mail_digest", "holds"), [(MailDigest(480), "digest"), (None, "on")])
+def test_a_channel_in_the_digest_is_at_once_for_a_user_without_one(mail_digest: MailDigest | None, holds: str) -> None:
+    defined = DefinedCategories(categories=CATEGORIES, steps={"social": (ChannelStep("email"),)})
+    profile = Profile(channels={"social/email": DIGEST}, mail_digest=mail_digest)
+    shown = preferences_of(profile, defined)
+    assert (shown["channels"], shown["available"]["social"]["channels"]) == ({"social/email": "digest"}, {"email": holds})

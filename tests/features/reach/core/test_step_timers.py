@@ -5,9 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.core.model.action import ChannelCap
+from engine.core.model.category import Category, PolicyTerms
+from engine.core.model.constants import HIGH, NORMAL
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import partition_of, partition_of_timer
 from engine.core.model.step import READ, ChannelStep
+from engine.core.policy.contact_policy import UNLIMITED
 from engine.core.wire.records import Timer
 from engine.features.reach.core.step_timers import step_timers
 
@@ -31,6 +35,23 @@ def test_ids_name_user_message_and_step_alone(user: str, other_user: str, id: st
 def test_a_step_is_due_after_its_message() -> None:
     assert [timer.due_ms for timer in timers("t:u", "m")] == [601_000, 1_801_000]
     assert [timer.action is not None and timer.action.target for timer in timers("t:u", "m")] == ["channel://email"] * 2
+
+
+def capped(step: ChannelStep, limits: Category = UNLIMITED, priority: int = NORMAL) -> ChannelCap | None:
+    """The cap that goes with the action of a step."""
+    envelope = Envelope("m", b"d" * 8, priority, True, b"", policy_terms=PolicyTerms("news", limits))
+    (timer,) = step_timers("t:u", envelope, [step], seq=7, message_ms=1000, ttl_ms=60_000, now_ms=1000)
+    assert timer.action is not None
+    return timer.action.cap
+
+
+def test_the_cap_of_a_step_goes_with_its_action_but_not_of_what_must_reach_the_user() -> None:
+    step = ChannelStep("email", cap=3, cap_ms=60_000)
+    assert capped(step) == ChannelCap("news", 3, 60_000)
+    assert capped(step, priority=HIGH) is None
+    assert capped(step, Category(mandatory=True)) is None
+    assert capped(ChannelStep("email", mandatory=True, cap=3)) is None
+    assert capped(ChannelStep("email")) is None
 
 
 def test_only_the_steps_of_a_delayed_message_wait_for_it() -> None:

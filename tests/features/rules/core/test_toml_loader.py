@@ -295,6 +295,11 @@ user_may = ["on"]
 def test_a_category_lists_its_steps() -> None:
     text = '[category.alert]\nsteps = [{ channel = "email" }, { channel = "email", after = "10m", unless = "read", mandatory = true }]'
     assert parse_rules(text, "r").steps == {"alert": (ChannelStep("email"), ChannelStep("email", 600_000, READ, True))}
+    capped = '[category.alert]\nsteps = [{ channel = "email", cap = 3, per = "7d" }, { channel = "push", cap = 5 }]'
+    assert parse_rules(capped, "r").steps["alert"] == (
+        ChannelStep("email", cap=3, cap_ms=7 * DAY_MS),
+        ChannelStep("push", cap=5, cap_ms=DAY_MS),
+    )
 
 
 @pytest.mark.parametrize(
@@ -304,6 +309,10 @@ def test_a_category_lists_its_steps() -> None:
         ('[{ channel = "email" }, { channel = "email", after = "0s" }]', "steps[1].after: more than nothing"),
         ('[{ channel = "email", unless = "bored" }]', "steps[0].unless: Invalid enum value"),
         ('[{ channel = "email", to = "oncall" }]', "steps[0].to: only with the channel apprise"),
+        ('[{ channel = "email", cap = 101 }]', "steps[0].cap: Expected `int` <= 100"),
+        ('[{ channel = "email", per = "1d" }]', "steps[0].per: only with cap"),
+        ('[{ channel = "email", cap = 1, per = "0s" }]', "steps[0].per: more than nothing"),
+        ('[{ channel = "apprise", to = "oncall", cap = 1 }]', "steps[0].cap: not with to"),
         ('[{ after = "10m" }]', "steps[0]: Object missing required field `channel`"),
         ("[" + '{ channel = "email" },' * 9 + "]", "steps: Expected `array` of length <= 8"),
     ],

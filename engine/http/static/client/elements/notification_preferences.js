@@ -8,14 +8,19 @@
 
 import { make } from "./content.js";
 import { dress } from "./style.js";
-import { wordsFor } from "./wording.js";
+import { languageOf, wordsFor } from "./wording.js";
 
 /** @typedef {import("ray-notification-client").Preferences} Preferences */
 /** @typedef {import("ray-notification-client").PreferencesChange} PreferencesChange */
 
 const MORNING = "08:00";
-/** @type {Record<string, import("ray-notification-client").MailDigest | null>} */
-const DIGESTS = { never: null, daily: { at: MORNING }, weekly: { at: MORNING, days: ["mon"] } };
+const DAYS = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
+const MONDAY = Date.UTC(2024, 0, 1);
+const DAY_MS = 86_400_000;
+const NEVER = "never";
+const DAILY = "daily";
+/** The choices of each channel; mail alone has a digest. */
+const BY_CHANNEL = /** @type {Record<string, string[]>} */ ({ email: ["on", "digest", "off"] });
 
 const Base = /** @type {typeof HTMLElement} */ (globalThis.HTMLElement ?? class {}); // in Node.js it can be imported all the same
 
@@ -28,6 +33,7 @@ export class NotificationPreferences extends Base {
   /** @type {Preferences | null} */ #preferences = null;
   /** @type {HTMLElement | null} kept: somebody fills it while answers arrive */ #form = null;
   #problem = "";
+  /** One request after another: the answer to an earlier one shows less. @type {Promise<void>} */ #answered = Promise.resolve();
 
   constructor() {
     super();
@@ -53,13 +59,24 @@ export class NotificationPreferences extends Base {
 
   connectedCallback() {
     this.#draw();
-    if (this.#client && !this.#preferences) this.#ask(this.#client.preferences());
+    if (this.#client && !this.#preferences) this.#ask((client) => client.preferences());
   }
 
   /** @param {HTMLSelectElement} select */
   #chosen({ dataset: { kind, name }, value }) {
-    if (kind === "digest") this.#change({ zone: zoneHere(), mail_digest: DIGESTS[value] });
-    else if (kind && name) this.#change({ [kind]: { [name]: value } });
+    if (kind === "digest") this.#setDigest();
+    else if (kind === "channels" && value === "digest" && !this.#preferences?.mail_digest) {
+      this.#change({ zone: zoneHere(), channels: { [String(name)]: value }, mail_digest: { at: MORNING } }); // without times there is none
+    } else if (kind && name) this.#change({ [kind]: { [name]: value } });
+  }
+
+  /** As the fields of the digest say. */
+  #setDigest() {
+    const value = (/** @type {string} */ id) => /** @type {HTMLInputElement} */ (this.shadowRoot?.getElementById(id)).value;
+    const every = value("digest-every");
+    const at = value("digest-at") || MORNING;
+    const days = /** @type {import("ray-notification-client").MailDigest["days"]} */ (every.split(" "));
+    this.#change({ zone: zoneHere(), mail_digest: every === NEVER ? null : { at, ...(every !== DAILY && { days }) } });
   }
 
   /** Of all categories, or of the one that is chosen. @param {{elements: Record<string, HTMLInputElement>, dataset: DOMStringMap}} form */
@@ -71,12 +88,17 @@ export class NotificationPreferences extends Base {
 
   /** @param {PreferencesChange} changes */
   #change(changes) {
-    if (this.#client) this.#ask(this.#client.setPreferences(changes));
+    this.#ask((client) => client.setPreferences(changes));
   }
 
-  /** @param {Promise<Preferences>} answer */
-  async #ask(answer) {
+  /** @param {(client: import("../notify_client.js").NotifyClient) => Promise<Preferences>} request */
+  #ask(request) {
     const client = this.#client;
+    if (client) this.#answered = this.#answered.then(() => this.#show(client, request(client)));
+  }
+
+  /** @param {import("../notify_client.js").NotifyClient} client @param {Promise<Preferences>} answer */
+  async #show(client, answer) {
     try {
       const preferences = await answer;
       if (client !== this.#client) return;
@@ -108,7 +130,7 @@ export class NotificationPreferences extends Base {
         make("legend", {}, title),
         this.#select("categories", name, words.inApp, title, may, choice),
         ...Object.entries(channels).map(([channel, holds]) =>
-          this.#select("channels", `${name}/${channel}`, /** @type {any} */ (words.channels)[channel] ?? channel, title, ["on", "off"], holds),
+          this.#select("channels", `${name}/${channel}`, /** @type {any} */ (words.channels)[channel] ?? channel, title, BY_CHANNEL[channel] ?? ["on", "off"], holds),
         ),
       ),
     );
@@ -119,10 +141,26 @@ export class NotificationPreferences extends Base {
     this.#form ??= this.#hoursForm(Object.keys(available).map((name) => [name, titleOf(name)]));
     const list = make("ul", {}, make("li", {}, `${words.everything}: ${said(quiet)} (${zone})`), ...hours);
     const byMail = mail_digest || Object.values(available).some(({ channels }) => channels?.email);
-    const every = !mail_digest ? "never" : (mail_digest.days ?? []).length > 1 ? "daily" : "weekly";
-    const digest = this.#select("digest", "every", words.channels.email, words.digest, Object.keys(DIGESTS), every);
-    if (byMail) rows.push(make("fieldset", {}, make("legend", {}, words.digest), digest));
+    if (byMail) rows.push(this.#digest(mail_digest));
     return [...rows, make("fieldset", {}, make("legend", {}, words.quiet), list, this.#form)];
+  }
+
+  /** On which days there is a digest, and when. @param {import("ray-notification-client").MailDigest | null} wanted */
+  #digest(wanted) {
+    const words = wordsFor(this);
+    const days = wanted?.days ?? DAYS;
+    const every = !wanted ? NEVER : days.length === DAYS.length ? DAILY : days.join(" ");
+    const choices = [...new Set([NEVER, DAILY, ...DAYS, every])]; // some days, which the application set, stay a choice
+    const select = this.#select("digest", "every", words.channels.email, words.digest, choices, every);
+    const time = make("input", { type: "time", id: "digest-at", value: wanted?.at ?? MORNING, disabled: !wanted, required: true, ariaLabel: `${words.digest}, ${words.at}` });
+    time.dataset.kind = "digest";
+    return make("fieldset", {}, make("legend", {}, words.digest), select, make("label", { htmlFor: "digest-at" }, words.at, time));
+  }
+
+  /** Days of the week in the language of the element. @param {string} days */
+  #daysNamed(days) {
+    const named = new Intl.DateTimeFormat(languageOf(this), { weekday: "long", timeZone: "UTC" });
+    return days.split(" ").map((day) => named.format(MONDAY + DAYS.indexOf(day) * DAY_MS)).join(", ");
   }
 
   /** @param {[string, string][]} categories names and titles */
@@ -145,7 +183,7 @@ export class NotificationPreferences extends Base {
   /** @param {string} kind @param {string} name @param {string} label @param {string} title @param {string[]} may @param {string} choice */
   #select(kind, name, label, title, may, choice) {
     const words = /** @type {any} */ (wordsFor(this)).choices[kind];
-    const options = may.map((one) => make("option", { value: one, selected: one === choice }, words[one] ?? one));
+    const options = may.map((one) => make("option", { value: one, selected: one === choice }, words[one] ?? (kind === "digest" ? this.#daysNamed(one) : one)));
     const id = `${kind}-${name}`;
     const select = make("select", { id, disabled: may.length < 2, ariaLabel: `${title}, ${label}` }, ...options);
     Object.assign(select.dataset, { kind, name });
