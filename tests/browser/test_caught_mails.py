@@ -62,6 +62,17 @@ async def test_a_user_who_comes_back_in_time_is_told_that_no_mail_comes(page: Pa
     await expect(page.locator("#mail-list li")).to_have_count(0)
 
 
+async def test_the_page_has_preferences_by_channel(page: Page, world: EdgeWorld) -> None:
+    await page.goto(f"{world.url()}/#token={world.token('demo', scopes='connect publish operator')}")
+    by_mail = page.get_by_label("What waited for a minute, by mail")
+    await expect(by_mail).to_have_value("on")
+    await by_mail.select_option("digest")
+    await expect(by_mail).to_have_value("digest")
+    async with world.http("demo") as client:
+        kept = (await client.get("/v1/preferences")).json()
+    assert (kept["channels"], kept["mail_digest"]["at"]) == ({"demo/email": "digest"}, "08:00")
+
+
 async def test_the_mail_card_is_hidden_from_users_who_are_no_operators(page: Page, world: EdgeWorld) -> None:
     await page.goto(f"{world.url()}/#token={world.token('demo', scopes='connect')}")
     await expect(page.locator("#pill")).to_have_attribute("data-state", "open")

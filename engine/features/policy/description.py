@@ -176,6 +176,7 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
                             unless={"enum": list(PROGRESS[1:])},
                             cap={"type": "integer", "description": "At most so many by the channel within `per`."},
                             per={"type": "integer", "description": "Milliseconds."},
+                            unwanted={"type": "string", "description": "Why the user does not want it, as of now."},
                         ),
                     },
                 ),

@@ -12,8 +12,11 @@ from starlette.responses import Response
 from engine.api.access import Access, tenant_named
 from engine.api.publish_endpoint import drafts_of
 from engine.auth import tokens
+from engine.core.commit.policy_step import facts_of
 from engine.core.mailbox.broadcast_log import EVERYONE
 from engine.core.model.step import PROGRESS, ChannelStep
+from engine.core.policy.contact_policy import unwanted_by
+from engine.core.policy.profile import NO_PROFILE
 from engine.core.wire.records import Explained
 from engine.gateway.shard_client import ShardClient
 from engine.http.endpoint_table import Endpoint, json_answer
@@ -27,13 +30,14 @@ _BROADCAST = {"code": "broadcast", "detail": "every mailbox decides for itself: 
 
 
 async def explain(
-    shard_client: ShardClient, drafts: Sequence[Draft], steps: Mapping[str, Sequence[ChannelStep]], now_ms: int
+    shard_client: ShardClient, drafts: Sequence[Draft], steps: Mapping[str, Sequence[ChannelStep]], now_ms: int, *, inbox: bool
 ) -> dict[str, Any]:
     """What the engine would decide about these drafts now, and why.
 
     Args:
         steps: by category.
         now_ms: milliseconds since the epoch.
+        inbox: whether there is an inbox.
 
     Raises:
         Overloaded: too many records await answers.
@@ -41,32 +45,45 @@ async def explain(
     """
     for_users = [draft for draft in drafts if draft.topic is None]
     explained = iter(await shard_client.explain(for_users))
-    return {
-        "results": [
-            _explanation(draft, next(explained), steps, now_ms) if draft.topic is None else _broadcast_explanation(draft)
-            for draft in drafts
-        ]
-    }
+    keys = {draft.key for draft in for_users if _steps_of(draft, steps)}
+    profiles = {key: (await shard_client.get_profile(key)).profile or NO_PROFILE for key in keys}
+    results = []
+    for draft in drafts:
+        if draft.topic is not None:
+            results.append(_broadcast_explanation(draft))
+            continue
+        told = next(explained)
+        members = _explanation(draft, told)
+        found = _steps_of(draft, steps) if told.decision in _WITH_STEPS else ()
+        if found:
+            facts, profile = facts_of(draft.envelope), profiles[draft.key]
+            message_ms = max(told.until_ms, now_ms)
+            members["steps"] = [_step(step, message_ms, unwanted_by(facts, profile, step, inbox=inbox)) for step in found]
+        results.append(members)
+    return {"results": results}
 
 
-def _explanation(draft: Draft, explained: Explained, steps: Mapping[str, Sequence[ChannelStep]], now_ms: int) -> dict[str, Any]:
+def _steps_of(draft: Draft, steps: Mapping[str, Sequence[ChannelStep]]) -> Sequence[ChannelStep]:
+    terms = draft.envelope.policy_terms
+    return () if terms is None else steps.get(terms.category, ())
+
+
+def _explanation(draft: Draft, explained: Explained) -> dict[str, Any]:
     members: dict[str, Any] = {"user": draft.user, "decision": explained.decision}
     members["reasons"] = [{"code": code, "detail": detail} for code, detail in explained.reasons]
     if explained.until_ms:
         members["until"] = explained.until_ms
     if explained.seq:
         members["seq"] = explained.seq
-    terms = draft.envelope.policy_terms
-    if terms is not None and explained.decision in _WITH_STEPS and (found := steps.get(terms.category)):
-        members["steps"] = [_step(step, max(explained.until_ms, now_ms)) for step in found]
     return members
 
 
-def _step(step: ChannelStep, message_ms: int) -> dict[str, Any]:
-    """When the step would be due; what stands against it is decided then."""
+def _step(step: ChannelStep, message_ms: int, unwanted: str) -> dict[str, Any]:
+    """When the step would be due, and why the user does not want it, as of now; it is decided then."""
     members: dict[str, Any] = {"channel": step.channel, "at": message_ms + step.after_ms}
     members |= {"to": step.to} if step.to else {}
     members |= {"unless": PROGRESS[step.unless]} if step.unless else {}
+    members |= {"unwanted": unwanted} if unwanted else {}
     return members | ({"cap": step.cap, "per": step.cap_ms} if step.cap else {})
 
 
@@ -88,6 +105,6 @@ def endpoint(access: Access) -> Endpoint:
         body, gateway = await access.body(request), access.gateway
         defined = gateway.category_book.in_use(principal.tenant)
         drafts = drafts_of(gateway, access.config, body, Content.of(request.scope["headers"]), principal, defined)
-        return json_answer(await explain(gateway.shard_client, drafts, defined.steps, gateway.wall_ms()))
+        return json_answer(await explain(gateway.shard_client, drafts, defined.steps, gateway.wall_ms(), inbox=access.config.inbox_max > 0))
 
     return ask

@@ -1,9 +1,15 @@
-/** What the user wants to get: per category of the rules and per type, and when not. `GET` and `PATCH /v1/preferences`. */
+/** What the user wants to get: per category of the rules, each channel of its steps, and per type, and when not. `GET` and `PATCH /v1/preferences`. */
 
 import { byId, make } from "./dom.js";
 import { SAMPLES } from "./samples.js";
 
 const CHOICES = { on: "at once", inbox: "in the inbox only", digest: "in a digest", off: "not at all" };
+const CHANNELS = /** @type {Record<string, string>} */ ({ email: "by mail", push: "by push", apprise: "by chat" });
+const MORNING = "08:00";
+
+function zoneHere() {
+  return Intl.DateTimeFormat().resolvedOptions().timeZone;
+}
 
 export class Preferences {
   #list = byId("choices");
@@ -15,12 +21,13 @@ export class Preferences {
     this.api = api;
     this.#list.addEventListener("change", (/** @type {any} */ event) => {
       const { kind, name } = event.target.dataset;
-      this.#change({ [kind]: { [name]: event.target.value } });
+      const times = kind === "channels" && event.target.value === "digest" && { zone: zoneHere(), mail_digest: { at: MORNING } };
+      this.#change({ [kind]: { [name]: event.target.value }, ...times });
     });
     this.#quiet.addEventListener("submit", (/** @type {Event} */ event) => {
       event.preventDefault();
       const { from, to } = this.#quiet.elements;
-      this.#change({ zone: Intl.DateTimeFormat().resolvedOptions().timeZone, quiet: [{ from: from.value, to: to.value }] });
+      this.#change({ zone: zoneHere(), quiet: [{ from: from.value, to: to.value }] });
     });
     byId("quiet-none").addEventListener("click", () => this.#change({ quiet: null }));
     this.#ask(() => this.api.preferences());
@@ -43,7 +50,12 @@ export class Preferences {
 
   /** @param {{types: Record<string, string>, available: Record<string, any>, quiet: {from: string, to: string}[], zone: string}} preferences */
   #show({ types, available, quiet, zone }) {
-    const categories = Object.entries(available).map(([name, { title, may, choice }]) => this.#row("categories", name, title ?? name, may, choice));
+    const categories = Object.entries(available).flatMap(([name, { title = name, may, choice, channels = {} }]) => [
+      this.#row("categories", name, title, may, choice),
+      ...Object.entries(channels).map(([channel, holds]) =>
+        this.#row("channels", `${name}/${channel}`, `${title}, ${CHANNELS[channel] ?? channel}`, channel === "email" ? ["on", "digest", "off"] : ["on", "off"], holds),
+      ),
+    ]);
     const ofTypes = SAMPLES.map(({ type }) => this.#row("types", type, type, Object.keys(CHOICES), types[type] ?? "on"));
     const focused = /** @type {any} */ (document.activeElement)?.id;
     this.#list.replaceChildren(...categories, ...ofTypes);

@@ -25,7 +25,7 @@ from engine.core.wire import records as wire
 LAYOUTS: Final = Path(__file__).parent / "data" / "layouts.json"
 
 LINKS: Final = (wire.to_shard, wire.from_shard, wire.to_scheduler, wire.scheduler_to_edge, wire.scheduler_to_shard)
-CAME_SINCE: Final[dict[int, set[str]]] = {2: {"ChannelStep", "MailDigest", "StepTerms"}, 3: {"Show", "Shown"}}
+CAME_SINCE: Final[dict[int, set[str]]] = {2: {"ChannelCap", "ChannelStep", "MailDigest", "StepTerms"}, 3: {"Show", "Shown"}}
 """Records that the last release does not read, by the formats that have them."""
 
 STORED: Final = (Record, MailboxPage, wire.Timer, BroadcastEntry, SlotMap)

@@ -9,7 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
+from engine.core.model.category import OFF
 from engine.core.model.step import READ, ChannelStep
+from engine.core.policy.profile import Profile
 from engine.core.wire import records as wire
 from tests.support.edge_world import EdgeWorld, edge_world
 
@@ -131,6 +133,9 @@ async def test_an_explanation_lists_the_steps_that_the_message_would_have_and_ar
     assert before_ms <= first.pop("at") - 10 * MINUTE_MS <= second.pop("at") - 60 * MINUTE_MS <= world.gateway.wall_ms()
     assert (first, second) == ({"channel": "email", "unless": "read"}, {"channel": "email"})
     assert "steps" not in (await publish(world, "/v1/explain", category="plain")).json()["results"][0]
+    world.shard.profiles["default:ann"] = Profile(channels={"alert/email": OFF})
+    (told,) = (await publish(world, "/v1/explain", category="alert")).json()["results"]
+    assert {step["unwanted"] for step in told["steps"]} == {"the user wants alert not by email"}
     world.shard.explained = ("suppress", [("cap", "the user got 2")])
     assert "steps" not in (await publish(world, "/v1/explain", category="alert")).json()["results"][0]
     assert timers(world) == []
