@@ -6,17 +6,21 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
+import msgspec
 import typer
 
-from engine.errors import EngineError
+from engine.errors import EngineError, StorageUnavailable
 
 if TYPE_CHECKING:
     from engine.features.sources.core import Source
     from engine.features.sources.readers import SourceReader
 
 T = TypeVar("T")
+
+_USER: Final = "engine-source"
+"""Who acts, in the audit log."""
 
 Name = Annotated[str, typer.Argument(help="Name of the source in engine.toml.")]
 
@@ -65,8 +69,33 @@ def dead(name: Name, limit: Annotated[int, typer.Option("--limit", min=1, help="
 
 
 def redrive(name: Name) -> None:
-    """Move all dead rows back into the source."""
-    sys.stdout.write(f"redriven {_asked(_source(name), lambda reader: reader.redrive())}\n")
+    """Move all dead rows back into the source. The audit log of the engine records it, where its Redis is found."""
+    moved = _asked(_source(name), lambda reader: reader.redrive())
+    sys.stdout.write(f"redriven {moved}\n")
+    if missing := asyncio.run(_recorded(name, moved)):
+        sys.stderr.write(f"not in the audit log: {missing}\n")
+
+
+async def _recorded(name: str, moved: int) -> str:
+    """Record the act; "" or why it is not recorded."""
+    from engine.cli.settings import load
+    from engine.cli.state_file import running_state
+    from engine.features.audit.audit_log import Act, AuditLog
+    from engine.store.redis_client import connect
+
+    config = load()
+    state = running_state(config.data_dir)
+    url = config.redis_url or ("" if state is None else state.redis_url)
+    if not url:
+        return "no engine runs on the data directory, and redis_url is empty"
+    client = connect(msgspec.structs.replace(config, redis_url=url))
+    try:
+        await AuditLog(client, config).append(Act("default", _USER, "", "redrive_source", f"source/{name}", {"rows": moved}))
+    except StorageUnavailable as error:
+        return str(error)
+    finally:
+        await client.aclose()
+    return ""
 
 
 def _sources() -> tuple[Source, ...]:

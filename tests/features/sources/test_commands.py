@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
+from redis import Redis
 from typer.testing import CliRunner
 
 from engine.__main__ import app
+from engine.store.keys import audit_key
 from tests.support.history_databases import emptied
 from tests.support.postgresql_server import PostgresqlServer
 
 
-def run(*arguments: str, sources: str, exit_code: int = 0) -> str:
-    result = CliRunner().invoke(app, ["source", *arguments], env={"ENGINE_SOURCES": sources})
+def run(*arguments: str, sources: str, exit_code: int = 0, redis_url: str = "") -> str:
+    result = CliRunner().invoke(app, ["source", *arguments], env={"ENGINE_SOURCES": sources, "ENGINE_REDIS_URL": redis_url})
     assert result.exit_code == exit_code, result.output
     return result.output if result.exception is None or exit_code == 0 else str(result.exception)
 
@@ -24,7 +28,14 @@ def sources(postgresql_server: PostgresqlServer) -> str:
     return json.dumps([{"kind": "postgresql", "name": "orders", "connection": emptied(postgresql_server), "table": "public.outbox"}])
 
 
-def test_the_tables_are_made_by_the_printed_ddl_and_their_rows_are_listed_and_redriven(sources: str) -> None:
+def acts(redis_url: str) -> list[Any]:
+    with Redis.from_url(redis_url) as client:
+        return [fields for _, fields in client.xrange(audit_key())]  # type: ignore[union-attr]
+
+
+def test_the_tables_are_made_by_the_printed_ddl_and_their_rows_are_listed_and_redriven(
+    sources: str, redis_server_url: str, data_dir: Path
+) -> None:
     (source,) = json.loads(sources)
     with psycopg.connect(source["connection"]) as connection:
         connection.execute(run("ddl", "orders", sources=sources).encode())
@@ -32,9 +43,14 @@ def test_the_tables_are_made_by_the_printed_ddl_and_their_rows_are_listed_and_re
         connection.execute("INSERT INTO outbox_dead (seq, id, body, reason) VALUES (9, gen_random_uuid(), '{\"n\": 1}', 'no user')")
     assert run("list", sources=sources).startswith("orders  waiting=1 oldest=")
     assert "no user" in run("dead", "orders", sources=sources)
-    assert run("redrive", "orders", sources=sources) == "redriven 1\n"
+    assert run("redrive", "orders", sources=sources, redis_url=redis_server_url) == "redriven 1\n"
+    act = acts(redis_server_url)[-1]
+    assert (act[b"by"], act[b"act"], act[b"on"], act[b"details"]) == (b"engine-source", b"redrive_source", b"source/orders", b'{"rows":1}')
     assert "waiting=2" in run("list", sources=sources)
     assert run("dead", "orders", sources=sources) == ""
+    assert "not in the audit log: no engine runs" in run("redrive", "orders", sources=sources)
+    away = f"unix://{data_dir}/none.sock"
+    assert "redriven 0\nnot in the audit log: " in run("redrive", "orders", sources=sources, redis_url=away)
 
 
 def test_an_unknown_source_is_answered_with_those_there_are(sources: str) -> None:
