@@ -35,6 +35,7 @@ NAMES = (
     "timers",
     "armed",
     "steps",
+    "stream",
     "scaling",
     "servers",
     "autoscale",

@@ -19,7 +19,7 @@ from rich.markup import escape
 from engine.cli.local_engine import printable
 from engine.cli.typed_answers import Typed, TypedAnswers
 from engine.client.client import Client
-from engine.client.frames import Message
+from engine.client.frames import Message, Part
 from engine.client.protocol import Connected, Disconnected, Event, Gap, Revoked, ServerError
 from engine.errors import EngineError
 
@@ -136,5 +136,8 @@ def _print_event(event: Event, err: Console) -> None:
             err.print(f"[yellow]messages {event.first} to {event.last} are gone: expired, or too many were waiting[/]", soft_wrap=True)
         case Revoked():
             err.print(f"[dim]handled on another device: {escape(printable(', '.join(event.ids)))}[/]", soft_wrap=True)
+        case Part():
+            progress = "" if event.progress is None else f" {_json(event.progress)}"
+            err.print(f"[dim]{escape(printable(event.id))} grows: {escape(printable(event.text))}{escape(progress)}[/]", soft_wrap=True)
         case ServerError():
             err.print(f"[yellow]{escape(printable(event.code))}: {escape(printable(event.detail))}[/]", soft_wrap=True)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from engine.client.client import Client
     from engine.client.digest import Digest, DigestLine, DigestMessage
     from engine.client.event_requests import EventOutcome, ScheduledMessage
-    from engine.client.frames import Counts, Message
-    from engine.client.growing_messages import GrowingMessage
+    from engine.client.frames import Counts, Message, Part
+    from engine.client.growing_messages import GrowingMessage, GrownText
     from engine.client.message_members import NewMessage
     from engine.client.protocol import Connected, Disconnected, Draining, Gap, Revoked, ServerError
     from engine.client.publish_results import ItemError, PublishError, Result
@@ -44,12 +44,14 @@ _HOME = {
     "EventOutcome": "event_requests",
     "Gap": "protocol",
     "GrowingMessage": "growing_messages",
+    "GrownText": "growing_messages",
     "InboxMessage": "user_inbox",
     "InboxPage": "user_inbox",
     "ItemError": "publish_results",
     "Marked": "user_inbox",
     "Message": "frames",
     "NewMessage": "message_members",
+    "Part": "frames",
     "PublishError": "publish_results",
     "QuestionAnswer": "question_requests",
     "Publisher": "publisher",
@@ -81,12 +83,14 @@ __all__ = [
     "Forbidden",
     "Gap",
     "GrowingMessage",
+    "GrownText",
     "InboxMessage",
     "InboxPage",
     "ItemError",
     "Marked",
     "Message",
     "NewMessage",
+    "Part",
     "PublishError",
     "Publisher",
     "QuestionAnswer",

@@ -15,6 +15,7 @@ from engine.client.credentials import Credentials, Token, parse_url
 from engine.client.digest import Digest, fetch_digest
 from engine.client.event_requests import change_topics
 from engine.client.frames import Message
+from engine.client.growing_messages import GrownText, fetch_grown
 from engine.client.http_connection import HttpConnection
 from engine.client.links.transport_ladder import TransportLadder
 from engine.client.links.transport_link import LinkOptions
@@ -60,8 +61,8 @@ class Client:
         last_event_id: the cursor to resume from; None delivers everything pending.
         auto_ack: acknowledge each message when the next one is requested.
         on_cursor: called with the new cursor when messages were settled, at most once per turn of the loop.
-        on_event: called with `Connected`, `Disconnected`, `Gap`, `Revoked`, `Draining`, `ServerError`, `Digest` and `Counts` in order;
-            with a `Gap` before the messages after it are delivered.
+        on_event: called with `Connected`, `Disconnected`, `Gap`, `Revoked`, `Draining`, `ServerError`, `Digest`, `Counts` and `Part` in
+            order; with a `Gap` before the messages after it are delivered.
         digest: after an absence `on_event` also gets a `Digest` of what was missed, beside the messages themselves.
         counts: `on_event` also gets `Counts` of the inbox, when connected and whenever they change.
         open_timeout_s: how long entering the context waits for the first connection, over all attempts and transports.
@@ -271,6 +272,27 @@ class Client:
         if (given := await give_answer_by_frame(self._receiver.ask, id, answer, text, topic)) is not None:
             return given
         return await self._ask(lambda requests: give_answer(requests, id, answer, text, self._device, topic))
+
+    async def grown(self, id: str, *, generation: int = 0, offset: int = 0, wait_s: float = 0.0) -> GrownText:
+        """Read a message that grows, or grew within the last hour. The client need not be entered.
+
+        `on_event` gets a `Part` for each piece of text. This is for what came before, or was lost.
+
+        Args:
+            id: of the message.
+            generation: of the text that is there; of another one all is returned. 0 for none.
+            offset: bytes of the text, in UTF-8, that are there.
+            wait_s: how long to wait for more.
+
+        Returns:
+            The text from `offset` on, or from the beginning of its character.
+
+        Raises:
+            Refused: nothing grows under this id (status 404).
+            Unreachable: no engine answered within `open_timeout_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
+        return await self._ask(lambda requests: fetch_grown(requests, id, generation, offset, min(wait_s, self._open_timeout_s * 0.8)))
 
     async def subscribe(self, *topics: str) -> list[str]:
         """Subscribe the user to topics, until `unsubscribe`. Durable on return.

@@ -112,6 +112,26 @@ class Counts(Struct, tag="counts"):
     revision: int
 
 
+class Part(Struct, tag="part"):
+    """A part of a message that grows. What is missing before it, `Client.grown` reads (docs/PROTOCOL-RECEIVING.md).
+
+    Attributes:
+        id: of the message that comes at the end.
+        generation: grows when the message is begun anew; what an older one had is dropped.
+        offset: bytes of the text in UTF-8 before this part.
+        text: of the part.
+        progress: `value`, `text` and `step`, where it has changed.
+        message: members of the message, with its first part.
+    """
+
+    id: str
+    generation: int
+    offset: int
+    text: str
+    progress: dict[str, Any] | None = None
+    message: dict[str, Any] | None = None
+
+
 class NackedFrame(Struct, tag="nacked"):
     """The nacks of these ids are durable, or the messages were settled before."""
 
@@ -156,6 +176,7 @@ Frame = (
     | ErrorFrame
     | Digest
     | Counts
+    | Part
 )
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -74,6 +74,38 @@ class _Behind(Struct):
 class _End(Struct):
     seq: int = 0
     status: str = ""
+
+
+class GrownText(Struct):
+    """A message that grows, or grew within the last hour.
+
+    Attributes:
+        id: of the message.
+        state: `growing` or `ended`.
+        generation: grows when the message is begun anew.
+        size: bytes of the whole text in UTF-8.
+        offset: where `text` begins.
+        text: from there on.
+        message: its members.
+        progress: `value`, `text` and `step`; None for none.
+        ended: `idle` where the publisher fell silent.
+    """
+
+    id: str
+    state: str
+    generation: int
+    size: int
+    offset: int
+    text: str
+    message: dict[str, Any]
+    progress: dict[str, Any] | None = None
+    ended: str = ""
+
+
+async def fetch_grown(requests: RetriedRequests, id: str, generation: int, offset: int, wait_s: float) -> GrownText:
+    """The text of the bearer's message from an offset on. Raises Refused (404: nothing grows under this id), Unreachable."""
+    query = urlencode({"generation": generation, "offset": offset, "wait": f"{wait_s:g}"})
+    return msgspec.json.decode(body_of(await requests.send("GET", f"/v1/growing/{quote(id, safe='')}?{query}", b"")), type=GrownText)
 
 
 class GrowingMessage:

@@ -49,6 +49,7 @@ from engine.client.frames import (
     Message,
     MessagesFrame,
     NackedFrame,
+    Part,
     Reconnect,
     RevokeFrame,
     WelcomeFrame,
@@ -121,7 +122,7 @@ class ServerError(Struct, frozen=True):
     detail: str
 
 
-Event = Connected | Disconnected | Gap | Revoked | Draining | ServerError | Digest | Counts
+Event = Connected | Disconnected | Gap | Revoked | Draining | ServerError | Digest | Counts | Part
 
 
 def split_cursor(event_id: str) -> tuple[str, int]:
@@ -328,7 +329,7 @@ class Session:
                     self._take(message, now_ms)
             case WelcomeFrame():
                 self._welcome(frame, now_ms)
-            case Digest() | Counts():
+            case Digest() | Counts() | Part():
                 self._events.append(frame)
             case RevokeFrame():
                 self._revoke(frame.ids, now_ms)

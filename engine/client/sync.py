@@ -19,7 +19,7 @@ from engine.client.credentials import Token
 from engine.client.digest import Digest
 from engine.client.event_requests import EventOutcome, ScheduledMessage
 from engine.client.frames import Message
-from engine.client.growing_messages import GrowingMessage
+from engine.client.growing_messages import GrowingMessage, GrownText
 from engine.client.message_members import EventMembers, MessageMembers, Seconds
 from engine.client.protocol import Transport
 from engine.client.publish_results import Result
@@ -306,6 +306,28 @@ class SyncClient:
         """
         loop, client = self._entered()
         return loop.run(client.set_preferences(**changes))
+
+    def grown(self, id: str, *, generation: int = 0, offset: int = 0, wait_s: float = 0.0) -> GrownText:
+        """Read a message that grows, or grew within the last hour. The client need not be entered.
+
+        `on_event` gets a `Part` for each piece of text. This is for what came before, or was lost.
+
+        Args:
+            id: of the message.
+            generation: of the text that is there; of another one all is returned. 0 for none.
+            offset: bytes of the text, in UTF-8, that are there.
+            wait_s: how long to wait for more.
+
+        Returns:
+            The text from `offset` on, or from the beginning of its character.
+
+        Raises:
+            Refused: nothing grows under this id (status 404).
+            Unreachable: no engine answered within `open_timeout_s`.
+            Unauthorized, Forbidden: the token was rejected.
+        """
+        loop, client = self._entered()
+        return loop.run(client.grown(id, generation=generation, offset=offset, wait_s=wait_s))
 
     def subscribe(self, *topics: str) -> list[str]:
         """Subscribe the user to topics, until `unsubscribe`. Durable on return.

@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from engine.client.client import Client
 from engine.client.credentials import Credentials, parse_url
+from engine.client.frames import Part
 from engine.client.growing_messages import GrowingMessage, PartSender
 from engine.client.http_connection import HttpConnection, Response
+from engine.client.protocol import Transport
 from engine.client.publisher import Publisher
 from engine.client.retried_requests import RetriedRequests
 from engine.errors import Refused
 from tests.support.edge_world import EdgeWorld, edge_world
+from tests.support.waiting import until
 
 KEY = "default:u1"
 FAST = {"growing_poll_ms": 20, "growing_chunk_ms": 20, "growing_rollup_ms": 10}
@@ -138,3 +142,24 @@ async def test_a_text_that_is_too_long_ends_the_stream(redis_client: Redis) -> N
         with pytest.raises(Refused, match="growing_bytes_max"):
             async with publisher.stream(user="u1", type="t") as message:
                 await message.append("x" * 101)
+
+
+@pytest.mark.parametrize("transport", ["websocket", "sse", "poll"])
+async def test_a_client_gets_parts_and_reads_what_came_before(worlds: tuple[EdgeWorld, EdgeWorld], transport: Transport) -> None:
+    world = worlds[1]
+    parts: list[Part] = []
+
+    def note(event: object) -> None:
+        if isinstance(event, Part):
+            parts.append(event)
+
+    async with (
+        Publisher(world.url(), world.token("app", "publish")) as publisher,
+        Client(world.url(), world.token("u1"), transports=[transport], on_event=note) as client,
+        publisher.stream(user="u1", type="t", id="m1") as message,
+    ):
+        await message.append("hé")
+        await until(lambda: "".join(part.text for part in parts) == "hé", 20)
+        assert parts[0].generation == message._generation
+        grown = await client.grown("m1", offset=1, wait_s=5)
+        assert (grown.text, grown.offset, grown.state) == ("é", 1, "growing")

@@ -38,6 +38,7 @@ class _Answer(Struct):
     resumed: str = "ok"
     gaps: list[_Gap] = []
     early: Raw = Raw(b"")
+    frames: list[Raw] = []
 
 
 _answers: Final = msgspec.json.Decoder(_Answer)
@@ -105,6 +106,7 @@ class PollLink:
             frames.append(b'{"type":"messages","messages":%b}' % bytes(answer.messages))
         if answer.early:
             frames.append(b'{"type":"early","messages":%b}' % bytes(answer.early))
+        frames += [bytes(frame) for frame in answer.frames]
         return frames
 
     async def _pause(self) -> None:

@@ -64,6 +64,7 @@ class Growth:
         text: that storage has.
         progress: likewise, in JSON; b"" for none.
         body: the members of the message, for the first part; None: devices have had it.
+        server: the Redis server of its user.
 
     Attributes:
         size: bytes of the text.
@@ -86,14 +87,18 @@ class Growth:
         "id",
         "key",
         "progress",
+        "server",
         "shown",
         "size",
         "stored",
         "stored_ms",
     )
 
-    def __init__(self, key: str, id: str, generation: int, text: bytes = b"", progress: bytes = b"", body: bytes | None = None) -> None:
+    def __init__(
+        self, key: str, id: str, generation: int, text: bytes = b"", progress: bytes = b"", body: bytes | None = None, server: int = 0
+    ) -> None:
         self.key = key
+        self.server = server
         self.id = id
         self.generation = generation
         self.size = self.stored = self.shown = len(text)
@@ -126,7 +131,7 @@ class Growth:
         data = text.encode()
         if offset > self.size:
             return BEHIND
-        fresh = data[self.size - offset :]
+        fresh = data if offset == self.size else data[self.size - offset :]
         if fresh and fresh[0] & 0xC0 == 0x80:
             return BEHIND  # cut inside a character: it is not the text that is here
         if fresh:

@@ -212,10 +212,13 @@ def _within_message(problem: Problem) -> Problem:
 
 def _part_of(part: _Part, index: int, prefix: str, config: Config) -> Part:
     """Raises Invalid."""
-    path = f"$.parts[{index}]"
-    generation, offset = _whole(part.generation, f"{path}.generation"), _whole(part.offset, f"{path}.offset")
-    progress = b"" if part.progress is UNSET else _progress_of(part.progress, f"{path}.progress", config)
-    return Part(prefix + part.user, part.id, generation, offset, part.text, progress)
+    generation, offset, progress = part.generation, part.offset, b""
+    if not (type(generation) is type(offset) is int and 0 <= generation <= SEQ_MAX and 0 <= offset <= SEQ_MAX):
+        generation = _whole(generation, f"$.parts[{index}].generation")
+        offset = _whole(offset, f"$.parts[{index}].offset")
+    if part.progress is not UNSET:
+        progress = _progress_of(part.progress, f"$.parts[{index}].progress", config)
+    return Part((prefix + part.user, part.id), generation, offset, part.text, progress)
 
 
 def _progress_of(progress: _Progress, path: str, config: Config) -> bytes:

@@ -76,13 +76,13 @@ _FULL_RETRY_S: Final = 60
 
 _ENGINE: Final = "engine"
 _NAME = tuple[str, str]
+"""Mailbox key and id of a message."""
 
 
 class Part(Struct, frozen=True):
     """A part of a publisher. `progress` in JSON; b"" for none."""
 
-    key: str
-    id: str
+    name: _NAME
     generation: int
     offset: int
     text: str
@@ -149,13 +149,13 @@ class Growing:
             raise unavailable(str(error), RETRY_AFTER_S) from None
         if word == "KNOWN" and known is not None:
             return OK, known
-        growth = Growth(key, id, generation, body=head.body)
+        growth = Growth(key, id, generation, body=head.body, server=self._store.server(key))
         if word != "OK":
             return ENDED, growth
         self._forget((key, id))
         self._growths[key, id] = growth
         growth.active_ms = growth.stored_ms = self._gateway.clock()
-        self._show_soon(growth)
+        self._show_soon(growth, (key, id))
         return OK, growth
 
     async def _load(self, key: str, id: str) -> Growth | None:
@@ -171,7 +171,7 @@ class Growing:
         if known is not None and known.generation == stored.generation and known.size >= len(stored.text):
             return known
         self._forget(name)
-        growth = self._growths[name] = Growth(*name, stored.generation, stored.text, stored.progress)
+        growth = self._growths[name] = Growth(*name, stored.generation, stored.text, stored.progress, server=self._store.server(name[0]))
         growth.active_ms = growth.stored_ms = self._gateway.clock()
         return growth
 
@@ -181,14 +181,14 @@ class Growing:
             return
         self._bytes -= growth.unstored
         self._unshown.pop(name, None)
-        self._unstored[self._store.server(growth.key)].pop(name, None)
+        self._unstored[growth.server].pop(name, None)
         self._flushed(name)
 
     async def take(self, parts: Sequence[Part]) -> list[PartResult]:
         """Take parts of any messages; one result for each. Raises Problem 429 or 503: none was taken."""
         if self._bytes > self._config.growing_buffer_bytes_max:
             raise too_many_requests("storage has not taken what was sent before (`growing_buffer_bytes_max`)", RETRY_AFTER_S)
-        unknown = {(part.key, part.id) for part in parts if not self._knows(part)}
+        unknown = {part.name for part in parts if not self._knows(part)}
         if unknown:
             names = list(unknown)
             try:
@@ -203,12 +203,11 @@ class Growing:
 
     def _knows(self, part: Part) -> bool:
         """Whether the part can be taken without a look at storage."""
-        growth = self._growths.get((part.key, part.id))
+        growth = self._growths.get(part.name)
         return growth is not None and growth.generation >= part.generation and growth.size >= part.offset
 
     def _take(self, part: Part, now_ms: int) -> PartResult:
-        name = part.key, part.id
-        growth = self._growths.get(name)
+        growth = self._growths.get(part.name)
         if growth is None:
             return PartResult(ENDED)
         if growth.generation != part.generation:
@@ -218,14 +217,14 @@ class Growing:
         growth.active_ms = now_ms
         self._bytes += growth.size - before
         if growth.waits_for_devices:
-            self._show_soon(growth)
+            self._show_soon(growth, part.name)
         if growth.waits_for_storage or now_ms - growth.stored_ms > self._config.growing_idle_s * 250:  # the due time moves as well
-            self._store_soon(growth, now_ms)
+            self._store_soon(growth, part.name, now_ms)
         return PartResult(state, growth.size, growth.stored)
 
     # -- To devices. ---------------------------------------------------------------------------------------------------
-    def _show_soon(self, growth: Growth) -> None:
-        self._unshown[growth.key, growth.id] = growth
+    def _show_soon(self, growth: Growth, name: _NAME) -> None:
+        self._unshown[name] = growth
         if not self._show_armed:
             self._show_armed = True
             due_ms = self._shown_ms + self._config.growing_rollup_ms - self._gateway.clock()
@@ -237,27 +236,27 @@ class Growing:
         frames, growths, self._unshown = self._gateway.transient_frames, self._unshown, {}
         by_shard: dict[int, list[tuple[str, bytes]]] = {}
         later = []
-        for growth in growths.values():
+        for name, growth in growths.items():
             shard = frames.shard_of(growth.key)
             if shard == NOBODY:
-                later.append(growth)
+                later.append((name, growth))
             elif shard in by_shard:
                 by_shard[shard].append((growth.key, growth.part()))
             else:
                 by_shard[shard] = [(growth.key, growth.part())]
         self._frames += len(growths) - len(later)
         frames.show(KIND, by_shard)
-        for growth in later:
-            self._show_soon(growth)
+        for name, growth in later:
+            self._show_soon(growth, name)
 
     # -- To storage. ---------------------------------------------------------------------------------------------------
-    def _store_soon(self, growth: Growth, now_ms: int) -> None:
-        server = self._store.server(growth.key)
+    def _store_soon(self, growth: Growth, name: _NAME, now_ms: int) -> None:
+        server = growth.server
         waiting = self._unstored[server]
         if not waiting:
             self._since_ms[server] = now_ms
             self._wanted[server].set()
-        waiting[growth.key, growth.id] = growth
+        waiting[name] = growth
         if growth.unstored >= self._config.growing_chunk_bytes:
             self._urgent[server].set()
 
@@ -290,8 +289,8 @@ class Growing:
             log.warning("%d messages that grow wait for storage: %s", len(growths), error)
             for growth in growths:
                 growth.chunk_failed()
-                if self._growths.get((growth.key, growth.id)) is growth:
-                    self._store_soon(growth, now_ms)
+                if self._growths.get(name := (growth.key, growth.id)) is growth:
+                    self._store_soon(growth, name, now_ms)
             await asyncio.sleep(_RETRY_S)
             return
         self._chunks += len(growths)
@@ -306,7 +305,7 @@ class Growing:
                 continue
             self._bytes -= growth.stored - before
             if growth.waits_for_storage:
-                self._store_soon(growth, now_ms)
+                self._store_soon(growth, name, now_ms)
             elif name in self._flushing:
                 self._flushed(name)
             if name in self._waiting:
@@ -319,7 +318,7 @@ class Growing:
             return
         done = asyncio.get_running_loop().create_future()
         self._flushing.setdefault(name, set()).add(done)
-        self._urgent[self._store.server(growth.key)].set()
+        self._urgent[growth.server].set()
         try:
             async with asyncio.timeout(_FLUSH_S):
                 await done
