@@ -254,6 +254,17 @@ _TABLES: Final[dict[str, tuple[Column, ...]]] = {
         ("beside broadcasts", _of("unicast_ms", "beside", "p99")),
         *_FARED,
     ),
+    "stream": (
+        ("streams", _case("streams")),
+        ("tokens/s each", _case("tokens_per_s")),
+        ("rolled up within ms", _case("rollup_ms")),
+        ("tokens/s", _of("tokens_per_s")),
+        ("tokens in a part", _of("tokens_per_frame")),
+        ("late p50 / p99 ms", _quantiles("latency_ms", "p50", "p99")),
+        ("CPU us per token", _of("cpu_us_per_token", "total")),
+        ("of which", _roles("cpu_us_per_token")),
+        ("wrong texts", _of("wrong")),
+    ),
     "idle": (
         _SYSTEM,
         ("connections", _case("connections")),

@@ -135,6 +135,13 @@ def test_a_deployment_of_serve_tells_its_user_the_progress_and_the_end(engine: R
     assert "'pct': 100}" in lines[-2]
 
 
+def test_a_deployment_of_serve_streams_an_answer_to_its_user(engine: RunningEngine) -> None:
+    if importlib.util.find_spec("grpc_reflection") is None:
+        missing("Ray Serve: install ray[serve]")
+    lines = [line for line in output_of(engine, "ray_serve_stream.py", "1000") if line.startswith("llm.answer ")]
+    assert lines == ["llm.answer 1000 tokens, the last: token-999"]
+
+
 def test_a_consumer_of_tasks_tells_its_user_the_end(engine: RunningEngine, redis_server_url: str) -> None:
     if importlib.util.find_spec("celery") is None:
         missing("a consumer of Ray Serve: install celery[redis]")
