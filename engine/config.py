@@ -280,7 +280,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     client_frames_per_s: Positive = 20  # of one connection, beside cumulative ACKs: heartbeats, topics, tokens; beyond it 4429
     client_frames_burst: Positive = 512  # two windows of messages that are acknowledged one by one
     client_frames_per_message: Positive = 4  # more for each message delivered: an ACK by id, in fragments
-    frame_requests_per_connection_max: Positive = 16  # unanswered (un)subscriptions and events; a client that waits for its answers has one
+    frame_requests_per_connection_max: Positive = 16  # unanswered subscriptions, events and answers; a client that waits for each has one
     frame_requests_max: Positive = 5000  # of all connections of an edge: a tenth of publish_inflight_max, so publishers have room
     publisher_connections_per_user_max: Positive = 1000  # held at one edge: a tenth of http_connections_max; a process needs one
     held_publishes_max: Positive = 1000  # unanswered on a publisher's WebSocket, then nothing is read: as many items as a request holds

@@ -377,9 +377,11 @@ export class NotifyClient extends EventTarget {
     const ref = String(++this.#refs);
     const result = await new Promise((resolve) => {
       this.#asked.set(ref, resolve);
-      setTimeout(resolve, OPEN_TIMEOUT_MS, null);
+      this.#after(ref, OPEN_TIMEOUT_MS, () => resolve(null));
       link.send({ type, ref, ...members });
     });
+    clearTimeout(this.#timers[ref]);
+    delete this.#timers[ref];
     this.#asked.delete(ref);
     if (!result || RETRIED(result.status)) return null;
     const { type: _, ref: __, status, problem, ...answer } = result;
