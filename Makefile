@@ -1,6 +1,6 @@
 # Everything a person does with this repository. `make` alone explains.
 .DEFAULT_GOAL := help
-.PHONY: help run test check sim proof soak release oldest fuzz described format static bench profile clean lock browser database typescript react helm
+.PHONY: help run test check sim proof soak release oldest fuzz described format static bench profile clean lock browser database proxies outside typescript react helm
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 # The modules of this repository are compiled once, not in every process of every engine, whatever the environment wants.
@@ -40,7 +40,7 @@ run: $(VENV)/.installed ## start the engine on this machine (installs itself int
 	@exec $(BIN)/python -m engine up
 
 # Types are checked beside the tests, which wait a lot.
-test: $(VENV)/.installed-test format browser database typescript react ## everything: format, lint, types, all tests (engine, chaos, browser), about a quarter of an hour
+test: $(VENV)/.installed-test format browser database proxies typescript react ## everything: format, lint, types, all tests (engine, chaos, browser), about a quarter of an hour
 	@$(BIN)/mypy >$(VENV)/mypy.txt & types=$$!; \
 	$(BIN)/python -m pytest -q $(SPREAD) 3 --durations=10; tests=$$?; \
 	wait $$types && types=0 || types=1; cat $(VENV)/mypy.txt; exit $$((tests | types))
@@ -52,7 +52,7 @@ sim: $(VENV)/.installed-test ## the engine without each feature, then simulated 
 	$(if $(SEED),,@$(BIN)/python -m tests.conformance.without_features)
 	@exec $(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED)) $(if $(HOURS),--hours $(HOURS)) $(if $(FAULTS),--faults $(FAULTS))
 
-proof: $(VENV)/.installed-test requirements/mcp/node_modules/.package-lock.json ## flip 10 000 bits, damage 1 000 blocks, cut the power 200 times, MCP's suite. FLIPS= BLOCKS= CUTS= SEED=
+proof: $(VENV)/.installed-test outside requirements/mcp/node_modules/.package-lock.json ## flip 10 000 bits, damage 1 000 blocks, cut the power 200 times, spoil networks, others' suites. FLIPS= BLOCKS= CUTS= SEED=
 	@exec $(BIN)/python -m tests.proof $(if $(FLIPS),--flips $(FLIPS)) $(if $(BLOCKS),--blocks $(BLOCKS)) $(if $(CUTS),--cuts $(CUTS)) \
 		$(if $(SEED),--seed $(SEED))
 
@@ -158,6 +158,23 @@ browser:
 	else \
 		echo "make: no Chromium: the browser tests will be skipped. To have them: sudo apt install chromium, or $(BIN)/playwright install chromium" >&2; \
 	fi
+
+# nginx and HAProxy, in front of an edge. Debian's packages would start both as services.
+proxies:
+	@command -v nginx >/dev/null && command -v haproxy >/dev/null && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing nginx and HAProxy for the tests of proxies"; \
+		apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nginx-light haproxy >/dev/null || \
+			echo "make: apt could not install nginx and HAProxy" >&2; \
+	else \
+		echo "make: no nginx or HAProxy: their tests will be skipped. To have them: sudo apt install nginx-light haproxy" >&2; \
+	fi
+
+# Programs of suites that `make proof` runs, where Go is installed. The first build takes some minutes.
+OUTSIDE := github.com/Shopify/toxiproxy/v2/cmd/server@v2.5.0 github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible
+outside: $(VENV)/.installed-test proxies
+	@test -x $(VENV)/go/h2spec -o ! "$$(command -v go)" || (export GOBIN=$(abspath $(VENV)/go); for program in $(OUTSIDE); do go install $$program 2>/dev/null || exit 1; done) || \
+		echo "make: Go could not build Toxiproxy and h2spec" >&2
 
 # For the tests of the chart, where Go is installed. Not part of `make test`: the first build takes some minutes.
 HELM := v3.17.3
