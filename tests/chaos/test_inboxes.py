@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from tests.support.chaos.breakable_engine import ask, status_when, victim_of
-from tests.support.chaos.listeners import Listener, listening
+from tests.support.chaos.breakable_engine import status_when, victim_of
+from tests.support.chaos.judged_run import JudgedRun
+from tests.support.chaos.listeners import listening
 from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until
 
@@ -17,22 +16,16 @@ LATE_S = 110
 MESSAGES = 30
 
 
-async def inbox(engine: RunningEngine, user: str) -> dict[str, Any]:
-    answer: dict[str, Any] = await ask(engine, "GET", f"/v1/inbox?user={user}&limit=100")
-    return answer
-
-
 async def test_what_was_acknowledged_and_marked_survives_its_shard(victim: RunningEngine) -> None:
     await status_when(victim, lambda status: status["ready"])
     users, ids = [f"keeper-{number}" for number in range(5)], [f"kept-{number}" for number in range(MESSAGES)]
-    listeners = [Listener(victim, user) for user in users]  # on all shards
-    async with listening(listeners):
-        await victim.publish(*({"users": users, "type": "test.kept", "id": id, "data": {"id": id}} for id in ids))
+    async with JudgedRun(victim) as run, listening(listeners := run.listeners(users)):  # on all shards
+        await run.publish(*({"users": users, "type": "test.kept", "id": id, "data": {"id": id}} for id in ids))
         await until(lambda: all(len(one.messages) == MESSAGES for one in listeners), LATE_S)
-        before = [await ask(victim, "POST", f"/v1/inbox/read?user={user}", {"ids": ids[:10]}) for user in users]
+        before = [await run.mark(user, "read", ids[:10]) for user in users]
         assert [counts["unread"] for counts in before] == [MESSAGES - 10] * len(users)
         victim_of(victim).kill("shard")
-        after = [await inbox(victim, user) for user in users]
+        after = [await run.inbox(user) for user in users]
         for found in after:
             assert [message["id"] for message in found["messages"]] == ids[::-1]
             assert [message["data"]["id"] for message in found["messages"]] == ids[::-1]
@@ -41,10 +34,11 @@ async def test_what_was_acknowledged_and_marked_survives_its_shard(victim: Runni
         assert min(grown) >= 0
         assert max(grown) > 0, "no user was of the shard that was killed"
         for user, found in zip(users, after, strict=True):
-            counts = await ask(victim, "POST", f"/v1/inbox/archive?user={user}", {"upto": found["messages"][-3]["seq"]})
+            counts = await run.mark(user, "archive", ids[:3], {"upto": found["messages"][-3]["seq"]})
             assert counts["unread"] == MESSAGES - 10
         victim_of(victim).kill("shard")
         for user in users:
-            archived = await ask(victim, "GET", f"/v1/inbox?user={user}&archived=true")
+            archived = await run.inbox(user, "&archived=true")
             assert [message["id"] for message in archived["messages"]] == ids[2::-1]
+        run.complete()
     assert not any(one.renumbered for one in listeners)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support.chaos.breakable_engine import ask, status_when, victim_of
-from tests.support.chaos.listeners import Listener, listening
+from tests.support.chaos.judged_run import JudgedRun
+from tests.support.chaos.listeners import listening
 from tests.support.chaos.movable_clock import MovableClock
 from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until
@@ -37,26 +38,33 @@ async def test_what_quiet_hours_hold_back_comes_once_when_they_end(victim: Runni
 
 async def night(victim: RunningEngine, clock: MovableClock, role: str, end_ms: int, asleep: asyncio.Barrier) -> None:
     """Publish to users who sleep; when all do, kill a process, and let the morning come soon: everything is there once."""
+    async with JudgedRun(victim, clock.now_ms) as run:
+        await judged_night(run, victim, clock, role, end_ms, asleep)
+        run.complete()
+
+
+async def judged_night(run: JudgedRun, victim: RunningEngine, clock: MovableClock, role: str, end_ms: int, asleep: asyncio.Barrier) -> None:
     profile = {"quiet": [{"from": of_day(end_ms - 3_600_000), "to": of_day(end_ms)}]}
     users = [f"night-{role}-{n}" for n in range(USERS)]
     for user in users:
         assert (await ask(victim, "PUT", f"/v1/users/{user}/profile", profile))["quiet"][0]["to"] == of_day(end_ms)
+        run.recorder.quiet(user, end_ms - 3_600_000, end_ms)
     ids = [f"{role}-{n}" for n in range(MESSAGES)]
     items = [{"users": users, "type": "test.night", "id": id} for id in ids]
-    for result in await victim.publish(*items):
+    for result in await run.publish(*items):
         assert (result["status"], result["scheduled_at"]) == ("scheduled", end_ms)
         assert result["reason"].startswith("quiet_hours: ")
     # These become due in the middle of the night, and are moved.
-    await victim.publish(*({"users": users, "type": "test.dreamt", "id": f"dream-{id}", "delay": 1} for id in ids[:3]))
+    await run.publish(*({"users": users, "type": "test.dreamt", "id": f"dream-{id}", "delay": 1} for id in ids[:3]), suppressible=True)
     dream = f"/v1/users/{users[0]}/messages/dream-{ids[0]}"
     await until(lambda: ask(victim, "GET", dream), holds=lambda told: told["timeline"][-1]["event"] == "deferred", look_s=0.1)
     await asleep.wait()
     victim_of(victim).kill(role)
-    again = (await ask(victim, "POST", "/v1/notifications", items))["results"]
+    again = await run.publish(*items)
     assert {result["status"] for result in again} == {"duplicate"}
     await asleep.wait()  # the other repeats its messages in the night too
     clock.step_until(end_ms - MORNING_MS)
-    listeners = [Listener(victim, user, now_ms=clock.now_ms) for user in users]
+    listeners = run.listeners(users, now_ms=clock.now_ms)
     wanted = {*ids, *(f"dream-{id}" for id in ids[:3])}
     async with listening(listeners):
         await until(lambda: all(one.messages.keys() >= wanted for one in listeners), LATE_S)
@@ -66,16 +74,24 @@ async def night(victim: RunningEngine, clock: MovableClock, role: str, end_ms: i
         assert all(one.arrived_ms[id] >= end_ms for id in wanted)
 
 
-async def test_caps_hold_when_the_shard_dies_between_the_third_and_the_fourth(victim: RunningEngine) -> None:
+async def test_caps_hold_when_the_shard_dies_between_the_third_and_the_fourth(victim: RunningEngine, clock: MovableClock) -> None:
     users = [f"touched-{n}" for n in range(10)]
+    async with JudgedRun(victim, clock.now_ms) as run:
+        run.recorder.capped("touch", 3, 86_400_000)
+        await touched(run, victim, users)
+        async with listening(listeners := run.listeners(users)):
+            await until(lambda: all(len(one.messages) == 3 for one in listeners), LATE_S)
+        run.complete()
 
+
+async def touched(run: JudgedRun, victim: RunningEngine, users: list[str]) -> None:
     def touch(user: str, n: int) -> dict[str, Any]:
         return {"user": user, "type": f"touch.kind{n}", "category": "touch", "id": f"{user}-{n}"}
 
-    three = await victim.publish(*(touch(user, n) for n in range(3) for user in users))
+    three = await run.publish(*(touch(user, n) for n in range(3) for user in users))
     assert {result["status"] for result in three} == {"accepted"}
     victim_of(victim).kill("shard")
-    fourth = (await ask(victim, "POST", "/v1/notifications", [touch(user, 3) for user in users]))["results"]
+    fourth = await run.publish(*(touch(user, 3) for user in users))
     assert {(result["status"], result["reason"].partition(":")[0]) for result in fourth} == {("suppressed", "cap")}
     await status_when(victim, lambda status: status["ready"])
     for user in users:

@@ -11,6 +11,7 @@ from standardwebhooks import Webhook
 
 from engine import Publisher
 from tests.support.chaos.breakable_engine import LATE_S, ask, status_when, victim_of
+from tests.support.chaos.judged_run import JudgedRun
 from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until
 from tests.support.webhook_target import SECRET, webhook_server
@@ -62,6 +63,8 @@ async def test_one_of_two_browsers_wins_while_the_shard_is_killed(victim: Runnin
         late = pages[0 if answer.answer == "no" else 1]
         await expect(late.get_by_text(f"Not answered: it was answered by decider: {answer.label}")).to_be_attached()
         assert await publisher.ask(**question) == answer
+        async with JudgedRun(victim) as run:
+            assert {(await run.reply("decider", "deploy-1", choice))["answer"] for choice in ("yes", "no")} == {answer.answer}
         await until(lambda: bool(server.received), LATE_S)
         told = [Webhook(SECRET).verify(one.body, one.headers) for one in server.received]
         assert {(one["key"], one["user"], one["message"]["answer"]["answer"]) for one in told} == {
@@ -79,6 +82,8 @@ async def test_a_question_outlives_the_death_of_every_process(victim: RunningEng
         assert (await ask(victim, "GET", "/v1/questions/deploy-2?user=decider-2"))["state"] == "open"
         for role in ("redis", "scheduler", "shard", "edge", "controller"):
             victim_of(victim).kill(role)
-        await ask(victim, "POST", "/v1/answers/deploy-2?user=decider-2&device=late", {"answer": "no"})
+        async with JudgedRun(victim) as run:
+            replies = await asyncio.gather(*(run.reply("decider-2", "deploy-2", choice) for choice in ("no", "yes")))
         answer = await asyncio.wait_for(asking, LATE_S)
-    assert (answer.answer, answer.by, answer.device) == ("no", "decider-2", "late")
+    assert [reply["answer"] for reply in replies] == [answer.answer] * 2
+    assert answer.by == "decider-2"

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from engine.check import Recorder
 from tests.support.running_engine import RunningEngine
 
 
@@ -17,10 +18,16 @@ class Listener:
 
     Args:
         now_ms: the clock that `arrived_ms` is by.
+        recorder: is told what comes, and what is acknowledged.
     """
 
     def __init__(
-        self, engine: RunningEngine, user: str, tenant: str = "default", now_ms: Callable[[], float] = lambda: time.monotonic() * 1000
+        self,
+        engine: RunningEngine,
+        user: str,
+        tenant: str = "default",
+        now_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
+        recorder: Recorder | None = None,
     ) -> None:
         self.user = user
         self.messages: dict[str, dict[str, Any]] = {}  # by id, as they came first
@@ -29,6 +36,7 @@ class Listener:
         self._engine = engine
         self._tenant = tenant
         self._now_ms = now_ms
+        self._recorder = recorder or Recorder(lambda _event: None)
 
     @property
     def seqs(self) -> list[int]:
@@ -41,12 +49,15 @@ class Listener:
         while True:
             try:
                 async with self._engine.connect(self.user, cursor=cursor, tenant=self._tenant) as socket:
+                    connection = self._recorder.connected(self.user, cursor, json.loads(await socket.recv()))
                     async for text in socket:
                         frame: dict[str, Any] = json.loads(text)
+                        self._recorder.received(connection, frame)
                         if frame["type"] == "messages":
                             for message in frame["messages"]:
                                 self._book(message)
                             cursor = frame["messages"][-1]["event_id"]
+                            self._recorder.acknowledged(self.user, cursor)
                             await socket.send(json.dumps({"type": "ack", "seq": frame["messages"][-1]["seq"]}))
             except Exception:  # whatever a dying engine answers: connect again
                 await asyncio.sleep(0.1)
