@@ -117,11 +117,14 @@ class FiredTimers:
         return at_fire(timer.conditions, Known(mailbox.seen_ms, events, mailbox.topics), now_ms)
 
     def _known_of_step(self, timer: Timer, terms: StepTerms, mailbox: Mailbox, now_ms: int) -> Known:
+        come = progress(mailbox, terms)
+        if come < steps.PENDING or (terms.step.unless and come >= terms.step.unless):
+            return Known(progress=come)  # which decides: most steps end so, and the user's wishes take longer to look up
         facts, profile = facts_of(timer.envelope), profile_of(mailbox)
         quiet = profile.quiet_for(facts.category) if facts.limits.quiet and not facts.limits.mandatory else ()
         until_ms = quiet_until(quiet, self._zone_of(profile.zone), now_ms) if quiet else 0
         unwanted = unwanted_by(facts, profile, terms.step, inbox=mailbox.inbox_limits is not None)
-        return Known(progress=progress(mailbox, terms), unwanted=unwanted, quiet_until_ms=until_ms)
+        return Known(progress=come, unwanted=unwanted, quiet_until_ms=until_ms)
 
     def acts(self, sid: str) -> bool:
         """Whether a taken timer whose conditions hold has an action, which is added to `acting` then, in place of a message."""
