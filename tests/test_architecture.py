@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import gc
+import re
 from pathlib import Path
 
 import pytest
@@ -246,14 +247,24 @@ def test_no_module_name_is_used_twice() -> None:
     assert not {name: found for name, found in places.items() if len(found) > 1}
 
 
-def test_no_public_class_name_is_used_twice() -> None:
-    """The client is a library of its own: its names are those of its users."""
+def test_no_public_name_of_a_type_is_used_twice() -> None:
+    """Classes and aliases. The client is a library of its own: its names are those of its users."""
     places: dict[str, list[str]] = {}
     for path in (path for path in MODULES if not path.is_relative_to(ROOT / "client")):
-        for node in parsed(path).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places.setdefault(node.name, []).append(module_name(path))
+        for name in types_of(parsed(path)):
+            places.setdefault(name, []).append(module_name(path))
+    assert places.pop("Controller") == ["engine.actors.controller", "engine.actors.ray_controller"], "the one in Ray has its class's name"
     assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+def types_of(module: ast.Module) -> set[str]:
+    """Public names in CapitalizedWords that a module defines."""
+    found = set()
+    for node in module.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        found |= {target.id for target in targets if isinstance(target, ast.Name)}
+        found |= {node.name} if isinstance(node, ast.ClassDef) else set()
+    return {name for name in found if re.fullmatch(r"[A-Z][a-z0-9]+[A-Za-z0-9]*", name)}
 
 
 def test_the_top_level_can_be_taken_in_at_a_glance() -> None:

@@ -41,7 +41,7 @@ from engine.actors.controller_calls import ControllerCalls
 from engine.actors.edge_links import EdgeLinks
 from engine.actors.incarnation import Incarnation
 from engine.api.actor_feature import EdgeAnswer
-from engine.api.edge_feature import Ask, EdgeFeature, EdgePorts
+from engine.api.edge_feature import CallActor, EdgeFeature, EdgePorts
 from engine.api.operating import EngineControls
 from engine.auth.tokens import Authenticator
 from engine.config import Config
@@ -366,7 +366,7 @@ class Edge(Process):
         answer: Mapping[str, Any] = await self._ask("upgrade", by)
         return answer
 
-    def _find_actor(self, role: str, what: str, storage: str) -> Ask:
+    def _find_actor(self, role: str, what: str, storage: str) -> CallActor:
         calls = ControllerCalls(partial(find_actor, f"{role}-0", self._config.namespace), _STATUS_TIMEOUT_S, what, storage)
 
         async def ask(*question: Any) -> Any:

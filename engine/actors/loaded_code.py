@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import sys
 
-Seen = tuple[int, int, int]
+FileState = tuple[int, int, int]
 
-_seen: dict[str, Seen] = {}
+_seen: dict[str, FileState] = {}
 
 
 def remember() -> None:
@@ -29,7 +29,7 @@ def changed() -> bool:
     return any(_look(file) != seen for file, seen in _seen.copy().items())
 
 
-def _look(file: str) -> Seen:
+def _look(file: str) -> FileState:
     try:
         found = os.stat(file)
     except OSError:  # of an archive, or removed

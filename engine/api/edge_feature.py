@@ -16,13 +16,13 @@ from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable
 from engine.store.traces.spans import Spans
 
-Ask = Callable[..., Awaitable[Any]]
+CallActor = Callable[..., Awaitable[Any]]
 """A question to an actor of a feature, and its answer. Raises Unavailable."""
 
 SlowClients = Callable[[int], Awaitable[Sequence[SlowConnection]]]
 """The slowest connections of all shards, at most so many. Raises Unavailable."""
 
-FindActor = Callable[[str, str, str], Ask]
+FindActor = Callable[[str, str, str], CallActor]
 """(role, the actor as errors name it, its storage likewise) -> questions to it."""
 
 

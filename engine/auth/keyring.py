@@ -35,7 +35,7 @@ from engine.store.redis_client import display_url
 
 log = logging.getLogger(__name__)
 
-Key = bytes | RSAPublicKey | EllipticCurvePublicKey
+VerificationKey = bytes | RSAPublicKey | EllipticCurvePublicKey
 
 SECRET_BYTES_MIN: Final = 32  # RFC 7518, section 3.2
 RSA_BITS_MIN: Final = 2048  # RFC 7518, section 3.3
@@ -65,10 +65,10 @@ class Keyring:
         weak = weaknesses(config)
         if weak and not is_loopback(config.host):
             raise ConfigError(f"{weak[0]}; only an engine on loopback starts without, and host is {config.host}")
-        self._fixed: dict[str, Key] = {}
+        self._fixed: dict[str, VerificationKey] = {}
         self._url = config.jwt_jwks_url
         self._config = config
-        self._listed: dict[tuple[str, str], Key] = {}  # by algorithm and key id
+        self._listed: dict[tuple[str, str], VerificationKey] = {}  # by algorithm and key id
         self._fetched_s = 0.0  # monotonic; 0: never
         self._tried_s = 0.0
         self._wanted = asyncio.Event()
@@ -83,7 +83,7 @@ class Keyring:
         if not self._fixed and not self._url:
             raise ConfigError("one of jwt_secret, jwt_public_key and jwt_jwks_url is needed to verify tokens")
 
-    def find(self, algorithm: str, key_id: str) -> tuple[str, Key]:
+    def find(self, algorithm: str, key_id: str) -> tuple[str, VerificationKey]:
         """The algorithm and the key for a token with these header members; `key_id` is "" when it has none.
 
         Raises:
@@ -140,7 +140,7 @@ class Keyring:
             self.version += 1
             log.info("%d keys read from %s", len(listed), display_url(self._url))
 
-    async def fetch(self) -> dict[tuple[str, str], Key]:
+    async def fetch(self) -> dict[tuple[str, str], VerificationKey]:
         """The keys that `jwt_jwks_url` lists now, by algorithm and key id. Raises OSError, or ValueError where it is no such list."""
         from engine.http.outgoing import Outgoing
 
@@ -174,7 +174,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def read_jwks(text: bytes) -> dict[tuple[str, str], Key]:
+def read_jwks(text: bytes) -> dict[tuple[str, str], VerificationKey]:
     """The signature keys of a JWKS document by algorithm and key id; keys of other kinds are skipped (RFC 7517, section 5).
 
     Raises:
@@ -187,7 +187,7 @@ def read_jwks(text: bytes) -> dict[tuple[str, str], Key]:
     entries = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(entries, list):
         raise ValueError("not a JWKS document: no list `keys`")
-    found: dict[tuple[str, str], Key] = {}
+    found: dict[tuple[str, str], VerificationKey] = {}
     for entry in entries[:_JWKS_KEYS_MAX]:
         if not isinstance(entry, dict) or entry.get("kty") not in ("RSA", "EC") or entry.get("use", "sig") != "sig":
             continue
@@ -235,5 +235,5 @@ def _check_url(url: str) -> None:
         raise ConfigError("jwt_jwks_url: allowed are https:// and http:// addresses")
 
 
-def _fingerprint(key: Key) -> object:
+def _fingerprint(key: VerificationKey) -> object:
     return key if isinstance(key, bytes) else key.public_numbers()

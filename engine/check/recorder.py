@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-Event = dict[str, Any]
+HistoryEvent = dict[str, Any]
 
 
 class Recorder:
@@ -18,7 +18,7 @@ class Recorder:
         now_ms: the clock of `at_ms`, milliseconds since the epoch; without it, nothing is checked that depends on times.
     """
 
-    def __init__(self, write: Callable[[Event], None], now_ms: Callable[[], float] | None = None) -> None:
+    def __init__(self, write: Callable[[HistoryEvent], None], now_ms: Callable[[], float] | None = None) -> None:
         self._write = write
         self._now_ms = now_ms
         self._calls = 0
@@ -137,5 +137,5 @@ class Recorder:
         self._write({"event": event, **members, **at})
 
 
-def _members(of: Mapping[str, Any], *names: str) -> Event:
+def _members(of: Mapping[str, Any], *names: str) -> HistoryEvent:
     return {name: of[name] for name in names if name in of}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from engine.cli.options import DataDir, GivenToken, Tenant, Url, duration_s, local_time
+from engine.cli.options import DataDir, GivenToken, TenantOption, Url, duration_s, local_time
 from engine.errors import EngineError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def token(
         typer.Option("--scope", help="connect, publish, events, admin, metrics or operator; may be repeated (default connect)."),
     ] = None,
     ttl: Annotated[str, typer.Option("--ttl", help="Lifetime: 90s, 15m, 12h, 30d.")] = "1h",
-    tenant: Tenant = "default",
+    tenant: TenantOption = "default",
     data_dir: DataDir = None,
 ) -> None:
     """Print a token for a client or publisher, signed with the engine's own secret.
@@ -63,7 +63,7 @@ def publish(
     delay: Annotated[str | None, typer.Option("--delay", help="Deliver later: 250ms, 5s, 15m, 2h, 7d.")] = None,
     id: Annotated[str | None, typer.Option("--id", help="Idempotency key: publishing it again within 24 h delivers nothing.")] = None,
     priority: Annotated[str | None, typer.Option("--priority", help="high, normal or low (default normal).")] = None,
-    tenant: Tenant = "default",
+    tenant: TenantOption = "default",
     url: Url = None,
     token: GivenToken = None,
     data_dir: DataDir = None,
@@ -134,7 +134,7 @@ def listen(
     last_event_id: Annotated[
         str | None, typer.Option("--last-event-id", help="Resume after this cursor; acknowledges everything up to it.")
     ] = None,
-    tenant: Tenant = "default",
+    tenant: TenantOption = "default",
     url: Url = None,
     token: GivenToken = None,
     data_dir: DataDir = None,
@@ -164,7 +164,7 @@ def listen(
 
 def mcp(
     port: Annotated[int | None, typer.Option("--port", min=1, max=65535, help="Serve streamable HTTP on 127.0.0.1, not stdio.")] = None,
-    tenant: Tenant = "default",
+    tenant: TenantOption = "default",
     url: Url = None,
     token: GivenToken = None,
     data_dir: DataDir = None,

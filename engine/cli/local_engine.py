@@ -42,7 +42,7 @@ def mint_token(config: Config, user: str, scopes: Sequence[str], ttl_s: float, t
     )  # fmt: skip
 
 
-class Target(msgspec.Struct, frozen=True):
+class EngineTarget(msgspec.Struct, frozen=True):
     """The engine a command connects to, and its token."""
 
     config: Config
@@ -73,7 +73,7 @@ class Target(msgspec.Struct, frozen=True):
         )
 
 
-def find_engine(data_dir: str | None, url: str | None, token: str | None, user: str, scopes: Sequence[str], tenant: str) -> Target:
+def find_engine(data_dir: str | None, url: str | None, token: str | None, user: str, scopes: Sequence[str], tenant: str) -> EngineTarget:
     """The engine to connect to. Checks that its port accepts connections and that there is a token, before any work is done.
 
     Args:
@@ -90,7 +90,7 @@ def find_engine(data_dir: str | None, url: str | None, token: str | None, user: 
     def mint_one() -> str:
         return mint_token(config, user, scopes, COMMAND_TOKEN_TTL_S, tenant)
 
-    target = Target(config, where, token or mint_one)
+    target = EngineTarget(config, where, token or mint_one)
     try:
         address = parse_url(where)
     except ValueError as error:

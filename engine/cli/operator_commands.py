@@ -25,13 +25,13 @@ _POLL_S: Final = 0.05
 _DRAIN_POLL_S: Final = 0.5
 
 
-Port = Annotated[int | None, setting_option("port")]
+PortOption = Annotated[int | None, setting_option("port")]
 Host = Annotated[str | None, setting_option("host")]
 Shards = Annotated[int | None, setting_option("shards")]
 Schedulers = Annotated[int | None, setting_option("schedulers")]
 Edges = Annotated[int | None, setting_option("edges")]
-Address = Annotated[str | None, setting_option("address")]
-Place = Annotated[str | None, setting_option("place")]
+AddressOption = Annotated[str | None, setting_option("address")]
+PlaceOption = Annotated[str | None, setting_option("place")]
 
 
 def register(app: typer.Typer) -> None:
@@ -41,15 +41,15 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
-    port: Port = None,
+    port: PortOption = None,
     host: Host = None,
     shards: Shards = None,
     schedulers: Schedulers = None,
     edges: Edges = None,
     redis: RedisUrl = None,
     data_dir: DataDir = None,
-    address: Address = None,
-    place: Place = None,
+    address: AddressOption = None,
+    place: PlaceOption = None,
 ) -> None:
     """Start an engine and stay in the foreground; Ctrl-C drains and stops it.
 
@@ -70,15 +70,15 @@ def config(
     internal: Annotated[
         bool, typer.Option("--internal", help="Internal limits too. They are not part of the interface and may change in any release.")
     ] = False,
-    port: Port = None,
+    port: PortOption = None,
     host: Host = None,
     shards: Shards = None,
     schedulers: Schedulers = None,
     edges: Edges = None,
     redis: RedisUrl = None,
     data_dir: DataDir = None,
-    address: Address = None,
-    place: Place = None,
+    address: AddressOption = None,
+    place: PlaceOption = None,
 ) -> None:
     """Show every setting: its value, where that comes from, and what it means.
 

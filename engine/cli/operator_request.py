@@ -10,7 +10,7 @@ from typing import IO, Any, Final
 
 import msgspec
 
-from engine.cli.local_engine import Target, printable
+from engine.cli.local_engine import EngineTarget, printable
 from engine.client.credentials import parse_url
 from engine.errors import EngineError, Refused, Unauthorized
 
@@ -34,7 +34,7 @@ class _Problem(msgspec.Struct):
 
 
 def ask(
-    target: Target,
+    target: EngineTarget,
     method: str,
     path: str,
     body: Any = None,
@@ -62,7 +62,7 @@ def ask(
         return {"text": found.decode()} if text else msgspec.json.decode(found, type=dict[str, Any])
 
 
-def copy(target: Target, path: str, file: IO[bytes], *, advice: str = "") -> None:
+def copy(target: EngineTarget, path: str, file: IO[bytes], *, advice: str = "") -> None:
     """Write the engine's answer to a GET into a file, while it arrives. Raises as `ask`; a part is written then."""
     with _explained(target, advice), _answer(target, "GET", path, None, {}) as answer:
         while piece := answer.read(_PIECE_BYTES):
@@ -70,7 +70,7 @@ def copy(target: Target, path: str, file: IO[bytes], *, advice: str = "") -> Non
 
 
 @contextlib.contextmanager
-def _explained(target: Target, advice: str) -> Iterator[None]:
+def _explained(target: EngineTarget, advice: str) -> Iterator[None]:
     try:
         yield
     except EngineError as error:
@@ -83,7 +83,7 @@ def _explained(target: Target, advice: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _answer(target: Target, method: str, path: str, content: Any, headers: Mapping[str, str]) -> Iterator[http.client.HTTPResponse]:
+def _answer(target: EngineTarget, method: str, path: str, content: Any, headers: Mapping[str, str]) -> Iterator[http.client.HTTPResponse]:
     """An answer that is no refusal, whose body is to be read. Raises as `ask`."""
     address = parse_url(target.url)
     token = target.token if isinstance(target.token, str) else target.token()

@@ -22,7 +22,7 @@ def setting_option(name: str) -> Any:
 DataDir = Annotated[str | None, setting_option("data_dir")]
 RedisUrl = Annotated[str | None, setting_option("redis_url")]
 Url = Annotated[str | None, typer.Option("--url", envvar="ENGINE_URL", help="Address of the engine, if not the one that runs here.")]
-Tenant = Annotated[str, typer.Option("--tenant", help="Tenant of the user.")]
+TenantOption = Annotated[str, typer.Option("--tenant", help="Tenant of the user.")]
 GivenToken = Annotated[
     str | None, typer.Option("--token", envvar="ENGINE_TOKEN", help="Token to use, if not one made with the engine's own secret.")
 ]

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from engine.cli.local_engine import Target, mint_token, printable
+from engine.cli.local_engine import EngineTarget, mint_token, printable
 from engine.cli.operator_request import ask
 from engine.cli.state_file import read_state
 from engine.config import Config
@@ -35,7 +35,7 @@ def ask_status(config: Config, token: str | None = None) -> dict[str, Any]:
         raise EngineError(f"no engine runs on {config.data_dir}; start one with `engine up`")
     if not state.runs():
         raise EngineError(f"the engine on {config.data_dir} is gone: its process {state.pid} was killed; start it again with `engine up`")
-    target = Target(config, state.url, token or partial(mint_token, config, "status", ("operator",), _TOKEN_TTL_S, "default"))
+    target = EngineTarget(config, state.url, token or partial(mint_token, config, "status", ("operator",), _TOKEN_TTL_S, "default"))
     return ask(target, "GET", "/v1/status", advice=f"the logs of pid {state.pid}: {state.ray_logs}")
 
 

@@ -25,7 +25,7 @@ from engine.http.error_responses import problem_for
 Result = tuple[int, Mapping[str, Any]]
 """The status of an answer, and its members."""
 
-Answer = Callable[[Connection, bytes], Coroutine[Any, Any, Result]]
+FrameHandler = Callable[[Connection, bytes], Coroutine[Any, Any, Result]]
 """(the client, its frame) -> the answer. The call raises Invalid, the coroutine Problem, Overloaded, Unavailable."""
 
 
@@ -38,7 +38,7 @@ class FeatureFrames:
 
     def __init__(self, refused: Counter[int]) -> None:
         self._refused = refused
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[str, FrameHandler] = {}
         self._tasks: set[asyncio.Task[None]] = set()  # the loop holds them weakly
 
     @property
@@ -46,7 +46,7 @@ class FeatureFrames:
         """Those that are registered."""
         return self._answers.keys()
 
-    def register(self, type: str, answer: Answer) -> None:
+    def register(self, type: str, answer: FrameHandler) -> None:
         """Answer the frames of this type so."""
         self._answers[type] = answer
 

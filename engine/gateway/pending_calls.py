@@ -46,7 +46,7 @@ from engine.core.wire.records import (
     encode,
 )
 from engine.errors import Overloaded, Unavailable
-from engine.publish.priority_lanes import Item, PriorityLanes, refuse_closed
+from engine.publish.priority_lanes import LaneEntry, PriorityLanes, refuse_closed
 
 _TIMER_REQUESTS: Final = frozenset(get_args(EdgeToScheduler))
 
@@ -226,7 +226,7 @@ class PendingCalls:
             allowed = self._limits.bytes // len(self._bytes_of)
             raise self._full(f"{own_bytes} bytes of this tenant await their answers here, {allowed} are its part now")
         routes, sizes = self._routes_of(records), sizes_of(records)
-        by_route: dict[int, list[Item]] = {}
+        by_route: dict[int, list[LaneEntry]] = {}
         items = zip(range(base, base + count), records, priorities or (HIGH,) * count, sizes, strict=True)
         for route, item in zip(routes, items, strict=True):
             if route in by_route:
@@ -269,7 +269,7 @@ class PendingCalls:
         names = ", ".join(f"shard-{shard}" for shard in sorted(shards))
         return f"{names} has not been answering; what its users need of it is refused until it does", min(retry_ms, _RETRY_MS_MAX)
 
-    def _refuse(self, call: PendingCall, items: Sequence[Item], detail: str, retry_ms: int) -> None:
+    def _refuse(self, call: PendingCall, items: Sequence[LaneEntry], detail: str, retry_ms: int) -> None:
         """Answer records of a new call that are not sent."""
         for ref, record, _, _ in items:
             call.answers[ref - call.base] = _refusal(ref, record, UNAVAILABLE, detail, retry_ms)

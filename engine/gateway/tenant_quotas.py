@@ -26,7 +26,7 @@ from engine.core.edge.token_bucket import TokenBucket, TokenBuckets
 from engine.core.model.period import until_next
 from engine.errors import StorageUnavailable
 from engine.http.problems import RETRY_AFTER_S, Problem, over_quota, unavailable, whole_seconds
-from engine.store.tenant_usage import Figure
+from engine.store.tenant_usage import UsageFigure
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ _TENANTS_MAX: Final = 10_000
 
 
 _ASK_S: Final = 1.0
-_SETTINGS: Final[Mapping[Figure, str]] = {
+_SETTINGS: Final[Mapping[UsageFigure, str]] = {
     "users": "tenant_users_max",  # shards refuse: only they know who is new
     "stored_bytes": "tenant_stored_bytes_max",
     "topics": "tenant_topics_max",
@@ -50,9 +50,9 @@ _FULL_RETRY_S: Final = 10  # messages are acknowledged, subscriptions ended
 class UsageStore(Protocol):
     """The figures in storage, see `engine.store.tenant_usage`."""
 
-    async def of(self, tenant: str) -> dict[Figure, int]: ...
+    async def of(self, tenant: str) -> dict[UsageFigure, int]: ...
 
-    async def full(self, limits: Mapping[Figure, int]) -> dict[Figure, frozenset[str]]: ...
+    async def full(self, limits: Mapping[UsageFigure, int]) -> dict[UsageFigure, frozenset[str]]: ...
 
     async def known_topics(self, tenant: str, topics: Sequence[str]) -> set[str]: ...
 
@@ -74,7 +74,7 @@ class TenantQuotas:
         self._config = config
         self._clock = clock
         self._limits = {figure: limit for figure, setting in _SETTINGS.items() if (limit := getattr(config, setting))}
-        self._full: Mapping[Figure, frozenset[str]] = {}
+        self._full: Mapping[UsageFigure, frozenset[str]] = {}
         self._usage: UsageStore
         self._checks: set[asyncio.Future[None]] = set()
         rate = config.tenant_requests_per_s
@@ -95,7 +95,7 @@ class TenantQuotas:
             detail = f"this tenant sends more than {rate} requests a second to this edge"
             raise over_quota("tenant_requests_per_s", detail, whole_seconds(bucket.wait_ms(now_ms)))
 
-    def is_full(self, figure: Figure, tenant: str) -> bool:
+    def is_full(self, figure: UsageFigure, tenant: str) -> bool:
         """Whether the tenant had used this quota up when storage was last asked."""
         return tenant in self._full.get(figure, ())
 

@@ -15,21 +15,21 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 
 Key = TypeVar("Key", bound=Hashable)
-Item = TypeVar("Item")
+LaneItem = TypeVar("LaneItem")
 
 
-class _Tenant(Struct, Generic[Key, Item]):
+class _Tenant(Struct, Generic[Key, LaneItem]):
     """What waits of one tenant: (start, item) by key, in order; and where its last item ends."""
 
-    items: OrderedDict[Key, tuple[float, Item]]
+    items: OrderedDict[Key, tuple[float, LaneItem]]
     end: float
 
 
-class FairLane(Generic[Key, Item]):
+class FairLane(Generic[Key, LaneItem]):
     """The items of all tenants that wait. A tenant without one costs nothing."""
 
     def __init__(self) -> None:
-        self._tenants: dict[str, _Tenant[Key, Item]] = {}
+        self._tenants: dict[str, _Tenant[Key, LaneItem]] = {}
         self._tenant_of: dict[Key, str] = {}
         self._heads: list[tuple[float, int, str, Key]] = []  # a heap of each tenant's first item; stale entries are skipped
         self._pushed = 0
@@ -41,7 +41,7 @@ class FairLane(Generic[Key, Item]):
     def __contains__(self, key: Key) -> bool:
         return key in self._tenant_of
 
-    def append(self, tenant: str, key: Key, item: Item, cost: float = 1.0) -> None:
+    def append(self, tenant: str, key: Key, item: LaneItem, cost: float = 1.0) -> None:
         """Let an item wait. `cost`: of serving it, in any unit; `key` is not waiting yet."""
         waiting = self._tenants.get(tenant)
         if waiting is None:
@@ -53,7 +53,7 @@ class FairLane(Generic[Key, Item]):
         if len(waiting.items) == 1:
             self._push(tenant, key, start)
 
-    def pop(self, key: Key) -> Item | None:
+    def pop(self, key: Key) -> LaneItem | None:
         """Take this item out of its order; None when it does not wait."""
         tenant = self._tenant_of.pop(key, None)
         if tenant is None:
@@ -70,7 +70,7 @@ class FairLane(Generic[Key, Item]):
             self._heads.clear()  # what is left is stale
         return item
 
-    def pop_next(self) -> tuple[Key, Item]:
+    def pop_next(self) -> tuple[Key, LaneItem]:
         """Take the item whose turn it is. Raises IndexError when none waits."""
         while True:
             start, _, tenant, key = heapq.heappop(self._heads)
@@ -85,12 +85,12 @@ class FairLane(Generic[Key, Item]):
         self._pushed += 1
         heapq.heappush(self._heads, (start, self._pushed, tenant, key))
 
-    def first_of(self, tenant: str) -> Item | None:
+    def first_of(self, tenant: str) -> LaneItem | None:
         """The item of this tenant that has waited longest."""
         waiting = self._tenants.get(tenant)
         return None if waiting is None else next(iter(waiting.items.values()))[1]
 
-    def in_order(self) -> Iterator[Iterator[tuple[Key, Item]]]:
+    def in_order(self) -> Iterator[Iterator[tuple[Key, LaneItem]]]:
         """What waits, tenant by tenant, each in its order of arrival. The lane must not change meanwhile."""
         for waiting in self._tenants.values():
             yield ((key, item) for key, (_, item) in waiting.items.items())

@@ -33,7 +33,7 @@ SHARES: Final = (1.0, 0.8, 0.5)
 """Shares of the delay target at which a route closes to high, normal and low."""
 
 
-Item = tuple[int, Struct, int, int]
+LaneEntry = tuple[int, Struct, int, int]
 """A record to send: its ref, the record, its priority, and its size on the link."""
 
 
@@ -100,12 +100,12 @@ class PriorityLanes:
             delay_ms = max(delay_ms, self._clock() - oldest.since_ms)
         return delay_ms if delay_ms >= SHARES[priority] * self._target_ms else 0.0
 
-    def send(self, items: Sequence[Item], tenant: str) -> None:
+    def send(self, items: Sequence[LaneEntry], tenant: str) -> None:
         """Send records of one tenant, each now or when its turn comes."""
         self._of_tenant[tenant] = self._of_tenant.get(tenant, 0) + len(items)
         self.flow.enter(len(items))
         room, room_bytes = self._room()
-        sent: list[Item] = []
+        sent: list[LaneEntry] = []
         for item in items:
             ref, record, priority, size = item
             if room_bytes > 0 and (not self._waiting[HIGH] if priority == HIGH else not self.queued and room > 0):
@@ -123,7 +123,7 @@ class PriorityLanes:
         below_high = len(self._unanswered) - len(self._high_unanswered)
         return self._window.size - below_high, self._window_bytes - self.bytes_sent
 
-    def _send(self, items: Sequence[Item]) -> None:
+    def _send(self, items: Sequence[LaneEntry]) -> None:
         """Put records on the link."""
         for ref, _, priority, size in items:
             self._unanswered[ref] = size
@@ -170,7 +170,7 @@ class PriorityLanes:
     def _send_waiting(self) -> None:
         """Send what the windows have room for, the most important first."""
         room, room_bytes = self._room()
-        sent: list[Item] = []
+        sent: list[LaneEntry] = []
         while self.queued and room_bytes > 0:
             priority = next(priority for priority, lane in enumerate(self._waiting) if lane)
             if priority != HIGH and room <= 0:

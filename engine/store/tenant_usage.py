@@ -15,14 +15,14 @@ from redis.exceptions import RedisError
 from engine.errors import StorageUnavailable
 from engine.store.keys import subscribers_prefix, tenants_key
 
-Figure = Literal["users", "stored_bytes", "topics", "signal_names"]
+UsageFigure = Literal["users", "stored_bytes", "topics", "signal_names"]
 
-FIGURES: Final[tuple[Figure, ...]] = ("users", "stored_bytes", "topics", "signal_names")
+FIGURES: Final[tuple[UsageFigure, ...]] = ("users", "stored_bytes", "topics", "signal_names")
 """`users`: who have a page or timers; `stored_bytes`: of their pages, offline streams and timers; `topics`: different ones that users are
 subscribed to; `signal_names`: names of counter signals."""
 
 
-def _total(figure: Figure, counts: Sequence[int]) -> int:
+def _total(figure: UsageFigure, counts: Sequence[int]) -> int:
     """What all servers together have. Of topics the most that one of them has: most topics have users on each."""
     return max(counts) if figure == "topics" else sum(counts)
 
@@ -38,12 +38,12 @@ class TenantUsage:
         self._client = client
         self._clients = (client, *others)
 
-    async def of(self, tenant: str) -> dict[Figure, int]:
+    async def of(self, tenant: str) -> dict[UsageFigure, int]:
         """Every figure of a tenant. Raises StorageUnavailable."""
         scores = [await self._scores(client, FIGURES, tenant) for client in self._clients]
         return {figure: _total(figure, column) for figure, *column in zip(FIGURES, *scores, strict=True)}
 
-    async def largest(self, count: int) -> dict[str, dict[Figure, int]]:
+    async def largest(self, count: int) -> dict[str, dict[UsageFigure, int]]:
         """Every figure of the tenants that have the most bytes or the most users, at most `count` of them, the most bytes first.
 
         Of several servers each names its largest. Raises StorageUnavailable.
@@ -61,7 +61,7 @@ class TenantUsage:
         found = {tenant: await self.of(tenant) for tenant in sorted(names)}
         return dict(sorted(found.items(), key=lambda item: (-item[1]["stored_bytes"], -item[1]["users"]))[:count])
 
-    async def _scores(self, client: redis.Redis, figures: Iterable[Figure], tenant: str) -> list[int]:
+    async def _scores(self, client: redis.Redis, figures: Iterable[UsageFigure], tenant: str) -> list[int]:
         try:
             pipeline = client.pipeline(transaction=False)
             for figure in figures:
@@ -70,9 +70,9 @@ class TenantUsage:
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"figures of a tenant: {error}") from error
 
-    async def full(self, limits: Mapping[Figure, int]) -> dict[Figure, frozenset[str]]:
+    async def full(self, limits: Mapping[UsageFigure, int]) -> dict[UsageFigure, frozenset[str]]:
         """The tenants that have at least so much of each of these figures. Raises StorageUnavailable."""
-        near: dict[Figure, set[str]] = {figure: set() for figure in limits}
+        near: dict[UsageFigure, set[str]] = {figure: set() for figure in limits}
         for client in self._clients:  # who has the limit in all has its part of it on one of them
             try:
                 pipeline = client.pipeline(transaction=False)

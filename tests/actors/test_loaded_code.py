@@ -74,7 +74,7 @@ def test_an_actor_may_start_while_other_modules_are_being_remembered(installed: 
     loaded_code.remember()
     look = loaded_code._look
 
-    def look_while_another_is_loaded(file: str) -> loaded_code.Seen:
+    def look_while_another_is_loaded(file: str) -> loaded_code.FileState:
         loaded_code._seen.setdefault(f"{file}.loaded-now", (0, 0, 0))
         return look(file)
 

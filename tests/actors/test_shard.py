@@ -38,7 +38,7 @@ from engine.core.wire.records import (
 from engine.store.keys import dead_letter_key, journal_key, journal_quarantine_key, offline_key
 from engine.store.redis_client import claim_data_epoch, replace_data_epoch
 from engine.store.slot_map import claim_slot_map
-from engine.store.tenant_usage import Figure, TenantUsage
+from engine.store.tenant_usage import TenantUsage, UsageFigure
 from tests.support.redis_rewind import Moment
 from tests.support.redis_server import RedisServer
 from tests.support.shard_process import FAR_MS, ShardProcess, shard_process
@@ -271,7 +271,7 @@ async def test_the_figures_of_a_tenant_are_exact_after_a_kill_between_a_group_an
         assert (await counted(redis_client, "u"))["users"] == 1
 
 
-async def _counts(client: Redis, tenant: str, figure: Figure, wanted: int) -> bool:
+async def _counts(client: Redis, tenant: str, figure: UsageFigure, wanted: int) -> bool:
     return (await TenantUsage(client).of(tenant))[figure] == wanted
 
 

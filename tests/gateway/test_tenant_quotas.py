@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from engine.core.wire import records as wire
 from engine.store.keys import subscribers_prefix, tenants_key
-from engine.store.tenant_usage import Figure, TenantUsage
+from engine.store.tenant_usage import TenantUsage, UsageFigure
 from tests.support.edge_world import DEADLINE_S, EdgeWorld, edge_world, frame_of, standing_still
 
 ITEM = {"user": "u1", "type": "test.event"}
@@ -88,7 +88,7 @@ async def test_a_tenant_that_fills_the_batch_of_signals_leaves_room_for_the_othe
         assert answer.json() == {"counted": 10, "dropped": 0}
 
 
-async def full(world: EdgeWorld, client: Redis, figure: Figure, amount: int) -> None:
+async def full(world: EdgeWorld, client: Redis, figure: UsageFigure, amount: int) -> None:
     """The tenant `full` has so much in storage, and the edge knows."""
     await client.zadd(tenants_key(figure), {"full": amount})
     await world.gateway.tenant_quotas.read()

@@ -84,7 +84,7 @@ from engine.publish.message_ids import MessageIds
 from engine.routes import EdgeServices, app
 from engine.store.broadcast_stream import Appended
 from engine.store.quarantine import QuarantinedRecord
-from engine.store.tenant_usage import FIGURES, Figure, TenantUsage
+from engine.store.tenant_usage import FIGURES, TenantUsage, UsageFigure
 from engine.store.user_entries import UserEntry, find_user_entries
 from engine.transports import http_server
 from tests.support.fake_growths import FakeGrowths
@@ -574,7 +574,7 @@ class FakeFigures:
 
     def __init__(self) -> None:
         self.points: list[bytes] = []
-        self.tenants: dict[str, dict[Figure, int]] = {}
+        self.tenants: dict[str, dict[UsageFigure, int]] = {}
         self.topics: dict[str, dict[str, int]] = {}  # by tenant, with their subscribers
         self.records: list[QuarantinedRecord] = []
         self.slow: list[SlowConnection] = []
@@ -584,7 +584,7 @@ class FakeFigures:
         self._look()
         return self.points
 
-    async def largest(self, count: int) -> dict[str, dict[Figure, int]]:
+    async def largest(self, count: int) -> dict[str, dict[UsageFigure, int]]:
         self._look()
         return dict(list(self.tenants.items())[:count])
 
@@ -616,16 +616,16 @@ class FakeUsage:
     """How much each tenant has in storage, as a test sets it."""
 
     def __init__(self) -> None:
-        self.figures: dict[Figure, dict[str, int]] = {figure: {} for figure in FIGURES}
+        self.figures: dict[UsageFigure, dict[str, int]] = {figure: {} for figure in FIGURES}
         self.topics: dict[str, set[str]] = {}  # that some user is subscribed to, by tenant
 
-    async def of(self, tenant: str) -> dict[Figure, int]:
+    async def of(self, tenant: str) -> dict[UsageFigure, int]:
         return {figure: used.get(tenant, 0) for figure, used in self.figures.items()}
 
     async def known_topics(self, tenant: str, topics: Sequence[str]) -> set[str]:
         return {topic for topic in topics if topic in self.topics.get(tenant, ())}
 
-    async def full(self, limits: Mapping[Figure, int]) -> dict[Figure, frozenset[str]]:
+    async def full(self, limits: Mapping[UsageFigure, int]) -> dict[UsageFigure, frozenset[str]]:
         return {
             figure: frozenset(tenant for tenant, used in self.figures[figure].items() if used >= limit) for figure, limit in limits.items()
         }

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
-Kind = Literal["counter", "gauge", "histogram", "info"]
+MetricKind = Literal["counter", "gauge", "histogram", "info"]
 
 
 class Family(NamedTuple):
     """One metric."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
 

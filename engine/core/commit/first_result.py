@@ -16,7 +16,7 @@ NEVER: Final = -1
 DIGEST_BYTES: Final = 8
 """Of the digest of a payload."""
 
-Result = tuple[bytes, int, str]
+FirstResult = tuple[bytes, int, str]
 """Digest; sequence number, 0 for a delayed or merged message, or `NEVER`; scheduled id, or with `NEVER` the reason, or empty."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -28,7 +28,7 @@ def packed_result(digest: bytes, seq: int, detail: str) -> bytes:
     return digest + _encode((seq, detail) if detail else seq)
 
 
-def unpacked_result(value: bytes) -> Result:
+def unpacked_result(value: bytes) -> FirstResult:
     """The inverse of `packed_result`. Raises ValueError when malformed."""
     try:
         rest = _decoder.decode(value[DIGEST_BYTES:])
@@ -42,7 +42,7 @@ def idempotency_value(digest: bytes, seq: int, detail: str) -> bytes:
     return f"{digest.hex()}|{seq}|{detail}".encode()
 
 
-def parse_idempotency_value(value: bytes) -> Result:
+def parse_idempotency_value(value: bytes) -> FirstResult:
     """The inverse of `idempotency_value`. Raises ValueError when malformed."""
     digest, seq, detail = value.split(b"|", 2)
     return bytes.fromhex(digest.decode()), int(seq), detail.decode()

@@ -118,7 +118,7 @@ NO_RIDERS: Final = Riders()
 NOBODY_CONNECTED: Final = "nobody is connected and retain is false"
 """Why a post is suppressed that the policy does not decide about, and of which nothing is stored."""
 
-Outcome = tuple[int, bytes] | tuple[int, bytes, str]
+PostOutcome = tuple[int, bytes] | tuple[int, bytes, str]
 """The outcome of a post in its group: the sequence number, the digest of its payload and, with `NEVER`, the reason."""
 
 
@@ -153,7 +153,7 @@ class GroupBuilder:
         self._rules = rules
         self._now_ms = now_ms
         self._heads: dict[str, int] = {}  # mailbox key -> newest number given
-        self._outcomes: dict[tuple[str, str], Outcome] = {}
+        self._outcomes: dict[tuple[str, str], PostOutcome] = {}
         self._newest: dict[tuple[str, str], Collapsing] = {}  # by (mailbox key, collapse key)
         self._judging: tuple[PolicyStep, WindowStep] | None = None
 

@@ -32,7 +32,7 @@ _UNEVEN: Final = 1.3
 
 Role = Literal["shards", "schedulers", "edges"]
 Mode = Literal["off", "dry run", "on"]
-Action = Literal["scale", "rebalance", "none"]
+ScalingAction = Literal["scale", "rebalance", "none"]
 
 
 class ScalingLimits(Struct, frozen=True):
@@ -63,7 +63,7 @@ class ScalingDecision(Struct, frozen=True):
 
     at_ms: int
     role: Role
-    action: Action
+    action: ScalingAction
     have: int
     wanted: int
     reason: str

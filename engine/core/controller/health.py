@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-Verdict = Literal["leave", "replace"]
+HealthVerdict = Literal["leave", "replace"]
 Histogram = Sequence[Sequence[float]]
 """[[upper bound in ms, count], ...] in growing order; the last bound is -1: everything above the one before."""
 
@@ -82,7 +82,7 @@ class HealthWatch:
         if self._asked_ms is not None:
             self._asked_ms = now_ms
 
-    def verdict(self, now_ms: float) -> Verdict:
+    def verdict(self, now_ms: float) -> HealthVerdict:
         """`replace`, once, when a call has been unanswered for too long; then the timeout is that of a start."""
         if not self.stats or self._asked_ms is None or now_ms - self._asked_ms <= self._timeout_ms * self._grace:
             return "leave"

@@ -12,7 +12,7 @@ from engine.core.model.bounded_names import BoundedNames
 from engine.core.model.routing import split_key
 from engine.core.wire.records import TRANSPORTS
 
-Rows = list[tuple[str | int, ...]]
+TallyRows = list[tuple[str | int, ...]]
 """Labels, and a number behind them."""
 
 COUNTED: Final = ("acknowledged", "expired", "trimmed", "dead_lettered", "suppressed", "deferred", "digested", "inboxed", "step_skipped")
@@ -68,9 +68,9 @@ class Tallies:
             tally = self._tallies[name] = Tally()
         return tally
 
-    def rows(self) -> dict[str, Rows]:
+    def rows(self) -> dict[str, TallyRows]:
         """By what is counted: (tenant, number), of sends (tenant, transport, number). Without what was never counted."""
-        found: dict[str, Rows] = {}
+        found: dict[str, TallyRows] = {}
         for tenant, tally in self._tallies.items():
             for name in ("sent", "repeated"):
                 by_transport = dict.fromkeys(TRANSPORTS, 0)

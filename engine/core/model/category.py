@@ -28,7 +28,7 @@ MOST_FIRST: Final = (ON, INBOX, DIGEST, OFF)
 
 ANY_CHOICE: Final = 1 << ON | 1 << DIGEST | 1 << OFF | 1 << INBOX
 
-Choice = Annotated[int, Meta(ge=ON, le=INBOX)]
+PreferenceChoice = Annotated[int, Meta(ge=ON, le=INBOX)]
 Instant = Annotated[int, Meta(ge=0, le=AT_MAX_MS)]  # ms since the epoch, up to the range of a timer wheel
 Span = Annotated[int, Meta(ge=0, le=AT_MAX_MS)]  # ms
 
@@ -58,7 +58,7 @@ class Category(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     total_cap: Annotated[int, Meta(ge=0, le=CAP_MAX)] = 0
     total_ms: Span = DAY_MS
     user_may: Annotated[int, Meta(ge=0, le=ANY_CHOICE)] = ANY_CHOICE
-    default: Choice = ON
+    default: PreferenceChoice = ON
 
     @property
     def counts(self) -> bool:

@@ -36,7 +36,7 @@ GONE: Final = -1
 PENDING: Final = 0
 """In place of progress: no message has the id yet; the message has expired or was replaced; nobody has acknowledged it."""
 
-Progress = Annotated[int, Meta(ge=ALWAYS, le=ACTED)]
+MessageProgress = Annotated[int, Meta(ge=ALWAYS, le=ACTED)]
 
 
 class ChannelStep(Struct, frozen=True, array_like=True, gc=False):
@@ -55,7 +55,7 @@ class ChannelStep(Struct, frozen=True, array_like=True, gc=False):
 
     channel: str
     after_ms: Span = 0
-    unless: Progress = ALWAYS
+    unless: MessageProgress = ALWAYS
     mandatory: bool = False
     to: str = ""
     cap: Annotated[int, Meta(ge=0, le=CAP_MAX)] = 0

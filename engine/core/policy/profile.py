@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from engine.core.model.category import CHOICES, DIGEST, INBOX, OFF, ON, Choice
+from engine.core.model.category import CHOICES, DIGEST, INBOX, OFF, ON, PreferenceChoice
 from engine.core.policy.mail_digest import MailDigest
 from engine.core.policy.quiet_hours import QuietHours
 
@@ -31,10 +31,10 @@ class Profile(Struct, frozen=True, array_like=True):
     muted_targets: tuple[str, ...] = ()
     digest_types: tuple[str, ...] = ()
     locale: str = ""  # language tag of BCP 47
-    categories: dict[str, Choice] = {}
+    categories: dict[str, PreferenceChoice] = {}
     on_types: tuple[str, ...] = ()
     inbox_types: tuple[str, ...] = ()
-    channels: dict[str, Choice] = {}  # ON, OFF or DIGEST by `category/channel`, see `channel_choice`
+    channels: dict[str, PreferenceChoice] = {}  # ON, OFF or DIGEST by `category/channel`, see `channel_choice`
     quiet_categories: dict[str, tuple[QuietHours, ...]] = {}  # in place of `quiet`
     mail_digest: MailDigest | None = None
 

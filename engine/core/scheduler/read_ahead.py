@@ -16,14 +16,14 @@ from typing import Final
 
 from engine.config import Config
 from engine.core.scheduler.firing import Firing
-from engine.core.scheduler.scheduler_events import BEGINNING, Cursor, ReadTimers, TimersRead
+from engine.core.scheduler.scheduler_events import BEGINNING, ReadTimers, TimerCursor, TimersRead
 from engine.core.scheduler.timer_wheel import NEVER
 from engine.core.wire.records import Timer
 
 _FILL_SHARE: Final = 0.75
 """Share of the memory limit at which reading ahead stops. The remainder is for near timers scheduled meanwhile."""
 
-_END: Final[Cursor] = (NEVER, "")
+_END: Final[TimerCursor] = (NEVER, "")
 
 _KEEP_SHARE: Final = 0.5
 """Share of the memory limit that is kept when the far timers are evicted. Halving makes the scan rare."""
@@ -36,7 +36,7 @@ class ReadAhead:
         self._config = config
         self._firing = firing
         self._started_ms = started_ms
-        self._frontiers: dict[int, Cursor] = dict.fromkeys(partitions, BEGINNING)
+        self._frontiers: dict[int, TimerCursor] = dict.fromkeys(partitions, BEGINNING)
         self._reading: dict[int, ReadTimers] = {}
         self._paused = False
 
@@ -54,7 +54,7 @@ class ReadAhead:
         for number in self._frontiers if partition is None else (partition,):
             self._frontiers[number] = BEGINNING
 
-    def _put_back(self, partition: int, cursor: Cursor) -> None:
+    def _put_back(self, partition: int, cursor: TimerCursor) -> None:
         self._frontiers[partition] = min(self._frontiers[partition], cursor)
 
     def _holds(self, share: float) -> bool:

@@ -46,10 +46,10 @@ def shard_of(session: str) -> int | None:
     return int(index) if role == "shard" else None
 
 
-Cursor = tuple[int, str]
+TimerCursor = tuple[int, str]
 """A position in a partition's timers, ordered by (due time in ms, scheduled id)."""
 
-BEGINNING: Final[Cursor] = (0, "")
+BEGINNING: Final[TimerCursor] = (0, "")
 
 
 # -- Work for storage. -------------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ class StoreRequest(Struct, gc=False):
 class ReadTimers(Struct, gc=False):
     """Read timers behind `after` that are due at `until_ms` or before, at most `limit` of them and about `bytes_max` bytes."""
 
-    after: Cursor
+    after: TimerCursor
     until_ms: int
     limit: int
     bytes_max: int
@@ -93,7 +93,7 @@ class TimersRead(Struct):
     """Timers in order. `reached` is where the page ended, None when nothing up to `until_ms` is left behind it."""
 
     timers: list[Timer]
-    reached: Cursor | None
+    reached: TimerCursor | None
 
 
 class StoreDone(Struct):

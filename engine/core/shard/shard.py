@@ -57,7 +57,7 @@ from engine.core.shard.page_wait import PageWait
 from engine.core.shard.poison import RecordFailed, fingerprint
 from engine.core.shard.slot_loads import SlotLoads
 from engine.core.shard.slot_release import SlotRelease
-from engine.core.shard.user_requests import MAKES_USERS, Question, UserRequests, admission_of
+from engine.core.shard.user_requests import MAKES_USERS, UserRequest, UserRequests, admission_of
 from engine.core.wire.outcomes import Outcome, OutcomeLog
 from engine.core.wire.records import (
     DEFERRED,
@@ -167,7 +167,7 @@ class ShardCore:
             Written: self.connections.written,
             Rejoin: self.connections.rejoin,
             Show: self.connections.show,
-            **dict.fromkeys(get_args(Question), self._ask),
+            **dict.fromkeys(get_args(UserRequest), self._ask),
         }
 
     # -- edges --------------------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class ShardCore:
         if not self.connections.detach(session, record, now_ms):
             self.page_wait.forget(session, record.conn)
 
-    def _ask(self, session: str, record: Question, now_ms: int) -> None:
+    def _ask(self, session: str, record: UserRequest, now_ms: int) -> None:
         """A request that needs a mailbox and no connection."""
         if self.slot_map.owner(record.key) != self.index:
             self.output.to_edges.append((session, Moved(record.ref, -1, self.slot_map.version)))

@@ -71,7 +71,7 @@ from engine.core.wire.records import (
 )
 
 Change = Settle | Refuse | Subscribe | SetProfile | ChangeProfile | Happened | MarkInbox | Erase
-Question = Change | Probe | GetProfile | Explain | Trace | ReadBacklog | ReadInbox | ReadUser
+UserRequest = Change | Probe | GetProfile | Explain | Trace | ReadBacklog | ReadInbox | ReadUser
 
 MAKES_USERS: Final = (Subscribe, SetProfile, ChangeProfile, Happened)
 """Questions after which a user has a page."""
@@ -80,7 +80,7 @@ _READS: Final = (Probe, GetProfile, Explain, Trace, ReadBacklog, ReadInbox, Read
 _URGENT: Final = (Settle, Refuse, Probe, Erase)
 
 
-def admission_of(record: Question, *, in_memory: bool) -> int | None:
+def admission_of(record: UserRequest, *, in_memory: bool) -> int | None:
     """The priority with which a question is admitted; None for one that takes no memory: a read of a mailbox that is in memory.
 
     Acknowledging, refusing and erasing free memory, and a client whose heartbeat is refused may pass for one that is gone: these have high
@@ -123,7 +123,7 @@ class UserRequests:
         self._storage_away = False
         self.erasing: Final[dict[str, list[tuple[str, ErasureDone]]]] = {}
 
-    def ask(self, mailbox: Mailbox, session: str, record: Question, now_ms: int) -> None:
+    def ask(self, mailbox: Mailbox, session: str, record: UserRequest, now_ms: int) -> None:
         """Handle a request; the user's mailbox is in memory. Answered now, or after the group that carries its change."""
         if isinstance(record, Probe):
             self._connections.probe(mailbox, session, record, now_ms)

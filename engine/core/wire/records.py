@@ -46,7 +46,7 @@ TRANSPORTS: Final = ("websocket", "sse", "sse", "poll")
 
 # -- Ranges that a decoder checks: an invalid value would fail later only, where its sender cannot be answered. ------------
 ScheduledId = Annotated[str, Meta(pattern=r"^(1[0-5]|[0-9])-.")]  # `<partition>-<unguessable text>`, so that it routes itself
-Kind = Annotated[int, Meta(ge=WEBSOCKET, le=POLL)]
+TransportKind = Annotated[int, Meta(ge=WEBSOCKET, le=POLL)]
 
 
 # -- Requests of an edge to a shard about one user, and the answers -----------------------------------------------------
@@ -427,7 +427,7 @@ class Attach(Struct, array_like=True, tag=2, gc=False):
 
     conn: int
     key: str
-    kind: Kind
+    kind: TransportKind
     cursor_epoch: str  # "" when no cursor was presented
     cursor_seq: int
     session: str  # for session:stream

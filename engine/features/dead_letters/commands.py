@@ -11,17 +11,17 @@ from urllib.parse import quote, urlencode
 
 import typer
 
-from engine.cli.options import DataDir, GivenToken, Tenant, Url
+from engine.cli.options import DataDir, GivenToken, TenantOption, Url
 from engine.errors import EngineError
 
 if TYPE_CHECKING:
-    from engine.cli.local_engine import Target
+    from engine.cli.local_engine import EngineTarget
 
 _PAGE: Final = 100
 
 dead_letters = typer.Typer(no_args_is_help=True, help="List, look at, redrive and drop dead letters.", rich_markup_mode="rich")
 
-User = Annotated[str | None, typer.Option("--user", help="Only those of this user.")]
+DeadLetterUser = Annotated[str | None, typer.Option("--user", help="Only those of this user.")]
 Letters = Annotated[list[str] | None, typer.Argument(help="Ids of dead letters, as `list` prints them.", show_default=False)]
 All = Annotated[bool, typer.Option("--all", help="Instead of ids: all there are when the command begins, oldest first.")]
 
@@ -33,10 +33,10 @@ def register(app: typer.Typer) -> None:
 
 @dead_letters.command("list")
 def list_(
-    user: User = None,
+    user: DeadLetterUser = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="The newest so many.")] = 20,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")] = False,
-    tenant: Tenant = "default",
+    tenant: TenantOption = "default",
     url: Url = None,
     token: GivenToken = None,
     data_dir: DataDir = None,
@@ -63,7 +63,7 @@ def list_(
 @dead_letters.command()
 def show(
     letter: Annotated[str, typer.Argument(help="Id of the dead letter.")],
-    tenant: Tenant = "default",
+    tenant: TenantOption = "default",
     url: Url = None,
     token: GivenToken = None,
     data_dir: DataDir = None,
@@ -80,8 +80,8 @@ def show(
 def redrive(
     letters: Letters = None,
     all: All = False,
-    user: User = None,
-    tenant: Tenant = "default",
+    user: DeadLetterUser = None,
+    tenant: TenantOption = "default",
     url: Url = None,
     token: GivenToken = None,
     data_dir: DataDir = None,
@@ -108,8 +108,8 @@ def redrive(
 def drop(
     letters: Letters = None,
     all: All = False,
-    user: User = None,
-    tenant: Tenant = "default",
+    user: DeadLetterUser = None,
+    tenant: TenantOption = "default",
     url: Url = None,
     token: GivenToken = None,
     data_dir: DataDir = None,
@@ -127,13 +127,13 @@ def drop(
     sys.stdout.write(f"dropped {dropped}\n")
 
 
-def _target(data_dir: str | None, url: str | None, token: str | None, tenant: str) -> Target:
+def _target(data_dir: str | None, url: str | None, token: str | None, tenant: str) -> EngineTarget:
     from engine.cli.local_engine import find_engine
 
     return find_engine(data_dir, url, token, "engine-dead-letters", ["admin"], tenant)
 
 
-def _chosen(target: Target, tenant: str, letters: Sequence[str] | None, user: str | None, *, all: bool) -> Iterator[list[str]]:
+def _chosen(target: EngineTarget, tenant: str, letters: Sequence[str] | None, user: str | None, *, all: bool) -> Iterator[list[str]]:
     """The letters that were named, or all of them, in parts that one request may have."""
     if all == bool(letters):
         raise EngineError("which dead letters: ids, or --all")
@@ -149,7 +149,7 @@ def _chosen(target: Target, tenant: str, letters: Sequence[str] | None, user: st
         yield named[start : start + _PAGE]
 
 
-def _walk(target: Target, tenant: str, user: str | None, order: str, limit: int = _PAGE) -> Iterator[dict[str, Any]]:
+def _walk(target: EngineTarget, tenant: str, user: str | None, order: str, limit: int = _PAGE) -> Iterator[dict[str, Any]]:
     """All dead letters, page by page."""
     query: dict[str, Any] = {"tenant": tenant, "order": order, "limit": limit, **({} if user is None else {"user": user})}
     while True:
@@ -160,7 +160,7 @@ def _walk(target: Target, tenant: str, user: str | None, order: str, limit: int 
         query["after"] = page["after"]
 
 
-def _ask(target: Target, method: str, path: str, query: dict[str, Any], body: Any = None) -> dict[str, Any]:
+def _ask(target: EngineTarget, method: str, path: str, query: dict[str, Any], body: Any = None) -> dict[str, Any]:
     from engine.cli.operator_request import ask
 
     return ask(target, method, f"{path}?{urlencode(query)}", body, advice="repeat it, nothing is delivered twice")

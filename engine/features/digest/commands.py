@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from engine.cli.options import DataDir, GivenToken, Tenant, Url, local_time
+from engine.cli.options import DataDir, GivenToken, TenantOption, Url, local_time
 from engine.errors import EngineError
 
 
@@ -21,7 +21,7 @@ def digest(
     user: Annotated[str, typer.Argument(help="User whose missed notifications to tell.")],
     lines: Annotated[int, typer.Option("--lines", min=1, help="Lines at most.")] = 20,
     json: Annotated[bool, typer.Option("--json", help="The digest as JSON, with the messages of each line.")] = False,
-    tenant: Tenant = "default",
+    tenant: TenantOption = "default",
     url: Url = None,
     token: GivenToken = None,
     data_dir: DataDir = None,

@@ -37,7 +37,7 @@ _ABSENT_S: Final = 600.0
 SERVE: Final = "serve://"
 """Begins a `digest_model` that is a Ray Serve application."""
 
-Windows = Sequence[Sequence[str]]
+TextWindows = Sequence[Sequence[str]]
 
 
 class Digester:
@@ -50,7 +50,7 @@ class Digester:
         except ModelMissing as error:
             self._missing = str(error)
 
-    async def group(self, windows: Windows, until_s: float = 0.0) -> list[list[int]] | str:
+    async def group(self, windows: TextWindows, until_s: float = 0.0) -> list[list[int]] | str:
         """The groups, or why there are none. `until_s`: not after this time, in seconds since the epoch; 0: whenever."""
         if self._missing:
             return self._missing
@@ -80,7 +80,7 @@ class DigestModel:
         self._starting: asyncio.Task[None] | None = None
         self.reason = ""
 
-    async def group(self, windows: Windows) -> list[list[int]] | None:
+    async def group(self, windows: TextWindows) -> list[list[int]] | None:
         """The groups of each window; None when nobody answers within `digest_model_ms`."""
         if self._under_way >= self._config.digest_model_calls_max or time.monotonic() < self._absent_until_s:
             return None
@@ -101,7 +101,7 @@ class DigestModel:
             self._under_way -= 1
         return None
 
-    async def _ask(self, windows: Windows) -> Any:
+    async def _ask(self, windows: TextWindows) -> Any:
         if len(self._handles) < (1 if self._config.digest_model else self._config.digest_model_actors):
             if self._starting is None or self._starting.done():
                 self._starting = asyncio.ensure_future(self._add())

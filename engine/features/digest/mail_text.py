@@ -14,12 +14,12 @@ from engine.features.reach.mails import message_digest, new_mail
 from engine.http.link_page import language_of, link_page
 from engine.http.problems import RETRY_AFTER_S
 
-Word = Literal["ask", "done", "invalid", "away"]
+DigestWord = Literal["ask", "done", "invalid", "away"]
 
-_STATUS: Final[dict[Word, int]] = {"ask": 200, "done": 200, "invalid": 404, "away": 503}
+_STATUS: Final[dict[DigestWord, int]] = {"ask": 200, "done": 200, "invalid": 404, "away": 503}
 _SUBJECT: Final = {"en": "While you were away: {count} unread", "zh": "您离开期间：{count} 条未读"}
 _END: Final = {"en": "No more digests", "zh": "不再接收摘要"}
-_WORDS: Final[dict[str, dict[Word, str]]] = {
+_WORDS: Final[dict[str, dict[DigestWord, str]]] = {
     "en": {
         "ask": "Do you want no more digests by mail?",
         "done": "You get no more digests by mail.",
@@ -56,7 +56,7 @@ def digest_mail(action: QueuedAction, address: str, sender: str, digest: Mapping
     return new_mail(sender, address, subject, message_digest(action, address), text, html, link)
 
 
-def digest_page(word: Word, accept_language: str) -> Response:
+def digest_page(word: DigestWord, accept_language: str) -> Response:
     """The page behind the link of a digest."""
     language = language_of(accept_language)
     retry_after = str(RETRY_AFTER_S) if word == "away" else ""

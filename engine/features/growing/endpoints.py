@@ -21,7 +21,7 @@ from engine.core.model.routing import mailbox_key
 from engine.errors import Invalid, StorageUnavailable
 from engine.features.growing import description
 from engine.features.growing.core import Head
-from engine.features.growing.growing import Growing, Part
+from engine.features.growing.growing import Growing, GrownPart
 from engine.features.growing.store import GrowingStore, StoredGrowth
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable, json_answer, route, without_head
@@ -210,7 +210,7 @@ def _within_message(problem: Problem) -> Problem:
     return unprocessable(f"$.message: {problem.detail}", errors)
 
 
-def _part_of(part: _Part, index: int, prefix: str, config: Config) -> Part:
+def _part_of(part: _Part, index: int, prefix: str, config: Config) -> GrownPart:
     """Raises Invalid."""
     generation, offset, progress = part.generation, part.offset, b""
     if not (type(generation) is type(offset) is int and 0 <= generation <= SEQ_MAX and 0 <= offset <= SEQ_MAX):
@@ -218,7 +218,7 @@ def _part_of(part: _Part, index: int, prefix: str, config: Config) -> Part:
         offset = _whole(offset, f"$.parts[{index}].offset")
     if part.progress is not UNSET:
         progress = _progress_of(part.progress, f"$.parts[{index}].progress", config)
-    return Part((prefix + part.user, part.id), generation, offset, part.text, progress)
+    return GrownPart((prefix + part.user, part.id), generation, offset, part.text, progress)
 
 
 def _progress_of(progress: _Progress, path: str, config: Config) -> bytes:

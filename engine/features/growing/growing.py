@@ -79,7 +79,7 @@ _NAME = tuple[str, str]
 """Mailbox key and id of a message."""
 
 
-class Part(Struct, frozen=True):
+class GrownPart(Struct, frozen=True):
     """A part of a publisher. `progress` in JSON; b"" for none."""
 
     name: _NAME
@@ -184,7 +184,7 @@ class Growing:
         self._unstored[growth.server].pop(name, None)
         self._flushed(name)
 
-    async def take(self, parts: Sequence[Part]) -> list[PartResult]:
+    async def take(self, parts: Sequence[GrownPart]) -> list[PartResult]:
         """Take parts of any messages; one result for each. Raises Problem 429 or 503: none was taken."""
         if self._bytes > self._config.growing_buffer_bytes_max:
             raise too_many_requests("storage has not taken what was sent before (`growing_buffer_bytes_max`)", RETRY_AFTER_S)
@@ -201,12 +201,12 @@ class Growing:
         now_ms = self._gateway.clock()
         return [self._take(part, now_ms) for part in parts]
 
-    def _knows(self, part: Part) -> bool:
+    def _knows(self, part: GrownPart) -> bool:
         """Whether the part can be taken without a look at storage."""
         growth = self._growths.get(part.name)
         return growth is not None and growth.generation >= part.generation and growth.size >= part.offset
 
-    def _take(self, part: Part, now_ms: int) -> PartResult:
+    def _take(self, part: GrownPart, now_ms: int) -> PartResult:
         growth = self._growths.get(part.name)
         if growth is None:
             return PartResult(ENDED)

@@ -37,7 +37,7 @@ from engine.api.actor_feature import ActorPorts
 from engine.config import Config
 from engine.errors import StorageUnavailable
 from engine.features.history.history_database import HistoryDatabase, HistoryQuery
-from engine.features.history.outcome_rows import Row, erasures_of, rows_of
+from engine.features.history.outcome_rows import OutcomeRow, erasures_of, rows_of
 from engine.store.outcome_stream import OutcomeBatch, OutcomeReader, StreamLag
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Archivist:
             "lag_ms": max(self._now_ms() - lag.oldest_ms, 0) if lag.oldest_ms else 0,
         }
 
-    async def answer(self, wanted: dict[str, Any], limit: int, oldest_first: bool = False) -> list[Row]:
+    async def answer(self, wanted: dict[str, Any], limit: int, oldest_first: bool = False) -> list[OutcomeRow]:
         """Rows of the history, see `HistoryDatabase.query`.
 
         Raises:
@@ -155,7 +155,7 @@ class Archivist:
         """Store these batches, and settle them; returns when that is done."""
         start = 0
         while start < len(batches):
-            end, rows, erased, unread = start, list[Row](), list[tuple[str, int]](), 0
+            end, rows, erased, unread = start, list[OutcomeRow](), list[tuple[str, int]](), 0
             while end < len(batches) and (end == start or len(rows) + batches[end].count <= self._config.history_rows_max):
                 batch = batches[end]
                 if batch.outcomes is None:

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import msgspec
 import typer
 
-from engine.cli.options import DataDir, GivenToken, Tenant, Url, duration_s
+from engine.cli.options import DataDir, GivenToken, TenantOption, Url, duration_s
 
 _PAGE: Final = 500
 _OMITTED: Final = ("at", "user", "event", "id", "type", "session", "sent", "client_ts")
@@ -29,7 +29,7 @@ def history(
     since: Annotated[str | None, typer.Option("--since", help="Only the last 15m, 2h, 7d.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=_PAGE, help="The newest so many.")] = 100,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")] = False,
-    tenant: Tenant = "default",
+    tenant: TenantOption = "default",
     url: Url = None,
     token: GivenToken = None,
     data_dir: DataDir = None,

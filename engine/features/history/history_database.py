@@ -27,7 +27,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from engine.core.model.routing import split_key
 from engine.errors import ConfigError, StorageUnavailable
-from engine.features.history.outcome_rows import Row
+from engine.features.history.outcome_rows import OutcomeRow
 from engine.features.history.tables import erasures, history
 from engine.store.outcome_members import first_id
 
@@ -100,7 +100,7 @@ class HistoryDatabase:
             settings.attributes["connection"] = connection
             command.upgrade(settings, "head")
 
-    def store(self, rows: Sequence[Row], erased: Iterable[tuple[str, int]] = ()) -> int:
+    def store(self, rows: Sequence[OutcomeRow], erased: Iterable[tuple[str, int]] = ()) -> int:
         """Insert rows, and delete those of erased users, in one transaction. Idempotent.
 
         Args:
@@ -116,13 +116,13 @@ class HistoryDatabase:
             return self._store_each(rows, erased)
         return 0
 
-    def _store(self, rows: Sequence[Row], erased: Iterable[tuple[str, int]]) -> None:
+    def _store(self, rows: Sequence[OutcomeRow], erased: Iterable[tuple[str, int]]) -> None:
         with self._transaction() as connection:
             if rows:
                 connection.execute(self._insert, list(rows))
             self._erase(connection, rows, erased)
 
-    def _store_each(self, rows: Sequence[Row], erased: Iterable[tuple[str, int]]) -> int:
+    def _store_each(self, rows: Sequence[OutcomeRow], erased: Iterable[tuple[str, int]]) -> int:
         refused = 0
         with self._transaction() as connection:
             for row in rows:
@@ -135,7 +135,7 @@ class HistoryDatabase:
             self._erase(connection, rows, erased)
         return refused
 
-    def _erase(self, connection: Connection, rows: Sequence[Row], erased: Iterable[tuple[str, int]]) -> None:
+    def _erase(self, connection: Connection, rows: Sequence[OutcomeRow], erased: Iterable[tuple[str, int]]) -> None:
         """Delete the rows of users who are erased now, or whose rows arrive late."""
         late = dict(erased)
         for key, at_ms in late.items():
@@ -162,7 +162,7 @@ class HistoryDatabase:
             connection.execute(delete(erasures).where(erasures.c.at_ms < now_ms - _ERASED_MS))
             return int(connection.execute(delete(history).where(history.c.id.in_(oldest.scalar_subquery()))).rowcount)
 
-    def query(self, wanted: HistoryQuery, limit: int, *, oldest_first: bool = False) -> list[Row]:
+    def query(self, wanted: HistoryQuery, limit: int, *, oldest_first: bool = False) -> list[OutcomeRow]:
         """Rows that meet all conditions, newest first; by column, without those that are null."""
         columns = history.c
         found = select(history).order_by(columns.id if oldest_first else columns.id.desc()).limit(limit)

@@ -10,13 +10,13 @@ from engine.core.wire.outcomes import ERASED, AnyOutcome, Outcome
 from engine.features.history.tables import history
 from engine.store.outcome_members import members_of, outcome_id
 
-Row = dict[str, Any]
+OutcomeRow = dict[str, Any]
 """By column; every row has all of them, so that many are one statement."""
 
-_EMPTY: Final[Row] = {column.name: None for column in history.columns}
+_EMPTY: Final[OutcomeRow] = {column.name: None for column in history.columns}
 
 
-def rows_of(outcomes: list[AnyOutcome], source: str, number: int) -> Iterator[Row]:
+def rows_of(outcomes: list[AnyOutcome], source: str, number: int) -> Iterator[OutcomeRow]:
     """The rows of a batch, except of erasures.
 
     Args:
@@ -43,7 +43,7 @@ def erasures_of(outcomes: list[AnyOutcome]) -> Iterator[tuple[str, int]]:
             yield outcome.key, outcome.at_ms
 
 
-def _storable(row: Row) -> Row:
+def _storable(row: OutcomeRow) -> OutcomeRow:
     """Without empty texts, and without what PostgreSQL cannot store: NUL, and halves of surrogate pairs."""
     for name, value in row.items():
         if type(value) is not str:

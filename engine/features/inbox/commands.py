@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from engine.cli.options import DataDir, GivenToken, Tenant, Url
+from engine.cli.options import DataDir, GivenToken, TenantOption, Url
 from engine.errors import EngineError
 
 inbox = typer.Typer(no_args_is_help=True, help="A user's inbox: list it, and mark messages of it.", rich_markup_mode="rich")
 
-User = Annotated[str, typer.Argument(help="User whose inbox it is.")]
+InboxUser = Annotated[str, typer.Argument(help="User whose inbox it is.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 @inbox.command("list")
 def list_(
-    user: User,
+    user: InboxUser,
     limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="The newest so many.")] = 20,
     before: Annotated[int | None, typer.Option("--before", min=1, help="Only those with a lower number: the next page.")] = None,
     unread: Annotated[bool, typer.Option("--unread", help="Only those that are not read.")] = False,
@@ -32,7 +32,7 @@ def list_(
     type: Annotated[str | None, typer.Option("--type", help="Only of this type: post.liked, or post.*")] = None,
     text: Annotated[str | None, typer.Option("--text", help="Only those that have this text in a value, in any case.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for programs.")] = False,
-    tenant: Tenant = "default",
+    tenant: TenantOption = "default",
     url: Url = None,
     token: GivenToken = None,
     data_dir: DataDir = None,
@@ -65,12 +65,12 @@ def list_(
 
 @inbox.command()
 def mark(
-    user: User,
+    user: InboxUser,
     mark: Annotated[str, typer.Argument(help="read, unread, seen, archive, unarchive, pin or unpin.")],
     ids: Annotated[list[str] | None, typer.Argument(help="Ids of messages.", show_default=False)] = None,
     upto: Annotated[int | None, typer.Option("--upto", min=1, help="Instead of ids: all up to this number.")] = None,
     all: Annotated[bool, typer.Option("--all", help="Instead of ids: all messages.")] = False,
-    tenant: Tenant = "default",
+    tenant: TenantOption = "default",
     url: Url = None,
     token: GivenToken = None,
     data_dir: DataDir = None,

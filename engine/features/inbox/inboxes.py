@@ -228,10 +228,10 @@ async def find_rows(shard_client: ShardClient, key: str, ids: Collection[str], c
     return found
 
 
-Answer = TypeVar("Answer", InboxIs, InboxMarked)
+InboxAnswer = TypeVar("InboxAnswer", InboxIs, InboxMarked)
 
 
-def answered(answer: Answer) -> Answer:
+def answered(answer: InboxAnswer) -> InboxAnswer:
     """Return the answer when its status is OK.
 
     Raises:

@@ -28,7 +28,7 @@ from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import RETRY_AFTER_S, unavailable
 from engine.store.load_history import LoadHistory
 from engine.store.quarantine import Quarantine, QuarantinedRecord
-from engine.store.tenant_usage import Figure, TenantUsage
+from engine.store.tenant_usage import TenantUsage, UsageFigure
 
 _T = TypeVar("_T")
 
@@ -42,7 +42,7 @@ class PointStore(Protocol):
 class TenantStore(Protocol):
     """The largest tenants, see `engine.store.tenant_usage`."""
 
-    async def largest(self, count: int) -> dict[str, dict[Figure, int]]: ...
+    async def largest(self, count: int) -> dict[str, dict[UsageFigure, int]]: ...
 
 
 class QuarantineStore(Protocol):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from engine.cli.options import DataDir, GivenToken, Tenant, Url
+from engine.cli.options import DataDir, GivenToken, TenantOption, Url
 from engine.errors import EngineError
 
 _NO_CHOICE = "default"
@@ -36,7 +36,7 @@ def preferences(
     ] = None,
     zone: Annotated[str | None, typer.Option("--zone", help="IANA time zone of the user's quiet hours.")] = None,
     json: Annotated[bool, typer.Option("--json", help="The preferences as JSON, with the quiet hours.")] = False,
-    tenant: Tenant = "default",
+    tenant: TenantOption = "default",
     url: Url = None,
     token: GivenToken = None,
     data_dir: DataDir = None,

@@ -8,9 +8,9 @@ from starlette.responses import Response
 
 from engine.http.link_page import language_of, link_page
 
-Word = Literal["ask", "done", "undone", "refused", "invalid", "away"]
+UnsubscribeWord = Literal["ask", "done", "undone", "refused", "invalid", "away"]
 
-_WORDS: Final[dict[str, dict[Word, str]]] = {
+_WORDS: Final[dict[str, dict[UnsubscribeWord, str]]] = {
     "en": {
         "ask": "Do you want no more notifications of “{title}”?",
         "done": "You get no more notifications of “{title}”.",
@@ -35,7 +35,7 @@ _BUTTONS: Final = {
 
 
 def unsubscribe_page(
-    word: Word, accept_language: str, *, title: str = "", again: str = "", status: int = 200, retry_after: str = ""
+    word: UnsubscribeWord, accept_language: str, *, title: str = "", again: str = "", status: int = 200, retry_after: str = ""
 ) -> Response:
     """The page.
 

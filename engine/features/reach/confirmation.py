@@ -13,7 +13,7 @@ from engine.features.reach.mails import new_mail
 from engine.http.link_page import language_of, link_page
 from engine.http.problems import RETRY_AFTER_S
 
-Word = Literal["ask", "done", "invalid", "away"]
+ConfirmationWord = Literal["ask", "done", "invalid", "away"]
 
 _SUBJECT: Final = {"en": "Confirm your mail address", "zh": "请确认您的邮箱地址"}
 _TEXT: Final = {
@@ -21,7 +21,7 @@ _TEXT: Final = {
     "the address is not used.",
     "zh": "有人（希望是您）希望通过此邮箱接收通知。请打开链接确认。如果不是您本人操作，请忽略本邮件：该地址不会被使用。",
 }
-_WORDS: Final[dict[str, dict[Word, str]]] = {
+_WORDS: Final[dict[str, dict[ConfirmationWord, str]]] = {
     "en": {
         "ask": "Do you want notifications at {email}?",
         "done": "You get notifications at {email}.",
@@ -52,7 +52,7 @@ def confirmation_mail(address: str, sender: str, link: str, accept_language: str
     return new_mail(sender, address, subject, uuid4().hex, f"{text}\n\n{link}", html)
 
 
-def confirmation_page(word: Word, accept_language: str, email: str = "", *, status: int = 200) -> Response:
+def confirmation_page(word: ConfirmationWord, accept_language: str, email: str = "", *, status: int = 200) -> Response:
     """The page. `email`: the address."""
     language = language_of(accept_language)
     button = _BUTTON[language] if word == "ask" else ""

@@ -19,7 +19,7 @@ from msgspec import Meta, Raw, Struct
 from engine.config import Tenant
 from engine.errors import ConfigError
 
-Answer = tuple[int, Mapping[str, str], bytes]
+HttpAnswer = tuple[int, Mapping[str, str], bytes]
 """Status, headers with names in lower case, body."""
 
 _RETRY_S: Final = 1.0
@@ -207,7 +207,7 @@ def _identified(row: SourceRow) -> bytes:
     return b'%b%b"id":%b}' % (members, b"" if members.endswith(b"{") else b",", _encode(row.id))
 
 
-def fates_of(source: Source, places: Sequence[int], answers: Sequence[Answer]) -> Fates:
+def fates_of(source: Source, places: Sequence[int], answers: Sequence[HttpAnswer]) -> Fates:
     """The fates of the rows at these positions.
 
     Args:
@@ -223,7 +223,7 @@ def fates_of(source: Source, places: Sequence[int], answers: Sequence[Answer]) -
     return fates
 
 
-def _judge(fates: Fates, places: Sequence[int], answer: Answer) -> None:
+def _judge(fates: Fates, places: Sequence[int], answer: HttpAnswer) -> None:
     status, headers, body = answer
     if 200 <= status < 300:
         fates.accepted += places

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from engine.cli.options import DataDir, GivenToken, Tenant, Url, local_time
+from engine.cli.options import DataDir, GivenToken, TenantOption, Url, local_time
 from engine.errors import EngineError
 
 
@@ -25,7 +25,7 @@ def revoke(
     bearer: Annotated[
         str | None, typer.Option("--bearer", help="Instead: this token; - reads it from standard input.", show_default=False)
     ] = None,
-    tenant: Tenant = "default",
+    tenant: TenantOption = "default",
     url: Url = None,
     token: GivenToken = None,
     data_dir: DataDir = None,

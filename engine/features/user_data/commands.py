@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import typer
 
-from engine.cli.options import DataDir, GivenToken, Tenant, Url
+from engine.cli.options import DataDir, GivenToken, TenantOption, Url
 from engine.errors import EngineError
 
 _RETRY_S: Final = 5.0
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 def export(
     user: Annotated[str, typer.Argument(help="User to export.")],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write, which only you may read.")] = None,
-    tenant: Tenant = "default",
+    tenant: TenantOption = "default",
     url: Url = None,
     token: GivenToken = None,
     data_dir: DataDir = None,
@@ -58,7 +58,7 @@ def export(
 
 def erase(
     user: Annotated[str, typer.Argument(help="User to erase.")],
-    tenant: Tenant = "default",
+    tenant: TenantOption = "default",
     url: Url = None,
     token: GivenToken = None,
     data_dir: DataDir = None,

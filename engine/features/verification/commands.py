@@ -29,7 +29,7 @@ _DAMAGED: Final = 2
 _DRAFT: Final = ".verifying-"
 _NOT_DATA: Final = ("redis.sock", "redis.pid", "redis.log", "run")
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object for programs: `checked`, `damaged`, `damage`.")]
+ReportAsJson = Annotated[bool, typer.Option("--json", help="One JSON object for programs: `checked`, `damaged`, `damage`.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
     app.command()(verify)
 
 
-def verify(redis: RedisUrl = None, json: Json = False, data_dir: DataDir = None) -> None:
+def verify(redis: RedisUrl = None, json: ReportAsJson = False, data_dir: DataDir = None) -> None:
     """Check every stored record, and print what is damaged, where it is, and what to do.
 
     While an engine runs on the data directory, its Redis is read; users do not notice. Otherwise a copy of the directory's data is loaded

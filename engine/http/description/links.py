@@ -6,9 +6,9 @@ A new operation with one of these parameters is linked without a further word.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-Part = dict[str, Any]
+from engine.http.description.operation import Part
 
 
 class Origin(NamedTuple):

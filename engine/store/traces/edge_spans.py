@@ -28,7 +28,7 @@ class _Named(Struct):
 
 _named: Final = msgspec.json.Decoder(_Named)
 
-Messages = Sequence[tuple[int, int, bytes]]
+SentMessages = Sequence[tuple[int, int, bytes]]
 
 
 class _Sent(Struct, gc=False):
@@ -49,7 +49,7 @@ class EdgeSpans:
         self._sent: dict[int, dict[int, _Sent]] = {}  # by connection and sequence number
         self._count = 0
 
-    def send(self, connection: int, kind: int, messages: Messages, write: Callable[[Messages], None]) -> None:
+    def send(self, connection: int, kind: int, messages: SentMessages, write: Callable[[SentMessages], None]) -> None:
         """Write messages to a connection of this kind, a `send` for each that is sampled."""
         found = [(message, context) for message in messages if (context := trace_in(message[2])) is not None and context.sampled]
         if not found:

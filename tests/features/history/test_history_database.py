@@ -11,11 +11,11 @@ from sqlalchemy import create_engine, inspect
 from engine.core.wire.outcomes import AcceptedOutcome, SentOutcome
 from engine.errors import ConfigError, StorageUnavailable
 from engine.features.history.history_database import HistoryDatabase, HistoryQuery, database_url
-from engine.features.history.outcome_rows import Row, rows_of
+from engine.features.history.outcome_rows import OutcomeRow, rows_of
 from engine.features.history.tables import metadata
 
 
-def some_rows(count: int, *, user: str = "alice", first_ms: int = 1000, source: str = "s") -> list[Row]:
+def some_rows(count: int, *, user: str = "alice", first_ms: int = 1000, source: str = "s") -> list[OutcomeRow]:
     batch = [
         made
         for number in range(count)
@@ -27,7 +27,7 @@ def some_rows(count: int, *, user: str = "alice", first_ms: int = 1000, source: 
     return list(rows_of(batch, source, 0))  # type: ignore[arg-type]
 
 
-def stored(database: HistoryDatabase, **wanted: object) -> list[Row]:
+def stored(database: HistoryDatabase, **wanted: object) -> list[OutcomeRow]:
     return database.query(HistoryQuery(wanted), 1000)
 
 
@@ -82,7 +82,7 @@ def test_a_query_finds_by_user_message_and_time_page_by_page(database: HistoryDa
     assert stored(database, tenant="other") == []
     assert len(stored(database, tenant="t", message="m3")) == 4
     assert {row["at_ms"] for row in stored(database, since_ms=1005, until_ms=1008)} == {1005, 1006, 1007}
-    seen, before = list[Row](), {}
+    seen, before = list[OutcomeRow](), {}
     while page := database.query(HistoryQuery(tenant="t", user="alice", **before), 7):
         seen += page
         before = {"before": page[-1]["id"]}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.config import Config
 from engine.errors import ConfigError
-from engine.features.sources.core import Answer, Source, SourceRow, fates_of, requests_of, sources_of
+from engine.features.sources.core import HttpAnswer, Source, SourceRow, fates_of, requests_of, sources_of
 from engine.features.sources.sources_check import look
 
 TABLE: dict[str, Any] = {"kind": "postgresql", "name": "orders", "connection": "postgresql://db/app"}
@@ -27,7 +27,7 @@ def rows(*bodies: str) -> list[SourceRow]:
     return [SourceRow(number, f"row-{number}", body.encode()) for number, body in enumerate(bodies)]
 
 
-def refusal(status: int, *indexes: int, retry_after: str = "") -> Answer:
+def refusal(status: int, *indexes: int, retry_after: str = "") -> HttpAnswer:
     errors = [{"index": index, "detail": f"item {index} is wrong"} for index in indexes]
     return status, {"retry-after": retry_after} if retry_after else {}, json.dumps({"detail": "no", "errors": errors}).encode()
 

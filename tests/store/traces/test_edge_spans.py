@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.core.model.trace_context import TraceContext, traced_body
 from engine.core.wire.records import SSE, WEBSOCKET
-from engine.store.traces.edge_spans import EdgeSpans, Messages
+from engine.store.traces.edge_spans import EdgeSpans, SentMessages
 from tests.support.listed_spans import SAMPLED, UNSAMPLED, ListedSpans
 
 
@@ -13,7 +13,7 @@ def body(id: str, context: TraceContext | None = SAMPLED) -> bytes:
     return plain if context is None else traced_body(context, plain)
 
 
-def sent(listed: ListedSpans, messages: Messages, kind: int = WEBSOCKET) -> EdgeSpans:
+def sent(listed: ListedSpans, messages: SentMessages, kind: int = WEBSOCKET) -> EdgeSpans:
     edge, written = EdgeSpans(listed.spans), []
     edge.send(1, kind, messages, written.extend)
     assert written == list(messages)

@@ -21,7 +21,7 @@ from msgspec import Raw, Struct
 
 from engine.errors import Invalid
 
-Kind = Literal["actor", "node", "worker"]
+ResourceKind = Literal["actor", "node", "worker"]
 
 DETAIL_CHARS: Final = 1000
 _NAME_CHARS: Final = 200
@@ -51,7 +51,7 @@ class Death(Struct, frozen=True):
         at_ms: when.
     """
 
-    kind: Kind
+    kind: ResourceKind
     id: str
     job: str
     name: str

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from engine.cli.options import DataDir, GivenToken, Tenant, Url
+from engine.cli.options import DataDir, GivenToken, TenantOption, Url
 from engine.config import Config
 from engine.errors import EngineError
 
@@ -29,7 +29,7 @@ def replay(
     rate: Annotated[float, typer.Option("--rate", min=0, help="Deliveries per second; 0 for as fast as possible.")] = 0,
     user_prefix: Annotated[str, typer.Option("--user-prefix", help="Put before every user's name.")] = "",
     fresh: Annotated[bool, typer.Option("--fresh", help="Use new ids: delivers again what an earlier replay has delivered.")] = False,
-    tenant: Tenant = "default",
+    tenant: TenantOption = "default",
     url: Url = None,
     token: GivenToken = None,
     data_dir: DataDir = None,

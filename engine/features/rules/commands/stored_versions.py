@@ -20,7 +20,7 @@ from engine.cli.options import DataDir, GivenToken, Url
 from engine.errors import EngineError
 
 if TYPE_CHECKING:
-    from engine.cli.local_engine import Target
+    from engine.cli.local_engine import EngineTarget
 
 _FOLLOWED_S: Final = 5.0
 """Edges follow within a second; the status is a second old at most."""
@@ -29,7 +29,7 @@ _POLL_S: Final = 0.2
 
 Share = Annotated[float, typer.Argument(min=0, max=1, help="Of the users, 0 to 1: 0.1 is a tenth. 0: nobody any more, 1: everyone.")]
 Version = Annotated[int, typer.Argument(min=0, help="Number of a version, as `list` prints it; 0 is the rules file.")]
-Json = Annotated[bool, typer.Option("--json", help="The engine's answer as JSON, for programs.")]
+AnswerAsJson = Annotated[bool, typer.Option("--json", help="The engine's answer as JSON, for programs.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def list_(json: Json = False, url: Url = None, token: GivenToken = None, data_dir: DataDir = None) -> None:
+def list_(json: AnswerAsJson = False, url: Url = None, token: GivenToken = None, data_dir: DataDir = None) -> None:
     """Print the stored versions, which are in force, and what each edge runs.
 
     [dim]engine rules list
@@ -99,7 +99,7 @@ def dry_run(
     limit: Annotated[int, typer.Option("--limit", min=1, max=500, help="The newest so many events.")] = 100,
     type: Annotated[str | None, typer.Option("--type", help="Only events of this type.")] = None,
     tenant: Annotated[str | None, typer.Option("--tenant", help="Only events of this tenant.")] = None,
-    json: Json = False,
+    json: AnswerAsJson = False,
     url: Url = None,
     token: GivenToken = None,
     data_dir: DataDir = None,
@@ -140,7 +140,7 @@ def rollback(
     _change(_target(data_dir, url, token), "POST", "/v1/rules/rollback", {} if to is None else {"version": to})
 
 
-def _change(target: Target, method: str, path: str, body: Any) -> None:
+def _change(target: EngineTarget, method: str, path: str, body: Any) -> None:
     """Make a change from the state that is there, and wait for the edges."""
     revision = _overview(target)["revision"]
     changed = _ask(target, method, path, body, {"If-Match": f'"{revision}"'})
@@ -206,7 +206,7 @@ def _compact(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _overview(target: Target) -> dict[str, Any]:
+def _overview(target: EngineTarget) -> dict[str, Any]:
     return _ask(target, "GET", "/v1/rules")
 
 
@@ -223,14 +223,14 @@ def _print(line: str) -> None:
     sys.stdout.write(printable(line) + "\n")
 
 
-def _target(data_dir: str | None, url: str | None, token: str | None) -> Target:
+def _target(data_dir: str | None, url: str | None, token: str | None) -> EngineTarget:
     from engine.cli.local_engine import find_engine
 
     return find_engine(data_dir, url, token, "engine-rules", ["operator"], "default")
 
 
 def _ask(
-    target: Target, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, *, text: bool = False
+    target: EngineTarget, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, *, text: bool = False
 ) -> dict[str, Any]:
     from engine.cli.operator_request import ask
 

@@ -81,7 +81,7 @@ NAME_CHARS_MAX: Final = 128  # of users, types and ids: the default limit of the
 
 _TS_MS_MAX: Final = 253_402_300_799_999  # the year 9999
 
-Priority = Literal["high", "normal", "low"]
+PriorityName = Literal["high", "normal", "low"]
 
 
 class Condition(Struct, frozen=True):
@@ -125,7 +125,7 @@ class Rule(Struct, frozen=True):
     mentions: tuple[EventPath, ...]
     notify_self: bool
     type: str
-    priority: Priority
+    priority: PriorityName
     actor: EventPath | None
     target: Shape | None
     context: Shape | None
@@ -186,7 +186,7 @@ class Notification(Struct, frozen=True, kw_only=True):
     user: str
     id: str
     type: str
-    priority: Priority
+    priority: PriorityName
     actor: str | None
     target: Any
     context: Any

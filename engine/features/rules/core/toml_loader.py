@@ -23,7 +23,7 @@ from engine.features.policy.core.profile_json import check_type
 from engine.features.rules.core.content_toml import VARIANTS_MAX, ContentText, Locales, VariantText, parse_contents
 from engine.features.rules.core.delay import Delay, Rollout, level_names
 from engine.features.rules.core.field_errors import at_field, duration_at
-from engine.features.rules.core.rules import NAME_CHARS_MAX, Audience, Condition, Priority, Rule, Rules
+from engine.features.rules.core.rules import NAME_CHARS_MAX, Audience, Condition, PriorityName, Rule, Rules
 
 RULES_MAX: Final = 1000
 CATEGORIES_MAX: Final = 100
@@ -48,7 +48,7 @@ class _DefaultsText(Struct, forbid_unknown_fields=True):
     actor: str = ""
     notify_self: bool = False
     users_ignore_case: bool = False
-    priority: Priority | None = None
+    priority: PriorityName | None = None
     target: Any = None
     context: Any = None
     ts: str = ""
@@ -89,7 +89,7 @@ class _RuleText(Struct, forbid_unknown_fields=True):
     topic: str = ""
     broadcast: bool = False
     notify_self: bool | None = None
-    priority: Priority | None = None
+    priority: PriorityName | None = None
     actor: str | None = None
     target: Any = None
     context: Any = None
