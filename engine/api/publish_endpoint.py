@@ -127,7 +127,10 @@ class PublishEndpoint:
                 await turn
             defined = gateway.category_book.in_use(principal.tenant)
             drafts = drafts_of(gateway, self._config, body, content, principal, defined, trace)
-            results = await post_drafts(gateway, drafts, defined)
+            if defined.linked or defined.steps:
+                results = await post_drafts(gateway, drafts, defined)
+            else:
+                results = await gateway.shard_client.post(drafts)
         except Exception as error:
             if trace is not None:
                 trace.failed(error)
