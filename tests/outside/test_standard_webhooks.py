@@ -51,7 +51,7 @@ async def test_the_library_accepts_either_secret_of_a_rotation() -> None:
         assert Webhook(secret).verify(received.body, received.headers)["key"] == ACTION.key
 
 
-@pytest.mark.parametrize("at_s", [-301, 301])
+@pytest.mark.parametrize("at_s", [-600, 600])
 async def test_the_library_refuses_a_request_of_another_time(at_s: float) -> None:
     received = await sent(SECRET, at_s)
     with pytest.raises(WebhookVerificationError, match="timestamp"):
