@@ -214,6 +214,20 @@ def test_listening_prints_messages_fit_for_a_terminal_and_acknowledges_them() ->
         assert claims(server.peers[0].token)["sub"] == "u1"
 
 
+async def grows(peer: Peer) -> None:
+    await peer.welcome(seq=1)
+    await peer.say("part", id="m0", generation=1, offset=0, text="To\x1bken [bold]", progress={"value": 0.5})
+    await peer.send(1)
+    await stay(peer)
+
+
+def test_listening_tells_what_grows_beside_the_messages() -> None:
+    with in_background(misbehaving(grows)) as server:
+        result = engine("listen", "u1", "--url", server.url, "--count", "1")
+        assert r'm0 grows: To\x1bken [bold] {"value":0.5}' in result.stderr
+        assert len(result.stdout.splitlines()) == 1
+
+
 def test_listening_for_programs_prints_one_json_object_per_line_and_nothing_else() -> None:
     with in_background(misbehaving(talks)) as server:
         result = engine("listen", "u1", "--json", "--url", server.url, "--count", "2", "--last-event-id", "7-0")
