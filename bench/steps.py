@@ -52,6 +52,11 @@ async def measure(running: Engine, mails: MailServer, messages: int, readers: in
         await asyncio.sleep(_IDLE_S)
         idle = {role: spent / (now_s() - began) for role, spent in meter.spent_s().items()}
         spent: dict[str, dict[str, float]] = {}
+        if readers == USERS:
+            began, meter = now_s(), CpuMeter(running.processes)
+            with phases.phase("delayed messages, cancelled"):
+                await _cancel(client, await _publish(client, users, "plain", messages, delay=3600))
+            spent["cancelled"] = _without(meter.spent_s(), idle, now_s() - began)
         stepped_s = published_s = now_s()
         for category in ("plain", "stepped"):
             began, meter = now_s(), CpuMeter(running.processes)
@@ -59,11 +64,6 @@ async def measure(running: Engine, mails: MailServer, messages: int, readers: in
                 await _publish(client, users, category, messages)
             spent[category] = _without(meter.spent_s(), idle, now_s() - began)
             stepped_s, published_s = began, now_s()
-        if readers == USERS:
-            began, meter = now_s(), CpuMeter(running.processes)
-            with phases.phase("delayed messages, cancelled"):
-                await _cancel(client, await _publish(client, users, "plain", messages, delay=3600))
-            spent["cancelled"] = _without(meter.spent_s(), idle, now_s() - began)
         for user in users[:readers]:
             (await client.post(f"/v1/inbox/read?user={user}", json={"all": True})).raise_for_status()
         in_time = now_s() < stepped_s + AFTER_S
