@@ -62,6 +62,7 @@ def calls_of(name: str, actor: Any) -> dict[str, tuple[Any, ...]]:
         "drain_edge": (0,),
         "hand_over": ([0], 0) if name.startswith("shard") else (),
         "adopt": (1,),
+        "release": (1,),
         "slow_clients": (1,),
         "follow": (1,),
         "ingest": ("default", "/v1/notifications", [b'[{"user": "ann", "type": "t"}]']),
