@@ -62,7 +62,8 @@ def test_a_job_of_somebody_else_gets_to_see_no_secret(cluster: SharedCluster, on
     assert {
         "controller.stop", "controller.status", "controller.drain_edge", "controller.connections_of", "controller.unlock",
         "controller.scale", "controller.rebalance", "controller.upgrade", "controller.slow_clients", "shard-0.slow_clients",
-        "edge-0.drain", "edge-0.hand_over", "edge-0.release", "edge-0.connections_of", "shard-0.exchange", "shard-0.drain", "scheduler-0.exchange",
+        "edge-0.drain", "edge-0.hand_over", "edge-0.release", "edge-0.connections_of",
+        "shard-0.exchange", "shard-0.drain", "scheduler-0.exchange",
         "shard-0.hand_over", "shard-0.adopt", "shard-0.slot_loads", "scheduler-0.follow", "scheduler-0.drain",
     } <= found["refused"].keys()  # fmt: skip
     assert not [call for call, why in found["refused"].items() if "TypeError" in why], "it was called as its actors call it"
