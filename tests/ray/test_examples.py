@@ -81,6 +81,10 @@ async def test_the_quickstart_publishes_and_listens(engine: RunningEngine, tmp_p
         received = iter(listener.stdout.readline, "")
         lines = await asyncio.to_thread(lambda: [next(line for line in received if kind in line) for kind in ("post.liked", "survey.ask")])
         listener.send_signal(signal.SIGINT)
+        try:
+            await asyncio.to_thread(listener.wait, 60)
+        finally:
+            listener.kill()
     assert [line.split()[0] for line in lines] == [str(2 * run - 1), str(2 * run)]
 
 
