@@ -54,7 +54,7 @@ async def test_a_user_who_leaves_gets_a_mail_and_comes_back(page: Page, world: E
     await expect(page.locator(".message .title")).to_have_text("Your report is ready")
 
 
-async def test_a_user_who_comes_back_in_time_is_told_that_no_mail_comes(page: Page, world: EdgeWorld) -> None:
+async def test_early_return_says_that_no_mail_comes(page: Page, world: EdgeWorld) -> None:
     await page.goto(f"{world.url()}/#token={world.token('demo', scopes='connect publish operator')}")
     await page.get_by_role("button", name="Leave for a minute, get a mail").click()
     await page.get_by_role("button", name="Come back").click()

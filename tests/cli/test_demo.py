@@ -11,7 +11,7 @@ from engine.config import CATCH_MAILS, Config
 from engine.features.rules.rule_book import RuleBook
 
 
-def test_an_engine_without_settings_catches_mails_and_has_the_rules_of_the_demo() -> None:
+def test_engine_without_settings_catches_mails_and_has_demo_rules() -> None:
     assert is_demo(Config())
     config = with_demo(Config(), 8000)
     assert (config.smtp_url, config.public_url) == (CATCH_MAILS, "http://127.0.0.1:8000")

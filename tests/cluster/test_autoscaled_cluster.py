@@ -69,9 +69,7 @@ def has_shrunk(status: dict[str, Any]) -> bool:
     return all(len(status[role]) == 1 for role in ROLES) and bool(status["scaling"]["settled"])
 
 
-async def test_a_node_comes_with_load_and_goes_without_it_and_nothing_is_lost_or_refused(
-    autoscaled: AutoscaledCluster, elastic: RunningEngine
-) -> None:
+async def test_node_comes_and_goes_with_load_without_losses(autoscaled: AutoscaledCluster, elastic: RunningEngine) -> None:
     books = []
     async with Traffic(elastic.url, elastic.token, "always", online=4, away=2, rate=12) as always:
         async with (

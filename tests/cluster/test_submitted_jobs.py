@@ -67,7 +67,7 @@ JOBS = {"publisher": PUBLISHER, "sink": SINK}
 
 
 @pytest.mark.parametrize("kind", JOBS)
-async def test_a_job_that_is_killed_and_submitted_again_publishes_each_row_once(
+async def test_killed_job_submitted_again_publishes_each_row_once(
     cluster: SharedCluster, engine_of_events: RunningEngine, tmp_path: Path, kind: str
 ) -> None:
     if kind == "sink" and importlib.util.find_spec("pyarrow") is None:

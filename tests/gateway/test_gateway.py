@@ -206,7 +206,7 @@ async def test_an_edge_whose_rest_is_disturbed_again_and_again_still_notices_tha
 
 
 # -- Connections that another edge may have. -------------------------------------------------------------------------------
-async def test_an_edge_releases_its_oldest_lasting_connections_one_after_the_other() -> None:
+async def test_edge_releases_its_oldest_connections_one_by_one() -> None:
     world = EdgeWorld(Config(connection_moves_per_s=20), 1)
     clients = [Client(world) for _ in range(5)]
     clients[0].socket.kind = wire.POLL

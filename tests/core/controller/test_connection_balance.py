@@ -21,7 +21,7 @@ def processes(count: int, started: int = 1) -> dict[int, tuple[int, int]]:
     return {edge: (edge, started) for edge in range(count)}
 
 
-def test_an_edge_gives_away_what_it_has_above_the_mean_when_another_one_joins() -> None:
+def test_joining_edge_gets_connections_above_the_mean() -> None:
     policy = balance()
     assert policy.observe({0: 1000}, processes(1), 0) == {}
     assert policy.observe({0: 1000, 1: 0}, processes(2), ROUND_MS) == {0: 500}
@@ -42,7 +42,7 @@ def test_edges_that_become_uneven_by_themselves_are_left_alone() -> None:
     assert policy.observe({0: 1000, 1: 0}, {0: (0, 1), 1: (1, 2)}, 120_000) == {0: 500}, "its process is a new one"
 
 
-def test_a_load_balancer_that_sends_every_client_back_ends_the_rounds() -> None:
+def test_sticky_load_balancer_ends_the_rounds() -> None:
     policy = balance()
     rounds = [policy.observe({0: 1000, 1: 0}, processes(2), at * 60_000) for at in range(20)]
     assert 0 < sum(map(bool, rounds)) <= 8
@@ -50,7 +50,7 @@ def test_a_load_balancer_that_sends_every_client_back_ends_the_rounds() -> None:
 
 
 @given(st.lists(st.integers(0, 5000), min_size=1, max_size=6), st.integers(1, 3), st.integers(0, 1 << 32))
-def test_random_choices_of_a_kernel_make_edges_even_and_no_connection_is_lost(before: list[int], joining: int, seed: int) -> None:
+def test_random_reconnects_make_edges_even(before: list[int], joining: int, seed: int) -> None:
     random, policy = Random(seed), balance()
     policy.observe(dict(enumerate(before)), processes(len(before)), 0)
     counts = dict(enumerate([*before, *[0] * joining]))

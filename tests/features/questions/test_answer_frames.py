@@ -63,9 +63,7 @@ async def test_a_member_of_a_topic_answers_by_frame(world: EdgeWorld) -> None:
     ("members", "status"),
     [({"answer": "maybe"}, 422), ({}, 422), ({"answer": "yes", "text": "so"}, 422), ({"answer": "yes", "topic": "oncall"}, 404)],
 )
-async def test_an_answer_that_is_not_valid_is_refused_and_the_connection_goes_on(
-    world: EdgeWorld, members: dict[str, Any], status: int
-) -> None:
+async def test_invalid_answer_is_refused_on_an_open_connection(world: EdgeWorld, members: dict[str, Any], status: int) -> None:
     await ask(world)
     async with world.connect("u1") as socket:
         refused = await answer(socket, **members)

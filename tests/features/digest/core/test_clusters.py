@@ -113,7 +113,7 @@ def test_what_the_user_has_turned_off_by_now_is_skipped_and_what_is_wanted_in_th
 
 
 @pytest.mark.parametrize(("choice", "skipped"), [(OFF, True), (DIGEST, False), (ON, False)])
-def test_a_category_that_is_off_by_mail_is_not_in_the_digest_by_mail(choice: int, skipped: bool) -> None:
+def test_category_off_by_mail_is_missing_from_the_mail_digest(choice: int, skipped: bool) -> None:
     missed = Missed(id="m", type="a", at_ms=1, facts=Facts(type="a", category="news"))
     profile = Profile(channels={"news/email": choice})
     assert sort_out([missed], profile, (), NOW_MS, "email").skipped == ([("m", MUTED)] if skipped else [])

@@ -155,7 +155,7 @@ def test_channels_of_a_categorys_steps_are_available_with_what_holds_now() -> No
 
 
 @pytest.mark.parametrize(("mail_digest", "holds"), [(MailDigest(480), "digest"), (None, "on")])
-def test_a_channel_in_the_digest_is_at_once_for_a_user_without_one(mail_digest: MailDigest | None, holds: str) -> None:
+def test_digest_channel_is_immediate_without_a_mail_digest(mail_digest: MailDigest | None, holds: str) -> None:
     defined = DefinedCategories(categories=CATEGORIES, steps={"social": (ChannelStep("email"),)})
     profile = Profile(channels={"social/email": DIGEST}, mail_digest=mail_digest)
     shown = preferences_of(profile, defined)
