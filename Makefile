@@ -136,26 +136,32 @@ $(VENV)/.installed-test: requirements/test.txt $(VENV)/.installed
 	@$(call install,requirements/test.txt)
 	@touch $@
 
-# Of the server alone: Debian's package starts one for the machine where nothing says otherwise.
+# Of the server alone: Debian's package starts one for the machine where nothing says otherwise. redis-tools: redis-cli, and a Redis with TLS.
 database:
-	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && command -v nats-server >/dev/null && exit 0; \
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && command -v nats-server >/dev/null && command -v redis-cli >/dev/null && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "installing PostgreSQL and NATS for the tests of the history and of sources"; \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql-common >/dev/null && \
+		echo "installing PostgreSQL, NATS and redis-cli for the tests of the history, of sources and of a Redis Cluster"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql-common redis-tools >/dev/null && \
 			sed -i 's/^#\?create_main_cluster.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf && \
 			DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql nats-server >/dev/null || \
-			echo "make: apt could not install PostgreSQL and NATS" >&2; \
+			echo "make: apt could not install PostgreSQL, NATS and redis-cli" >&2; \
 	else \
-		echo "make: no PostgreSQL or NATS: their tests will be skipped. To have them: sudo apt install postgresql nats-server" >&2; \
+		echo "make: no PostgreSQL, NATS or redis-cli: their tests will be skipped. To have them: sudo apt install postgresql nats-server redis-tools" >&2; \
 	fi
 
+# The headless shell takes a third of Chromium's CPU. Where apt has none, the tests use Chromium throughout.
 browser:
-	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+	@lacking=; { command -v chromium || command -v chromium-browser || command -v google-chrome || lacking=chromium; \
+		command -v chromium-headless-shell || lacking="$${lacking:+$$lacking }chromium-headless-shell"; } >/dev/null; \
+	if [ -z "$$lacking" ]; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "installing Chromium for the browser tests"; \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null || \
-			echo "make: apt could not install Chromium" >&2; \
-	else \
+		echo "installing $$lacking for the browser tests"; \
+		apt-get update -qq; \
+		for name in $$lacking; do \
+			DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends --no-remove $$name >/dev/null || \
+				echo "make: apt could not install $$name" >&2; \
+		done; \
+	elif [ "$${lacking%% *}" = chromium ]; then \
 		echo "make: no Chromium: the browser tests will be skipped. To have them: sudo apt install chromium, or $(BIN)/playwright install chromium" >&2; \
 	fi
 

@@ -11,6 +11,7 @@ Legs, each from the first byte that reaches the edge:
     batch_ack   their acknowledgements: per message
     broadcast   one message for 1 000 connected users: per frame
     timer       a delayed message: until the 202, its frame, and the removal of its timer
+    timer_batch 250 delayed messages in one request, for as many connected users: per message
     reconnect   a WebSocket with a cursor and one missed message: until the welcome and the frame
 """
 
@@ -164,7 +165,8 @@ class Legs:
         """What ran in each leg, and for how many messages."""
         singles = [self._messages([self._lone]) for _ in range(RUNS)]
         batch, batch_ack = self._messages(self._batch)
-        timers = [self._timer() for _ in range(RUNS)]
+        timers = [self._timers([self._lone]) for _ in range(RUNS)]
+        timer_batch = self._timers(self._batch)
         reconnects = [self._reconnect() for _ in range(RUNS)]  # before the broadcast, which this user would get too
         return {
             "publish": (_median([publish for publish, _ in singles]), 1),
@@ -172,6 +174,7 @@ class Legs:
             "batch": (batch, len(self._batch)),
             "batch_ack": (batch_ack, len(self._batch)),
             "timer": (_median(timers), 1),
+            "timer_batch": (timer_batch, len(self._batch)),
             "reconnect": (_median(reconnects), 1),
             "broadcast": (self._broadcast(), len(self._users)),
         }
@@ -207,7 +210,7 @@ class Legs:
         """Until no message of these users is pending and the journal says so."""
         world = self._world
         mailboxes = [world.mailbox(user) for user in users]
-        newest = b""
+        newest = 0
 
         def begin() -> None:
             nonlocal newest
@@ -231,19 +234,20 @@ class Legs:
         self._ack(self._users, "the acknowledgements of a broadcast")
         return counted
 
-    def _timer(self) -> Counted:
-        world, publisher, client = self._world, self._publisher, self._clients[self._lone]
+    def _timers(self, users: list[str]) -> Counted:
+        """One delayed message for each user in one request."""
+        world, publisher, clients = self._world, self._publisher, [self._clients[user] for user in users]
         self._rest()
-        publisher.written.clear()
-        client.written.clear()
-        request = world.request({"user": self._lone, "type": "reminder.due", "delay": _DELAY_S})
+        for client in (publisher, *clients):
+            client.written.clear()
+        request = world.request([{"user": user, "type": "reminder.due", "delay": _DELAY_S} for user in users])
 
         def done() -> bool:
-            return b" 202 " in publisher.written and bool(client.written) and not world.timers()
+            return b" 202 " in publisher.written and all(client.written for client in clients) and not world.timers()
 
-        counted = self._count(lambda: world.send(publisher, request), done, "a timer that fires and is removed")
-        self._seq[self._lone] += 1
-        self._ack([self._lone], "the acknowledgement of a timer's message")
+        counted = self._count(lambda: world.send(publisher, request), done, "timers that fire and are removed")
+        self._seq.update(users)
+        self._ack(users, "the acknowledgements of timers' messages")
         return counted
 
     def _reconnect(self) -> Counted:

@@ -19,9 +19,9 @@ from engine.api.operating import EngineControls
 from engine.auth.tokens import Authenticator, mint
 from engine.config import Config
 from engine.core.mailbox.mailbox import Mailbox
-from engine.core.model.routing import TIMER_PARTITIONS, mailbox_key
+from engine.core.model.routing import SLOTS, TIMER_PARTITIONS, mailbox_key
 from engine.routes import EdgeServices, app
-from engine.store.keys import journal_key, timer_key
+from engine.store.keys import journal_head_key, timer_key
 from engine.transports import http_server
 from tests.sim.cluster import START_MS, Cluster, Layout
 from tests.sim.faults import Faults
@@ -220,10 +220,10 @@ class World:
         core = self.cluster.actor("shard-0")._core
         return cast("Mailbox", core.mailboxes[mailbox_key("default", user)])
 
-    def newest_group(self) -> bytes:
-        """The entry id of the newest group in the journal."""
-        newest = self.cluster.server.execute("XREVRANGE", journal_key(0), "+", "-", "COUNT", 1)
-        return cast("bytes", newest[0][0]) if newest else b""
+    def newest_group(self) -> int:
+        """The number of the newest group in the journals."""
+        heads = self.cluster.server.execute("MGET", *map(journal_head_key, range(SLOTS)))
+        return max(int(head.partition(b"-")[2]) for head in heads if head is not None)
 
     def timers(self) -> int:
         """Timers in storage."""

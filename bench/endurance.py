@@ -26,14 +26,16 @@ import uvloop
 
 from bench.figures import by_quarter
 from bench.progress import Phases
+from engine.config import Config
 from tests.support.chaos import faults
 from tests.support.chaos.movable_clock import MovableClock
 from tests.support.chaos.scenarios import NUMBERS, breakable
 from tests.support.chaos.sentinel_group import SentinelGroup
-from tests.support.chaos.traffic import Traffic
+from tests.support.chaos.traffic import AWAY, ONLINE, Traffic
 from tests.support.chaos.victim import Victim
 from tests.support.process_tree import role_of, rss_bytes, tree
 
+_USERS: Final = ONLINE + AWAY
 PERIOD_S: Final = 60.0
 WITHIN_S: Final = 150.0
 _READ_S: Final = 5.0
@@ -153,10 +155,11 @@ def run(args: Namespace) -> Iterator[dict[str, Any]]:
     """One dictionary. Exits with 1 when the checker found anything."""
     with tempfile.TemporaryDirectory(prefix="engine-endurance-", ignore_cleanup_errors=True) as name:
         folder, clock = Path(name), MovableClock(Path(name))
+        kept = max(Config().offline_max, int(args.hours * 3600 * args.rate / _USERS * 2))  # of those who are away: all that comes, and more
         with (
             SentinelGroup(folder, replicas=2) as group,
             clock.running(),
-            breakable(folder, "--redis", group.url, redis_replicas_min="1") as victim,
+            breakable(folder, "--redis", group.url, redis_replicas_min="1", offline_max=str(kept)) as victim,
         ):
             result = uvloop.run(measure(victim, group, clock, args, args.phases))
     yield result

@@ -60,11 +60,20 @@ HERE = Place()
 """This machine, with a Ray and a Redis of the engine's own."""
 
 
+def _node_urls(redis_url: str) -> list[str]:
+    """The URL of each server that the URL of a cluster names; any other URL alone."""
+    scheme, _, rest = redis_url.partition("://")
+    if not scheme.endswith("+cluster"):
+        return [redis_url]
+    login, at, hosts = rest.partition("/")[0].rpartition("@")
+    return [f"{scheme.removesuffix('+cluster')}://{login}{at}{host}" for host in hosts.split(",")]
+
+
 class Engine(System):
     """A running engine: `pid` of its starter, `port`, tokens.
 
     Args:
-        redis_url: of its Redis servers, separated by spaces; that of the engine's own when left out.
+        redis_url: of its Redis; that of the engine's own when left out.
     """
 
     name = "engine"
@@ -111,13 +120,13 @@ class Engine(System):
         return await HttpPublisher.open(self.port, self.token("bench", "publish"), self.user_name, users, self._host)
 
     def redis(self) -> Redis:
-        """A connection to its first Redis server, to be closed."""
-        return Redis.from_url(self.redis_url.split()[0])
+        """A connection to its Redis, to be closed."""
+        return Redis.from_url(self.redis_url)
 
     async def counters(self) -> Mapping[str, int]:
         """Calls of all edges to shards and schedulers, Redis' commands and bytes in and out."""
         found = []
-        for url in self.redis_url.split():
+        for url in _node_urls(self.redis_url):
             with Redis.from_url(url) as redis:
                 found.append(redis.info("stats"))
         return {
@@ -158,6 +167,7 @@ def engine(place: Place = HERE, **options: object) -> Iterator[Engine]:
             )  # fmt: skip
         try:
             _wait_ready(process, f"http://{place.host}:{port}/readyz", log)
+            _wait_parts(log)
             if place is HERE:
                 _wait_spare(process.pid)
             redis_url = str(settings.get("redis_url", ""))
@@ -172,6 +182,15 @@ def engine(place: Place = HERE, **options: object) -> Iterator[Engine]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _wait_parts(log: Path) -> None:
+    """Every part serves: an edge that joined later would get its part of the connections, and clients here do not come back."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while b"\nready in " not in log.read_bytes():
+        if time.monotonic() > deadline:
+            raise SystemExit("not all parts of the engine serve")
+        time.sleep(0.05)
 
 
 def _wait_spare(engine: int) -> None:

@@ -24,6 +24,7 @@ from bench.progress import Phases
 from bench.server import Engine, engine
 from bench.system import per_message_us
 from bench.workloads import BATCH
+from engine.core.model.routing import SLOTS
 from engine.store.keys import journal_key
 
 USERS: Final = 50_000
@@ -43,8 +44,8 @@ async def _publish(system: Engine, items: Sequence[dict[str, object]], phases: P
 
 
 async def _settled(redis: Redis) -> int:
-    """`used_memory`, once a checkpoint has emptied the journal."""
-    while redis.xlen(journal_key(0)):
+    """`used_memory`, once a checkpoint has emptied the journals."""
+    while any(map(redis.xlen, map(journal_key, range(SLOTS)))):
         await asyncio.sleep(_SETTLED_S)
     await asyncio.sleep(_SETTLED_S)
     return int(redis.info("memory")["used_memory"])

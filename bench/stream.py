@@ -1,8 +1,8 @@
 """Streams: 1 000 messages grow by 30 tokens a second each, before one device each; what a token costs, and how late devices have it.
 
-One publisher sends the new tokens of all messages each 40 ms, as the shipped one does. Devices are WebSockets that count bytes; some decode
-their parts for the time from the publisher to the device, and for the text. At the end the text of each message is compared. The CPU of the
-publisher and the devices is left out, that of Redis is in. What a message costs is what `delivery` says.
+One publisher sends the new tokens of all messages each 80 ms, as the shipped one does. Devices are WebSockets that count bytes. Some decode
+their parts, for the text, and for the time from the first token of a part to the device. At the end the text of each message is compared.
+The CPU of the publisher and the devices is left out, that of Redis is in. What a message costs is what `delivery` says.
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ import uvloop
 from bench.books import now_s
 from bench.figures import latency_ms
 from bench.processes import CpuMeter
-from bench.progress import Phases
 from bench.server import Engine, engine
 from bench.system import per_message_us
 
 STREAMS = 1000
 TOKENS_PER_S = 30
 SECONDS = 20
-_EACH_S = 0.04
 _DECODED = 20  # devices whose parts are read
 _TOKEN = "token "
 _WRITER = "bench"
@@ -42,7 +40,7 @@ class Device(asyncio.Protocol):
         self._rest = b""
         self.frames = self.size = 0
         self.late_s: list[float] = []
-        self.sent_s: dict[int, float] = {}  # by size of the text: when its publisher sent that
+        self.made_s: dict[int, float] = {}  # by the size of the text behind a part: when its first token was made
         self.open: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -75,13 +73,14 @@ class Device(asyncio.Protocol):
             if frame["type"] == "part" and frame["text"]:
                 assert frame["offset"] == self.size
                 self.size += len(frame["text"])
-                if (sent_s := self.sent_s.pop(self.size, None)) is not None:
-                    self.late_s.append(now_s() - sent_s)
+                for size in [size for size in self.made_s if size <= self.size]:
+                    self.late_s.append(now_s() - self.made_s.pop(size))
 
 
-async def measure(running: Engine, streams: int, tokens_per_s: int, seconds: int, rollup_ms: int, phases: Phases) -> dict[str, Any]:
+async def measure(running: Engine, args: Namespace) -> dict[str, Any]:
     """One result."""
-    loop = asyncio.get_running_loop()
+    loop, phases = asyncio.get_running_loop(), args.phases
+    streams, tokens_per_s, each_s = args.streams, args.tokens, args.each_ms / 1000
     users = [f"reader-{number}" for number in range(streams)]
     devices = []
     with phases.phase("connecting", streams):
@@ -104,10 +103,11 @@ async def measure(running: Engine, streams: int, tokens_per_s: int, seconds: int
         meter, began = CpuMeter(running.processes), now_s()
         requests = 0
         with phases.phase("streaming"):
-            while (past_s := now_s() - began) < seconds:
-                await _send(client, users, generations, sent, int(past_s * tokens_per_s), devices)
+            while (past_s := now_s() - began) < args.seconds:
+                made_s = began + (min(sent) + 1) / tokens_per_s
+                await _send(client, users, generations, sent, int(past_s * tokens_per_s), devices, made_s)
                 requests += 1
-                await asyncio.sleep(max(0.0, began + requests * _EACH_S - now_s()))
+                await asyncio.sleep(max(0.0, began + requests * each_s - now_s()))
         wall_s, spent = now_s() - began, meter.spent_s()
         tokens = sum(sent)
         await asyncio.sleep(0.5)
@@ -122,7 +122,7 @@ async def measure(running: Engine, streams: int, tokens_per_s: int, seconds: int
     return {
         "bench": "stream",
         "system": running.name,
-        "case": {"streams": streams, "tokens_per_s": tokens_per_s, "rollup_ms": rollup_ms},
+        "case": {"streams": streams, "tokens_per_s": tokens_per_s, "each_ms": args.each_ms, "rollup_ms": args.rollup_ms},
         "tokens_per_s": round(tokens / wall_s),
         "requests_per_s": round(requests / wall_s, 1),
         "tokens_per_frame": round(tokens / max(sum(device.frames for device in devices), 1), 1),
@@ -134,9 +134,9 @@ async def measure(running: Engine, streams: int, tokens_per_s: int, seconds: int
 
 
 async def _send(
-    client: httpx.AsyncClient, users: list[str], generations: list[int], sent: list[int], wanted: int, devices: list[Device]
+    client: httpx.AsyncClient, users: list[str], generations: list[int], sent: list[int], wanted: int, devices: list[Device], made_s: float
 ) -> None:
-    """Send each message the tokens that it lacks."""
+    """Send each message the tokens that it lacks; the first of them was made at `made_s`."""
     parts = []
     for number, (user, generation, count) in enumerate(zip(users, generations, sent, strict=True)):
         if wanted > count:
@@ -144,7 +144,7 @@ async def _send(
             parts.append({"user": user, "id": "answer", "generation": generation, "offset": offset, "text": text})
             sent[number] = wanted
             if number < _DECODED:
-                devices[number].sent_s[offset + len(text)] = now_s()
+                devices[number].made_s[offset + len(text)] = made_s
     if parts:
         answer = await client.post("/v1/parts", content=json.dumps({"parts": parts}))
         answer.raise_for_status()
@@ -154,6 +154,7 @@ async def _send(
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--streams", type=int, default=STREAMS, help="messages that grow (default %(default)s)")
     parser.add_argument("--tokens", type=int, default=TOKENS_PER_S, help="tokens a second of each (default %(default)s)")
+    parser.add_argument("--each-ms", type=int, default=80, help="from one request of the publisher to the next (default %(default)s)")
     parser.add_argument("--rollup-ms", type=int, default=40, help="growing_rollup_ms of the engine (default %(default)s)")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="how long (default %(default)s)")
 
@@ -161,4 +162,4 @@ def arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> Iterator[dict[str, Any]]:
     """Start an engine, measure, stop it; one dictionary."""
     with engine(growing_rollup_ms=args.rollup_ms) as running:
-        yield uvloop.run(measure(running, args.streams, args.tokens, args.seconds, args.rollup_ms, args.phases))
+        yield uvloop.run(measure(running, args))

@@ -29,11 +29,15 @@ REDIS_MEMORY_BYTES_MIN: Final = 128 << 20
 """Below it, the tenth that edges leave to the engine's own writes would be less than what may be under way."""
 
 
-SERVERS_ALLOWED: Final = (1, 2, 4, 8, 16)
-"""Numbers of Redis servers: each divides the 16 timer partitions, so that a partition is on one server with the slots of its users."""
+STORES_ALLOWED: Final = (1, 2, 4, 8, 16)
+"""Numbers of stores in a Redis Cluster: each divides the 16 timer partitions, so that a partition is in one store with the slots of its
+users."""
+
+STORES_DEFAULT: Final = 4
+"""For a cluster's URL that names no number: the first one allowed that uses each of three masters, the fewest that a cluster has."""
 
 
-_BETWEEN_URLS: Final = re.compile(r"\s+(?=[a-z+]+://)")  # and not a space within a password
+_CLUSTER_URL: Final = re.compile(r"(rediss?\+cluster://[^/?#]+)(?:/([0-9]*))?(\?[^#]*)?")
 
 
 _ORIGIN: Final = re.compile(r"https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([1-9][0-9]{0,4}))?", re.IGNORECASE | re.ASCII)
@@ -96,7 +100,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return _unpickled, ({name: getattr(self, name) for name in self.__struct_fields__},)
 
     # -- published: [engine] -------------------------------------------------------------------------------------------
-    shards: Annotated[int, Meta(ge=0, le=1024)] = 0  # 0: as many as the stored data is for, else one per CORES_PER_SHARD
+    shards: Annotated[int, Meta(ge=0, le=32)] = 0  # 0: as many as the stored data is for, else one per CORES_PER_SHARD
     schedulers: Annotated[int, Meta(ge=1, le=16)] = 1  # 16 timer partitions exist
     edges: Annotated[int, Meta(ge=1, le=64)] = 1  # all edges of a node listen on the same port (SO_REUSEPORT)
     address: str = ""  # empty: start a local Ray
@@ -368,7 +372,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     growing_rollup_ms: Positive = 40  # what arrives within it is one part for devices: 25 a second look continuous
     growing_chunk_ms: Positive = 100  # the oldest text that storage does not have: what a crash of an edge can cost
     growing_chunk_bytes: Positive = 4 << 10  # ... or so much of one message: then it is stored at once
-    growing_bytes_max: Positive = 56 << 10  # of the text, as JSON: at the end it is in `data`, with what `data` had
+    growing_bytes_max: Positive = 54 << 10  # of the text, as JSON: at the end it is in `data`, with what `data` and its ending had
     growing_idle_s: Positive = 120  # without a part or a request of the publisher: the message ends with the text there is
     growing_keep_s: Positive = 3600  # after the end: a late reader still finds the whole text; the inbox has it, too
     growing_per_user_max: Positive = 50  # that grow at once: more than a screen shows
@@ -508,6 +512,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     load_points_max: Positive = 360  # an hour of them: some 120 KB in storage, and in an answer
     health_ms: Positive = 2000  # time between health checks; each costs an actor about 1 ms of CPU
     health_timeout_ms: Positive = 6_000  # an actor that leaves its checks unanswered for this long, four in a row, is replaced
+    failover_ms: Positive = 600  # for the next process of a dead shard: twice what one takes that is spare; a new one takes 2 s
     takeover_ms: Positive = 60_000  # twice what Ray takes to give a node up: then users wait for a machine, and not for a restart
     upgrade_step_ms: Positive = 300_000  # without progress, an upgrade ends: a set of slots moves, and a process starts, in seconds
     drain_reserve_ms: Positive = (
@@ -545,9 +550,14 @@ def count_range(counts: str) -> range:
     return range(first, last + 1)
 
 
-def redis_urls(redis_url: str) -> tuple[str, ...]:
-    """The Redis servers that a value of the setting names, in their order; one "" for the engine's own."""
-    return tuple(_BETWEEN_URLS.split(redis_url.strip()))
+def store_urls(redis_url: str) -> tuple[str, ...]:
+    """The URL of each store that the setting names: several of a Redis Cluster (`engine.store.cluster`), "" for the engine's own."""
+    found = _CLUSTER_URL.fullmatch(redis_url)
+    if found is None:
+        return (redis_url,)
+    cluster, number, options = found.groups()
+    stores = int(number or STORES_DEFAULT)
+    return tuple(f"{cluster}/{stores}{options or ''}#{store}" for store in range(stores))
 
 
 FIELDS: Final = {field.name: field for field in msgspec.structs.fields(Config)}
@@ -614,8 +624,8 @@ def _delivery_rules(config: Config) -> Iterator[tuple[bool, str]]:
         f"data_bytes_max: must not exceed window_bytes ({config.window_bytes}), else a message could never be sent",
     )
     yield (
-        config.growing_bytes_max + config.context_bytes_max + 2048 <= config.data_bytes_max,
-        "growing_bytes_max: must be below data_bytes_max by 2048 and context_bytes_max, else the text would not fit into `data` at the end",
+        config.growing_bytes_max + 2 * config.context_bytes_max + 2048 <= config.data_bytes_max,
+        "growing_bytes_max: must be below data_bytes_max by 2048 and twice context_bytes_max, else the text would not fit into `data`",
     )
     yield (
         config.window <= config.client_frames_burst,
@@ -636,13 +646,10 @@ def _delivery_rules(config: Config) -> Iterator[tuple[bool, str]]:
 
 
 def _storage_rules(config: Config) -> Iterator[tuple[bool, str]]:
-    servers = len(redis_urls(config.redis_url))
-    yield (
-        servers in SERVERS_ALLOWED and len(set(redis_urls(config.redis_url))) == servers,
-        f"redis_url: {servers} servers; allowed are {', '.join(map(str, SERVERS_ALLOWED))}, all different",
-    )
-    for name, count in (("shards", config.shards), ("schedulers", config.schedulers)):
-        yield count == 0 or count >= servers, f"{name}: needed are at least {servers}, one for each server of redis_url"
+    yield " " not in config.redis_url.strip(), "redis_url: one URL is allowed; data that one server cannot hold go to a Redis Cluster"
+    stores = len(store_urls(config.redis_url))
+    yield stores in STORES_ALLOWED, f"redis_url: {stores} stores; allowed are {', '.join(map(str, STORES_ALLOWED))}"
+    yield config.shards == 0 or config.shards >= stores, f"shards: needed are at least {stores}, one for each store of redis_url"
     remembered_s = config.idempotency_caller_s
     yield (
         config.collapse_window_s_max <= remembered_s,
@@ -699,8 +706,8 @@ def _link_rules(config: Config) -> Iterator[tuple[bool, str]]:
 
 def _scaling_rules(config: Config) -> Iterator[tuple[bool, str]]:
     for name, least, most in (
-        ("autoscale_shards", len(redis_urls(config.redis_url)), 1024),
-        ("autoscale_schedulers", len(redis_urls(config.redis_url)), 16),  # timer partitions
+        ("autoscale_shards", len(store_urls(config.redis_url)), 32),
+        ("autoscale_schedulers", len(store_urls(config.redis_url)), 16),  # timer partitions
         ("autoscale_edges", 1, 64),
     ):
         counts = getattr(config, name)

@@ -1,10 +1,10 @@
-"""A Ray Serve deployment that answers at once and notifies its user: of the progress, newest only, and of the end.
+"""A Ray Serve deployment that answers at once and notifies its user by one message, which shows the progress and then the end.
 
     .venv/bin/pip install 'ray[serve]'
     .venv/bin/engine up   # in another terminal; it prints the address of its Ray
     RAY_AUTH_MODE=token .venv/bin/python examples/ray_serve.py ADDRESS
 
-A client whose connection is slow, or who was away, gets the latest progress instead of all of it: `collapse`.
+The bell and the demo page of `film-maker` draw the progress as a bar. At the end the message is in the inbox.
 """
 
 from __future__ import annotations
@@ -38,12 +38,11 @@ class Renderer:
         return {"job": job, "status": "started"}
 
     async def _render(self, job: str, user: str) -> None:
-        for step in range(1, STEPS + 1):
-            await asyncio.sleep(0.05)
-            await self.publisher.publish(
-                user=user, type="render.progress", id=f"{job}-{step}", data={"job": job, "pct": 100 * step // STEPS}, collapse={"key": job}
-            )
-        await self.publisher.publish(user=user, type="render.done", id=f"{job}-done", data={"job": job, "url": f"/results/{job}"})
+        async with self.publisher.stream(user=user, type="render.progress", id=job, data={"job": job}) as message:
+            for step in range(1, STEPS + 1):
+                await asyncio.sleep(0.05)
+                await message.progress(step / STEPS, text=f"scene {step} of {STEPS}")
+            await message.end(type="render.done", data={"url": f"/results/{job}"})
 
 
 async def show(user: str, job: str) -> None:

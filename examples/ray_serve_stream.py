@@ -17,7 +17,7 @@ from uuid import uuid4
 import ray
 from ray import serve
 
-from ray_notifications.ray import AsyncPublisher, listen
+from ray_notifications.ray import AsyncPublisher
 
 TOKENS = 200
 USER = "reader"
@@ -49,24 +49,14 @@ class Model:
         return message.seq
 
 
-async def show(user: str, job: str) -> None:
-    """What the user has at the end."""
-    async for notification in listen(user):
-        if notification.id == job:
-            words = notification.data["text"].split()
-            print(notification.type, len(words), "tokens,", "the last:", words[-1], flush=True)
-            return
-
-
 def main() -> None:
-    """Deploy, ask for an answer, and wait for it as its user."""
+    """Deploy, and ask for an answer."""
     ray.init(address=sys.argv[1] if len(sys.argv) > 1 else "auto", log_to_driver=False)
     tokens = int(sys.argv[2]) if len(sys.argv) > 2 else TOKENS
     serve.start(proxy_location="Disabled")  # this example calls the deployment by its handle; over HTTP it is the same
     handle = serve.run(Model.bind(), name="model", route_prefix=None)
     job = f"answer-{uuid4().hex[:8]}"
-    print("message", handle.answer.remote(job, USER, tokens).result() > 0)
-    asyncio.run(show(USER, job))
+    print(f"{tokens} tokens are message {handle.answer.remote(job, USER, tokens).result()} of {USER}")
     serve.shutdown()
 
 

@@ -4,8 +4,8 @@
     .venv/bin/engine up   # in another terminal; it prints the address of its Ray
     RAY_AUTH_MODE=token .venv/bin/python examples/ray_serve_tasks.py ADDRESS redis://localhost:6379
 
-The second argument is the broker of the tasks, here a Redis. Ray Serve hands a task that was lost with its replica out again; then the user
-is told of the run that was lost, and of the one that took its place.
+The second argument is the broker of the tasks, here a Redis. Ray Serve hands a task that was lost with its replica out again. It has the
+same id then, so it goes on with the message of the first run.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def consumer(tasks: TaskProcessorConfig) -> Any:
         @task_handler(name="write")
         def write(self, report: str, user: str) -> str:
             """Whoever asked for it is told."""
-            with RunMessages("report", report, [user], after_s=0, every_s=0.05) as run:
+            with RunMessages("report", report, [user], id=report, after_s=0, every_s=0.05) as run:
                 for step in range(1, STEPS + 1):
                     time.sleep(0.05)
-                    run.progress(pct=100 * step // STEPS)
+                    run.progress(step / STEPS, text=f"page {step} of {STEPS}")
                 run.done(url=f"/reports/{report}")
             return report
 

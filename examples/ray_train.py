@@ -28,7 +28,7 @@ def main() -> None:
     ray.init(address=sys.argv[1] if len(sys.argv) > 1 else "auto", log_to_driver=False)
     users = sys.argv[2:3] or ["ann"]
     with tempfile.TemporaryDirectory() as folder, RunMessages("ray.train", "my-model", users, after_s=0) as run:
-        config = train.RunConfig(name="my-model", storage_path=folder, callbacks=[TrainProgress(run.key, users)])
+        config = train.RunConfig(name="my-model", storage_path=folder, callbacks=[TrainProgress(run)])
         workers = train.ScalingConfig(num_workers=1, resources_per_worker={"CPU": 0.5})
         DataParallelTrainer(epochs, scaling_config=workers, run_config=config).fit()
 

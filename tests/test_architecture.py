@@ -102,7 +102,7 @@ TESTS = Path(__file__).parent
 
 ACROSS_MODULES = {
     "features/user_data/test_everything_kept.py": "every kind of key in Redis, with what an export and an erasure make of it",
-    "actors/test_slot_mover_servers.py": "slots that move while another Redis server is away",
+    "actors/test_slot_mover_stores.py": "slots that move while another store is away",
     "actors/test_overload.py": "a whole engine under more than it can do",
     "actors/test_stopping.py": "the end of a whole engine, after all tests that share it",
     "http/test_description_conformance.py": "every endpoint of an edge, by requests made from the description",

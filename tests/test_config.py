@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.config import FIELDS, Config, check, redis_urls
+from engine.config import FIELDS, STORES_DEFAULT, Config, check, store_urls
 from engine.errors import ConfigError
 
 
@@ -51,11 +51,8 @@ def test_the_defaults_are_of_the_types_they_are_declared_with() -> None:
         ("redis_timeout_ms", {"redis_url": "redis://h", "redis_replicas_min": 1, "redis_timeout_ms": 1000}),
         ("redis_replicas_min", {"redis_replicas_min": 1}),
         ("snapshot_interval_s", {"redis_url": "redis://h", "snapshot_interval_s": 60}),
-        ("redis_url", {"redis_url": "redis://a redis://b redis://c", "schedulers": 3}),
-        ("redis_url", {"redis_url": "redis://a redis://a", "schedulers": 2}),
-        ("shards", {"redis_url": "redis://a redis://b", "schedulers": 2, "shards": 1}),
-        ("schedulers", {"redis_url": "redis://a redis://b"}),
-        ("autoscale_shards", {"redis_url": "redis://a redis://b", "schedulers": 2, "autoscale_shards": "1-4"}),
+        ("shards", {"redis_url": "redis+cluster://a/2", "shards": 1}),
+        ("autoscale_shards", {"redis_url": "redis+cluster://a/2", "autoscale_shards": "1-4"}),
     ],
 )
 def test_a_value_that_breaks_a_rule_is_refused_by_the_name_of_its_setting(name: str, values: dict[str, Any]) -> None:
@@ -63,9 +60,16 @@ def test_a_value_that_breaks_a_rule_is_refused_by_the_name_of_its_setting(name: 
         check(Config(**values))
 
 
-def test_urls_of_several_servers_are_separated_by_white_space_and_a_password_may_have_some() -> None:
-    assert redis_urls("") == ("",)
-    assert redis_urls("redis://h") == ("redis://h",)
-    assert redis_urls(" redis://a:1\n  rediss://b  redis+sentinel://c,d/e ") == ("redis://a:1", "rediss://b", "redis+sentinel://c,d/e")
-    assert redis_urls("redis://u:pass word@h") == ("redis://u:pass word@h",)
-    check(Config(redis_url="redis://a redis://b", schedulers=2, shards=4))
+def test_the_url_of_a_cluster_names_each_of_its_stores() -> None:
+    assert store_urls("") == ("",)
+    assert store_urls("redis+sentinel://h,h/e") == ("redis+sentinel://h,h/e",)
+    assert store_urls("redis+cluster://u:p@h:1,h:2/2?a=b") == ("redis+cluster://u:p@h:1,h:2/2?a=b#0", "redis+cluster://u:p@h:1,h:2/2?a=b#1")
+    assert len(store_urls("rediss+cluster://h")) == len(store_urls("rediss+cluster://h/")) == STORES_DEFAULT
+    assert store_urls("redis+cluster://h/2#1") == ("redis+cluster://h/2#1",)
+    check(Config(redis_url="redis+cluster://h:1,h:2/2", shards=4))
+
+
+@pytest.mark.parametrize("url", ["redis://a redis://b", "redis+cluster://h/3", "redis+cluster://h/0"])
+def test_several_urls_and_numbers_of_stores_that_cannot_be_are_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"^redis_url: .*allowed"):
+        check(Config(redis_url=url))

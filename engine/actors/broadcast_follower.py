@@ -19,6 +19,9 @@ from engine.store.broadcast_stream import BroadcastLog, Dropped
 
 log = logging.getLogger(__name__)
 
+_REACHING_S = 0.01
+"""Between two looks whether the log is read: users of slots that a dead shard had wait meanwhile."""
+
 
 class BroadcastFollower:
     """Reads for one core.
@@ -34,6 +37,7 @@ class BroadcastFollower:
         self._look = True  # for entries that have left, with the next read
         self._left: list[Dropped] = []  # and is not followed yet
         self._horizon = 0  # losses up to it may be forgotten; 0: it is followed
+        self._rounds = 0  # times that the log was read to its end
         self._drops = -1  # the number of the last drop that the mirror has followed; -1 before the first
 
     async def catch_up(self, *, wait: bool = False) -> None:
@@ -89,10 +93,17 @@ class BroadcastFollower:
         while True:
             try:
                 await self.catch_up(wait=True)
+                self._rounds += 1
             except StorageUnavailable as error:
                 log.warning("shard %d: %s", self._core.index, error)
                 await asyncio.sleep(RETRY_S)
             on_read()
+
+    async def reach(self, pos: int) -> None:
+        """Returns when the mirror has passed this position, or the log was found to end before it. `run` reads meanwhile."""
+        first = self._rounds + 2  # one may be under way that began too early
+        while self._broadcast_audience.log.head < pos and self._rounds < first:
+            await asyncio.sleep(_REACHING_S)
 
     async def announce(self) -> None:
         """Append the broadcasts whose timers fired; idempotent for each.

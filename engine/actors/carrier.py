@@ -73,6 +73,9 @@ class Peer(Protocol):
     async def improved(self) -> bool:
         """Whether a session opened now would have a better carrier."""
 
+    async def lost(self) -> bool:
+        """Wait until the connection is lost. Returns False, at once, when there is none since Ray makes the calls."""
+
     def close(self) -> None:
         """End the session."""
 
@@ -105,6 +108,10 @@ class RayPeer:
         return reply
 
     async def improved(self) -> bool:
+        """See `Peer`."""
+        return False
+
+    async def lost(self) -> bool:
         """See `Peer`."""
         return False
 
@@ -209,6 +216,13 @@ class ActorPeer:
             return False
         connection.close()
         self._failed = NOWHERE, 0.0
+        return True
+
+    async def lost(self) -> bool:
+        """See `Peer`."""
+        if self._connection is None:
+            return False
+        await self._connection.lost()
         return True
 
     def exchange(self, session: str, seq: int, batch: bytes) -> Awaitable[bytes]:

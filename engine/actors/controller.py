@@ -32,18 +32,21 @@ from redis.exceptions import RedisError
 
 from engine import __version__
 from engine.actors.actor_process import REAL, RETRY_S, TOO_OLD_S, ProcessContext
+from engine.actors.carrier import Peer
 from engine.actors.engine_key import ConfigLock
 from engine.actors.feature_actors import FEATURE_ROLES, FEATURES
 from engine.actors.fleet import ROLES, ActorKey, Fleet
+from engine.actors.lifelines import Lifelines
 from engine.actors.ray_actors import RayActors
 from engine.actors.reconciler import Reconciler
-from engine.actors.replacements import Replacements
+from engine.actors.replacements import Replacements, name_of
 from engine.actors.spares import Spares
+from engine.actors.tcp_carrier import LinkCredentials
 from engine.config import Config
 from engine.core.controller.autoscaler import ScalingPolicy
 from engine.core.controller.connection_balance import ConnectionBalance
 from engine.core.controller.health import HealthWatch, LatencyWindow, merge, totals
-from engine.core.controller.load_points import LoadWatch
+from engine.core.controller.load_points import LoadWatch, memory_of_servers
 from engine.core.controller.wanted import WantedNumbers
 from engine.core.model.routing import RoutingTable
 from engine.core.shard.user_overview import SlowConnection, slowest
@@ -53,10 +56,10 @@ from engine.store.epoch import controller_epoch, take_control
 from engine.store.load_history import LoadHistory
 from engine.store.redis_client import claim_data_epoch, display_url
 from engine.store.redis_lease import claim_redis, end_lease, renew_lease
-from engine.store.redis_servers import connect_each
 from engine.store.sealed_config import SealedConfig
 from engine.store.slot_map import claim_slot_map, read_routing_table
 from engine.store.snapshots import SnapshotSchedule
+from engine.store.stores import connect_each
 from engine.store.wanted_numbers import read_wanted, write_wanted
 
 log = logging.getLogger(__name__)
@@ -99,8 +102,10 @@ class Controller:
         self._context = context
         self._actors = actors or RayActors()
         self._fleet = Fleet(given, self._actors, context.monotonic_ms)
-        self._clients: list[Redis] = []  # of the Redis servers, the first one first; none before they are known
+        self._clients: list[Redis] = []  # of the stores, the first one first; none before they are known
         self._started_ms = context.wall_ns() // 1_000_000
+        self._lifelines = Lifelines(self._peer, self._on_break)
+        self._asking: set[asyncio.Task[None]] = set()  # those whose process has ended
         self._reconciler: Reconciler | None = None  # once storage has what it goes by
         self._policy = ScalingPolicy(config)
         self._connection_balance = ConnectionBalance(config.connection_moves_per_s, config.connection_moves_min)
@@ -113,7 +118,7 @@ class Controller:
         self._own = self._watch_of_self()
         self._replacements = Replacements(self._fleet, self._own, context.monotonic_ms, config.drain_reserve_ms)
         self._redis: dict[str, Any] = {"url": "", "alive": False, "restarts": 0}
-        self._redis_runs: dict[int, str] = {}  # of each server
+        self._redis_runs: dict[int, str] = {}  # of each store
         self._redis_restarts: Counter[int] = Counter()
         self._snapshots: SnapshotSchedule | None = None
         self._snapshotting: asyncio.Task[None] | None = None
@@ -325,6 +330,7 @@ class Controller:
         tasks = [task for task in (self._watching, self._reconciling, self._created, self._round, self._snapshotting) if task is not None]
         for task in tasks:
             task.cancel()
+        self._lifelines.cut()
         await asyncio.gather(*tasks, return_exceptions=True)
         margin_ms = 500
         for roles, timeout_ms in (
@@ -359,6 +365,8 @@ class Controller:
 
     async def _create_all(self) -> None:
         self._config = await self._lock.config()
+        prove = self._lock.proof if self._lock.key else None
+        self._credentials = LinkCredentials(self._config, CONTROLLER, self._context.connect, prove)  # it reads the link key once
         self._clients = connect_each(self._context.connect, self._config)
         self._redis["url"] = display_url(self._config.redis_url)
         slots, wanted = await self._prepare_storage()
@@ -415,8 +423,8 @@ class Controller:
             slots = await read_routing_table(self._clients)
             wanted = stored or WantedNumbers(slots.shards, slots.schedulers, config.edges)
         else:
-            numbers, servers = (config.shards, config.schedulers), len(self._clients)
-            slots = RoutingTable([await claim_slot_map(each, *numbers, server, servers) for server, each in enumerate(self._clients)])
+            numbers, stores = (config.shards, config.schedulers), len(self._clients)
+            slots = RoutingTable([await claim_slot_map(each, *numbers, store, stores) for store, each in enumerate(self._clients)])
             sharing = "even" if config.shards != slots.shards else stored.sharing if stored else ""
             wanted = WantedNumbers(config.shards, slots.schedulers, config.edges, sharing, "settings", self._wall_ms())
         if wanted != stored:
@@ -465,6 +473,7 @@ class Controller:
         for key, watch in fleet.watches.items():
             if key not in fleet.leaving and watch.verdict(now_ms) == "replace":
                 log.error("%s-%d has been silent for %d ms; replacing it", *key, self._config.health_timeout_ms)
+                fleet.failed(key, died=True)
                 fleet.replace(key)
         await self._take_over()
         self._own.answered(self._stats(), now_ms)
@@ -503,8 +512,8 @@ class Controller:
         if not self._load.due(now_ms) or not self._redis["alive"]:
             return
         rows = self._rows()
-        servers = self._redis.get("servers", (self._redis,))
-        redis_bytes = sum(server.get("used_memory_bytes", 0) for server in servers)
+        stores = self._redis.get("stores", (self._redis,))
+        redis_bytes = memory_of_servers(stores, self._redis_runs)
         everyone = [row for of_role in rows.values() for row in of_role]
         point = self._load.observe(everyone, self._totals(rows), redis_bytes, now_ms, self._wall_ms())
         try:
@@ -541,7 +550,28 @@ class Controller:
                 self._fleet.add(key, joining=True)
 
     async def _ask_actors(self) -> None:
-        await asyncio.gather(*map(self._ask, list(self._fleet.watches)))
+        fleet = self._fleet
+        await asyncio.gather(*map(self._ask, list(fleet.watches)))
+        for key in fleet.keys("shard"):
+            if fleet.serves(key):
+                self._lifelines.hold(name_of(key))
+
+    def _peer(self, name: str) -> Peer:
+        return self._context.peer(name, self._credentials)
+
+    def _on_break(self, name: str) -> None:
+        """A shard's process has ended. Its slots go to others unless the next one answers in time."""
+        fleet, key = self._fleet, ("shard", int(name.rpartition("-")[2]))
+        if self._reconciler is None or key not in fleet.watches or key in fleet.leaving:
+            return
+        watch = fleet.watches[key]
+        watch.failed()
+        watch.restarting(self._context.monotonic_ms())
+        fleet.failed(key, died=True)
+        asking = asyncio.ensure_future(self._ask(key))
+        self._asking.add(asking)
+        asking.add_done_callback(self._asking.discard)
+        asyncio.get_running_loop().call_later(self._config.failover_ms / 1000, self._reconciler.look_at_shards)
 
     async def _ask(self, key: ActorKey) -> None:
         fleet = self._fleet
@@ -559,7 +589,7 @@ class Controller:
         except ActorDiedError as error:
             watch.failed()
             if key in fleet.watches and key not in fleet.leaving:
-                fleet.failed(key)
+                fleet.failed(key, died=True)
                 log.error("%s-%d is gone for good (%s); creating it anew", *key, error)
                 fleet.create(key)
                 watch.restarting(self._context.monotonic_ms())  # calls of it time out until its process is up
@@ -568,7 +598,7 @@ class Controller:
             if isinstance(error, ActorUnavailableError):
                 watch.restarting(self._context.monotonic_ms())
             if key in fleet.watches:
-                fleet.failed(key)
+                fleet.failed(key, died=isinstance(error, ActorUnavailableError))
             log.info("%s-%d does not answer: %s", *key, type(error).__name__)
 
     async def _take_over(self) -> None:
@@ -642,17 +672,17 @@ class Controller:
             return
         if epoch not in (0, self._epoch):
             raise Fenced(f"another controller has taken control, with epoch {epoch}")
-        servers = await asyncio.gather(*(self._ask_server(at, server) for at, server in enumerate(self._clients)))
+        stores = await asyncio.gather(*(self._ask_store(at, store) for at, store in enumerate(self._clients)))
         self._redis.pop("error", None)
-        restarts = sum(server["restarts"] for server in servers)
-        self._redis |= {**servers[0], "alive": all(server["alive"] for server in servers), "restarts": restarts}
-        if len(servers) > 1:
-            self._redis["servers"] = servers
+        restarts = sum(store["restarts"] for store in stores)
+        self._redis |= {**stores[0], "alive": all(store["alive"] for store in stores), "restarts": restarts}
+        if len(stores) > 1:
+            self._redis["stores"] = stores
         if self._snapshots is not None:
             self._redis["snapshots"] = self._snapshots.status()
 
-    async def _ask_server(self, index: int, client: Redis) -> dict[str, Any]:
-        """The state of one Redis server; renews the lease on it."""
+    async def _ask_store(self, index: int, client: Redis) -> dict[str, Any]:
+        """The state of one store; renews the lease on it."""
         try:
             info = await client.info()
         except (RedisError, OSError) as error:

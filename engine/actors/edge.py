@@ -55,9 +55,9 @@ from engine.publish.message_ids import MessageIds
 from engine.routes import FEATURES, EdgeServices, app
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.outcome_stream import OutcomeWriter
-from engine.store.redis_servers import connect_each
 from engine.store.sealed_config import SealedConfig
 from engine.store.slot_map import read_routing_table
+from engine.store.stores import connect_each
 from engine.store.tenant_usage import TenantUsage
 from engine.store.traces.edge_spans import EdgeSpans
 from engine.store.traces.spans import Spans, spans_of
@@ -113,7 +113,7 @@ class Edge(Process):
         self._left = False
         self._controller = ControllerCalls(lambda: find_actor("controller", self._config.namespace), _STATUS_TIMEOUT_S)
         self._listener: socket.socket
-        self._redis: Redis  # the first server
+        self._redis: Redis  # the first store
         self._all_redis: list[Redis]
         self._links: EdgeLinks
         self._outcomes: OutcomeWriter | None = None
@@ -273,14 +273,14 @@ class Edge(Process):
 
     def _app(self, authenticator: Authenticator, usage: TenantUsage) -> Starlette:
         gateway = self._gateway
-        name, servers = f"edge-{self._index}", self._all_redis
+        name, stores = f"edge-{self._index}", self._all_redis
         status, slow_clients = self._status, self._slow_clients
         ports = EdgePorts(
             self._config,
             gateway,
             authenticator,
             self._redis,
-            servers,
+            stores,
             self._find_actor,
             name,
             self._spans,

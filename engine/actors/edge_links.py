@@ -27,7 +27,10 @@ from engine.store.slot_map import require_slot_map
 log = logging.getLogger(__name__)
 
 _SLOTS_POLL_S: Final = 1.0
-"""How often the slot map is read without a reason: one read of about 3 KiB. What changes it waits so long for every edge to know."""
+"""How often the slot map is read without a reason. What changes it waits so long for every edge to know."""
+
+_SLOTS_CLOSE_S: Final = 0.05
+"""How often while the link to a shard is down: others may have got its slots."""
 
 _SLOTS_WAIT_S: Final = 0.01
 """Before the slot map is read again that a peer is about to change, doubled each time up to `RETRY_S`: users wait for it."""
@@ -38,7 +41,7 @@ class EdgeLinks:
 
     Args:
         credentials: of the edge.
-        clients: of the Redis servers, each of which has a slot map; while one is away, those of the others are followed.
+        clients: of the stores, each of which has a slot map; while one is away, those of the others are followed.
     """
 
     def __init__(
@@ -79,34 +82,40 @@ class EdgeLinks:
         """See LinkCaller.send_all."""
         self._schedulers[index].send_all(records)
 
-    def need_slots(self, server: int, version: int) -> None:
-        """A peer waits for this version of the server's slot map: read it."""
-        self._versions_wanted[server] = max(self._versions_wanted[server], version)
-        self._slots_wanted[server].set()
+    def need_slots(self, store: int, version: int) -> None:
+        """A peer waits for this version of the store's slot map: read it."""
+        self._versions_wanted[store] = max(self._versions_wanted[store], version)
+        self._slots_wanted[store].set()
 
     async def run(self, gateway: Gateway) -> None:
         """Keep a link open to every shard and scheduler of the newest slot maps. Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._add_links(tasks, gateway, gateway.slots)
-            for server in range(len(self._clients)):
-                tasks.create_task(self._follow(server, tasks, gateway))
+            for store in range(len(self._clients)):
+                tasks.create_task(self._follow(store, tasks, gateway))
 
-    async def _follow(self, server: int, tasks: asyncio.TaskGroup, gateway: Gateway) -> None:
-        wanted = self._slots_wanted[server]
+    async def _follow(self, store: int, tasks: asyncio.TaskGroup, gateway: Gateway) -> None:
+        wanted, now_s = self._slots_wanted[store], asyncio.get_running_loop().time
         while True:
-            await self._read_slots(server, tasks, gateway)
+            await self._read_slots(store, tasks, gateway)
+            pause_s = until_next(now_s(), _SLOTS_POLL_S) if all(link.open for link in self._shards) else _SLOTS_CLOSE_S
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(until_next(asyncio.get_running_loop().time(), _SLOTS_POLL_S)):
+                async with asyncio.timeout(pause_s):
                     await wanted.wait()
 
-    async def _read_slots(self, server: int, tasks: asyncio.TaskGroup, gateway: Gateway) -> None:
-        """Read a server's slot map, again and again while peers speak of a newer one. One that died before it stored that does not."""
+    def _look(self) -> None:
+        """The slot maps may change soon: read them."""
+        for wanted in self._slots_wanted:
+            wanted.set()
+
+    async def _read_slots(self, store: int, tasks: asyncio.TaskGroup, gateway: Gateway) -> None:
+        """Read a store's slot map, again and again while peers speak of a newer one. One that died before it stored that does not."""
         pause_s = _SLOTS_WAIT_S
         while True:
-            asked = self._slots_wanted[server].is_set()
-            self._slots_wanted[server].clear()
+            asked = self._slots_wanted[store].is_set()
+            self._slots_wanted[store].clear()
             try:
-                slot_map = await require_slot_map(self._clients[server])
+                slot_map = await require_slot_map(self._clients[store])
             except StorageUnavailable as error:
                 log.warning("%s keeps its slot map: %s", self._credentials.name, error)
                 pause_s = RETRY_S
@@ -114,7 +123,7 @@ class EdgeLinks:
                 self._add_links(tasks, gateway, slot_map)
                 gateway.set_slots(slot_map)
                 self._drop_links(gateway)
-                if slot_map.version >= self._versions_wanted[server] or (pause_s == RETRY_S and not asked):
+                if slot_map.version >= self._versions_wanted[store] or (pause_s == RETRY_S and not asked):
                     return
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_S)
@@ -124,7 +133,7 @@ class EdgeLinks:
         for shard in range(len(self._shards), slots.shards):
             on_records, on_reset = partial(gateway.from_shard, shard), partial(gateway.shard_reset, shard)
             on_open = partial(gateway.shard_answers, shard)
-            link = self._link(f"shard-{shard}", wire.from_shard, on_records, on_reset, config.link_pacing_ms, on_open)
+            link = self._link(f"shard-{shard}", wire.from_shard, on_records, on_reset, config.link_pacing_ms, on_open, self._look)
             self._begin(tasks, self._shards, link)
         for scheduler in range(len(self._schedulers), slots.schedulers):
             on_records, on_reset = partial(gateway.from_scheduler, scheduler), partial(gateway.scheduler_reset, scheduler)
@@ -137,7 +146,7 @@ class EdgeLinks:
         self._runs[link] = tasks.create_task(link.run())
 
     def _drop_links(self, gateway: Gateway) -> None:
-        """Close the links to actors that the slot map has no more; what they have not answered goes to those that have its users now."""
+        """Close the links to actors that the slot map has no more. What they, and dead shards, have not answered goes to others."""
         for name, links, count in (
             ("shard", self._shards, gateway.slots.shards),
             ("scheduler", self._schedulers, gateway.slots.schedulers),
@@ -146,8 +155,21 @@ class EdgeLinks:
                 self._runs.pop(links.pop()).cancel()
                 del self.links[f"{name}-{len(links)}"]
                 gateway.peer_gone(len(links) if name == "shard" else ~len(links))
+        owners = set(gateway.slots.owners)
+        for shard, link in enumerate(self._shards):
+            if not link.open and shard not in owners:  # it is dead, and will not answer that its users have moved
+                gateway.peer_gone(shard)
 
-    def _link(self, peer: str, decoder: Any, on_records: Any, on_reset: Any, pacing_ms: float, on_open: Any = lambda: None) -> LinkCaller:
+    def _link(
+        self,
+        peer: str,
+        decoder: Any,
+        on_records: Any,
+        on_reset: Any,
+        pacing_ms: float,
+        on_open: Any = lambda: None,
+        on_end: Any = lambda: None,
+    ) -> LinkCaller:
         link = self.links[peer] = LinkCaller(
             self._context.peer(peer, self._credentials),
             self._name,
@@ -156,6 +178,7 @@ class EdgeLinks:
             on_records=on_records,
             on_reset=on_reset,
             on_open=on_open,
+            on_end=on_end,
             budget=self._budget,
             pacing_ms=pacing_ms,
             context=self._context,

@@ -63,6 +63,7 @@ class Fleet:
         self.places: Mapping[str, tuple[int, int]] = {}  # by role, as Ray said last: offered, and of these free
         self._asking: asyncio.Future[dict[str, tuple[int, int]]] | None = None
         self._away: dict[ActorKey, float] = {}  # members that do not answer: since when
+        self._died: dict[ActorKey, float] = {}  # those of them whose process has ended, or was told to since it hangs: since when
         self._drained: dict[ActorKey, int] = {}  # the process that was last told to end
 
     async def existing(self) -> set[ActorKey]:
@@ -100,11 +101,20 @@ class Fleet:
         self.leaving.discard(key)
         self._drained.pop(key, None)
         self._away.pop(key, None)
+        self._died.pop(key, None)
         self.guests.discard(key)
 
-    def failed(self, key: ActorKey) -> None:
-        """It did not answer."""
+    def failed(self, key: ActorKey, *, died: bool = False) -> None:
+        """It did not answer; `died`: its process has ended, as far as Ray knows, or is being ended."""
         self._away.setdefault(key, self._clock())
+        if died:
+            self._died.setdefault(key, self._clock())
+
+    def dead(self, role: str, for_ms: float) -> list[int]:
+        """Indices of the members of this role that have had no process for so long."""
+        since_ms = self._clock() - for_ms
+        gone = (key for key, died_ms in self._died.items() if died_ms <= since_ms and key[0] == role)
+        return sorted(key[1] for key in gone if not (key in self.joining or key in self.leaving))
 
     def without_place(self) -> list[ActorKey]:
         """Shards and schedulers that have not answered for `takeover_ms`; see `take_over`."""
@@ -174,6 +184,7 @@ class Fleet:
     def answered(self, key: ActorKey) -> None:
         """It has just answered; once it is ready it is a member. It may have been ended meanwhile."""
         self._away.pop(key, None)
+        self._died.pop(key, None)
         if key not in self.watches:
             return
         row = self.watches[key].row()
@@ -216,6 +227,7 @@ class Fleet:
     def excuse(self) -> None:
         """Storage did not answer this process, which may be cut off itself: nobody's silence counts until now."""
         self._away.clear()
+        self._died.clear()
         for watch in self.watches.values():
             watch.excuse(self._clock())
 

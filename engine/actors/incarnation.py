@@ -1,8 +1,8 @@
 """Which process of an actor is the newest: an older one that runs on beside its successor finds out, and ends.
 
-A shard finds out when a write is rejected; a scheduler, whose partitions may also be another scheduler's by now, looks then. An edge
-writes nothing that is fenced, and may run beside its successor for as long as Ray does not reach its host, or where nothing reaps the
-processes of a node that Ray has given up: it looks periodically.
+A shard finds out when a write is rejected, and looks beside each checkpoint, since it may have no slots; a scheduler, whose partitions may
+also be another scheduler's by now, looks when a write is rejected. An edge writes nothing that is fenced, and may run beside its successor
+for as long as Ray does not reach its host, or where nothing reaps the processes of a node that Ray has given up: it looks periodically.
 
 States; each process owns its own, storage has the epoch of the name
     starting   takes an epoch, above all earlier ones, and claims the name with it. A late copy of an older claim has no effect
@@ -25,7 +25,7 @@ import redis.asyncio as redis
 
 from engine.core.model.period import until_next
 from engine.errors import Fenced, StorageUnavailable
-from engine.store.epoch import claim_name, take_epoch
+from engine.store.epoch import claim_end, claim_name, take_epoch
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +53,10 @@ class Incarnation:
         newest = await claim_name(self._client, self._name, self._epoch)
         if newest > self._epoch:
             raise Fenced(f"{self._name} has a newer process, with epoch {newest}")
+
+    async def end(self) -> None:
+        """Have the next process waited for: what ends this one would end another actor as well. Raises StorageUnavailable."""
+        await claim_end(self._client, self._name, self._epoch)
 
     async def watch(self, period_ms: int) -> None:
         """Look every `period_ms`. Raises Fenced when there is a newer process; never returns."""

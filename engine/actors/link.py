@@ -118,6 +118,7 @@ class LinkCaller:
         on_records: called with the callee's records, in order.
         on_reset: called when a session begins, also the first: announce all state in `send` calls.
         on_open: called when the callee has answered for the first time in a session, before the records of that answer.
+        on_end: called when an open session has ended.
         budget: of the calling actor, for all its links; the link's own when left out.
         pacing_ms: overrides the setting `link_pacing_ms`.
         context: supplies the clock and session names.
@@ -133,6 +134,7 @@ class LinkCaller:
         on_records: Callable[[list[Any]], None],
         on_reset: Callable[[], None],
         on_open: Callable[[], None] = lambda: None,
+        on_end: Callable[[], None] = lambda: None,
         budget: CallBudget | None = None,
         pacing_ms: float | None = None,
         context: ProcessContext = REAL,
@@ -145,6 +147,7 @@ class LinkCaller:
         self._on_records = on_records
         self._on_reset = on_reset
         self._on_open = on_open
+        self._on_end = on_end
         self._limits = partial(link_limits, config, pacing_ms)
         self._budget = budget or CallBudget(config.link_calls_share)
         self._open_s = (config.link_timeout_ms + config.link_park_ms) / 1000
@@ -226,8 +229,11 @@ class LinkCaller:
                     self._pump()
                     await self._over(self._caller)
                     self._peer.close()
-                attempt = 0 if self.open else attempt + 1
-                self.open = False
+                if self.open:
+                    attempt, self.open = 0, False
+                    self._on_end()
+                else:
+                    attempt += 1
                 await asyncio.sleep(_REOPEN_MS[min(attempt, len(_REOPEN_MS) - 1)] / 1000)
         finally:
             self._caller = None

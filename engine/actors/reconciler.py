@@ -6,10 +6,11 @@ There is no other plan, so nothing is to be undone or resumed.
     who owns what
     wanted numbers          the controller in control, fenced by its epoch, in storage before anybody acts on them
     slot map: numbers       the controller, by compare-and-set
-    slot map: owners        the shard that hands slots over, by compare-and-set, once their pages are written
+    slot map: owners        the shard that hands slots over, by compare-and-set, once their pages are written; of a dead shard the
+                            controller
     slots                   the shard that the map names, fenced by the slots' epochs
 
-Each Redis server has a map of its own (`engine.core.model.routing`), and slots move between shards of one server. A step looks at all maps.
+Each store has a map of its own (`engine.core.model.routing`), and slots move between shards of one store. A step looks at all maps.
 A number is changed in one after the other; where a controller died in between, the next one first gives all the larger number: the actors
 beyond the smaller one exist, and own nothing in that map.
 
@@ -20,6 +21,10 @@ beyond the smaller one exist, and own nothing in that map.
     edges, growing          create
     edges, shrinking        the clients are handed over and have left -> end
 
+A shard that has died and has no next process after `failover_ms` loses its slots to those that serve, by one change of the map: they take a
+higher epoch on them, and read their journals. A process of it that lives all the same, cut off or hung, may write until then, which is read
+too, and is fenced from then on. Its next process begins without slots, and gets its share like a new shard.
+
 An actor whose process is to be replaced (`engine.actors.replacements`) stays in the map, and Ray starts its next process:
 
     shard                   sets of slots move away -> everybody has read the map -> drain -> end the process -> its share moves to the next
@@ -28,7 +33,7 @@ An actor whose process is to be replaced (`engine.actors.replacements`) stays in
     actor of a feature      drain -> end the process. Its input waits in storage
     controller              ends its process, when all others are replaced
 
-Where nobody else could take slots or clients, one actor more is created until it is done (one shard for each Redis server).
+Where nobody else could take slots or clients, one actor more is created until it is done (one shard for each store).
 
 Crash points. The controller dies:
     before the wanted numbers are stored    nobody was promised anything. Where storage took them and its answer was lost, it goes by them
@@ -37,9 +42,10 @@ Crash points. The controller dies:
     between two sets                        the next plan is what is left of this one (`engine.core.controller.slot_moves`)
     before an actor is ended                it is above every number: the successor ends it. An edge may have served anew meanwhile
     before a process is replaced            it is the process that is to go: the successor empties it and ends it
-A shard, source or target, dies: Ray starts it again, it reads the map, and its slots are not part of a step until it serves. The wanted
-numbers change in the middle: the next step goes by the new ones. Two controllers, one of which was cut off: moving is the shards' own
-compare-and-set, so slots may move once more than needed, and the one that writes the wanted numbers or checks its epoch ends itself.
+A shard, source or target, dies: Ray starts it again, it reads the map, and its slots are not part of a step until it serves, or until
+others have them. The wanted numbers change in the middle: the next step goes by the new ones. Two controllers, one of which was cut off:
+every change of the map is a compare-and-set, so slots may move once more than needed, and the one that writes the wanted numbers or checks
+its epoch ends itself.
 
 Before sets of slots move to other shards, and before edges leave, the nodes get the spare processes again that new actors have taken
 (`engine.actors.spare_wait`).
@@ -69,11 +75,12 @@ from engine.actors.newcomers import CLOSE_ROUNDS_MS, Newcomers
 from engine.actors.replacements import Replacements, name_of
 from engine.actors.spare_wait import SpareWait
 from engine.config import Config
-from engine.core.controller.slot_moves import Move, away_moves, even_moves, load_moves, next_sets, slots_in
+from engine.core.controller.slot_moves import Move, away_moves, even_moves, load_moves, moved, next_sets, slots_in
 from engine.core.controller.wanted import WantedNumbers
 from engine.core.model.formats import FIRST, FORMATS
-from engine.core.model.routing import SLOTS, RoutingTable, server_of
+from engine.core.model.routing import SLOTS, RoutingTable, store_of
 from engine.errors import StorageUnavailable
+from engine.store.epoch import has_ended
 from engine.store.slot_map import read_routing_table, swap_slot_map
 from engine.store.wanted_numbers import read_wanted, write_wanted
 
@@ -97,6 +104,9 @@ _MOVE_TIMEOUT_S: Final = 15.0
 _FOLLOW_S: Final = 10.0
 """For everybody to read a new slot map, which they do within a second or when they need it."""
 
+_RESTART_MS: Final = 2000
+"""For the next process of a shard that a record has ended: ten times what it takes where a process is spare."""
+
 _ANSWER_S: Final = 2.0
 """For an actor's `stats`."""
 
@@ -104,8 +114,8 @@ _SLOW_MS: Final = 200
 _QUICK_MS: Final = 100
 """A set that took longer is followed by one of half as many slots, a quicker one by one of twice as many: users wait for so long."""
 
-_SET_MAX: Final = 64
-_SET_FIRST: Final = 8
+_SET_MAX: Final = 4
+_SET_FIRST: Final = 1
 
 _REBALANCED_MAX: Final = SLOTS // 4
 """Slots that one rebalancing moves at most: then the load is measured anew."""
@@ -115,7 +125,7 @@ class Reconciler:
     """See the module's docstring.
 
     Args:
-        clients: of the Redis servers, the first one first.
+        clients: of the stores, the first one first.
         replacements: the processes that are to go.
         prove: the proof for a call of this method.
         wanted: what was wanted last.
@@ -161,7 +171,7 @@ class Reconciler:
         self._wake = {role: asyncio.Event() for role in (*ROLES, "controller")}
         self._writing = asyncio.Lock()
         self._asked_ms = 0  # of the last request, which storage may not have taken
-        self._storing = asyncio.Lock()  # of the slot maps' numbers, so that nobody sees them differ between two servers
+        self._storing = asyncio.Lock()  # of the slot maps' numbers, so that nobody sees them differ between two stores
 
     async def want(self, *, at_ms: int, **changes: Any) -> None:
         """Store and bring about other numbers. Raises StorageUnavailable: they may have been stored, and are brought about if they were."""
@@ -185,6 +195,10 @@ class Reconciler:
         """The controller has asked all actors how they are: look at the engine as it is now, every `_POLL_S` at most."""
         if self._now_ms() - self._read_ms >= _POLL_S * 1000 - _SHARED_MS:
             self._wake_all()
+
+    def look_at_shards(self) -> None:
+        """One of them may have been dead for long enough."""
+        self._wake["shard"].set()
 
     def _wake_all(self) -> None:
         for event in self._wake.values():
@@ -280,6 +294,9 @@ class Reconciler:
     async def _step_shards(self) -> float:
         slots, wanted = await self._read(), self.wanted
         going = self._replacements.turn("shard", wanted)
+        if dead := await self._dead_shards():
+            await self._fail_over(slots, dead, going)
+            slots = await self._read()
         wall_ms = self._wall_ns() // 1_000_000
         if late := [key for key in going if self._replacements.is_late(key, wall_ms) and self._fleet.serves(key)]:
             log.warning("the nodes of %s go before their slots have moved", [name_of(key) for key in late])
@@ -319,6 +336,38 @@ class Reconciler:
         self.spare_wait.end()
         return _POLL_S
 
+    async def _dead_shards(self) -> list[int]:
+        """Those whose slots others are to have. One that a record has ended starts again with its slots: the record comes with them."""
+        dead = self._fleet.dead("shard", self._config.failover_ms)
+        late = set(self._fleet.dead("shard", _RESTART_MS)) if dead else ()
+        clients = self._clients
+        return [
+            shard
+            for shard in dead
+            if shard in late or not await has_ended(clients[store_of(shard, len(clients))], name_of(("shard", shard)))
+        ]
+
+    async def _fail_over(self, slots: RoutingTable, dead: Sequence[int], going: Sequence[ActorKey]) -> None:
+        """Give the slots of these shards to those that serve, and are not about to go."""
+        homes = [key[1] for key in self._fleet.keys("shard") if self._fleet.serves(key) and key not in going]
+        plans = [(slot_map, moves) for slot_map in slots.maps if (moves := away_moves(slot_map, dead, homes))]
+        if plans and self.wanted.sharing != "even":
+            await self._reached(self.wanted, sharing="even")  # so that they get their share again
+        told: dict[int, int] = {}  # who gets slots -> version of the map
+        async with self._storing:
+            for slot_map, moves in plans:
+                if not await swap_slot_map(self._clients[slot_map.store], after := moved(slot_map, moves)):
+                    continue
+                log.error("the slots of shards %s, which do not come back, are given to others: %d of them", dead, slots_in(moves))
+                self._read_ms = float("-inf")
+                told.update((move.target, after.version) for move in moves)
+        handles = [(self._fleet.handles["shard", shard], version) for shard, version in told.items()]
+        with contextlib.suppress(TimeoutError):  # one that does not hear it reads the map by itself
+            async with asyncio.timeout(_ANSWER_S):
+                await asyncio.gather(
+                    *(handle.adopt.remote(version, self._prove("adopt")) for handle, version in handles), return_exceptions=True
+                )
+
     def _ready_after(self, count: int, wanted: int, join_ms: float) -> int:
         """How many shards there are with those new ones that can begin; none before all can, for so long."""
         ready = count
@@ -353,6 +402,8 @@ class Reconciler:
             return [Move(move.source, move.target, left) for move, left in still if left]
         held = set(slots.owners)
         leaving, empty = any(shard in held for shard in range(kept, slots.shards)), any(shard not in held for shard in range(kept))
+        if empty and self.wanted.sharing != "even":  # a controller that gave a dead shard's slots away was replaced before that was known
+            await self._reached(self.wanted, sharing="even")
         even = empty or (self.wanted.sharing == "even" and kept == self.wanted.shards)
         if leaving or (even and not self._upgrading_shards()):
             return [move for slot_map in slots.maps for move in even_moves(slot_map, kept)]
@@ -360,8 +411,8 @@ class Reconciler:
 
     def _alone(self, key: ActorKey) -> bool:
         """Whether this is a guest that moves to a place, and no other shard can have its slots meanwhile: its users wait for its start."""
-        fleet, servers = self._fleet, len(self._clients)
-        others = (other for other in fleet.keys("shard") if other != key and server_of(other[1], servers) == server_of(key[1], servers))
+        fleet, stores = self._fleet, len(self._clients)
+        others = (other for other in fleet.keys("shard") if other != key and store_of(other[1], stores) == store_of(key[1], stores))
         return key in fleet.guests and not any(map(fleet.serves, others))
 
     def _upgrading_shards(self) -> bool:
@@ -449,7 +500,8 @@ class Reconciler:
             others = (other for other in fleet.keys("edge") if other not in going)
             if fleet.serves(key) and any(map(fleet.serves, others)):
                 log.info("edge %d hands its clients over, and starts anew", key[1])
-                await fleet.handles[key].hand_over.remote(self._prove("hand_over"))
+                async with asyncio.timeout(_ANSWER_S):
+                    await fleet.handles[key].hand_over.remote(self._prove("hand_over"))
                 self._replacements.told(key)
         surplus = [key for key in fleet.keys("edge") if key[1] >= wanted]
         if surplus and any(fleet.serves(("edge", index)) for index in range(wanted)) and not self.spare_wait.holds_back():
@@ -518,11 +570,11 @@ class Reconciler:
 
     # -- of every role ------------------------------------------------------------------------------------------------
 
-    def _count(self, wanted: int, going: Sequence[ActorKey], servers: int = 1) -> int:
-        """How many actors of a role there are to be now: one more for each server while all of one that are wanted are to go; not for the
+    def _count(self, wanted: int, going: Sequence[ActorKey], stores: int = 1) -> int:
+        """How many actors of a role there are to be now: one more for each store while all of one that are wanted are to go; not for the
         place of a guest."""
         indices = {key[1] for key in going if key not in self._fleet.guests}
-        return wanted + servers * any(indices.issuperset(range(server, wanted, servers)) for server in range(servers))
+        return wanted + stores * any(indices.issuperset(range(store, wanted, stores)) for store in range(stores))
 
     async def _replace(self, going: Sequence[ActorKey], slots: RoutingTable) -> None:
         """End the processes of these actors, which are empty by these slot maps. Ray starts the next ones."""

@@ -1,4 +1,5 @@
-"""Loads a shard's state from storage: pages and journal at the start, further pages on demand; quarantines what cannot be read.
+"""Loads a shard's state from storage: the journals of slots that it gets, with their pages, and further pages on demand; quarantines what
+cannot be read.
 
 A damaged record is moved to quarantine for operators to examine, and what can be decoded of it is applied. If it is uncertain which
 sequence numbers were given out, the data epoch is replaced, so that no cursor of the old epoch is compared with numbers of the new one.
@@ -7,11 +8,11 @@ sequence numbers were given out, the data epoch is replaced, so that no cursor o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import redis.asyncio as redis
 
-from engine.core.journal.journal_records import keys_of, owned
+from engine.core.journal.journal_records import Adopted, MailboxPage, Record, keys_of
 from engine.core.journal.salvage import salvage_journal
 from engine.core.journal.stored_formats import decode_journal
 from engine.core.shard.shard import ShardCore
@@ -33,6 +34,9 @@ class Recovery:
     Args:
         now_ms: the wall clock, in milliseconds.
         quarantine_max: records kept in quarantine; the oldest are dropped.
+
+    Attributes:
+        reach_log: waits until the broadcast log is read through a position. At the start it is read.
     """
 
     def __init__(
@@ -52,44 +56,52 @@ class Recovery:
         self._offline = offline
         self._now_ms = now_ms
         self._quarantine_max = quarantine_max
+        self.reach_log: Callable[[int], Awaitable[None]] | None = None
+        self._damaged: list[str] = []  # keys whose pages are to be written anew
         self.quarantined = 0  # records in quarantine
 
-    async def replay(self) -> None:
-        """Read the journal and the pages of all users in it, apply both, and load mailboxes with open windows.
+    async def replay(self, slots: set[int]) -> None:
+        """Read the journals of these slots and the pages of all users in them, and apply both.
 
-        To be called once per core: after an exception the core is in part replayed and must be discarded.
+        To be called before the slots are served. Each slot is applied at once, and taken out of the set then: after an exception call it
+        again with what is left.
         """
         core = self._core
-        slots = core.slot_map.slots_of(core.index)
-        own = frozenset(slots)
-        core.mailbox_store.begin_replay(await self._pages.floors(slots))
+        loading = sorted(slots)
+        core.mailbox_store.adopt_floors(await self._pages.floors(loading))
         entries = groups = 0
-        async for entry_id, payload in self._journal.entries():
-            try:
-                records = decode_journal(payload)
-            except UNREADABLE as error:
-                log.critical("shard %d: journal entry %s cannot be read: %s", core.index, entry_id.decode(), error)
-                await self._journal.quarantine(f"journal {entry_id.decode()}", payload, self._quarantine_max)
-                salvaged = salvage_journal(payload)
-                records = salvaged.records
-                if not salvaged.complete:
-                    await self._numbers_lost()
-            records = owned(records, own)
-            unseen = keys_of(records) - core.mailboxes.keys()
-            if unseen:
-                await self.read_pages(list(unseen))
-            core.replay(records, self._now_ms())
+        for slot in loading:
+            records: list[Record] = []
+            async for entry_id, payload in self._journal.entries(slot):
+                records += await self._decode(entry_id, payload)
+                groups += 1
+            if self._journal.holes:
+                log.critical("shard %d: groups before these are missing: %s", core.index, b", ".join(self._journal.holes).decode())
+                await self._numbers_lost()
             entries += len(records)
-            groups += 1
-        if self._journal.holes:
-            log.critical("shard %d: groups before these are missing: %s", core.index, b", ".join(self._journal.holes).decode())
-            await self._numbers_lost()
-        core.replayed()
-        await self.open_windows(slots)
+            if records:
+                if self.reach_log is not None:
+                    await self.reach_log(max((record.pos for record in records if isinstance(record, Adopted)), default=0))
+                keys = list(keys_of(records))
+                parts = [await self._read(keys[start : start + _PAGES_READ]) for start in range(0, len(keys), _PAGES_READ)]
+                core.replay(slot, {key: page for part in parts for key, page in part.items()}, records, self._now_ms())
+                self._mark_damaged()
+            slots.discard(slot)
         if groups:
-            log.info("shard %d replayed %d records of %d groups", core.index, entries, groups)
+            log.info("shard %d replayed %d records of %d entries", core.index, entries, groups)
         await self.quarantine_damaged()
         self.quarantined = await self._journal.quarantined()
+
+    async def _decode(self, entry_id: bytes, payload: bytes) -> Sequence[Record]:
+        try:
+            return decode_journal(payload)
+        except UNREADABLE as error:
+            log.critical("shard %d: journal entry %s cannot be read: %s", self._core.index, entry_id.decode(), error)
+        await self._journal.quarantine(f"journal {entry_id.decode()}", payload, self._quarantine_max)
+        salvaged = salvage_journal(payload)
+        if not salvaged.complete:
+            await self._numbers_lost()
+        return salvaged.records
 
     async def open_windows(self, slots: Sequence[int]) -> None:
         """Load the mailboxes of these slots that have open windows: windows are closed in memory only."""
@@ -100,13 +112,23 @@ class Recovery:
 
     async def read_pages(self, keys: list[str]) -> None:
         """Load these pages into the core. The next checkpoint writes damaged ones anew."""
+        pages = await self._read(keys)
+        self._core.pages_loaded(pages, self._now_ms())
+        self._mark_damaged()
+
+    async def _read(self, keys: list[str]) -> Mapping[str, MailboxPage | None]:
         pages = await self._pages.read(keys)
         if self._pages.lost:
             log.critical("shard %d: the state of these users is lost: %s", self._core.index, ", ".join(self._pages.lost))
             await self._numbers_lost()
-        self._core.pages_loaded(pages, self._now_ms())
-        for key in self._pages.damaged:
-            self._core.mailbox_store.mark(self._core.mailboxes[key])
+        self._damaged += self._pages.damaged
+        return pages
+
+    def _mark_damaged(self) -> None:
+        for key in self._damaged:
+            if key in self._core.mailboxes:
+                self._core.mailbox_store.mark(self._core.mailboxes[key])
+        self._damaged.clear()
 
     async def _numbers_lost(self) -> None:
         data_epoch = await replace_data_epoch(self._client, self._core.data_epoch, self._now_ms() // 1000)

@@ -74,9 +74,9 @@ from engine.core.scheduler.scheduler_events import (
 )
 from engine.core.wire import records as wire
 from engine.errors import CorruptRecord, DataLost, Fenced, StorageUnavailable
-from engine.store.redis_servers import own_and_first
 from engine.store.sealed_config import SealedConfig
 from engine.store.slot_map import require_slot_map
+from engine.store.stores import own_and_first
 from engine.store.timer_store import TimerStore
 from engine.store.traces.scheduler_spans import SchedulerSpans
 from engine.store.traces.spans import Spans, spans_of
@@ -132,6 +132,7 @@ class Term:
         self._look = look
         self._work: WriteTimers
         self._work_wanted = asyncio.Event()
+        self._links_open_ms = 2 * max(config.link_timer_pacing_ms, config.link_ray_pacing_max_ms)  # at most, so later times need no look
         self._timer: asyncio.TimerHandle | None = None
         self._over = False
         self._shards: list[str] = []  # open sessions of shards
@@ -197,7 +198,9 @@ class Term:
         if self._over:
             return
         try:
-            self._execute(self.core.handle(event, self._now_ms()))
+            effects = self.core.handle(event, self._now_ms())
+            if effects:
+                self._execute(effects)
         except CorruptRecord:
             raise  # sent by a peer: the link closes that session
         except Exception as error:
@@ -232,7 +235,8 @@ class Term:
         if self._timer is not None:
             self._timer.cancel()
         sleep_ms = min(self.core.next_at() - self._context.wall_ns() / 1_000_000, _SLEEP_MAX_MS)
-        sleep_ms = max(sleep_ms, self.links.open_in_ms(self._shards), _TICK_MS)
+        if sleep_ms < self._links_open_ms:
+            sleep_ms = max(sleep_ms, self.links.open_in_ms(self._shards), _TICK_MS)
         self._timer = asyncio.get_running_loop().call_later(sleep_ms / 1000, self._wake)
 
     def _wake(self) -> None:
@@ -267,8 +271,8 @@ class Scheduler(Server):
         super().__init__(config, index, context)
         self._slots_wanted = asyncio.Event()
         self._followed = asyncio.Condition()  # notified when it serves by another slot map
-        self._client: redis.Redis  # of the server that has the timers
-        self._first: redis.Redis  # of the first server, which has what all share
+        self._client: redis.Redis  # of the store that has the timers
+        self._first: redis.Redis  # of the first store, which has what all share
         self._process_spans: Spans | None = None
         self._spans: SchedulerSpans | None = None  # None: it makes none
         self._incarnation: Incarnation
@@ -358,7 +362,7 @@ class Scheduler(Server):
             _MapChanged, StorageUnavailable: begin again.
         """
         slots = await require_slot_map(self._client)
-        partitions = partitions_of(self._index, slots.schedulers, slots.servers)
+        partitions = partitions_of(self._index, slots.schedulers, slots.stores)
         store = TimerStore(self._client, self._config, partitions, self._credentials.name, self._first)
         while self._context.monotonic_ms() < deadline_ms and await store.is_held_by_others():
             await asyncio.sleep(_RELEASE_LOOK_S)
@@ -367,7 +371,7 @@ class Scheduler(Server):
             nonlocal slots
             await self._incarnation.confirm()
             slots = await require_slot_map(self._client)
-            if partitions_of(self._index, slots.schedulers, slots.servers) != partitions:
+            if partitions_of(self._index, slots.schedulers, slots.stores) != partitions:
                 raise _MapChanged
 
         await store.take_over(confirm)
@@ -437,7 +441,7 @@ class Scheduler(Server):
                 log.warning("scheduler %d keeps slot map %d: %s", self._index, term.core.slots_version, error)
                 continue
             if slots.version > term.core.slots_version:
-                if partitions_of(self._index, slots.schedulers, slots.servers) != term.core.partitions:
+                if partitions_of(self._index, slots.schedulers, slots.stores) != term.core.partitions:
                     return
                 term.handle(SlotsRead(slots))
                 await self._notify()

@@ -46,6 +46,7 @@ from redis.exceptions import RedisError
 
 from engine.actors.actor_process import REAL, RETRY_S, ProcessContext, Server
 from engine.actors.broadcast_follower import BroadcastFollower
+from engine.actors.incarnation import Incarnation
 from engine.actors.link import LinkServer
 from engine.actors.recovery import Recovery
 from engine.actors.shard_features import FEATURES
@@ -75,11 +76,11 @@ from engine.store.lua import Replicas
 from engine.store.offline_streams import OfflineStreams
 from engine.store.outcome_stream import OutcomeWriter
 from engine.store.pages import Pages
-from engine.store.redis_servers import own_and_first
 from engine.store.restore import restore_storage
 from engine.store.sealed_config import SealedConfig
 from engine.store.shard_feature import ShardPorts
 from engine.store.slot_map import require_slot_map
+from engine.store.stores import own_and_first
 from engine.store.traces.shard_spans import ShardSpans
 from engine.store.traces.spans import Spans, spans_of
 
@@ -102,13 +103,14 @@ class Shard(Server):
         self._commit_wanted = asyncio.Event()
         self._stirred = asyncio.Event()  # something has happened since the last tick
         self._acks_scheduled = False
-        self._client: Redis  # of the server that has the shard's users
-        self._first: Redis  # of the first server, which has what all share
+        self._client: Redis  # of the store that has the shard's users
+        self._first: Redis  # of the first store, which has what all share
         self._core: ShardCore
         self._outcomes: OutcomeWriter | None = None
         self._process_spans: Spans | None = None
         self._spans: ShardSpans | None = None  # None: it makes none
         self._failure: asyncio.Future[None]
+        self._incarnation: Incarnation
         self._journal: Journal
         self._pages: Pages
         self._offline: OfflineStreams
@@ -236,6 +238,7 @@ class Shard(Server):
         try:
             async with asyncio.timeout(_QUARANTINE_S):
                 await self._journal.quarantine(where, wire.encode([error.record]), self._config.quarantine_max)
+                await self._incarnation.end()
         except (StorageUnavailable, TimeoutError) as failure:
             log.error("shard %d: the record is not in quarantine: %r", self._index, failure)
 
@@ -261,6 +264,8 @@ class Shard(Server):
             on_close=self._on_edge_close,
             context=self._context,
         )
+        self._incarnation = Incarnation(self._credentials.name, client)
+        await self._retry_storage(self._incarnation.begin)
         slot_map, data_epoch = await self._retry_storage(self._take_over)
         inherited = await self._retry_storage(lambda: self._rebuild(slot_map, data_epoch, broadcasts))
         await self._retry_storage(lambda: forget_handed(client, self._index, inherited))
@@ -274,6 +279,7 @@ class Shard(Server):
         """Make what the tasks are of. They begin later."""
         config, client, core, flush, now_ms = self._config, self._client, self._core, self._flush, self._now_ms
         journal, pages, offline, follower = self._journal, self._pages, self._offline, self._follower
+        self._recovery.reach_log = follower.reach
         self._schedulers = SchedulerLinks(
             config,
             self._credentials,
@@ -290,7 +296,7 @@ class Shard(Server):
         ports = ShardPorts(config, self._first)
         features = [on_shard(ports) for on_shard in FEATURES]
         self._shared = SharedStreams(config, client, self._first, core, follower, features, flush=flush, now_ms=now_ms)
-        self._checkpoints = Checkpoints(config, client, core, journal, pages, flush=flush, now_ms=now_ms)
+        self._checkpoints = Checkpoints(config, client, core, journal, pages, self._incarnation, flush=flush, now_ms=now_ms)
         self._erasure = UserErasure(client, self._first, core, self._checkpoints, self._outcomes, flush)
         self._sweep = StorageSweep(
             config, client, core, offline, follower, connect=self._context.connect, retry=self._retry_storage, flush=flush, now_ms=now_ms
@@ -299,7 +305,8 @@ class Shard(Server):
             client,
             slot_map,
             core,
-            (journal, pages, self._recovery),
+            (journal, self._recovery),
+            self._incarnation,
             retry=self._retry_storage,
             checkpoint=self._checkpoints.write_until_stored,
             flush=flush,
@@ -313,26 +320,29 @@ class Shard(Server):
     async def _rebuild(self, slot_map: SlotMap, data_epoch: str, broadcasts: BroadcastLog) -> Inherited:
         """Build a core from storage. A retry builds a new one: what the first core had read would count twice."""
         self._core = core = ShardCore(self._index, ShardLimits.wanted(self._config), slot_map, data_epoch, zone_here)
-        core.inbox_requests.epoch = self._journal.epoch
         storage = (self._journal, self._pages, self._offline)
         self._recovery = Recovery(self._client, core, *storage, self._now_ms, self._config.quarantine_max)
         self._follower = BroadcastFollower(broadcasts, core)
-        core.refused_records = refused_after(await self._journal.failed_records())
+        core.refused_records = refused_after(await self._journal.failed_records(slot_map.local(slot_map.shards)))
         await self._follower.catch_up()
-        await self._recovery.replay()
-        inherited = await read_inherited(self._client, self._index, slot_map.slots_of(self._index))
-        core.connections.presence.assume(inherited.online, self._now_ms(), told=True)
-        core.output.session_events.extend(inherited.events)
+        slots = slot_map.slots_of(self._index)
+        await self._recovery.replay(set(slots))
+        await self._recovery.open_windows(slots)
+        inherited = await read_inherited(self._client, self._index, slots)
+        self._journal.serve(slots)
+        core.adopt(slot_map, self._journal.epoch, inherited.online, inherited.events, self._now_ms(), told=True)
         return inherited
 
     async def _take_over(self) -> tuple[SlotMap, str]:
         """Fence older incarnations, which may have handed slots over until then."""
         placement = await self._read_placement()
         while True:
-            await self._journal.take_over(placement[0].slots_of(self._index))
+            slots = placement[0].slots_of(self._index)
+            await self._journal.take_over(slots)
             before, placement = placement, await self._read_placement()
             if placement[0] == before[0]:
                 return placement
+            self._journal.leave(slots)
 
     async def _read_placement(self) -> tuple[SlotMap, str]:
         slot_map = await require_slot_map(self._client)

@@ -3,17 +3,18 @@
 A slot map in storage says who owns which slot. `ShardCore.slot_map` is that map without the slots of this shard that it is handing over, or
 has not adopted yet. What comes for those is answered `Moved`, and edges keep it.
 
-    stored map        changes by compare-and-set: of a shard that hands slots over, fenced by its epoch; of the controller for the numbers
+    stored map        changes by compare-and-set: of a shard that hands slots over, fenced by their epochs; of the controller, for the
+                      numbers and for the slots of a shard that has died
     slots of a shard  `hand_over` -> `engine.core.shard.slot_release` -> stored map -> `adopt` of the new owner
 
 Hand over, in this order: pages are written while the slots are served, so that little is left; the slots are refused; what had been taken
-is finished; the rest of the pages is written; the journal gets `Released`; the map is stored. Only the map changes who owns the slots, and
+is finished; the rest of the pages is written, and the journals are trimmed; the map is stored. Only the map changes who owns the slots, and
 their owner stores it, so there is nothing to undo.
 
-Adopt, in this order: an epoch above the last owner's fences it; then who is online, the session events that it had not written, and the
-numbers of deleted pages; then the slots are served, and open windows loaded.
+Adopt, in this order: an epoch above the last owner's fences it; then what the journals have, with its pages, which is nothing unless the
+last owner has died; who is online, and the session events that it had not written; then the slots are served.
 
-Neither end waits for the first Redis server, which may be away while the server of the slots is there. The source hands its session events
+Neither end waits for the first store, which may be away while the store of the slots is there. The source hands its session events
 on, and drops its dead letters (`engine.core.shard.slot_release`). The target may not have read as much of the broadcast log as the source:
 a mailbox keeps its cursor where it is beyond the log's head, and a message that is a broadcast beyond it is read from storage once the log
 is (`engine.actors.shard_tasks.storage_reads`). Only its user waits.
@@ -21,14 +22,16 @@ is (`engine.actors.shard_tasks.storage_reads`). Only its user waits.
     crash                                effect
     source, before the map is stored     its successor owns the slots, and recovers them from pages and journal; it answers the edges that
                                          wait for the next map by the map as it is
-    source, after                        its successor skips its journal's records of these slots: the pages have them
+    source, after                        nothing: its successor knows nothing of these slots
     target, before or while it adopts    its successor reads the map, fences the slots and recovers them. Session events that were handed on
                                          are stored until the target has them in memory; a crash then loses them, like all in memory
+    a shard for too long                 the controller gives its slots away. Its journals are read by who gets them; if it still runs, it
+                                         reads the map or is fenced, and ends
     an old incarnation of the source     cannot store the map: the shard's epoch is another's, who reads the map after taking it
     an old incarnation of the target     cannot journal anything, as ever
     the controller                       is not needed: the target reads the map every `_POLL_S`, and edges when they are told to wait
     storage of the slots                 the hand-over waits; meanwhile nobody accepts anything
-    the first server                     the hand-over goes on. After the server is back: the target writes the events, edges have
+    the first store                      the hand-over goes on. After the store is back: the target writes the events, edges have
                                          repeated their nacks and erasures there, and broadcasts go on at each mailbox's cursor
 """
 
@@ -36,19 +39,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 import redis.asyncio as redis
 
+from engine.actors.incarnation import Incarnation
 from engine.actors.recovery import Recovery
 from engine.core.journal.journal_records import Checkpoint
 from engine.core.model.routing import NOBODY, SlotMap
+from engine.core.shard.poison import refused_after
 from engine.core.shard.shard import ShardCore
+from engine.errors import Fenced
 from engine.store.external_streams import forget_handed, handed_events, read_inherited
 from engine.store.journal import Journal
-from engine.store.pages import Pages
 from engine.store.slot_map import hand_over_slots, require_slot_map
 
 log = logging.getLogger(__name__)
@@ -82,7 +87,8 @@ class SlotMover:
         client: redis.Redis,
         slot_map: SlotMap,
         core: ShardCore,
-        storage: tuple[Journal, Pages, Recovery],
+        storage: tuple[Journal, Recovery],
+        incarnation: Incarnation,
         *,
         retry: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]],
         checkpoint: Callable[[Callable[[], Checkpoint | None]], Awaitable[None]],
@@ -93,7 +99,8 @@ class SlotMover:
         self.stored = slot_map
         self._client = client
         self._core = core
-        self._journal, self._pages, self._recovery = storage
+        self._journal, self._recovery = storage
+        self._incarnation = incarnation
         self._retry = retry
         self._checkpoint = checkpoint
         self._flush = flush
@@ -161,6 +168,9 @@ class SlotMover:
             self.stored = found
             self._on_map(found)
             self._core.slot_map = self._masked()
+            index, leaving = self._core.index, self._core.slot_release.slots
+            if any(found.owners[slot] != index and slot not in leaving for slot in self._served):
+                raise Fenced(f"shard {index} was taken for dead, and others have got its slots")
 
     def _masked(self) -> SlotMap:
         """The stored map without the slots that are not served. While some are handed over, edges are to wait for the map after it."""
@@ -178,7 +188,7 @@ class SlotMover:
         if not slots or to == core.index or to not in self.stored.local(self.stored.shards):
             return
         log.info("shard %d hands %d slots over to shard %d", core.index, len(slots), to)
-        await self._checkpoint(lambda: core.mailbox_store.take_whole(core.mailbox_store.keys_in(slots)))
+        await self._checkpoint(lambda: core.mailbox_store.take_whole(slots, quiet=False))
         core.release(slots)
         self._flush()
         while release.waits():
@@ -188,25 +198,28 @@ class SlotMover:
         await self._checkpoint(release.take_checkpoint)
         release.written()
         self._flush()
-        while not release.journalled:
+        while core.storage_away or release.appends():  # a group that was refused is rolled back first
             await asyncio.sleep(_WAIT_S)
-        handed_over = await self._store_map(slots, to)
+        writes = self._journal.loss_detector.slots
+        epochs = {slot: writes[slot].epoch for slot in slots}
+        self._journal.leave(slots)
+        handed_over = await self._store_map(epochs, to)
         self._served.difference_update(slots)
         release.end(handed_over=handed_over)
         core.slot_map = self._masked()
 
-    async def _store_map(self, slots: Sequence[int], to: int) -> bool:
+    async def _store_map(self, epochs: Mapping[int, int], to: int) -> bool:
         """Give the slots away; returns False when nobody is left to have them: this shard adopts them again."""
-        client, index, epoch = self._client, self._core.index, self._journal.epoch
+        client, index = self._client, self._core.index
         events = handed_events(self._core.slot_release.session_events)
         while True:
             await self._refresh()
-            if any(self.stored.owners[slot] != index for slot in slots):
+            if any(self.stored.owners[slot] != index for slot in epochs):
                 return True  # an attempt whose answer was lost
             if to not in self.stored.local(self.stored.shards):
                 return False
-            after = self.stored.with_owner(slots, to)
-            if await self._retry(lambda after=after: hand_over_slots(client, index, epoch, after, to, events)):  # type: ignore[misc]
+            after = self.stored.with_owner(epochs, to)
+            if await self._retry(lambda after=after: hand_over_slots(client, epochs, after, to, events)):  # type: ignore[misc]
                 self.stored = after
                 self._on_map(after)
                 return True
@@ -217,16 +230,19 @@ class SlotMover:
         if not slots:
             return
         log.info("shard %d adopts %d slots", self._core.index, len(slots))
-        epoch = await self._retry(lambda: self._journal.adopt(slots))
-        self._pages.adopt(slots, epoch)
-        floors = await self._retry(lambda: self._pages.floors(slots))
-        index = self._core.index
+        await self._retry(self._incarnation.confirm)
+        await self._retry(lambda: self._journal.loss_detector.check(self._client))
+        epoch = await self._retry(lambda: self._journal.take_over(slots))
+        unread = set(slots)
+        await self._retry(lambda: self._recovery.replay(unread))
+        await self._retry(lambda: self._recovery.open_windows(slots))
+        index, shards = self._core.index, self.stored.local(self.stored.shards)
+        self._core.refused_records = refused_after(await self._retry(lambda: self._journal.failed_records(shards)))
         inherited = await self._retry(lambda: read_inherited(self._client, index, slots))
         await self._retry(lambda: forget_handed(self._client, index, inherited))
+        self._journal.serve(slots)
         self._served.update(slots)
-        self._core.adopt(self._masked(), epoch, floors, inherited.online, inherited.events, self._now_ms())
-        self._flush()
-        await self._retry(lambda: self._recovery.open_windows(slots))
+        self._core.adopt(self._masked(), epoch, inherited.online, inherited.events, self._now_ms(), told=False)
         self._flush()
 
 

@@ -162,7 +162,7 @@ class CallerConnection(asyncio.Protocol):
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
         self._session = ""
         self._loop = asyncio.get_running_loop()
-        self._lost = False
+        self._lost: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: Any) -> None:  # uvloop's class does not derive from asyncio.Transport
@@ -171,7 +171,7 @@ class CallerConnection(asyncio.Protocol):
     def exchange(self, session: str, seq: int, batch: bytes) -> asyncio.Future[bytes]:
         """See `engine.actors.carrier.Peer`."""
         reply: asyncio.Future[bytes] = self._loop.create_future()
-        if self._lost:
+        if self._lost.done():
             reply.set_exception(ConnectionResetError("the connection is lost"))
             return reply
         self._waiting[seq] = reply
@@ -193,11 +193,16 @@ class CallerConnection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._lost = True
+        if not self._lost.done():
+            self._lost.set_result(None)
         waiting, self._waiting = self._waiting, {}
         for reply in waiting.values():
             if not reply.done():
                 reply.set_exception(ConnectionResetError("the peer is gone"))
+
+    async def lost(self) -> None:
+        """Returns when either end has closed the connection, or it broke."""
+        await asyncio.shield(self._lost)
 
     def close(self) -> None:
         """End the connection, and the session with it."""

@@ -36,7 +36,7 @@ class ActorPorts(Struct, frozen=True):
     Attributes:
         config: the engine's settings.
         index: of the actor among those of its role.
-        redis: the first storage server.
+        redis: the first store.
         edges: publishes for the feature.
     """
 

@@ -33,8 +33,8 @@ class EdgePorts(Struct, frozen=True):
         config: the engine's settings.
         gateway: its state.
         authenticator: checks tokens.
-        redis: the first storage server.
-        servers: all of them.
+        redis: the first store.
+        stores: all of them.
         find_actor: of a feature with an actor of its own, `engine.actors.feature_actors`.
         name: of the edge.
         spans: records spans; None: nobody collects them.
@@ -46,7 +46,7 @@ class EdgePorts(Struct, frozen=True):
     gateway: Gateway
     authenticator: Authenticator
     redis: Redis
-    servers: Sequence[Redis]
+    stores: Sequence[Redis]
     find_actor: FindActor
     name: str
     spans: Spans | None

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from engine.api.json_bodies import decode_body
-from engine.config import Config, redis_urls
+from engine.config import Config, store_urls
 from engine.core.model.routing import SLOTS, TIMER_PARTITIONS
 from engine.errors import Invalid
 from engine.publish import media_types
@@ -37,9 +37,9 @@ def numbers_of(body: bytes, config: Config) -> tuple[dict[str, int], bool]:
     wanted = {name: number for name in COUNT_MAX if (number := getattr(request, name)) is not UNSET}
     if not wanted:
         raise media_types.unacceptable(Invalid("at least one of shards, schedulers and edges is needed"))
-    servers = len(redis_urls(config.redis_url))
+    stores = len(store_urls(config.redis_url))
     for name, number in wanted.items():
-        least, most = 1 if name == "edges" else servers, COUNT_MAX[name]  # of the others one for each server
+        least, most = 1 if name == "edges" else stores, COUNT_MAX[name]  # of the others one for each store
         if number != int(number) or not least <= number <= most:
             raise media_types.unacceptable(Invalid(f"a whole number from {least} to {most}", f"$.{name}"))
     return {name: int(number) for name, number in wanted.items()}, request.force

@@ -149,7 +149,7 @@ def status(
 
 
 def scale(
-    shards: Annotated[int | None, typer.Option(help="How many shards the engine should have.", min=1, max=1024)] = None,
+    shards: Annotated[int | None, typer.Option(help="How many shards the engine should have.", min=1, max=32)] = None,
     schedulers: Annotated[int | None, typer.Option(help="How many schedulers.", min=1, max=16)] = None,
     edges: Annotated[int | None, typer.Option(help="How many edges.", min=1, max=64)] = None,
     force: Annotated[bool, typer.Option("--force", help="Also more than the nodes carry: some may wait for a machine.")] = False,

@@ -15,6 +15,7 @@ import contextlib
 import logging
 import math
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -65,7 +66,7 @@ NODE_SETTINGS: Final = {
 }
 """Environment of all nodes of a cluster, and of `engine up` in it: messages flow without the head."""
 
-LOCAL_RESOURCES: Final = {"engine_shard": 1024, "engine_scheduler": 16, "engine_edge": 64}
+LOCAL_RESOURCES: Final = {"engine_shard": 32, "engine_scheduler": 16, "engine_edge": 64}
 """A local node has room for as many actors as the configuration allows; in a cluster these resources place the actors."""
 
 _LEFTOVER_TIMEOUT_S: Final = 1.0
@@ -132,6 +133,7 @@ class RayCluster:
         """Start a local Ray. It gives its processes 30 s; on a busy machine that is retried, for `start_timeout_s`."""
         for name, value in LOCAL_SETTINGS.items():
             os.environ.setdefault(name, value)
+        _keep_auth_token(Path(self._config.data_dir))
         package = Path(engine.__file__).resolve().parent
         if package.parent.name not in ("site-packages", "dist-packages"):
             # From a checkout: the actors' processes must find the package too.
@@ -340,6 +342,18 @@ def _start_sentinel(processes: set[psutil.Process]) -> subprocess.Popen[bytes]:
     """A process that kills these when this one is killed. In a session of its own, so that Ctrl-C does not reach it."""
     pids = [str(process.pid) for process in processes]
     return subprocess.Popen([sys.executable, "-ISc", _SENTINEL, *pids], stdin=subprocess.PIPE, start_new_session=True)
+
+
+def _keep_auth_token(data_dir: Path) -> None:
+    """Keep the cluster token in the data directory where Ray cannot make one: the home of a container may be read-only."""
+    home = Path.home() / ".ray"
+    if _auth_token_exists() or os.access(next(folder for folder in (home, *home.parents) if folder.exists()), os.W_OK):
+        return
+    path = data_dir / "ray-auth-token"
+    if not path.exists():
+        path.touch(0o600)
+        path.write_text(secrets.token_hex(32), "utf-8")
+    os.environ["RAY_AUTH_TOKEN_PATH"] = str(path.resolve())
 
 
 def _auth_token_exists() -> bool:

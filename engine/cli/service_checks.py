@@ -16,7 +16,7 @@ from engine.cli.finding import Finding
 from engine.config import Config
 from engine.errors import EngineError, StorageUnavailable
 from engine.store.redis_client import connect, display_url, durability_warnings, wait_ready
-from engine.store.redis_servers import each_server
+from engine.store.stores import each_store
 
 _ANSWER_S: Final = 5.0
 _CLOCKS_APART_S: Final = 1.0
@@ -24,15 +24,15 @@ _CLOCKS_APART_S: Final = 1.0
 
 
 async def redis_servers(config: Config) -> AsyncIterator[Finding]:
-    """Version, durability, replicas and clock of each server of `redis_url`."""
+    """Version, durability, replicas and clock of each store of `redis_url`."""
     if not config.redis_url:
         return
-    for server in each_server(config):
-        where = display_url(server.redis_url)
-        client = connect(server)
+    for store in each_store(config):
+        where = display_url(store.redis_url)
+        client = connect(store)
         try:
-            version = await wait_ready(client, server, _ANSWER_S)
-            warnings = await durability_warnings(client, config.redis_replicas_min)
+            version = await wait_ready(client, store, _ANSWER_S)
+            warnings = await durability_warnings(client, config)
             seconds, microseconds = await client.time()
         except (StorageUnavailable, RedisError, OSError) as error:
             yield Finding("Redis", "failed", str(error) if isinstance(error, StorageUnavailable) else f"{where}: {error}")

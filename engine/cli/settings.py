@@ -100,7 +100,7 @@ SECTIONS: Final[Mapping[str, Section]] = {
     "redis": Section(
         "durable storage",
         {
-            "redis_url": "URL of a Redis from 6.2: redis://, rediss://, unix://, redis+sentinel://HOST,HOST/NAME, or several; empty: own",
+            "redis_url": "Redis 6.2+: redis://, rediss://, unix://, redis+sentinel://HOST,.../NAME, redis+cluster://HOST,.../4; empty: own",
             "redis_fsync": "of the engine's own Redis; `everysec` may lose the last second in a power cut",
             "redis_memory_bytes_max": "memory of the engine's own Redis; at nine tenths of it 429; 0: a third of the machine's",
             "redis_durability": "of your Redis: `required` refuses one that fsyncs too late, `reported` says so on /readyz and in 202s",

@@ -139,11 +139,11 @@ def parts_table(found: dict[str, Any]) -> Table:
         )
         table.add_row(name, str(row["pid"] or ""), str(row["node"] or ""), state, *numbers)
     redis = found["redis"]
-    servers = {f"redis-{number}": server for number, server in enumerate(redis.get("servers", ()))} or {"redis": redis}
-    for name, server in servers.items():
-        state = "[green]ready[/]" if server["alive"] else "[red]silent[/]"
-        memory = f"{server.get('used_memory_bytes', 0) / 1e6:.0f}"
-        table.add_row(name, str(server.get("pid", "")), "", state, "", memory, str(server["restarts"]), "", "")
+    stores = {f"redis-{number}": store for number, store in enumerate(redis.get("stores", ()))} or {"redis": redis}
+    for name, store in stores.items():
+        state = "[green]ready[/]" if store["alive"] else "[red]silent[/]"
+        memory = f"{store.get('used_memory_bytes', 0) / 1e6:.0f}"
+        table.add_row(name, str(store.get("pid", "")), "", state, "", memory, str(store["restarts"]), "", "")
     return table
 
 

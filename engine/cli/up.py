@@ -38,15 +38,15 @@ from engine.cli.machine_checks import interpreter
 from engine.cli.ray_cluster import ClusterError, RayCluster
 from engine.cli.settings import variable
 from engine.cli.state_file import EngineState, read_state, remove_state, write_state
-from engine.config import CATCH_MAILS, SECRETS, Config, redis_urls
+from engine.config import CATCH_MAILS, SECRETS, Config, store_urls
 from engine.core.model.routing import shards_for
 from engine.errors import ConfigError, EngineError, NotProven
 from engine.store.embedded_redis import DataDirLock, EmbeddedRedis
 from engine.store.link_key import claim_link_key
 from engine.store.redis_client import connect, display_url, durability_warnings, wait_ready
-from engine.store.redis_servers import each_server
 from engine.store.sealed_config import engine_key, proof, seal
 from engine.store.slot_map import read_slot_map
+from engine.store.stores import each_store
 
 log = logging.getLogger(__name__)
 
@@ -243,7 +243,7 @@ class _Run:
             self._console.print(f"not all nodes have the packages of this one: Ray takes to them {sent}", soft_wrap=True, highlight=False)
         if self._stop.is_set():
             return
-        await self._choose_shards()
+        await self._choose_numbers()
         await self._create()
         status = await self._wait_ready(show)
         if status is not None:
@@ -251,7 +251,7 @@ class _Run:
 
     async def _start_redis(self) -> None:
         config = self._config
-        if config.address and (not config.redis_url or any(url.startswith("unix:") for url in redis_urls(config.redis_url))):
+        if config.address and (not config.redis_url or config.redis_url.startswith("unix:")):
             raise ConfigError("redis_url: with --address every node must reach Redis; give --redis redis://HOST:6379/0")
         if not config.redis_url:
             self._redis = EmbeddedRedis(config)
@@ -266,26 +266,31 @@ class _Run:
             data_dir = str(self._redis.data_dir)  # absolute: the controller, which takes snapshots, has another working directory
             self._config = msgspec.structs.replace(config, redis_url=self._redis.url, redis_durability="reported", data_dir=data_dir)
             return
-        for server in each_server(config):
-            client = connect(server)
+        for store in each_store(config):
+            client = connect(store)
             try:
-                await wait_ready(client, server, config.redis_timeout_ms / 1000)
-                for warning in await durability_warnings(client, config.redis_replicas_min):
+                await wait_ready(client, store, config.redis_timeout_ms / 1000)
+                for warning in await durability_warnings(client, config):
                     self._console.print(f"[yellow]warning:[/] {warning}")
             finally:
                 await client.aclose()
 
     async def _refuse_unreleased_data(self) -> None:
         """Before anything is written. Raises ConfigError."""
-        for server in each_server(self._config):
-            client = connect(server)
+        for store in each_store(self._config):
+            client = connect(store)
             try:
                 await read_slot_map(client)
             finally:
                 await client.aclose()
 
-    async def _choose_shards(self) -> None:
-        """Where no number of shards is given: that of the stored data, which must not change by itself, or for new data by the cores."""
+    async def _choose_numbers(self) -> None:
+        """Of schedulers, one for each store at least; where no number of shards is given, that of the stored data, which must not change by
+        itself, or for new data by the cores."""
+        stores = len(store_urls(self._config.redis_url))
+        if self._config.schedulers < stores:
+            self._console.print(f"{stores} schedulers, one for each store of redis_url", highlight=False)
+            self._config = msgspec.structs.replace(self._config, schedulers=stores)
         if self._config.shards:
             return
         client = connect(self._config)
@@ -294,7 +299,7 @@ class _Run:
         finally:
             await client.aclose()
         cores, (room, _) = self._cluster.cores(), self._cluster.places()["engine_shard"]
-        shards = stored.shards if stored else shards_for(cores, room, len(redis_urls(self._config.redis_url)))
+        shards = stored.shards if stored else shards_for(cores, room, stores)
         reason = "as the stored data has" if stored else f"for {cores:g} cores"
         self._console.print(f"{shards} {'shard' if shards == 1 else 'shards'}, {reason}; --shards sets another number", highlight=False)
         self._config = msgspec.structs.replace(self._config, shards=shards)

@@ -275,7 +275,17 @@ class Publisher:
         return min(wanted_s, self._requests.timeout_s * 0.8)
 
     # -- messages that grow --------------------------------------------------------------------------------------------
-    def stream(self, *, user: str, type: str, data: Any = None, list: bool = False, **members: Unpack[MessageMembers]) -> GrowingMessage:
+    def stream(
+        self,
+        *,
+        user: str,
+        type: str,
+        data: Any = None,
+        list: bool = False,
+        writer: str = "",
+        idle: Mapping[str, Any] | None = None,
+        **members: Unpack[MessageMembers],
+    ) -> GrowingMessage:
         """Grow a message: devices see its text while it is appended, and at the end it is a message like any other.
 
         Enter what it returns. A stream under the `id` of a message that still grows begins that anew.
@@ -285,6 +295,9 @@ class Publisher:
             type: dotted event type, `llm.answer`.
             data: an object, to which the text is added as `text`, a list as `items`.
             list: values are appended, any JSON, in place of text.
+            writer: name of this run, the same when it is executed again: it then goes on with the message. It must not be guessable, and
+                must append the same text again. Without one another name is made, which begins the message anew.
+            idle: `type`, and `data` to be added, of a message that the engine ends because its publisher fell silent.
             members: of `engine.client.message_members.MessageMembers`: `id`, `priority`, `actor`, `target`, `context`, `url`, `image`,
                 `ttl` and `category`.
 
@@ -298,7 +311,7 @@ class Publisher:
             ValueError: a `datetime` has no time zone.
         """
         present = sent_form({"id": self._new_id(), **members, "user": user, "type": type, "data": data})
-        return GrowingMessage(self._parts, present, list=list)
+        return GrowingMessage(self._parts, present, list=list, writer=writer, idle=idle)
 
     # -- events and timers ---------------------------------------------------------------------------------------------
     async def event(self, *, type: str, user: str, data: Any = None, **members: Unpack[EventMembers]) -> EventOutcome:

@@ -405,6 +405,16 @@ class SyncGrowingMessage:
         return self._message.ended
 
     @property
+    def idle(self) -> bool:
+        """The engine has ended it because its publisher was silent, or another run of the writer has."""
+        return self._message.idle
+
+    @property
+    def end_type(self) -> str:
+        """The type with which it had ended before it began here; "" where that end named none."""
+        return self._message.end_type
+
+    @property
     def seq(self) -> int:
         """Its number in the user's mailbox, after the end; 0 when it ended before."""
         return self._message.seq
@@ -440,14 +450,19 @@ class SyncGrowingMessage:
         """
         self._run(self._message.progress(value, text=text, step=step))
 
-    def end(self) -> None:
+    def end(self, *, type: str | None = None, data: Mapping[str, Any] | None = None) -> None:
         """Publish the message with the whole text; durable on return. Leaving the block calls it.
 
+        Args:
+            type: in place of the one with which it began.
+            data: members that are added to its data.
+
         Raises:
-            Refused: another writer has begun the message anew, or its id belongs to another message.
+            Refused: another writer has begun the message anew or has written more, its id belongs to another message, or the type or the
+                data is not valid.
             Unreachable: no engine answered within `retry_for_s`.
         """
-        self._run(self._message.end())
+        self._run(self._message.end(type=type, data=data))
 
 
 class SyncPublisher:
@@ -572,7 +587,15 @@ class SyncPublisher:
         self._loop.run(self._publisher.withdraw(id, user=user, topic=topic))
 
     def stream(
-        self, *, user: str, type: str, data: Any = None, list: bool = False, **members: Unpack[MessageMembers]
+        self,
+        *,
+        user: str,
+        type: str,
+        data: Any = None,
+        list: bool = False,
+        writer: str = "",
+        idle: Mapping[str, Any] | None = None,
+        **members: Unpack[MessageMembers],
     ) -> SyncGrowingMessage:
         """Grow a message: devices see its text while it is appended, and at the end it is a message like any other.
 
@@ -583,6 +606,9 @@ class SyncPublisher:
             type: dotted event type, `llm.answer`.
             data: an object, to which the text is added as `text`, a list as `items`.
             list: values are appended, any JSON, in place of text.
+            writer: name of this run, the same when it is executed again: it then goes on with the message. It must not be guessable, and
+                must append the same text again. Without one another name is made, which begins the message anew.
+            idle: `type`, and `data` to be added, of a message that the engine ends because its publisher fell silent.
             members: of `engine.client.message_members.MessageMembers`: `id`, `priority`, `actor`, `target`, `context`, `url`, `image`,
                 `ttl` and `category`.
 
@@ -595,7 +621,7 @@ class SyncPublisher:
             Unauthorized, Forbidden: on entering; the token was rejected.
             ValueError: a `datetime` has no time zone.
         """
-        stream = self._publisher.stream(user=user, type=type, data=data, list=list, **self._prepared(members))
+        stream = self._publisher.stream(user=user, type=type, data=data, list=list, writer=writer, idle=idle, **self._prepared(members))
         return SyncGrowingMessage(stream, self._loop.run)
 
     def post(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> str:

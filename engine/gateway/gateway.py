@@ -47,7 +47,7 @@ from engine.core.edge.heartbeat import HeartbeatLimits
 from engine.core.mailbox.broadcast_log import BodyCache
 from engine.core.model.action import Target
 from engine.core.model.revocation import Revocation
-from engine.core.model.routing import RoutingTable, SlotMap, server_of
+from engine.core.model.routing import RoutingTable, SlotMap, store_of
 from engine.core.model.step import ChannelStep
 from engine.core.policy.profile import Profile
 from engine.core.wire import records as wire
@@ -315,7 +315,7 @@ class Gateway:
 
     def set_slots(self, slot_map: SlotMap) -> None:
         """Take a slot map that was read. A newer one re-routes connections and calls that waited for it; an older one is ignored."""
-        if slot_map.version <= self.slots.maps[slot_map.server].version:
+        if slot_map.version <= self.slots.maps[slot_map.store].version:
             return
         self._router.slots = slots = self.slots.with_map(slot_map)
         self.pending_calls.add_routes(range(slots.shards))
@@ -695,8 +695,8 @@ class Gateway:
             connection.close(GOING_AWAY, "the epoch has changed")
 
     def _moved(self, route: int, record: wire.Moved) -> None:
-        server = server_of(route if route >= 0 else ~route, len(self.slots.maps))
-        known = self.slots.maps[server].version >= record.version
+        store = store_of(route if route >= 0 else ~route, len(self.slots.maps))
+        known = self.slots.maps[store].version >= record.version
         if record.ref != -1:
             self.pending_calls.moved(record.ref, route, known=known)
         else:
@@ -707,7 +707,7 @@ class Gateway:
                 else:
                     self._moved_connections[record.conn] = None
         if not known:
-            self._links.need_slots(server, record.version)
+            self._links.need_slots(store, record.version)
 
     def from_scheduler(self, index: int, records: Sequence[wire.TimerAnswer | wire.Moved]) -> None:
         """Handle a batch of a scheduler's answers."""
@@ -731,7 +731,7 @@ class Gateway:
         self.pending_calls.repeat(index)
 
     def peer_gone(self, route: int) -> None:
-        """The slot map has this shard or scheduler no more: what it has not answered is routed again."""
+        """The slot map has nothing for this shard or scheduler any more: what it has not answered is routed again."""
         self._body_caches.pop(route, None)
         self.pending_calls.remove_route(route)
 

@@ -62,12 +62,11 @@ class RecordRouter:
 
     def _route_of_timer_request(self, record: Any) -> int:
         kind = type(record)
-        if kind is wire.Schedule:
-            partition = partition_of(record.timer.key)
-        elif kind is wire.ListTimers or kind is wire.CancelAll:
+        if kind is wire.ListTimers or kind is wire.CancelAll:
             partition = partition_of(record.key)
         else:
-            partition = partition_of_timer(record.sid) or 0  # `ShardClient` has checked the id
+            sid = record.timer.sid if kind is wire.Schedule else record.sid
+            partition = partition_of_timer(sid) or 0  # `ShardClient` has checked the id
         return ~self.slots.scheduler(partition)
 
     def lanes(self, route: int) -> PriorityLanes:

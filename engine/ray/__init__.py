@@ -11,7 +11,7 @@
 There is no URL and no token: the engine is found by its namespace, and its settings `ray_publish` and `ray_listen` say for which tenants
 jobs may act. `edge_calls.py` finds edges and calls them, `task_ids.py` makes ids that a retried task makes again, `task_publisher.py` is
 `engine.client`'s publisher over both, `notification_sink.py` publishes datasets, `listening.py` receives, `group_events.py`
-reads what happens to users. `run_messages.py` tells the progress and the end of a run, for the call-backs of
+reads what happens to users. `run_messages.py` has the message of a run, which grows and ends as the run does, for the call-backs of
 Ray Data, Train and Tune. docs/RAY.md has examples.
 """
 

@@ -30,8 +30,8 @@ class DataProgress(ExecutionCallback):
     def on_execution_step(self, executor: Any) -> None:
         """One turn of its loop, several in a second."""
         if self._messages is not None and (found := blocks_of(executor)):
-            self._pct = found["pct"] = max(found["pct"], self._pct)  # Ray corrects its estimate of the whole
-            self._messages.progress(**found)
+            self._pct = max(found["pct"], self._pct)  # Ray corrects its estimate of the whole
+            self._messages.progress(self._pct / 100, text=f"{found['blocks']} of {found['of']} blocks", step=found["operator"])
 
     def after_execution_succeeds(self, executor: Any) -> None:
         """It has ended well."""

@@ -1,22 +1,23 @@
-"""Messages of one run, such as a training or a long request: its progress, and one about its end, also when it is killed.
+"""The message of one run, such as a training or a long request: it grows by the run's progress, and ends as the run does, even if killed.
 
-    quiet   --`after_s` passed-->      told    a first progress is published; a message "lost" is scheduled in `lost_after_s`
-    told    --progress-->              told    the newest progress, at most every `every_s`; the scheduled message moves ahead
+    quiet   --`after_s` passed-->      told    each user has a message of type `<kind>.progress`, which grows (docs/GROWING.md)
+    told    --progress-->              told    the newest progress, at most every `every_s`
     quiet   --`done`-->                ended   nothing is published: it was too short to be news
-    told    --`done`-->                ended   the scheduled message is cancelled, then the end is published
-    any     --`failed`-->              ended   likewise
-    told    --the process is killed--> lost    nobody moves the scheduled message: the engine delivers it
+    told    --`done`-->                ended   the message ends as `<kind>.done`
+    any     --`failed`-->              ended   likewise, as `<kind>.failed`
+    told    --the process is killed--> lost    the engine ends the message as `<kind>.lost`, `growing_idle_s` after the last sign of life
+    killed  --the same `id` again-->   told    it goes on with the message
+    lost, failed  --likewise-->        told    it has another message, `<id>-2`
+    done    --likewise-->              ended   nothing more is published
 
 A thread publishes, so that the run never waits for the engine. It keeps the newest progress only. Where the engine refuses a message, the
 run goes on without messages, and the log says why. `done` and `failed` wait for at most `END_WAIT_S`.
-
-Progress is for users who are connected then (`retain`), and of one `collapse` key, so a slow client gets the newest. The end is kept as
-every message is. Ids follow from the run's id, so a request that is repeated notifies nobody twice.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -25,15 +26,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
-from uuid import uuid4
 
 from engine.client.publish_results import PublishError
-from engine.errors import EngineError
+from engine.errors import EngineError, Refused
+from engine.ray.task_ids import new_id
 from engine.ray.task_publisher import Publisher
 
 log = logging.getLogger(__name__)
 
 END_WAIT_S: Final = 30.0
+_ERROR_CHARS: Final = 800
+"""Of an exception: with it the data of the end stays below the 4 KB that the engine takes."""
+
+_TEXT_CHARS: Final = 200
+"""Of a line for people: what the engine takes of a progress, unless its `growing_progress_chars_max` is lower."""
+
 _JOB_CONFIG: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """By which Ray's Jobs API gives a driver its metadata; not a public interface."""
 
@@ -54,7 +61,7 @@ class RunMessages:
     """Tells users of one run.
 
         with RunMessages("render", "film-7", ["ann"]) as run:      # or `async with`
-            run.progress(pct=50)
+            run.progress(0.5, text="frame 50 of 100")
 
     Leaving the block tells the end: `done`, or `failed` with the exception.
 
@@ -62,10 +69,10 @@ class RunMessages:
         kind: begins the types of its messages: `<kind>.progress`, `.done`, `.failed` and `.lost`.
         name: of the run, for people.
         users: to notify; None: `users_to_notify`; nobody: nothing is published.
+        id: of the message, and of the run that writes it: a run that is executed again under the same one goes on. None: a new one, which
+            a Ray task makes again when Ray runs it again.
         after_s: a run that took less is no news, unless it fails.
-        every_s: between two messages of progress.
-        lost_after_s: without a sign of life, the run is told as lost; 0: never.
-        key: `context` of its messages and their `collapse` key; None: its own id.
+        every_s: between two changes of the progress.
         publisher: makes the one that its thread uses.
     """
 
@@ -75,27 +82,24 @@ class RunMessages:
         name: str,
         users: Sequence[str] | None = None,
         *,
+        id: str | None = None,
         after_s: float = 10.0,
-        every_s: float = 5.0,
-        lost_after_s: float = 120.0,
-        key: str | None = None,
+        every_s: float = 1.0,
         publisher: Callable[[], Any] = Publisher,
     ) -> None:
-        self.id = f"{kind}-{uuid4().hex}"
-        self.key = self.id if key is None else key
-        self._kind, self._name = kind, name
-        self._users = users_to_notify() if users is None else tuple(users)
-        self._after_s, self._every_s, self._lost_after_s = after_s, every_s, lost_after_s
+        self.kind, self.name = kind, name
+        self.users = users_to_notify() if users is None else tuple(users)
+        self.id = f"{kind}-{new_id()}" if id is None else id
+        self._after_s, self._every_s = after_s, every_s
         self._publisher = publisher
         self._began_s = time.monotonic()
         self._changed = threading.Condition()
-        self._progress: dict[str, Any] = {}
+        self._progress: tuple[float | None, str, str] | None = None
         self._end: tuple[str, dict[str, Any]] | None = None
-        self._scheduled: dict[str, str] = {}  # by user, the message "lost"
-        self._told: dict[str, Any] | None = None  # the newest progress that was published
-        self._count = 0
+        self._messages: dict[str, Any] = {}  # that grow, by user
+        self._told: tuple[float | None, str, str] | None = None  # the newest progress that was published
         self._thread: threading.Thread | None = None
-        if self._users:
+        if self.users:
             self._thread = threading.Thread(target=self._run, name="run messages", daemon=True)
             self._thread.start()
 
@@ -114,18 +118,34 @@ class RunMessages:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await asyncio.to_thread(self.__exit__, kind, error, trace)
 
-    def progress(self, **data: Any) -> None:
-        """The newest progress; it replaces what was not published yet."""
-        self._progress = data
+    def begin(self) -> None:
+        """Begin the message now, however short the run will be: another process tells of the progress."""
+        with self._changed:
+            self._after_s = 0
+            self._changed.notify()
+
+    def progress(self, value: float | None = None, *, text: str = "", step: str = "") -> None:
+        """Say how far the run is. It replaces what was not published yet.
+
+        Args:
+            value: 0 to 1; None: not known.
+            text: a line for people, "12 of 30 files".
+            step: what it is at, "download".
+        """
+        self._progress = value, text[:_TEXT_CHARS], step[:_TEXT_CHARS]
 
     def done(self, **data: Any) -> None:
-        """The run has succeeded."""
-        self._finish("done", data)
+        """The run has succeeded.
+
+        Args:
+            data: members of the message's data, in 4 KB; `text`, `items`, `progress` and `ended` are the engine's own.
+        """
+        self._finish("done", {"body": f"done after {self._age_s():.0f} s", **data})
 
     def failed(self, error: BaseException | str, **data: Any) -> None:
-        """The run has failed."""
+        """The run has failed. `data`: as that of `done`, with the error beside it."""
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        self._finish("failed", {"error": text[:2000], **data})
+        self._finish("failed", {"body": f"failed: {text[:_TEXT_CHARS]}", "error": text[:_ERROR_CHARS], **data})
 
     def _finish(self, word: str, data: dict[str, Any]) -> None:
         with self._changed:
@@ -142,49 +162,57 @@ class RunMessages:
             with self._publisher() as publisher:
                 self._publish_until_the_end(publisher)
         except (PublishError, EngineError, OSError) as error:
-            log.warning("%s goes on without messages: %s", self._name, error)
+            log.warning("%s goes on without messages: %s", self.name, error)
 
     def _publish_until_the_end(self, publisher: Any) -> None:
         while (end := self._wait()) is None:
             if self._age_s() >= self._after_s:
-                self._put_off_the_loss(publisher)
-                self._publish_progress(publisher)
+                self._tell_progress(publisher)
         word, data = end
-        for id in self._scheduled.values():
-            publisher.cancel(id)
-        if self._told is not None or word == "failed":
-            for user in self._users:
-                self._publish(publisher, user, word, "", data)
+        if self._age_s() >= self._after_s or word == "failed":
+            self._tell_progress(publisher)
+            for user in self.users:
+                self._tell_end(publisher, user, word, {"took_s": round(self._age_s()), **data})
 
     def _wait(self) -> tuple[str, dict[str, Any]] | None:
         """Wait for the end, or until there is something to do."""
         with self._changed:
             if self._end is None:
-                pause_s = min(self._every_s, self._lost_after_s / 3) if self._lost_after_s else self._every_s
-                self._changed.wait(max(self._after_s - self._age_s(), 0) if self._told is None else pause_s)
+                self._changed.wait(self._every_s if self._messages else max(self._after_s - self._age_s(), 0))
             return self._end
 
-    def _put_off_the_loss(self, publisher: Any) -> None:
-        if not self._lost_after_s:
-            return
-        for user in self._users:
-            if user in self._scheduled:
-                publisher.reschedule(self._scheduled[user], delay=self._lost_after_s)
-            else:
-                self._scheduled[user] = self._publish(publisher, user, "lost", delay=self._lost_after_s).scheduled_id
-
-    def _publish_progress(self, publisher: Any) -> None:
+    def _tell_progress(self, publisher: Any) -> None:
         newest = self._progress
-        if self._told != newest:
-            self._told, self._count = newest, self._count + 1
-            for user in self._users:
-                self._publish(publisher, user, "progress", f"-{self._count}", newest, collapse={"key": self.key}, retain=False)
+        for user in self.users:
+            told = self._told
+            if user not in self._messages or self._messages[user].idle:  # the engine has taken the run for lost
+                told = None
+                self._begun(publisher, user)
+            if newest is not None and newest != told:
+                value, text, step = newest
+                self._messages[user].progress(value, text=text, step=step)
+        self._told = newest
 
-    def _publish(self, publisher: Any, user: str, word: str, count: str = "", data: Mapping[str, Any] | None = None, **members: Any) -> Any:
-        shown = {"run": self._name, "took_s": round(self._age_s()), **(data or {})}
-        return publisher.publish(
-            user=user, type=f"{self._kind}.{word}", id=f"{self.id}-{word}{count}", context=self.key, data=shown, **members
-        )
+    def _tell_end(self, publisher: Any, user: str, word: str, data: Mapping[str, Any]) -> None:
+        type = f"{self.kind}.{word}"
+        with contextlib.suppress(Refused):
+            self._messages[user].end(type=type, data=data)
+        if not self._messages[user].seq:  # likewise
+            self._begun(publisher, user).end(type=type, data=data)
+
+    def _begun(self, publisher: Any, user: str) -> Any:
+        """The message of a user, which grows, or has ended as the run did."""
+        id, attempt = self.id, 1
+        type, data = f"{self.kind}.progress", {"run": self.name, "title": self.name}
+        lost = {"type": f"{self.kind}.lost", "data": {"body": "lost: it gave no sign of life"}}
+        while True:
+            message = publisher.stream(user=user, type=type, id=id, data=data, writer=id, idle=lost).__enter__()
+            if not message.ended or message.end_type == f"{self.kind}.done":
+                break
+            attempt += 1
+            id = f"{self.id}-{attempt}"
+        self._messages[user] = message
+        return message
 
     def _age_s(self) -> float:
         return time.monotonic() - self._began_s

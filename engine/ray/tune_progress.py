@@ -26,8 +26,9 @@ class TuneProgress(Callback):
         self._name, self._after_s = name, after_s
         self._users = users_to_notify() if users is None else tuple(users)
         self._messages: RunMessages | None = None
-        self._ended: set[str] = set()
+        self._succeeded: set[str] = set()
         self._failed: set[str] = set()
+        self._of = 0
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the thread: Tune stores call-backs with the experiment."""
@@ -35,11 +36,12 @@ class TuneProgress(Callback):
 
     def setup(self, *arguments: Any, **info: Any) -> None:
         """The search begins."""
+        self._of = int(info.get("total_num_samples") or 0)
         self._messages = RunMessages("ray.tune", self._name, self._users, after_s=self._after_s)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """A trial has ended well."""
-        self._ended.add(trial.trial_id)
+        self._succeeded.add(trial.trial_id)
         self._tell(trials)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -51,14 +53,15 @@ class TuneProgress(Callback):
         """The search has ended: failed when no trial has ended well."""
         if self._messages is None:
             return
-        if self._failed and not self._ended:
+        if self._failed and not self._succeeded:
             self._messages.failed("every trial failed", **self._counts(trials))
         else:
             self._messages.done(**self._counts(trials))
 
     def _tell(self, trials: list[Any]) -> None:
         if self._messages is not None:
-            self._messages.progress(**self._counts(trials))
+            over, of = len(self._succeeded) + len(self._failed), max(self._of, len(trials))
+            self._messages.progress(over / of, text=f"{over} of {of} trials" + (f", {len(self._failed)} failed" if self._failed else ""))
 
     def _counts(self, trials: list[Any]) -> dict[str, int]:
-        return {"trials": len(trials), "ended": len(self._ended), "failed": len(self._failed)}
+        return {"trials": len(trials), "succeeded": len(self._succeeded), "failed": len(self._failed)}

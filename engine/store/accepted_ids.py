@@ -18,7 +18,7 @@ the message, schedulers with the timer. A script is atomic, so there is no state
 replicas and in the append-only file too, where the script's writes are one transaction. A group some of whose ids are known stores none:
 what the script has stored before it found that is deleted by the same run.
 
-Which timers have fired is in the buckets too, written and read by `engine.store.timer_store`: field `id_hash("", scheduled id)`.
+The id of a timer's effect says too that the timer has fired, for `engine.store.timer_store`.
 
 Ids of broadcasts and of actions stay in keys of their own: they are few. `is_known`, of timers that may have taken effect before, looks
 at both.
@@ -33,6 +33,7 @@ from typing import Any, Final
 import redis.asyncio as redis
 
 from engine.core.commit.first_result import packed_result, parse_idempotency_value
+from engine.core.model.message import TIMER_EFFECT
 from engine.store.keys import idempotency_key, ids_prefix, ids_state_key
 from engine.store.lua import Script
 
@@ -92,7 +93,12 @@ def words_of(pairs: Pairs, values: Sequence[bytes] = ()) -> list[bytes]:
 
 
 def id_hash(key: str, id: str) -> bytes:
-    """What stands for an id. Both texts may contain a colon, so the length of the first in characters precedes it."""
+    """What stands for an id. Both texts may contain a colon, so the length of the first in characters precedes it.
+
+    A request about a timer names no mailbox. So only the tenant of `key`, which may be all of it, stands before the id of a timer's effect.
+    """
+    if id.startswith(TIMER_EFFECT):
+        key = key.partition(":")[0]
     return blake2b(f"{len(key)}:{key}:{id}".encode(), digest_size=_HASH_BYTES).digest()
 
 

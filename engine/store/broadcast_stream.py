@@ -45,7 +45,14 @@ log = logging.getLogger(__name__)
 _APPEND = Script("broadcast_log/append")
 _DROP = Script("broadcast_log/drop")
 
-_KEYS: Final = [broadcast_log_key(), broadcast_state_key(), broadcast_parts_key(), broadcast_dropped_key(), broadcast_lost_key()]
+_KEYS: Final = [
+    broadcast_log_key(),
+    broadcast_state_key(),
+    broadcast_parts_key(),
+    broadcast_dropped_key(),
+    broadcast_lost_key(),
+    broadcast_positions_key(""),
+]
 
 _READ_ENTRIES: Final = 200
 """Entries per read: at most some ten megabytes, usually a hundred kilobytes."""
@@ -90,7 +97,7 @@ class BroadcastLog:
     def __init__(self, client: redis.Redis, config: Config) -> None:
         self._client = client
         self._config = config
-        self._limits = [config.broadcasts_max, config.broadcasts_bytes_max, broadcast_positions_key("")]
+        self._limits = [config.broadcasts_max, config.broadcasts_bytes_max]
         self._replicas = Replicas.wanted(config)
         self._block_ms = max(config.redis_timeout_ms // 2, 1)
 

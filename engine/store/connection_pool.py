@@ -21,6 +21,9 @@ _UNSENT_BYTES_MAX: Final = 1 << 16
 class ConnectionPool(BlockingConnectionPool):
     """Returns a free connection without taking a lock; waiting for one is left to redis-py."""
 
+    mixins: tuple[type[AbstractConnection], ...] = ()
+    """What the connections of this kind of pool need before `CancellableConnection`."""
+
     async def get_connection(self, command_name: Any = None, *keys: Any, **options: Any) -> Any:
         """An open connection. Raises ConnectionError when none is free within the pool's timeout, or Redis does not answer."""
         maintained = getattr(self, "_in_maintenance", False)  # a managed Redis is moving: redis-py changes the pool under its lock

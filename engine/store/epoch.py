@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import redis.asyncio as redis
+from redis.exceptions import RedisError
 
+from engine.errors import StorageUnavailable
 from engine.store.keys import CONTROLLER_FIELD, epoch_key, meta_key
 from engine.store.lua import Script
 
@@ -24,6 +26,24 @@ async def claim_name(client: redis.Redis, name: str, epoch: int) -> int:
     """Make this the epoch of the newest process of `name`, unless there is a newer one; returns the newest. Raises StorageUnavailable."""
     _, newest = await _CLAIM.run(client, [meta_key()], [name, epoch])
     return int(newest)
+
+
+async def claim_end(client: redis.Redis, name: str, epoch: int) -> None:
+    """Store that this process of `name` ends itself, and that its next one is to be waited for. Raises StorageUnavailable."""
+    await _CLAIM.run(client, [meta_key()], [_end_of(name), epoch])
+
+
+async def has_ended(client: redis.Redis, name: str) -> bool:
+    """Whether the newest process of `name` has said that it ends itself. Raises StorageUnavailable."""
+    try:
+        newest, ended = await client.hmget(meta_key(), [name, _end_of(name)])
+    except (RedisError, OSError) as error:
+        raise StorageUnavailable(f"the end of {name}: {error}") from error
+    return newest is not None and newest == ended
+
+
+def _end_of(name: str) -> str:
+    return f"{name} ended"
 
 
 async def take_control(client: redis.Redis) -> int:

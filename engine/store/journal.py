@@ -1,14 +1,17 @@
-"""The journal of one shard: a Redis stream, one entry per group commit, written by one epoch at a time.
+"""The journals of a shard's slots: Redis streams, of each group commit an entry in each slot that it has something of.
 
-Entry ids are `<epoch>-<group number>`: they grow across restarts, and an append that is repeated because its reply was lost is
-recognised. An entry names the one before it, unless that is the number before: so a reader notices an entry that storage has lost in the
-middle (`is_next`). `engine.core.commit.group` defines the content of an entry, `engine.store.loss_detector` how a lost entry is detected.
+A group is appended by one script, so all its entries are there or none. A slot's journal goes with the slot: whoever owns it next reads
+it, and nobody has to leave anything out.
+
+Entry ids are `<epoch>-<group number>`: they grow across owners, and an append that is repeated because its reply was lost is recognised. An
+entry names the one before it, unless that is the number before: so a reader notices an entry that storage has lost in the middle
+(`is_next`). `engine.core.commit.group` defines the content of an entry, `engine.store.loss_detector` how a lost entry is detected.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -17,44 +20,46 @@ from redis.exceptions import RedisError
 
 from engine.core.commit.group import Group
 from engine.core.model.message import timer_effect_id
+from engine.core.model.routing import SLOTS
 from engine.core.shard.fired_timers import FiredTimers
 from engine.errors import StorageUnavailable
 from engine.store.accepted_ids import KEYS, LIBRARY, AcceptedIds, known_of, words_of
 from engine.store.epoch import take_epoch
-from engine.store.keys import (
-    journal_head_key,
-    journal_key,
-    journal_mark_key,
-    journal_quarantine_key,
-    shard_epoch_key,
-    slot_epoch_key,
-)
+from engine.store.keys import journal_head_key, journal_key, journal_quarantine_key, slot_epoch_key, slot_mark_key
 from engine.store.loss_detector import LossDetector
 from engine.store.lua import NO_REPLICAS, Replicas, Script
 
 RECORD_ORIGIN: Final = "record "
 """Origin of a quarantine entry of a record that ended its shard; the record's fingerprint follows."""
 
-_APPEND = Script("fenced/journal_append", LIBRARY)
-_ROLLBACK = Script("fenced/journal_rollback", LIBRARY)
+_APPEND = Script("journal/append", LIBRARY)
+_ROLLBACK = Script("journal/rollback", LIBRARY)
 _COVER = Script("fenced/journal_cover")
 _OPEN = Script("journal_open")
-_FENCE = Script("fence")
 
-_NOTHING: Final[Mapping[str, tuple[int, int]]] = MappingProxyType({})
+_WRITTEN: Final = tuple((journal_head_key(slot), journal_key(slot)) for slot in range(SLOTS))
+"""The keys that an append writes, by slot."""
+
+_NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
 
 _READ_ENTRIES = 50
-_QUARANTINE_READ = 1000
 """Journal entries per read at replay: at most some tens of megabytes."""
+
+_QUARANTINE_READ = 1000
 
 
 class Journal:
-    """One incarnation's write access to a shard's journal. Call `take_over` first.
+    """One incarnation's write access to the journals of its shard's slots. Call `take_over` first.
 
     Args:
         shard: index of the shard.
         idempotency_ms: how long an id is stored, ms.
         replicas: how many replicas must have a group, a rollback or a checkpoint before the call returns.
+
+    Attributes:
+        epoch: the newest one that this incarnation has taken; 0 before.
+        untrimmed: slots that are served, and whose journal has entries that no checkpoint covers, as far as is known.
+        holes: ids of entries whose predecessor `entries` did not find.
     """
 
     def __init__(self, client: redis.Redis, shard: int, idempotency_ms: int, replicas: Replicas = NO_REPLICAS) -> None:
@@ -63,55 +68,46 @@ class Journal:
         self._idempotency_ms = idempotency_ms
         self._replicas = replicas
         self._ids = AcceptedIds(client, idempotency_ms)
-        self._keys = [shard_epoch_key(shard), journal_head_key(shard), journal_key(shard)]
-        self._keys_of_group = [*self._keys, *KEYS]
-        self._checkpoints = 0  # attempted
         self._attempts: list[int] = []  # epochs of take-overs whose reply did not arrive
-        self.loss_detector = LossDetector(shard)
+        self.epoch = 0
+        self.loss_detector = LossDetector()
+        self.untrimmed: set[int] = set()
         self.holes: list[bytes] = []
-        """Ids of entries whose predecessor `entries` did not find."""
 
-    @property
-    def epoch(self) -> int:
-        """Epoch of this incarnation; 0 before `take_over`."""
-        return self.loss_detector.epoch
+    async def take_over(self, slots: Collection[int]) -> int:
+        """Take a new epoch and fence these slots: writes of older incarnations and owners are rejected from then on. Returns the epoch.
 
-    async def take_over(self, slots: Sequence[int]) -> int:
-        """Take a new epoch and fence the shard and its slots: writes of older incarnations are rejected from then on.
-
-        Also waits until the required replicas have everything that earlier incarnations wrote. An incarnation that finds its writes
-        lost may call it again, unless a newer one has taken over since.
-
-        Args:
-            slots: the slots of the shard.
+        Also waits until the required replicas have everything that others wrote. An incarnation that finds its writes lost may call
+        it again for the slots it has, unless a newer one has taken over since.
 
         Raises:
-            Fenced: another incarnation took a newer epoch meanwhile.
+            Fenced: another incarnation or shard took a newer epoch meanwhile.
             StorageUnavailable: Redis does not answer; retry.
         """
         epoch = await take_epoch(self._client)
-        held = [self.epoch, *self._attempts] if self.epoch else []
+        writes, attempts = self.loss_detector.slots, self._attempts.copy()
         self._attempts.append(epoch)
-        await _OPEN.run(self._client, [*self._keys[:2], journal_mark_key(self._shard)], [epoch, *held])
-        await _FENCE.run_many(self._client, [([slot_epoch_key(slot)], [epoch]) for slot in slots], self._replicas)
-        self._checkpoints = 0
+        runs = [
+            (
+                [slot_epoch_key(slot), journal_head_key(slot), slot_mark_key(slot)],
+                [epoch, *([writes[slot].epoch, *attempts] if slot in writes else ())],
+            )
+            for slot in slots
+        ]
+        await _OPEN.run_many(self._client, runs, self._replicas)
         self._attempts.clear()
-        self.loss_detector.opened(epoch)
+        self.epoch = epoch
+        self.loss_detector.opened(slots, epoch)
         return epoch
 
-    async def adopt(self, slots: Sequence[int]) -> int:
-        """Fence slots that another shard has handed over: its writes are rejected from then on. Returns their epoch.
+    def serve(self, slots: Iterable[int]) -> None:
+        """What the journals of these slots had is in memory: the next checkpoint has it."""
+        self.untrimmed.update(slots)
 
-        It is above that of the shard, which is older than the last owner's may be.
-
-        Raises:
-            Fenced: this incarnation has been replaced.
-            DataLost, StorageUnavailable: as `append`.
-        """
-        epoch = await take_epoch(self._client)
-        await self.loss_detector.check(self._client)
-        await _FENCE.run_many(self._client, [([slot_epoch_key(slot)], [epoch]) for slot in slots], self._replicas)
-        return epoch
+    def leave(self, slots: Iterable[int]) -> None:
+        """Nothing more is written to these slots: another shard may have them."""
+        self.untrimmed.difference_update(slots)
+        self.loss_detector.closed(slots)
 
     async def append(self, group: Group) -> Mapping[int, bytes]:
         """Make the group durable. Idempotent.
@@ -125,47 +121,62 @@ class Journal:
             DataLost: storage has lost an earlier group; nothing was written.
             StorageUnavailable: no reply; it may have been written: repeat it, or roll it back.
         """
-        detector = self.loss_detector
-        args = [detector.epoch, group.number, group.payload, self._idempotency_ms, detector.head, *words_of(group.ids, group.values)]
-        reply = await _APPEND.run(self._client, self._keys_of_group, args, self._replicas)
+        writes, payloads = self.loss_detector.slots, group.payloads
+        keys: list[str] = []
+        args: list[Any] = [group.number, self._idempotency_ms, len(payloads)]
+        for slot, payload in payloads.items():
+            keys += _WRITTEN[slot]
+            args += (writes[slot].head, payload)
+        args += words_of(group.ids, group.values)
+        reply = await _APPEND.run(self._client, [*keys, *KEYS], args, self._replicas)
         if reply[0] == b"KNOWN":
             return known_of(reply[1])
-        detector.head = f"{detector.epoch}-{group.number}"
+        for slot in payloads:
+            held = writes[slot]
+            held.head = f"{held.epoch}-{group.number}"
+        self.untrimmed.update(payloads)
         return {}
 
     async def rollback(self, group: Group) -> None:
-        """Remove the group from the journal, and keep a delayed copy of its append from applying. Idempotent. Raises like `append`."""
-        args = [self.epoch, group.number, self.loss_detector.head, self._idempotency_ms, *words_of(group.ids)]
-        await _ROLLBACK.run(self._client, self._keys_of_group, args, self._replicas)
-        self.loss_detector.head = f"{self.epoch}-{group.number}u"
+        """Remove the group from the journals, and keep a delayed copy of its append from applying. Idempotent. Raises like `append`."""
+        held = [self.loss_detector.slots[slot] for slot in group.payloads]
+        keys = [key for slot in group.payloads for key in _WRITTEN[slot]]
+        args = [group.number, self._idempotency_ms, len(held), *(writes.head for writes in held), *words_of(group.ids)]
+        await _ROLLBACK.run(self._client, [*keys, *KEYS], args, self._replicas)
+        for writes in held:
+            writes.head = f"{writes.epoch}-{group.number}u"
 
-    async def covered(self, through: int | None, written: Mapping[str, tuple[int, int]] = _NOTHING) -> None:
-        """Trim the journal after a checkpoint: groups of this epoch through number `through`, and all of older epochs.
+    async def covered(self, through: int | None, slots: Collection[int], written: Mapping[int, int] = _NOTHING) -> None:
+        """Trim the journals of these slots after a checkpoint: groups through number `through`, and all of earlier owners.
 
-        Idempotent, also with another number.
+        Idempotent.
 
         Args:
-            through: the last group that the checkpoint contains; None keeps the whole journal.
-            written: the slot marks that `Pages.write` returned.
+            through: the last group that the checkpoint contains; None keeps all.
+            slots: those that were untrimmed when the checkpoint was taken.
+            written: what `Pages.write` returned.
 
         Raises:
             As `append`. Also StorageUnavailable when storage, another server after a fail-over, lacks one of `written`: write them again.
         """
-        self._checkpoints += 1
-        number = self._checkpoints
-        keys = [self._keys[0], self._keys[2], journal_mark_key(self._shard), *written]
-        keep = 0 if through is None else through + 1
-        marks = (word for mark in written.values() for word in mark)
-        await _COVER.run(self._client, keys, [self.epoch, number, self.loss_detector.mark, keep, *marks], self._replicas)
-        self.loss_detector.mark = number
+        writes = self.loss_detector.slots
+        trimmed = {slot for slot in slots if slot in writes} if through is not None else set()
+        first = 0 if through is None else through + 1
+        runs = []
+        for slot in sorted(trimmed | written.keys()):
+            held = writes[slot]
+            keys = [slot_epoch_key(slot), journal_key(slot), slot_mark_key(slot)]
+            runs.append((keys, [held.epoch, first if slot in trimmed else 0, held.mark, written.get(slot, 0)]))
+        await _COVER.run_many(self._client, runs, self._replicas)
+        self.untrimmed.difference_update(slot for slot in trimmed if _group_of(writes[slot].head) < first)
 
-    async def entries(self) -> AsyncIterator[tuple[bytes, bytes]]:
-        """Yield all entries, oldest first, as (entry id, payload). Raises StorageUnavailable."""
+    async def entries(self, slot: int) -> AsyncIterator[tuple[bytes, bytes]]:
+        """Yield all entries of a slot's journal, oldest first, as (entry id, payload). Raises StorageUnavailable."""
         start, before = b"-", b""
         self.holes = []
         while True:
             try:
-                chunk: Any = await self._client.xrange(journal_key(self._shard), min=start, count=_READ_ENTRIES)
+                chunk: Any = await self._client.xrange(journal_key(slot), min=start, count=_READ_ENTRIES)
             except (RedisError, OSError) as error:
                 raise StorageUnavailable(f"journal: {error}") from error
             for entry_id, fields in chunk:
@@ -203,16 +214,19 @@ class Journal:
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"quarantine: {error}") from error
 
-    async def failed_records(self) -> Mapping[str, int]:
-        """How often each record that is among the newest quarantine entries has ended the shard, by its fingerprint.
+    async def failed_records(self, shards: Iterable[int]) -> Mapping[str, int]:
+        """How often each record that is among the newest quarantine entries of these shards has ended one of them, by its fingerprint.
 
         Raises StorageUnavailable.
         """
         try:
-            entries: Any = await self._client.xrevrange(journal_quarantine_key(self._shard), count=_QUARANTINE_READ)
+            pipeline = self._client.pipeline(transaction=False)
+            for shard in shards:
+                pipeline.xrevrange(journal_quarantine_key(shard), count=_QUARANTINE_READ)
+            found: list[Any] = await pipeline.execute()
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"quarantine: {error}") from error
-        origins = [fields.get(b"where", b"").decode(errors="replace") for _, fields in entries]
+        origins = [fields.get(b"where", b"").decode(errors="replace") for entries in found for _, fields in entries]
         return Counter(origin.removeprefix(RECORD_ORIGIN) for origin in origins if origin.startswith(RECORD_ORIGIN))
 
     async def quarantined(self) -> int:
@@ -221,6 +235,11 @@ class Journal:
             return int(await self._client.xlen(journal_quarantine_key(self._shard)))
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"quarantine: {error}") from error
+
+
+def _group_of(head: str) -> int:
+    """The number of a group, which may be rolled back."""
+    return int(head.removesuffix("u").partition("-")[2])
 
 
 def is_next(before: bytes, entry_id: bytes, fields: Mapping[bytes, bytes]) -> bool:

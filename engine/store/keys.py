@@ -1,6 +1,7 @@
 """Every key the engine has in Redis, one function each. No other module builds a key.
 
-All keys of a slot share the hash tag `{s<slot>}`, so that one script may access them together on a Redis Cluster.
+These are names within a store. On a Redis Cluster the store's own hash tag stands before each, so those in braces here mean nothing there
+(`engine.store.cluster`).
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ def epoch_key() -> str:
 def replication_key() -> str:
     """String, always empty: written before every WAIT, see `engine.store.lua.Replicas`."""
     return "engine:replicated"
+
+
+def absent_key() -> str:
+    """Never exists: declared by every script, see `engine.store.lua`."""
+    return "engine:absent"
 
 
 def lease_key() -> str:
@@ -91,9 +97,24 @@ def slot_mark_key(slot: int) -> str:
     return f"{{s{slot}}}mark"
 
 
+def journal_key(slot: int) -> str:
+    """Stream: what group commits have of the slot's users since its last checkpoint."""
+    return f"{{s{slot}}}journal"
+
+
+def journal_head_key(slot: int) -> str:
+    """String: `<epoch>-<number>` of the last group with an entry here; `<epoch>-<number>u` when that group was rolled back (undone)."""
+    return f"{{s{slot}}}head"
+
+
 def page_key(slot: int) -> str:
     """Hash: mailbox key -> page, the cold state of a mailbox."""
-    return f"{{s{slot}}}page"
+    return f"{pages_prefix()}{slot}}}page"
+
+
+def pages_prefix() -> str:
+    """What every `page_key` begins with, for a script that makes these itself."""
+    return "{s"
 
 
 def online_key(slot: int) -> str:
@@ -142,7 +163,7 @@ def ids_state_key() -> str:
 
 
 def ids_prefix() -> str:
-    """Prefix; with the number of a bucket appended, a hash: hash of an id -> the first result under it; of a fired timer -> its tenant."""
+    """Prefix; with the number of a bucket appended, a hash: hash of an id -> the first result under it."""
     return "{ids}"
 
 
@@ -162,7 +183,7 @@ def votes_key(key: str, id: str) -> str:
 
 
 def questions_due_key() -> str:
-    """Sorted set: `<mailbox key> LF <id>` of each question on this server, scored by when there is something to do about it, ms."""
+    """Sorted set: `<mailbox key> LF <id>` of each question on this store, scored by when there is something to do about it, ms."""
     return "{questions}due"
 
 
@@ -177,12 +198,12 @@ def growth_key(key: str, id: str) -> str:
 
 
 def growing_due_key() -> str:
-    """Sorted set: `<mailbox key> LF <id>` of each message on this server that grows, scored by when it ends unless something comes, ms."""
+    """Sorted set: `<mailbox key> LF <id>` of each message on this store that grows, scored by when it ends unless something comes, ms."""
     return "{growing}due"
 
 
 def growing_tenants_key() -> str:
-    """Hash: tenant -> how many of its messages grow on this server."""
+    """Hash: tenant -> how many of its messages grow on this store."""
     return "{growing}tenants"
 
 
@@ -198,21 +219,6 @@ def idempotency_key(key: str, id: str) -> str:
 
 
 # -- of a shard --------------------------------------------------------------------------------------------------------
-def journal_key(shard: int) -> str:
-    """Stream: group commits of one shard since its last checkpoint."""
-    return f"{{shard-{shard}}}journal"
-
-
-def journal_head_key(shard: int) -> str:
-    """String: `<epoch>-<number>` of the last group appended; `<epoch>-<number>u` when that group was rolled back (undone)."""
-    return f"{{shard-{shard}}}head"
-
-
-def journal_mark_key(shard: int) -> str:
-    """String: `<epoch>-<number>` of the shard's last checkpoint."""
-    return f"{{shard-{shard}}}mark"
-
-
 def journal_quarantine_key(shard: int) -> str:
     """Stream: journal entries and pages that could not be decoded."""
     return f"{{shard-{shard}}}quarantine"
@@ -222,11 +228,6 @@ def handed_events_key(shard: int) -> str:
     """Hash: version of a slot map -> session events of users whom it gives to the shard, unwritten by their last owner
     (`engine.store.external_streams`)."""
     return f"{{shard-{shard}}}events"
-
-
-def shard_epoch_key(shard: int) -> str:
-    """String: epoch of the shard's writer; writes with an older one are rejected."""
-    return f"{{shard-{shard}}}epoch"
 
 
 # -- of a timer partition ----------------------------------------------------------------------------------------------

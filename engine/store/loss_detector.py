@@ -2,61 +2,82 @@
 
 A fail-over to a lagging replica, a truncated append-only file and a restored backup all leave a Redis that works and lacks the most
 recent writes. What it has is a prefix of the writes, because replication and the append-only file keep their order. So it suffices to
-compare the last write: the head of the journal (every group) and the mark (every checkpoint).
+compare the last writes of each slot: the head of its journal (every group) and its mark (every checkpoint).
 
-    append      its script rejects a head that is not the shard's last one
-    read        of pages and streams gets the mark on the same connection, so from the same server
-    checkpoint  is rejected by slot where the slot lacks the previous one (`engine.store.pages`), and as a whole where a slot lacks this
-                one when the journal is to be trimmed
+    append      its script rejects a head that is not the one the shard left
+    read        of pages and streams gets the marks of their slots on the same connection, so from the same server
+    checkpoint  is rejected by slot where the slot lacks the previous one (`engine.store.pages`), or this one when the journal is to be
+                trimmed
     idle        a periodic `check`, because a shard without writes would not notice
 
     head   `<epoch>-<group>`, with a `u` when that group was rolled back
-    mark   `<epoch>-<checkpoint>`
+    mark   `<epoch>-<write>`
 
 Confirmed values only grow: a write whose reply was lost may have been applied, so a higher value than expected is no loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import redis.asyncio as redis
+from msgspec import Struct
 from redis.exceptions import RedisError
 
 from engine.errors import DataLost, Fenced, StorageUnavailable
-from engine.store.keys import EPOCH_FIELD, journal_head_key, journal_mark_key, meta_key, shard_epoch_key
+from engine.store.keys import EPOCH_FIELD, journal_head_key, meta_key, slot_epoch_key, slot_mark_key
+
+
+class SlotWrites(Struct):
+    """The last writes of one slot that storage has confirmed.
+
+    Attributes:
+        epoch: under which the shard owns the slot.
+        head: of the journal.
+        mark: number of the last write of pages.
+    """
+
+    epoch: int
+    head: str
+    mark: int = 0
 
 
 class LossDetector:
-    """The last writes that storage has confirmed to one incarnation of a shard.
+    """What storage has confirmed to one incarnation of a shard.
 
     Attributes:
-        epoch: of the incarnation, 0 before it has one.
-        head: of the journal.
-        mark: number of the last checkpoint.
+        slots: the slots that the shard may write, each until it hands the slot over.
     """
 
-    def __init__(self, shard: int) -> None:
-        self._shard = shard
-        self.epoch = 0
-        self.head = ""
-        self.mark = 0
+    def __init__(self) -> None:
+        self.slots: dict[int, SlotWrites] = {}
 
-    def opened(self, epoch: int) -> None:
-        """Begin a new epoch, without writes."""
-        self.epoch = epoch
-        self.head = f"{epoch}-0"
-        self.mark = 0
+    def opened(self, slots: Iterable[int], epoch: int) -> None:
+        """Begin a new epoch of these slots, without writes."""
+        self.slots.update((slot, SlotWrites(epoch, f"{epoch}-0")) for slot in slots)
 
-    def guard(self, pipeline: Any) -> Callable[[Any], None]:
-        """Append a read of the mark to a pipeline of reads; returns the function that checks its reply.
+    def closed(self, slots: Iterable[int]) -> None:
+        """These slots are to be another shard's: what is found there says nothing any more, also of reads under way."""
+        for slot in slots:
+            self.slots.pop(slot, None)
+
+    def guard(self, pipeline: Any, slots: Iterable[int]) -> Callable[[Sequence[bytes | None]], None]:
+        """Append a read of these slots' marks to a pipeline of reads; returns the function that checks its reply.
 
         The function raises DataLost when the server lacks a checkpoint, Fenced when a newer incarnation wrote one.
         """
-        at_least = self.mark
-        pipeline.get(journal_mark_key(self._shard))
-        return lambda reply: self._check_mark(reply, at_least)
+        read = list(slots)
+        expected = [(slot, held, held.mark) for slot in read if (held := self.slots.get(slot)) is not None]
+        pipeline.mget(map(slot_mark_key, read))
+
+        def check(reply: Sequence[bytes | None]) -> None:
+            marks = dict(zip(read, reply, strict=True))
+            for slot, held, at_least in expected:
+                if self.slots.get(slot) is held:
+                    _check_mark(held, marks[slot], at_least)
+
+        return check
 
     async def check(self, client: redis.Redis) -> str:
         """Check that storage has every confirmed write. Returns the data epoch, which another shard may have replaced.
@@ -66,43 +87,50 @@ class LossDetector:
             DataLost: a write is missing.
             StorageUnavailable: no reply.
         """
-        head, mark = self.head, self.mark
+        expected = [(slot, held, held.head, held.mark) for slot, held in self.slots.items()]
         try:
             pipeline = client.pipeline(transaction=False)
-            pipeline.get(shard_epoch_key(self._shard))
-            pipeline.get(journal_head_key(self._shard))
-            pipeline.get(journal_mark_key(self._shard))
             pipeline.hget(meta_key(), EPOCH_FIELD)
-            found = await pipeline.execute()
+            for slot, *_ in expected:
+                pipeline.mget(slot_epoch_key(slot), journal_head_key(slot), slot_mark_key(slot))
+            data_epoch, *found = await pipeline.execute()
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"check of the last writes: {error}") from error
-        epoch = int(found[0] or 0)
-        if epoch > self.epoch:
-            raise Fenced(f"epoch {epoch} owns the keys now")
-        if epoch < self.epoch:
-            raise DataLost(f"storage has lost the epoch {self.epoch}, it is {epoch}")
-        self._check_head(found[1], head)
-        self._check_mark(found[2], mark)
-        if found[3] is None:
+        for (slot, held, head, mark), (epoch, found_head, found_mark) in zip(expected, found, strict=True):
+            if self.slots.get(slot) is held:
+                _check_epoch(held, int(epoch or 0))
+                _check_head(held, found_head, head)
+                _check_mark(held, found_mark, mark)
+        if data_epoch is None:
             raise DataLost("storage has lost the data epoch")
-        return str(found[3].decode())
+        return str(data_epoch.decode())
 
-    def _check_head(self, reply: bytes | None, expected: str) -> None:
-        found = (reply or b"").decode()
-        if found != expected and self._number(found.removesuffix("u")) <= self._number(expected.removesuffix("u")):
-            raise DataLost(f"storage has lost the group {expected}, the last is {found or 'not there'}")
 
-    def _check_mark(self, reply: bytes | None, at_least: int) -> None:
-        found = (reply or b"").decode()
-        if self._number(found) < at_least:
-            raise DataLost(f"storage has lost the checkpoint {at_least}, the last is {found or 'not there'}")
+def _check_epoch(held: SlotWrites, found: int) -> None:
+    if found > held.epoch:
+        raise Fenced(f"epoch {found} owns the keys now")
+    if found < held.epoch:
+        raise DataLost(f"storage has lost the epoch {held.epoch}, it is {found}")
 
-    def _number(self, text: str) -> int:
-        """The number in `<epoch>-<number>`; -1 when the epoch is an older one, or the text empty.
 
-        Raises Fenced when the epoch is a newer one: no write of this incarnation is lost.
-        """
-        epoch, _, number = text.partition("-")
-        if epoch and int(epoch) > self.epoch:
-            raise Fenced(f"epoch {epoch} owns the keys now")
-        return int(number) if epoch == str(self.epoch) else -1
+def _check_head(held: SlotWrites, reply: bytes | None, expected: str) -> None:
+    found = (reply or b"").decode()
+    if found != expected and _number(held, found.removesuffix("u")) <= _number(held, expected.removesuffix("u")):
+        raise DataLost(f"storage has lost the group {expected}, the last is {found or 'not there'}")
+
+
+def _check_mark(held: SlotWrites, reply: bytes | None, at_least: int) -> None:
+    found = (reply or b"").decode()
+    if _number(held, found) < at_least:
+        raise DataLost(f"storage has lost the checkpoint {at_least}, the last is {found or 'not there'}")
+
+
+def _number(held: SlotWrites, text: str) -> int:
+    """The number in `<epoch>-<number>`; -1 when the epoch is an older one, or the text empty.
+
+    Raises Fenced when the epoch is a newer one: no write of this incarnation is lost.
+    """
+    epoch, _, number = text.partition("-")
+    if epoch and int(epoch) > held.epoch:
+        raise Fenced(f"epoch {epoch} owns the keys now")
+    return int(number) if epoch == str(held.epoch) else -1

@@ -8,6 +8,9 @@ Redis itself rejects writes (out of memory, read-only, disk full) at the first w
 
 The text of `scripts/FOLDER.lua` is put before each script of a folder. Scripts for one writer at a time are in `fenced`.
 
+Each script declares one key more, which never exists and which it does not see: while a Redis Cluster moves the store key by key, it
+refuses scripts that declare a key that is not there (`engine.store.cluster`). No other server notices.
+
 A server loses its loaded scripts when it restarts, when a replica is promoted, and at SCRIPT FLUSH, which may run between two
 commands of a pipeline. It answers NOSCRIPT then; the script is loaded and the calls it did not run are sent again.
 """
@@ -25,9 +28,12 @@ from redis.exceptions import NoScriptError, RedisError
 
 from engine.config import Config
 from engine.errors import DataLost, Fenced, StorageUnavailable
-from engine.store.keys import replication_key
+from engine.store.keys import absent_key, replication_key
 
 _FOLDER = Path(__file__).parent / "scripts"
+
+_ABSENT: Final = absent_key()
+_WITHOUT_ABSENT: Final = b"KEYS[#KEYS] = nil "
 
 
 class Replicas(Struct, frozen=True):
@@ -77,7 +83,7 @@ class Script:
     def __init__(self, name: str, library: str = "") -> None:
         self.name = name
         folder = name.rpartition("/")[0]
-        self._text = b"".join((_FOLDER / f"{part}.lua").read_bytes() for part in (folder, library, name) if part)
+        self._text = _WITHOUT_ABSENT + b"".join((_FOLDER / f"{part}.lua").read_bytes() for part in (folder, library, name) if part)
         self._sha = sha1(self._text, usedforsecurity=False).hexdigest()
 
     async def run(self, client: redis.Redis, keys: Sequence[str], args: Sequence[Any], replicas: Replicas = NO_REPLICAS) -> list[Any]:
@@ -93,9 +99,9 @@ class Script:
         execute: Callable[..., Awaitable[list[Any]]] = client.execute_command
         try:
             try:
-                reply = await execute("EVALSHA", self._sha, len(keys), *keys, *args)
+                reply = await execute("EVALSHA", self._sha, len(keys) + 1, *keys, _ABSENT, *args)
             except NoScriptError:
-                reply = await execute("EVAL", self._text, len(keys), *keys, *args)
+                reply = await execute("EVAL", self._text, len(keys) + 1, *keys, _ABSENT, *args)
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"{self.name}: {error}") from error
         return self.checked(reply)
@@ -132,7 +138,7 @@ class Script:
             if load:
                 pipeline.execute_command("SCRIPT LOAD", self._text)
             for keys, args in calls:
-                pipeline.execute_command("EVALSHA", self._sha, len(keys), *keys, *args)
+                pipeline.execute_command("EVALSHA", self._sha, len(keys) + 1, *keys, _ABSENT, *args)
             replicas.ask(pipeline)
             replies: list[Any] = await pipeline.execute(raise_on_error=False)
         except (RedisError, OSError) as error:

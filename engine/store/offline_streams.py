@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from engine.core.inbox.inbox import InboxLimits
 from engine.core.journal.journal_records import MailboxPage, StoredMessage, looks_at
 from engine.core.journal.stored_formats import decode_page, decode_stored
+from engine.core.model.routing import slot_of
 from engine.core.shard.mailbox_store import Overdue, StreamRead, Swept
 from engine.core.wire.records import UNREADABLE
 from engine.errors import StorageUnavailable
@@ -56,7 +57,7 @@ class OfflineStreams:
         """
         try:
             pipeline = self._client.pipeline(transaction=False)
-            check = self._loss_detector.guard(pipeline)
+            check = self._loss_detector.guard(pipeline, {slot_of(read.key): None for read in reads})
             for read in reads:
                 pipeline.xrange(offline_key(read.key), min=f"{read.first}-0", max=f"{read.last}-0")
             marked, *replies = await pipeline.execute()

@@ -56,7 +56,7 @@ _Run = tuple[list[str], list[object]]
 
 
 class Pages:
-    """Reads pages, and writes checkpoints under the epoch of `loss_detector`.
+    """Reads pages, and writes checkpoints under the epochs of `loss_detector`.
 
     Args:
         stream_max: messages kept per offline stream; the oldest beyond it are trimmed.
@@ -73,9 +73,7 @@ class Pages:
         self._stream_bytes_max = stream_bytes_max
         self._stream_count_min = stream_bytes_max // entry_bytes_max  # fewer messages cannot exceed the bytes
         self._writes = 0  # script runs, attempted
-        self._marks: dict[int, int] = {}  # slot -> number of the last write that was confirmed
-        self._written: dict[int, int] = {}  # likewise, of the runs of the last `write`, which was not confirmed yet
-        self._epochs: dict[int, int] = {}  # of the slots that were adopted since the shard began; of the others it is the shard's
+        self._written: dict[int, int] = {}  # slot -> number of the last run of the last `write`, which was not confirmed yet
         self.corrupt: list[tuple[str, bytes]] = []
         self.damaged: list[str] = []  # of the last `read`
         self.lost: list[str] = []  # likewise
@@ -92,12 +90,14 @@ class Pages:
         Raises DataLost, StorageUnavailable.
         """
         self.damaged, self.lost = [], []
+        if not keys:
+            return {}
         by_slot: dict[int, list[str]] = {}
         for key in keys:
             by_slot.setdefault(slot_of(key), []).append(key)
         try:
             pipeline = self._client.pipeline(transaction=False)
-            check = self._loss_detector.guard(pipeline)
+            check = self._loss_detector.guard(pipeline, by_slot)
             for slot, fields in by_slot.items():
                 pipeline.hmget(page_key(slot), fields)
             marked, *replies = await pipeline.execute()
@@ -115,9 +115,11 @@ class Pages:
 
         Raises DataLost, StorageUnavailable.
         """
+        if not slots:
+            return []
         try:
             pipeline = self._client.pipeline(transaction=False)
-            check = self._loss_detector.guard(pipeline)
+            check = self._loss_detector.guard(pipeline, slots)
             for slot in slots:
                 pipeline.zrange(windows_key(slot), 0, -1)
             marked, *replies = await pipeline.execute()
@@ -131,9 +133,11 @@ class Pages:
 
         Raises DataLost, StorageUnavailable.
         """
+        if not slots:
+            return {}
         try:
             pipeline = self._client.pipeline(transaction=False)
-            check = self._loss_detector.guard(pipeline)
+            check = self._loss_detector.guard(pipeline, slots)
             for slot in slots:
                 pipeline.get(floor_key(slot))
             marked, *replies = await pipeline.execute()
@@ -169,21 +173,11 @@ class Pages:
         floor = head if first is None else int(first[0].partition(b"-")[0]) - 1
         return page_with(head, floor)
 
-    def adopt(self, slots: Iterable[int], epoch: int) -> None:
-        """These slots are the shard's from now on, under this epoch (`Journal.adopt`)."""
-        for slot in slots:
-            self._epochs[slot] = epoch
-            self._marks.pop(slot, None)
-            self._written.pop(slot, None)
-
-    def _epoch_of(self, slot: int) -> int:
-        return self._epochs.get(slot, self._loss_detector.epoch)
-
-    async def write(self, spills: Iterable[Spill], now_ms: int) -> dict[str, tuple[int, int]]:
+    async def write(self, spills: Iterable[Spill], now_ms: int) -> dict[int, int]:
         """Write pages and spilled messages, each mailbox atomically. Idempotent; one call at a time.
 
-        Returns {key of a slot's mark: (its epoch, number of its last run)}. Storage must show at least these before the journal is trimmed
-        (`Journal.covered`); `confirm` afterwards.
+        Returns {slot: number of its last run}. Storage must show at least these before the journals are trimmed (`Journal.covered`);
+        `confirm` afterwards.
 
         Raises:
             Fenced: this incarnation has been replaced.
@@ -200,20 +194,21 @@ class Pages:
         for calls in _round_trips(self._runs(by_slot, now_ms)):
             await asyncio.sleep(ended_s - began_s)
             began_s = now_s()
-            for _, *streams in await _CHECKPOINT.run_many(self._client, calls):
-                grown += streams
+            for _, *names in await _CHECKPOINT.run_many(self._client, calls):
+                grown += names
             ended_s = now_s()
         if self._stream_bytes_max:
             await self._trim(grown)
-        return {slot_mark_key(slot): (self._epoch_of(slot), number) for slot, number in self._written.items()}
+        return self._written.copy()
 
     def confirm(self) -> None:
         """Storage, with the replicas that it must have, has the last write: where it is missing from now on, data is lost."""
-        self._marks.update(self._written)
+        for slot, number in self._written.items():
+            self._loss_detector.slots[slot].mark = number
 
-    async def _trim(self, streams: Sequence[bytes]) -> None:
-        """Trim the streams that grew to their bytes. What is trimmed is announced as a gap when it is not found."""
-        calls = [([stream.decode()], [self._stream_bytes_max, self._stream_count_min, _MEASURED_ENTRIES]) for stream in streams]
+    async def _trim(self, names: Sequence[bytes]) -> None:
+        """Trim the streams of these mailboxes to their bytes. What is trimmed is announced as a gap when it is not found."""
+        calls = [([offline_key(name.decode())], [self._stream_bytes_max, self._stream_count_min, _MEASURED_ENTRIES]) for name in names]
         for start in range(0, len(calls), _ROUND_TRIP_RUNS):
             await _TRIM.run_many(self._client, calls[start : start + _ROUND_TRIP_RUNS])
 
@@ -228,7 +223,7 @@ class Pages:
                     run = None
                 if run is None:
                     messages = 0
-                    run = (_keys_of(slot), [self._epoch_of(slot), *self._next_marks(slot), self._stream_max, now_ms])
+                    run = (_keys_of(slot), [*self._next_marks(slot), self._stream_max, now_ms])
                 keys, args = run
                 keys.append(offline_key(spill.key))
                 args += [spill.key, spill.page, spill.trim_below, spill.closes_ms, spill.expires_ms]
@@ -240,11 +235,11 @@ class Pages:
             if run is not None:
                 yield run
 
-    def _next_marks(self, slot: int) -> tuple[int, int, int]:
-        """(number of the slot's next run, number of its last one that was confirmed, number of its last one)."""
+    def _next_marks(self, slot: int) -> tuple[int, int, int, int]:
+        """(epoch of the slot, number of its next run, number of its last one that was confirmed, number of its last one)."""
         self._writes += 1
-        confirmed = self._marks.get(slot, 0)
-        marks = self._writes, confirmed, self._written.get(slot, confirmed)
+        held = self._loss_detector.slots[slot]
+        marks = held.epoch, self._writes, held.mark, self._written.get(slot, held.mark)
         self._written[slot] = self._writes
         return marks
 

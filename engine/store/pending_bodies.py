@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from engine.core.journal.journal_records import StoredMessage
 from engine.core.journal.stored_formats import decode_stored
-from engine.core.model.routing import server_of, slot_of
+from engine.core.model.routing import slot_of, store_of
 from engine.core.wire.records import UNREADABLE
 from engine.errors import StorageUnavailable
 from engine.store.keys import offline_key
@@ -30,7 +30,7 @@ class BodyStore(Protocol):
 
 
 class PendingBodies:
-    """Reads bodies of one engine's users. `clients`: of its Redis servers, the first one first."""
+    """Reads bodies of one engine's users. `clients`: of its stores, the first one first."""
 
     def __init__(self, *clients: redis.Redis) -> None:
         self._clients = clients
@@ -47,7 +47,7 @@ class PendingBodies:
         """
         found: list[StoredMessage] = []
         size = 0
-        client = self._clients[server_of(slot_of(key), len(self._clients))]
+        client = self._clients[store_of(slot_of(key), len(self._clients))]
         try:
             for first, last in ranges:
                 highest = last

@@ -41,10 +41,10 @@ class QuarantinedRecord(Struct, frozen=True):
 
 
 class Quarantine:
-    """The records on all servers.
+    """The records on all stores.
 
     Args:
-        clients: of all Redis servers.
+        clients: of all stores.
     """
 
     def __init__(self, *clients: redis.Redis) -> None:

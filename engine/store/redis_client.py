@@ -20,8 +20,10 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, ConnectionError, TimeoutError
 
-from engine.config import Config, redis_urls
+from engine.config import Config, store_urls
 from engine.errors import ConfigError, StorageUnavailable
+from engine.store.cluster import SCHEMES as CLUSTER_SCHEMES
+from engine.store.cluster import ClusterPool, cluster_warnings, untag_replies
 from engine.store.connection_pool import CancellableConnection, ConnectionPool
 from engine.store.durability import REASONS, VerifiedConnection, WeakDurability, read_durability
 from engine.store.keys import EPOCH_FIELD, meta_key
@@ -36,16 +38,18 @@ VERSION_MIN: Final = (6, 2)
 _PASSWORD_OPTION: Final = re.compile(r"([?&][^&=]*(?:password|secret|token|key)=)[^&]*")
 _LOGIN_PASSWORD: Final = re.compile(r"(^[^:/]+://[^:@/?]*:).*(?=@)")
 
-_SENTINEL_TIMEOUT_S: Final = 0.3  # of one request to one sentinel; they are asked one after the other
+_NODE_TIMEOUT_S: Final = 0.3  # of one request to one sentinel or node; they are asked one after the other
+
+_DEFAULTS: Final = Config()
 
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def connect(config: Config) -> redis.Redis:
-    """A client with its own pool for `config.redis_url`, for its first server when it has several. Connections are opened on first use.
+    """A client with its own pool for `config.redis_url`, for the first store when it has several. Connections are opened on first use.
 
-    The URL is `unix://`, `redis://`, `rediss://`, or one of `engine.store.sentinel`. Replies are bytes. The caller closes the
-    client with `aclose()`.
+    The URL is `unix://`, `redis://`, `rediss://`, or one of `engine.store.sentinel` or `engine.store.cluster`. Replies are bytes. The
+    caller closes the client with `aclose()`.
 
     Raises:
         ConfigError: the URL is not one of Redis.
@@ -61,9 +65,12 @@ def connect(config: Config) -> redis.Redis:
         "client_name": "engine",
     }
     try:
-        url = redis_urls(config.redis_url)[0]
-        if url.partition("://")[0] in SCHEMES:
-            pool: ConnectionPool = SentinelPool(url, _SENTINEL_TIMEOUT_S, **options)
+        url = store_urls(config.redis_url)[0]
+        scheme = url.partition("://")[0]
+        if scheme in SCHEMES:
+            pool: ConnectionPool = SentinelPool(url, _NODE_TIMEOUT_S, **options)
+        elif scheme in CLUSTER_SCHEMES:
+            pool = ClusterPool(url, _NODE_TIMEOUT_S, **options)
         else:
             pool = ConnectionPool.from_url(url, **options)
     except ValueError as error:
@@ -73,13 +80,16 @@ def connect(config: Config) -> redis.Redis:
             ) from None
         raise ConfigError(f"redis_url: {error}") from error
     mixins = (CancellableConnection, VerifiedConnection) if config.redis_durability == "required" else (CancellableConnection,)
-    pool.connection_class = type("EngineConnection", (*mixins, pool.connection_class), {})
-    return redis.Redis.from_pool(pool)
+    pool.connection_class = type("EngineConnection", (*pool.mixins, *mixins, pool.connection_class), {})
+    client = redis.Redis.from_pool(pool)
+    if isinstance(pool, ClusterPool):
+        untag_replies(pool.tag, client.response_callbacks)
+    return client
 
 
 def display_url(url: str) -> str:
-    """The URL, or URLs, without passwords, for output and logs; where it is not clear what they are, without too much."""
-    return " ".join(str(_LOGIN_PASSWORD.sub(r"\1***", _PASSWORD_OPTION.sub(r"\1***", one))) for one in redis_urls(url))
+    """The URL without passwords, for output and logs; where it is not clear what they are, without too much."""
+    return _LOGIN_PASSWORD.sub(r"\1***", _PASSWORD_OPTION.sub(r"\1***", url))
 
 
 async def wait_ready(client: redis.Redis, config: Config, timeout_s: float) -> str:
@@ -105,7 +115,11 @@ async def _first_answer(client: redis.Redis, where: str, deadline: float) -> str
     while True:
         try:
             await client.ping()
-            return str((await client.info("server"))["redis_version"])
+            server = await client.info("server")
+            mode = server.get("server_mode") or server.get("redis_mode")  # Valkey, Redis
+            if mode == "cluster" and not isinstance(client.connection_pool, ClusterPool):
+                raise StorageUnavailable(f"Redis at {where} is a node of a cluster; give redis_url redis+cluster://HOST,HOST/STORES")
+            return str(server["redis_version"])
         except AuthenticationError as error:
             raise StorageUnavailable(f"Redis at {where} refuses the login: {error}") from error
         except (ConnectionError, TimeoutError, OSError) as error:  # also while it loads: BusyLoadingError is a ConnectionError
@@ -116,8 +130,9 @@ async def _first_answer(client: redis.Redis, where: str, deadline: float) -> str
             await asyncio.sleep(0.02)
 
 
-async def durability_warnings(client: redis.Redis, replicas_min: int = 0) -> list[str]:
-    """One sentence for each reason why this Redis keeps less than promised, or takes nothing; empty when there is none."""
+async def durability_warnings(client: redis.Redis, config: Config = _DEFAULTS) -> list[str]:
+    """One sentence for each reason why this Redis keeps less than promised, takes nothing, or is away longer than need be."""
+    replicas_min = config.redis_replicas_min
     word = await read_durability(client)
     warnings = [f"Redis: {REASONS[word]}"] if word else []
     connected = int((await client.info("replication"))["connected_slaves"])
@@ -125,6 +140,8 @@ async def durability_warnings(client: redis.Redis, replicas_min: int = 0) -> lis
         warnings.append(
             f"{connected} replicas are connected, redis_replicas_min asks for {replicas_min}: publishers get 503 until they are"
         )
+    if isinstance(client.connection_pool, ClusterPool):
+        warnings += cluster_warnings(await client.config_get("cluster-*"), config.commit_retry_ms)
     return warnings
 
 

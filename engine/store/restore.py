@@ -6,12 +6,14 @@ The steps in this order, each idempotent, and each a consistent state to crash i
     slot map    unless it is there, or a newer one
     data epoch  replaced before any other write: sequence numbers that clients have seen may be assigned again, and a cursor of the
                 old epoch must not match the new one
-    journal     the mailboxes in memory, appended to what is left of it (`engine.core.journal.rebuild`)
+    journals    the mailboxes in memory, appended to what is left of them (`engine.core.journal.rebuild`)
 
 A crash before the last step ends loses what only memory held; clients get `gap` all the same.
 """
 
 from __future__ import annotations
+
+from itertools import count
 
 import redis.asyncio as redis
 
@@ -39,8 +41,11 @@ async def restore_storage(
         DataLost: storage has lost data again.
         StorageUnavailable: no reply; run it again.
     """
-    await journal.take_over(core.slot_map.slots_of(core.index))
+    slots = sorted(journal.loss_detector.slots)  # also those that are being handed over
+    await journal.take_over(slots)
     await restore_slot_map(client, slot_map)
     await replace_data_epoch(client, core.data_epoch, now_s)
-    for number, payload in enumerate(payloads(core.mailboxes.values(), entry_bytes_max), 1):
-        await journal.append(Group(number, payload, [], [], [], [], [], []))
+    store, numbers = core.mailbox_store, count(1)
+    for slot in slots:
+        for payload in payloads(map(core.mailboxes.__getitem__, store.keys_in([slot])), entry_bytes_max):
+            await journal.append(Group(next(numbers), {slot: payload}, [], [], [], [], [], []))

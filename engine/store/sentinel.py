@@ -24,6 +24,7 @@ from redis.asyncio.sentinel import Sentinel
 from redis.exceptions import ConnectionError, ReadOnlyError
 
 from engine.store.connection_pool import ConnectionPool
+from engine.store.masters import greet_master, host_and_port
 
 SCHEMES: Final = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 """URL schemes with sentinels -> the same without."""
@@ -58,14 +59,7 @@ def parse(url: str) -> SentinelUrl:
         options.pop(address, None)
     if parts.scheme.startswith("rediss"):
         sentinel_options |= {name: value for name, value in options.items() if name.startswith("ssl_")} | {"ssl": True}
-    return SentinelUrl([_host_and_port(text) for text in hosts.split(",")], service, sentinel_options, options)
-
-
-def _host_and_port(text: str) -> tuple[str, int]:
-    parts = urlsplit(f"//{text}")
-    if not parts.hostname:
-        raise ValueError(f"{text!r} is not HOST:PORT of a sentinel")
-    return parts.hostname, parts.port or _SENTINEL_PORT
+    return SentinelUrl([host_and_port(text, _SENTINEL_PORT, "sentinel") for text in hosts.split(",")], service, sentinel_options, options)
 
 
 class _ToMaster(Connection):
@@ -92,15 +86,6 @@ class _ToMasterOverTLS(_ToMaster, SSLConnection):
     """A connection to the master over TLS."""
 
 
-async def _greet(connection: Any) -> None:
-    """Authenticate, then verify that the server reports the role of master."""
-    await connection.on_connect()
-    await connection.send_command("ROLE", check_health=False)
-    (role, *_) = await connection.read_response()
-    if role != b"master":
-        raise ConnectionError(f"{connection.host}:{connection.port} is not the master yet, or no longer")
-
-
 class SentinelPool(ConnectionPool):
     """Connections to the current master. Closing the pool also closes those to the sentinels.
 
@@ -122,7 +107,7 @@ class SentinelPool(ConnectionPool):
             connection_class=_ToMasterOverTLS if "ssl" in address.sentinel_options else _ToMaster,
             sentinel=self._sentinel,
             service=address.service,
-            redis_connect_func=_greet,
+            redis_connect_func=greet_master,
             **address.options | options,
         )
 

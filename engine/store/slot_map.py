@@ -1,9 +1,9 @@
 """The slot map in Redis: which shard owns which slot, and so which users, and how many shards and schedulers there are.
 
 It is written when the data is first used, and changed by compare-and-set (`swap_slot_map`): by the controller, which adds and removes
-shards and schedulers, and by a shard that hands slots over. Each Redis server has the map of its own slots (`engine.core.model.routing`),
-beside the epochs and journals of the shards that own them: so a hand-over is one step on one server, and a fail-over that loses a map has
-lost the writes of its new owners too, who detect it.
+shards and schedulers, and by a shard that hands slots over. Each store has the map of its own slots (`engine.core.model.routing`),
+beside their epochs and journals: so a hand-over is one step in one store, and a fail-over that loses a map has lost the writes of its new
+owners too, who detect it.
 
 It is behind a version byte and a checksum (`engine.core.model.sealed`). Versions before the first release wrote none, and nobody reads
 their data. A damaged map refuses the start: slots that follow a wrong one would be served under the wrong epochs.
@@ -12,8 +12,8 @@ their data. A damaged map refuses the start: slots that follow a wrong one would
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 import redis.asyncio as redis
@@ -21,15 +21,20 @@ from redis.exceptions import RedisError
 
 from engine.core.model.constants import FORMAT_VERSION
 from engine.core.model.formats import FORMATS
-from engine.core.model.routing import RoutingTable, SlotMap, spread
+from engine.core.model.routing import SLOTS, RoutingTable, SlotMap, spread
 from engine.core.model.sealed import sealed, unsealed
 from engine.core.wire.records import UNREADABLE
 from engine.errors import ConfigError, FormatsTooNew, StorageUnavailable
-from engine.store.keys import handed_events_key, shard_epoch_key, slots_key
+from engine.store.keys import handed_events_key, slot_epoch_key, slots_key
 from engine.store.lua import Script
 
 _SWAP = Script("slot_map_swap")
 _HAND_OVER = Script("fenced/slots_hand_over")
+
+_UNRELEASED: Final = (
+    "the data in Redis are of a version before the first release, which no release reads; they are as they were. "
+    "Give another --data-dir or --redis, or go on with the version that wrote them"
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(SlotMap)
@@ -47,16 +52,16 @@ def decode_slot_map(packed: bytes) -> SlotMap:
         ConfigError: no release wrote these data, or the map is damaged.
     """
     if not packed.startswith(FORMAT_VERSION):
-        raise ConfigError(
-            "the data in Redis are of a version before the first release, which no release reads; they are as they were. Give another "
-            "--data-dir or --redis, or go on with the version that wrote them"
-        )
+        raise ConfigError(_UNRELEASED)
     try:
-        return _decoder.decode(unsealed(packed))
+        slot_map = _decoder.decode(unsealed(packed))
     except UNREADABLE as error:
         raise ConfigError(
             f"the slot map in Redis ({slots_key()}) is damaged: {error}. Restore a snapshot (`engine restore latest`), or a backup of Redis"
         ) from error
+    if len(slot_map.owners) != SLOTS:
+        raise ConfigError(_UNRELEASED)
+    return slot_map
 
 
 async def read_slot_map(client: redis.Redis) -> SlotMap | None:
@@ -115,8 +120,8 @@ def _follows(before: bytes, slot_map: SlotMap) -> bool:
     return version == slot_map.version - 1 or before == encode_slot_map(slot_map)
 
 
-async def hand_over_slots(client: redis.Redis, shard: int, epoch: int, slot_map: SlotMap, to: int, events: bytes = b"") -> bool:
-    """As `swap_slot_map`, by the shard that hands slots over under this epoch.
+async def hand_over_slots(client: redis.Redis, epochs: Mapping[int, int], slot_map: SlotMap, to: int, events: bytes = b"") -> bool:
+    """As `swap_slot_map`, by the shard that hands these slots over, under the epochs that it has of them.
 
     Args:
         to: the shard that gets them.
@@ -124,27 +129,31 @@ async def hand_over_slots(client: redis.Redis, shard: int, epoch: int, slot_map:
 
     Raises:
         Fenced: this incarnation has been replaced; its successor owns the slots.
-        DataLost: storage has lost the epoch.
+        DataLost: storage has lost an epoch.
         StorageUnavailable: it may have been stored.
     """
     before, after = await _read(client), encode_slot_map(slot_map)
-    keys = [shard_epoch_key(shard), slots_key(), handed_events_key(to)]
-    return _follows(before, slot_map) and bool((await _HAND_OVER.run(client, keys, [epoch, before, after, slot_map.version, events]))[1])
+    first, *others = map(slot_epoch_key, epochs)
+    epoch, *more = epochs.values()
+    keys = [first, slots_key(), handed_events_key(to), *others]
+    return _follows(before, slot_map) and bool(
+        (await _HAND_OVER.run(client, keys, [epoch, before, after, slot_map.version, events, *more]))[1]
+    )
 
 
 async def read_routing_table(clients: Sequence[redis.Redis]) -> RoutingTable:
-    """The slot maps of all servers, which are given in their order. Raises StorageUnavailable, also when there is one without a map."""
+    """The slot maps of all stores, which are given in their order. Raises StorageUnavailable, also when there is one without a map."""
     return RoutingTable(await asyncio.gather(*map(require_slot_map, clients)))
 
 
-async def claim_slot_map(client: redis.Redis, shards: int, schedulers: int, server: int = 0, servers: int = 1) -> SlotMap:
+async def claim_slot_map(client: redis.Redis, shards: int, schedulers: int, store: int = 0, stores: int = 1) -> SlotMap:
     """The stored slot map, or an even one for so many shards where there is none. Call it before any actor runs.
 
     The stored one keeps its number of shards, since its slots can only move while both ends serve. Schedulers keep nothing, so their number
     is the given one. Nobody runs an older version, so the formats are this one's.
 
     Args:
-        server, servers: which of how many servers it is.
+        store, stores: which of how many stores it is.
 
     Raises:
         ConfigError: it is another one, so that users would look for their messages where they are not; or a newer version wrote the data,
@@ -154,11 +163,11 @@ async def claim_slot_map(client: redis.Redis, shards: int, schedulers: int, serv
     while True:
         found = await read_slot_map(client)
         if found is None:
-            slot_map = spread(shards, 1, schedulers, server, servers)
-        elif (found.server, found.servers) != (server, servers):
+            slot_map = spread(shards, 1, schedulers, store, stores)
+        elif (found.store, found.stores) != (store, stores):
             raise ConfigError(
-                f"redis_url: server {server + 1} of {servers} has the data of server {found.server + 1} of {found.servers}; "
-                "give all servers of the data, in the order in which they were first given"
+                f"redis_url: these data are store {found.store + 1} of {found.stores}, not {store + 1} of {stores}; their number is fixed: "
+                f"redis+cluster://.../{found.stores}"
             )
         elif found.formats > FORMATS:
             raise ConfigError(_too_new(found))

@@ -46,7 +46,7 @@ class StorageState:
         limit_bytes: the server's `maxmemory`; 0 when it has none, or does not tell.
         durability: a word of `engine.store.durability`.
         full: nothing more is accepted.
-        away: that some of several servers do not answer, "" when all do.
+        away: that some of several stores do not answer, "" when all do.
     """
 
     def __init__(self) -> None:
@@ -72,13 +72,13 @@ class StorageState:
             )
 
     async def read(self, *clients: redis.Redis) -> None:
-        """Ask the servers: the fullest and the weakest of them counts. While none answers, the last state holds."""
+        """Ask the stores: the fullest and the weakest of them counts. While none answers, the last state holds."""
         answers = await asyncio.gather(*map(_read, clients))
         found = [answer for answer in answers if answer is not None]
         if not found:
             return
         away = len(clients) - len(found)
-        self.away = f"{away} of {len(clients)} Redis servers do not answer" if away else ""
+        self.away = f"{away} of {len(clients)} stores do not answer" if away else ""
         self.durability = next((word for *_, word in found if word != AS_PROMISED), AS_PROMISED)
         used, limit, _ = max(found, key=lambda answer: answer[0] / answer[1] if answer[1] else 0.0)
         self.measured(used, limit)

@@ -23,7 +23,7 @@ subscribed to; `signal_names`: names of counter signals."""
 
 
 def _total(figure: UsageFigure, counts: Sequence[int]) -> int:
-    """What all servers together have. Of topics the most that one of them has: most topics have users on each."""
+    """What all stores together have. Of topics the most that one of them has: most topics have users on each."""
     return max(counts) if figure == "topics" else sum(counts)
 
 
@@ -31,7 +31,7 @@ class TenantUsage:
     """The figures of all tenants.
 
     Args:
-        client, others: of all servers of the data.
+        client, others: of all stores of the data.
     """
 
     def __init__(self, client: redis.Redis, *others: redis.Redis) -> None:
@@ -46,7 +46,7 @@ class TenantUsage:
     async def largest(self, count: int) -> dict[str, dict[UsageFigure, int]]:
         """Every figure of the tenants that have the most bytes or the most users, at most `count` of them, the most bytes first.
 
-        Of several servers each names its largest. Raises StorageUnavailable.
+        Of several stores each names its largest. Raises StorageUnavailable.
         """
         names: set[str] = set()
         try:

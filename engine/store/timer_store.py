@@ -6,8 +6,8 @@ tombstones of cancelled timers, the epoch that fences older schedulers, the name
 exceptions (`engine.core.scheduler.claim_horizon`), and what is counted for tenants. The due time in the sorted set is authoritative:
 moving a timer does not rewrite its record.
 
-That a timer has fired is remembered for `idempotency_caller_s` in the buckets of ids (`engine.store.accepted_ids`), as a hash of its
-scheduled id and the tenant: some 30 bytes, which shards delete with the ids.
+That a timer has fired is remembered for `idempotency_caller_s` by the id of its effect (`engine.store.accepted_ids`), which its shard has
+stored with the message. The script that removes the timer stores it where it is not: effects of actions and broadcasts have keys elsewhere.
 
 A turn is one round trip, and a script run for as many partitions as have `_RUN_TIMERS` timers between them. A turn may be repeated: a
 scheduled id is stored once, a cancelled one stays cancelled, removing an absent timer changes nothing.
@@ -25,7 +25,7 @@ its own; a crash between the two leaves an id that ends `idempotency_caller_s` a
     the id of a message                 a duplicate of it
     another digest                      a conflict
 
-Ids of broadcasts are where the broadcast log is, which may be another server. Therefore two steps: store the id, with the scheduled id in
+Ids of broadcasts are where the broadcast log is, which may be another store. Therefore two steps: store the id, with the scheduled id in
 its value; then store the timer. A crash in between leaves an id whose timer does not exist: neither armed, nor fired, nor cancelled. A
 repeat with a delay detects this and stores the timer under the scheduled id that is stored with the id.
 
@@ -52,6 +52,7 @@ from engine.config import Config
 from engine.core.commit.first_result import NEVER, idempotency_value, packed_result, unpacked_result
 from engine.core.journal.stored_formats import decode_timer, encode_timer
 from engine.core.model.constants import AT_MAX_MS
+from engine.core.model.message import timer_effect_id
 from engine.core.model.routing import slot_of, topic_of
 from engine.core.scheduler.scheduler_events import ReadTimers, Request, StoreDone, StoreRequest, StoreWork, TimersRead
 from engine.core.wire.records import (
@@ -83,6 +84,7 @@ from engine.store.epoch import take_epoch
 from engine.store.keys import (
     idempotency_key,
     page_key,
+    pages_prefix,
     tenants_key,
     timer_cancelled_key,
     timer_claimed_key,
@@ -99,7 +101,7 @@ from engine.store.keys import (
 from engine.store.lua import NO_REPLICAS, Replicas, Script
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 log = logging.getLogger(__name__)
 
@@ -160,11 +162,11 @@ _Scheduling = tuple[_TurnEntry, Timer]
 
 
 class TimerStore:
-    """Writes and reads the timers of some partitions, all on one server, under one epoch. Call `take_over` first.
+    """Writes and reads the timers of some partitions, all in one store, under one epoch. Call `take_over` first.
 
     Args:
         name: of the scheduler, the same in every incarnation.
-        first: of the server with the broadcast log, which has the ids of broadcasts; `client` when left out.
+        first: of the store with the broadcast log, which has the ids of broadcasts; `client` when left out.
     """
 
     def __init__(self, client: redis.Redis, config: Config, partitions: Sequence[int], name: str, first: redis.Redis | None = None) -> None:
@@ -232,16 +234,35 @@ class TimerStore:
         """
         entries = [[_TurnEntry(item) for item in part.requests] for part in work]
         every = [entry for part in entries for entry in part]
-        await self._take_ids_of_audiences(every)
+        moved = [part for part in work if part.moved]
+        await self._find_owners(work)
+        audiences = _for_audiences(every)
+        if audiences:
+            await self._take_ids_of_audiences(audiences)
         # Answers to requests and timers sent to shards rely on this turn. A removal that a fail-over loses only makes a timer fire
         # again.
-        replicas = self._replicas if claim_ms or any(part.requests or part.moved for part in work) else NO_REPLICAS
+        replicas = self._replicas if claim_ms or every or moved else NO_REPLICAS
         done = await self._turn(work, entries, now_ms, replicas, claim_ms)
-        for _ in range(_REDIRECTS_MAX):  # requests whose id names another timer: now under its scheduled id
-            again = [(part, [entry for entry in of_part if entry.answer is None]) for part, of_part in zip(work, entries, strict=True)]
-            again = [(part, of_part) for part, of_part in again if of_part]
+        if _open(every):
+            await self._redirected(work, entries, done, now_ms, replicas)
+        for result, of_part in zip(done, entries, strict=True):
+            result.answers = [entry.answer for entry in of_part if entry.answer is not None]
+        await self._extend_ids(every, moved)
+        if audiences:
+            await self._release_ids(audiences)
+        quarantined = {part.partition: part.quarantined for part in done if part.quarantined}
+        if quarantined:
+            await self._quarantine(quarantined)
+        return done
+
+    async def _redirected(
+        self, work: Sequence[StoreWork], entries: Sequence[Sequence[_TurnEntry]], done: list[StoreDone], now_ms: int, replicas: Replicas
+    ) -> None:
+        """Repeat the requests whose id names another timer, under its scheduled id, and add the outcome to `done`."""
+        for _ in range(_REDIRECTS_MAX):
+            again = [(part, still) for part, of_part in zip(work, entries, strict=True) if (still := _open(of_part))]
             if not again:
-                break
+                return
             parts = [StoreWork(part.partition, part.claimed_ms, {}, []) for part, _ in again]
             later = await self._turn(parts, [of_part for _, of_part in again], now_ms, replicas)
             for repeated in later:
@@ -249,15 +270,9 @@ class TimerStore:
                 first.stored = repeated.stored
                 first.quarantined = list(dict.fromkeys((*first.quarantined, *repeated.quarantined)))
                 first.young = [*first.young, *repeated.young]
-        for entry in every:
-            if entry.answer is None:
+        for of_part in entries:
+            for entry in _open(of_part):
                 entry.settle(UNAVAILABLE, detail="the id changes hands")
-        for result, of_part in zip(done, entries, strict=True):
-            result.answers = [entry.answer for entry in of_part if entry.answer is not None]
-        await self._extend_ids(every, work)
-        await self._release_ids(every)
-        await self._quarantine({part.partition: part.quarantined for part in done if part.quarantined})
-        return done
 
     async def _turn(
         self, work: Sequence[StoreWork], entries: Sequence[Sequence[_TurnEntry]], now_ms: int, replicas: Replicas, claim_ms: int = 0
@@ -273,8 +288,20 @@ class TimerStore:
         of_parts = [of_part for _, _, *of_run in replies for of_part in of_run]
         return [self._done(part, of_part, reply) for part, of_part, reply in zip(work, entries, of_parts, strict=True)]
 
+    async def _find_owners(self, work: Sequence[StoreWork]) -> None:
+        """Read the mailbox keys of fired timers where they are unknown, as far as they can be read. Raises StorageUnavailable."""
+        client: Any = self._client
+        for part in work:
+            if "" in part.fired.values():
+                sids = [sid for sid, key in part.fired.items() if not key]
+                with _storage("owners of fired timers"):
+                    stored = await client.execute_command("HMGET", timer_key(part.partition), *sids)
+                for sid, packed in zip(sids, stored, strict=True):
+                    with suppress(CorruptRecord):
+                        part.fired[sid] = _read(sid, b"0", packed).key
+
     # -- Ids given by callers. -----------------------------------------------------------------------------------------
-    async def _extend_ids(self, entries: Sequence[_TurnEntry], work: Sequence[StoreWork]) -> None:
+    async def _extend_ids(self, entries: Sequence[_TurnEntry], deferred: Sequence[StoreWork]) -> None:
         """Let the ids of timers that were moved, or deferred by a shard, last as long as these. Raises StorageUnavailable."""
         moved = [
             timer
@@ -283,8 +310,8 @@ class TimerStore:
             for timer in entry.answer.timers
             if topic_of(timer.key) is None
         ]
-        for part in work:
-            moved += await self._deferred(part) if part.moved else ()
+        for part in deferred:
+            moved += await self._deferred(part)
         if moved:
             pairs = [(timer.key, timer.envelope.id) for timer in moved]
             await self._ids.extend(pairs, [_value(timer) for timer in moved], [-(-timer.due_ms // 1000) for timer in moved])
@@ -300,15 +327,8 @@ class TimerStore:
                 found.append(_read(sid, b"%d" % due_ms, packed))
         return [timer for timer in found if topic_of(timer.key) is None]
 
-    async def _take_ids_of_audiences(self, entries: Sequence[_TurnEntry]) -> None:
+    async def _take_ids_of_audiences(self, scheduling: Sequence[_Scheduling]) -> None:
         """Store the ids of broadcasts, and answer or redirect the requests whose id is stored."""
-        scheduling = [
-            (entry, entry.timer)
-            for entry in entries
-            if isinstance(entry.request, Schedule) and entry.request.idempotent and entry.timer and topic_of(entry.timer.key) is not None
-        ]
-        if not scheduling:
-            return
         try:
             await self._take_ids(scheduling)
         except StorageUnavailable as error:
@@ -336,11 +356,11 @@ class TimerStore:
             elif value is not None:  # None: it expired between the two commands; the timer is stored under its own id
                 _redirect(entry, timer, packed_text(value))
 
-    async def _release_ids(self, entries: Sequence[_TurnEntry]) -> None:
+    async def _release_ids(self, scheduling: Sequence[_Scheduling]) -> None:
         """Delete the ids of broadcasts whose timers were then rejected, so that they can be used again."""
         refused = [
             (entry.timer, entry.taken)
-            for entry in entries
+            for entry, _ in scheduling
             if entry.taken and entry.timer is not None and entry.answer is not None and entry.answer.status in (OVERLOADED, UNAVAILABLE)
         ]
         calls = [
@@ -382,12 +402,12 @@ class TimerStore:
 
     def _args(self, part: StoreWork, entries: Sequence[_TurnEntry]) -> tuple[list[Any], int]:
         """The arguments of one partition, and how many timers they are about, at most."""
-        open_entries = [entry for entry in entries if entry.answer is None]
+        open_entries = _open(entries)
         counts = (len(part.fired), len(part.moved), len(open_entries))
         page = part.page
         args: list[Any] = [part.claimed_ms, *counts, int(page is not None)]
         for sid, key in part.fired.items():
-            args += (sid, key, _hash(sid))
+            args += (sid, key, id_hash(key, timer_effect_id(sid)))
         for sid, move in part.moved.items():
             args += (sid, *move)
         for entry in open_entries:
@@ -401,12 +421,11 @@ class TimerStore:
         """`answers` are set when all runs are done."""
         stored, replies, page, more, moved, young = reply
         quarantined: list[str] = []
-        for entry, answer in zip((entry for entry in entries if entry.answer is None), replies, strict=True):
+        for entry, answer in zip(_open(entries), replies, strict=True):
             _settle(entry, answer, quarantined)
         read = None if part.page is None else _page_read(part.page, page, bool(more), quarantined)
-        there = {sid: bool(found) for sid, found in zip(part.moved, moved, strict=False)}  # shorter where storage refused
-        young_sids = [sid.decode() for sid in young]
-        return StoreDone(part.partition, [], read, stored, list(dict.fromkeys(quarantined)), there, young_sids)
+        there = dict(zip(part.moved, map(bool, moved), strict=False))  # shorter where storage refused
+        return StoreDone(part.partition, [], read, stored, list(dict.fromkeys(quarantined)), there, list(map(bytes.decode, young)))
 
     async def _quarantine(self, sids: dict[int, list[str]]) -> None:
         calls = []
@@ -432,13 +451,27 @@ def _keys_of(partition: int) -> tuple[str, ...]:
     )
 
 
-_KEYS_OF_ALL: Final = (*_TENANTS_KEYS, *KEYS)
+_KEYS_OF_ALL: Final = (*_TENANTS_KEYS, pages_prefix(), *KEYS)
 """The keys of a turn that are of no partition."""
 
 
-def _hash(sid: str) -> bytes:
-    """The field that stands for a fired timer; no mailbox key is empty, so it is that of no id."""
-    return id_hash("", sid)
+@cache
+def _rest_of_page_key(slot: int) -> str:
+    return page_key(slot).removeprefix(pages_prefix())
+
+
+def _open(entries: Iterable[_TurnEntry]) -> list[_TurnEntry]:
+    """Those that are not decided."""
+    return [entry for entry in entries if entry.answer is None]
+
+
+def _for_audiences(entries: Iterable[_TurnEntry]) -> list[_Scheduling]:
+    """Those that schedule a broadcast under an id of the caller."""
+    return [
+        (entry, entry.timer)
+        for entry in entries
+        if isinstance(entry.request, Schedule) and entry.request.idempotent and entry.timer and topic_of(entry.timer.key) is not None
+    ]
 
 
 def _value(timer: Timer) -> bytes:
@@ -484,8 +517,8 @@ def _request_args(entry: _TurnEntry, config: Config) -> tuple[Any, ...]:
             timer.due_ms,
             encode_timer(timer),
             timer.envelope.collapse,
-            page_key(slot_of(timer.key)),
-            _hash(timer.sid),
+            _rest_of_page_key(slot_of(timer.key)),
+            id_hash(timer.key, timer_effect_id(timer.sid)),
             *_id_args(request, timer),
         )
     if isinstance(request, ListTimers):
@@ -499,7 +532,7 @@ def _request_args(entry: _TurnEntry, config: Config) -> tuple[Any, ...]:
         request.tenant,
         request.due_ms if isinstance(request, Reschedule) else 0,
         0,
-        _hash(request.sid),
+        id_hash(request.tenant, timer_effect_id(request.sid)),
     )
 
 

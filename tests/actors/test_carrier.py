@@ -100,11 +100,14 @@ async def test_when_the_connection_breaks_both_ends_begin_a_new_session_and_noth
     connected: tuple[LinkActor, LinkEdge],
 ) -> None:
     actor, edge = connected
+    ends: list[bool] = []
+    edge.link._on_end = lambda: ends.append(edge.link.open)
     async with edge.running():
         for round_ in range(1, 4):
             actor.break_connection()
             await until(lambda round_=round_: edge.link.sessions == round_ + 1 and edge.link.open)  # type: ignore[misc]
             assert actor.closed == actor.opened[:-1]
+            assert ends == [False] * round_
         edge.link.send(wire.Ack(1, 7))
         await until(lambda: actor.taken == [wire.Ack(1, 7)])
 
@@ -118,6 +121,19 @@ async def test_an_actor_that_does_not_serve_any_more_takes_nothing_in(connected:
         assert actor.taken == []
         actor.ready = True
         await until(lambda: edge.link.open)
+
+
+async def test_a_caller_is_told_at_once_that_its_connection_is_lost(connected: tuple[LinkActor, LinkEdge]) -> None:
+    actor, edge = connected
+    await edge.peer.open()
+    lost = asyncio.ensure_future(edge.peer.lost())
+    await asyncio.sleep(0.05)
+    assert not lost.done()
+    edge.peer.exchange("edge-0/1", 0, b"\x90")  # a connection can be broken once it has a session
+    await until(lambda: len(actor.opened) == 1)
+    actor.break_connection()
+    assert await lost
+    edge.peer.close()
 
 
 async def test_an_exchange_over_a_socket_is_charged_as_the_cheap_thing_it_is(connected: tuple[LinkActor, LinkEdge]) -> None:

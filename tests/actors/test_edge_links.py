@@ -58,6 +58,32 @@ async def test_a_slot_map_is_read_often_while_peers_speak_of_it_and_no_longer(mo
     await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_a_slot_map_is_read_often_while_a_link_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Link:
+        open = True
+
+    gateway, link = Readings(), Link()
+    monkeypatch.setattr(edge_links, "require_slot_map", gateway.read)
+    monkeypatch.setattr(edge_links, "_SLOTS_POLL_S", 3600)
+    monkeypatch.setattr(EdgeLinks, "_add_links", lambda *_: None)
+    monkeypatch.setattr(EdgeLinks, "_drop_links", lambda *_: None)
+    links = EdgeLinks(Config(), LinkCredentials(Config(), "edge-0"), [None])  # type: ignore[list-item]
+    links._shards.append(link)  # type: ignore[arg-type]
+    running = asyncio.create_task(links.run(gateway))  # type: ignore[arg-type]
+    await until(lambda: gateway.reads == 1)
+    link.open = False
+    links._look()
+    await until(lambda: gateway.reads > 10)
+    link.open, gateway.stored = True, spread(1, 2)
+    before = -1
+    while gateway.reads > before:
+        before = gateway.reads
+        await asyncio.sleep(20 * edge_links._SLOTS_CLOSE_S)
+    assert gateway.slots.version == 2
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_the_map_of_a_server_is_followed_while_another_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     maps = {server: spread(2, 1, 1, server, 2) for server in range(2)}
     read: list[SlotMap] = []

@@ -110,13 +110,17 @@ async def start(redis_client: Redis, redis_server_url: str) -> AsyncIterator[Sta
             await process.kill()
 
 
-async def damage_last_entry(redis_client: Redis, damage: Callable[[bytes], bytes]) -> None:
-    """Replace the newest journal entry by what `damage` makes of it."""
-    entries: Any = await redis_client.xrange(journal_key(0))
-    await redis_client.delete(journal_key(0))
-    for number, (entry_id, fields) in enumerate(entries, 1):
-        blob = fields[b"b"]
-        await redis_client.xadd(journal_key(0), {"b": damage(blob) if number == len(entries) else blob}, id=entry_id)
+def journal_of(key: str) -> str:
+    return journal_key(slot_of(key))
+
+
+async def damage_last_entry(redis_client: Redis, key: str, damage: Callable[[bytes], bytes]) -> None:
+    """Replace the newest journal entry of this user by what `damage` makes of it."""
+    entries: Any = await redis_client.xrange(journal_of(key))
+    await redis_client.delete(journal_of(key))
+    entries[-1][1][b"b"] = damage(entries[-1][1][b"b"])
+    for entry_id, fields in entries:
+        await redis_client.xadd(journal_of(key), fields, id=entry_id)
 
 
 def with_another_bit(blob: bytes, text: bytes) -> bytes:
@@ -139,7 +143,7 @@ async def test_the_number_of_a_message_that_cannot_be_read_is_not_given_again_an
     first = start()
     assert [await first.post(ANN, "a"), await first.post(BOB, "b"), await first.post(ANN, "c")] == [1, 1, 2]
     await first.kill()
-    await damage_last_entry(redis_client, of_a_wrong_type)
+    await damage_last_entry(redis_client, ANN, of_a_wrong_type)
     second = start()
     assert await second.post(ANN, "d") == 3
     assert await second.post(BOB, "e") == 2
@@ -171,7 +175,7 @@ async def test_an_entry_that_hides_whose_numbers_it_held_changes_the_data_epoch(
     before = await first.attach(1, ANN)
     await first.post(BOB, "b")
     await first.kill()
-    await damage_last_entry(redis_client, damage)
+    await damage_last_entry(redis_client, BOB, damage)
     second = start()
     after = await second.attach(2, ANN, before.epoch, 1)
     assert after.epoch != before.epoch
@@ -196,7 +200,7 @@ async def test_a_page_that_cannot_be_read_costs_no_number_and_no_message(start: 
     await spilled(first, redis_client, ANN)
     before = await first.attach(3, BOB)
     await first.kill()
-    await redis_client.delete(journal_key(0))
+    await redis_client.delete(journal_of(ANN))
     page = await redis_client.hget(page_key(slot_of(ANN)), ANN)
     assert page is not None
     await redis_client.hset(
@@ -218,8 +222,8 @@ async def test_a_group_that_storage_has_lost_in_the_middle_changes_the_data_epoc
         await first.post(ANN, id)
     before = await first.attach(1, BOB)
     await first.kill()
-    entries = await redis_client.xrange(journal_key(0))
-    await redis_client.xdel(journal_key(0), entries[-2][0])
+    entries = await redis_client.xrange(journal_of(ANN))
+    await redis_client.xdel(journal_of(ANN), entries[-2][0])
     second = start()
     after = await second.attach(1, ANN, before.epoch, 0)
     assert after.resumed == "gap"
@@ -259,7 +263,7 @@ async def test_a_kept_message_with_another_bit_is_a_gap_and_its_neighbours_come(
         await first.post(ANN, id)
     await spilled(first, redis_client, ANN)
     await first.kill()
-    await redis_client.delete(journal_key(0))
+    await redis_client.delete(journal_of(ANN))
     entries: Any = await redis_client.xrange(offline_key(ANN))
     await redis_client.delete(offline_key(ANN))
     for entry_id, fields in entries:
@@ -281,7 +285,7 @@ async def test_a_stored_message_under_another_users_name_is_not_delivered(start:
         await first.post(key, id)
         await spilled(first, redis_client, key)
     await first.kill()
-    await redis_client.delete(journal_key(0))
+    await redis_client.delete(journal_of(ANN), journal_of(BOB))
     await redis_client.rename(offline_key(ANN), offline_key(BOB))
     second = start()
     await second.attach(1, BOB)

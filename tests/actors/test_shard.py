@@ -15,6 +15,7 @@ from engine.actors.shard_tasks import shared_streams, storage_sweep
 from engine.config import Config
 from engine.core.commit.group import Pending
 from engine.core.model.envelope import Envelope
+from engine.core.model.routing import slot_of
 from engine.core.shard.shard import POISONED, ShardCore
 from engine.core.wire import records as wire
 from engine.core.wire.records import (
@@ -107,7 +108,7 @@ async def test_what_had_left_memory_for_the_lost_part_is_announced_as_a_gap(conf
         moment = await Moment.taken(redis_client)
         await before.post(BOB, "for someone offline")
         await until(lambda: redis_client.xlen(offline_key(BOB)))
-        await until(lambda: redis_client.xlen(journal_key(0)), holds=lambda length: not length)
+        await until(lambda: redis_client.xlen(journal_key(slot_of(BOB))), holds=lambda length: not length)
         await before.post(ANN, "a sign of life")  # so that the checkpoint is confirmed
         await moment.come_back()
         await until(before.ended.is_set)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import msgspec
@@ -110,12 +111,53 @@ async def test_a_shard_that_dies_after_it_has_handed_over_leaves_nothing_to_its_
         await until(lambda: target.delivered(1) == [1, 2, 3])
 
 
+async def given_to_another(redis_client: Redis) -> int:
+    """As the controller gives the slots of a dead shard away: all of shard 0 to shard 1. Returns the version of the map."""
+    found = await require_slot_map(redis_client)
+    after = found.with_owner(found.slots_of(0), 1)
+    assert await swap_slot_map(redis_client, after)
+    return after.version
+
+
+async def test_the_heir_of_a_dead_shard_has_all_that_was_answered(config: Config, redis_client: Redis) -> None:
+    async with shard_process(config, 1) as heir:
+        async with shard_process(config) as dying:
+            dying.link.send(Subscribe(1, ANN, ["news"], []))
+            await until(lambda: dying.of(Subscribed))
+            for id in ("one", "two"):
+                assert (await dying.post(ANN, id)).status == ACCEPTED
+            welcome = await dying.attach(1, BOB)
+        await heir.shard.adopt(await given_to_another(redis_client))
+        assert (await heir.post(ANN, "two")).status == DUPLICATE
+        assert (await heir.post(ANN, "three")).seq == 3
+        again = await heir.attach(7, ANN, welcome.epoch, 0)
+        assert again.resumed == "ok"
+        await until(lambda: heir.delivered(7) == [1, 2, 3])
+        heir.link.send(Subscribe(2, ANN, [], []))
+        assert (await until(lambda: heir.of(Subscribed)))[0].topics == ["news"]
+
+
+async def test_a_living_shard_taken_for_dead_ends_and_loses_nothing(config: Config, redis_client: Redis) -> None:
+    async with shard_process(config) as cut_off, shard_process(config, 1) as heir:
+        assert (await cut_off.post(ANN, "one")).seq == 1
+        version = await given_to_another(redis_client)
+        cut_off.send_post(ANN, "two")  # before it has read the map
+        await heir.shard.adopt(version)
+        cut_off.send_post(ANN, "three")
+        async with asyncio.timeout(30):
+            await cut_off.ended.wait()
+        await heir.attach(1, ANN)
+        accepted = [record.seq for record in cut_off.of(wire.Posted) if record.status == ACCEPTED]
+        await until(lambda: len(heir.delivered(1)) >= len(accepted))
+        assert heir.delivered(1)[: len(accepted)] == accepted
+
+
 async def test_an_incarnation_that_was_replaced_hands_nothing_over(config: Config, redis_client: Redis) -> None:
     async with shard_process(config) as replaced, shard_process(config):
-        epoch = replaced.shard._journal.epoch
+        epochs = {ANNS: replaced.shard._journal.epoch}
         wanted = (await require_slot_map(redis_client)).with_owner([ANNS], 1)
         with pytest.raises(Fenced):
-            await hand_over_slots(redis_client, 0, epoch, wanted, 1)
+            await hand_over_slots(redis_client, epochs, wanted, 1)
         assert (await require_slot_map(redis_client)).owner(ANN) == 0
 
 

@@ -11,7 +11,9 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, expect
 
 from engine.client.publisher import Publisher
-from tests.support.client_page import events, start, wait
+from engine.client.sync import SyncPublisher
+from engine.ray import RunMessages
+from tests.support.client_page import events, wait, watch_growing
 from tests.support.edge_world import EdgeWorld, edge_world
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -29,18 +31,9 @@ def publisher_of(world: EdgeWorld) -> Publisher:
     return Publisher(world.url(), world.token("app", "publish"))
 
 
-async def open_page(page: Page, world: EdgeWorld, transport: str) -> None:
-    await page.goto(world.url("/favicon.svg"))
-    await page.goto(world.url("/"))
-    await start(page, None, token=world.token("u1"), transports=[transport])
-    await page.evaluate('client.addEventListener("part", ({ detail }) => events.push(["part", detail]))')
-    await wait(page, "client.state === 'open'")
-    await page.evaluate("client.growing()")
-
-
 @pytest.mark.parametrize("transport", ["websocket", "sse", "poll"])
 async def test_a_page_that_is_reloaded_has_the_same_text(page: Page, world: EdgeWorld, transport: str) -> None:
-    await open_page(page, world, transport)
+    await watch_growing(page, world.url(""), transport, token=world.token("u1"))
     seen = 0
     async with publisher_of(world) as publisher, publisher.stream(user="u1", type="llm.answer", id="m1") as message:
         for place in range(0, len(TEXT), 7):
@@ -49,7 +42,7 @@ async def test_a_page_that_is_reloaded_has_the_same_text(page: Page, world: Edge
             if place in (700, 2100, 4200):
                 await wait(page, f"events.some(([type, one]) => type === 'part' && one.text.length > {seen})")
                 assert all(TEXT.startswith(part["text"]) for part in await events(page, "part"))
-                await open_page(page, world, transport)
+                await watch_growing(page, world.url(""), transport, token=world.token("u1"))
                 await wait(page, "client.grows.length === 1")
                 seen = await page.evaluate("client.grows[0].text.length")
     await wait(page, "events.some(([type]) => type === 'message')")
@@ -61,7 +54,7 @@ async def test_a_page_that_is_reloaded_has_the_same_text(page: Page, world: Edge
 
 
 async def test_parts_that_were_lost_are_read_and_join(page: Page, world: EdgeWorld) -> None:
-    await open_page(page, world, "websocket")
+    await watch_growing(page, world.url(""), "websocket", token=world.token("u1"))
     async with publisher_of(world) as publisher, publisher.stream(user="u1", type="llm.answer", id="m1") as message:
         await message.append("one ")
         await wait(page, "client.grows[0]?.text === 'one '")
@@ -93,3 +86,19 @@ async def test_the_bell_and_the_page_draw_text_and_progress(page: Page, world: E
         await expect(page.locator("#growing")).to_contain_text("reading files")
     await expect(page.locator("#growing li")).to_have_count(0)
     await expect(page.locator("#messages")).to_contain_text("reading files")
+
+
+async def test_the_page_draws_a_run_of_ray_and_its_end(page: Page, world: EdgeWorld) -> None:
+    await page.goto(f"{world.url('/')}#token={world.token('u1')}")
+    await expect(page.locator("#pill")).to_have_attribute("data-state", "open")
+    made = lambda: SyncPublisher(world.url(), world.token("app", "publish"))  # noqa: E731
+    async with RunMessages("render", "A film", ["u1"], after_s=0, every_s=0.05, publisher=made) as run:
+        run.progress(0.25, text="frame 1 of 4")
+        bar = page.locator("#growing").get_by_role("progressbar", name="A film")
+        await expect(bar).to_have_attribute("value", "0.25")
+        run.progress(0.5, text="frame 2 of 4")
+        await expect(bar).to_have_attribute("value", "0.5")
+    await expect(page.locator("#growing li")).to_have_count(0)
+    await expect(page.locator("#messages")).to_contain_text("render.done")
+    await page.get_by_role("button", name="Notifications, 1 unread").click()
+    await expect(page.locator("notification-inbox")).to_contain_text("done after ")

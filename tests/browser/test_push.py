@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 import pytest
 import pytest_asyncio
+from playwright import async_api as playwright
 from playwright.async_api import Page, Request, Route
 
 from engine.config import Config
 from engine.core.model.constants import NORMAL
 from engine.features.actions.store import QueuedAction
 from engine.features.reach.push_channel import PushChannel, public_key_of
+from tests.support.chromium_browser import launched
 from tests.support.client_page import events, start, wait
 from tests.support.edge_world import EdgeWorld, edge_world
 from tests.support.push_service import Browser, PushService, push_service
@@ -54,6 +56,13 @@ CLICK = """async (tag) => {
   self.Clients.prototype.openWindow = openWindow;
   return opened;
 }"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def browser(chromium: str) -> AsyncIterator[playwright.Browser]:
+    """The headless shell denies notifications."""
+    async with launched(chromium) as running:
+        yield running
 
 
 class World(NamedTuple):

@@ -65,6 +65,7 @@ def victim(redis_server: RedisServer, clock: MovableClock, tmp_path_factory: pyt
     rules = tmp_path_factory.mktemp("rules") / "rules.toml"
     rules.write_text(RULES)
     env = {"ENGINE_RULES_PATH": str(rules), "ENGINE_RAY_PUBLISH": "default", "ENGINE_RAY_LISTEN": "default"}
+    env["ENGINE_INTERNAL_GROWING_IDLE_S"] = "25"  # publishers send something each 20 s
     env |= {"ENGINE_WEBHOOK_HOSTS": "127.0.0.1", "ENGINE_WEBHOOK_NETWORKS": "127.0.0.0/8", "ENGINE_WEBHOOK_SECRET": SECRET}
     env["ENGINE_QUESTION_TARGETS"] = "http://127.0.0.1:*"
     with running_engine(env={**env, **clock.environment()}) as running:

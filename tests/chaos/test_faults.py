@@ -26,7 +26,7 @@ from tests.support.waiting import until, until_done
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
 SHARED = (
-    "kill-shard", "kill-edge", "kill-scheduler", "kill-controller", "kill-redis",
+    "kill-shard", "lose-shard", "kill-edge", "kill-scheduler", "kill-controller", "kill-redis",
     "stall-shard", "stall-redis", "redis-memory", "redis-readonly",
 )  # fmt: skip
 """Scenarios that leave an engine whole behind them; the longer ones are left to the benchmark."""
@@ -50,7 +50,7 @@ async def test_clients_and_publishers_that_misbehave_all_at_once_cost_the_others
         assert_whole(books)
 
 
-@pytest.mark.parametrize("name", ["disk-full", "sentinel", "sentinel-second"])
+@pytest.mark.parametrize("name", ["disk-full", "sentinel", "cluster"])
 async def test_a_fault_of_a_place_of_its_own_loses_nothing_and_service_comes_back(name: str) -> None:
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == name)
     with tempfile.TemporaryDirectory(prefix="engine-chaos-", ignore_cleanup_errors=True) as folder:

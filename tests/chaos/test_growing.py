@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+import os
+import signal
+import sys
 from typing import Any
 
 import httpx
 import pytest
 
-from engine import Client, Publisher
+from engine import Client, Message, Publisher
 from engine.client.growing_messages import GrowingMessage
+from engine.store.embedded_redis import dying_with_parent
 from tests.support.chaos.breakable_engine import LATE_S, status_when, victim_of
+from tests.support.chromium_browser import fresh_page, launched
+from tests.support.client_page import events, wait, watch_growing
+from tests.support.examples import output_of
+from tests.support.hosts import CHECKOUT
+from tests.support.missing_programs import missing
 from tests.support.running_engine import RunningEngine
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
 RELOADS = 5
 TOKENS_UNTIL_KILL = 40
+
+ALL_BEGIN = "(whole) => events.every(([type, one]) => type !== 'part' || whole.startsWith(one.text))"
+"""Is each text that the page had a beginning of the whole one?"""
 
 
 def text_of(user: str) -> str:
@@ -59,11 +73,11 @@ async def read(engine: RunningEngine, user: str, whole: bytes) -> None:
                 have = b""
 
 
-async def message_of(engine: RunningEngine, user: str) -> str:
+async def message_of(engine: RunningEngine, user: str) -> Message:
     async with Client(engine.url, engine.token(user)) as client:
         async for message in client:
             await message.ack()
-            return str(message.data["text"])
+            return message
     raise AssertionError("no message")
 
 
@@ -83,4 +97,71 @@ async def test_a_killed_edge_and_shard_change_no_byte(victim: RunningEngine) -> 
         victim_of(victim).kill("edge")
         victim_of(victim).kill("shard")
     for user, whole in texts.items():
-        assert await message_of(victim, user) == whole
+        assert (await message_of(victim, user)).data["text"] == whole
+
+
+RUN = """
+import sys, ray
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+from ray_notifications.ray import RunMessages
+with RunMessages("render", "film", [sys.argv[2]], id="film-7", after_s=0, every_s=0.05) as run:
+    run.progress(0.5)
+    sys.stdin.read()
+"""
+"""A driver that runs until its input ends."""
+
+
+async def test_a_killed_driver_is_lost_unless_it_runs_again(victim: RunningEngine) -> None:
+    await status_when(victim, lambda status: status["ready"])
+
+    async def started(user: str, input: int) -> asyncio.subprocess.Process:
+        command = dying_with_parent([sys.executable, "-c", RUN, victim.state["ray_address"], user])
+        env = os.environ | {"RAY_AUTH_MODE": "token", "PYTHONPATH": os.fspath(CHECKOUT)}
+        return await asyncio.create_subprocess_exec(*command, env=env, stdin=input)
+
+    async with httpx.AsyncClient(base_url=victim.url, timeout=30) as client:
+
+        async def asked(user: str, path: str) -> Any:
+            answer = await client.get(path, headers={"Authorization": f"Bearer {victim.token(user)}"})
+            return answer.json() if answer.status_code == 200 else {}
+
+        async def progressed(user: str) -> bool:
+            return (await asked(user, "/v1/growing/film-7")).get("progress") == {"value": 0.5}
+
+        for user in ("again", "lost"):
+            driver = await started(user, asyncio.subprocess.PIPE)
+            await until(lambda user=user: progressed(user), LATE_S, look_s=0.1)
+            driver.kill()
+            assert await driver.wait() == -signal.SIGKILL
+        assert await (await started("again", asyncio.subprocess.DEVNULL)).wait() == 0
+        async with asyncio.timeout(LATE_S):
+            lost = await message_of(victim, "lost")
+        assert (lost.type, lost.data["run"], lost.data["progress"]) == ("render.lost", "film", {"value": 0.5})
+        (kept,) = (await asked("again", "/v1/inbox"))["messages"]
+        assert (kept["id"], kept["type"]) == ("film-7", "render.done")
+
+
+async def test_ray_serve_streams_to_chromium_through_reloads_and_a_killed_edge(victim: RunningEngine, headless_shell: str) -> None:
+    if importlib.util.find_spec("grpc_reflection") is None:
+        missing("Ray Serve: install ray[serve]")
+    await status_when(victim, lambda status: status["ready"])
+    whole = "".join(f"token-{number} " for number in range(5000))  # as the example makes it
+
+    async def open_page() -> None:
+        await watch_growing(page, victim.url, "websocket", token=victim.token("reader"))
+
+    async with launched(headless_shell) as browser, fresh_page(browser, LATE_S * 1000) as page, asyncio.TaskGroup() as tasks:
+        await open_page()
+        example = tasks.create_task(asyncio.to_thread(output_of, victim, "ray_serve_stream.py", "5000"))
+        for happens, far in (("reload", 0.15), ("kill", 0.3), ("reload", 0.5), ("reload", 0.75)):
+            await wait(page, f"client.grows[0]?.text.length > {far * len(whole)}")
+            assert await page.evaluate(ALL_BEGIN, whole)
+            if happens == "kill":
+                victim_of(victim).kill("edge")
+            else:
+                await open_page()
+        await wait(page, "events.some(([type]) => type === 'message')")
+        assert await page.evaluate(ALL_BEGIN, whole)
+        (arrived,) = await events(page, "message")
+        assert arrived["data"]["text"] == whole
+    assert f"5000 tokens are message {arrived['seq']} of reader" in example.result()

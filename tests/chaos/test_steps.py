@@ -32,18 +32,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.engine]
 RULES = """
 [category.alert]
 steps = [
-  { channel = "push", after = "20s", unless = "read" },
-  { channel = "email", after = "20s", unless = "read" },
+  { channel = "push", after = "120s", unless = "read" },
+  { channel = "email", after = "120s", unless = "read" },
 ]
 [category.approval]
 steps = [
-  { channel = "push", after = "20s", unless = "acted" },
-  { channel = "email", after = "20s", unless = "acted" },
-  { channel = "apprise", to = "oncall", after = "40s", unless = "acted" },
+  { channel = "push", after = "120s", unless = "acted" },
+  { channel = "email", after = "120s", unless = "acted" },
+  { channel = "apprise", to = "oncall", after = "240s", unless = "acted" },
 ]
 """
 LATE_S = 110
-AFTER_MS = 20_000
+AFTER_MS = 120_000  # longer than the users take to read on a busy machine
 USERS = 1000
 AT_ONCE = 16
 

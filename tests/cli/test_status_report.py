@@ -38,11 +38,11 @@ def test_the_status_shows_latencies_and_says_so_when_stored_records_could_not_be
     assert re.search(r"send to ACK +- +- +-", told)
 
 
-def test_the_status_has_a_row_for_each_of_several_redis_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_status_has_a_row_for_each_of_several_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     totals = {"connections": 0, "pending": 0, "published": 0, "acknowledged": 0, "quarantined": 0}
     controller = {"role": "controller", "index": 0, "ready": True, "pid": 1, "node": "n", "cpu_pct": 0.0, "rss_bytes": 0, "restarts": 0}
-    servers = [{"alive": True, "restarts": 1, "pid": 77, "used_memory_bytes": 2_000_000}, {"alive": False, "restarts": 2}]
-    redis = {"alive": False, "restarts": 3, "servers": servers}
+    stores = [{"alive": True, "restarts": 1, "pid": 77, "used_memory_bytes": 2_000_000}, {"alive": False, "restarts": 2}]
+    redis = {"alive": False, "restarts": 3, "stores": stores}
     found = {"edges": [], "shards": [], "schedulers": [], "controller": controller, "redis": redis, "totals": totals}
     monkeypatch.setattr("engine.cli.status_report.ask_status", lambda *_: found)
     told = CliRunner().invoke(app, ["status"]).stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -81,7 +82,7 @@ async def chosen(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, sha
     run = _Run(Config(redis_url=redis_server.url, shards=shards), Console(file=printed))
     monkeypatch.setattr(run._cluster, "cores", lambda: cores)
     monkeypatch.setattr(run._cluster, "places", lambda: {"engine_shard": (1024, 1024)})
-    await run._choose_shards()
+    await run._choose_numbers()
     return run._config.shards, printed.getvalue()
 
 
@@ -112,7 +113,7 @@ async def test_new_data_gets_shards_by_the_cores_alone_when_any_node_will_do(
         monkeypatch.setattr(run._cluster, "cores", lambda: 8.0)
         monkeypatch.setattr(ray, "cluster_resources", dict)
         monkeypatch.setattr(ray, "available_resources", dict)
-        await run._choose_shards()
+        await run._choose_numbers()
         assert run._config.shards == shards
 
 
@@ -235,3 +236,8 @@ async def test_an_engine_in_a_cluster_lives_on_when_engine_up_fails(
     controller, printed = await _up(redis_server, monkeypatch, tmp_path, [WHOLE], told=False)
     assert not controller.stopped
     assert "the actors run on in the cluster" in printed
+
+
+def test_start_loads_neither_ray_nor_unused_features_early() -> None:
+    code = "import sys, engine.cli.up; print([name for name in ('ray', 'sqlalchemy', 'alembic', 'jinja2') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout == "[]\n"

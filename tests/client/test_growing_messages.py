@@ -134,6 +134,36 @@ async def test_an_exception_leaves_the_message_to_the_next_try(worlds: tuple[Edg
     assert [one["data"]["text"] for one in messages(worlds[1])] == ["another"]
 
 
+async def test_a_writer_that_runs_again_goes_on_with_its_message(worlds: tuple[EdgeWorld, EdgeWorld]) -> None:
+    async with Publisher(worlds[1].url(), worlds[1].token("app", "publish")) as publisher:
+
+        def run() -> GrowingMessage:
+            return publisher.stream(user="u1", type="run.progress", id="m1", writer="run-7")
+
+        with pytest.raises(RuntimeError):
+            await fails(run())
+        async with run() as message:
+            await message.append("one try, and the rest")
+            await message.end(type="run.done", data={"rows": 3})
+        async with run() as again:
+            assert (again.ended, again.idle) == (True, False)
+    ((kind, data),) = [(one["type"], one["data"]) for one in messages(worlds[1])]
+    assert (kind, data) == ("run.done", {"rows": 3, "text": "one try, and the rest"})
+
+
+async def test_a_writer_that_has_written_less_cannot_end(worlds: tuple[EdgeWorld, EdgeWorld]) -> None:
+    async with (
+        Publisher(worlds[1].url(), worlds[1].token("app", "publish")) as publisher,
+        publisher.stream(user="u1", type="t", id="m1", writer="run-7") as first,
+    ):
+        await first.append("one try")
+        while first._stored < 7:
+            await first._sender.taken()
+        with pytest.raises(Refused, match="has written more"):
+            async with publisher.stream(user="u1", type="t", id="m1", writer="run-7"):
+                pass
+
+
 async def test_a_text_that_is_too_long_ends_the_stream(redis_client: Redis) -> None:
     async with (
         edge_world(storage=redis_client, **FAST, growing_bytes_max=100) as world,

@@ -46,7 +46,7 @@ class PowerCuts:
         library, program = folder / "synced.so", folder / "bin" / real.name
         subprocess.run([COMPILER, "-shared", "-fPIC", "-O1", "-o", library, SOURCE, "-ldl"], check=True)
         program.parent.mkdir()
-        cut = shlex.join([sys.executable, "-m", "tests.proof.power", str(folder), str(seed)])
+        cut = shlex.join([sys.executable, "-m", "tests.proof.unsynced", str(folder), str(seed)])
         program.write_text(
             f"#!/bin/bash\n"
             f'[ "$1" = --version ] && exec {real} --version\n'
@@ -64,28 +64,6 @@ class PowerCuts:
             return
         (self._folder / "before_sync").touch()
         await until(lambda: not (self._folder / "armed").exists(), WITHIN_S, look_s=0.01)
-
-
-def cut(folder: Path, seed: int, data: Path) -> None:
-    """Take from the files of the server what was not synced, if a cut is due."""
-    if not (folder / "armed").exists():
-        return
-    synced: dict[int, int] = {}
-    for line in (folder / "synced").read_text().splitlines():
-        inode, size = map(int, line.split())
-        synced[inode] = max(size, synced.get(inode, 0))
-    lost = 0
-    dice = random.Random(f"{seed}:{(folder / 'synced').stat().st_size}")
-    for path in data.glob("appendonlydir/*.aof"):
-        found = path.stat()
-        safe = min(synced.get(found.st_ino, 0), found.st_size)
-        left = dice.randint(safe, found.st_size)
-        os.truncate(path, left)
-        lost += found.st_size - left
-    with (folder / "lost_bytes").open("a") as file:
-        file.write(f"{lost}\n")
-    (folder / "before_sync").unlink(missing_ok=True)
-    (folder / "armed").unlink()
 
 
 async def endure(folder: Path, cuts: int, seed: int, fsync: str, tell: Callable[[int], None] = lambda _: None) -> dict[str, Any]:
@@ -117,7 +95,3 @@ async def endure(folder: Path, cuts: int, seed: int, fsync: str, tell: Callable[
 def can_cut() -> bool:
     """Is there a compiler for the preloaded library?"""
     return shutil.which(COMPILER) is not None
-
-
-if __name__ == "__main__":
-    cut(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

@@ -18,7 +18,7 @@ from engine.core.mailbox.broadcast_log import BroadcastEntry
 from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import Message
-from engine.core.model.routing import partition_of, timer_id
+from engine.core.model.routing import SLOTS, partition_of, timer_id
 from engine.core.scheduler.scheduler_events import StoreRequest, StoreWork
 from engine.core.shard.mailbox_store import DeadLetter, StreamRead
 from engine.core.wire.records import UNREADABLE, Detach, Schedule, Timer
@@ -58,9 +58,7 @@ class Found(Struct, frozen=True):
 class Unguarded:
     """A loss detector of readers that have written nothing."""
 
-    epoch = 1
-
-    def guard(self, pipeline: Any) -> Any:
+    def guard(self, pipeline: Any, _slots: Any) -> Any:
         pipeline.ping()
         return lambda _: None
 
@@ -153,17 +151,18 @@ async def read(client: Redis, config: Config) -> Found:
     damaged += [where for where, _ in (*pages.corrupt, *offline.corrupt)]
     journal = Journal(client, 0, 1000)
     heads = {key: page.head for key, page in pages_found.items() if page is not None}
-    async for entry_id, payload in journal.entries():
-        salvaged = salvage_journal(payload)
-        for record in salvaged.records:
-            if isinstance(record, StoredMessage):
-                found.add(("journal", *_of(record)))
-                if record.seq > heads.get(record.key, 0) + 1:
-                    damaged.append(f"gap of {record.key} before {record.seq}")
-                heads[record.key] = max(heads.get(record.key, 0), record.seq)
-        if not salvaged.complete:
-            damaged.append(f"journal {entry_id.decode(errors='replace')}")
-    damaged += [f"journal before {entry_id.decode(errors='replace')}" for entry_id in journal.holes]
+    for slot in range(SLOTS):
+        async for entry_id, payload in journal.entries(slot):
+            salvaged = salvage_journal(payload)
+            for record in salvaged.records:
+                if isinstance(record, StoredMessage):
+                    found.add(("journal", *_of(record)))
+                    if record.seq > heads.get(record.key, 0) + 1:
+                        damaged.append(f"gap of {record.key} before {record.seq}")
+                    heads[record.key] = max(heads.get(record.key, 0), record.seq)
+            if not salvaged.complete:
+                damaged.append(f"journal {entry_id.decode(errors='replace')}")
+        damaged += [f"journal before {entry_id.decode(errors='replace')}" for entry_id in journal.holes]
     await _read_shared(client, config, found)
     found |= await _timers(client)
     verified = await Verification(client).run()

@@ -23,10 +23,10 @@ class Told:
     """In place of `RunMessages`."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.calls: list[tuple[str, Any]] = []
 
-    def progress(self, **data: Any) -> None:
-        self.calls.append(("progress", data))
+    def progress(self, value: float, **texts: str) -> None:
+        self.calls.append(("progress", (value, texts)))
 
     def done(self, **data: Any) -> None:
         self.calls.append(("done", data))
@@ -62,8 +62,10 @@ def test_progress_only_grows_while_ray_corrects_its_estimate() -> None:
     for blocks, of in ((1, 4), (2, 20), (9, 10)):
         progress.on_execution_step(execution(blocks, of))
     progress.after_execution_succeeds(execution(10, 10))
-    assert [data["pct"] for _, data in told.calls] == [25, 25, 90, 100]
-    assert [word for word, _ in told.calls] == ["progress"] * 3 + ["done"]
+    *progressed, done = told.calls
+    assert [data[0] for _, data in progressed] == [0.25, 0.25, 0.9]
+    assert progressed[-1] == ("progress", (0.9, {"text": "9 of 10 blocks", "step": "map"}))
+    assert done == ("done", {"operator": "map", "blocks": 10, "of": 10, "pct": 100})
 
 
 def test_a_failure_is_told_with_its_reason() -> None:

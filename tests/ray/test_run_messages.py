@@ -1,118 +1,150 @@
-"""Messages of a run: progress, one end, and one when the process is killed. Against the session's engine where it says so."""
+"""The message of a run, which grows on a real edge with a real Redis: its progress, its end, and what a loss leaves."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
-import subprocess
-import sys
+import time
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from redis.asyncio import Redis
 
-from engine.client.publish_results import Result
-from engine.errors import Unavailable
-from engine.ray import Publisher, RunMessages, listen
+from engine.client.sync import SyncPublisher
+from engine.ray import Publisher, RunMessages
 from engine.ray.run_messages import users_to_notify
-from engine.store.embedded_redis import dying_with_parent
-from tests.support.hosts import CHECKOUT
+from engine.store.keys import growing_due_key, growth_key
+from tests.support.edge_world import EdgeWorld, edge_world, frame_of
 from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until
 
-TENANT = "jobs"
+FAST = {"growing_poll_ms": 20, "growing_chunk_ms": 20, "growing_rollup_ms": 10}
 
 
-class Recorded:
-    """A publisher that writes down what it is asked; `away`: no engine answers."""
+@pytest.fixture
+async def world(redis_client: Redis) -> AsyncIterator[EdgeWorld]:
+    async with edge_world(storage=redis_client, **FAST) as world:
+        yield world
 
-    def __init__(self) -> None:
-        self.published: list[dict[str, Any]] = []
-        self.moved: list[str] = []
-        self.cancelled: list[str] = []
-        self.away = False
 
-    def __enter__(self) -> Recorded:
-        return self
+def run_of(world: EdgeWorld, users: tuple[str, ...] = ("u1",), **options: Any) -> RunMessages:
+    """A run that is news at once."""
+    given: dict[str, Any] = {"after_s": 0, "every_s": 0.01, "publisher": lambda: SyncPublisher(world.url(), world.token("app", "publish"))}
+    return RunMessages("render", "film", users, **(given | options))
 
-    def __exit__(self, *_: object) -> None:
+
+def messages(world: EdgeWorld, user: str = "u1") -> list[dict[str, Any]]:
+    return [json.loads(b"{%b}" % body) for body in world.shard.mailboxes.get(f"default:{user}", {}).values()]
+
+
+async def lose(redis_client: Redis, id: str) -> None:
+    """Let the engine take the run for lost, as after `growing_idle_s`."""
+    await redis_client.zadd(growing_due_key(), {f"default:u1\n{id}": 1})
+    await until(lambda: redis_client.hexists(growth_key("default:u1", id), "ended"), 20)
+
+
+async def test_a_run_is_one_message_that_grows_and_ends(world: EdgeWorld) -> None:
+    async with world.connect("u1") as socket, run_of(world) as run:
+        first = await frame_of(socket, "part")
+        assert (first["id"], first["message"]["type"], first["message"]["data"]) == (
+            run.id,
+            "render.progress",
+            {"run": "film", "title": "film"},
+        )
+        run.progress(0.5, text="frame 50 of 100", step="render" * 100)
+        shown = await frame_of(socket, "part")
+        assert (shown["progress"]["value"], shown["progress"]["step"]) == (0.5, ("render" * 100)[:200])
+        await asyncio.to_thread(run.done, frames=100)
+    (told,) = messages(world)
+    assert (told["id"], told["type"]) == (run.id, "render.done")
+    assert {name: told["data"][name] for name in ("run", "frames")} == {"run": "film", "frames": 100}
+    assert isinstance(told["data"]["took_s"], int)
+    assert told["data"]["progress"] == shown["progress"]
+
+
+async def test_progress_that_is_faster_than_parts_is_left_out(world: EdgeWorld) -> None:
+    async with run_of(world, every_s=60) as run:
+        await until(lambda: bool(run._messages), 20)
+        for step in range(1000):
+            run.progress(step / 1000)
+    assert messages(world)[0]["data"]["progress"] == {"value": 0.999}
+
+
+async def test_a_short_run_is_no_news_unless_it_fails(world: EdgeWorld) -> None:
+    async with run_of(world, after_s=60):
         pass
-
-    def publish(self, **members: Any) -> Result:
-        if self.away:
-            raise Unavailable("no engine")
-        self.published.append(members)
-        return Result(id=members["id"], status="accepted", scheduled_id=f"timer of {members['user']}" if "delay" in members else None)
-
-    def reschedule(self, id: str, *, delay: float) -> bool:
-        self.moved.append(id)
-        return True
-
-    def cancel(self, id: str) -> bool:
-        self.cancelled.append(id)
-        return True
-
-    def types(self) -> list[str]:
-        return [members["type"] for members in self.published]
+    with pytest.raises(RuntimeError):
+        async with run_of(world, after_s=60):
+            raise RuntimeError("kaboom")
+    (told,) = messages(world)
+    assert (told["type"], told["data"]["error"], told["data"]["body"]) == (
+        "render.failed",
+        "RuntimeError: kaboom",
+        "failed: RuntimeError: kaboom",
+    )
 
 
-def messages(recorded: Recorded, users: tuple[str, ...] = ("ann",), **options: Any) -> RunMessages:
-    return RunMessages("render", "film", users, publisher=lambda: recorded, **({"after_s": 0, "every_s": 0.01} | options))
+async def test_each_user_has_a_message_of_the_run(world: EdgeWorld) -> None:
+    async with run_of(world, ("u1", "u2")) as run:
+        run.progress(1)
+    assert [messages(world, user)[0]["type"] for user in ("u1", "u2")] == ["render.done", "render.done"]
 
 
-async def test_a_run_is_told_by_its_progress_and_one_end() -> None:
-    recorded = Recorded()
-    with messages(recorded) as run:
-        run.progress(pct=10)
-        await until(lambda: any(one["data"].get("pct") == 10 for one in recorded.published))
-        run.progress(pct=60)
-        await until(lambda: any(one["data"].get("pct") == 60 for one in recorded.published))
-    progress = [one for one in recorded.published if one["type"] == "render.progress"]
-    assert [one["data"]["pct"] for one in progress if "pct" in one["data"]] == [10, 60]
-    assert {(one["context"], one["collapse"]["key"], one["retain"]) for one in progress} == {(run.id, run.id, False)}
-    assert len({one["id"] for one in recorded.published}) == len(recorded.published)
-    assert recorded.types()[-1] == "render.done"
-    assert recorded.cancelled == ["timer of ann"]
+async def test_a_run_that_ended_notifies_nobody_when_it_is_executed_again(world: EdgeWorld) -> None:
+    for _ in range(2):
+        async with run_of(world, id="film-7") as run:
+            run.progress(1)
+    assert [one["type"] for one in messages(world)] == ["render.done"]
 
 
-async def test_progress_that_is_faster_than_messages_is_left_out() -> None:
-    recorded = Recorded()
-    with messages(recorded, every_s=60) as run:
-        await until(lambda: recorded.types() == ["render.lost", "render.progress"])
-        for pct in range(1000):
-            run.progress(pct=pct)
-    assert len(recorded.published) == 3
+async def test_a_run_that_failed_tells_of_its_next_try(world: EdgeWorld) -> None:
+    for error in ("kaboom", None):
+        async with run_of(world, id="film-7") as run:
+            await asyncio.to_thread(run.failed, error) if error else None
+    assert [(one["id"], one["type"]) for one in messages(world)] == [("film-7", "render.failed"), ("film-7-2", "render.done")]
 
 
-def test_a_short_run_is_no_news_unless_it_fails() -> None:
-    recorded = Recorded()
-    with messages(recorded, after_s=60):
-        pass
-    assert recorded.published == []
-    with pytest.raises(RuntimeError), messages(recorded, after_s=60):
-        raise RuntimeError("kaboom")
-    ((told),) = recorded.published
-    assert (told["type"], told["data"]["error"]) == ("render.failed", "RuntimeError: kaboom")
+async def test_a_run_that_was_taken_for_lost_tells_its_end(world: EdgeWorld, redis_client: Redis) -> None:
+    async with run_of(world, id="film-7") as run:
+        await until(lambda: bool(run._messages), 20)
+        await lose(redis_client, "film-7")
+        run.progress(0.5)
+        await until(lambda: run._messages["u1"].id == "film-7-2", 20)
+        await lose(redis_client, "film-7-2")
+    assert [(one["id"], one["type"]) for one in messages(world)] == [
+        ("film-7", "render.lost"),
+        ("film-7-2", "render.lost"),
+        ("film-7-3", "render.done"),
+    ]
 
 
-async def test_a_long_run_moves_the_message_of_its_loss_ahead() -> None:
-    recorded = Recorded()
-    with messages(recorded, ("ann", "bob"), lost_after_s=0.05):
-        await until(lambda: recorded.moved.count("timer of bob") > 2)
-    assert sorted(recorded.cancelled) == ["timer of ann", "timer of bob"]
+async def test_another_process_tells_the_progress_of_the_same_message(world: EdgeWorld) -> None:
+    async with world.connect("u1") as socket, run_of(world, after_s=60) as run:
+        run.begin()
+        other = run_of(world, id=run.id)
+        other.progress(0.5)
+        while (await frame_of(socket, "part")).get("progress", {}).get("value") != 0.5:
+            pass
+    (told,) = messages(world)
+    assert (told["type"], told["data"]["progress"]["value"]) == ("render.done", 0.5)
 
 
-async def test_an_engine_that_is_away_does_not_stop_a_run(caplog: pytest.LogCaptureFixture) -> None:
-    recorded = Recorded()
-    recorded.away = True
-    async with messages(recorded) as run:
-        run.progress(pct=10)
+async def test_an_engine_that_is_away_does_not_stop_a_run(world: EdgeWorld, caplog: pytest.LogCaptureFixture) -> None:
+    away = lambda: SyncPublisher("http://127.0.0.1:9", world.token("app", "publish"), retry_for_s=0.1)  # noqa: E731
+    async with run_of(world, publisher=away) as run:
+        run.progress(0.1)
     assert "goes on without messages" in caplog.text
 
 
 def test_without_users_nothing_is_started() -> None:
     with RunMessages("render", "film", ()) as run:
-        run.progress(pct=10)
+        run.progress(0.1)
     assert run._thread is None
 
 
@@ -131,33 +163,23 @@ def test_a_job_says_whom_to_notify(env: dict[str, str], users: tuple[str, ...]) 
     assert users_to_notify(env) == users
 
 
-# -- Of the engine. ----------------------------------------------------------------------------------------------------
-KILLED = """
-import functools, os, signal, sys, time, ray
-ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
-from ray_notifications.ray import Publisher, RunMessages
-run = RunMessages("render", "film", ["lost-owner"], after_s=0, lost_after_s=1.5, publisher=functools.partial(Publisher, tenant="jobs"))
-while run._count == 0: time.sleep(0.01)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
+# -- Of the session's engine. ------------------------------------------------------------------------------------------
+async def test_a_task_that_ray_runs_again_goes_on_with_its_message(engine: RunningEngine, job: Any, tmp_path: Path) -> None:
+    tried = tmp_path / "tried"
 
+    @job.remote(max_retries=1, num_cpus=0)
+    def renders() -> None:
+        with RunMessages("render", "film", ["task-owner"], after_s=0, every_s=0.05, publisher=partial(Publisher, tenant="jobs")) as run:
+            run.progress(0.5)
+            while run._told is None:
+                time.sleep(0.01)
+            if not tried.exists():
+                tried.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
 
-async def test_a_killed_run_is_told_as_lost_once(engine: RunningEngine, job: Any) -> None:
-    received: list[str] = []
-
-    async def hear() -> None:
-        async for message in listen("lost-owner", tenant=TENANT):
-            received.append(message.type)  # noqa: PERF401 - it never ends
-
-    hearing = asyncio.ensure_future(hear())
-    program = dying_with_parent([sys.executable, "-c", KILLED, engine.state["ray_address"]])
-    done = await asyncio.to_thread(
-        subprocess.run, program, env=os.environ | {"RAY_AUTH_MODE": "token", "PYTHONPATH": os.fspath(CHECKOUT)}, timeout=90, check=False
-    )
-    assert done.returncode == -signal.SIGKILL
-    await until(lambda: "render.lost" in received)
-    with Publisher(tenant=TENANT) as publisher:
-        await asyncio.to_thread(lambda: publisher.publish(user="lost-owner", type="after"))
-    await until(lambda: "after" in received)
-    hearing.cancel()
-    assert [type for type in received if type != "render.progress"] == ["render.lost", "after"]
+    await asyncio.to_thread(job.get, renders.remote())
+    headers = {"Authorization": f"Bearer {engine.token('task-owner', tenant='jobs')}"}
+    async with httpx.AsyncClient(base_url=engine.url, headers=headers) as client:
+        growing = (await client.get("/v1/growing")).json()["growing"]
+        kept = (await client.get("/v1/inbox")).json()["messages"]
+    assert (growing, [message["type"] for message in kept]) == ([], ["render.done"])

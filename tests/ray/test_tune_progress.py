@@ -14,10 +14,10 @@ from engine.ray import TuneProgress, tune_progress
 
 class Told:
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.calls: list[tuple[str, Any]] = []
 
-    def progress(self, **data: Any) -> None:
-        self.calls.append(("progress", data))
+    def progress(self, value: float, *, text: str) -> None:
+        self.calls.append((text, value))
 
     def done(self, **data: Any) -> None:
         self.calls.append(("done", data))
@@ -32,10 +32,12 @@ def test_a_search_is_told_by_its_trials_and_its_end(monkeypatch: pytest.MonkeyPa
     progress: Any = pickle.loads(pickle.dumps(TuneProgress("search", ["ann"])))
     assert isinstance(progress, Callback)
     trials = [SimpleNamespace(trial_id=str(number)) for number in range(2)]
-    progress.setup()
+    progress.setup(total_num_samples=4)
     for trial, end in zip(trials, ends.split(), strict=True):
         (progress.on_trial_complete if end == "ok" else progress.on_trial_error)(1, trials, trial)
     progress.on_experiment_end(trials)
-    counts = {"trials": 2, "ended": ends.count("ok"), "failed": ends.count("error")}
+    counts = {"trials": 2, "succeeded": ends.count("ok"), "failed": ends.count("error")}
     assert progress._messages.calls[-1] == (word, counts)
-    assert [name for name, _ in progress._messages.calls[:-1]] == ["progress"] * 2
+    failed = ", 1 failed" if ends.startswith("error") else ""
+    assert progress._messages.calls[0] == (f"1 of 4 trials{failed}", 0.25)
+    assert [value for _, value in progress._messages.calls[:-1]] == [0.25, 0.5]

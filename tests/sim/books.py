@@ -45,7 +45,6 @@ from engine.core.journal.journal_records import (
     Marked,
     Profiled,
     Record,
-    Released,
     StoredMessage,
     Topics,
     keys_of,
@@ -53,8 +52,7 @@ from engine.core.journal.journal_records import (
 from engine.core.journal.stored_formats import decode_journal, decode_page
 from engine.core.mailbox.aggregation_window import Counted, Ended
 from engine.core.model.routing import slot_of
-from engine.store.keys import CONTROLLER_FIELD, meta_key, offline_key, page_key, slots_key
-from engine.store.slot_map import decode_slot_map
+from engine.store.keys import CONTROLLER_FIELD, meta_key, offline_key, page_key
 from tests.sim.broadcastbook import LOG_KEY, BroadcastBook
 from tests.sim.choicebook import CHOSEN
 from tests.sim.cluster import DATA_EPOCH, MADE_PREFIX
@@ -65,7 +63,6 @@ from tests.sim.redis import MiniRedis, Stream
 from tests.sim.windowbook import Broken
 
 _META: Final = meta_key().encode()
-_SHARD_EPOCH: Final = re.compile(rb"\{shard-(\d+)\}epoch")
 _KEY: Final = re.compile(rb"\{(?:shard-(\d+)|s(\d+)|t(\d+))\}(\w+)(?::uid:)?(.*)")
 
 
@@ -164,8 +161,8 @@ class Books:
         if what == "epoch":
             self._took_over(key, int(detail))
         elif what == "journal":
-            self._check_holder(b"{shard-%d}epoch" % number, "the journal", whose, number)
-            self._journal(how, detail)
+            self._check_holder(b"{s%d}epoch" % number, "the journal", whose, number)
+            self._journal(how, number, detail)
         elif what == "page" and how == "hset":
             self._check_holder(b"{s%d}epoch" % number, "a page", whose, number)
             self.seen["pages"] += 1
@@ -198,29 +195,24 @@ class Books:
         before = self.holders.get(key)
         if before is not None and epoch < before[1]:
             raise Violation(f"[4] {key.decode()} went back from epoch {before[1]} to {epoch}")
-        writer = self._writer()
-        self.holders[key] = writer, epoch
-        shard = _SHARD_EPOCH.fullmatch(key)
-        if shard is not None and writer is not None:
-            self.on_owner(f"shard-{int(shard[1])}", writer)
+        self.holders[key] = self._writer(), epoch
 
     def _check_holder(self, epoch_key: bytes, what: str, whose: str, number: int) -> None:
         holder = self.holders.get(epoch_key)
         if holder is not None and holder[0] is not self._writer():
             raise Violation(f"[4] {self._writer()} wrote {what} of {whose} {number}, which {holder[0]} holds under epoch {holder[1]}")
 
-    def _journal(self, how: str, detail: tuple[tuple[int, int], list[bytes]]) -> None:
+    def _journal(self, how: str, slot: int, detail: tuple[tuple[int, int], list[bytes]]) -> None:
         (epoch, _), fields = detail
         records = decode_journal(fields[fields.index(b"b") + 1])
         if how == "xadd":
             for user in self.users.values():
-                user.wishes.next_group()
+                if slot_of(user.key) == slot:
+                    user.wishes.next_group()
             for record, following in zip(records, [*records[1:], None], strict=True):
-                if isinstance(record, Released):
-                    self.seen["slots released"] += len(record.slots)
-                    continue
                 for key in keys_of([record]):
-                    self._check_owner(key)
+                    if slot_of(key) != slot:
+                        self.fail(f"the journal of slot {slot} has something of slot {slot_of(key)}: nobody would read it", key)
                 if not isinstance(record, Marked):  # its answer counts
                     self._added(record, following, epoch)
         elif how == "xdel":
@@ -267,14 +259,6 @@ class Books:
             self.seen["merged"] += count > 1
         else:
             self.fail(f"a {type(record).__name__} is not part of this world", user.key)
-
-    def _check_owner(self, key: str) -> None:
-        """A journal has nothing of users whose slot is another shard's: nobody would read it."""
-        stored = self._server.cmd_get(slots_key().encode())
-        writer = self._writer()
-        owner = f"shard-{decode_slot_map(stored).owner(key)}"
-        if writer is not None and writer.name != owner:
-            raise Violation(f"[4] {writer} journals for {key}, whose slot is that of {owner}", key)
 
     def _removed(self, record: Record) -> None:
         """A record's group is rolled back; of a group the last record comes first."""

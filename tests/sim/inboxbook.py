@@ -49,8 +49,7 @@ def check_inbox(books: Books, user: User, core: Any, server: MiniRedis, inbox_ma
     for seq in kept[-inbox_max:]:
         message = user.messages[seq]
         gone = message.replaced or message.expires_ms <= now_ms or seq <= user.head - offline_max or books.broadcasts.is_gone(message.pos)
-        refused = seq in user.refused or message.id in user.dead
-        if seq not in held and not gone and not refused:
+        if seq not in held and not gone and not _is_refused(user, seq):
             raise Broken(f"{seq} is acknowledged, and not in the inbox, which has {sorted(held)}")
     if inbox is None:
         return 0
@@ -60,7 +59,8 @@ def check_inbox(books: Books, user: User, core: Any, server: MiniRedis, inbox_ma
         in_memory = mailbox is not None and mailbox.kept(seq) is not None
         if not in_memory and seq not in stored:
             raise Broken(f"{seq} is in the inbox, and its body nowhere")
-        came_back = seq in user.messages and user.messages[seq].expires_ms <= now_ms
+        # It may have been away when the mark was answered, and a crash have taken what sent it away.
+        came_back = seq in user.messages and (user.messages[seq].expires_ms <= now_ms or _is_refused(user, seq))
         if seq <= user.inbox.seen_through and not came_back and not inbox.flags(seq) & SEEN:
             raise Broken(f"{seq} was marked, and is not any more")
     if mailbox is not None and user.key not in core.mailbox_store.counts_due:
@@ -68,6 +68,11 @@ def check_inbox(books: Books, user: User, core: Any, server: MiniRedis, inbox_ma
         if wanting and inbox.told != inbox.counts():
             raise Broken(f"connections were told {inbox.told}, and the counts are {inbox.counts()}")
     return len(held)
+
+
+def _is_refused(user: User, seq: int) -> bool:
+    """Whether somebody refused the message for good, or it went to the dead letters."""
+    return seq in user.refused or user.messages[seq].id in user.dead
 
 
 def _inbox_of(key: str, core: Any, server: MiniRedis) -> tuple[Inbox | None, Any]:

@@ -154,6 +154,9 @@ class MiniRedis:
         value: bytes | None = self._get(key, bytes)
         return value
 
+    def cmd_mget(self, *keys: bytes) -> list[bytes | None]:
+        return [self.cmd_get(key) for key in keys]
+
     def cmd_set(self, key: bytes, value: bytes, *options: bytes) -> Status | None:
         upper = [option.upper() for option in options]
         at_ms = self.expires.get(key)

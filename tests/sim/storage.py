@@ -15,7 +15,7 @@ Between any two commands storage may forget its scripts.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -259,11 +259,18 @@ class Pipeline:
     def get(self, key: str) -> None:
         self._commands.append(("GET", key))
 
+    def mget(self, *keys: str | Iterable[str]) -> None:
+        names = [name for key in keys for name in ((key,) if isinstance(key, str) else key)]
+        self._commands.append(("MGET", *names))
+
     def set(self, key: str, value: Any, *, nx: bool = False, px: int | None = None) -> None:
         self._commands.append(_set(key, value, nx, px))
 
     def xrange(self, key: str, min: Any = "-", max: Any = "+", count: int | None = None) -> None:
         self._commands.append(_xrange(key, min, max, count))
+
+    def xrevrange(self, key: str, *, count: int) -> None:
+        self._commands.append(("XREVRANGE", key, "+", "-", "COUNT", count))
 
     def xadd(self, key: str, fields: dict[Any, Any], *, maxlen: int | None = None, approximate: bool = True) -> None:
         self._commands.append(_xadd(key, fields, maxlen, approximate))

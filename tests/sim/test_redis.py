@@ -109,7 +109,8 @@ def test_every_command_replies_as_a_real_server_does(real: Any, history: list[tu
 
 
 def test_scripts_run_as_in_a_real_server(real: Any) -> None:
-    """The append with a repeat and a known id, and a turn of a timer partition: the scripts with the most to go wrong."""
+    """An append to two journals, repeated, with a known id, under an old epoch and a lost one, and rolled back;
+    a turn of a timer partition: the scripts with the most to go wrong."""
     on_the_wire(real, ("FLUSHALL",))
     server = MiniRedis(lambda: NOW_MS)
     append, turn = journal._APPEND._text, timer_store._TURN._text
@@ -122,19 +123,24 @@ def test_scripts_run_as_in_a_real_server(real: Any) -> None:
         flat = [part for request in requests for part in request]
         page = (0, "", NOW_MS + 1000, limit, 4096) if limit else ()
         of_one = ("te", "due", "timer", "cancelled", "user:", "collapse", "young", "unpaged")
-        keys = (*of_one, "te", "claimed", "users", "bytes", "ids", "ids:")
+        keys = (*of_one, "te", "claimed", "users", "bytes", "pages:", "ids", "ids:")
         head = ("EVAL", turn, len(keys), *keys, 7, NOW_MS, NOW_MS + 9_000_000, 10, 2, 256, 86_400_000, 1, NOW_MS + 600_000)
         partition = (NOW_MS + 2000, done, 0, len(requests), int(limit > 0))
         return (*head, *partition, *fired, *flat, *page)
 
     commands: list[tuple[Any, ...]] = [
-        ("SET", "e", 7),
-        ("SET", "h", "7-0"),
-        ("EVAL", append, 4, "e", "h", "j", "id1", 7, 1, b"\x93\xff", 600_000, "7-0", "value"),
-        ("EVAL", append, 4, "e", "h", "j", "id1", 7, 1, b"\x93\xff", 600_000, "7-0", "value"),
-        ("EVAL", append, 5, "e", "h", "j", "id2", "id1", 7, 2, b"\x93", 600_000, "7-1", "value", "value"),
-        ("EVAL", append, 3, "e", "h", "j", 6, 2, b"\x93", 600_000, "7-1"),
-        ("XRANGE", "j", "-", "+"),
+        ("SET", "h1", "7-0"),
+        ("SET", "h2", "9-0"),
+        ("EVAL", append, 6, "h1", "j1", "h2", "j2", "id", "id:", 1, 600_000, 2, "7-0", b"\x93\xff", "9-0", b"\x90", a, "value"),
+        ("EVAL", append, 6, "h1", "j1", "h2", "j2", "id", "id:", 1, 600_000, 2, "7-0", b"\x93\xff", "9-0", b"\x90", a, "value"),
+        ("EVAL", append, 4, "h1", "j1", "id", "id:", 2, 600_000, 1, "7-1", b"\x93", b, "value", a, "value"),
+        ("EVAL", append, 4, "h1", "j1", "id", "id:", 2, 600_000, 1, "6-1", b"\x93"),
+        ("EVAL", append, 4, "h1", "j1", "id", "id:", 2, 600_000, 1, "8-1", b"\x93"),
+        ("EVAL", append, 6, "h1", "j1", "h2", "j2", "id", "id:", 2, 600_000, 2, "7-1", b"\x93", "9-1", b"\x90", b, "value"),
+        ("EVAL", journal._ROLLBACK._text, 6, "h1", "j1", "h2", "j2", "id", "id:", 2, 600_000, 2, "7-1", "9-1", b, ""),
+        ("MGET", "h1", "h2", "none"),
+        ("XRANGE", "j1", "-", "+"),
+        ("XRANGE", "j2", "-", "+"),
         ("SET", "te", 7),
         one_turn(
             0,
@@ -156,5 +162,20 @@ def test_scripts_run_as_in_a_real_server(real: Any) -> None:
         ("EVAL", timer_store._TAKE_OVER._text, 4, "te", "claimed", "young", "owner", 7, "scheduler-0/b"),
         ("HLEN", "young"),
     ]
-    for command in commands:
-        assert simulated(server, command) == on_the_wire(real, command), command[:3]
+    for command in map(with_absent_key, commands):
+        assert without_stamp(simulated(server, command)) == without_stamp(on_the_wire(real, command)), command[:3]
+
+
+def without_stamp(reply: Any) -> Any:
+    """The value of a known id begins with the second in which it was stored: the clocks of both servers differ."""
+    if isinstance(reply, list) and reply and reply[0] == b"KNOWN":
+        return [reply[0], [part if isinstance(part, int) else part[4:] for part in reply[1]]]
+    return reply
+
+
+def with_absent_key(command: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A script gets one key more, which never exists."""
+    if command[0] != "EVAL":
+        return command
+    name, text, count, *words = command
+    return (name, text, count + 1, *words[:count], "absent", *words[count:])

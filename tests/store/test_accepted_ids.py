@@ -36,7 +36,7 @@ class World(SimulatedClient):
     async def store(self, pairs: Pairs, values: Sequence[bytes]) -> Mapping[int, bytes]:
         """Store the ids that are not known, with a group of their own; the values of the others."""
         if not self._groups:
-            await self.journal.take_over([])
+            await self.journal.take_over([0])
         known = await self._append(pairs, values)
         if known:
             rest = [index for index in range(len(pairs)) if index not in known]
@@ -45,7 +45,7 @@ class World(SimulatedClient):
 
     async def _append(self, pairs: Pairs, values: Sequence[bytes]) -> Mapping[int, bytes]:
         self._groups += 1
-        return await self.journal.append(Group(self._groups, b"p", list(pairs), list(values), [], [], [], []))
+        return await self.journal.append(Group(self._groups, {0: b"p"}, list(pairs), list(values), [], [], [], []))
 
     async def take(self, *pairs: tuple[str, str], seq: int = 1) -> None:
         """Store what is not known, and hold the answer against the book."""
@@ -144,11 +144,11 @@ async def test_a_pass_has_its_time_whoever_sweeps_how_often(world: World) -> Non
 
 async def test_an_id_takes_less_than_45_bytes(redis_client: Redis) -> None:
     journal = Journal(redis_client, 0, DAY_MS)
-    await journal.take_over([])
+    await journal.take_over([0])
     pairs = [(f"default:user-{number % 997}", f"order-{number:012d}-paid") for number in range(20_000)]
     values = [packed_result(DIGEST, number % 2000, "") for number in range(20_000)]
     for first in range(0, 20_000, 500):
-        group = Group(1 + first // 500, b"p", pairs[first : first + 500], values[first : first + 500], [], [], [], [])
+        group = Group(1 + first // 500, {0: b"p"}, pairs[first : first + 500], values[first : first + 500], [], [], [], [])
         assert await journal.append(group) == {}
     assert all(await AcceptedIds(redis_client, DAY_MS).is_known(pairs[:3000]))
     pipeline = redis_client.pipeline(transaction=False)
@@ -164,8 +164,8 @@ async def test_an_id_takes_less_than_45_bytes(redis_client: Redis) -> None:
 async def test_an_id_of_the_engine_itself_is_not_stored(redis_client: Redis) -> None:
     """Posts without an id of the publisher bring none into the group (`GroupBuilder`)."""
     journal = Journal(redis_client, 3, DAY_MS)
-    await journal.take_over([1])
-    await journal.append(Group(1, b"payload", [], [], [], [], [], []))
+    await journal.take_over([0])
+    await journal.append(Group(1, {0: b"payload"}, [], [], [], [], [], []))
     assert not [key async for key in redis_client.scan_iter(f"{ids_prefix()}[0-9]*")]
 
 

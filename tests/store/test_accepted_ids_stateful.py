@@ -106,7 +106,7 @@ class Book:
     async def post(self, id: str, digest: bytes) -> None:
         """As a shard does: a group is appended until it is known whether it was."""
         self.groups += 1
-        group = Group(self.groups, b"p", [(KEY, id)], [packed_result(digest, self.groups, "")], [], [], [], [])
+        group = Group(self.groups, {slot_of(KEY): b"p"}, [(KEY, id)], [packed_result(digest, self.groups, "")], [], [], [], [])
         try:
             known = await self.journal.append(group)
         except StorageUnavailable:

@@ -6,22 +6,25 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.core.commit.first_result import packed_result
+from engine.core.model.routing import slot_of
 from engine.errors import Fenced
 from engine.store.keys import journal_key
 from tests.support.journal_writer import USER, Writer
+
+SLOT = slot_of(USER)
 
 
 @pytest.fixture
 async def writer(redis_client: Redis) -> Writer:
     writer = Writer(redis_client)
-    await writer.journal.take_over([1, 2, 3])
+    await writer.journal.take_over([SLOT])
     return writer
 
 
 async def test_a_group_is_one_entry_and_entries_come_back_in_order(writer: Writer, redis_client: Redis) -> None:
     await writer.write("a", "b")
     await writer.write("c")
-    assert await redis_client.xlen(journal_key(3)) == 2
+    assert await redis_client.xlen(journal_key(SLOT)) == 2
     assert await writer.stored() == ["a", "b", "c"]
 
 
@@ -44,11 +47,11 @@ async def test_a_known_id_keeps_the_whole_group_out(writer: Writer) -> None:
 async def test_a_newer_incarnation_fences_the_older(writer: Writer, redis_client: Redis) -> None:
     successor = Writer(redis_client)
     await writer.write("a")
-    await successor.journal.take_over([1, 2, 3])
+    await successor.journal.take_over([SLOT])
     with pytest.raises(Fenced):
         await writer.write("zombie")
     with pytest.raises(Fenced):
-        await writer.journal.covered(1)
+        await writer.journal.covered(1, [SLOT])
     successor.mailboxes[USER].head = 1
     await successor.write("b")
     assert await successor.stored() == ["a", "b"]
@@ -82,13 +85,13 @@ async def test_a_late_copy_does_nothing_after_later_groups(writer: Writer) -> No
 async def test_a_trim_forgets_this_epoch_through_a_group_and_older_epochs_whole(writer: Writer, redis_client: Redis) -> None:
     await writer.write("old")
     successor = Writer(redis_client)
-    await successor.journal.take_over([1])
+    await successor.journal.take_over([SLOT])
     successor.mailboxes[USER].head = 1
     await successor.write("a")
     await successor.write("b")
-    await successor.journal.covered(1)
+    await successor.journal.covered(1, [SLOT])
     assert await successor.stored() == ["b"]
-    await successor.journal.covered(2)
+    await successor.journal.covered(2, [SLOT])
     assert await successor.stored() == []
 
 

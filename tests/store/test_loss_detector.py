@@ -22,15 +22,16 @@ from tests.support.journal_writer import Writer
 from tests.support.mailboxes import KEY, mailbox
 from tests.support.redis_rewind import Moment
 
+SLOT = slot_of(KEY)
 NOW_MS = int(time.time() * 1000)
-SAME_SLOT = next(key for number in range(100_000) if slot_of(key := f"t:other-{number}") == slot_of(KEY))
+SAME_SLOT = next(key for number in range(100_000) if slot_of(key := f"t:other-{number}") == SLOT)
 
 
 @pytest.fixture
 async def writer(redis_client: Redis) -> Writer:
     await claim_data_epoch(redis_client, 1_700_000_000)
-    writer = Writer(redis_client)
-    await writer.journal.take_over([slot_of(KEY)])
+    writer = Writer(redis_client, key=KEY)
+    await writer.journal.take_over([SLOT])
     return writer
 
 
@@ -42,8 +43,8 @@ async def test_whole_storage_is_no_loss(writer: Writer, redis_client: Redis) -> 
     await writer.journal.rollback(writer.group("c"))
     writer.intake.refused()
     assert await writer.journal.loss_detector.check(redis_client) == epoch
-    await writer.journal.covered(None)
-    await writer.journal.covered(2)
+    await writer.journal.covered(None, [SLOT])
+    await writer.journal.covered(2, [SLOT])
     assert await writer.journal.loss_detector.check(redis_client) == epoch
 
 
@@ -75,9 +76,10 @@ async def test_a_lost_rollback_is_noticed(writer: Writer, redis_client: Redis) -
 
 async def test_an_append_whose_answer_was_lost_is_no_loss(writer: Writer, redis_client: Redis) -> None:
     group = writer.group("a")
-    head = writer.journal.loss_detector.head
+    writes = writer.journal.loss_detector.slots[SLOT]
+    head = writes.head
     await writer.journal.append(group)
-    writer.journal.loss_detector.head = head  # the answer never came
+    writes.head = head  # the answer never came
     await writer.journal.loss_detector.check(redis_client)
     assert await writer.journal.append(group) == {}
     assert await writer.stored() == ["a"]
@@ -85,8 +87,8 @@ async def test_an_append_whose_answer_was_lost_is_no_loss(writer: Writer, redis_
 
 async def test_a_lost_fence_is_a_loss_and_a_newer_one_is_not(writer: Writer, redis_client: Redis) -> None:
     before = await Moment.taken(redis_client)
-    successor = Writer(redis_client)
-    await successor.journal.take_over([slot_of(KEY)])
+    successor = Writer(redis_client, key=KEY)
+    await successor.journal.take_over([SLOT])
     with pytest.raises(Fenced):
         await writer.journal.loss_detector.check(redis_client)
     await before.come_back()
@@ -98,17 +100,17 @@ async def test_a_lost_fence_is_a_loss_and_a_newer_one_is_not(writer: Writer, red
 
 async def test_an_epoch_is_never_given_out_twice_even_by_a_redis_that_forgot_it(writer: Writer, redis_client: Redis) -> None:
     before = await Moment.taken(redis_client)
-    first = await Writer(redis_client).journal.take_over([])
+    first = await Writer(redis_client, key=KEY).journal.take_over([])
     await before.come_back()
-    assert await Writer(redis_client).journal.take_over([]) > first
+    assert await Writer(redis_client, key=KEY).journal.take_over([]) > first
 
 
 async def test_nothing_is_read_where_a_checkpoint_is_missing(writer: Writer, redis_client: Redis) -> None:
     loss_detector = writer.journal.loss_detector
     pages, offline = Pages(redis_client, loss_detector, 100), OfflineStreams(redis_client, loss_detector)
     before = await Moment.taken(redis_client)
-    await pages.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS)
-    await writer.journal.covered(None)
+    await writer.journal.covered(None, [], await pages.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS))
+    pages.confirm()
     assert len((await offline.read([StreamRead(KEY, 1, 3)]))[0]) == 3
     await before.come_back()
     with pytest.raises(DataLost):
@@ -116,7 +118,7 @@ async def test_nothing_is_read_where_a_checkpoint_is_missing(writer: Writer, red
     with pytest.raises(DataLost):
         await pages.read([KEY])
     with pytest.raises(DataLost):
-        await writer.journal.covered(None)
+        await writer.journal.covered(0, [SLOT])
 
 
 async def test_the_journal_keeps_what_pages_held_that_were_lost_before_the_checkpoint_was_said_to_be_written(
@@ -129,9 +131,9 @@ async def test_the_journal_keeps_what_pages_held_that_were_lost_before_the_check
     written = await pages.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS)
     await before.come_back()
     with pytest.raises(StorageUnavailable):
-        await writer.journal.covered(1, written)
+        await writer.journal.covered(1, [SLOT], written)
     assert await writer.stored() == ["a"]
-    await writer.journal.covered(1, await pages.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS))
+    await writer.journal.covered(1, [SLOT], await pages.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS))
     assert await writer.stored() == []
 
 
@@ -170,15 +172,15 @@ async def test_the_second_half_of_a_slot_is_not_written_where_the_first_is_missi
     with pytest.raises(StorageUnavailable):
         await pages.write(spills, NOW_MS)
     assert round_trips == 2
-    await writer.journal.covered(None, await pages.write(spills, NOW_MS))
+    await writer.journal.covered(None, [SLOT], await pages.write(spills, NOW_MS))
 
 
 async def test_what_a_successor_wrote_is_no_loss_and_nobody_takes_the_shard_back_from_it(writer: Writer, redis_client: Redis) -> None:
     loss_detector = writer.journal.loss_detector
     pages, offline = Pages(redis_client, loss_detector, 100), OfflineStreams(redis_client, loss_detector)
-    await writer.journal.covered(None)
-    successor = Writer(redis_client)
-    await successor.journal.take_over([slot_of(KEY)])
+    await writer.journal.covered(None, [SLOT])
+    successor = Writer(redis_client, key=KEY)
+    await successor.journal.take_over([SLOT])
     with pytest.raises(Fenced):
         await pages.read([KEY])
     with pytest.raises(Fenced):
@@ -186,7 +188,7 @@ async def test_what_a_successor_wrote_is_no_loss_and_nobody_takes_the_shard_back
     with pytest.raises(Fenced):
         await loss_detector.check(redis_client)
     with pytest.raises(Fenced):
-        await writer.journal.take_over([slot_of(KEY)])
+        await writer.journal.take_over([SLOT])
     await successor.write("a")
 
 
@@ -199,24 +201,24 @@ async def test_an_empty_redis_is_a_loss_to_everyone(writer: Writer, redis_client
         await writer.journal.loss_detector.check(redis_client)
     with pytest.raises(DataLost):
         await pages.write([spill_of(mailbox(NOW_MS, 3))], NOW_MS)
-    assert not await redis_client.exists(page_key(slot_of(KEY)), journal_key(3))
+    assert not await redis_client.exists(page_key(SLOT), journal_key(SLOT))
 
 
 async def test_late_copies_of_finished_writes_change_nothing(writer: Writer, redis_client: Redis) -> None:
     """A command that waited in a dead connection may be applied after its successors."""
     first = writer.group("a")
-    head = writer.journal.loss_detector.head
+    writes = writer.journal.loss_detector.slots[SLOT]
+    head = writes.head
     await writer.journal.append(first)
     await writer.journal.rollback(first)
     writer.intake.refused()
     await writer.write("b")
-    loss_detector = writer.journal.loss_detector
-    expected, loss_detector.head = loss_detector.head, head
+    expected, writes.head = writes.head, head
     await writer.journal.rollback(first)
     await writer.journal.append(first)
-    loss_detector.head = expected
-    assert await redis_client.get(journal_head_key(3)) == expected.encode()
+    writes.head = expected
+    assert await redis_client.get(journal_head_key(SLOT)) == expected.encode()
     second = writer.group("c")
     assert await writer.journal.append(second) == {}
-    records = [record async for _, payload in writer.journal.entries() for record in decode_journal(payload)]
+    records = [record async for _, payload in writer.journal.entries(SLOT) for record in decode_journal(payload)]
     assert [record.envelope.id for record in records if isinstance(record, StoredMessage)] == ["b", "c"]

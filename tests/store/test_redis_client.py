@@ -38,7 +38,6 @@ def test_a_password_is_never_displayed() -> None:
     assert display_url("unix://user:secret@/run/redis.sock?db=1&password=a@b") == "unix://user:***@/run/redis.sock?db=1&password=***"
     assert display_url("unix:///run/redis.sock") == "unix:///run/redis.sock"
     assert display_url("redis://[::1]:6379/0") == "redis://[::1]:6379/0"
-    assert display_url("redis://u:one@a redis://u:two three@b") == "redis://u:***@a redis://u:***@b"
 
 
 def test_an_url_of_something_else_is_refused_by_the_name_of_the_setting() -> None:
@@ -81,8 +80,8 @@ async def test_a_redis_that_may_forget_is_named_as_such(redis_server_url: str, r
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda client: OfflineStreams(client, LossDetector(0)).read([StreamRead("t:ann", 1, 1)]),
-        lambda client: OfflineStreams(client, LossDetector(0)).sweep([0], 0, 100),
+        lambda client: OfflineStreams(client, LossDetector()).read([StreamRead("t:ann", 1, 1)]),
+        lambda client: OfflineStreams(client, LossDetector()).sweep([0], 0, 100),
         lambda client: drop_user_entries(client, "t:ann"),
         lambda client: Journal(client, 0, 1000).take_over([0]),
         lambda client: write_session_events(client, [SessionEvent("connect", "t:ann", "c1", "phone", "edge-0", WEBSOCKET, 1, 0, None)]),

@@ -125,7 +125,7 @@ async def everything(client: Redis) -> dict[bytes, bytes]:
 async def test_a_refused_write_leaves_nothing_behind_and_goes_through_afterwards(client: Redis, trouble: Trouble) -> None:
     await claim_data_epoch(client, 1)
     writer = Writer(client)
-    await writer.journal.take_over([slot_of(KEY), slot_of(OTHER)])
+    await writer.journal.take_over({writer.slot, slot_of(KEY), slot_of(OTHER)})
     await writer.write("before")
     pages = Pages(client, writer.journal.loss_detector, 100)
     await pages.write([spill_of(mailbox(NOW_MS, 1))], NOW_MS)
@@ -134,7 +134,6 @@ async def test_a_refused_write_leaves_nothing_behind_and_goes_through_afterwards
     writes: list[Callable[[], Awaitable[object]]] = [
         lambda: writer.journal.append(group),
         lambda: pages.write(spills, NOW_MS),
-        lambda: writer.journal.covered(None),
         lambda: Journal(client, 4, 1000).take_over([1]),
         lambda: replace_data_epoch(client, "1", 2),
     ]
@@ -146,7 +145,7 @@ async def test_a_refused_write_leaves_nothing_behind_and_goes_through_afterwards
     assert await everything(client) == before
     assert await writer.journal.append(group) == {}
     await pages.write(spills, NOW_MS)
-    await writer.journal.covered(None)
+    await writer.journal.covered(None, [])
     assert await writer.stored() == ["before", "a", "b", "c"]
     assert (await pages.read([KEY]))[KEY] is not None
 
@@ -192,7 +191,7 @@ async def test_a_version_of_the_rules_is_stored_whole_or_not_at_all(client: Redi
 async def test_a_rollback_needs_no_memory(client: Redis, written: bool) -> None:
     """Publishers were told 503; the shard must not wait for memory to make that true, and to say so to the next ones at once."""
     writer = Writer(client)
-    await writer.journal.take_over([1])
+    await writer.journal.take_over([writer.slot])
     group = writer.group("a")
     if written:
         await writer.journal.append(group)
@@ -205,7 +204,7 @@ async def test_a_rollback_needs_no_memory(client: Redis, written: bool) -> None:
 
 async def test_a_repeat_is_recognized_without_memory(client: Redis) -> None:
     writer = Writer(client)
-    await writer.journal.take_over([1])
+    await writer.journal.take_over([writer.slot])
     await writer.write("a", "b")
     writer.mailboxes[USER].recent.clear()  # only storage remembers them
     before = await everything(client)

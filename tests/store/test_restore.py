@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 
 from engine.core.journal.journal_records import Handled, StoredMessage
 from engine.core.journal.stored_formats import decode_journal
-from engine.core.model.routing import spread
+from engine.core.model.routing import slot_of, spread
 from engine.core.shard.shard import ShardCore
 from engine.errors import DataLost, Fenced, StorageUnavailable
 from engine.store.journal import Journal
@@ -26,6 +26,7 @@ async def shard_of(client: Redis) -> tuple[Journal, ShardCore]:
     """A shard with two pending messages in memory."""
     epoch = await claim_data_epoch(client, NOW_S)
     core = ShardCore(0, limits(), SLOTS, epoch, lambda _name: None)
+    core.mailbox_store.restore(KEY, None, NOW_S * 1000)
     core.mailboxes[KEY] = mailbox(NOW_S * 1000, 2)
     journal = Journal(client, 0, 60_000)
     await journal.take_over(SLOTS.slots_of(0))
@@ -33,7 +34,7 @@ async def shard_of(client: Redis) -> tuple[Journal, ShardCore]:
 
 
 async def records(journal: Journal) -> list[object]:
-    return [record async for _, payload in journal.entries() for record in decode_journal(payload)]
+    return [record async for _, payload in journal.entries(slot_of(KEY)) for record in decode_journal(payload)]
 
 
 async def test_an_emptied_redis_gets_slot_map_data_epoch_and_mailboxes(redis_client: Redis) -> None:
@@ -61,7 +62,7 @@ async def test_small_entries_hold_the_same(redis_client: Redis) -> None:
     journal, core = await shard_of(redis_client)
     await redis_client.flushall()
     await restore_storage(redis_client, journal, core, core.slot_map, 1, NOW_S)
-    assert await redis_client.xlen(journal_key(0)) == len(await records(journal)) > 2
+    assert await redis_client.xlen(journal_key(slot_of(KEY))) == len(await records(journal)) > 2
 
 
 async def test_a_slot_map_that_is_left_stays(redis_client: Redis) -> None:
@@ -77,7 +78,7 @@ async def test_a_newer_incarnation_keeps_an_older_one_from_restoring(redis_clien
     await Journal(redis_client, 0, 60_000).take_over(SLOTS.slots_of(0))
     with pytest.raises(Fenced):
         await restore_storage(redis_client, journal, core, core.slot_map, 1 << 20, NOW_S)
-    assert await redis_client.xlen(journal_key(0)) == 0
+    assert await redis_client.xlen(journal_key(slot_of(KEY))) == 0
 
 
 async def test_a_loss_while_it_runs_is_raised(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from engine.core.scheduler.scheduler_events import StoreRequest, StoreWork
 from engine.core.wire.records import SCHEDULED, Schedule, Timer
 from engine.errors import ConfigError, DataLost, StorageUnavailable
 from engine.store.journal import Journal
-from engine.store.keys import timer_due_key
+from engine.store.keys import journal_head_key, timer_due_key
 from engine.store.lua import NO_REPLICAS, Replicas
 from engine.store.redis_client import connect, display_url, durability_warnings, wait_ready
 from engine.store.sentinel import parse
@@ -64,8 +64,8 @@ async def test_without_replicas_nothing_is_accepted_that_asks_for_one(redis_serv
     writer = Writer(redis_client)
     writer.journal = Journal(redis_client, 3, 60_000, ONE_REPLICA)
     with pytest.raises(StorageUnavailable, match="0 of 1 replicas"):
-        await writer.journal.take_over([1])
-    assert "0 replicas are connected" in (await durability_warnings(redis_client, 1))[0]
+        await writer.journal.take_over([writer.slot])
+    assert "0 replicas are connected" in (await durability_warnings(redis_client, Config(redis_replicas_min=1)))[0]
 
 
 # -- a group of servers ------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ async def client(group: SentinelGroup) -> AsyncIterator[Redis]:
 async def opened(client: Redis, replicas: Replicas) -> Writer:
     writer = Writer(client)
     writer.journal = Journal(client, 3, 60_000, replicas)
-    await writer.journal.take_over([1])
+    await writer.journal.take_over([writer.slot])
     return writer
 
 
@@ -126,7 +126,7 @@ async def test_a_fail_over_to_a_replica_that_lagged_is_noticed(group: SentinelGr
     writer = await opened(client, NO_REPLICAS)
     replica, master = group.replica(), group.master()
     with replica.client() as other:
-        await until(lambda: other.get("{shard-3}head"), DEADLINE_S)
+        await until(lambda: other.get(journal_head_key(writer.slot)), DEADLINE_S)
     replica.signal(signal.SIGSTOP)
     await client.set("ballast", bytes(BALLAST_BYTES))
     await until_written(writer, "lost")

@@ -75,7 +75,7 @@ async def test_the_state_is_followed_and_holds_while_the_server_does_not_answer(
     following.cancel()
 
 
-async def test_of_several_servers_the_fullest_and_the_weakest_count(client: Redis, redis_client: Redis) -> None:
+async def test_of_several_stores_the_fullest_and_the_weakest_count(client: Redis, redis_client: Redis) -> None:
     await client.config_set("maxmemory", int((await client.info("memory"))["used_memory"]) + 1000)
     await client.config_set("appendfsync", "everysec")
     for clients in ((client, redis_client), (redis_client, client)):

@@ -13,9 +13,10 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from engine.config import Config
-from engine.core.commit.first_result import NEVER, packed_result
+from engine.core.commit.first_result import NEVER, packed_result, unpacked_result
 from engine.core.commit.group import Group
 from engine.core.model.envelope import Envelope
+from engine.core.model.message import timer_effect_id
 from engine.core.model.routing import TIMER_PARTITIONS, audience_key, partition_of, slot_of, timer_id
 from engine.core.scheduler.scheduler_events import BEGINNING, ReadTimers, StoreDone, StoreRequest, StoreWork, TimersRead
 from engine.core.wire.records import (
@@ -306,6 +307,28 @@ async def test_what_never_was_gets_no_tombstone(hold: Hold, redis_client: Redis)
     assert await _buckets(redis_client) == {}
 
 
+async def test_the_effect_in_the_journal_tells_that_a_timer_has_fired(hold: Hold, redis_client: Redis) -> None:
+    sid, effect = timer("a").sid, packed_result(DIGEST, 7, "")
+    await hold.schedule(timer("a"))
+    journal = Journal(redis_client, 0, 86_400_000)
+    await journal.take_over([slot_of(KEY)])
+    assert await journal.append(Group(1, {slot_of(KEY): b"p"}, [(KEY, timer_effect_id(sid))], [effect], [], [], [], [])) == {}
+    await hold.fired(sid)
+    assert [value[4:] for value in (await _buckets(redis_client)).values()] == [effect]
+    assert await hold.one(Cancel(1, "default", sid)) == (ALREADY_FIRED, [])
+    assert await hold.one(Cancel(1, "other", sid)) == (NOT_FOUND, [])
+
+
+async def test_a_shard_finds_the_effect_of_a_timer_that_was_removed(hold: Hold, redis_client: Redis) -> None:
+    await hold.schedule(timer("a"))
+    await hold.fired(timer("a").sid)
+    journal = Journal(redis_client, 0, 86_400_000)
+    await journal.take_over([slot_of(KEY)])
+    group = Group(1, {slot_of(KEY): b"p"}, [(KEY, timer_effect_id(timer("a").sid))], [packed_result(DIGEST, 7, "")], [], [], [], [])
+    (known,) = (await journal.append(group)).values()
+    assert unpacked_result(known) == (bytes(8), 0, "")
+
+
 async def test_a_fired_timer_takes_35_bytes_among_many(hold: Hold, redis_client: Redis) -> None:
     sids = [timer(MessageIds().short()).sid for _ in range(3000)]
     for at in range(0, len(sids), 500):
@@ -456,7 +479,7 @@ async def _publish(client: Redis, id: str, digest: bytes, seq: int, detail: str 
     """A shard's group with one message under this id; what is known of the id, and then nothing is stored."""
     journal = Journal(client, 0, 86_400_000)
     await journal.take_over([slot_of(KEY)])
-    return await journal.append(Group(1, b"payload", [(KEY, id)], [packed_result(digest, seq, detail)], [], [], [], []))
+    return await journal.append(Group(1, {slot_of(KEY): b"payload"}, [(KEY, id)], [packed_result(digest, seq, detail)], [], [], [], []))
 
 
 async def test_an_id_used_by_an_immediate_publish_is_a_duplicate_of_it(hold: Hold, redis_client: Redis) -> None:

@@ -57,10 +57,8 @@ def all_keys() -> list[str]:
         *(
             keys.journal_key,
             keys.journal_head_key,
-            keys.journal_mark_key,
             keys.journal_quarantine_key,
             keys.handed_events_key,
-            keys.shard_epoch_key,
         ),
         *(keys.timer_due_key, keys.timer_key, keys.timer_user_prefix, keys.timer_collapse_key),
         *(

@@ -28,6 +28,16 @@ async def start(page: Page, engine: ScriptedEngine | None, **options: Any) -> No
     await page.evaluate(START, options)
 
 
+async def watch_growing(page: Page, url: str, transport: str, **options: Any) -> None:
+    """Load the page of an engine anew, with a client on it that also records the parts of messages that grow."""
+    await page.goto(f"{url}/favicon.svg")
+    await page.goto(f"{url}/")
+    await start(page, None, transports=[transport], **options)
+    await page.evaluate('client.addEventListener("part", ({ detail }) => events.push(["part", detail]))')
+    await wait(page, "client.state === 'open'")
+    await page.evaluate("client.growing()")
+
+
 async def events(page: Page, kind: str) -> list[Any]:
     found: list[Any] = await page.evaluate("(kind) => events.filter(([type]) => type === kind).map(([, detail]) => detail)", kind)
     return found

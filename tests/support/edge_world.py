@@ -35,7 +35,7 @@ from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.action import ChannelCap
 from engine.core.model.formats import FORMATS
 from engine.core.model.revocation import Revocation
-from engine.core.model.routing import RoutingTable, SlotMap, spread
+from engine.core.model.routing import SLOTS, RoutingTable, SlotMap, spread
 from engine.core.policy.profile import Profile
 from engine.core.policy.user_state import UserState
 from engine.core.shard.user_overview import SlowConnection
@@ -1015,7 +1015,7 @@ class EdgeWorld:
 
     def move_all_to(self, shard: int, version: int) -> None:
         """A newer slot map arrives: every slot belongs to `shard`."""
-        self.gateway.set_slots(SlotMap(version, (shard,) * 1024, shard + 1, formats=FORMATS))
+        self.gateway.set_slots(SlotMap(version, (shard,) * SLOTS, shard + 1, formats=FORMATS))
 
     # -- clients -----------------------------------------------------------------------------------------------------------
     def token(self, user: str = "u1", scopes: str = "connect publish admin metrics", ttl_s: float = 600, **claims: Any) -> str:

@@ -45,15 +45,21 @@ class FakeActor:
         self.formats = cloud.formats
         self.before_hand_over: Callable[[], None] = lambda: None
         self._cloud = cloud
+        self.broken = asyncio.Event()
         self.begin()
         self.silent = cloud.full
 
     def begin(self) -> None:
         """Another process begins."""
+        self.break_connections()
         self.pid, self.silent, self.drained = self._cloud.next_pid(), False, False
         self.node = "there" if "here" in self._cloud.draining else "here"
         if not self._cloud.born_ready:
             self.ready = False
+
+    def break_connections(self) -> None:
+        self.broken.set()
+        self.broken = asyncio.Event()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -124,6 +130,28 @@ class FakeActor:
         self.drained = True
 
 
+class _Connection:
+    """To a process, over which nothing is sent; a Peer."""
+
+    carrier, retry_s = "unix", None
+
+    def __init__(self, actor: FakeActor | None) -> None:
+        self._actor = actor
+        self._broken = asyncio.Event()
+
+    async def open(self) -> float:
+        if self._actor is None or self._actor.lost or self._actor.silent:
+            raise OSError("nobody listens")
+        self._broken = self._actor.broken
+        return 0.05
+
+    async def lost(self) -> bool:
+        await self._broken.wait()
+        return True
+
+    def close(self) -> None: ...
+
+
 class _Method(msgspec.Struct):
     actor: FakeActor
     name: str
@@ -171,6 +199,10 @@ class FakeActors(RayActors):
     def next_pid(self) -> int:
         self._pids += 1
         return self._pids
+
+    def peer(self, name: str, _credentials: Any) -> Any:
+        role, _, index = name.partition("-")
+        return _Connection(self.actors.get((role, int(index))))
 
     async def names(self, _namespace: str) -> set[str]:
         return {f"{role}-{index}" for role, index in self.actors}

@@ -12,7 +12,7 @@ from engine.features.growing.store import GONE, GrowingStore, GrowthBehind, Stor
 
 
 class FakeGrowths(GrowingStore):
-    """One server, whose messages never fall due and never expire."""
+    """One store, whose messages never fall due and never expire."""
 
     def __init__(self, config: Any) -> None:
         super().__init__([], config)
@@ -20,31 +20,31 @@ class FakeGrowths(GrowingStore):
         self.writers: dict[tuple[str, str], str] = {}
 
     @property
-    def servers(self) -> int:
+    def stores(self) -> int:
         return 1
 
-    def server(self, key: str) -> int:
+    def place(self, key: str) -> int:
         return 0
 
-    async def begin(self, key: str, id: str, writer: str, head: Head, now_ms: int) -> tuple[str, int, int]:
+    async def begin(self, key: str, id: str, writer: str, head: Head, now_ms: int) -> tuple[str, int, int, tuple[str, bytes]]:
         known = self.growths.get((key, id))
-        if known is not None and known.ending is not None:
-            return "ENDED", known.generation, len(known.text)
+        if known is not None and known.reason is not None:
+            return "ENDED", known.generation, len(known.text), (known.reason, known.ending)
         if known is not None and self.writers[key, id] == writer:
-            return "KNOWN", known.generation, len(known.text)
+            return "KNOWN", known.generation, len(known.text), ("", b"")
         generation = now_ms if known is None else max(now_ms, known.generation + 1)
         self.writers[key, id] = writer
-        self.growths[key, id] = StoredGrowth(generation, head, b"", b"", None, False)
-        return OK.upper(), generation, 0
+        self.growths[key, id] = StoredGrowth(generation, head, b"", b"", None, b"", False)
+        return OK.upper(), generation, 0, ("", b"")
 
     async def store(
-        self, server: int, growths: Sequence[Growth], chunks: Sequence[tuple[int, bytes, bytes]], now_ms: int
+        self, store: int, growths: Sequence[Growth], chunks: Sequence[tuple[int, bytes, bytes]], clock_ms: int, now_ms: int
     ) -> list[int | str]:
         return [self._store(growth, *chunk) for growth, chunk in zip(growths, chunks, strict=True)]
 
     def _store(self, growth: Growth, offset: int, chunk: bytes, progress: bytes) -> int | str:
         known = self.growths.get((growth.key, growth.id))
-        if known is None or known.ending is not None:
+        if known is None or known.reason is not None:
             return ENDED
         if known.generation != growth.generation:
             return REPLACED
@@ -53,7 +53,7 @@ class FakeGrowths(GrowingStore):
         return len(text)
 
     async def close(
-        self, key: str, id: str, generation: int | None, size: int, reason: str, now_ms: int, lease_ms: int
+        self, key: str, id: str, generation: int | None, size: int, reason: str, ending: bytes, now_ms: int, lease_ms: int
     ) -> StoredGrowth | str:
         known = self.growths.get((key, id))
         if known is None:
@@ -64,7 +64,7 @@ class FakeGrowths(GrowingStore):
             return ENDED
         if len(known.text) != size:
             raise GrowthBehind(len(known.text))
-        closed = self.growths[key, id] = replace(known, ending=reason)
+        closed = self.growths[key, id] = replace(known, reason=reason, ending=ending)
         return closed
 
     async def end(self, key: str, id: str, now_ms: int) -> None:
@@ -75,7 +75,7 @@ class FakeGrowths(GrowingStore):
 
     async def states(self, names: Sequence[tuple[str, str]]) -> list[tuple[int, int, bytes, str | None] | None]:
         found = await self.read_many(names)
-        return [None if one is None else (one.generation, len(one.text), one.progress, one.ending) for one in found]
+        return [None if one is None else (one.generation, len(one.text), one.progress, one.reason) for one in found]
 
     async def ids_of(self, key: str, *, ended: bool) -> list[str]:
         return [id for (user, id), one in self.growths.items() if user == key and (ended or not one.ended)]

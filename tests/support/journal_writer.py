@@ -9,6 +9,7 @@ from engine.core.journal.journal_records import StoredMessage
 from engine.core.journal.stored_formats import decode_journal
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.envelope import Envelope
+from engine.core.model.routing import slot_of
 from engine.core.wire.records import Post
 from engine.store.journal import Journal
 
@@ -20,6 +21,7 @@ class Writer:
 
     def __init__(self, client: Redis, shard: int = 3, key: str = USER) -> None:
         self.key = key
+        self.slot = slot_of(key)
         self.mailboxes = {key: Mailbox(key, 0)}
         self.intake = PostQueue(self.mailboxes, 10)
         self.journal = Journal(client, shard, 60_000)
@@ -43,7 +45,7 @@ class Writer:
     async def stored(self) -> list[str]:
         return [
             record.envelope.id
-            async for _, payload in self.journal.entries()
+            async for _, payload in self.journal.entries(self.slot)
             for record in decode_journal(payload)
             if isinstance(record, StoredMessage)
         ]

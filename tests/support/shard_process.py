@@ -52,7 +52,7 @@ class ShardProcess:
         self._ref = 0
 
     def _connect(self, config: Config) -> Redis:
-        """One client for each server; `config.redis_url` of several servers is the first one's, with the broadcast log."""
+        """One client for each store."""
         return self._clients.setdefault(config.redis_url, connect(config))
 
     def _end(self) -> None:

@@ -6,13 +6,14 @@ leaves exactly what was written.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.api.time_zones import zone
 from engine.core.commit.first_result import DIGEST_BYTES, packed_result
 from engine.core.commit.group import Group
-from engine.core.journal.journal_records import MailboxPage, keys_of
+from engine.core.journal.journal_records import MailboxPage, Record, keys_of
 from engine.core.journal.stored_formats import decode_journal, decode_page, decode_stored, read_entry
 from engine.core.mailbox.broadcast_log import BodyCache, BroadcastEntry, Channel, encode_entry
 from engine.core.mailbox.retry import RetryPolicy
@@ -66,7 +67,7 @@ class World:
 
     def __init__(self, **changes: Any) -> None:
         self.limits = limits(**changes)
-        self.journal: list[tuple[int, bytes]] = []
+        self.journal: list[tuple[int, bytes]] = []  # number of the group, payload of one slot
         self.pages: dict[str, bytes] = {}
         self.streams: dict[str, dict[int, bytes]] = {}
         self.ids: dict[tuple[str, str], bytes] = {}
@@ -261,7 +262,7 @@ class World:
         return False
 
     def append(self, group: Group) -> None:
-        self.journal.append((group.number, group.payload))
+        self.journal += [(group.number, payload) for payload in group.payloads.values()]
         self.ids.update(zip(group.ids, group.values, strict=True))
 
     def calm_down(self) -> list[Any]:
@@ -311,15 +312,15 @@ class World:
     def crash(self) -> None:
         """The process dies; a successor recovers from what was written. Group numbers start again, entries stay in order."""
         self._new_core()
-        self.core.mailbox_store.begin_replay(dict(self.floors))
+        self.core.mailbox_store.adopt_floors(self.floors)
         self.follow()
-        entries, self.journal = self.journal, [(-1, payload) for _, payload in self.journal]
-        for _, payload in entries:
-            records = decode_journal(payload)
-            unseen = keys_of(records) - self.core.mailboxes.keys()
-            self.core.pages_loaded({key: self.page(key) for key in unseen}, self.now_ms)
-            self.core.replay(records, self.now_ms)
-        self.core.replayed()
+        self.journal = [(-1, payload) for _, payload in self.journal]
+        by_slot: defaultdict[int, list[Record]] = defaultdict(list)
+        for _, payload in self.journal:
+            for record in decode_journal(payload):
+                by_slot[slot_of(next(iter(keys_of([record]))))].append(record)
+        for slot, records in by_slot.items():
+            self.core.replay(slot, {key: self.page(key) for key in keys_of(records)}, records, self.now_ms)
         self.core.pages_loaded({key: self.page(key) for key in self.windows}, self.now_ms)
         self.core.connections.presence.assume(sorted(self.online), self.now_ms, told=True)
 

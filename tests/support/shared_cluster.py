@@ -86,7 +86,7 @@ class SharedCluster:
                 with output.open("wb") as file:
                     node = subprocess.Popen(
                         [
-                            sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=4", "--disable-usage-stats",
+                            sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=2", "--disable-usage-stats",
                             "--dashboard-agent-listen-port=0",
                             f"--resources={json.dumps(resources)}", *options,
                         ],

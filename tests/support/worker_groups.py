@@ -44,7 +44,15 @@ TOGETHER: Final = {
         "tests/store/traces/test_whole_traces.py",
         "tests/transports/test_websocket_transport.py",
     ),
-    "hosts": ("tests/hosts/", "tests/deploy/test_ray_up.py", "tests/deploy/test_wheel.py"),  # engines of their own
+    "hosts": (
+        "tests/hosts/",
+        "tests/deploy/test_ray_up.py",
+        "tests/deploy/test_read_only_root.py",
+        "tests/deploy/test_wheel.py",
+        "tests/deploy/test_compose_cluster.py",
+        "tests/deploy/test_redis_cluster_yaml.py",
+        "tests/deploy/test_redis_tls.py",
+    ),  # engines of their own
     "cluster": ("tests/cluster/",),  # engines on one Ray cluster
     "browser": ("tests/browser/",),  # one Chromium
     "worlds": ("tests/sim/test_sim.py",),  # its last test adds up what the others found

@@ -13,6 +13,7 @@ from typing import Final
 import redis.asyncio as redis
 
 from engine.actors.actor_process import RETRY_S
+from engine.actors.incarnation import Incarnation
 from engine.config import Config
 from engine.core.journal.journal_records import Checkpoint
 from engine.core.shard.shard import ShardCore
@@ -36,7 +37,7 @@ class Checkpoints:
     """The checkpoints of one shard.
 
     Args:
-        client: of the server that has the shard's users.
+        client: of the store that has the shard's users.
         flush: carries out what the core wants.
     """
 
@@ -47,6 +48,7 @@ class Checkpoints:
         core: ShardCore,
         journal: Journal,
         pages: Pages,
+        incarnation: Incarnation,
         *,
         flush: Callable[[], None],
         now_ms: Callable[[], int],
@@ -56,6 +58,7 @@ class Checkpoints:
         self._core = core
         self._journal = journal
         self._pages = pages
+        self._incarnation = incarnation
         self._flush = flush
         self._now_ms = now_ms
         self._writing = asyncio.Lock()
@@ -94,14 +97,14 @@ class Checkpoints:
         async with self._writing:
             if self._core.mailbox_store.is_writing:
                 raise Fenced("the last checkpoint failed for good, and its task ends this process")
-            checkpoint = take()
+            checkpoint, slots = take(), frozenset(self._journal.untrimmed)
             if checkpoint is None:
                 return True
             while self._core.mailbox_store.fill_checkpoint(self._config.checkpoint_mailboxes, self._now_ms()):
                 await asyncio.sleep(_FILL_PAUSE_S)
             try:
                 written = await self._pages.write(checkpoint.spills, self._now_ms())
-                await self._journal.covered(checkpoint.through_commit, written)
+                await self._journal.covered(checkpoint.through_commit, slots if checkpoint.slots is None else checkpoint.slots, written)
                 self._pages.confirm()
             except StorageUnavailable as error:
                 log.warning("shard %d: checkpoint: %s", self._core.index, error)
@@ -114,8 +117,9 @@ class Checkpoints:
         return True
 
     async def _look(self) -> None:
-        """Check that storage has lost nothing: a shard with nothing to write would not detect it."""
+        """Check that storage has lost nothing, and that no newer process is this shard: one with nothing to write would not detect it."""
         try:
+            await self._incarnation.confirm()
             data_epoch = await self._journal.loss_detector.check(self._client)
         except StorageUnavailable as error:
             log.info("shard %d: %s", self._core.index, error)

@@ -1,4 +1,4 @@
-"""A shard's links to the schedulers that use its Redis server: it arms retry timers there, and gets due timers from there.
+"""A shard's links to the schedulers that use its store: it arms retry timers there, and gets due timers from there.
 
 Schedulers keep retry timers in memory only. So a session that begins anew, and another number of schedulers, make the core arm again what
 was armed there; nothing that is dropped on the way is missed.
@@ -18,6 +18,7 @@ from engine.actors.link import LinkCaller
 from engine.actors.tcp_carrier import LinkCredentials
 from engine.config import Config
 from engine.core.model.routing import SlotMap, partition_of
+from engine.core.shard.delivery import ARM_AHEAD_MS
 from engine.core.shard.shard import ShardCore
 from engine.core.wire import records as wire
 from engine.core.wire.pacing import CallBudget
@@ -85,9 +86,15 @@ class SchedulerLinks:
             self._callers[scheduler][0].send_all(records)
 
     def arm_later(self) -> None:
-        """Send the retry timers that the core wants, `link_ack_pacing_ms` from now: most messages are acknowledged until then."""
+        """Send the retry timers that the core wants, when the first of its `unarmed` mailboxes may need one: most are settled by then.
+
+        Those that follow it are looked at together, `link_ack_pacing_ms` later at the earliest.
+        """
         self.arming = True
-        asyncio.get_running_loop().call_later(self._config.link_ack_pacing_ms / 1000, self._feed, self._arm)
+        first_ms, pacing_ms = self._config.retry_first_ms, self._config.link_ack_pacing_ms
+        _, since_ms = next(iter(self._core.delivery.unarmed.values()))
+        in_ms = min(max(since_ms + first_ms - ARM_AHEAD_MS - self._now_ms(), pacing_ms), first_ms)  # a clock that is set back delays none
+        asyncio.get_running_loop().call_later(in_ms / 1000, self._feed, self._arm)
 
     def _arm(self) -> None:
         """Runs as an event: what is left is scheduled again by the look at the core that follows."""

@@ -1,6 +1,6 @@
-"""Writes what all shards share, on the first Redis server: actions of rules, broadcasts that are due, dead letters, session events.
+"""Writes what all shards share, in the first store: actions of rules, broadcasts that are due, dead letters, session events.
 
-In tasks of their own: nobody waits for pages because the first server is away, and no client waits for the session log.
+In tasks of their own: nobody waits for pages because the first store is away, and no client waits for the session log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SharedStreams:
     """Writes for one shard.
 
     Args:
-        client, first: of the server that has the shard's users, and of the first server.
+        client, first: of the store that has the shard's users, and of the first store.
         follower: of the broadcast log.
         features: store actions and dead letters; without them timers with actions fail, and refused messages end.
         flush: carries out what the core wants.
@@ -90,7 +90,7 @@ class SharedStreams:
             self._flush()
 
     async def _hand_on(self) -> None:
-        """Try each of the three: actions that keep coming must not keep the others waiting while the server is away."""
+        """Try each of the three: actions that keep coming must not keep the others waiting while the store is away."""
         failures = []
         for write in (self._write_actions, self._follower.announce, self._write_dead_letters):
             try:

@@ -1,7 +1,7 @@
 """Reads what the core requests of storage: pages, ranges of offline streams, ids of fired timers; and what edges ask for of inboxes.
 
 A broadcast is stored as its position in the broadcast log. Of a user whose slot has moved it may be one that this shard has not read yet,
-because the first Redis server, which has the log, is away. Such a range is read again once the log was read to its end; what the log lacks
+because the first store, which has the log, is away. Such a range is read again once the log was read to its end; what the log lacks
 then has left it. Nobody else waits. Reads of inboxes are answered "unavailable" when the log cannot be read.
 """
 

@@ -15,7 +15,7 @@ from engine.core.shard.shard import ShardCore
 from engine.errors import StorageUnavailable
 from engine.store.accepted_ids import AcceptedIds
 from engine.store.offline_streams import OfflineStreams
-from engine.store.redis_servers import connect_each
+from engine.store.stores import connect_each
 from engine.store.tenant_usage import TenantUsage
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class StorageSweep:
     """Sweeps for one shard.
 
     Args:
-        client: of the server that has the shard's users.
+        client: of the store that has the shard's users.
         retry: runs an action until storage answers.
         flush: carries out what the core wants.
     """
@@ -88,7 +88,7 @@ class StorageSweep:
                 await asyncio.sleep(_LOADED_S)
 
     async def run_ids(self) -> None:
-        """Delete ids whose time is past, until cancelled. The shards of a server share its buckets, and the turns."""
+        """Delete ids whose time is past, until cancelled. The shards of a store share its buckets, and the turns."""
         ids = AcceptedIds(self._client, self._config.idempotency_caller_s * 1000)
         while True:
             await asyncio.sleep(_IDS_S)

@@ -26,7 +26,7 @@ class UserErasure:
     """Erases for one shard.
 
     Args:
-        client, first: of the server that has the shard's users, and of the first server, which has what all share.
+        client, first: of the store that has the shard's users, and of the first store, which has what all share.
         outcomes: of the history, where there is one.
         flush: carries out what the core wants.
     """

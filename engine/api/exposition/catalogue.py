@@ -270,9 +270,11 @@ SNAPSHOT_FAILURES: Final = Family("engine_snapshot_failures", "counter", "Schedu
 RECENT: Final = Family(
     "engine_delivery_recent_seconds", "gauge", "Quantiles from acceptance to the acknowledgement over the recent past.", ("quantile",)
 )
-REDIS_UP: Final = Family("engine_redis_up", "gauge", "1 while every Redis server answers the controller.")
-REDIS_MEMORY: Final = Family("engine_redis_memory_bytes", "gauge", "Memory that Redis uses, of each server.", ("server",))
-REDIS_MEMORY_MAX: Final = Family("engine_redis_memory_max_bytes", "gauge", "Memory that Redis may use; 0 is no limit.", ("server",))
+REDIS_UP: Final = Family("engine_redis_up", "gauge", "1 while every store answers the controller.")
+REDIS_MEMORY: Final = Family("engine_redis_memory_bytes", "gauge", "Memory that the server of each store uses.", ("store",))
+REDIS_MEMORY_MAX: Final = Family(
+    "engine_redis_memory_max_bytes", "gauge", "Memory that the server of each store may use; 0 is no limit.", ("store",)
+)
 
 SECTIONS: Final[tuple[tuple[str, tuple[Family, ...]], ...]] = (
     ("Every actor", (INFO, UP, *(figure.family for figure in PROCESS), STORAGE_UP)),

@@ -190,10 +190,10 @@ def _engine_wide(made: _Families, status: Row) -> None:
 def _redis(made: _Families, redis: Row) -> None:
     if "alive" in redis:
         made.add(catalogue.REDIS_UP, (), bool(redis["alive"]))
-    for number, server in enumerate(redis.get("servers") or [redis]):
+    for number, store in enumerate(redis.get("stores") or [redis]):
         for family, field in ((catalogue.REDIS_MEMORY, "used_memory_bytes"), (catalogue.REDIS_MEMORY_MAX, "memory_bytes_max")):
-            if server.get("alive") and field in server:
-                made.add(family, (str(number),), server[field])
+            if store.get("alive") and field in store:
+                made.add(family, (str(number),), store[field])
     snapshots = redis.get("snapshots") or {}  # of the engine's own Redis, where they are taken by schedule
     if "age_s" in snapshots:
         made.add(catalogue.SNAPSHOT_AGE, (), snapshots["age_s"])

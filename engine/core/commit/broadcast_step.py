@@ -410,29 +410,29 @@ def _inbox_only(adoption: Adoption) -> frozenset[int]:
     return frozenset(pos for pos, verdict in verdicts if verdict is not None and verdict.decision is Decision.INBOX)
 
 
-def number(adoptions: Sequence[Adoption], heads: dict[str, int], now_ms: int) -> list[Adopted]:
-    """Assign every adopted broadcast its number in every mailbox; returns the journal records.
+def number(adoptions: Sequence[Adoption], heads: dict[str, int], now_ms: int) -> list[tuple[int, Adopted]]:
+    """Assign every adopted broadcast its number in every mailbox; returns the journal records, each with its slot.
 
     Args:
         heads: the newest numbers that the same group assigns to posts, by mailbox key.
     """
-    records: dict[int, Adopted] = {}
+    records: dict[tuple[int, int], Adopted] = {}  # by position and slot
     for adoption in adoptions:
-        key = adoption.mailbox.key
+        key, slot = adoption.mailbox.key, adoption.mailbox.slot
         seq = adoption.first = heads.get(key, adoption.mailbox.head) + 1
         adoption.adopted_ms = now_ms
         adoption.inbox_only = _inbox_only(adoption)
         for broadcast in adoption.broadcasts:
             pos = broadcast.pos
-            record = records.get(pos)
+            record = records.get((pos, slot))
             if record is None:
-                record = records[pos] = Adopted(pos, now_ms, [])
+                record = records[pos, slot] = Adopted(pos, now_ms, [])
             record.numbers.append((key, seq))
             if pos in adoption.inbox_only:
                 record.inbox_only.append(key)
             seq += 1
     # Replay applies record after record, and the numbers of a mailbox grow with the positions.
-    return [records[pos] for pos in sorted(records)]
+    return [(slot, records[pos, slot]) for pos, slot in sorted(records)]
 
 
 def adopt(mailbox: Mailbox, broadcast: Broadcast, seq: int, now_ms: int, recent_max: int, *, inbox_only: bool) -> None:

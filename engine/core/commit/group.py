@@ -14,7 +14,7 @@ States of a group:
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -36,13 +36,14 @@ from engine.core.commit.policy_step import (
 from engine.core.commit.subscription_step import SubscriptionChange
 from engine.core.commit.user_step import UserChange, apply_note
 from engine.core.commit.window_step import ALONE, Events, WindowStep, apply_window
-from engine.core.journal.journal_records import Decided, Handled, Record, Released, StoredMessage, Topics, message_of
+from engine.core.journal.journal_records import Decided, Handled, Record, StoredMessage, Topics, message_of
 from engine.core.mailbox.aggregation_window import in_digest
 from engine.core.mailbox.conflation import DEFAULTS, ConflationLimits, decide, remember
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.memory import MESSAGE_BYTES
 from engine.core.model.constants import PRIORITIES
 from engine.core.model.message import Collapsing, Message, counted, timer_effect_id
+from engine.core.model.routing import slot_of
 from engine.core.model.sealed import sealed
 from engine.core.policy.conditions import Drop
 from engine.core.policy.contact_policy import Decision, Reason, Verdict
@@ -77,10 +78,10 @@ class Answer(Struct, gc=False):
 
 
 class Group(Struct):
-    """One journal entry and what depends on its commit."""
+    """A journal entry of each slot that it has something of, and what depends on their commit."""
 
     number: int
-    payload: bytes
+    payloads: dict[int, bytes]  # by slot
     ids: list[tuple[str, str]]  # (mailbox key, id) that storage keeps for 24 h
     values: list[bytes]  # stored with each id, `first_result.packed_result`
     records: Events
@@ -91,7 +92,6 @@ class Group(Struct):
     changes: Sequence[SubscriptionChange] = ()  # of subscriptions
     closing: Sequence[Mailbox] = ()  # with windows that are due
     notes: Sequence[UserChange] = ()  # changes of users' state
-    released: Released | None = None  # slots that are handed over
     posts: list[Pending] = []  # that the records are the effect of
     conflated: int = 0  # messages that supersede older ones
     only_messages: bool = True  # every record is a StoredMessage
@@ -100,7 +100,7 @@ class Group(Struct):
     @property
     def has_riders(self) -> bool:
         """Whether the group carries anything but posts and settlements."""
-        return bool(self.adoptions or self.changes or self.closing or self.notes or self.released)
+        return bool(self.adoptions or self.changes or self.closing or self.notes)
 
 
 class Riders(NamedTuple):
@@ -110,7 +110,6 @@ class Riders(NamedTuple):
     changes: Sequence[SubscriptionChange] = ()
     closing: Sequence[Mailbox] = ()
     notes: Sequence[UserChange] = ()
-    released: Released | None = None
 
 
 NO_RIDERS: Final = Riders()
@@ -138,7 +137,7 @@ class GroupBuilder:
     working state (numbers given, ids taken, copies of counters and windows) ends with it, so a group that is rolled back leaves no trace.
 
     Args:
-        group: holds everything but the effect of posts; gets their records, ids and answers, and the payload.
+        group: holds everything but the effect of posts; gets their records, ids and answers, and the payloads.
         mailboxes: must hold the key of every post.
         now_ms: when the group is built.
 
@@ -212,22 +211,23 @@ class GroupBuilder:
             answers.append(Answer(pending, ACCEPTED, seq))
 
     def finish(self) -> bool:
-        """Number the adopted broadcasts and encode the payload. False when there is nothing to write."""
-        group = self._group
-        records: list[Record] = [*group.records]
+        """Number the adopted broadcasts and encode the payloads. False when there is nothing to write."""
+        group, mailboxes = self._group, self._mailboxes
+        by_slot: defaultdict[int, list[Record]] = defaultdict(list)
+        for record in group.records:
+            by_slot[mailboxes[record.key].slot].append(record)
         if group.adoptions:
-            records += number(group.adoptions, self._heads, self._now_ms)
-        if group.changes:
-            records += [Topics(change.mailbox.key, change.topics) for change in group.changes]
-        if group.notes:
-            records += [note.record for note in group.notes]
-        records += group.handled
-        if group.released is not None:
-            records.append(group.released)
-        if not records and not group.adoptions:
-            return False
-        group.payload = sealed(_encoder.encode(records))
-        return True
+            for slot, adopted in number(group.adoptions, self._heads, self._now_ms):
+                by_slot[slot].append(adopted)
+        for change in group.changes:
+            by_slot[change.mailbox.slot].append(Topics(change.mailbox.key, change.topics))
+        for note in group.notes:
+            by_slot[note.mailbox.slot].append(note.record)
+        for settled in group.handled:
+            key = settled.key  # its mailbox may have left memory when the group is built again
+            by_slot[mailboxes[key].slot if key in mailboxes else slot_of(key)].append(settled)
+        group.payloads = {slot: sealed(_encoder.encode(records)) for slot, records in by_slot.items()}
+        return bool(by_slot)
 
     def _take_effect(self, pending: Pending, identity: tuple[str, str], seq: int, reason: str = "") -> None:
         """The group has the effect of this post. `seq`: its number, 0 for none, `NEVER` when it is suppressed, with the reason."""
@@ -379,7 +379,7 @@ class PostQueue:
                 taken.append(pending)
         self._group_bytes = size
         self._number += 1
-        group = Group(self._number, b"", [], [], [], [], list(handled), [], *riders)
+        group = Group(self._number, {}, [], [], [], [], list(handled), [], *riders)
         return self._assemble(taken, group, now_ms)
 
     def _assemble(self, posts: Iterable[Pending], group: Group, now_ms: int) -> tuple[Group | None, list[Answer]]:
@@ -415,8 +415,8 @@ class PostQueue:
             answers.append(repeated(pending, seq, digest, "" if pending.timer else timer))
         posts = {id(pending) for pending in group.posts}
         followers = [answer.pending for answer in group.answers if id(answer.pending) not in posts]
-        riders = Riders(group.adoptions, group.changes, group.closing, group.notes, group.released)
-        again = Group(group.number, b"", [], [], [], [], group.handled, [], *riders)
+        riders = Riders(group.adoptions, group.changes, group.closing, group.notes)
+        again = Group(group.number, {}, [], [], [], [], group.handled, [], *riders)
         rebuilt, at_once = self._assemble([*left, *followers], again, now_ms)
         return rebuilt, answers + at_once
 

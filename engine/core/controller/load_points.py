@@ -118,5 +118,16 @@ class LoadWatch:
         return added
 
 
+def memory_of_servers(stores: Sequence[Mapping[str, Any]], servers: Mapping[int, str]) -> int:
+    """Bytes of all servers, each counted once, however many stores it has.
+
+    Args:
+        stores: the state of each store; `used_memory_bytes` is that of its whole server.
+        servers: the server of each store, by the store's index.
+    """
+    used = {servers[index]: int(store["used_memory_bytes"]) for index, store in enumerate(stores)}
+    return sum(used.values())
+
+
 def _number(value: Any) -> int:
     return sum(value.values()) if isinstance(value, Mapping) else int(value)

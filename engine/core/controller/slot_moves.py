@@ -9,7 +9,7 @@ load: it moves a slot from the busiest shard to the idlest, again and again, as 
 
 `away_moves` empties shards that are to be replaced, into the shards that have the fewest slots.
 
-A plan is for the slot map of one Redis server, and so for the shards that use it: slots stay on their server.
+A plan is for the slot map of one store, and so for the shards that use it: slots stay in their store.
 
 Nothing remembers a plan. It is computed again from the slot map before each step, and what is left of it comes out: a step of an
 `even_moves` plan makes the next plan smaller by just its slots.
@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping
 from heapq import heapify, heapreplace
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from engine.core.model.routing import SlotMap
@@ -42,15 +43,15 @@ class Move(Struct, frozen=True):
 
 
 def even_moves(slot_map: SlotMap, shards: int) -> list[Move]:
-    """The moves after which those of the first `shards` shards that use this server have its slots, evenly.
+    """The moves after which those of the first `shards` shards that use this store have its slots, evenly.
 
     Slots of no shard that exists stay where they are: nobody could hand them over.
 
     Args:
-        shards: no more than exist, and one of them at least uses this server.
+        shards: no more than exist, and one of them at least uses this store.
     """
     kept = slot_map.local(shards)
-    assert kept, "each server needs a shard"
+    assert kept, "each store needs a shard"
     assert shards <= slot_map.shards, "slots move between shards that exist"
     held = _held(slot_map)
     share, more = divmod(sum(map(len, held.values())), len(kept))
@@ -69,7 +70,7 @@ def even_moves(slot_map: SlotMap, shards: int) -> list[Move]:
 def away_moves(slot_map: SlotMap, sources: Iterable[int], homes: Iterable[int]) -> list[Move]:
     """The moves after which the sources have no slots. Each slot goes to the shard of `homes` that has the fewest then.
 
-    Those that use other servers are left out of both.
+    Those that use other stores are left out of both.
     """
     held = _held(slot_map)
     counts = [(len(held[home]), home) for home in homes if home in held]
@@ -122,13 +123,21 @@ def next_sets(moves: Iterable[Move], slots_max: int) -> list[Move]:
     return list(chosen.values())
 
 
+def moved(slot_map: SlotMap, moves: Iterable[Move]) -> SlotMap:
+    """The next version of the map, after all of these moves."""
+    after = slot_map
+    for move in moves:
+        after = after.with_owner(move.slots, move.target)
+    return msgspec.structs.replace(after, version=slot_map.version + 1)
+
+
 def slots_in(moves: Iterable[Move]) -> int:
     """How many slots they move."""
     return sum(len(move.slots) for move in moves)
 
 
 def _held(slot_map: SlotMap) -> dict[int, list[int]]:
-    """The slots of each shard that uses the server."""
+    """The slots of each shard that uses the store."""
     held: dict[int, list[int]] = {shard: [] for shard in slot_map.local(slot_map.shards)}
     for slot, owner in enumerate(slot_map.owners):
         if owner in held:

@@ -1,8 +1,9 @@
 """What the shard stores: journal records, pages, and the copy of pending messages in the offline streams.
 
-Journal: one entry per group commit, a batch of records: `StoredMessage` messages, `Handled` acknowledgements, `Adopted` broadcasts,
-subscribed `Topics`, `Profiled` users, their `Noticed` events, messages that were `Decided` not to be delivered, and of aggregation windows
-`Counted` messages and those that `Ended` or were `Extended`. A broadcast is stored as its position in the log, never with its body.
+Journal: one entry per group commit and slot, a batch of records: `StoredMessage` messages, `Handled` acknowledgements, `Adopted`
+broadcasts, subscribed `Topics`, `Profiled` users, their `Noticed` events, messages that were `Decided` not to be delivered, and of
+aggregation windows `Counted` messages and those that `Ended` or were `Extended`. A broadcast is stored as its position in the log, never
+with its body.
 Page: a user's mailbox without bodies. Written with everything pending that is not in the offline stream yet (the spill),
 in one atomic step per slot; after a full checkpoint the journal entries it covers are trimmed.
 
@@ -19,7 +20,7 @@ is stored.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 import msgspec
@@ -31,7 +32,6 @@ from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import Collapsing, Message, SharedBody
-from engine.core.model.routing import slot_of
 from engine.core.model.sealed import sealed
 from engine.core.policy.profile import Profile
 from engine.core.policy.user_state import TimelineEntry, UserState
@@ -143,12 +143,6 @@ class Inboxed(Struct, array_like=True, tag=17, gc=False):
     inbox: StoredInbox
 
 
-class Released(Struct, array_like=True, tag=15, gc=False):
-    """The shard hands these slots over: their pages have all that earlier records have of them, and newer things if they come back."""
-
-    slots: list[int]
-
-
 class Remembered(Struct, array_like=True, tag=6, gc=False):
     """A user's whole state, and when they were last active; written by `engine.core.journal.rebuild` only."""
 
@@ -178,7 +172,6 @@ Record = (
     | Ended
     | Extended
     | Kept
-    | Released
     | Marked
     | Inboxed
 )
@@ -221,7 +214,7 @@ class Spill(Struct):
 
 
 class Checkpoint(Struct):
-    """What to write, and up to which group of this incarnation the journal is covered; `None`: trim nothing."""
+    """What to write, and through which group of this incarnation the journals are covered; `None`: trim nothing."""
 
     spills: list[Spill]
     through_commit: int | None
@@ -229,6 +222,7 @@ class Checkpoint(Struct):
     waiting: list[Mailbox]  # not in it yet, last one first
     removals: dict[str, bool] = {}  # pages to delete, by key: whether in any case, or only while the mailbox holds nothing
     whole: bool = False  # its mailboxes leave memory: pages have all that their successors need
+    slots: frozenset[int] | None = None  # whose journals are covered; None: all that were not trimmed when it was taken
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -240,23 +234,9 @@ def keys_of(records: Iterable[Record]) -> set[str]:
     for record in records:
         if isinstance(record, Adopted):
             keys.update(key for key, _ in record.numbers)
-        elif not isinstance(record, Released):
+        else:
             keys.add(record.key)
     return keys
-
-
-def owned(records: Iterable[Record], slots: Container[int]) -> list[Record]:
-    """What these records say of the mailboxes of these slots."""
-    kept: list[Record] = []
-    for record in records:
-        if isinstance(record, Adopted):
-            numbers = [(key, seq) for key, seq in record.numbers if slot_of(key) in slots]
-            if numbers:
-                inbox_only = [key for key in record.inbox_only if slot_of(key) in slots]
-                kept.append(Adopted(record.pos, record.accepted_ms, numbers, inbox_only))
-        elif isinstance(record, Released) or slot_of(record.key) in slots:
-            kept.append(record)
-    return kept
 
 
 def message_of(stored: StoredMessage) -> Message:

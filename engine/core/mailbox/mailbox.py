@@ -32,6 +32,7 @@ from engine.core.mailbox.retry import RetryPolicy
 from engine.core.mailbox.tally import UNCOUNTED
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.message import Collapsing, Message, SharedBody
+from engine.core.model.routing import slot_of
 from engine.core.policy.user_state import UserState
 
 _first_of: Final = itemgetter(0)
@@ -93,6 +94,7 @@ class Mailbox:
         "queued_ms",
         "recent",
         "seen_ms",
+        "slot",
         "spilled",
         "start",
         "tally",
@@ -105,6 +107,7 @@ class Mailbox:
 
     def __init__(self, key: str, now_ms: int) -> None:
         self.key = key
+        self.slot = slot_of(key)
         self.memory = Memory()  # replaced by the shard's in `count_in`
         self.tally = UNCOUNTED  # replaced by that of its tenant, by the shard
         self.head = 0  # the newest committed number

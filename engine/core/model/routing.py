@@ -1,13 +1,14 @@
 """Routing: the shard that owns a user, and the partition that holds a timer.
 
-slot = CRC-32 of the mailbox key, modulo 1024. The number of slots and the hash are fixed for the life of a cluster:
-the slot is part of Redis keys. Which shard has a slot, and how many shards and schedulers there are, changes while the engine runs: the
-`SlotMap` is versioned and stored in Redis.
+slot = CRC-32 of the mailbox key, modulo 32. A slot is the unit that a shard owns: with its users go their journal, their pages, their
+streams, and the epoch that fences all of them. The number of slots and the hash are fixed for the life of the data: the slot is part of
+Redis keys. Which shard has a slot, and how many shards and schedulers there are, changes while the engine runs: the `SlotMap` is versioned
+and stored in Redis.
 
-Data on several Redis servers are spread by index: slot i, timer partition i, shard i and scheduler i use server i modulo the number of
-servers. So a shard serves slots of one server only, a slot moves between shards of its server only, and a user's slot and timer partition
-are on the same one. No write ever touches two servers. Each is a whole by itself, with a slot map, fencing epochs and a data epoch of its
-own: what one of them loses is detected and repaired by its own shards, as with one server. Whoever needs to know where all users are puts
+Data in several stores are spread by index: slot i, timer partition i, shard i and scheduler i use store i modulo the number of
+stores. So a shard serves slots of one store only, a slot moves between shards of its store only, and a user's slot and timer partition
+are in the same one. No write ever touches two stores. Each is a whole by itself, with a slot map, fencing epochs and a data epoch of its
+own: what one of them loses is detected and repaired by its own shards, as with one store. Whoever needs to know where all users are puts
 the maps together (`RoutingTable`).
 """
 
@@ -21,8 +22,9 @@ import msgspec
 
 from engine.core.model.formats import FIRST, FORMATS
 
-SLOTS = 1024
-"""Slots of a cluster. 1024 lets 100 shards differ by at most 10 % in load and keeps the map at 1 KiB."""
+SLOTS = 32
+"""Slots of a cluster, and so shards at most. A group writes an entry to each slot that it has something of, so more slots cost more
+(bench/NOTEBOOK.md); with fewer, shards differ more in load."""
 
 CORES_PER_SHARD: Final = 4
 """Of a machine or cluster, for one shard where no number is given. A message under full load takes 30 us of a shard and 45 us of the edges
@@ -61,7 +63,7 @@ def topic_of(key: str) -> str | None:
 
 
 def slot_of(key: str) -> int:
-    """The slot (0..1023) of a mailbox key; stable across processes, machines and versions."""
+    """The slot (0..31) of a mailbox key; stable across processes, machines and versions."""
     return crc32(key.encode()) % SLOTS
 
 
@@ -87,18 +89,18 @@ def partition_of_timer(sid: str) -> int | None:
 
 
 NOBODY: Final = -1
-"""Owner of a slot that its shard is handing over, and of the slots of other servers."""
+"""Owner of a slot that its shard is handing over, and of the slots of other stores."""
 
 
-class SlotMap(msgspec.Struct, frozen=True):
-    """Who owns what of one server; a higher `version` wins.
+class SlotMap(msgspec.Struct, frozen=True, rename={"store": "server", "stores": "servers"}):
+    """Who owns what of one store; a higher `version` wins.
 
     Attributes:
         owners: the shard index of each slot.
         shards: how many shards there are; one that was just added, or is about to be removed, owns no slot.
         schedulers: how many schedulers share the timer partitions.
-        server: which of the servers it is; the shards and schedulers of others are counted in both numbers.
-        servers: how many Redis servers the slots are spread over. Fixed for the life of the data.
+        store: which of the stores it is; the shards and schedulers of others are counted in both numbers.
+        stores: how many stores the slots are spread over. Fixed for the life of the data.
         formats: the newest that may be written (`engine.core.model.formats`).
     """
 
@@ -106,8 +108,8 @@ class SlotMap(msgspec.Struct, frozen=True):
     owners: tuple[int, ...]
     shards: int
     schedulers: int = 1
-    server: int = 0
-    servers: int = 1
+    store: int = 0
+    stores: int = 1
     formats: int = FIRST
 
     def with_owner(self, slots: Iterable[int], shard: int) -> SlotMap:
@@ -126,39 +128,41 @@ class SlotMap(msgspec.Struct, frozen=True):
         return [slot for slot, owner in enumerate(self.owners) if owner == shard]
 
     def local(self, count: int) -> range:
-        """Of so many shards or schedulers those that use this server."""
-        return range(self.server, count, self.servers)
+        """Of so many shards or schedulers those that use this store."""
+        return range(self.store, count, self.stores)
 
     def scheduler(self, partition: int) -> int:
-        """The scheduler index that owns a timer partition of this server."""
-        return scheduler_of(partition, self.schedulers, self.servers)
+        """The scheduler index that owns a timer partition of this store."""
+        return scheduler_of(partition, self.schedulers, self.stores)
 
 
 class RoutingTable:
-    """Who owns what of all servers.
+    """Who owns what of all stores.
 
     Args:
-        maps: the slot map of each server, in their order.
+        maps: the slot map of each store, in their order.
 
     Attributes:
         owners: the shard index of each slot.
+        timer_owners: the scheduler index of each timer partition.
         shards, schedulers: how many there are by the map that has the most; the maps differ while the controller changes the number.
         formats: the newest that may be written by every map.
     """
 
-    __slots__ = ("formats", "maps", "owners", "schedulers", "shards")
+    __slots__ = ("formats", "maps", "owners", "schedulers", "shards", "timer_owners")
 
     def __init__(self, maps: Sequence[SlotMap]) -> None:
         self.maps = tuple(maps)
-        servers = len(maps)
-        self.owners = maps[0].owners if servers == 1 else tuple(maps[slot % servers].owners[slot] for slot in range(SLOTS))
+        stores = len(maps)
+        self.owners = maps[0].owners if stores == 1 else tuple(maps[slot % stores].owners[slot] for slot in range(SLOTS))
+        self.timer_owners = tuple(maps[store_of(partition, stores)].scheduler(partition) for partition in range(TIMER_PARTITIONS))
         self.shards = max(slot_map.shards for slot_map in maps)
         self.schedulers = max(slot_map.schedulers for slot_map in maps)
         self.formats = min(slot_map.formats for slot_map in maps)
 
     def with_map(self, slot_map: SlotMap) -> RoutingTable:
-        """The table with this map in the place of the one of its server."""
-        return RoutingTable([slot_map if at == slot_map.server else other for at, other in enumerate(self.maps)])
+        """The table with this map in the place of the one of its store."""
+        return RoutingTable([slot_map if at == slot_map.store else other for at, other in enumerate(self.maps)])
 
     def owner(self, key: str) -> int:
         """The shard index that owns the mailbox key."""
@@ -166,43 +170,43 @@ class RoutingTable:
 
     def scheduler(self, partition: int) -> int:
         """The scheduler index that owns a timer partition."""
-        return self.maps[server_of(partition, len(self.maps))].scheduler(partition)
+        return self.timer_owners[partition]
 
     def version(self, index: int) -> int:
         """Version of the map that the shard or scheduler of this index goes by."""
-        return self.maps[server_of(index, len(self.maps))].version
+        return self.maps[store_of(index, len(self.maps))].version
 
 
-def spread(shards: int, version: int = 1, schedulers: int = 1, server: int = 0, servers: int = 1) -> SlotMap:
-    """An even map of new data over `shards` shards: with one server slot i belongs to shard i mod `shards`.
+def spread(shards: int, version: int = 1, schedulers: int = 1, store: int = 0, stores: int = 1) -> SlotMap:
+    """An even map of new data over `shards` shards: with one store slot i belongs to shard i mod `shards`.
 
-    Raises ValueError when the server has no shard.
+    Raises ValueError when the store has no shard.
     """
-    local = range(server, shards, servers)
+    local = range(store, shards, stores)
     if not local:
         raise ValueError("a slot map needs at least one shard")
-    owners = (local[slot // servers % len(local)] if server_of(slot, servers) == server else NOBODY for slot in range(SLOTS))
-    return SlotMap(version, tuple(owners), shards, schedulers, server, servers, FORMATS)
+    owners = (local[slot // stores % len(local)] if store_of(slot, stores) == store else NOBODY for slot in range(SLOTS))
+    return SlotMap(version, tuple(owners), shards, schedulers, store, stores, FORMATS)
 
 
-def server_of(index: int, servers: int) -> int:
-    """The Redis server of the slot, the timer partition, the shard or the scheduler of this index."""
-    return index % servers
+def store_of(index: int, stores: int) -> int:
+    """The store of the slot, the timer partition, the shard or the scheduler of this index."""
+    return index % stores
 
 
-def shards_for(cores: float, room: float, servers: int = 1) -> int:
-    """How many shards new data gets when no number is given: by the cores there are, no more than there is room for, as many per server."""
-    wanted = int(min(cores // CORES_PER_SHARD, room, SHARDS_BY_CORES_MAX * servers))
-    return max(wanted // servers, 1) * servers
+def shards_for(cores: float, room: float, stores: int = 1) -> int:
+    """How many shards new data gets when no number is given: by the cores there are, no more than there is room for, as many per store."""
+    wanted = int(min(cores // CORES_PER_SHARD, room, SHARDS_BY_CORES_MAX * stores))
+    return max(wanted // stores, 1) * stores
 
 
-def scheduler_of(partition: int, schedulers: int, servers: int = 1) -> int:
-    """The scheduler index that owns a timer partition: the schedulers of its server take turns."""
-    server = server_of(partition, servers)
-    return partition // servers % len(range(server, schedulers, servers)) * servers + server
+def scheduler_of(partition: int, schedulers: int, stores: int = 1) -> int:
+    """The scheduler index that owns a timer partition: the schedulers of its store take turns."""
+    store = store_of(partition, stores)
+    return partition // stores % len(range(store, schedulers, stores)) * stores + store
 
 
-def partitions_of(scheduler: int, schedulers: int, servers: int = 1) -> Sequence[int]:
+def partitions_of(scheduler: int, schedulers: int, stores: int = 1) -> Sequence[int]:
     """All timer partitions of one scheduler; none when there are only so many schedulers before it."""
-    local = len(range(server_of(scheduler, servers), schedulers, servers))
-    return range(scheduler, TIMER_PARTITIONS, local * servers) if scheduler < schedulers else range(0)
+    local = len(range(store_of(scheduler, stores), schedulers, stores))
+    return range(scheduler, TIMER_PARTITIONS, local * stores) if scheduler < schedulers else range(0)

@@ -54,6 +54,7 @@ from typing import Final
 from engine.config import Config
 from engine.core.model.routing import SlotMap
 from engine.core.scheduler.claim_horizon import ClaimHorizon
+from engine.core.scheduler.scheduler_events import Send
 from engine.core.scheduler.timer_wheel import NEVER, TimerWheel
 from engine.core.wire.records import Fire, Timer
 
@@ -85,7 +86,7 @@ class _Entry:
 
 
 class _Lane:
-    __slots__ = ("compensate_ms", "compensating", "degraded", "handed", "handed_bytes", "incomplete", "retries", "session", "wheel")
+    __slots__ = ("compensate_ms", "compensating", "degraded", "full", "handed", "handed_bytes", "incomplete", "retries", "session", "wheel")
 
     def __init__(self, now_ms: int) -> None:
         self.wheel: TimerWheel[str] = TimerWheel(now_ms)
@@ -96,6 +97,7 @@ class _Lane:
         self.session: str | None = None
         self.handed: dict[str, int] = {}  # scheduled id -> refire time, ms; ascending
         self.handed_bytes = 0
+        self.full = False  # had no room for another timer when it was last looked at
         self.incomplete = False  # some of its timers were evicted while it had no session
 
 
@@ -106,8 +108,8 @@ class Firing:
         horizon: the latest due time that may be handed out, and the timers that count as claimed by an earlier incarnation.
 
     Attributes:
-        next_ms: the next time to call `due`, as of its last call; NEVER when only a session or a confirmation can change anything.
-        due_ms: a lower bound, as of the same call, of the due times of timers that wait for a shard with a session; NEVER without one.
+        next_ms: the next time to call `due`, or earlier; NEVER when only a session or a confirmation can change anything.
+        due_ms: a lower bound of the due times of timers that wait for a shard with a session; NEVER without one.
     """
 
     def __init__(self, config: Config, slots: SlotMap, horizon: ClaimHorizon) -> None:
@@ -202,6 +204,8 @@ class Firing:
         else:
             del lane.handed[sid]
             lane.handed_bytes -= entry.size
+            if lane.full or lane.degraded:
+                self.next_ms = 0  # there is room now, or less load
             if lane.compensating:
                 lane.compensating.discard(sid)
                 if not lane.compensating:
@@ -232,11 +236,12 @@ class Firing:
         if entry is not None and entry.state == FROZEN:
             self._arm(entry, now_ms)
 
-    def postpone(self, sid: str) -> Timer | None:
-        """Release the claim on a timer that its shard postponed; it does not fire until storage has its new time and the caller removes
-        it here. Returns the timer; None, without an effect, when it was not claimed or not in memory."""
+    def postpone(self, sid: str, shard: int | None) -> Timer | None:
+        """Release the claim on a timer that this shard postponed; it does not fire until storage has its new time and the caller removes
+        it here. Returns the timer; None, without an effect, when it was not claimed or not in memory, or is handed to another shard, which
+        may be about to make it take effect: its slot was given away."""
         entry = self._entries.get(sid)
-        if entry is None or not entry.claimed:
+        if entry is None or not entry.claimed or (entry.state == HANDED and entry.shard != shard):
             return None
         self._leave(entry)
         entry.state = MOVING
@@ -247,7 +252,12 @@ class Firing:
     def _arm(self, entry: _Entry, now_ms: int) -> None:
         entry.state = WAITING
         entry.shard = self._slots.owner(entry.timer.key)
-        self._lane(entry.shard, now_ms).wheel.arm(entry.timer.sid, entry.timer.due_ms)
+        lane, due_ms = self._lanes.get(entry.shard) or self._lane(entry.shard, now_ms), entry.timer.due_ms
+        lane.wheel.arm(entry.timer.sid, due_ms)
+        if lane.session is not None:
+            self.due_ms = min(self.due_ms, due_ms)
+            if due_ms < self.next_ms:
+                self.next_ms = lane.wheel.next_at()
 
     def _lane(self, shard: int, now_ms: int) -> _Lane:
         lane = self._lanes.get(shard)
@@ -264,6 +274,7 @@ class Firing:
         lane = self._lane(shard, now_ms)
         assert lane.session is None
         lane.session = session
+        self.next_ms = 0
         incomplete, lane.incomplete = lane.incomplete, False
         self._incomplete = any(each.incomplete for each in self._lanes.values())
         return incomplete
@@ -272,6 +283,7 @@ class Firing:
         """End the session of a shard: its unconfirmed timers wait for the next session."""
         lane = self._lanes[shard]
         lane.session = None
+        self.next_ms = 0
         lane.compensating.clear()
         for sid in list(lane.handed):
             entry = self._entries[sid]
@@ -286,6 +298,7 @@ class Firing:
         Returns whether evicted timers may now have an owner with a session, and have to be loaded.
         """
         self._slots = slots
+        self.next_ms = 0
         for entry in self._entries.values():
             if entry.state not in (FROZEN, HANDED, MOVING) and slots.owner(entry.timer.key) != entry.shard:
                 self._leave(entry)
@@ -296,9 +309,15 @@ class Firing:
         return incomplete
 
     # -- Firing. -------------------------------------------------------------------------------------------------------
-    def due(self, now_ms: int) -> list[tuple[str, Fire]]:
-        """Hand out the due timers, oldest first per shard, and look ahead. Returns (session, record) pairs."""
-        out: list[tuple[str, Fire]] = []
+    def reach(self, reach_ms: int) -> None:
+        """Storage has confirmed the claims of timers due until then."""
+        if reach_ms != self._horizon.reach_ms:
+            self._horizon.reach_ms = reach_ms
+            self.next_ms = 0
+
+    def due(self, now_ms: int) -> list[Send]:
+        """Hand out the due timers, oldest first per shard, and look ahead."""
+        out: list[Send] = []
         self.next_ms = self.due_ms = NEVER
         for lane in self._lanes.values():
             if lane.session is None:
@@ -308,18 +327,23 @@ class Firing:
                 if failed_ms > now_ms:
                     break
                 self._fail(self._entries[sid], now_ms)
-            for wheel, until_ms in ((lane.retries, now_ms), (lane.wheel, min(now_ms, self._horizon.reach_ms))):
-                while wheel and (sids := wheel.advance(until_ms, min(self._room(lane), self._config.timer_batch))):
-                    out += [(lane.session, fire) for fire in self._hand(lane, sids, now_ms)]
+            retry_ms = self._hand_due(lane, lane.retries, now_ms, now_ms, out)
+            due_ms = self._hand_due(lane, lane.wheel, min(now_ms, self._horizon.reach_ms), now_ms, out)
             if lane.degraded and lane.compensate_ms <= now_ms and not self._is_loaded(lane):
                 sids = list(islice(lane.degraded, min(self._room(lane), self._config.timer_batch)))
                 for sid in sids:
                     del lane.degraded[sid]
                 lane.compensate_ms = now_ms + self._config.timer_compensate_ms
                 lane.compensating = set(sids)
-                out += [(lane.session, fire) for fire in self._hand(lane, sids, now_ms)]
-            self._look_ahead(lane)
+                out += self._hand(lane, sids, now_ms)
+            self._look_ahead(lane, due_ms, retry_ms)
         return out
+
+    def _hand_due(self, lane: _Lane, wheel: TimerWheel[str], until_ms: int, now_ms: int, out: list[Send]) -> int:
+        """Hand out what is due in a wheel, as far as there is room. Returns a lower bound of the first due time that is left."""
+        while (next_ms := wheel.next_at()) <= until_ms and (room := self._room(lane)) > 0:
+            out += self._hand(lane, wheel.advance(until_ms, min(room, self._config.timer_batch)), now_ms)
+        return next_ms
 
     def failed_sids(self, sids: Iterable[str], now_ms: int) -> None:
         """Count a failure for each timer that a shard could not make take effect; ignores timers that are not handed out."""
@@ -330,6 +354,7 @@ class Firing:
 
     def _fail(self, entry: _Entry, now_ms: int) -> None:
         config = self._config
+        self.next_ms = 0
         before = self._lanes[entry.shard]
         busy = self._is_loaded(before)
         if entry.timer.sid in before.compensating:
@@ -362,8 +387,10 @@ class Firing:
             return 0
         return self._config.timer_claims_max - len(lane.handed)
 
-    def _hand(self, lane: _Lane, sids: list[str], now_ms: int) -> list[Fire]:
-        records: list[Fire] = []
+    def _hand(self, lane: _Lane, sids: list[str], now_ms: int) -> list[Send]:
+        assert lane.session is not None
+        sends: list[Send] = []
+        timers: list[Timer] = []
         room_bytes = 0
         for sid in sids:
             entry = self._entries[sid]
@@ -376,18 +403,19 @@ class Firing:
             lane.handed[sid] = now_ms + self._config.timer_refire_ms
             lane.handed_bytes += entry.size
             if room_bytes < entry.size:
-                records.append(Fire([]))
+                timers = []
+                sends.append(Send(lane.session, Fire(timers)))
                 room_bytes = max(self._config.timer_batch_bytes, entry.size)
-            records[-1].timers.append(entry.timer)
+            timers.append(entry.timer)
             room_bytes -= entry.size
-        return records
+        return sends
 
-    def _look_ahead(self, lane: _Lane) -> None:
-        """Advance `next_ms` and `due_ms` to what waits in a lane with a session."""
-        due_ms = lane.wheel.next_at()
+    def _look_ahead(self, lane: _Lane, due_ms: int, retry_ms: int) -> None:
+        """Advance `next_ms` and `due_ms` to what waits in a lane with a session, whose wheels have something at these times."""
+        lane.full = self._room(lane) <= 0
         next_ms = NEVER
-        if self._room(lane) > 0:
-            next_ms = lane.retries.next_at() if due_ms > self._horizon.reach_ms else min(due_ms, lane.retries.next_at())
+        if not lane.full:
+            next_ms = retry_ms if due_ms > self._horizon.reach_ms else min(due_ms, retry_ms)
         if lane.degraded and not self._is_loaded(lane):
             next_ms = min(next_ms, lane.compensate_ms)
         if lane.handed:

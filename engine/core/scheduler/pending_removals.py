@@ -5,13 +5,11 @@ Both gather for `timer_removal_ms`, or ride along with other work. They are give
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
 from engine.config import Config
-from engine.core.model.routing import partition_of_timer
-from engine.core.scheduler.scheduler_events import StoreDone, StoreWork
+from engine.core.scheduler.scheduler_events import StoreDone, Turn
 from engine.core.scheduler.timer_wheel import NEVER
 
 SETTLED_MAX: Final = 2000
@@ -24,8 +22,8 @@ class PendingRemovals:
 
     def __init__(self, config: Config) -> None:
         self._removal_ms = config.timer_removal_ms
-        self._fired: dict[str, str] = {}  # scheduled id -> mailbox key, empty where unknown
-        self._moves: dict[str, tuple[int, str]] = {}  # scheduled id -> (new due time, mailbox key)
+        self._fired: dict[str, tuple[int, str]] = {}  # scheduled id -> partition and mailbox key, empty where unknown
+        self._moves: dict[str, tuple[int, int, str]] = {}  # scheduled id -> partition, new due time, mailbox key
         self._given_fired: list[str] = []  # being written
         self._given_moves: list[str] = []
         self._since_ms = 0  # when the oldest came
@@ -33,26 +31,27 @@ class PendingRemovals:
     def __len__(self) -> int:
         return len(self._fired) + len(self._moves)
 
-    def fired(self, sid: str, key: str, now_ms: int) -> None:
+    def fired(self, sid: str, partition: int, key: str, now_ms: int) -> None:
         """The timer took effect."""
         if not self._fired and not self._moves:
             self._since_ms = now_ms
         self._moves.pop(sid, None)
-        self._fired[sid] = key
+        self._fired[sid] = partition, key
 
-    def again(self, sid: str, at_ms: int, key: str, now_ms: int) -> None:
+    def again(self, sid: str, partition: int, at_ms: int, key: str, now_ms: int) -> None:
         """The timer had no effect and fires again at `at_ms`."""
         if not self._fired and not self._moves:
             self._since_ms = now_ms
-        self._moves[sid] = (at_ms, key)
+        self._moves[sid] = partition, at_ms, key
 
     def key_of_fired(self, sid: str) -> str | None:
         """The mailbox key of a timer that took effect and may still be in storage; None for any other, "" where it is not known."""
-        return self._fired.get(sid)
+        fired = self._fired.get(sid)
+        return None if fired is None else fired[1]
 
     def fired_of(self, key: str) -> list[str]:
         """The timers that took effect and are of this mailbox, or may be."""
-        return [sid for sid, owner in self._fired.items() if owner in (key, "")]
+        return [sid for sid, (_, owner) in self._fired.items() if owner in (key, "")]
 
     def is_moving(self, sid: str) -> bool:
         """Whether the timer waits for its new time."""
@@ -63,23 +62,23 @@ class PendingRemovals:
         self._moves.pop(sid, None)
 
     # -- Storage. ------------------------------------------------------------------------------------------------------
-    def is_due(self, now_ms: int) -> bool:
-        """Whether to write them without waiting for requests; a hundred cost about as much as one."""
-        waiting = len(self._fired) + len(self._moves)
-        return waiting > 0 and (now_ms - self._since_ms >= self._removal_ms or waiting >= SETTLED_MAX)
-
     def next_at(self) -> int:
-        """When `is_due` at the latest, ms; NEVER when there are none."""
-        return self._since_ms + self._removal_ms if self._fired or self._moves else NEVER
+        """When to write them without waiting for requests, ms; NEVER when there are none. A hundred cost about as much as one."""
+        waiting = len(self._fired) + len(self._moves)
+        if waiting >= SETTLED_MAX:
+            return self._since_ms
+        return self._since_ms + self._removal_ms if waiting else NEVER
 
-    def give(self, work_of: Callable[[int], StoreWork]) -> None:
+    def give(self, work: Turn) -> None:
         """Add the oldest to the work for storage."""
         self._given_fired = list(islice(self._fired, SETTLED_MAX))
         for sid in self._given_fired:
-            work_of(_partition(sid)).fired[sid] = self._fired[sid]
+            partition, key = self._fired[sid]
+            work[partition].fired[sid] = key
         self._given_moves = list(islice(self._moves, SETTLED_MAX))
         for sid in self._given_moves:
-            work_of(_partition(sid)).moved[sid] = self._moves[sid]
+            partition, at_ms, key = self._moves[sid]
+            work[partition].moved[sid] = at_ms, key
 
     def stored_moves(self, done: StoreDone) -> list[tuple[str, int | None]]:
         """Which timers storage has at their new time, ms, and which (None) it does not have at all; they do not wait any more."""
@@ -87,7 +86,7 @@ class PendingRemovals:
         for sid, there in done.moved.items():
             move = self._moves.pop(sid, None)
             if move is not None:  # else it took effect, was cancelled or was moved in the meantime
-                outcome.append((sid, move[0] if there else None))
+                outcome.append((sid, move[1] if there else None))
         return outcome
 
     def stored_fired(self, now_ms: int) -> bool:
@@ -96,9 +95,3 @@ class PendingRemovals:
             del self._fired[sid]
         self._since_ms = now_ms
         return any(sid in self._moves for sid in self._given_moves)
-
-
-def _partition(sid: str) -> int:
-    partition = partition_of_timer(sid)
-    assert partition is not None, "the scheduler checks what it takes"
-    return partition

@@ -38,11 +38,7 @@ class ReadAhead:
         self._started_ms = started_ms
         self._frontiers: dict[int, TimerCursor] = dict.fromkeys(partitions, BEGINNING)
         self._reading: dict[int, ReadTimers] = {}
-        self._paused = False
-
-    def owns(self, partition: int | None) -> bool:
-        """Whether the partition belongs to this scheduler."""
-        return partition in self._frontiers
+        self.paused = False  # memory has no room for a page: `pages` has to be called again when timers left it
 
     @property
     def caught_up(self) -> bool:
@@ -71,8 +67,8 @@ class ReadAhead:
         behind = [partition for partition, frontier in self._frontiers.items() if frontier[0] <= goal_ms]
         if self._holds(_FILL_SHARE):
             self._firing.evict_unreachable()
-        self._paused = self._holds(_FILL_SHARE)
-        if self._paused:
+        self.paused = self._holds(_FILL_SHARE)
+        if self.paused:
             return {}
         until_ms = now_ms + self._config.timer_horizon_ms
         room = min(self._config.timer_load_max, self._config.timer_memory_max - len(self._firing))
@@ -103,7 +99,7 @@ class ReadAhead:
 
     def next_at(self) -> int:
         """The next time to call `pages`, ms; NEVER while memory is full or pages are being read."""
-        if self._paused or self._reading or not self._frontiers:
+        if self.paused or self._reading or not self._frontiers:
             return NEVER
         return min(self._frontiers.values())[0] - self._config.timer_horizon_ms // 2
 

@@ -62,7 +62,7 @@ from typing import Final
 import msgspec
 
 from engine.config import Config
-from engine.core.model.routing import SlotMap, partition_of_timer, partitions_of, split_key
+from engine.core.model.routing import SlotMap, partition_of, partition_of_timer, partitions_of, split_key
 from engine.core.scheduler.claim_horizon import ClaimHorizon
 from engine.core.scheduler.firing import LATENESS_BUCKETS_MS, Firing
 from engine.core.scheduler.pending_removals import PendingRemovals
@@ -81,10 +81,10 @@ from engine.core.scheduler.scheduler_events import (
     SlotsRead,
     StoreDone,
     StoreRequest,
-    StoreWork,
     Ticked,
     TimersNotWritten,
     TimersWritten,
+    Turn,
     WriteTimers,
     partition_for,
     shard_of,
@@ -105,6 +105,7 @@ from engine.core.wire.records import (
     FireAgain,
     FireDone,
     FireFailed,
+    Inspect,
     ListTimers,
     Moved,
     Reschedule,
@@ -135,17 +136,19 @@ class SchedulerCore:
     def __init__(self, config: Config, index: int, slots: SlotMap, now_ms: int, horizon: ClaimHorizon) -> None:
         self._config = config
         self._slots = slots
-        self.partitions = partitions = partitions_of(index, slots.schedulers, slots.servers)
+        self.partitions = partitions = partitions_of(index, slots.schedulers, slots.stores)
         self._horizon = horizon
         self._firing = Firing(config, slots, horizon)
         self._loading = ReadAhead(config, partitions, self._firing, now_ms)
         self._sessions: dict[str, TimerWheel[str] | None] = {}  # wheel of volatile timers per shard session; None for an edge
+        self._volatile_ms = NEVER  # lower bound of their due times
         self._queue: deque[Waiting] = deque()
         self._batch: list[Waiting] | None = None  # sent to storage, unanswered
         self._deciding = RequestHolds(self._firing)
         self._settling = PendingRemovals(config)
         self._failures = 0  # consecutive failures of storage
         self._store_after_ms = now_ms
+        self._store_ms = now_ms  # when storage has work, as of the last event
         self._stored: dict[int, int] = {}  # timers per partition, as of the last answer of storage
         self._effects: list[Effect] = []
         self._due_sent = 0
@@ -194,17 +197,21 @@ class SchedulerCore:
 
     def next_at(self) -> int:
         """The latest time to call `handle` with `Ticked`, ms; NEVER when only another event can change anything."""
-        if self._retired:
-            return self._store_after_ms if self._batch is None and not self.idle else NEVER
-        first = min([wheel.next_at() for wheel in self._sessions.values() if wheel is not None], default=NEVER)
-        first = min(first, self._firing.next_ms)
+        first = NEVER if self._retired else min(self._volatile_ms, self._firing.next_ms)
         if self._batch is None:
-            store_ms = min(self._loading.next_at(), self._settling.next_at(), self._horizon.asks_at(self._firing.due_ms))
+            first = min(first, self._store_ms)
             if self._queue:
-                store_ms = self._store_after_ms
                 first = min(first, self._queue[0].received_ms + self._config.commit_retry_ms)
-            first = min(first, max(store_ms, self._store_after_ms))
         return first
+
+    def _storage_work_ms(self) -> int:
+        """When there is work for storage, ms; NEVER when only an event can bring some."""
+        if self._queue or (self._retired and self._settling):
+            return self._store_after_ms
+        if self._retired:
+            return NEVER
+        first = min(self._loading.next_at(), self._settling.next_at(), self._horizon.asks_at(self._firing.due_ms))
+        return max(first, self._store_after_ms)
 
     # -- Events. -------------------------------------------------------------------------------------------------------
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
@@ -217,7 +224,7 @@ class SchedulerCore:
             case Received(session, records):
                 self._received(session, records, now_ms)
             case TimersWritten(done, reach_ms):
-                self._horizon.reach_ms = reach_ms
+                self._firing.reach(reach_ms)
                 self._store_succeeded(done, now_ms)
             case TimersNotWritten():
                 self._store_failed(now_ms)
@@ -231,10 +238,12 @@ class SchedulerCore:
                 self._retired = True
             case Ticked():
                 pass
-        self._give_up(now_ms)
-        if not self._retired:
+        if self._queue:
+            self._give_up(now_ms)
+        if not self._retired and min(self._volatile_ms, self._firing.next_ms) <= now_ms:
             self._fire(now_ms)
-        self._begin_store(now_ms)
+        if self._batch is None:
+            self._begin_store(now_ms)
         effects, self._effects = self._effects, []
         return effects
 
@@ -270,35 +279,40 @@ class SchedulerCore:
         for record in records:
             if isinstance(record, Arm):
                 wheel.arm(record.key, record.at_ms)
+                self._volatile_ms = min(self._volatile_ms, record.at_ms)
             elif isinstance(record, FireDone):
                 self._fire_done(record.sids, now_ms)
             elif isinstance(record, FireFailed):
                 self._firing.failed_sids(record.sids, now_ms)
             elif isinstance(record, FireAgain):
-                self._fire_again(record.moves, now_ms)
+                self._fire_again(shard_of(session), record.moves, now_ms)
             else:
                 self._requested(session, record, now_ms)
 
     def _fire_done(self, sids: Sequence[str], now_ms: int) -> None:
         for sid in sids:
-            if self._settling.key_of_fired(sid) is None and self._loading.owns(partition_of_timer(sid)):
+            partition = partition_of_timer(sid)
+            if partition is not None and partition in self.partitions and self._settling.key_of_fired(sid) is None:
                 timer = self._firing.done(sid)
-                self._settling.fired(sid, "" if timer is None else timer.key, now_ms)
+                self._settling.fired(sid, partition, "" if timer is None else timer.key, now_ms)
 
-    def _fire_again(self, moves: Sequence[tuple[str, int]], now_ms: int) -> None:
+    def _fire_again(self, shard: int | None, moves: Sequence[tuple[str, int]], now_ms: int) -> None:
         for sid, at_ms in moves:
-            timer = self._firing.postpone(sid)
+            timer = self._firing.postpone(sid, shard)
             if timer is not None:
-                self._settling.again(sid, at_ms, timer.key, now_ms)
+                self._settling.again(sid, partition_of(timer.key), at_ms, timer.key, now_ms)
 
     def _fire(self, now_ms: int) -> None:
+        """Send shards the volatile timers and the durable ones that are due."""
         size = self._config.timer_batch
+        self._volatile_ms = NEVER
         for session, wheel in self._sessions.items():
-            if wheel is not None and wheel:
+            if wheel:
                 keys = wheel.advance(now_ms)
                 self._due_sent += len(keys)
                 self._effects += [Send(session, Due(keys[at : at + size])) for at in range(0, len(keys), size)]
-        self._effects += [Send(session, fire) for session, fire in self._firing.due(now_ms)]
+                self._volatile_ms = min(self._volatile_ms, wheel.next_at())
+        self._effects += self._firing.due(now_ms)
 
     # -- Requests. -----------------------------------------------------------------------------------------------------
     def _requested(self, session: str, request: Request, now_ms: int) -> None:
@@ -307,9 +321,9 @@ class SchedulerCore:
         partition = partition_for(request)
         if partition is None:
             self._answer(session, TimerAnswer(request.ref, NOT_FOUND))
-        elif not self._loading.owns(partition):
+        elif partition not in self.partitions:
             self._answer(session, Moved(request.ref, -1, self._slots.version))
-        elif (settled := self._settled(request)) is not None:
+        elif not isinstance(request, Schedule) and (settled := self._settled(request)) is not None:
             self._answer(session, TimerAnswer(request.ref, settled))
         elif len(self._queue) >= self._config.timer_requests_max:
             self._answer(session, TimerAnswer(request.ref, OVERLOADED, detail="too many requests are waiting for storage"))
@@ -322,9 +336,9 @@ class SchedulerCore:
         """Timers of a mailbox that, by the state in memory, may have taken effect: a CancelAll comes too late for them."""
         return self._firing.claimed_of(key) + self._settling.fired_of(key)
 
-    def _settled(self, request: Request) -> int | None:
+    def _settled(self, request: Inspect | Reschedule | Cancel | CancelAll | ListTimers) -> int | None:
         """The answer when memory alone decides it; None when storage must."""
-        if isinstance(request, (Schedule, ListTimers, CancelAll)):
+        if isinstance(request, (ListTimers, CancelAll)):
             return None
         timer = self._firing.get(request.sid)
         key = self._settling.key_of_fired(request.sid) if timer is None else timer.key
@@ -351,32 +365,28 @@ class SchedulerCore:
 
     # -- Storage. ------------------------------------------------------------------------------------------------------
     def _begin_store(self, now_ms: int) -> None:
-        """Send all waiting work to storage, unless a batch is in flight."""
-        if self._batch is not None or now_ms < self._store_after_ms:
+        """Send all waiting work to storage, when there is some."""
+        self._store_ms = self._storage_work_ms()
+        if self._store_ms > now_ms and not (self._loading.paused and self._store_after_ms <= now_ms):
             return
         pages = {} if self._retired else self._loading.pages(now_ms)
+        if self._loading.paused:
+            self._store_ms = self._storage_work_ms()
+            if self._store_ms > now_ms:
+                return  # there is no more to do than to read, and no room for it
         due_ms = NEVER if self._retired else self._firing.due_ms
-        settles = self._settling.is_due(now_ms) or (self._retired and self._settling)
-        if not (pages or self._queue or settles or self._horizon.to_claim(due_ms, now_ms)):
-            return
-        work: dict[int, StoreWork] = {}
-        self._settling.give(lambda partition: self._work_of(work, partition))
+        work = Turn(self._horizon.inherited_ms)
+        self._settling.give(work)
         self._batch = self._take_batch()
         for waiting in self._batch:
             request = waiting.request
             if isinstance(request, Schedule) and not self._retired:  # one due soon is claimed in the step that stores it
                 due_ms = min(due_ms, request.timer.due_ms)
-            self._work_of(work, waiting.partition).requests.append(StoreRequest(request, waiting.spared))
+            work[waiting.partition].requests.append(StoreRequest(request, waiting.spared))
             waiting.tried = True
         for partition, page in pages.items():
-            self._work_of(work, partition).page = page
+            work[partition].page = page
         self._effects.append(WriteTimers(list(work.values()), self._horizon.to_claim(due_ms, now_ms)))
-
-    def _work_of(self, work: dict[int, StoreWork], partition: int) -> StoreWork:
-        part = work.get(partition)
-        if part is None:
-            part = work[partition] = StoreWork(partition, self._horizon.inherited_ms, {}, [], moved={})
-        return part
 
     def _take_batch(self) -> list[Waiting]:
         batch: list[Waiting] = []
@@ -434,7 +444,8 @@ class SchedulerCore:
             case Schedule() if answer.status in (SCHEDULED, DUPLICATE):
                 for timer in answer.timers:
                     self._admit(waiting.partition, timer, young, now_ms)
-                answer.timers = [timer for timer in answer.timers if timer is not request.timer]  # the requester has that one
+                if answer.timers and answer.timers[0] is request.timer:
+                    answer.timers = []  # the requester has it
             case Cancel() | Reschedule() if answer.status in (OK, NOT_FOUND):
                 known = self._firing.get(request.sid)
                 if known is not None and split_key(known.key)[0] == request.tenant and not self._firing.is_claimed(request.sid):

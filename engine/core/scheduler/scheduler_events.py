@@ -89,6 +89,22 @@ class StoreWork(Struct):
     moved: dict[str, tuple[int, str]] = {}
 
 
+class Turn(dict[int, StoreWork]):
+    """The work of one turn by partition, empty for one that it is asked for the first time.
+
+    Args:
+        claimed_ms: see `StoreWork`.
+    """
+
+    def __init__(self, claimed_ms: int) -> None:
+        super().__init__()
+        self._claimed_ms = claimed_ms
+
+    def __missing__(self, partition: int) -> StoreWork:
+        work = self[partition] = StoreWork(partition, self._claimed_ms, {}, [], moved={})
+        return work
+
+
 class TimersRead(Struct):
     """Timers in order. `reached` is where the page ended, None when nothing up to `until_ms` is left behind it."""
 

@@ -478,9 +478,10 @@ class Connections:
         """The group with these settlements was refused: the next group carries them."""
         mailboxes = self._mailbox_store.mailboxes
         for record in handled:
-            if record.refused:
-                self._refused.setdefault(record.key, []).extend(record.refused)
-        self.acked.update((record.key, mailboxes[record.key]) for record in handled if record.key in mailboxes)
+            if record.key in mailboxes:
+                self.acked[record.key] = mailboxes[record.key]
+                if record.refused:
+                    self._refused.setdefault(record.key, []).extend(record.refused)
 
 
 def _client(connection: Attachment) -> Client:

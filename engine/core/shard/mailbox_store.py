@@ -41,7 +41,6 @@ from engine.core.journal.journal_records import (
     Noticed,
     Profiled,
     Record,
-    Released,
     Remembered,
     Spill,
     StoredMessage,
@@ -138,7 +137,7 @@ class MailboxStore:
         self._letters: dict[tuple[str, int], DeadLetter] = {}  # those and the ones being written, by mailbox and number
         self._checkpoint: Checkpoint | None = None
         self._committed = 0  # number of the last group in the journal
-        self._trimmed = -1  # below 0: entries of earlier incarnations are to be trimmed too
+        self._trimmed = -1  # number of the last group that a checkpoint covered; below 0: entries of earlier owners are to be trimmed too
         self._removals: dict[str, bool] = {}  # see `Checkpoint.removals`
         self._floors: dict[int, int] = {}  # by slot: no number up to this one is given out again, as a deleted page may have had it
         self._replaying = False
@@ -168,9 +167,8 @@ class MailboxStore:
         """Restore a mailbox from its page, None for a new user; one that is in memory already is newer and stays."""
         if key not in self.mailboxes:
             mailbox = self.mailboxes[key] = restore(key, page, now_ms, self._limits.inbox)
-            slot = slot_of(key)
-            self._keys_by_slot[slot][key] = None
-            if page is None and not self._replaying and (floor := self._floors.get(slot, 0)):
+            self._keys_by_slot[mailbox.slot][key] = None
+            if page is None and not self._replaying and (floor := self._floors.get(mailbox.slot, 0)):
                 mailbox.begin(floor)
             mailbox.count_in(self.memory)
             mailbox.tally = self.tallies.of(key)
@@ -182,30 +180,30 @@ class MailboxStore:
         mailbox.count_windows()
         self.window_closer.watch(mailbox)
 
-    def begin_replay(self, floors: dict[int, int]) -> None:
-        """A predecessor's journal will be replayed. `floors`: by slot, the highest number of a page that was deleted."""
-        self._floors = floors
-        self._replaying = True
+    def replay(self, slot: int, pages: Mapping[str, MailboxPage | None], records: Iterable[Record], now_ms: int) -> None:
+        """Apply what the journal of a slot has of earlier owners, oldest first, on top of the pages of all its users.
 
-    def replayed(self) -> None:
-        """The journal is replayed: users who have neither a page nor a message may have had both once."""
+        The broadcast log must be loaded. Users who have neither a page nor a message may have had both once.
+        """
+        self._replaying = True
+        for key, page in pages.items():
+            self.restore(key, page, now_ms)
+        self._apply(records, now_ms)
         self._replaying = False
-        for key, mailbox in self.mailboxes.items():
-            if not mailbox.head and (floor := self._floors.get(slot_of(key), 0)):
-                mailbox.begin(floor)
+        self._trimmed = -1
+        floor = self._floors.get(slot, 0)
+        for key in pages:
+            if floor and not self.mailboxes[key].head:
+                self.mailboxes[key].begin(floor)
 
     def _begin(self, key: str, seq: int) -> None:
         """The journal has this as the first number of a mailbox without a page: it began there, if a page of its slot was deleted."""
         mailbox = self.mailboxes[key]
-        if not mailbox.head and 1 < seq <= self._floors.get(slot_of(key), 0) + 1:
+        if not mailbox.head and 1 < seq <= self._floors.get(mailbox.slot, 0) + 1:
             mailbox.begin(seq - 1)
 
-    def replay(self, records: Iterable[Record], now_ms: int) -> None:
-        """Apply a predecessor's journal records, oldest first. The pages of all their keys and the broadcast log must be loaded."""
+    def _apply(self, records: Iterable[Record], now_ms: int) -> None:
         for record in records:
-            if isinstance(record, Released):
-                self.drop(self.keys_in(record.slots))
-                continue
             if isinstance(record, Adopted):
                 inbox_only = frozenset(record.inbox_only)
                 for key, seq in record.numbers:
@@ -323,15 +321,22 @@ class MailboxStore:
         through = self._committed if full and self._committed > self._trimmed else None
         if not chosen and through is None:
             return None
+        if through is not None:
+            self._trimmed = through
         chosen.reverse()  # they are taken from the end
         self._checkpoint = Checkpoint([], through, {}, chosen, removals)
         return self._checkpoint
 
-    def take_whole(self, keys: Iterable[str]) -> Checkpoint | None:
-        """Begin a checkpoint, to be filled, of all that storage lacks of these mailboxes, so that they can be dropped. None when it lacks
-        nothing. No other may be under way."""
+    def take_whole(self, slots: Collection[int], *, quiet: bool) -> Checkpoint | None:
+        """Begin a checkpoint, to be filled, of all that storage lacks of the mailboxes of these slots, so that they can be dropped.
+
+        None when there is nothing to write. No other may be under way.
+
+        Args:
+            quiet: nothing more is journalled of these slots, so it covers their journals.
+        """
         assert self._checkpoint is None, "one checkpoint at a time"
-        keys = list(keys)
+        keys = self.keys_in(slots)
         removals = {key: self._removals.pop(key) for key in keys if key in self._removals}
         chosen = [
             mailbox
@@ -342,9 +347,10 @@ class MailboxStore:
             or mailbox.dying
             or len(mailbox.recent) > PAGE_RECENT_IDS
         ]
-        if not chosen:
+        if not chosen and not quiet:
             return None
-        self._checkpoint = Checkpoint([], None, {}, chosen, removals, whole=True)
+        through = self._committed if quiet else None
+        self._checkpoint = Checkpoint([], through, {}, chosen, removals, whole=True, slots=frozenset(slots))
         return self._checkpoint
 
     def fill_checkpoint(self, mailboxes_max: int, now_ms: int) -> bool:
@@ -370,8 +376,7 @@ class MailboxStore:
         key, removals = mailbox.key, checkpoint.removals
         if key not in removals or not (removals[key] or (mailbox.idle and not mailbox.has_preferences)):
             return spill_of(mailbox, forget_at_ms, whole=checkpoint.whole)
-        slot = slot_of(key)
-        self._floors[slot] = max(mailbox.head, self._floors.get(slot, 0))
+        self._floors[mailbox.slot] = max(mailbox.head, self._floors.get(mailbox.slot, 0))
         return removal_of(mailbox, forget_at_ms)
 
     def checkpoint_done(self, mailboxes_max: int | None = None) -> bool:
@@ -394,8 +399,6 @@ class MailboxStore:
         if upto:
             return True
         self._checkpoint = None
-        if checkpoint.through_commit is not None:
-            self._trimmed = checkpoint.through_commit
         return False
 
     def _written(self, key: str, upto: int) -> None:
@@ -437,6 +440,7 @@ class MailboxStore:
         """The checkpoint could not be written, or only in part: all its mailboxes are dirty again."""
         checkpoint, self._checkpoint = self._checkpoint, None
         assert checkpoint is not None, "no checkpoint is under way"
+        self._trimmed = -1
         for key in checkpoint.upto:
             if key in self.mailboxes:
                 self._dirty[key] = self.mailboxes[key]
@@ -477,8 +481,9 @@ class MailboxStore:
 
     def _leave(self, key: str) -> None:
         """A mailbox leaves memory."""
-        self.mailboxes.pop(key).count_out()
-        del self._keys_by_slot[slot_of(key)][key]
+        mailbox = self.mailboxes.pop(key)
+        mailbox.count_out()
+        del self._keys_by_slot[mailbox.slot][key]
 
     def adopt_floors(self, floors: Mapping[int, int]) -> None:
         """By slot, the highest number of a page that was deleted: of slots that another shard had."""

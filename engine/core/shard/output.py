@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 from msgspec import Struct
@@ -54,6 +55,8 @@ LATENCY_BUCKETS_MS: Final = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 75, 100, 150,
 _EXACT_MS: Final = 256
 """Times below it are counted for each millisecond: an index costs a third of a bisection, and nearly every message needs two or three."""
 
+_EXACT_BUCKETS: Final = tuple(pairwise([0, *(bound + 1 for bound in LATENCY_BUCKETS_MS if bound + 1 < _EXACT_MS), _EXACT_MS]))
+"""Of each bucket that has such times: the first of them, and the one after the last."""
 
 SESSION_EVENTS_MAX: Final = 100_000
 """Session events held while storage is unavailable, about 30 MB. Beyond it the oldest are dropped: their delivery is not guaranteed."""
@@ -115,8 +118,8 @@ class Latencies:
     def buckets(self) -> list[int]:
         """One number for each of `LATENCY_BUCKETS_MS`, and one for everything slower."""
         counts = list(self._other)
-        for ms, count in enumerate(self.exact):
-            counts[bisect_left(LATENCY_BUCKETS_MS, ms)] += count
+        for bucket, (first, end) in enumerate(_EXACT_BUCKETS):
+            counts[bucket] += sum(self.exact[first:end])
         return counts
 
     def exemplars(self) -> list[Exemplar]:
@@ -137,7 +140,7 @@ class Latencies:
     @property
     def sum_ms(self) -> int:
         """All times together; never shrinks."""
-        return self._other_ms + sum(ms * count for ms, count in enumerate(self.exact))
+        return self._other_ms + sum(map(int.__mul__, self.exact, range(_EXACT_MS)))
 
 
 Exemplar = tuple[int, str, int, int, str]

@@ -141,7 +141,6 @@ class ShardCore:
         self._changes_due: Final = (
             store.window_closer.due,
             self.user_requests.waiting,
-            self.slot_release.unwritten,
             audience.subscriptions.waiting,
         )
         self._commit_due: Final = (*self.post_queue.lanes, *self._changes_due)
@@ -356,7 +355,7 @@ class ShardCore:
         limits = self.limits
         adoptions, changes = self.broadcast_audience.take(now_ms, low=self.admission.takes(LOW), high=self.admission.takes(HIGH))
         closing = self.mailbox_store.window_closer.take(limits.windows_close_max, limits.commit_bytes_max, now_ms)
-        return Riders(adoptions, changes, closing, self.user_requests.take(), self.slot_release.take())
+        return Riders(adoptions, changes, closing, self.user_requests.take())
 
     def _record_suppressed(self, answers: Iterable[Answer], now_ms: int) -> None:
         """Count and record the posts that were suppressed without a journal record: nobody was connected."""
@@ -429,8 +428,6 @@ class ShardCore:
         for adoption in group.adoptions:
             self.mailbox_store.counts_changed(adoption.mailbox)
         self.user_requests.committed(group.notes, now_ms)
-        if group.released is not None:
-            self.slot_release.committed()
 
     def _count(self, group: Group) -> None:
         counters = self.output.counters
@@ -451,16 +448,16 @@ class ShardCore:
         for (event, reason, category), count in group.decisions.items():
             self.output.decided(event, reason, category, count)
 
-    def replay(self, records: Sequence[Record], now_ms: int) -> None:
-        """Apply a predecessor's journal records, as `MailboxStore.replay`, and record their outcomes again, which it may have lost."""
+    def replay(self, slot: int, pages: Mapping[str, MailboxPage | None], records: Sequence[Record], now_ms: int) -> None:
+        """Apply what the journal of a slot has of earlier owners (`MailboxStore.replay`), and record its outcomes again: they may be lost.
+
+        Full mailboxes are trimmed again, since clients may have been sent those gaps.
+        """
         if self.output.outcomes is not None:
             self.output.outcomes.extend(journalled_outcomes(records, self.mailbox_store.log))
-        self.mailbox_store.replay(records, now_ms)
-
-    def replayed(self) -> None:
-        """The predecessor's journal is replayed: trim full mailboxes again, since clients may have been sent those gaps."""
-        self.mailbox_store.replayed()
-        for mailbox in self.mailboxes.values():
+        self.mailbox_store.replay(slot, pages, records, now_ms)
+        for key in pages:
+            mailbox = self.mailboxes[key]
             trimmed = len(mailbox.trim(self.limits.offline_max))
             self.output.counters["trimmed"] += trimmed
             mailbox.tally.trimmed += trimmed
@@ -519,25 +516,18 @@ class ShardCore:
         self.slot_release.begin(slots, self.slot_map.version)
 
     def adopt(
-        self,
-        slot_map: SlotMap,
-        epoch: int,
-        floors: Mapping[int, int],
-        online: Iterable[str],
-        events: Iterable[SessionEvent],
-        now_ms: int,
+        self, slot_map: SlotMap, epoch: int, online: Iterable[str], events: Iterable[SessionEvent], now_ms: int, *, told: bool
     ) -> None:
-        """Serve the slots that this map has in addition. All that their last owner knew is in storage.
+        """Serve the slots that this map has in addition. All that their last owner knew is in memory or storage.
 
         Args:
             epoch: under which they are served.
-            floors: as in `MailboxStore.adopt_floors`.
             online: keys of the users who were online.
             events: of these users, which their last owner had not written.
+            told: that owner may have told that they are suspect.
         """
         self.inbox_requests.epoch = max(self.inbox_requests.epoch, epoch)
-        self.mailbox_store.adopt_floors(floors)
-        self.connections.presence.assume(online, now_ms, told=False)
+        self.connections.presence.assume(online, now_ms, told=told)
         self.output.session_events.extend(events)
         self.slot_map = slot_map
 

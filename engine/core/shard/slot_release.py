@@ -6,9 +6,9 @@
     closing    --not `waits`--> quiet      What had been taken is committed and answered: posts, changes, fired timers. No write to the
                                            first Redis server is under way. Nothing changes the mailboxes any more
     quiet      --checkpoint-->  written    Storage has all of them: pages with what they normally leave out, and every message. They leave
-                                           memory
-    written    --Released-->    journalled The journal says that its earlier records of these slots are void: pages have them
-    journalled --slot map-->    serving    The map names the new owner
+                                           memory, and their journals are trimmed
+    written    --not `appends`--> left     No append or rollback under way has an entry of these slots: nothing more is written to them
+    left       --slot map-->    serving    The map names the new owner
 
 The first Redis server has the streams that all shards share. It may be away while the server of these slots is there, so what waits for it
 does not hold up the hand-over:
@@ -19,8 +19,7 @@ does not hold up the hand-over:
     being written     the hand-over waits for the reply, or for the timeout of the client (`redis_timeout_ms`)
 
 The shell (`engine.actors.slot_mover`) carries it out. What a crash does: before the slot map is stored, the successor owns the slots as
-before, and finds them in pages and journal; from then on the new owner does, and finds them in the pages. The successor of this shard
-skips records of slots that are not its own, and those before a `Released` in any case: the slot may have come back since, with newer pages.
+before; from then on the new owner does. Either finds them in pages and journals.
 
 `retain: false` messages that a client has been sent and has not acknowledged, or has refused, are in memory only, as ever, once a
 checkpoint has passed them: the new owner cannot repeat them.
@@ -29,10 +28,9 @@ checkpoint has passed them: the new owner cannot repeat them.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final
 
 from engine.core.commit.group import PostQueue
-from engine.core.journal.journal_records import Checkpoint, Released
+from engine.core.journal.journal_records import Checkpoint
 from engine.core.model.routing import slot_of
 from engine.core.shard.broadcast_audience import BroadcastAudience
 from engine.core.shard.connections import Connections
@@ -61,8 +59,6 @@ class SlotRelease:
     ) -> None:
         self.slots: frozenset[int] = frozenset()
         self.session_events: Sequence[SessionEvent] = ()  # that the new owner is to write
-        self.unwritten: Final[list[Released]] = []  # the record that ends the hand-over in the journal
-        self.journalled = False
         self._version = 0
         self._mailbox_store = mailbox_store
         self._post_queue = post_queue
@@ -106,27 +102,21 @@ class SlotRelease:
         self.session_events = self._output.release_session_events(self.slots)
 
     def take_checkpoint(self) -> Checkpoint | None:
-        """The checkpoint of all that storage lacks; None when it lacks nothing. It is filled and done like any other."""
-        return self._mailbox_store.take_whole(self._mailbox_store.keys_in(self.slots))
+        """The checkpoint of all that storage lacks. It is filled and done like any other."""
+        return self._mailbox_store.take_whole(self.slots, quiet=True)
 
     def written(self) -> None:
-        """Storage has everything: forget it, and let the next group say so."""
+        """Storage has everything: forget it."""
         keys = self._mailbox_store.keys_in(self.slots)
         self._connections.forget(keys)
         self._delivery.forget(keys)
         self._user_requests.release(self.slots, self._version)
         self._mailbox_store.drop(keys)
-        self.journalled = False
-        self.unwritten.append(Released(sorted(self.slots)))
 
-    def take(self) -> Released | None:
-        """The record for the next group, if one is due: in every group until one is `committed`."""
-        return next(iter(self.unwritten), None)
-
-    def committed(self) -> None:
-        """The group with the record is durable."""
-        self.journalled = True
-        self.unwritten.clear()
+    def appends(self) -> bool:
+        """Whether the group that is being appended has an entry of these slots: acknowledgements that the pages have."""
+        group = self._post_queue.group
+        return group is not None and not self.slots.isdisjoint(group.payloads)
 
     def end(self, *, handed_over: bool) -> None:
         """The slots are another shard's, with their session events; or they are this one's again."""

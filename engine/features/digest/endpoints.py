@@ -213,7 +213,7 @@ def on_edge(ports: EdgePorts) -> EdgeFeature:
     """The feature on an edge."""
     model, addresses = DigestModel(ports.config), AddressStore(ports.redis, ports.config)
     ports.gateway.metrics.degraded["digest"] = lambda: model.reason
-    return feature_of(ports, PendingBodies(*ports.servers), model, addresses, stored_key(ports))
+    return feature_of(ports, PendingBodies(*ports.stores), model, addresses, stored_key(ports))
 
 
 def feature_of(ports: EdgePorts, bodies: BodyStore, model: TextModel, addresses: AddressBook, link_key: LinkKey) -> EdgeFeature:

@@ -14,6 +14,7 @@ another edge. So an offset says what is new in a part, and what is missing befor
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import msgspec
@@ -42,11 +43,15 @@ class Head(Struct, frozen=True, array_like=True):
         item: as the publisher sent it, with its id: the message at the end is made of it.
         body: the members that devices get with the first part, in JSON without braces.
         list: the text is a list of JSON values, one a line.
+        idle: the ending of a message whose publisher fell silent; b"" for none.
+
+    An ending is a JSON object, with a `type` that replaces that of the item, or `data` whose members are added to it.
     """
 
     item: bytes
     body: bytes
     list: bool = False
+    idle: bytes = b""
 
 
 def json_bytes(text: str) -> int:
@@ -64,14 +69,14 @@ class Growth:
         text: that storage has.
         progress: likewise, in JSON; b"" for none.
         body: the members of the message, for the first part; None: devices have had it.
-        server: the Redis server of its user.
+        store: the store of its user.
 
     Attributes:
         size: bytes of the text.
         stored: so many of them are in storage.
         shown: so many of them were sent to devices, or were in storage when this edge began.
         active_ms: of the last part, on the clock of the edge.
-        stored_ms: likewise, when storage was last written.
+        due_ms: likewise, when this edge last moved the time at which the message ends by itself.
     """
 
     __slots__ = (
@@ -83,27 +88,28 @@ class Growth:
         "_unshown",
         "_unstored",
         "active_ms",
+        "due_ms",
         "generation",
         "id",
         "key",
         "progress",
-        "server",
         "shown",
         "size",
+        "store",
         "stored",
-        "stored_ms",
     )
 
     def __init__(
-        self, key: str, id: str, generation: int, text: bytes = b"", progress: bytes = b"", body: bytes | None = None, server: int = 0
+        self, key: str, id: str, generation: int, text: bytes = b"", progress: bytes = b"", body: bytes | None = None, store: int = 0
     ) -> None:
         self.key = key
-        self.server = server
+        self.store = store
         self.id = id
         self.generation = generation
         self.size = self.stored = self.shown = len(text)
         self.progress = progress
-        self.active_ms = self.stored_ms = 0
+        self.active_ms = 0
+        self.due_ms = -math.inf
         self._body = body
         self._json_bytes = json_bytes(text.decode(errors="replace"))
         self._unstored: list[bytes] = []
@@ -195,10 +201,12 @@ def part_frame(id: str, generation: int, offset: int, text: str, progress: bytes
     )
 
 
-def item_at_end(head: Head, text: bytes, progress: bytes, reason: str) -> bytes:
-    """The item that is published at the end: the one that began, whose `data` has the text or the list, the progress, and why it ended."""
-    members = _members.decode(head.item)
-    data: dict[str, Any] = _members.decode(members["data"]) if "data" in members else {}
+def item_at_end(head: Head, text: bytes, progress: bytes, reason: str, ending: bytes = b"") -> bytes:
+    """The item that is published at the end: the one that began with its ending, the text or the list, the progress, and why it ended."""
+    members, ends = _members.decode(head.item), _members.decode(ending or b"{}")
+    data: dict[str, Any] = {}
+    for raw in (members.get("data"), ends.get("data")):
+        data |= {} if raw is None else _members.decode(raw)
     if head.list:
         data["items"] = values_of(text)
     else:
@@ -207,7 +215,7 @@ def item_at_end(head: Head, text: bytes, progress: bytes, reason: str) -> bytes:
         data["progress"] = Raw(progress)
     if reason:
         data["ended"] = reason
-    return _encode({**members, "data": data})
+    return _encode({**members, **ends, "data": data})
 
 
 def values_of(text: bytes) -> list[Any]:

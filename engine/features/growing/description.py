@@ -100,6 +100,9 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
         "description": f"An object of at most {config.context_bytes_max} bytes, to which the text is added as `text`, a list as `items`.",
         "not": {"anyOf": [{"required": [name]} for name in ("text", "items", "progress", "ended")]},
     }
+    ending = {"type": {**message["type"], "description": "In place of the type with which it began."}, "data": {**message["data"]}}
+    ending["data"]["description"] = f"An object of at most {config.context_bytes_max} bytes, whose members are added to `data`."
+    why: Schema = {"enum": [IDLE], "description": "Its publisher fell silent."}
     state: Schema = {"enum": ["growing", "ended"]}
     shown: dict[str, Schema] = {
         "id": {"type": "string"},
@@ -109,7 +112,7 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
         "list": {"type": "boolean"},
         "message": {"type": "object", "description": "Its members, without the text."},
         "progress": {"type": "object"},
-        "ended": {"enum": [IDLE]},
+        "ended": why,
     }
     optional = ("progress", "ended")
     return {
@@ -119,9 +122,13 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
             writer=printable(config, "The publisher's name for this run: unguessable text, the same for its repeats."),
             message=closed_object("Members of a notification.", required=("type", "user"), **message),
             list={"type": "boolean", "description": "The text is a list of JSON values, one a line."},
+            idle=closed_object("What changes of it when its publisher falls silent.", required=(), **ending),
         ),
         "Growth": answer_of(
             "Where the publisher goes on.",
+            optional=("ended", "type"),
+            ended=why,
+            type={"type": "string", "description": "Of a message that ended: the type that its end named."},
             id={"type": "string"},
             state={"enum": [OK, ENDED]},
             generation=_GENERATION,
@@ -170,6 +177,7 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
             user=user_name(config),
             generation=_GENERATION,
             size={**_SIZE, "description": "Of the whole text: 409 with `have` when the engine has less."},
+            **ending,
         ),
         "GrowthEnd": object_of(
             "The end.",

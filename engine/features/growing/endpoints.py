@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -27,11 +28,19 @@ from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable, json_answer, route, without_head
 from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, unavailable, unprocessable
 from engine.publish import media_types
+from engine.publish.drafts import Draft
 from engine.publish.media_types import Content
 from engine.store.lua import Replicas
 
 _Whole = int | float
 """A number that JSON may write with a fraction of zero: `whole` checks it."""
+
+
+class _Ending(Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """What changes of a message when it ends."""
+
+    type: str | UnsetType = UNSET
+    data: Raw | UnsetType = UNSET
 
 
 class _Begin(Struct, forbid_unknown_fields=True, gc=False):
@@ -40,6 +49,7 @@ class _Begin(Struct, forbid_unknown_fields=True, gc=False):
     writer: str
     message: dict[str, Raw]
     list: bool = False
+    idle: _Ending | UnsetType = UNSET
 
 
 class _Progress(Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
@@ -67,7 +77,7 @@ class _Parts(Struct, forbid_unknown_fields=True, gc=False):
     parts: list[_Part]
 
 
-class _End(Struct, forbid_unknown_fields=True, gc=False):
+class _End(_Ending, forbid_unknown_fields=True, gc=False, kw_only=True):
     """The body of POST /v1/growing/{id}/end."""
 
     user: str
@@ -78,13 +88,15 @@ class _End(Struct, forbid_unknown_fields=True, gc=False):
 _BEGIN: Final = msgspec.json.Decoder(_Begin)
 _PARTS: Final = msgspec.json.Decoder(_Parts)
 _END: Final = msgspec.json.Decoder(_End)
-_TEXT: Final = msgspec.json.Decoder(str)
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])
+_ANY_TYPE: Final = "any"
+"""Where the type of a message is not known, and was checked before."""
 _encode: Final = msgspec.json.Encoder().encode
 
 
 def on_edge(ports: EdgePorts) -> EdgeFeature:
     """The feature on an edge."""
-    return feature_of(ports.config, ports.gateway, GrowingStore(ports.servers, ports.config, Replicas.wanted(ports.config)))
+    return feature_of(ports.config, ports.gateway, GrowingStore(ports.stores, ports.config, Replicas.wanted(ports.config)))
 
 
 def feature_of(config: Config, gateway: Gateway, store: GrowingStore) -> EdgeFeature:
@@ -108,9 +120,10 @@ def table(access: Access, growing: Growing) -> EndpointTable:
             user, id, head = _head_of(asked, principal, gateway, config)
         except Invalid as error:
             raise media_types.unacceptable(error) from None
-        state, growth = await growing.begin(mailbox_key(principal.tenant, user), id, asked.writer, head)
+        state, growth, (reason, ending) = await growing.begin(mailbox_key(principal.tenant, user), id, asked.writer, head)
         answer = {"id": id, "state": state, "generation": growth.generation, "have": growth.size, "stored": growth.stored}
-        return json_answer(answer)
+        kind = _MEMBERS.decode(ending).get("type") if ending else None
+        return json_answer(answer | ({"ended": reason} if reason else {}) | ({} if kind is None else {"type": kind}))
 
     async def take(request: Request) -> Response:
         """`POST /v1/parts`."""
@@ -134,10 +147,11 @@ def table(access: Access, growing: Growing) -> EndpointTable:
             if not is_user(asked.user, config.id_chars_max):
                 raise Invalid(f"text of 1 to {config.id_chars_max} characters without control characters", "$.user")
             generation, size = _whole(asked.generation, "$.generation"), _whole(asked.size, "$.size")
+            ending = _ending_of(asked, {"user": asked.user, "type": _ANY_TYPE}, "$", principal, gateway, config)
         except Invalid as error:
             raise media_types.unacceptable(error) from None
         id = request.path_params["id"]
-        result = await growing.end(mailbox_key(principal.tenant, asked.user), id, generation, size)
+        result = await growing.end(mailbox_key(principal.tenant, asked.user), id, generation, size, ending)
         return json_answer({"id": id, "state": "ended"} | ({} if result is None else {"seq": result.seq, "status": result.status}))
 
     async def look(request: Request) -> Response:
@@ -176,38 +190,52 @@ def _head_of(asked: _Begin, principal: Principal, gateway: Gateway, config: Conf
     for name in members:
         if name not in description.MEMBERS:
             raise Invalid(f"a message that grows has only {', '.join(description.MEMBERS)}", f"$.message.{name}")
-    _check_data(members.get("data"), config)
+    _check_data(members.get("data", UNSET), "$.message.data", config)
     if "id" not in members:
         members["id"] = Raw(_encode(gateway.shard_client.new_id()))
     item = _encode(members)
-    defined = gateway.category_book.in_use(principal.tenant)
+    draft = _checked(item, "$.message", principal, gateway, config)
+    idle = b"" if asked.idle is UNSET else _ending_of(asked.idle, members, "$.idle", principal, gateway, config)
+    return draft.user, draft.envelope.id, Head(item, draft.envelope.body, asked.list, idle)
+
+
+def _ending_of(asked: _Ending, members: Mapping[str, Any], place: str, principal: Principal, gateway: Gateway, config: Config) -> bytes:
+    """The ending of a message with these members, in JSON. A message that is closed must be one that can be published: it is checked here.
+
+    Raises Invalid, Problem.
+    """
+    if asked.type is UNSET and asked.data is UNSET:
+        return b""
+    _check_data(asked.data, f"{place}.data", config)
+    ending = _encode(_Ending(asked.type, asked.data))
+    _checked(_encode({**members, **_MEMBERS.decode(ending)}), place, principal, gateway, config)
+    return ending
+
+
+def _checked(item: bytes, place: str, principal: Principal, gateway: Gateway, config: Config) -> Draft:
+    """The only draft of an item, which is at this place of the body. Raises Problem."""
     try:
-        (draft,) = drafts_of(gateway, config, item, Content(), principal, defined)
+        (draft,) = drafts_of(gateway, config, item, Content(), principal, gateway.category_book.in_use(principal.tenant))
     except Problem as problem:
-        raise _within_message(problem) from None
-    return draft.user, draft.envelope.id, Head(item, draft.envelope.body, asked.list)
+        if problem.status != 422:
+            raise
+        errors = [{**error, "path": place + error.get("path", "$")[1:]} for error in problem.members.get("errors", ())]
+        raise unprocessable(f"{place}: {problem.detail}", errors) from None
+    return draft
 
 
-def _check_data(data: Raw | None, config: Config) -> None:
+def _check_data(data: Raw | UnsetType, place: str, config: Config) -> None:
     """Check that the text fits beside what the message has. Raises Invalid."""
-    if data is None:
+    if data is UNSET:
         return
     if len(bytes(data)) > config.context_bytes_max:
-        raise Invalid(f"of a message that grows: at most {config.context_bytes_max} bytes", "$.message.data")
+        raise Invalid(f"of a message that grows: at most {config.context_bytes_max} bytes", place)
     found = msgspec.json.decode(data)
     if not isinstance(found, dict):
-        raise Invalid("of a message that grows: an object, to which the text is added", "$.message.data")
+        raise Invalid("of a message that grows: an object, to which the text is added", place)
     for name in ("text", "items", "progress", "ended"):
         if name in found:
-            raise Invalid("the engine sets it at the end", f"$.message.data.{name}")
-
-
-def _within_message(problem: Problem) -> Problem:
-    """The problem of the message, with the paths of the whole body."""
-    if problem.status != 422:
-        return problem
-    errors = [{**error, "path": "$.message" + error.get("path", "$")[1:]} for error in problem.members.get("errors", ())]
-    return unprocessable(f"$.message: {problem.detail}", errors)
+            raise Invalid("the engine sets it at the end", f"{place}.{name}")
 
 
 def _part_of(part: _Part, index: int, prefix: str, config: Config) -> GrownPart:
@@ -248,7 +276,7 @@ def _shown(id: str, stored: StoredGrowth) -> dict[str, Any]:
     """A message as readers get it, without its text."""
     shown: dict[str, Any] = {
         "id": id,
-        "state": "growing" if stored.ending is None else "ended",
+        "state": "growing" if stored.reason is None else "ended",
         "generation": stored.generation,
         "size": len(stored.text),
         "list": stored.head.list,
@@ -256,6 +284,6 @@ def _shown(id: str, stored: StoredGrowth) -> dict[str, Any]:
     }
     if stored.progress:
         shown["progress"] = Raw(stored.progress)
-    if stored.ending:
-        shown["ended"] = stored.ending
+    if stored.reason:
+        shown["ended"] = stored.reason
     return shown

@@ -98,7 +98,7 @@ class PartResult(Struct):
 
 
 class _Waiter(Struct, eq=False):
-    """A reader, and what it has seen: generation, size, progress, ending."""
+    """A reader, and what it has seen: generation, size, progress, reason."""
 
     seen: tuple[Any, ...]
     done: asyncio.Future[None]
@@ -121,10 +121,10 @@ class Growing:
         self._unshown: dict[_NAME, Growth] = {}
         self._show_armed = False
         self._shown_ms = 0
-        self._unstored: list[dict[_NAME, Growth]] = [{} for _ in range(store.servers)]
-        self._since_ms = [0] * store.servers  # of the oldest of these
-        self._wanted = [asyncio.Event() for _ in range(store.servers)]  # there is something to store
-        self._urgent = [asyncio.Event() for _ in range(store.servers)]  # ... without waiting for more
+        self._unstored: list[dict[_NAME, Growth]] = [{} for _ in range(store.stores)]
+        self._since_ms = [0] * store.stores  # of the oldest of these
+        self._wanted = [asyncio.Event() for _ in range(store.stores)]  # there is something to store
+        self._urgent = [asyncio.Event() for _ in range(store.stores)]  # ... without waiting for more
         self._flushing: dict[_NAME, set[asyncio.Future[None]]] = {}
         self._bytes = 0  # unstored
         self._waiting: dict[_NAME, set[_Waiter]] = {}
@@ -133,11 +133,14 @@ class Growing:
         self._parts = self._frames = self._chunks = 0
 
     # -- From publishers. ----------------------------------------------------------------------------------------------
-    async def begin(self, key: str, id: str, writer: str, head: Head) -> tuple[str, Growth]:
-        """Begin a message, or go on with it. Returns OK or ENDED, and the message. Raises Problem 429 or 503, Unavailable."""
+    async def begin(self, key: str, id: str, writer: str, head: Head) -> tuple[str, Growth, tuple[str, bytes]]:
+        """Begin a message, or go on with it. Returns OK or ENDED, the message, and the reason and the ending of one that has ended.
+
+        Raises Problem 429 or 503, Unavailable.
+        """
         self._gateway.transient_frames.check()
         try:
-            word, generation, size = await self._store.begin(key, id, writer, head, self._gateway.wall_ms())
+            word, generation, size, ended = await self._store.begin(key, id, writer, head, self._gateway.wall_ms())
             known = self._growths.get((key, id))
             if word == "KNOWN" and (known is None or known.generation != generation or known.size < size):
                 known = await self._load(key, id)
@@ -148,15 +151,15 @@ class Growing:
         except StorageUnavailable as error:
             raise unavailable(str(error), RETRY_AFTER_S) from None
         if word == "KNOWN" and known is not None:
-            return OK, known
-        growth = Growth(key, id, generation, body=head.body, server=self._store.server(key))
+            return OK, known, ended
+        growth = Growth(key, id, generation, body=head.body, store=self._store.place(key))
         if word != "OK":
-            return ENDED, growth
+            return ENDED, growth, ended
         self._forget((key, id))
         self._growths[key, id] = growth
-        growth.active_ms = growth.stored_ms = self._gateway.clock()
+        growth.active_ms = growth.due_ms = self._gateway.clock()
         self._show_soon(growth, (key, id))
-        return OK, growth
+        return OK, growth, ended
 
     async def _load(self, key: str, id: str) -> Growth | None:
         """The message as storage has it, unless it has ended; this edge goes on with it. Raises StorageUnavailable."""
@@ -164,15 +167,15 @@ class Growing:
         return self._loaded((key, id), stored)
 
     def _loaded(self, name: _NAME, stored: StoredGrowth | None) -> Growth | None:
-        if stored is None or stored.ending is not None:
+        if stored is None or stored.reason is not None:
             self._forget(name)
             return None
         known = self._growths.get(name)
         if known is not None and known.generation == stored.generation and known.size >= len(stored.text):
             return known
         self._forget(name)
-        growth = self._growths[name] = Growth(*name, stored.generation, stored.text, stored.progress, server=self._store.server(name[0]))
-        growth.active_ms = growth.stored_ms = self._gateway.clock()
+        growth = self._growths[name] = Growth(*name, stored.generation, stored.text, stored.progress, store=self._store.place(name[0]))
+        growth.active_ms = self._gateway.clock()
         return growth
 
     def _forget(self, name: _NAME) -> None:
@@ -181,7 +184,7 @@ class Growing:
             return
         self._bytes -= growth.unstored
         self._unshown.pop(name, None)
-        self._unstored[growth.server].pop(name, None)
+        self._unstored[growth.store].pop(name, None)
         self._flushed(name)
 
     async def take(self, parts: Sequence[GrownPart]) -> list[PartResult]:
@@ -218,7 +221,7 @@ class Growing:
         self._bytes += growth.size - before
         if growth.waits_for_devices:
             self._show_soon(growth, part.name)
-        if growth.waits_for_storage or now_ms - growth.stored_ms > self._config.growing_idle_s * 250:  # the due time moves as well
+        if growth.waits_for_storage or self._store.moves_due(growth, now_ms):
             self._store_soon(growth, part.name, now_ms)
         return PartResult(state, growth.size, growth.stored)
 
@@ -251,40 +254,40 @@ class Growing:
 
     # -- To storage. ---------------------------------------------------------------------------------------------------
     def _store_soon(self, growth: Growth, name: _NAME, now_ms: int) -> None:
-        server = growth.server
-        waiting = self._unstored[server]
+        store = growth.store
+        waiting = self._unstored[store]
         if not waiting:
-            self._since_ms[server] = now_ms
-            self._wanted[server].set()
+            self._since_ms[store] = now_ms
+            self._wanted[store].set()
         waiting[name] = growth
         if growth.unstored >= self._config.growing_chunk_bytes:
-            self._urgent[server].set()
+            self._urgent[store].set()
 
-    async def _store_chunks(self, server: int) -> None:
-        """Store what this edge has for a server, again and again. One script is under way: what comes meanwhile is joined."""
-        wanted, urgent = self._wanted[server], self._urgent[server]
+    async def _store_chunks(self, store: int) -> None:
+        """Store what this edge has for a store, again and again. One script is under way: what comes meanwhile is joined."""
+        wanted, urgent = self._wanted[store], self._urgent[store]
         while True:
             await wanted.wait()
-            left_ms = self._since_ms[server] + self._config.growing_chunk_ms - self._gateway.clock()
+            left_ms = self._since_ms[store] + self._config.growing_chunk_ms - self._gateway.clock()
             if left_ms > 0:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(left_ms / 1000):
                         await urgent.wait()
-            waiting = self._unstored[server]
+            waiting = self._unstored[store]
             names = list(waiting)[:_STORED_TOGETHER]
             growths = [waiting.pop(name) for name in names]
             if not waiting:
                 urgent.clear()
                 wanted.clear()
-            await self._store_some(server, growths)
+            await self._store_some(store, growths)
 
-    async def _store_some(self, server: int, growths: Sequence[Growth]) -> None:
+    async def _store_some(self, store: int, growths: Sequence[Growth]) -> None:
         if not growths:
             return
         chunks = [growth.chunk() for growth in growths]
         now_ms = self._gateway.clock()
         try:
-            sizes = await self._store.store(server, growths, chunks, self._gateway.wall_ms())
+            sizes = await self._store.store(store, growths, chunks, now_ms, self._gateway.wall_ms())
         except StorageUnavailable as error:
             log.warning("%d messages that grow wait for storage: %s", len(growths), error)
             for growth in growths:
@@ -299,7 +302,8 @@ class Growing:
             if self._growths.get(name) is not growth:
                 continue  # begun anew meanwhile
             before = growth.stored
-            growth.stored_ms = now_ms
+            if self._store.moves_due(growth, now_ms):
+                growth.due_ms = now_ms
             if isinstance(size, str) or not growth.chunk_stored(size):
                 self._forget(name)
                 continue
@@ -318,7 +322,7 @@ class Growing:
             return
         done = asyncio.get_running_loop().create_future()
         self._flushing.setdefault(name, set()).add(done)
-        self._urgent[growth.server].set()
+        self._urgent[growth.store].set()
         try:
             async with asyncio.timeout(_FLUSH_S):
                 await done
@@ -340,8 +344,8 @@ class Growing:
                 await self._flush(name)
 
     # -- The end. ------------------------------------------------------------------------------------------------------
-    async def end(self, key: str, id: str, generation: int, size: int) -> ItemResult | None:
-        """Publish the message, whose text has this size. Returns the result; None: it has ended before.
+    async def end(self, key: str, id: str, generation: int, size: int, ending: bytes) -> ItemResult | None:
+        """Publish the message, whose text has this size, with this ending. Returns the result; None: it has ended before.
 
         Raises:
             Problem: 404, there is no such message; 409, another writer has begun it anew, its id belongs to another message, or the text
@@ -349,7 +353,7 @@ class Growing:
         """
         await self._flush((key, id))
         try:
-            stored = await self._store.close(key, id, generation, size, "", self._gateway.wall_ms(), _LEASE_MS)
+            stored = await self._store.close(key, id, generation, size, "", ending, self._gateway.wall_ms(), _LEASE_MS)
             if isinstance(stored, StoredGrowth):
                 return await self._finish(key, id, stored)
         except GrowthBehind as error:
@@ -368,7 +372,8 @@ class Growing:
         """Publish a message that is closed, and end it. Raises EngineError: it is tried again after the lease."""
         gateway = self._gateway
         tenant = split_key(key)[0]
-        item = item_at_end(stored.head, stored.text, stored.progress, stored.ending or "")
+        ending = stored.head.idle if stored.reason == IDLE else stored.ending
+        item = item_at_end(stored.head, stored.text, stored.progress, stored.reason or "", ending)
         defined = gateway.category_book.in_use(tenant)
         publisher = Principal(tenant, _ENGINE, frozenset({"publish"}), 0)
         drafts = drafts_of(gateway, self._config, item, Content(), publisher, defined)
@@ -390,9 +395,9 @@ class Growing:
         """End the messages whose publisher is silent, and those whose edge died on the way."""
         while True:
             await asyncio.sleep(until_next(time.monotonic(), _LOOK_S))
-            for server in range(self._store.servers):
+            for store in range(self._store.stores):
                 try:
-                    await self._take_due(server)
+                    await self._take_due(store)
                 except StorageUnavailable as error:
                     log.warning("messages that grow wait for storage: %s", error)
             old_ms = self._gateway.clock() - _FORGET_MS
@@ -400,10 +405,10 @@ class Growing:
                 if growth.active_ms < old_ms and not (growth.unstored or growth.waits_for_storage or growth.waits_for_devices):
                     self._forget(name)
 
-    async def _take_due(self, server: int) -> None:
-        for key, id in await self._store.take(server, self._gateway.wall_ms(), _LEASE_MS):
+    async def _take_due(self, store: int) -> None:
+        for key, id in await self._store.take(store, self._gateway.wall_ms(), _LEASE_MS):
             try:
-                stored = await self._store.close(key, id, None, -1, IDLE, self._gateway.wall_ms(), _LEASE_MS)
+                stored = await self._store.close(key, id, None, -1, IDLE, b"", self._gateway.wall_ms(), _LEASE_MS)
                 if isinstance(stored, StoredGrowth):
                     await self._finish(key, id, stored)
                 else:
@@ -427,10 +432,10 @@ class Growing:
             if stored is None:
                 raise not_found("no message with this id grows")
             begins = 0 if generation and generation != stored.generation else offset
-            seen = stored.generation, len(stored.text), stored.progress, stored.ending
+            seen = stored.generation, len(stored.text), stored.progress, stored.reason
             first = first or seen
             left_ms = deadline_ms - self._gateway.clock()
-            news = len(stored.text) > begins or stored.ending is not None or seen != first
+            news = len(stored.text) > begins or stored.reason is not None or seen != first
             if news or left_ms <= 0 or self._gateway.draining:
                 return stored, _boundary(stored.text, begins)
             await self._wait((key, id), seen, left_ms / 1000)
@@ -481,7 +486,7 @@ class Growing:
         """The user's messages that grow, by id; `ended`: and those that have. Raises StorageUnavailable."""
         ids = await self._store.ids_of(key, ended=ended)
         found = await self._store.read_many([(key, id) for id in ids])
-        return [(id, stored) for id, stored in zip(ids, found, strict=True) if stored is not None and (ended or stored.ending is None)]
+        return [(id, stored) for id, stored in zip(ids, found, strict=True) if stored is not None and (ended or stored.reason is None)]
 
     async def kept_rows(self, key: str) -> AsyncIterator[bytes]:
         """Every message of a user that grows or grew, in JSON. Raises StorageUnavailable."""
@@ -492,8 +497,8 @@ class Growing:
     async def run(self) -> None:
         """Store, watch and end. Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for server in range(self._store.servers):
-                tasks.create_task(self._store_chunks(server))
+            for store in range(self._store.stores):
+                tasks.create_task(self._store_chunks(store))
             tasks.create_task(self._watch())
             tasks.create_task(self._sweep())
 

@@ -1,12 +1,12 @@
-"""Messages that grow, in Redis: a hash for each, the ids of each user, and what is due on each server.
+"""Messages that grow, in Redis: a hash for each, the ids of each user, and what is due on each store.
 
     begun    the hash has a generation, the writer, the head, and chunks `c<offset>` that join to `size` bytes of text
-    closed   `ending` says why: nothing is appended any more; any edge may publish the message
+    closed   `reason` says why: nothing is appended any more; any edge may publish the message
     ended    the message is published; the hash expires `growing_keep_s` later, and the ids of the user after the last of them
 
 Each step is one script. A chunk names its generation and its offset, and that is the fence: an edge that was cut off can append only what
 belongs at its offset, and nothing of an older generation. So any edge may store for a message, and no shard takes part. All keys of a user
-are on the user's server. The due time is when the message ends unless something comes. Whoever takes one that is due moves it to the end of
+are on the user's store. The due time is when the message ends unless something comes. Whoever takes one that is due moves it to the end of
 a lease, so one whose edge has died is due again.
 """
 
@@ -21,7 +21,7 @@ from msgspec import Struct
 from redis.exceptions import RedisError
 
 from engine.config import Config
-from engine.core.model.routing import server_of, slot_of, split_key
+from engine.core.model.routing import slot_of, split_key, store_of
 from engine.errors import StorageUnavailable
 from engine.features.growing.core import ENDED, REPLACED, Growth, Head
 from engine.store.keys import growing_due_key, growing_key, growing_tenants_key, growth_key
@@ -52,7 +52,8 @@ class StoredGrowth(Struct, frozen=True):
     """A message that grows, or grew, as storage has it.
 
     Attributes:
-        ending: why it ends, "" where its publisher ended it; None while it grows.
+        reason: why it ends, "" where its publisher ended it; None while it grows.
+        ending: of the message (`engine.features.growing.core.Head`).
         ended: its message is published.
     """
 
@@ -60,7 +61,8 @@ class StoredGrowth(Struct, frozen=True):
     head: Head
     text: bytes
     progress: bytes
-    ending: str | None
+    reason: str | None
+    ending: bytes
     ended: bool
 
 
@@ -76,7 +78,7 @@ class GrowingStore:
     """The messages that grow of all users.
 
     Args:
-        clients: of the Redis servers, the first one first.
+        clients: of the stores, the first one first.
         config: the engine's settings.
         replicas: that must have a write before it is confirmed.
     """
@@ -87,16 +89,16 @@ class GrowingStore:
         self._replicas = replicas
 
     @property
-    def servers(self) -> int:
+    def stores(self) -> int:
         """How many there are."""
         return len(self._clients)
 
-    def server(self, key: str) -> int:
-        """The server of a user."""
-        return server_of(slot_of(key), len(self._clients))
+    def place(self, key: str) -> int:
+        """The store of a user."""
+        return store_of(slot_of(key), len(self._clients))
 
-    async def begin(self, key: str, id: str, writer: str, head: Head, now_ms: int) -> tuple[str, int, int]:
-        """Begin a message, or find it. Returns OK (it begins), KNOWN or ENDED, its generation, and how much of it is stored.
+    async def begin(self, key: str, id: str, writer: str, head: Head, now_ms: int) -> tuple[str, int, int, tuple[str, bytes]]:
+        """Begin a message, or find it. Returns OK (it begins), KNOWN or ENDED, its generation, how much is stored, why and how it ended.
 
         Raises StorageUnavailable, TooManyGrow.
         """
@@ -107,12 +109,14 @@ class GrowingStore:
         word, *rest = await _BEGIN.run(self._of(key), keys, arguments, self._replicas)
         if word == b"FULL":
             raise TooManyGrow(rest[0].decode())
-        return word.decode(), int(rest[0]), int(rest[1])
+        return word.decode(), int(rest[0]), int(rest[1]), (rest[2].decode(), rest[3])
 
     async def store(
-        self, server: int, growths: Sequence[Growth], chunks: Sequence[tuple[int, bytes, bytes]], now_ms: int
+        self, store: int, growths: Sequence[Growth], chunks: Sequence[tuple[int, bytes, bytes]], clock_ms: int, now_ms: int
     ) -> list[int | str]:
         """Append a chunk, (offset, text, progress), to each of these. Returns the sizes that are stored, ENDED or REPLACED in their place.
+
+        `clock_ms`: the time on the clock of `Growth.due_ms`.
 
         Raises StorageUnavailable.
         """
@@ -120,19 +124,21 @@ class GrowingStore:
         arguments: list[Any] = [self._due(now_ms)]
         for growth, chunk in zip(growths, chunks, strict=True):
             keys.append(growth_key(growth.key, growth.id))
-            arguments += [growth.generation, *chunk, _member(growth.key, growth.id)]
-        _, *sizes = await _STORE.run(self._clients[server], keys, arguments, self._replicas)
+            arguments += [growth.generation, *chunk, _member(growth.key, growth.id) if self.moves_due(growth, clock_ms) else ""]
+        _, *sizes = await _STORE.run(self._clients[store], keys, arguments, self._replicas)
         return [_WORDS.get(size, size) for size in sizes]
 
     async def close(
-        self, key: str, id: str, generation: int | None, size: int, reason: str, now_ms: int, lease_ms: int
+        self, key: str, id: str, generation: int | None, size: int, reason: str, ending: bytes, now_ms: int, lease_ms: int
     ) -> StoredGrowth | str:
         """Close a message: from any generation for None, at any size for -1. Returns it as it was closed first, or ENDED, REPLACED, GONE.
+
+        `ending` b"" leaves the message as it began.
 
         Raises StorageUnavailable, GrowthBehind.
         """
         keys = [growth_key(key, id), growing_due_key()]
-        arguments = ["" if generation is None else generation, size, reason, now_ms + lease_ms, _member(key, id)]
+        arguments = ["" if generation is None else generation, size, reason, ending, now_ms + lease_ms, _member(key, id)]
         word, *rest = await _CLOSE.run(self._of(key), keys, arguments, self._replicas)
         if word == b"SHORT":
             raise GrowthBehind(int(rest[0]))
@@ -149,8 +155,8 @@ class GrowingStore:
     async def read_many(self, names: Sequence[tuple[str, str]]) -> list[StoredGrowth | None]:
         """The messages of these users with these ids. Raises StorageUnavailable."""
         found: list[StoredGrowth | None] = [None] * len(names)
-        for server, client in enumerate(self._clients):
-            places = [place for place, (key, _) in enumerate(names) if self.server(key) == server]
+        for store, client in enumerate(self._clients):
+            places = [place for place, (key, _) in enumerate(names) if self.place(key) == store]
             if not places:
                 continue
             pipeline = client.pipeline(transaction=False)
@@ -161,19 +167,19 @@ class GrowingStore:
         return found
 
     async def states(self, names: Sequence[tuple[str, str]]) -> list[tuple[int, int, bytes, str | None] | None]:
-        """(generation, size, progress, ending) of each: what changes when a reader has something to read. Raises StorageUnavailable."""
+        """(generation, size, progress, reason) of each: what changes when a reader has something to read. Raises StorageUnavailable."""
         found: list[tuple[int, int, bytes, str | None] | None] = [None] * len(names)
-        for server, client in enumerate(self._clients):
-            places = [place for place, (key, _) in enumerate(names) if self.server(key) == server]
+        for store, client in enumerate(self._clients):
+            places = [place for place, (key, _) in enumerate(names) if self.place(key) == store]
             if not places:
                 continue
             pipeline = client.pipeline(transaction=False)
             for place in places:
-                pipeline.hmget(growth_key(*names[place]), "generation", "size", "progress", "ending")
+                pipeline.hmget(growth_key(*names[place]), "generation", "size", "progress", "reason")
             for place, fields in zip(places, await _execute(pipeline), strict=True):
-                generation, size, progress, ending = fields
+                generation, size, progress, reason = fields
                 if generation is not None:
-                    found[place] = int(generation), int(size), progress or b"", None if ending is None else ending.decode()
+                    found[place] = int(generation), int(size), progress or b"", None if reason is None else reason.decode()
         return found
 
     async def ids_of(self, key: str, *, ended: bool) -> list[str]:
@@ -183,10 +189,10 @@ class GrowingStore:
         (ids,) = await _execute(pipeline)
         return [id.decode() for id in ids]
 
-    async def take(self, server: int, now_ms: int, lease_ms: int) -> list[tuple[str, str]]:
-        """Take messages of a server that are due, and hold them for `lease_ms`. Returns users and ids. Raises StorageUnavailable."""
+    async def take(self, store: int, now_ms: int, lease_ms: int) -> list[tuple[str, str]]:
+        """Take messages of a store that are due, and hold them for `lease_ms`. Returns users and ids. Raises StorageUnavailable."""
         arguments = [now_ms, now_ms + lease_ms, _TAKEN_MAX]
-        _, *members = await _TAKE.run(self._clients[server], [growing_due_key()], arguments)
+        _, *members = await _TAKE.run(self._clients[store], [growing_due_key()], arguments)
         parted = (member.decode().rpartition("\n") for member in members)
         return [(key, id) for key, _, id in parted]
 
@@ -199,11 +205,15 @@ class GrowingStore:
             pipeline.zrem(growing_key(key), id)
             await _execute(pipeline)
 
+    def moves_due(self, growth: Growth, clock_ms: float) -> bool:
+        """Does a write at this time move when the message ends by itself? One in a quarter of `growing_idle_s` does."""
+        return clock_ms - growth.due_ms > self._config.growing_idle_s * 250
+
     def _due(self, now_ms: int) -> int:
-        return now_ms + self._config.growing_idle_s * 1000
+        return now_ms + self._config.growing_idle_s * 1250  # the last part may move it no more
 
     def _of(self, key: str) -> redis.Redis:
-        return self._clients[self.server(key)]
+        return self._clients[self.place(key)]
 
 
 def _member(key: str, id: str) -> str:
@@ -212,13 +222,14 @@ def _member(key: str, id: str) -> str:
 
 def _growth(fields: dict[bytes, bytes]) -> StoredGrowth:
     chunks = sorted((int(name[1:]), chunk) for name, chunk in fields.items() if name[:1] == b"c")
-    ending = fields.get(b"ending")
+    reason = fields.get(b"reason")
     return StoredGrowth(
         int(fields[b"generation"]),
         _head.decode(fields[b"head"]),
         b"".join([chunk for _, chunk in chunks]),
         fields.get(b"progress", b""),
-        None if ending is None else ending.decode(),
+        None if reason is None else reason.decode(),
+        fields.get(b"ending", b""),
         b"ended" in fields,
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.config import Config
-from engine.features.history.history_database import HistoryDatabase, database_url
 
 
 def look(config: Config) -> str:
@@ -17,6 +16,8 @@ def look(config: Config) -> str:
     """
     if not config.history_url:
         return ""
+    from engine.features.history.history_database import HistoryDatabase, database_url  # a quarter of a second, when there is a history
+
     url = database_url(config.history_url, config.data_dir)
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
         return f"{url.database}, made at the first start"

@@ -105,7 +105,7 @@ async def _answered(answer: Awaitable[_T]) -> _T:
 def on_edge(ports: EdgePorts) -> EdgeFeature:
     """The feature on an edge."""
     points = LoadHistory(ports.redis, ports.config.load_points_max)
-    usage, quarantine = TenantUsage(*ports.servers), Quarantine(*ports.servers)
+    usage, quarantine = TenantUsage(*ports.stores), Quarantine(*ports.stores)
     inspection = Inspection(ports.config, points, usage, quarantine, ports.slow_clients)
     return EdgeFeature("inspection", lambda access: table(access, inspection))
 

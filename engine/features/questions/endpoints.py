@@ -33,7 +33,7 @@ _bodies: Final = msgspec.json.Decoder(_AnswerBody)
 
 def on_edge(ports: EdgePorts) -> EdgeFeature:
     """The feature on an edge."""
-    store = QuestionStore(ports.servers, ports.config.questions_per_user_max, Replicas.wanted(ports.config))
+    store = QuestionStore(ports.stores, ports.config.questions_per_user_max, Replicas.wanted(ports.config))
     return feature_of(ports.config, ports.gateway, store)
 
 

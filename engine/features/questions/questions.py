@@ -286,9 +286,9 @@ class Questions:
         while True:
             self._stirred.clear()
             more = False
-            for server in range(self._store.servers):
+            for store in range(self._store.stores):
                 try:
-                    more = await self._take(server) or more
+                    more = await self._take(store) or more
                 except StorageUnavailable as error:
                     log.warning("questions wait for storage: %s", error)
             if not more:
@@ -296,9 +296,9 @@ class Questions:
                     async with asyncio.timeout(until_next(time.monotonic(), _LOOK_S)):
                         await self._stirred.wait()
 
-    async def _take(self, server: int) -> bool:
-        """Do what is due on a server. Returns whether more may be."""
-        taken = await self._store.take(server, self._gateway.wall_ms(), _LEASE_MS)
+    async def _take(self, store: int) -> bool:
+        """Do what is due in a store. Returns whether more may be."""
+        taken = await self._store.take(store, self._gateway.wall_ms(), _LEASE_MS)
         for key, id in taken:
             try:
                 await self._attend(key, id)

@@ -1,11 +1,11 @@
-"""Questions and their answers in Redis: two hashes for each user or topic, and a sorted set on each server of what is to be done, and when.
+"""Questions and their answers in Redis: two hashes for each user or topic, and a sorted set on each store of what is to be done, and when.
 
     open        the question is stored; its due time is the deadline
     answered    the answer is stored too, and never changes; its due time is now: the answer is to be told
     told        the due time is the end of `question_keep_s`; then both are deleted
 
 The first answer is the answer: one script stores it, unless there is one. It is as durable as an accepted message: fsynced, and on as many
-replicas, before the caller goes on. All keys are on the server of the user, so no shard takes part.
+replicas, before the caller goes on. All keys are on the store of the user, so no shard takes part.
 
 The due times are not timers of the scheduler. A timer fires into the shard of the user, so a default would wait while the shard restarts.
 A timer would also be a second record: a crash could part it from the question, and an answer would have to cancel it. Here one script
@@ -26,7 +26,7 @@ from msgspec import Struct
 from redis.exceptions import RedisError
 
 from engine.core.model.question import Question
-from engine.core.model.routing import audience_key, server_of, slot_of, split_key
+from engine.core.model.routing import audience_key, slot_of, split_key, store_of
 from engine.errors import StorageUnavailable
 from engine.features.questions.core import GivenAnswer
 from engine.store.keys import answers_key, questions_due_key, questions_key, subscribers_prefix, votes_key
@@ -83,7 +83,7 @@ class QuestionStore:
     """The questions of all users.
 
     Args:
-        clients: of the Redis servers, the first one first.
+        clients: of the stores, the first one first.
         per_user_max: questions of a user.
         replicas: that must have a write before it is confirmed.
     """
@@ -94,7 +94,7 @@ class QuestionStore:
         self._replicas = replicas
 
     @property
-    def servers(self) -> int:
+    def stores(self) -> int:
         """How many there are."""
         return len(self._clients)
 
@@ -150,8 +150,8 @@ class QuestionStore:
     async def read_many(self, names: Sequence[tuple[str, str]]) -> list[Asked | None]:
         """The questions of these users with these ids. Raises StorageUnavailable."""
         found: list[Asked | None] = [None] * len(names)
-        for server, client in enumerate(self._clients):
-            places = [place for place, (key, _) in enumerate(names) if server_of(slot_of(key), len(self._clients)) == server]
+        for store, client in enumerate(self._clients):
+            places = [place for place, (key, _) in enumerate(names) if store_of(slot_of(key), len(self._clients)) == store]
             if not places:
                 continue
             pipeline = client.pipeline(transaction=True)  # an answer without its question has been deleted meanwhile
@@ -171,10 +171,10 @@ class QuestionStore:
         questions, answers = await _execute(pipeline)
         return {id.decode(): _asked(question, answers.get(id)) for id, question in questions.items()}
 
-    async def take(self, server: int, now_ms: int, lease_ms: int) -> list[tuple[str, str]]:
-        """Take questions of a server that are due, and hold them for `lease_ms`. Returns users and ids. Raises StorageUnavailable."""
+    async def take(self, store: int, now_ms: int, lease_ms: int) -> list[tuple[str, str]]:
+        """Take questions of a store that are due, and hold them for `lease_ms`. Returns users and ids. Raises StorageUnavailable."""
         arguments = [now_ms, now_ms + lease_ms, _TAKEN_MAX]
-        _, *members = await _TAKE.run(self._clients[server], [questions_due_key()], arguments)
+        _, *members = await _TAKE.run(self._clients[store], [questions_due_key()], arguments)
         parted = (member.decode().rpartition("\n") for member in members)
         return [(key, id) for key, _, id in parted]
 
@@ -199,7 +199,7 @@ class QuestionStore:
     async def given_to_topics(self, key: str) -> AsyncIterator[tuple[str, str, GivenAnswer]]:
         """What a user has answered to questions of topics: audience keys, ids and answers. Raises StorageUnavailable.
 
-        There is no index by member: it would cost each vote a second write, on another server. This looks at all questions, for an export
+        There is no index by member: it would cost each vote a second write, on another store. This looks at all questions, for an export
         or an erasure.
         """
         user = split_key(key)[1]
@@ -241,7 +241,7 @@ class QuestionStore:
                     break
 
     def _of(self, key: str) -> redis.Redis:
-        return self._clients[server_of(slot_of(key), len(self._clients))]
+        return self._clients[store_of(slot_of(key), len(self._clients))]
 
 
 def _member(key: str, id: str) -> str:

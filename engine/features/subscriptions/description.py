@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.config import Config, redis_urls
+from engine.config import Config, store_urls
 from engine.http.description.json_schema import COUNT, Schema, answer_of, object_of, rows, topic_name
 from engine.http.description.operation import TENANT, Part, json_of, operation, parameter, whose
 
@@ -14,12 +14,12 @@ def paths(config: Config) -> Part:
     topic = parameter("topic", "path", "The topic; it may contain slashes.", topic_name(config), required=True)
     answer = {200: ("The topics that the user is subscribed to now.", json_of("Subscriptions"))}
     problems = (400, 429, 503)
-    server = "|".join(str(number) for number in range(len(redis_urls(config.redis_url))))
+    store = "|".join(str(number) for number in range(len(store_urls(config.redis_url))))
     after = parameter(
         "after",
         "query",
         "The `after` of the page before.",
-        {"type": "string", "pattern": f"^({server})-([0-9]{{1,19}}|1[0-7][0-9]{{18}})$"},
+        {"type": "string", "pattern": f"^({store})-([0-9]{{1,19}}|1[0-7][0-9]{{18}})$"},
     )
     return {
         "/v1/subscriptions": {

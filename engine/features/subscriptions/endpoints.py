@@ -34,7 +34,7 @@ class TopicStore(Protocol):
 
 def on_edge(ports: EdgePorts) -> EdgeFeature:
     """The feature on an edge."""
-    return EdgeFeature("subscriptions", lambda access: table(access, TopicSubscribers(*ports.servers)))
+    return EdgeFeature("subscriptions", lambda access: table(access, TopicSubscribers(*ports.stores)))
 
 
 async def topic_page(store: TopicStore, tenant: str, query: QueryParams, rows_max: int) -> dict[str, Any]:

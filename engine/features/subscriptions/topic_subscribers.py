@@ -1,7 +1,7 @@
 """The topics of a tenant, with how many users are subscribed to each: the counts that scripts keep for the quotas of tenants.
 
-A page is a step of HSCAN over one server after another, so any number of topics is listed at a bounded cost each. A topic has users on
-several servers: it is listed at the first one that has it, with the sum of all.
+A page is a step of HSCAN over one store after another, so any number of topics is listed at a bounded cost each. A topic has users on
+several stores: it is listed at the first one that has it, with the sum of all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class TopicSubscribers:
     """The topics of all tenants.
 
     Args:
-        clients: of all Redis servers, in their order.
+        clients: of all stores, in their order.
     """
 
     def __init__(self, *clients: redis.Redis) -> None:
@@ -39,19 +39,19 @@ class TopicSubscribers:
             Invalid: `after` is none that was returned.
             StorageUnavailable.
         """
-        server, cursor = self._position(after)
+        store, cursor = self._position(after)
         key = subscribers_prefix() + tenant
         try:
             total = max([int(await client.hlen(key)) for client in self._clients])
             found: Any
-            cursor, found = await self._clients[server].hscan(key, cursor, count=count)
+            cursor, found = await self._clients[store].hscan(key, cursor, count=count)
             counts = {topic.decode(): int(users) for topic, users in found.items()}
-            counts = await self._sums(key, server, counts)
+            counts = await self._sums(key, store, counts)
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"topics of a tenant: {error}") from error
         if cursor:
-            return counts, f"{server}-{cursor}", total
-        return counts, f"{server + 1}-0" if server + 1 < len(self._clients) else "", total
+            return counts, f"{store}-{cursor}", total
+        return counts, f"{store + 1}-0" if store + 1 < len(self._clients) else "", total
 
     def _position(self, after: str) -> tuple[int, int]:
         parts = _CURSOR.fullmatch(after or "0-0")
@@ -59,15 +59,15 @@ class TopicSubscribers:
             raise Invalid("what the page before answered as `after`", "after")
         return int(parts[1]), int(parts[2])
 
-    async def _sums(self, key: str, server: int, counts: dict[str, int]) -> dict[str, int]:
-        """These counts with those of the other servers; without the topics that a server before has."""
+    async def _sums(self, key: str, store: int, counts: dict[str, int]) -> dict[str, int]:
+        """These counts with those of the other stores; without the topics that a store before has."""
         topics: Sequence[str] = list(counts)
         for place, client in enumerate(self._clients):
-            if place == server or not topics:
+            if place == store or not topics:
                 continue
             others: Any = await client.hmget(key, topics)
             for topic, users in zip(topics, others, strict=True):
-                if users is not None and place < server:
+                if users is not None and place < store:
                     del counts[topic]
                 elif users is not None:
                     counts[topic] += int(users)

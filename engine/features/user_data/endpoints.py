@@ -25,7 +25,7 @@ from engine.store.user_entries import find_user_entries
 
 def on_edge(ports: EdgePorts) -> EdgeFeature:
     """The feature on an edge."""
-    return feature_of(ports, PendingBodies(*ports.servers), partial(find_user_entries, ports.redis))
+    return feature_of(ports, PendingBodies(*ports.stores), partial(find_user_entries, ports.redis))
 
 
 def feature_of(ports: EdgePorts, bodies: BodyStore, find_entries: FindEntries) -> EdgeFeature:

@@ -17,7 +17,7 @@ import typer
 from engine.cli.options import DataDir, RedisUrl
 from engine.cli.settings import load
 from engine.cli.state_file import running_state
-from engine.config import Config, redis_urls
+from engine.config import Config, store_urls
 from engine.errors import ConfigError, EngineError, SnapshotFailed, StorageUnavailable
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ async def _verified(config: Config) -> dict[str, Any]:
         if refused:
             damage.append({"kind": "data", "key": "", "place": "", "problem": refused, "advice": "`engine restore latest`, or a backup"})
             damaged = 1
-        for server in redis_urls(url) if url else ():
-            result = await _of_server(config, server, Verification)
+        for store in store_urls(url) if url else ():
+            result = await _of_server(config, store, Verification)
             for kind, count in result.checked.items():
                 checked[kind] = checked.get(kind, 0) + count
             damage += [_told(one) for one in result.damage]

@@ -36,7 +36,6 @@ from engine.core.commit.first_result import parse_idempotency_value, unpacked_re
 from engine.core.journal.journal_records import MailboxPage
 from engine.core.journal.salvage import read_page
 from engine.core.journal.stored_formats import decode_journal, decode_stored, decode_timer, read_entry
-from engine.core.model.names import is_tenant
 from engine.core.model.routing import SLOTS, TIMER_PARTITIONS, mailbox_key, slot_of
 from engine.core.model.sealed import unsealed
 from engine.core.wire.records import UNREADABLE
@@ -74,7 +73,7 @@ _HEAD: Final = re.compile(rb"\d{1,16}-\d{1,16}u?")
 _UNCHECKED: Final = re.compile(
     rb"engine:(meta|epoch|replicated|lease|link-key|load|unsubscribe-key|push-key)|\{rules\}(events|tenants)|\{[^{}]{1,200}\}trimmed"
     rb"|events?:.*|session:stream|actions:targets"
-    rb"|\{s\d{1,4}\}(epoch|mark|online|windows|looks|floor|held|topics|growing:.*)|\{shard-\d{1,4}\}(head|mark|quarantine|events|epoch)"
+    rb"|\{s\d{1,2}\}(epoch|head|mark|online|windows|looks|floor|held|topics|growing:.*)|\{shard-\d{1,2}\}(quarantine|events)"
     rb"|\{t\d{1,2}\}(due|user:.*|collapse|cancelled|quarantine|claimed|young|unpaged|owner|epoch)"
     rb"|\{broadcasts\}(state|parts|dropped|lost|of:.*)|\{revoked\}(log|entries|expiries|state|tenants|useless)"
     rb"|\{audit\}acts|\{questions\}due|\{growing\}(due|tenants)|\{channels\}((asked|erased|told):.*|caught)|\{signals\}.*|\{tenants\}.*|\{outcomes\}(stream|state)|\{ids\}state|\{ray\}(state|told|running|deaths|unhealthy)",
@@ -255,9 +254,9 @@ class Verification:
             except UNREADABLE as error:
                 self._found("offline message", key, entry, error)
 
-    async def _journal(self, key: bytes, shard: int) -> None:
+    async def _journal(self, key: bytes, slot: int) -> None:
         # Before the entries: groups that are appended meanwhile are newer.
-        head: Any = await self._client.get(journal_head_key(shard))
+        head: Any = await self._client.get(journal_head_key(slot))
         last = b""
         async for entry, fields in self._entries(key):
             self._checked["journal group"] += 1
@@ -270,7 +269,7 @@ class Verification:
                 self._found("journal group", key, entry, error)
         if head is None or not _HEAD.fullmatch(head):
             if last:
-                self._found("journal head", journal_head_key(shard).encode(), b"", "it is no number of a group")
+                self._found("journal head", journal_head_key(slot).encode(), b"", "it is no number of a group")
         elif last and not head.endswith((b"-0", b"u")) and _group(last) < _group(head):
             self._found("journal end", key, last, f"the last group is {head.decode()}: those between are missing")
 
@@ -345,11 +344,7 @@ class Verification:
 
     async def _bucket(self, key: bytes, _: int) -> None:
         async for field, value in self._fields(key):
-            content = value[_STAMP_BYTES:]
-            if is_tenant(content.decode(errors="replace")):  # of a timer that has fired
-                self._checked["accepted id"] += 1
-            else:
-                self._accepted_id(unpacked_result, key, field.hex().encode(), content)
+            self._accepted_id(unpacked_result, key, field.hex().encode(), value[_STAMP_BYTES:])
 
     async def _single_id(self, key: bytes, _: int) -> None:
         value: Any = await self._client.get(key)
@@ -402,7 +397,7 @@ _EXACT: Final = {
     rules_state_key().encode(): ("rules", 0),
     rules_texts_key().encode(): ("texts of rules", 0),
     **{page_key(slot).encode(): ("page", slot) for slot in range(SLOTS)},
-    **{journal_key(shard).encode(): ("journal group", shard) for shard in range(SLOTS)},
+    **{journal_key(slot).encode(): ("journal group", slot) for slot in range(SLOTS)},
     **{timer_key(partition).encode(): ("timer", partition) for partition in range(TIMER_PARTITIONS)},
 }
 _BEGINNINGS: Final = (

@@ -80,7 +80,7 @@ def schemas(_config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
             "type": "object",
             "description": "How many actors there are to be; a number that is left out stays as it is.",
             "properties": {
-                "shards": {"type": "integer", "minimum": 1, "maximum": 1024},
+                "shards": {"type": "integer", "minimum": 1, "maximum": 32},
                 "schedulers": {"type": "integer", "minimum": 1, "maximum": 16},
                 "edges": {"type": "integer", "minimum": 1, "maximum": 64},
                 "force": {"type": "boolean", "default": False, "description": "Also more than the nodes carry, which is `409` otherwise."},

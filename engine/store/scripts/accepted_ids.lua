@@ -35,14 +35,16 @@ local function ids_open(key_at, arg_at, ttl_ms)
   end
 end
 
-local function ids_bucket(hash)
+-- The number of a hash's bucket.
+local function ids_place(hash)
   local a, b, c = string.byte(hash, 1, 3)
   local at = a * 65536 + b * 256 + c
-  local bucket = at % ids_high
-  if bucket >= ids_buckets then
-    bucket = at % ids_low
-  end
-  return ids_prefix .. bucket
+  local place = at % ids_high
+  return place < ids_buckets and place or at % ids_low
+end
+
+local function ids_bucket(hash)
+  return ids_prefix .. ids_place(hash)
 end
 
 local function ids_live(value)
@@ -111,7 +113,7 @@ local function ids_split()
   local from, to = ids_prefix .. (number - ids_low), ids_prefix .. number
   local fields, moved, gone = redis.call('HGETALL', from), {}, {}
   for i = 1, #fields, 2 do
-    if ids_bucket(fields[i]) == to then
+    if ids_place(fields[i]) == number then
       gone[#gone + 1] = fields[i]
       moved[#moved + 1] = fields[i]
       moved[#moved + 1] = fields[i + 1]

@@ -1,12 +1,12 @@
 -- Put before each script of this folder: the limits, how tenants share them, and what is remembered of entries that have left.
--- KEYS of every script: log, state, parts, dropped, lost, ...
--- ARGV of every script: entries at most, bytes at most, prefix of the keys of positions, ...
+-- KEYS of every script: log, state, parts, dropped, lost, prefix of the keys of positions, ...
+-- ARGV of every script: entries at most, bytes at most, ...
 -- log: entries `b` with their tenant `t` and audience `a`, "<tenant> <topic>", '' for those that are not retained.
 -- state: `last` position assigned, `bytes` of all entries, `drops` ever; `horizon`, below which losses may be forgotten.
 -- parts: tenant by its part of the limits. positions (`<prefix><tenant>`): those of a tenant's entries.
 -- dropped: "<position> <audience>" by the number of the drop, the last `entries at most` of them.
 -- lost: audience by the position of its newest retained entry that has left the log, the newest `entries at most` of them.
-local entries_max, bytes_max, prefix = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+local entries_max, bytes_max, prefix = tonumber(ARGV[1]), tonumber(ARGV[2]), KEYS[6]
 
 local function add_part(tenant, size, sign)
   local part = tonumber(redis.call('ZSCORE', KEYS[3], tenant) or '0') + sign * (size / bytes_max + 1 / entries_max)

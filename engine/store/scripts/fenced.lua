@@ -2,11 +2,12 @@
 -- and what the scripts share that count for tenants.
 -- KEYS: epoch, ...   ARGV: epoch, ...   Returns {'FENCED', epoch} or {'LOST', 'the epoch', found}, or continues.
 
--- The reply to who may not write what this epoch protects; nil for its owner.
-local function rejection(epoch_key)
+-- The reply to who may not write what this epoch protects; nil for its owner, whose epoch is the first argument unless it is given.
+local function rejection(epoch_key, own)
   local epoch = redis.call('GET', epoch_key)
-  if epoch ~= ARGV[1] then
-    if epoch and tonumber(epoch) > tonumber(ARGV[1]) then
+  own = own or ARGV[1]
+  if epoch ~= own then
+    if epoch and tonumber(epoch) > tonumber(own) then
       return {'FENCED', epoch}
     end
     return {'LOST', 'the epoch', epoch or ''}

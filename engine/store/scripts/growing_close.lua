@@ -1,10 +1,10 @@
 -- Close a message that grows: nothing is appended any more. Its message is published next. A repeat finds it as it was closed.
 -- KEYS: the growth, due times of the server
--- ARGV: generation ('' for any), size that it must have (-1 for any), why it ends, due time in ms, member of the due times
+-- ARGV: generation ('' for any), size that it must have (-1 for any), why it ends, its ending, due time in ms, member of the due times
 -- Returns {'OK', {field, value, ...}}: the growth; {'ENDED'}, {'GONE'}, {'REPLACED'}, or {'SHORT', size}.
-local known = redis.call('HMGET', KEYS[1], 'generation', 'size', 'ending', 'ended')
+local known = redis.call('HMGET', KEYS[1], 'generation', 'size', 'reason', 'ended')
 if not known[1] then
-  redis.call('ZREM', KEYS[2], ARGV[5])
+  redis.call('ZREM', KEYS[2], ARGV[6])
   return {'GONE'}
 end
 if ARGV[1] ~= '' and known[1] ~= ARGV[1] then
@@ -17,7 +17,7 @@ if not known[3] then
   if ARGV[2] ~= '-1' and ARGV[2] ~= known[2] then
     return {'SHORT', known[2]}
   end
-  redis.call('HSET', KEYS[1], 'ending', ARGV[3])
+  redis.call('HSET', KEYS[1], 'reason', ARGV[3], 'ending', ARGV[4])
 end
-redis.call('ZADD', KEYS[2], ARGV[4], ARGV[5])
+redis.call('ZADD', KEYS[2], ARGV[5], ARGV[6])
 return {'OK', redis.call('HGETALL', KEYS[1])}

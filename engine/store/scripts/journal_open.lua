@@ -1,4 +1,4 @@
--- Take a shard over: writes with any other epoch are rejected from now on; head and mark are reset to this epoch.
+-- Take a slot over: writes with any other epoch are rejected from now on; head and mark are reset to this epoch.
 -- An incarnation that takes over again, to restore what storage has lost, is rejected when another one has taken over meanwhile.
 -- KEYS: epoch, head, mark   ARGV: epoch, then when taking over again: the epoch held, epochs of attempts whose reply was lost...
 -- Returns {'OK'} or {'FENCED', epoch}.

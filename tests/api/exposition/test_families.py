@@ -109,9 +109,9 @@ def test_snapshots_have_an_age_and_failures_where_they_are_taken() -> None:
         assert values(text, "engine_snapshot_age_seconds") == age
 
 
-def test_each_redis_server_has_its_memory() -> None:
-    servers = [{"alive": True, "used_memory_bytes": 5, "memory_bytes_max": 9}, {"alive": False}]
-    text = rendered(EdgeMetrics("edge-0"), STATUS | {"redis": {**servers[0], "alive": False, "servers": servers}})
+def test_each_store_has_its_memory() -> None:
+    stores = [{"alive": True, "used_memory_bytes": 5, "memory_bytes_max": 9}, {"alive": False}]
+    text = rendered(EdgeMetrics("edge-0"), STATUS | {"redis": {**stores[0], "alive": False, "stores": stores}})
     assert values(text, "engine_redis_up") == {(): 0}
     assert values(text, "engine_redis_memory_bytes") == {("0",): 5}
     assert values(text, "engine_redis_memory_max_bytes") == {("0",): 9}

@@ -14,7 +14,7 @@ from engine.core.mailbox.aggregation_window import DIGEST
 from engine.core.model.category import DAY_MS, INBOX, Category, PolicyTerms
 from engine.core.model.constants import HIGH
 from engine.core.model.envelope import Merge
-from engine.core.model.routing import SlotMap
+from engine.core.model.routing import SLOTS, SlotMap
 from engine.core.policy.contact_policy import Counters, Recent
 from engine.core.policy.profile import Profile
 from engine.core.policy.user_state import UserState
@@ -140,7 +140,7 @@ def test_a_mailbox_with_a_profile_on_its_way_does_not_leave_memory() -> None:
 
 def test_a_shard_that_does_not_own_the_user_says_so() -> None:
     world = World()
-    world.core.slot_map = SlotMap(9, (1,) * 1024, 2)
+    world.core.slot_map = SlotMap(9, (1,) * SLOTS, 2)
     ref = put(world)
     assert world.said() == [Moved(ref, -1, 9)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.core.controller.load_points import LoadPoint, LoadWatch
+from engine.core.controller.load_points import LoadPoint, LoadWatch, memory_of_servers
 
 TOTALS: dict[str, Any] = {"connections": 3, "users": 4, "pending": 5, "send_p50_ms": 1.0, "send_p95_ms": None, "ack_p95_ms": 2.0}
 BEGIN_MS = 1_000_000
@@ -54,3 +54,8 @@ def test_a_process_that_was_there_before_the_controller_makes_no_peak() -> None:
     point = observe(watch, 20, row(published=100), row(index=1, started_ms=BEGIN_MS - 1, published=10_000), new)
     assert point is not None
     assert point.published == 6
+
+
+def test_a_server_with_several_stores_is_counted_once() -> None:
+    stores = [{"used_memory_bytes": used} for used in (50, 51, 7)]
+    assert memory_of_servers(stores, {0: "a", 1: "a", 2: "b"}) == 58

@@ -42,7 +42,7 @@ def test_afterwards_the_numbers_of_slots_differ_by_one_at_most(slot_map: SlotMap
     assert max(after.values()) - min(after.values()) <= 1
 
 
-@given(st.integers(1, 40))
+@given(st.integers(1, SLOTS - 1))
 def test_growing_by_one_moves_its_share_and_all_of_it_to_the_new_shard(shards: int) -> None:
     slot_map = SlotMap(1, spread(shards).owners, shards + 1)
     moves = even_moves(slot_map, shards + 1)
@@ -131,16 +131,16 @@ def test_shards_without_load_are_levelled_by_their_numbers_of_slots() -> None:
 
 
 @given(st.sampled_from((2, 4)), st.integers(0, 9), st.integers(0, 7), LOADS, st.data())
-def test_slots_stay_on_their_server(servers: int, more: int, added: int, loads: dict[int, float], data: st.DataObject) -> None:
-    server, before = data.draw(st.integers(0, servers - 1)), servers + more
-    slot_map = msgspec.structs.replace(spread(before, 1, 1, server, servers), shards=before + added)
+def test_slots_stay_in_their_store(stores: int, more: int, added: int, loads: dict[int, float], data: st.DataObject) -> None:
+    store, before = data.draw(st.integers(0, stores - 1)), stores + more
+    slot_map = msgspec.structs.replace(spread(before, 1, 1, store, stores), shards=before + added)
     grown = moved(slot_map, even_moves(slot_map, slot_map.shards))
-    emptied = moved(grown, away_moves(grown, range(servers, slot_map.shards), range(servers)))
-    shrunk = moved(grown, even_moves(grown, servers))
+    emptied = moved(grown, away_moves(grown, range(stores, slot_map.shards), range(stores)))
+    shrunk = moved(grown, even_moves(grown, stores))
     for after in (grown, emptied, shrunk, moved(grown, load_moves(grown, loads, 50))):
         for slot, owner in enumerate(after.owners):
-            assert owner % servers == server if slot % servers == server else owner == NOBODY
+            assert owner % stores == store if slot % stores == store else owner == NOBODY
     local = [counts(grown)[shard] for shard in grown.local(grown.shards)]
     assert max(local) - min(local) <= 1
     for after in (emptied, shrunk):
-        assert after.slots_of(server) == list(range(server, SLOTS, servers))
+        assert after.slots_of(store) == list(range(store, SLOTS, stores))

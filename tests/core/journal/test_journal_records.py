@@ -7,14 +7,13 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.journal.journal_records import Adopted, owned, spill_of
+from engine.core.journal.journal_records import spill_of
 from engine.core.journal.salvage import read_page
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.retry import RetryPolicy
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import Message
-from engine.core.model.routing import slot_of
 from engine.core.policy.contact_policy import Counters
 from engine.core.policy.user_state import UserState
 from engine.core.wire.records import WEBSOCKET
@@ -90,9 +89,3 @@ def test_acknowledging_by_id_what_is_out_of_memory_leaves_a_page_that_can_be_rea
     page = read_page(mailbox.key, spill_of(mailbox).page)
     assert page.floor == 2
     assert page.user_state == mailbox.user_state
-
-
-def test_of_an_adoption_a_shard_reads_what_concerns_the_mailboxes_of_its_slots() -> None:
-    record = Adopted(7, 1000, [("t:a", 1), ("t:b", 5)], ["t:a", "t:b"])
-    assert slot_of("t:a") != slot_of("t:b")
-    assert owned([record], {slot_of("t:b")}) == [Adopted(7, 1000, [("t:b", 5)], ["t:b"])]

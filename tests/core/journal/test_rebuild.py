@@ -13,6 +13,7 @@ from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.retry import RetryPolicy
 from engine.core.model.envelope import Envelope
+from engine.core.model.routing import slot_of
 from engine.core.shard.mailbox_store import MailboxStore
 from tests.support.shard_world import limits
 
@@ -29,8 +30,7 @@ def stored(seq: int) -> StoredMessage:
 
 def replayed(records: list[StoredMessage | Handled]) -> Mailbox:
     mailbox_store = MailboxStore(limits(hot_messages_max=1024), BroadcastMirror())
-    mailbox_store.restore(KEY, None, 0)
-    mailbox_store.replay(records, 0)
+    mailbox_store.replay(slot_of(KEY), {KEY: None}, records, 0)
     return mailbox_store.mailboxes[KEY]
 
 

@@ -12,7 +12,7 @@ from engine.core.model.routing import partition_of, spread, timer_id
 from engine.core.scheduler.claim_horizon import ClaimHorizon
 from engine.core.scheduler.firing import Firing
 from engine.core.scheduler.timer_wheel import NEVER
-from engine.core.wire.records import Timer
+from engine.core.wire.records import Fire, Timer
 
 NOW = 1_790_000_000_000
 KEY = "t:u"
@@ -38,9 +38,10 @@ def firing_of(*timers: Timer, reach_ms: int = NOW + 10**9, opened: bool = True, 
 
 
 def handed(firing: Firing, now_ms: int) -> list[str]:
-    out = firing.due(now_ms)
-    assert all(session == SESSION for session, _ in out)
-    return [one.sid for _, fire in out for one in fire.timers]
+    """As the scheduler asks: only when `next_ms` has come."""
+    out = firing.due(now_ms) if firing.next_ms <= now_ms else []
+    assert all(send.session == SESSION for send in out)
+    return [one.sid for send in out if isinstance(send.record, Fire) for one in send.record.timers]
 
 
 def test_a_timer_is_handed_out_at_its_time_once_and_is_claimed_from_then_on() -> None:
@@ -53,6 +54,13 @@ def test_a_timer_is_handed_out_at_its_time_once_and_is_claimed_from_then_on() ->
     assert firing.claimed_of(KEY) == list(firing.of(KEY))
     assert firing.done(A.sid) is A
     assert firing.get(A.sid) is None
+
+
+def test_a_timer_that_is_added_brings_the_next_look_forward() -> None:
+    firing = firing_of(B)
+    assert handed(firing, NOW) == []
+    firing.add(A, NOW)
+    assert (firing.next_ms, firing.due_ms) == (A.due_ms, A.due_ms)
 
 
 def test_nothing_is_handed_out_beyond_the_reach_of_the_claims() -> None:
@@ -135,9 +143,11 @@ def test_a_timer_that_failed_often_waits_for_a_compensation_batch_and_is_never_g
 
 def test_a_postponed_timer_is_not_claimed_and_fires_no_more() -> None:
     firing = firing_of(A, B)
-    assert firing.postpone(A.sid) is None, "it was not handed out"
+    assert firing.postpone(A.sid, 0) is None, "it was not handed out"
     handed(firing, A.due_ms)
-    assert firing.postpone(A.sid) is A
+    assert firing.postpone(A.sid, 1) is None, "another shard has it, which may be about to make it take effect"
+    assert firing.is_claimed(A.sid)
+    assert firing.postpone(A.sid, 0) is A
     assert not firing.is_claimed(A.sid)
     assert handed(firing, A.due_ms + 10**6) == [B.sid]
 

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from engine.config import Config
 from engine.core.scheduler.pending_removals import SETTLED_MAX, PendingRemovals
-from engine.core.scheduler.scheduler_events import StoreDone, StoreWork
+from engine.core.scheduler.scheduler_events import StoreDone, Turn
 from engine.core.scheduler.timer_wheel import NEVER
 
 KEY = "t:u"
 
 
-class Storage:
-    """Collects the work of one turn."""
-
-    def __init__(self) -> None:
-        self.work: dict[int, StoreWork] = {}
-
-    def work_of(self, partition: int) -> StoreWork:
-        return self.work.setdefault(partition, StoreWork(partition, 0, {}, [], moved={}))
-
-
-def given(removals: PendingRemovals) -> dict[int, StoreWork]:
-    storage = Storage()
-    removals.give(storage.work_of)
-    return storage.work
+def given(removals: PendingRemovals) -> Turn:
+    turn = Turn(0)
+    removals.give(turn)
+    return turn
 
 
 def moved(**found: bool) -> StoreDone:
@@ -33,21 +23,17 @@ def moved(**found: bool) -> StoreDone:
 def test_a_turn_of_their_own_is_due_when_the_oldest_has_waited_long_enough() -> None:
     removals = PendingRemovals(Config(timer_removal_ms=100))
     assert removals.next_at() == NEVER
-    assert not removals.is_due(10**6)
-    removals.fired("3-a", KEY, 1000)
-    removals.again("3-b", 9000, KEY, 1050)
+    removals.fired("3-a", 3, KEY, 1000)
+    removals.again("3-b", 3, 9000, KEY, 1050)
     assert removals.next_at() == 1100
-    assert not removals.is_due(1099)
-    assert removals.is_due(1100)
 
 
 def test_a_full_turn_is_due_at_once_and_gives_the_oldest() -> None:
     removals = PendingRemovals(Config(timer_removal_ms=100))
     for n in range(SETTLED_MAX):
-        assert not removals.is_due(1000)
-        removals.fired(f"3-{n}", KEY, 1000)
-    assert removals.is_due(1000)
-    removals.fired("3-last", KEY, 1000)
+        removals.fired(f"3-{n}", 3, KEY, 1000)
+        assert removals.next_at() == (1100 if n < SETTLED_MAX - 1 else 1000)
+    removals.fired("3-last", 3, KEY, 1000)
     assert list(given(removals)[3].fired) == [f"3-{n}" for n in range(SETTLED_MAX)]
     removals.stored_fired(1000)
     assert list(given(removals)[3].fired) == ["3-last"]
@@ -55,9 +41,9 @@ def test_a_full_turn_is_due_at_once_and_gives_the_oldest() -> None:
 
 def test_each_partition_gets_its_own_timers() -> None:
     removals = PendingRemovals(Config())
-    removals.fired("3-a", KEY, 0)
-    removals.fired("4-b", "", 0)
-    removals.again("4-c", 9000, KEY, 0)
+    removals.fired("3-a", 3, KEY, 0)
+    removals.fired("4-b", 4, "", 0)
+    removals.again("4-c", 4, 9000, KEY, 0)
     work = given(removals)
     assert {partition: (part.fired, part.moved) for partition, part in work.items()} == {
         3: ({"3-a": KEY}, {}),
@@ -67,9 +53,9 @@ def test_each_partition_gets_its_own_timers() -> None:
 
 def test_what_was_given_stays_until_storage_confirms_it() -> None:
     removals = PendingRemovals(Config())
-    removals.fired("3-a", KEY, 0)
+    removals.fired("3-a", 3, KEY, 0)
     assert given(removals)[3].fired == given(removals)[3].fired == {"3-a": KEY}
-    removals.fired("3-b", KEY, 5)
+    removals.fired("3-b", 3, KEY, 5)
     assert not removals.stored_fired(7)
     assert removals.key_of_fired("3-a") is None
     assert removals.key_of_fired("3-b") == KEY, "it came after the turn was given"
@@ -78,10 +64,10 @@ def test_what_was_given_stays_until_storage_confirms_it() -> None:
 
 def test_a_timer_that_took_effect_is_not_moved_any_more() -> None:
     removals = PendingRemovals(Config())
-    removals.again("3-a", 9000, KEY, 0)
+    removals.again("3-a", 3, 9000, KEY, 0)
     assert removals.is_moving("3-a")
     given(removals)
-    removals.fired("3-a", KEY, 0)
+    removals.fired("3-a", 3, KEY, 0)
     assert not removals.is_moving("3-a")
     assert removals.stored_moves(moved(a=True)) == [], "the answer to the move is late"
     assert given(removals)[3].moved == {}
@@ -90,7 +76,7 @@ def test_a_timer_that_took_effect_is_not_moved_any_more() -> None:
 
 def test_a_request_that_decided_about_a_timer_ends_its_move() -> None:
     removals = PendingRemovals(Config())
-    removals.again("3-a", 9000, KEY, 0)
+    removals.again("3-a", 3, 9000, KEY, 0)
     removals.stay("3-a")
     removals.stay("3-unknown")
     assert not removals.is_moving("3-a")
@@ -100,7 +86,7 @@ def test_a_request_that_decided_about_a_timer_ends_its_move() -> None:
 def test_moves_are_stored_missing_or_refused_and_those_refused_wait_on() -> None:
     removals = PendingRemovals(Config())
     for name in "abc":
-        removals.again(f"3-{name}", 9000, KEY, 0)
+        removals.again(f"3-{name}", 3, 9000, KEY, 0)
     given(removals)
     assert removals.stored_moves(moved(a=True, b=False)) == [("3-a", 9000), ("3-b", None)]
     assert removals.is_moving("3-c")
@@ -111,8 +97,8 @@ def test_moves_are_stored_missing_or_refused_and_those_refused_wait_on() -> None
 
 def test_the_timers_of_a_mailbox_are_those_that_are_or_may_be_its_own() -> None:
     removals = PendingRemovals(Config())
-    removals.fired("3-a", KEY, 0)
-    removals.fired("3-b", "", 0)
-    removals.fired("3-c", "t:other", 0)
+    removals.fired("3-a", 3, KEY, 0)
+    removals.fired("3-b", 3, "", 0)
+    removals.fired("3-c", 3, "t:other", 0)
     assert removals.fired_of(KEY) == ["3-a", "3-b"]
     assert [removals.key_of_fired(sid) for sid in ("3-a", "3-b", "3-z")] == [KEY, "", None]

@@ -12,7 +12,7 @@ from engine.core.scheduler.claim_horizon import ClaimHorizon
 from engine.core.scheduler.firing import Firing
 from engine.core.scheduler.request_holds import RequestHolds
 from engine.core.scheduler.scheduler_events import Request
-from engine.core.wire.records import Cancel, CancelAll, Inspect, ListTimers, Reschedule, Timer
+from engine.core.wire.records import Cancel, CancelAll, Fire, Inspect, ListTimers, Reschedule, Timer
 
 NOW = 1_790_000_000_000
 KEY = "t:u"
@@ -35,7 +35,7 @@ def holding(*timers: Timer) -> tuple[RequestHolds, Firing]:
 
 
 def fired(firing: Firing) -> set[str]:
-    return {one.sid for _, fire in firing.due(NOW + 200) for one in fire.timers}
+    return {one.sid for send in firing.due(NOW + 200) if isinstance(send.record, Fire) for one in send.record.timers}
 
 
 def cancel(one: Timer) -> Cancel:

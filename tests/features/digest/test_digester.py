@@ -66,16 +66,16 @@ async def test_a_deployment_of_ray_serve_is_asked_for_the_groups_alone() -> None
 
 
 @pytest.mark.parametrize(
-    ("handle", "reason"),
+    ("handle", "budget_ms", "reason"),
     [
-        (Handle([[0, 1]], wait_s=30), "no answer within 50 ms"),
-        (Handle(RuntimeError("it died\nmore")), "RuntimeError: it died"),
-        (Handle([["x", "y"]]), "ValueError"),
-        (Handle(7), "TypeError"),
+        (Handle([[0, 1]], wait_s=30), 1000, "no answer within 1000 ms"),
+        (Handle(RuntimeError("it died\nmore")), 30_000, "RuntimeError: it died"),
+        (Handle([["x", "y"]]), 30_000, "ValueError"),
+        (Handle(7), 30_000, "TypeError"),
     ],
 )
-async def test_without_an_answer_there_is_a_reason_and_the_next_question_is_asked(handle: Handle, reason: str) -> None:
-    model = model_of(handle, digest_model_ms=50)
+async def test_without_an_answer_there_is_a_reason_and_the_next_is_asked(handle: Handle, budget_ms: int, reason: str) -> None:
+    model = model_of(handle, digest_model_ms=budget_ms)
     assert await model.group(WINDOWS) is None
     assert reason in model.reason
     handle.answer, handle.wait_s = [[0, 0]], 0

@@ -33,7 +33,7 @@ async def post(world: EdgeWorld, path: str, body: Any, status: int = 200, scopes
 
 
 async def begin(world: EdgeWorld, id: str = "m1", status: int = 200, writer: str = "w1", **fields: Any) -> Any:
-    whole = {name: fields.pop(name) for name in ("list",) if name in fields}
+    whole = {name: fields.pop(name) for name in ("list", "idle") if name in fields}
     message = {"user": "u1", "type": "llm.answer", "id": id, **fields}
     return await post(world, "/v1/growing", {"writer": writer, "message": message, **whole}, status)
 
@@ -43,8 +43,9 @@ async def add(world: EdgeWorld, begun: Any, offset: float, text: str = "", **fie
     return (await post(world, "/v1/parts", {"parts": [part]}))["parts"][0]
 
 
-async def end(world: EdgeWorld, begun: Any, size: int, status: int = 200) -> Any:
-    return await post(world, f"/v1/growing/{begun['id']}/end", {"user": "u1", "generation": begun["generation"], "size": size}, status)
+async def end(world: EdgeWorld, begun: Any, size: int, status: int = 200, **ending: Any) -> Any:
+    body = {"user": "u1", "generation": begun["generation"], "size": size, **ending}
+    return await post(world, f"/v1/growing/{begun['id']}/end", body, status)
 
 
 async def look(world: EdgeWorld, id: str = "m1", by: str = "u1", scopes: str = "connect", **query: Any) -> httpx.Response:
@@ -219,24 +220,75 @@ async def test_a_message_whose_publisher_is_silent_ends(redis_client: Redis) -> 
         assert (await begin(world))["state"] == "ended"
 
 
+async def test_an_end_changes_type_and_data(world: EdgeWorld) -> None:
+    begun = await begin(world, data={"run": 7, "state": "runs"}, idle={"type": "run.lost"})
+    await add(world, begun, 0, progress={"value": 1})
+    await end(world, begun, 0, type="run.done", data={"state": "done", "rows": 3})
+    (message,) = messages(world)
+    data = {"run": 7, "state": "done", "rows": 3, "text": "", "progress": {"value": 1.0}}
+    assert (message["type"], message["data"]) == ("run.done", data)
+    again = await begin(world)
+    assert (again["state"], again["type"], "ended" in again) == ("ended", "run.done", False)
+
+
+async def test_a_silent_publisher_chose_how_its_message_ends(redis_client: Redis) -> None:
+    async with edge_world(storage=redis_client, **FAST, growing_idle_s=1) as world:
+        await begin(world, data={"run": 7}, idle={"type": "run.lost", "data": {"why": "silent"}})
+        await until(lambda: bool(messages(world)), 20)
+        (message,) = messages(world)
+        assert (message["type"], message["data"]) == ("run.lost", {"run": 7, "why": "silent", "text": "", "ended": "idle"})
+        again = await begin(world, writer="w2")
+        assert (again["state"], again["ended"]) == ("ended", "idle")
+
+
+@pytest.mark.parametrize(
+    ("ending", "path"),
+    [
+        ({"type": "no type"}, "type"),
+        ({"data": [1]}, "data"),
+        ({"data": {"items": []}}, "data.items"),
+        ({"data": {"x": "y" * 5000}}, "data"),
+    ],
+)
+async def test_an_ending_that_cannot_be_published_is_refused(world: EdgeWorld, ending: Any, path: str) -> None:
+    problem = await begin(world, status=422, idle=ending)
+    assert problem["errors"][0]["path"] == f"$.idle.{path}"
+    begun = await begin(world)
+    problem = await end(world, begun, 0, 422, **ending)
+    assert problem["errors"][0]["path"] == f"$.{path}"
+    assert (await add(world, begun, 0, "it still grows"))["state"] == "ok"
+
+
+async def test_a_message_with_parts_does_not_end_by_itself(redis_client: Redis) -> None:
+    async with edge_world(storage=redis_client, **FAST, growing_idle_s=1) as world:
+        begun, size = await begin(world), 0
+        member = f"{KEY}\nm1"
+        first = await redis_client.zscore(growing_due_key(), member) or 0
+        async with asyncio.timeout(20):
+            while (await redis_client.zscore(growing_due_key(), member) or 0) < first + 2000:
+                assert (await add(world, begun, size, "x"))["state"] == "ok"
+                size += 1
+        assert (await look(world)).json()["state"] == "growing"
+
+
 async def test_an_edge_that_died_before_it_published_leaves_that_to_another(redis_client: Redis) -> None:
     async with edge_world(storage=redis_client, **FAST) as dying:
         begun = await begin(dying)
         await add(dying, begun, 0, "abc")
         await stored(dying, 3)
         dying.shard.connected = False  # it does not answer
-        ending = asyncio.create_task(end(dying, begun, 3))
+        ending = asyncio.create_task(end(dying, begun, 3, type="run.done"))
         await until_closed(redis_client)
         ending.cancel()
     await redis_client.zadd(growing_due_key(), {f"{KEY}\nm1": 1})  # the lease is over
     async with edge_world(storage=redis_client, **FAST) as other:
         await until(lambda: bool(messages(other)), 20)
-        assert messages(other)[0]["data"] == {"text": "abc"}
+        assert (messages(other)[0]["type"], messages(other)[0]["data"]) == ("run.done", {"text": "abc"})
 
 
 async def until_closed(redis_client: Redis) -> None:
     async with asyncio.timeout(20):
-        while not await redis_client.hexists(growth_key(KEY, "m1"), "ending"):  # type: ignore[misc]
+        while not await redis_client.hexists(growth_key(KEY, "m1"), "reason"):  # type: ignore[misc]
             await asyncio.sleep(0.01)
 
 

@@ -294,7 +294,7 @@ async def test_the_deadline_is_told_when_nobody_looks(world: EdgeWorld) -> None:
 async def test_a_delayed_question_has_its_time_from_when_it_is_due(world: EdgeWorld) -> None:
     await ask(world, delay=3600, ask={"deadline": 60})
     found = (await look(world)).json()
-    assert abs(found["deadline"] - found["asked"] - 3_660_000) < 5
+    assert abs(found["deadline"] - found["asked"] - 3_660_000) < 1000
 
 
 # -- Withdrawn by its asker. -------------------------------------------------------------------------------------------

@@ -23,9 +23,9 @@ NO_USER = {
         "{s}mark",
         "{s}floor",
         "{ids}state",
-        "{shard}head",
+        "{s}head",
     ),
-    *("{shard}mark", "{shard}epoch", "{t}claimed", "{t}owner", "{t}epoch", "{rules}state*", "{rules}texts*", "{signals}sums:*"),
+    *("{t}claimed", "{t}owner", "{t}epoch", "{rules}state*", "{rules}texts*", "{signals}sums:*"),
     *("{signals}writer:*", "{tenants}*", "actions:targets", "{outcomes}state", "{ray}state", "{ray}told", "{ray}deaths", "{ray}unhealthy"),
     "{growing}tenants",
     *("{revoked}state", "{revoked}tenants", "{revoked}useless", "{broadcasts}*"),
@@ -52,7 +52,7 @@ EXPORTED = {
     "{s}page": "profile",
     "{s}topics": "topics",
     "{s}offline:uid:*": "messages",
-    "{shard}journal": "messages",  # the groups since the last checkpoint, in the pages after it
+    "{s}journal": "messages",  # the groups since the last checkpoint, in the pages after it
     "{t}timer": "scheduled",
     "dead:*": "entries",
     "session:stream": "entries",

@@ -32,6 +32,7 @@ from tests.proof import stored
 from tests.support.own_redis import served
 
 USER, TIMED = stored.ABSENT[0], stored.TIMED[0]
+JOURNALLED = slot_of(stored.PRESENT[0])
 
 pytestmark = pytest.mark.redis
 
@@ -115,7 +116,7 @@ async def test_a_damaged_timer_and_one_that_would_never_fire_are_found(data: Red
     ("key", "name", "kind"),
     [
         (offline_key(USER), b"m", "offline message"),
-        (journal_key(0), b"b", "journal group"),
+        (journal_key(JOURNALLED), b"b", "journal group"),
         (broadcast_log_key(), b"b", "broadcast"),
         (broadcast_log_key(), b"a", "broadcast"),
         (dead_letter_key("t"), b"body", "dead letter"),
@@ -133,21 +134,21 @@ async def test_a_damaged_entry_of_each_stream_is_found_at_its_place(data: Redis,
 
 
 async def test_a_journal_that_lost_its_end_is_found(data: Redis) -> None:
-    dumped = await data.dump(journal_key(0))
-    ((entry, _),) = await data.xrevrange(journal_key(0), count=1)
-    await data.xdel(journal_key(0), entry)
+    dumped = await data.dump(journal_key(JOURNALLED))
+    ((entry, _),) = await data.xrevrange(journal_key(JOURNALLED), count=1)
+    await data.xdel(journal_key(JOURNALLED), entry)
     (found,) = await damage_of(data)
-    await data.restore(journal_key(0), 0, dumped, replace=True)
+    await data.restore(journal_key(JOURNALLED), 0, dumped, replace=True)
     assert found.kind == "journal end"
-    assert (await data.get(journal_head_key(0))).decode() in found.problem
+    assert (await data.get(journal_head_key(JOURNALLED))).decode() in found.problem
 
 
 async def test_a_journal_that_lost_a_group_in_the_middle_is_found(data: Redis) -> None:
-    dumped = await data.dump(journal_key(0))
-    entries = await data.xrange(journal_key(0))
-    await data.xdel(journal_key(0), entries[-2][0])
+    dumped = await data.dump(journal_key(JOURNALLED))
+    entries = await data.xrange(journal_key(JOURNALLED))
+    await data.xdel(journal_key(JOURNALLED), entries[-2][0])
     (found,) = await damage_of(data)
-    await data.restore(journal_key(0), 0, dumped, replace=True)
+    await data.restore(journal_key(JOURNALLED), 0, dumped, replace=True)
     assert (found.kind, found.place) == ("journal group", entries[-1][0].decode())
 
 

@@ -95,10 +95,11 @@ async def test_a_message_of_no_sampled_trace_makes_no_spans_and_an_unsampled_con
 
 async def test_spans_are_counted_in_the_metrics(engine: RunningEngine, collector: OtlpReceiver) -> None:
     given = sampled()
+    dropped = engine.status()["edges"][0].get("spans_dropped", 0)  # by tests before, on a busy machine
     await engine.publish({"user": "traced-eve", "type": "t", "traceparent": str(given)})
     await trace(collector, given.trace_id, "publish", "journal")
     status = engine.status_when(lambda found: found["edges"][0].get("spans_exported", 0) > 0)
-    assert status["edges"][0]["spans_dropped"] == 0
+    assert status["edges"][0]["spans_dropped"] == dropped
     headers = {"Authorization": f"Bearer {engine.token('ops', 'operator')}"}
     metrics = httpx.get(f"{engine.url}/metrics", headers=headers, trust_env=False).text
     (counted,) = [line for line in metrics.splitlines() if line.startswith("engine_spans_exported_total") and 'role="edge"' in line]

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import random
+import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
@@ -99,6 +100,40 @@ def scaled(*numbers: dict[str, int], killing: bool = False) -> Fault:
         return {"scaled_s": took_s, "killed": kills}
 
     return fault
+
+
+async def lost_shard(victim: Victim) -> dict[str, Any]:
+    """kill -9 to a shard and to each next process of it, until the others have its slots; it comes back, and gets slots again."""
+    async with httpx.AsyncClient(base_url=victim.url, timeout=10, trust_env=False) as http:
+
+        async def shares() -> dict[int, int]:
+            rows = (await asked(http, victim, "GET", "/v1/status"))["shards"]
+            return {row["pid"]: row.get("slots", 0) for row in rows if row["alive"]}
+
+        async def have(enough: Callable[[dict[int, int]], bool]) -> float:
+            """Seconds until the shards have these slots."""
+            began_s = time.monotonic()
+            while not enough(found := await shares()):
+                assert time.monotonic() - began_s < _SCALED_S, f"slots by process: {found}"
+                await asyncio.sleep(0.05)
+            return time.monotonic() - began_s
+
+        before = await shares()
+        survivors = set(before) - {victim.kill("shard")}
+        killing = asyncio.create_task(_kept_dead(victim, survivors))
+        taken_s = await have(lambda found: sum(found.get(pid, 0) for pid in survivors) == sum(before.values()))
+        killing.cancel()
+        await have(lambda found: len([slots for slots in found.values() if slots]) == len(before))
+    return {"taken_s": round(taken_s, 2)}
+
+
+async def _kept_dead(victim: Victim, survivors: set[int]) -> None:
+    """Shards other than these are killed as soon as there is a process of them."""
+    while True:
+        for pid in set(victim.pids("shard")) - survivors:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        await asyncio.sleep(0.02)
 
 
 async def asked(http: httpx.AsyncClient, victim: Victim, method: str, path: str, body: Any = None) -> Any:

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from tests.support.chaos import faults
 from tests.support.chaos.breakable_engine import victim_of
+from tests.support.chaos.cluster_group import ClusterGroup
 from tests.support.chaos.disk import CannotMount, small_disk
 from tests.support.chaos.faults import Fault
 from tests.support.chaos.movable_clock import MovableClock
@@ -82,6 +83,7 @@ SCENARIOS: Final = (
     Scenario("stall-redis", "stop Redis for 5 s", faults.stalled("redis")),
     Scenario("hang-shard", "stop a shard until it is replaced", faults.replaced_while_stalled("shard")),
     Scenario("hang-edge", "stop the edge until it is replaced", faults.replaced_while_stalled("edge")),
+    Scenario("lose-shard", "kill -9 a shard and each next process of it, until others have its slots", faults.lost_shard),
     Scenario("redis-memory", "Redis out of memory for 4 s", faults.out_of_memory),
     Scenario("redis-readonly", "Redis read-only for 4 s", faults.read_only),
     Scenario("scale", "2 to 6, 3 and 2 shards, 1 to 3 and 1 edges, 1 to 2 and 1 schedulers", faults.scaled(*NUMBERS)),
@@ -92,7 +94,7 @@ SCENARIOS: Final = (
     Scenario("disk-full", "the disk of Redis full for 4 s", faults.disk_full, "small disk"),
     Scenario("clock", "wall clocks step +1 h, -2 h, +1 h", None, "movable clock"),
     Scenario("sentinel", "kill -9 the Redis master; Sentinel promotes a replica", None, "sentinel"),
-    Scenario("sentinel-second", "the same, of the second of two Redis servers", None, "second sentinel"),
+    Scenario("cluster", "kill -9 the master of a store of a Redis Cluster; a replica is promoted", None, "cluster"),
 )
 
 
@@ -141,22 +143,12 @@ def _sentinel(folder: Path) -> Iterator[Place]:
 
 
 @contextlib.contextmanager
-def _second_sentinel(folder: Path) -> Iterator[Place]:
-    """Data on two servers, each a shard's, with sentinels and replicas of their own: the second one's master dies."""
-    folders = [folder / "first", folder / "second"]
-    for each in folders:
-        each.mkdir()
-    first, second = SentinelGroup(folders[0], replicas=1), SentinelGroup(folders[1], replicas=2)
-    with (
-        first,
-        second,
-        breakable(folder, "--schedulers", "2", "--redis", f"{first.url} {second.url}", redis_replicas_min="1") as victim,
-    ):
+def _cluster(folder: Path) -> Iterator[Place]:
+    """Three masters with two replicas each, and a write counts when one replica has it."""
+    with ClusterGroup(folder, replicas=2, stores=2) as group, breakable(folder, "--redis", group.url, redis_replicas_min="1") as victim:
 
         async def fail_over(_victim: Victim) -> None:
-            master = second.master()
-            master.kill()
-            await asyncio.to_thread(second.await_other, master)
+            await asyncio.to_thread(group.fail_over, 1)
 
         yield Place(victim, fail_over)
 
@@ -166,7 +158,7 @@ PLACES: Final[dict[str, Callable[[Path], AbstractContextManager[Place]]]] = {
     "small disk": _small_disk,
     "movable clock": _movable_clock,
     "sentinel": _sentinel,
-    "second sentinel": _second_sentinel,
+    "cluster": _cluster,
 }
 
 

@@ -9,7 +9,9 @@ import contextlib
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Self
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -17,6 +19,7 @@ from redis.exceptions import RedisError
 from engine.store.embedded_redis import dying_with_parent
 from engine.store.server_program import find_server
 from tests.support.free_port import free_port
+from tests.support.redis_tls import RedisTls
 
 SERVICE = "notifications"
 PASSWORD = "for-tests-only"
@@ -26,15 +29,17 @@ _START_S = 15
 class Server:
     """One redis-server process, Redis or sentinel; started again it keeps its port and its files."""
 
-    def __init__(self, folder: Path, name: str, options: dict[str, object], *, sentinel: bool = False) -> None:
+    def __init__(self, folder: Path, name: str, options: dict[str, object], *, sentinel: bool = False, tls: RedisTls | None = None) -> None:
         self.port = free_port()
         self._folder = folder / name
         self._folder.mkdir()
         self._config = self._folder / "redis.conf"  # sentinels and replicas write what they learn into it
-        lines = {"port": self.port, "bind": "127.0.0.1", "dir": self._folder, "logfile": self._folder / "log", "daemonize": "no"} | options
+        listen = {"port": self.port} if tls is None else tls.options(self.port)
+        lines = listen | {"bind": "127.0.0.1", "dir": self._folder, "logfile": self._folder / "log", "daemonize": "no"} | options
         self._config.write_text("".join(f"{name} {value}\n" for name, value in lines.items()), "utf-8")
-        self._arguments = [str(find_server()), str(self._config), *(["--sentinel"] if sentinel else [])]
+        self._arguments = [str(tls.program if tls else find_server()), str(self._config), *(["--sentinel"] if sentinel else [])]
         self._password = None if sentinel else PASSWORD
+        self._tls: dict[str, Any] = {} if tls is None else {"ssl": True, **tls.of_client}
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -43,7 +48,7 @@ class Server:
         return self.process.pid
 
     def client(self) -> Redis:
-        return Redis(host="127.0.0.1", port=self.port, password=self._password, socket_timeout=5)
+        return Redis(host="127.0.0.1", port=self.port, password=self._password, socket_timeout=5, **self._tls)
 
     def start(self) -> None:
         self.process = subprocess.Popen(dying_with_parent(self._arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -70,7 +75,38 @@ class Server:
         self.process.wait()
 
 
-class SentinelGroup:
+class ServerGroup:
+    """Servers that run together. Use as a context manager.
+
+    Attributes:
+        processes: in the order in which they are started.
+    """
+
+    processes: Sequence[Server]
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.stop)
+            for server in self.processes:
+                server.start()
+            self._begin()
+            stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _begin(self) -> None:
+        """Return when they do what they are to do together."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        for server in reversed(self.processes):
+            if server.process is not None and server.process.poll() is None:
+                server.kill()
+
+
+class SentinelGroup(ServerGroup):
     """One master, `replicas` of it, three sentinels that agree by two. Use as a context manager.
 
     Args:
@@ -88,6 +124,7 @@ class SentinelGroup:
         watch = f"{SERVICE} 127.0.0.1 {first} 2\nsentinel auth-pass {SERVICE} {PASSWORD}"
         rules = f"\nsentinel down-after-milliseconds {SERVICE} {down_ms}\nsentinel failover-timeout {SERVICE} 6000"
         self.sentinels = [Server(folder, f"sentinel-{n}", {"sentinel monitor": watch + rules}, sentinel=True) for n in range(3)]
+        self.processes = (*self.servers, *self.sentinels)
 
     @property
     def url(self) -> str:
@@ -95,22 +132,8 @@ class SentinelGroup:
         hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
         return f"redis+sentinel://:{PASSWORD}@{hosts}/{SERVICE}"
 
-    def __enter__(self) -> SentinelGroup:
-        with contextlib.ExitStack() as stack:
-            stack.callback(self.stop)
-            for server in (*self.servers, *self.sentinels):
-                server.start()
-            self.settled()
-            stack.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        for server in (*self.sentinels, *self.servers):
-            if server.process is not None and server.process.poll() is None:
-                server.kill()
+    def _begin(self) -> None:
+        self.settled()
 
     def master(self) -> Server:
         """Whom the sentinels name."""

@@ -4,11 +4,11 @@
 -- ARGV: as broadcast_log.lua, digest in hex, entry, ttl of the id in ms, tenant, audience or ''
 -- Positions are microseconds of this server's clock, strictly increasing.
 -- Returns {'OK', position} or {'KNOWN', value of the id}.
-local known = redis.call('GET', KEYS[6])
+local known = redis.call('GET', KEYS[7])
 if known then
   return {'KNOWN', known}
 end
-local digest, entry, ttl_ms, tenant, audience = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local digest, entry, ttl_ms, tenant, audience = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local state = redis.call('HMGET', KEYS[2], 'last', 'bytes', 'drops')
 local now = redis.call('TIME')
 local position = string.format('%.0f', math.max(tonumber(state[1] or '0') + 1, now[1] * 1000000 + now[2]))
@@ -16,7 +16,7 @@ local bytes, drops = tonumber(state[2] or '0') + #entry, tonumber(state[3] or '0
 
 redis.call('XADD', KEYS[1], position .. '-0', 'b', entry, 't', tenant, 'a', audience)
 redis.call('ZADD', prefix .. tenant, position, position)
-redis.call('SET', KEYS[6], digest .. '|' .. position .. '|', 'PX', ttl_ms)
+redis.call('SET', KEYS[7], digest .. '|' .. position .. '|', 'PX', ttl_ms)
 add_part(tenant, #entry, 1)
 
 local entries, before = redis.call('XLEN', KEYS[1]), drops

@@ -3,7 +3,7 @@
 -- Returns {'OK', number deleted}.
 local before = tonumber(redis.call('HGET', KEYS[2], 'drops') or '0')
 local drops, bytes = before, 0
-for i = 4, #ARGV do
+for i = 3, #ARGV do
   local id = ARGV[i] .. '-0'
   local entry = redis.call('XRANGE', KEYS[1], id, id)[1]
   if entry then

@@ -6,7 +6,7 @@
 --   expires at ms (0 without entries), the sweep looks at ms (0: never), removed at (-1, or: delete page and stream first, and give out
 --   no number up to this one again), subscriptions joined by line feeds, entries to delete joined by spaces, 1 or 0: whether the stored
 --   page could be read, entries n, n x (seq, blob)
--- Returns {'OK', streams that passed a multiple of 64 entries...}: their size is to be measured (stream_trim.lua).
+-- Returns {'OK', mailbox keys whose streams passed a multiple of 64 entries...}: their size is to be measured (stream_trim.lua).
 -- mark is "<epoch>-<number>" of the last write. A write contains only what changed since the one it expects, so it must not be applied
 -- when that one is missing. One that was not confirmed may be missing without a loss: the journal has what it held.
 -- A page whose head is below the stored one is refused, and all pages with it: {'NEWER', mailbox key}. Numbers only grow, so the mailbox in
@@ -150,7 +150,7 @@ for i = 15, #KEYS do
   if count > 0 then
     local length = redis.call('XLEN', stream)
     if math.floor(length / 64) ~= math.floor((length - count) / 64) then
-      reply[#reply + 1] = stream
+      reply[#reply + 1] = name
     end
   end
   if page ~= '' then

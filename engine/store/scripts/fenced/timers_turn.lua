@@ -1,17 +1,17 @@
 -- One turn: advance the claim horizons of timer partitions; then of some partitions, one after another, remove fired timers, move postponed
 -- ones, apply requests in order, read a page. Idempotent. Writes to all partitions or, when one has another owner, to none.
 -- KEYS: of each partition (same hash tag): epoch, due, timer, cancelled, prefix of the users' indexes, collapse keys, young, unpaged; of
---       each partition to be claimed: epoch, claimed; then of all tenants: users, bytes; of ids (accepted_ids.lua): state, prefix of the
---       buckets
+--       each partition to be claimed: epoch, claimed; then of all tenants: users, bytes; prefix of the keys of pages; of ids
+--       (accepted_ids.lua): state, prefix of the buckets
 -- ARGV: epoch, now, forget-at, timers per user, users per tenant or 0, bytes a timer takes beside its record, how long ids are remembered in
 --       ms, number of partitions to be claimed, claim-until; then of each partition: claimed-before, number of fired, number of moved,
 --       number of requests, 1 with a page,
---       fired: (sid, mailbox key or '', hash of the sid)...
+--       fired: (sid, mailbox key or '' where its record cannot be read, hash of its effect)...
 --       moved: (sid, due, mailbox key)...
 --       requests: (kind, sid, tenant or mailbox key, x, y, z)...
---         'S' schedule: mailbox key, due, packed timer, collapse key or ''; and four more: the key of the user's page, hash of the sid, hash
---             and packed value of the caller's id, both '' without one. The id and the timer are stored in this step, or neither is
---         'I' inspect: tenant    'C' cancel: tenant    'M' move: tenant, due; z of each is the hash of the sid
+--         'S' schedule: mailbox key, due, packed timer, collapse key or ''; and four more: the rest of the key of the user's page, hash of its effect,
+--             hash and packed value of the caller's id, both '' without one. The id and the timer are stored in this step, or neither is
+--         'I' inspect: tenant    'C' cancel: tenant    'M' move: tenant, due; z of each is the hash of its effect
 --         'L' list: sid is the collapse key or '', mailbox key, limit, bytes, '<due> <sid>' of the timer before the first one or ''
 --         'A' cancel all: sid is the collapse key or '', mailbox key, scheduled ids to keep joined by spaces
 --       page: after-ms, after-sid, until-ms, limit, bytes
@@ -22,10 +22,11 @@
 --   young: those of these sids that are due up to claimed-before and were stored or moved under this epoch
 -- Tenants are counted in the same step, by what this turn adds and removes, so that a repeated turn changes nothing. A user with a page is
 -- counted by `slot_checkpoint.lua`; one with timers and no page is in `unpaged`, and counted here.
-local KEYS_OF_ONE, KEYS_OF_CLAIM, KEYS_OF_ALL = 8, 2, 4
+local KEYS_OF_ONE, KEYS_OF_CLAIM, KEYS_OF_ALL = 8, 2, 5
 local SCHEDULED_MAX = 100 -- timers stored by one command: their records are among its arguments
 local STORED = {'stored'}
-local users_key, bytes_key, ids_state, ids_buckets_prefix = unpack(KEYS, #KEYS - KEYS_OF_ALL + 1)
+local FIRED = string.rep('\0', 9) -- a packed result without digest and number, under the id of an effect that no shard has stored
+local users_key, bytes_key, pages_prefix, ids_state, ids_buckets_prefix = unpack(KEYS, #KEYS - KEYS_OF_ALL + 1)
 local claims_at, claims_until = #KEYS - KEYS_OF_ALL - KEYS_OF_CLAIM * ARGV[8] + 1, tonumber(ARGV[9])
 for at = 1, claims_at - 1, KEYS_OF_ONE do
   rejected = rejected or rejection(KEYS[at])
@@ -94,7 +95,7 @@ end
 local function fate_of(tenant, sid, hash)
   open_buckets()
   local fired = redis.call('HGET', ids_bucket(hash), hash)
-  if fired and ids_live(fired) and string.sub(fired, 5) == tenant then
+  if fired and ids_live(fired) then
     return 'fired'
   elseif has(cancelled_key) and redis.call('ZSCORE', cancelled_key, tenant .. ':' .. sid) then
     return 'cancelled'
@@ -185,7 +186,7 @@ local function store_all(first, sids)
   local replies, stored, indexes, records, dues, present, users = {}, {}, {}, {}, {}, {}, {}
   for i = 1, #sids do
     local sid = sids[i]
-    local _, _, key, due, packed, _, page_key, hash, id, value = unpack(ARGV, first + 10 * i - 10, first + 10 * i - 1)
+    local _, _, key, due, packed, _, page, hash, id, value = unpack(ARGV, first + 10 * i - 10, first + 10 * i - 1)
     local other = other_of(id, value)
     if other then
       replies[i] = {'known', other}
@@ -198,7 +199,7 @@ local function store_all(first, sids)
       local fate, index = fate_of(tenant_of(key), sid, hash), user_prefix .. key
       local count = present[index] or redis.call('ZCARD', index)
       -- The first timer of a user without a page; keys with a line feed stand for the subscribers of a topic, or for everyone.
-      local new_of = count == 0 and not string.find(key, '\n', 1, true) and redis.call('HEXISTS', page_key, key) == 0 and tenant_of(key)
+      local new_of = count == 0 and not string.find(key, '\n', 1, true) and redis.call('HEXISTS', pages_prefix .. page, key) == 0 and tenant_of(key)
       if fate ~= 'absent' then
         replies[i] = {fate}
       elseif count >= user_max then
@@ -387,7 +388,7 @@ end
 -- Remove fired timers: one command per timer for its user's index, the rest in bulk. Records are read a few at a time, as they have the
 -- bodies of messages.
 local function remove_fired(first, count)
-  local gone, tombs = {}, {}
+  local gone, effects = {}, {}
   for from = first, first + 3 * count - 3, 150 do
     local sids = {}
     for at = from, math.min(from + 147, first + 3 * count - 3), 3 do
@@ -396,19 +397,15 @@ local function remove_fired(first, count)
     local records = redis.call('HMGET', timer_key, unpack(sids))
     for i = 1, #sids do
       local sid, key, hash, packed = sids[i], ARGV[from + 3 * i - 2], ARGV[from + 3 * i - 1], records[i]
-      if packed and key == '' then
-        key = owner_of(packed) or ''
-      end
       if packed then
-        local tenant = tenant_of(key)
         redis.call('ZREM', user_prefix .. key, sid)
         if key ~= '' then -- else it stays counted: nobody knows for whom
+          local tenant = tenant_of(key)
           more_bytes[tenant] = (more_bytes[tenant] or 0) - #packed - timer_bytes
           have_fewer[key] = true
         end
         gone[#gone + 1] = sid
-        tombs[#tombs + 1] = hash
-        tombs[#tombs + 1] = tenant
+        effects[#effects + 1] = hash
       end
     end
   end
@@ -420,9 +417,11 @@ local function remove_fired(first, count)
   end
   if #gone > 0 then
     open_buckets()
-    for i = 1, #tombs, 2 do
-      redis.call('HSET', ids_bucket(tombs[i]), tombs[i], ids_stamp .. tombs[i + 1])
-      ids_grow_at(tombs[i])
+    local value = ids_stamp .. FIRED
+    for i = 1, #effects do
+      if redis.call('HSETNX', ids_bucket(effects[i]), effects[i], value) == 1 then
+        ids_grow_at(effects[i])
+      end
     end
   end
 end

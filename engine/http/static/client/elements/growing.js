@@ -1,7 +1,7 @@
 /**
  * What grows, above a list of messages: the text as far as it is, and a bar of its progress. The inbox and the demo page show it.
  *
- * Text changes 25 times a second, so an item is changed in place. When it ends, it goes, and its message takes its place in the list.
+ * Text changes 12 times a second or more, so an item is changed in place. When it ends, it goes, and its message takes its place in the list.
  */
 
 import { make } from "./content.js";

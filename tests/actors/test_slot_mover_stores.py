@@ -1,4 +1,4 @@
-"""Slots on the second of two real Redis servers move while the first one, which has what all shards share, is away."""
+"""Slots of the second of two stores of a real Redis Cluster move while the first one, which has what all shards share, is away."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -35,16 +36,16 @@ from engine.errors import StorageUnavailable
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.keys import dead_letter_key, handed_events_key, session_stream_key
 from engine.store.redis_client import claim_data_epoch, connect
-from engine.store.redis_servers import each_server
 from engine.store.slot_map import claim_slot_map, require_slot_map
-from tests.support.redis_server import RedisServer, redis_to_break
+from engine.store.stores import each_store
+from tests.support.chaos.cluster_group import ClusterGroup
 from tests.support.shard_process import FAR_MS, ShardProcess, shard_process
 from tests.support.waiting import until
 
 SOURCE, TARGET = 1, 3
-ANN = next(f"t:ann{n}" for n in range(99) if spread(4, server=1, servers=2).owner(f"t:ann{n}") == SOURCE)
+ANN = next(f"t:ann{n}" for n in range(99) if spread(4, store=1, stores=2).owner(f"t:ann{n}") == SOURCE)
 BOB = next(
-    f"t:bob{n}" for n in range(99) if slot_of(f"t:bob{n}") == slot_of(ANN) or spread(4, server=1, servers=2).owner(f"t:bob{n}") == SOURCE
+    f"t:bob{n}" for n in range(99) if slot_of(f"t:bob{n}") == slot_of(ANN) or spread(4, store=1, stores=2).owner(f"t:bob{n}") == SOURCE
 )
 SETUP_TIMEOUT_MS = 20_000
 """Before the servers are broken on purpose, they may be as slow as the machine."""
@@ -52,17 +53,16 @@ MOVED = sorted({slot_of(ANN), slot_of(BOB)})
 
 
 @pytest.fixture
-def servers() -> Iterator[list[RedisServer]]:
-    with redis_to_break() as first, redis_to_break() as second:
-        yield [first, second]
-        if first.process is not None:
-            first.process.send_signal(signal.SIGCONT)
+def cluster(tmp_path: Path) -> Iterator[ClusterGroup]:
+    """Masters without replicas: what is away stays away until it is started again."""
+    with ClusterGroup(tmp_path, stores=2) as group:
+        yield group
 
 
 @pytest.fixture
-async def config(servers: list[RedisServer]) -> Config:
+async def config(cluster: ClusterGroup) -> Config:
     config = Config(
-        redis_url=" ".join(server.url for server in servers),
+        redis_url=cluster.url,
         shards=4,
         schedulers=2,
         redis_timeout_ms=400,
@@ -70,7 +70,7 @@ async def config(servers: list[RedisServer]) -> Config:
         ack_journal_ms=10,
         log_level="CRITICAL",
     )
-    for index, one in enumerate(each_server(msgspec.structs.replace(config, redis_timeout_ms=SETUP_TIMEOUT_MS))):
+    for index, one in enumerate(each_store(msgspec.structs.replace(config, redis_timeout_ms=SETUP_TIMEOUT_MS))):
         client = connect(one)
         await claim_data_epoch(client, int(time.time()))
         await claim_slot_map(client, 4, 2, index, 2)
@@ -79,13 +79,11 @@ async def config(servers: list[RedisServer]) -> Config:
 
 
 class Two:
-    """The source, the target, and the two servers."""
+    """The source, the target, and the clients of the two stores."""
 
-    def __init__(
-        self, config: Config, servers: list[RedisServer], source: ShardProcess, target: ShardProcess, clients: list[Redis]
-    ) -> None:
+    def __init__(self, config: Config, cluster: ClusterGroup, source: ShardProcess, target: ShardProcess, clients: list[Redis]) -> None:
         self.source, self.target = source, target
-        self.server = servers[0]
+        self.server = cluster.master(0)
         self.first, self.second = clients
         self._log = BroadcastLog(clients[0], config)
 
@@ -114,17 +112,17 @@ class Two:
 
 
 @asynccontextmanager
-async def two_shards(config: Config, servers: list[RedisServer]) -> AsyncIterator[Two]:
-    clients = [connect(one) for one in each_server(config)]
+async def two_shards(config: Config, cluster: ClusterGroup) -> AsyncIterator[Two]:
+    clients = [connect(one) for one in each_store(config)]
     async with shard_process(config, SOURCE) as source, shard_process(config, TARGET) as target:
-        yield Two(config, servers, source, target, clients)
+        yield Two(config, cluster, source, target, clients)
     for client in clients:
         await client.aclose()
 
 
 @pytest.fixture
-async def two(config: Config, servers: list[RedisServer]) -> AsyncIterator[Two]:
-    async with two_shards(config, servers) as found:
+async def two(config: Config, cluster: ClusterGroup) -> AsyncIterator[Two]:
+    async with two_shards(config, cluster) as found:
         yield found
 
 
@@ -139,7 +137,7 @@ def shown(process: ShardProcess, conn: int) -> list[int]:
     return list(dict.fromkeys(numbers))
 
 
-async def test_slots_of_another_server_move_while_the_first_is_away(two: Two) -> None:
+async def test_slots_of_another_store_move_while_the_first_is_away(two: Two) -> None:
     source, target = two.source, two.target
     await source.attach(1, ANN)
     assert (await source.post(ANN, "handled")).seq == 1
@@ -216,13 +214,12 @@ async def test_a_broadcast_the_target_has_not_read_comes_once_in_order(two: Two,
     assert target.shard._core.mailboxes[ANN].head == 5, "the broadcast before the move was not adopted again"
 
 
-async def test_a_first_server_that_hangs_delays_slots_by_its_timeout(two: Two) -> None:
+async def test_a_first_store_that_hangs_delays_slots_by_its_timeout(two: Two) -> None:
     source, target = two.source, two.target
     await source.attach(1, ANN)
     assert (await source.post(ANN, "refused")).seq == 1
     await until(two.events, holds=lambda events: len(events) == 1)
-    assert two.server.process is not None
-    two.server.process.send_signal(signal.SIGSTOP)
+    two.server.signal(signal.SIGSTOP)
     source.link.send(Nack(1, ["refused"], "cannot"))
     await source.attach(2, BOB)
     await until(lambda: source.shard._core.output._taken_events)
@@ -232,7 +229,7 @@ async def test_a_first_server_that_hangs_delays_slots_by_its_timeout(two: Two) -
     await two.attach_again(1, ANN, 0, 1)
     target.link.send(Nack(1, ["refused"], "cannot"))
     assert (await target.post(ANN, "late")).seq == 2
-    two.server.process.send_signal(signal.SIGCONT)
+    two.server.signal(signal.SIGCONT)
     await until(lambda: target.of(NacksStored))
     assert set(await two.letters()) == {"refused"}
     await until(two.events, holds=lambda events: ("connect", "c2") in events)
@@ -254,10 +251,10 @@ async def test_an_erasure_goes_on_at_the_target(two: Two) -> None:
     assert (await target.post(ANN, "two")).seq == 2, "no number is given twice"
 
 
-async def test_a_target_that_dies_after_the_map_leaves_events_to_its_successor(config: Config, servers: list[RedisServer]) -> None:
-    clients = [connect(one) for one in each_server(config)]
+async def test_a_target_that_dies_after_the_map_leaves_events_to_its_successor(config: Config, cluster: ClusterGroup) -> None:
+    clients = [connect(one) for one in each_store(config)]
     async with shard_process(config, SOURCE) as source:
-        two = Two(config, servers, source, source, clients)
+        two = Two(config, cluster, source, source, clients)
         two.server.kill()
         await source.attach(2, BOB)
         await until(lambda: source.shard._core.output.session_events or source.shard._core.output._taken_events)

@@ -1,0 +1,81 @@
+"""The connections that tell a controller of the death of a shard."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.actors.lifelines import Lifelines
+from tests.support.waiting import until
+
+
+class Connection:
+    """A Peer to which nothing is sent. `fails`: nobody listens; `direct`: it is not Ray's."""
+
+    carrier, retry_s = "unix", None
+
+    def __init__(self, *, fails: bool = False, direct: bool = True) -> None:
+        self.fails, self.direct = fails, direct
+        self.broken, self.closed = asyncio.Event(), False
+
+    async def open(self) -> float:
+        if self.fails:
+            raise ConnectionRefusedError
+        return 0.05
+
+    async def lost(self) -> bool:
+        if self.direct:
+            await self.broken.wait()
+        return self.direct
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class World:
+    def __init__(self) -> None:
+        self.opened: list[Connection] = []
+        self.told: list[str] = []
+        self.made = Connection
+        self.lifelines = Lifelines(self._peer, self.told.append)  # type: ignore[arg-type]
+
+    def _peer(self, name: str) -> Connection:
+        self.opened.append(self.made())
+        return self.opened[-1]
+
+
+async def test_a_break_is_told_once_and_the_next_process_is_looked_after() -> None:
+    world = World()
+    for _ in range(3):
+        world.lifelines.hold("shard-1")
+        await asyncio.sleep(0)
+    (first,) = world.opened
+    first.broken.set()
+    await until(lambda: world.told == ["shard-1"])
+    assert first.closed
+    world.lifelines.hold("shard-1")
+    await until(lambda: len(world.opened) == 2)
+    assert world.told == ["shard-1"]
+    world.lifelines.cut()
+
+
+@pytest.mark.parametrize("made", [lambda: Connection(fails=True), lambda: Connection(direct=False)])
+async def test_nothing_is_told_of_an_actor_without_a_connection(made: type[Connection]) -> None:
+    world = World()
+    world.made = made
+    for count in range(1, 4):
+        world.lifelines.hold("shard-0")
+        await until(lambda count=count: len(world.opened) == count and world.opened[-1].closed)
+        await asyncio.sleep(0)
+    assert world.told == []
+
+
+async def test_connections_that_are_cut_are_closed_and_tell_nothing() -> None:
+    world = World()
+    world.lifelines.hold("shard-0")
+    world.lifelines.hold("shard-1")
+    await until(lambda: len(world.opened) == 2)
+    world.lifelines.cut()
+    await until(lambda: all(one.closed for one in world.opened))
+    assert world.told == []
