@@ -577,13 +577,15 @@ class Controller:
         fleet = self._fleet
         if key not in fleet.watches:
             return  # ended since the round began
-        watch, handle = fleet.watches[key], fleet.handles[key]
-        watch.asked(self._context.monotonic_ms())
+        watch, handle, asked_ms = fleet.watches[key], fleet.handles[key], self._context.monotonic_ms()
+        watch.asked(asked_ms)
         try:
             async with asyncio.timeout(self._config.health_timeout_ms / _ANSWER_TIMEOUTS / 1000):
                 stats = await handle.stats.remote()
                 if stats.get("locked"):
                     await handle.unlock.remote(self._lock.key)
+            if fleet.died_since(key, asked_ms):
+                return  # the answer is of a process that has ended
             watch.answered(stats, self._context.monotonic_ms())
             fleet.answered(key)
         except ActorDiedError as error:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -109,6 +110,10 @@ class Fleet:
         self._away.setdefault(key, self._clock())
         if died:
             self._died.setdefault(key, self._clock())
+
+    def died_since(self, key: ActorKey, since_ms: float) -> bool:
+        """Whether its process has ended since then, and the next one has not answered."""
+        return self._died.get(key, -math.inf) > since_ms
 
     def dead(self, role: str, for_ms: float) -> list[int]:
         """Indices of the members of this role that have had no process for so long."""

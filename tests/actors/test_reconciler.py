@@ -409,6 +409,26 @@ async def test_slots_move_when_a_connection_breaks_and_nobody_answers(world: Wor
     assert Counter((await world.slots()).owners) == dict.fromkeys(range(2), SLOTS // 2)
 
 
+async def test_an_answer_asked_before_the_break_keeps_no_slots(world: World) -> None:
+    controller = await world.start(failover_ms=100)
+    await world.settled()
+    dead = world.actors.actors["shard", 1]
+    stats, asked, broken = dead._stats, asyncio.Event(), asyncio.Event()
+
+    async def late() -> dict[str, Any]:
+        asked.set()
+        await broken.wait()
+        return await stats()
+
+    dead._stats = late  # type: ignore[method-assign]
+    await asked.wait()
+    dead.silent = True
+    dead.break_connections()
+    await until(lambda: controller._fleet.dead("shard", 0) == [1], 30)
+    broken.set()
+    await until(world.slots, 30, holds=lambda slots: set(slots.owners) == {0})
+
+
 async def test_a_shard_ended_by_a_record_keeps_its_slots_for_a_while(world: World) -> None:
     await world.start(failover_ms=1)
     await world.settled()
