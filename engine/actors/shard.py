@@ -308,7 +308,7 @@ class Shard(Server):
             (journal, self._recovery),
             self._incarnation,
             retry=self._retry_storage,
-            checkpoint=self._checkpoints.write_until_stored,
+            checkpoints=self._checkpoints,
             flush=flush,
             on_map=self._schedulers.follow,
             now_ms=now_ms,

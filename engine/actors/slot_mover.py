@@ -47,7 +47,7 @@ import redis.asyncio as redis
 
 from engine.actors.incarnation import Incarnation
 from engine.actors.recovery import Recovery
-from engine.core.journal.journal_records import Checkpoint
+from engine.actors.shard_tasks.checkpoints import Checkpoints
 from engine.core.model.routing import NOBODY, SlotMap
 from engine.core.shard.poison import refused_after
 from engine.core.shard.shard import ShardCore
@@ -76,7 +76,7 @@ class SlotMover:
     Args:
         core, storage: of the shard.
         retry: runs an action until storage answers.
-        checkpoint: writes the checkpoint that the function takes, until storage has it. Others wait meanwhile.
+        checkpoints: of the shard.
         flush: carries out what the core wants.
         on_map: called with each newer map that was read, before anything else is done about it.
         now_ms: the wall clock, in milliseconds.
@@ -91,7 +91,7 @@ class SlotMover:
         incarnation: Incarnation,
         *,
         retry: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]],
-        checkpoint: Callable[[Callable[[], Checkpoint | None]], Awaitable[None]],
+        checkpoints: Checkpoints,
         flush: Callable[[], None],
         on_map: Callable[[SlotMap], None],
         now_ms: Callable[[], int],
@@ -102,7 +102,7 @@ class SlotMover:
         self._journal, self._recovery = storage
         self._incarnation = incarnation
         self._retry = retry
-        self._checkpoint = checkpoint
+        self._checkpoints = checkpoints
         self._flush = flush
         self._on_map = on_map
         self._now_ms = now_ms
@@ -188,14 +188,15 @@ class SlotMover:
         if not slots or to == core.index or to not in self.stored.local(self.stored.shards):
             return
         log.info("shard %d hands %d slots over to shard %d", core.index, len(slots), to)
-        await self._checkpoint(lambda: core.mailbox_store.take_whole(slots, quiet=False))
-        core.release(slots)
-        self._flush()
-        while release.waits():
-            await asyncio.sleep(_WAIT_S)
-            await self._refresh()
-        release.quiet()
-        await self._checkpoint(release.take_checkpoint)
+        async with self._checkpoints.alone() as write:
+            await write(lambda: core.mailbox_store.take_whole(slots, quiet=False))
+            core.release(slots)
+            self._flush()
+            while release.waits():
+                await asyncio.sleep(_WAIT_S)
+                await self._refresh()
+            release.quiet()
+            await write(release.take_checkpoint)
         release.written()
         self._flush()
         while core.storage_away or release.appends():  # a group that was refused is rolled back first

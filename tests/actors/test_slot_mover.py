@@ -212,6 +212,30 @@ async def test_slots_come_back_when_the_shard_that_was_to_have_them_has_left_mea
         await until(lambda: source.delivered(1) == [1, 2])
 
 
+async def test_no_checkpoint_of_everything_holds_up_slots(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, written, looks, order = SlotRelease.waits, SlotRelease.written, [0], []
+
+    def waits_for_long(release: SlotRelease) -> bool:
+        looks[0] += 1
+        return waits(release) or looks[0] < 100
+
+    def noted(release: SlotRelease) -> None:
+        order.append("slots")
+        written(release)
+
+    monkeypatch.setattr(SlotRelease, "waits", waits_for_long)
+    monkeypatch.setattr(SlotRelease, "written", noted)
+    async with shard_process(config) as source:
+        for key in (ANN, BOB):
+            await source.post(key, "one")
+        moving = asyncio.create_task(source.shard.hand_over([ANNS], 1))
+        await until(lambda: looks[0])
+        await source.shard._checkpoints.write(full=True)
+        order.append("everything")
+        await moving
+    assert order == ["slots", "everything"]
+
+
 async def test_everything_in_flight_to_the_old_owner_is_answered_once(config: Config) -> None:
     async with shard_process(config) as source, shard_process(config, 1) as target:
         refs = [source.send_post(ANN, f"m{n}") for n in range(200)]

@@ -1,13 +1,15 @@
 """Checkpoints of a shard: dirty mailboxes to storage every few seconds, users that went offline at once; then the journal is trimmed.
 
-One at a time, whoever wants it: the two tasks here, a slot that is handed over, an erasure, the drain before the process ends.
+One at a time, whoever wants it: the two tasks here, slots that are handed over, an erasure, the drain before the process ends. One of
+everything takes seconds where there is much to write. Users whose slots are being handed over would wait for it, so none begins meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Final
 
 import redis.asyncio as redis
@@ -22,6 +24,9 @@ from engine.store.journal import Journal
 from engine.store.pages import Pages
 
 log = logging.getLogger(__name__)
+
+Take = Callable[[], Checkpoint | None]
+"""Begins a checkpoint; None when there is nothing to write."""
 
 _FILL_PAUSE_S: Final = 0.001
 """Between two parts of a checkpoint (`checkpoint_mailboxes`), which take as long: half of the shard's time is left to messages."""
@@ -85,34 +90,40 @@ class Checkpoints:
 
     async def write(self, *, full: bool) -> None:
         """Write a checkpoint: of all that is dirty, or of the users that went offline. When storage is away it is left to the next one."""
-        await self._write(lambda: self._core.mailbox_store.take_checkpoint(full, _SPILL_MESSAGES))
-
-    async def write_until_stored(self, take: Callable[[], Checkpoint | None]) -> None:
-        """Write the checkpoint of mailboxes that are to leave, until storage has it."""
-        while not await self._write(take):
-            pass
-
-    async def _write(self, take: Callable[[], Checkpoint | None]) -> bool:
-        """Write a checkpoint; returns whether storage has it."""
         async with self._writing:
-            if self._core.mailbox_store.is_writing:
-                raise Fenced("the last checkpoint failed for good, and its task ends this process")
-            checkpoint, slots = take(), frozenset(self._journal.untrimmed)
-            if checkpoint is None:
-                return True
-            while self._core.mailbox_store.fill_checkpoint(self._config.checkpoint_mailboxes, self._now_ms()):
-                await asyncio.sleep(_FILL_PAUSE_S)
-            try:
-                written = await self._pages.write(checkpoint.spills, self._now_ms())
-                await self._journal.covered(checkpoint.through_commit, slots if checkpoint.slots is None else checkpoint.slots, written)
-                self._pages.confirm()
-            except StorageUnavailable as error:
-                log.warning("shard %d: checkpoint: %s", self._core.index, error)
-                self._core.mailbox_store.checkpoint_failed()
-                await asyncio.sleep(RETRY_S)
-                return False
-            while self._core.mailbox_store.checkpoint_done(_DONE_MAILBOXES):
-                await asyncio.sleep(0)
+            await self._write(lambda: self._core.mailbox_store.take_checkpoint(full, _SPILL_MESSAGES))
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[Callable[[Take], Awaitable[None]]]:
+        """Nobody else's checkpoint is written in the block. It is given a function that writes one until storage has it."""
+
+        async def until_stored(take: Take) -> None:
+            while not await self._write(take):
+                pass
+
+        async with self._writing:
+            yield until_stored
+
+    async def _write(self, take: Take) -> bool:
+        """Write a checkpoint, as the only one; returns whether storage has it."""
+        if self._core.mailbox_store.is_writing:
+            raise Fenced("the last checkpoint failed for good, and its task ends this process")
+        checkpoint, slots = take(), frozenset(self._journal.untrimmed)
+        if checkpoint is None:
+            return True
+        while self._core.mailbox_store.fill_checkpoint(self._config.checkpoint_mailboxes, self._now_ms()):
+            await asyncio.sleep(_FILL_PAUSE_S)
+        try:
+            written = await self._pages.write(checkpoint.spills, self._now_ms())
+            await self._journal.covered(checkpoint.through_commit, slots if checkpoint.slots is None else checkpoint.slots, written)
+            self._pages.confirm()
+        except StorageUnavailable as error:
+            log.warning("shard %d: checkpoint: %s", self._core.index, error)
+            self._core.mailbox_store.checkpoint_failed()
+            await asyncio.sleep(RETRY_S)
+            return False
+        while self._core.mailbox_store.checkpoint_done(_DONE_MAILBOXES):
+            await asyncio.sleep(0)
         self._flush()
         return True
 
