@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.support.autoscaled_cluster import AutoscaledCluster, autoscaled_cluster
@@ -21,16 +24,17 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
 PATIENCE_S = 120
+CONNECTIONS = 3  # of each kind of load: the edge answers requests of one in turn
 ROLES = ("shards", "schedulers", "edges")
 SETTINGS = {f"ENGINE_AUTOSCALE_{role.upper()}": "1-2" for role in ROLES} | {
     f"ENGINE_INTERNAL_{name}": value
     for name, value in {
         "AUTOSCALE_UP_MS": "2000",
         "AUTOSCALE_DOWN_MS": "8000",
-        # A load that leaves two cores to everything else that runs meanwhile.
-        "AUTOSCALE_UP_SHARE": "0.092",
-        "AUTOSCALE_TARGET_SHARE": "0.06",
-        "AUTOSCALE_DOWN_SHARE": "0.045",
+        # The load rises until it is above the first, whatever the machine can do; idle processes of a busy machine are below the last.
+        "AUTOSCALE_UP_SHARE": "0.09",
+        "AUTOSCALE_TARGET_SHARE": "0.07",
+        "AUTOSCALE_DOWN_SHARE": "0.044",
         "CONNECTION_MOVES_MIN": "2",
     }.items()
 }
@@ -72,6 +76,74 @@ def has_shrunk(status: dict[str, Any]) -> bool:
     return all(len(status[role]) == 1 for role in ROLES) and bool(status["scaling"]["settled"])
 
 
+def decided(status: dict[str, Any]) -> set[tuple[str, int]]:
+    """The numbers of actors that the policy has wanted: (role, how many)."""
+    return {(decision["role"], decision["wanted"]) for decision in status["scaling"]["decisions"] if decision["action"] == "scale"}
+
+
+class Load:
+    """Requests that cost their sender little and one role much: more and more, until the policy has decided to add to that role.
+
+    Where other programs have the cores, the engine refuses some of everybody's requests meanwhile, as it should: careful publishers repeat
+    theirs.
+    """
+
+    def __init__(self, engine: RunningEngine) -> None:
+        url = httpx.URL(engine.url)
+        self._address = (url.host, url.port)
+        host = f"Host: {url.netloc.decode()}\r\n"
+        self._requests = {"edges": f"GET /healthz HTTP/1.1\r\n{host}\r\n".encode() * 40}
+        for role, members in {"shards": {}, "schedulers": {"delay": 1}}.items():
+            items = [
+                {"user": f"load-{n}", "type": "test.load", "priority": "low", "collapse": {"key": "newest"}, **members} for n in range(200)
+            ]
+            headers = f"{host}Authorization: Bearer {engine.token('app', 'publish')}\r\nContent-Type: application/json\r\n"
+            body = json.dumps(items)
+            self._requests[role] = f"POST /v1/notifications HTTP/1.1\r\n{headers}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+        self._period_s = dict.fromkeys(ROLES, 0.2)
+
+    def press(self, status: dict[str, Any]) -> None:
+        """Raise the load of the roles that are not to grow yet."""
+        for role in ROLES:
+            if (role, 2) not in decided(status):
+                self._period_s[role] *= 0.9
+
+    async def send(self, role: str) -> None:
+        """Send until cancelled. What is answered interests nobody; an edge that is behind stops reading."""
+        reader, writer = await asyncio.open_connection(*self._address)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._read(reader))
+                while True:
+                    writer.write(self._requests[role])
+                    await writer.drain()
+                    await asyncio.sleep(self._period_s[role])
+        finally:
+            writer.transport.abort()  # what it has not sent yet is to be lost
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        while await reader.read(1 << 16):
+            pass
+        raise ConnectionError("the edge has closed the connection")
+
+
+@contextlib.asynccontextmanager
+async def loaded(engine: RunningEngine) -> AsyncIterator[Load]:
+    """A load that lasts as long as the block."""
+    load = Load(engine)
+    sending = [asyncio.ensure_future(load.send(role)) for role in ROLES for _ in range(CONNECTIONS)]
+    try:
+        yield load
+        for task in sending:
+            assert not task.done(), task.exception()
+    finally:
+        for task in sending:
+            task.cancel()
+        await asyncio.gather(*sending, return_exceptions=True)
+
+
 def prefer(status: dict[str, Any]) -> None:
     """Give the actors the cores before other programs, as far as that is allowed: the time for which they wait for one counts as load."""
     with contextlib.suppress(OSError):
@@ -82,20 +154,25 @@ def prefer(status: dict[str, Any]) -> None:
 
 async def test_node_comes_and_goes_with_load_without_losses(autoscaled: AutoscaledCluster, elastic: RunningEngine) -> None:
     books = []
-    async with Traffic(elastic.url, elastic.token, "always", online=4, away=2, rate=12) as always:
-        async with (
-            Traffic(elastic.url, elastic.token, "rush", online=24, away=0, rate=900) as rush,
-            Traffic(elastic.url, elastic.token, "later", online=2, away=0, rate=900, delay=1) as later,
-        ):
-            grown = await until(elastic.status, PATIENCE_S, holds=has_grown, look_s=0.5)
+    async with (
+        Traffic(elastic.url, elastic.token, "always", online=24, away=2, rate=120) as always,
+        Traffic(elastic.url, elastic.token, "later", online=4, away=0, rate=60, delay=1) as later,
+    ):
+        async with loaded(elastic) as load:
+
+            def grows(status: dict[str, Any]) -> bool:
+                load.press(status)
+                return has_grown(status)
+
+            grown = await until(elastic.status, PATIENCE_S, holds=grows, look_s=0.5)
             assert autoscaled.nodes() == 2
-            books += [await rush.finish(), await later.finish()]
+        books.append(await later.finish())
+        always.rate = 12
         prefer(elastic.status())
         await until(elastic.status, PATIENCE_S, holds=has_shrunk, look_s=0.5)
         await until(autoscaled.nodes, PATIENCE_S, holds=lambda nodes: nodes == 1, look_s=0.2)
         books.append(await always.finish())
-    decided = {(decision["role"], decision["wanted"]) for decision in grown["scaling"]["decisions"] if decision["action"] == "scale"}
-    assert decided == {(role, 2) for role in ROLES}
+    assert decided(grown) == {(role, 2) for role in ROLES}
     for book in books:
         assert book["accepted"] > 0
-        assert (book["lost"], book["out_of_order"], book["wrong"], book["refused"]) == (0, 0, [], 0)
+        assert (book["lost"], book["out_of_order"], book["wrong"]) == (0, 0, [])

@@ -473,8 +473,10 @@ async def test_an_answer_that_is_told_twice_is_one_message(world: EdgeWorld, red
     await ask(world)
     await answer(world, {"answer": "yes"})
     await told(world)
+    member, lease_over_ms = f"{KEY}\nq1", world.gateway.wall_ms() + 60_000
+    await until(lambda: redis_client.zscore(questions_due_key(), member), holds=lambda due_ms: due_ms > lease_over_ms)
     posts = len(world.shard.received)
-    await redis_client.zadd(questions_due_key(), {f"{KEY}\nq1": 1})
+    await redis_client.zadd(questions_due_key(), {member: 1})
     await until(lambda: len(world.shard.received) > posts)
     assert len(outcomes(world)) == 1
 

@@ -98,7 +98,7 @@ class Receiver:
 
 
 class Traffic:
-    """Publishes at a fixed rate until `finish`, which brings in those who were away and closes the books.
+    """Publishes at a rate, messages per second, until `finish`, which brings in those who were away and closes the books.
 
     Args:
         url: `http://host:port` of an edge.
@@ -123,7 +123,7 @@ class Traffic:
         self.epochs: set[str] = set()  # that clients were told of
         self.retries = 0  # requests that had to be repeated
         self.refused = 0  # those of them that were answered
-        self._rate = rate
+        self.rate = rate
         self._members = members
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -145,8 +145,7 @@ class Traffic:
     async def _publish(self, publisher: int) -> None:
         dice = random.Random(publisher)
         users = [receiver.user for receiver in (*self.online, *self.away)]
-        period_s = BATCH * PUBLISHERS / self._rate
-        due_s = now_s() + period_s * publisher / PUBLISHERS
+        due_s = now_s() + BATCH * publisher / self.rate
         async with httpx.AsyncClient(timeout=10, trust_env=False) as http:
             while not self._stop.is_set():
                 await asyncio.sleep(max(0.0, due_s - now_s()))
@@ -159,6 +158,7 @@ class Traffic:
                 for item in items:
                     self.owed.setdefault(item["user"], set()).add(item["id"])
                 self.accepted += len(items)
+                period_s = BATCH * PUBLISHERS / self.rate
                 due_s = max(due_s + period_s, now_s() - period_s)  # what an outage held up is not sent in a burst
 
     async def _until_accepted(self, http: httpx.AsyncClient, items: list[dict[str, Any]]) -> None:
