@@ -22,6 +22,8 @@ import uvloop
 from hypothesis import HealthCheck, Phase, settings
 from redis.asyncio import Redis
 
+from engine.config import Config
+from engine.store.redis_client import connect
 from tests.support.missing_programs import missing, missing_of
 from tests.support.otlp_receiver import OtlpReceiver, otlp_receiver
 from tests.support.postgresql_server import PostgresqlServer
@@ -141,8 +143,8 @@ def redis_server_url(redis_server: RedisServer) -> str:
 
 @pytest.fixture
 async def redis_client(redis_server: RedisServer) -> AsyncIterator[Redis]:
-    """A client of the session's Redis, which is empty when the test begins."""
-    client = Redis.from_url(redis_server.url, socket_timeout=5)
+    """A client of the session's Redis, which is empty when the test begins. As the engine's own: tasks that use it can always be cancelled."""
+    client = connect(Config(redis_url=redis_server.url, redis_timeout_ms=5000))
     await client.flushall()
     yield client
     await client.aclose()

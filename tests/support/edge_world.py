@@ -1204,7 +1204,8 @@ async def edge_world(
         world.server.force_exit = True  # a failed test may have left clients behind
         await asyncio.wait_for(serving, DEADLINE_S)
         ticker.cancel()
-        await asyncio.gather(ticker, return_exceptions=True)
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.gather(ticker, return_exceptions=True)
 
 
 @contextlib.contextmanager
