@@ -143,7 +143,7 @@ def redis_server_url(redis_server: RedisServer) -> str:
 
 @pytest.fixture
 async def redis_client(redis_server: RedisServer) -> AsyncIterator[Redis]:
-    """A client of the session's Redis, which is empty when the test begins. As the engine's own: tasks that use it can always be cancelled."""
+    """A client of the session's Redis, which is empty when the test begins. It is the engine's own: its users can always be cancelled."""
     client = connect(Config(redis_url=redis_server.url, redis_timeout_ms=5000))
     await client.flushall()
     yield client
