@@ -296,7 +296,7 @@ class Shard(Server):
         ports = ShardPorts(config, self._first)
         features = [on_shard(ports) for on_shard in FEATURES]
         self._shared = SharedStreams(config, client, self._first, core, follower, features, flush=flush, now_ms=now_ms)
-        self._checkpoints = Checkpoints(config, client, core, journal, pages, self._incarnation, flush=flush, now_ms=now_ms)
+        self._checkpoints = Checkpoints(config, core, journal, pages, self._incarnation, flush=flush, now_ms=now_ms)
         self._erasure = UserErasure(client, self._first, core, self._checkpoints, self._outcomes, flush)
         self._sweep = StorageSweep(
             config, client, core, offline, follower, connect=self._context.connect, retry=self._retry_storage, flush=flush, now_ms=now_ms

@@ -232,7 +232,7 @@ class SlotMover:
             return
         log.info("shard %d adopts %d slots", self._core.index, len(slots))
         await self._retry(self._incarnation.confirm)
-        await self._retry(lambda: self._journal.loss_detector.check(self._client))
+        await self._retry(self._journal.check)
         epoch = await self._retry(lambda: self._journal.take_over(slots))
         unread = set(slots)
         await self._retry(lambda: self._recovery.replay(unread))

@@ -74,6 +74,10 @@ class Journal:
         self.untrimmed: set[int] = set()
         self.holes: list[bytes] = []
 
+    async def check(self) -> str:
+        """Check that the slots are this incarnation's, and have all that it wrote. Returns and raises as `LossDetector.check`."""
+        return await self.loss_detector.check(self._client)
+
     async def take_over(self, slots: Collection[int]) -> int:
         """Take a new epoch and fence these slots: writes of older incarnations and owners are rejected from then on. Returns the epoch.
 

@@ -195,6 +195,18 @@ async def test_an_exception_of_a_scheduler_link_ends_the_shard(config: Config, m
             await dying.ended.wait()
 
 
+async def test_a_replaced_shard_tells_no_gap_to_a_client_of_its_successor(config: Config) -> None:
+    async with shard_process(config) as replaced:
+        welcome = await replaced.attach(1, ANN)
+        await replaced.post(ANN, "one")
+        async with shard_process(config) as successor:
+            assert (await successor.post(ANN, "two")).seq == 2
+            replaced.link.send(wire.Attach(2, ANN, wire.WEBSOCKET, welcome.epoch, 2, "c2", "phone"))
+            async with asyncio.timeout(60):
+                await replaced.ended.wait()
+        assert [record.conn for record in replaced.of(wire.Welcome)] == [1]
+
+
 async def test_a_page_is_read_while_the_session_log_cannot_be_written(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     writing = asyncio.Event()
 

@@ -221,6 +221,8 @@ class World:
         core = self.core
         keys, reads = core.take_pages_wanted(), core.mailbox_store.take_reads_wanted(1000)
         core.pages_loaded({key: self.page(key) for key in keys}, self.now_ms)
+        doubted = list(core.page_wait.doubted)
+        core.confirmed(doubted, self.now_ms)
         for read in reads:
             stream = self.streams.get(read.key, {})
             core.read_done(read, [decode_stored(stream[seq]) for seq in sorted(stream) if read.first <= seq <= read.last], self.now_ms)
@@ -238,7 +240,7 @@ class World:
             streams = [self.streams.get(page.range.key, {}) for page in pages]
             core.inbox_read(pages, [[decode_stored(stream[seq]) for seq in sorted(stream)] for stream in streams])
         self.log_sessions()
-        return bool(keys or reads or letters or doubts or acting or pages)
+        return bool(keys or doubted or reads or letters or doubts or acting or pages)
 
     def log_sessions(self) -> None:
         events = self.core.output.take_session_events(1000)

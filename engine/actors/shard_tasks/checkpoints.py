@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-import redis.asyncio as redis
-
 from engine.actors.actor_process import RETRY_S
 from engine.actors.incarnation import Incarnation
 from engine.config import Config
@@ -42,14 +40,12 @@ class Checkpoints:
     """The checkpoints of one shard.
 
     Args:
-        client: of the store that has the shard's users.
         flush: carries out what the core wants.
     """
 
     def __init__(
         self,
         config: Config,
-        client: redis.Redis,
         core: ShardCore,
         journal: Journal,
         pages: Pages,
@@ -59,7 +55,6 @@ class Checkpoints:
         now_ms: Callable[[], int],
     ) -> None:
         self._config = config
-        self._client = client
         self._core = core
         self._journal = journal
         self._pages = pages
@@ -131,7 +126,7 @@ class Checkpoints:
         """Check that storage has lost nothing, and that no newer process is this shard: one with nothing to write would not detect it."""
         try:
             await self._incarnation.confirm()
-            data_epoch = await self._journal.loss_detector.check(self._client)
+            data_epoch = await self._journal.check()
         except StorageUnavailable as error:
             log.info("shard %d: %s", self._core.index, error)
             return

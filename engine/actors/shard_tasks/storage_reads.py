@@ -72,7 +72,7 @@ class StorageReads:
     def wake(self) -> None:
         """Begin when the core has requests."""
         core = self._core
-        if core.page_wait.pages_wanted or core.mailbox_store.reads_wanted or core.fired_timers.doubted:
+        if core.page_wait.pages_wanted or core.page_wait.doubted or core.mailbox_store.reads_wanted or core.fired_timers.doubted:
             self._wanted.set()
         if core.inbox_requests.reads_wanted:
             self._inbox_wanted.set()
@@ -98,6 +98,10 @@ class StorageReads:
             except StorageUnavailable:
                 core.pages_failed(keys)
                 raise
+            self._flush()
+        if doubted := list(core.page_wait.doubted):
+            await self._journal.check()
+            core.confirmed(doubted, self._now_ms())
             self._flush()
         if core.mailbox_store.reads_wanted and self._links.queued_bytes > _SEND_BACKLOG_BYTES:
             await asyncio.sleep(_SEND_BACKLOG_S)

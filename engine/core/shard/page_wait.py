@@ -1,5 +1,8 @@
 """Records and posts that wait for a page to be read, in order of arrival; and what the sweep of storage found.
 
+A connection whose cursor is beyond what the mailbox has issued waits for storage too. It may have been served by the next process of this
+shard, which this one does not know of yet: a gap would be told that there is not.
+
 Posts and questions count in the limit of posts that wait for a commit; attachments are limited at the edges (`connections_max`).
 """
 
@@ -24,7 +27,7 @@ BEHIND_MAX: Final = 1000
 class PageWait:
     """Queue per mailbox key of (link session, record or post), oldest first. `count` and `bytes` are of the posts and questions in it.
 
-    `pages_wanted` has the keys of the pages to read.
+    `pages_wanted` has the keys of the pages to read, `doubted` those of mailboxes in memory that may be another process's by now.
     """
 
     def __init__(self) -> None:
@@ -33,14 +36,22 @@ class PageWait:
         self._waiting: dict[str, list[tuple[str, Struct | Pending]]] = {}
         self._attaching: dict[tuple[str, int], str] = {}  # (link session, connection) -> key under which its Attach waits
         self.pages_wanted: Final[dict[str, None]] = {}
+        self.doubted: Final[dict[str, None]] = {}
 
     def add(self, key: str, session: str, what: Struct | Pending) -> None:
         """Queue `what` until the page of `key` is read, and request the page if nothing else waits for it."""
-        waiting = self._waiting.get(key)
-        if waiting is None:
-            self._waiting[key] = waiting = []
+        if key not in self._waiting:
             self.pages_wanted[key] = None
-        waiting.append((session, what))
+        self._add(key, session, what)
+
+    def doubt(self, key: str, session: str, attach: Attach) -> None:
+        """Queue `attach` until storage has told that the mailbox, which is in memory, is still this process's."""
+        if key not in self._waiting:
+            self.doubted[key] = None
+        self._add(key, session, attach)
+
+    def _add(self, key: str, session: str, what: Struct | Pending) -> None:
+        self._waiting.setdefault(key, []).append((session, what))
         if isinstance(what, Attach):
             self._attaching[session, what.conn] = key
         elif not isinstance(what, Swept):
@@ -65,6 +76,7 @@ class PageWait:
 
     def take(self, key: str) -> list[tuple[str, Struct | Pending]]:
         """Remove and return all that waits for the page of `key`, oldest first. Call when the page is in memory."""
+        self.doubted.pop(key, None)
         waiting = self._waiting.pop(key, [])
         for session, what in waiting:
             if isinstance(what, Attach):

@@ -243,6 +243,8 @@ class ShardCore:
             self.output.to_edges.append((session, Moved(-1, record.conn, self.slot_map.version)))
         elif (mailbox := self.mailboxes.get(record.key)) is None:
             self.page_wait.add(record.key, session, record)
+        elif record.cursor_epoch == self.data_epoch and record.cursor_seq > mailbox.head:
+            self.page_wait.doubt(record.key, session, record)
         else:
             self.connections.attach(mailbox, session, record, now_ms)
 
@@ -563,17 +565,28 @@ class ShardCore:
         """
         for key, page in pages.items():
             self.mailbox_store.restore(key, page, now_ms)
-            for session, what in self.page_wait.take(key):
-                try:
-                    if isinstance(what, Pending):
-                        self._enqueue(what, now_ms)
-                    elif isinstance(what, Swept):
-                        if what.page == page:  # else somebody has used the mailbox since: the new page is due at a time of its own
-                            self.mailbox_store.swept(what)
-                    else:
-                        self._handlers[type(what)](session, what, now_ms)
-                except Exception as error:
-                    raise self._failed(self._record_of(what)) from error
+            self._apply_waiting(key, page, now_ms)
+
+    def confirmed(self, keys: Iterable[str], now_ms: int) -> None:
+        """Storage knows of no other process that has these mailboxes: apply what waited for that. Raises RecordFailed."""
+        for key in keys:
+            self._apply_waiting(key, None, now_ms, confirmed=True)
+
+    def _apply_waiting(self, key: str, page: MailboxPage | None, now_ms: int, *, confirmed: bool = False) -> None:
+        mailbox = self.mailboxes.get(key) if confirmed else None
+        for session, what in self.page_wait.take(key):
+            try:
+                if isinstance(what, Pending):
+                    self._enqueue(what, now_ms)
+                elif isinstance(what, Swept):
+                    if what.page == page:  # else somebody has used the mailbox since: the new page is due at a time of its own
+                        self.mailbox_store.swept(what)
+                elif isinstance(what, Attach) and mailbox is not None:
+                    self.connections.attach(mailbox, session, what, now_ms)
+                else:
+                    self._handlers[type(what)](session, what, now_ms)
+            except Exception as error:
+                raise self._failed(self._record_of(what)) from error
 
     def _record_of(self, waiting: Struct | Pending) -> Struct:
         """The record that an edge or scheduler repeats when this is not answered."""

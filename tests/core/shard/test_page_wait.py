@@ -50,6 +50,15 @@ def test_a_page_is_wanted_once_however_much_waits_for_it_and_again_when_it_could
     assert wait.take_pages_wanted() == [A], "it was taken, so the next one needs it read again"
 
 
+def test_a_doubted_mailbox_wants_no_page() -> None:
+    wait, first, second = PageWait(), attach(1), attach(2)
+    wait.doubt(A, EDGE, first)
+    wait.add(A, EDGE, second)
+    assert (list(wait.doubted), list(wait.pages_wanted)) == ([A], [])
+    assert wait.take(A) == [(EDGE, first), (EDGE, second)]
+    assert not wait.doubted
+
+
 def test_a_renewed_token_changes_the_attach_that_waits_however_much_waits_behind_it() -> None:
     wait = PageWait()
     wait.add(A, EDGE, attach(1))

@@ -280,6 +280,29 @@ def test_a_cursor_of_another_epoch_or_from_the_future_is_a_gap_and_delivery_from
         assert delivered(said) == [(1, 1)]
 
 
+def test_a_cursor_from_the_future_is_answered_once_storage_knows_no_other_process() -> None:
+    world = World()
+    world.post()
+    world.settle()
+    world.attach(1, cursor=2)
+    world.attach(2, cursor=1)
+    assert [(w.conn, w.resumed) for w in of(world.said(), Welcome)] == [(2, "ok")]
+    world.post()
+    said = world.settle()
+    assert [(w.conn, w.resumed) for w in of(said, Welcome)] == [(1, "gap")]
+    assert delivered(said, 1) == delivered(said, 2) == [(2, 1)]
+
+
+def test_a_connection_that_ends_meanwhile_is_not_attached() -> None:
+    world = World()
+    world.post()
+    world.settle()
+    world.attach(1, cursor=2)
+    world.detach(1)
+    assert of(world.settle(), Welcome) == []
+    assert world.core.connections.attached() == []
+
+
 def test_the_first_device_to_acknowledge_settles_it_and_the_others_hear_of_it() -> None:
     world = World()
     world.attach(1)
