@@ -8,8 +8,8 @@ has not adopted yet. What comes for those is answered `Moved`, and edges keep it
     slots of a shard  `hand_over` -> `engine.core.shard.slot_release` -> stored map -> `adopt` of the new owner
 
 Hand over, in this order: pages are written while the slots are served, so that little is left; the slots are refused; what had been taken
-is finished; the rest of the pages is written, and the journals are trimmed; the map is stored. Only the map changes who owns the slots, and
-their owner stores it, so there is nothing to undo.
+is finished; the rest of the pages is written, and the journals are trimmed; the map is stored. No other checkpoint is written between the
+two, or users would wait for it. Only the map changes who owns the slots, and their owner stores it, so there is nothing to undo.
 
 Adopt, in this order: an epoch above the last owner's fences it; then what the journals have, with its pages, which is nothing unless the
 last owner has died; who is online, and the session events that it had not written; then the slots are served.
