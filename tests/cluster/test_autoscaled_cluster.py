@@ -23,7 +23,7 @@ from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
-PATIENCE_S = 120
+PATIENCE_S = 180
 CONNECTIONS = 3  # of each kind of load: the edge answers requests of one in turn
 ROLES = ("shards", "schedulers", "edges")
 SETTINGS = {f"ENGINE_AUTOSCALE_{role.upper()}": "1-2" for role in ROLES} | {

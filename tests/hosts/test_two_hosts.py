@@ -18,9 +18,11 @@ from operator import lt
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from engine.config import Config, port_range
-from engine.core.model.routing import mailbox_key, spread
+from engine.core.model.routing import mailbox_key
+from engine.store.slot_map import require_slot_map
 from tests.support.chaos.single_attempts import SingleAttempts
 from tests.support.chaos.traffic import Traffic
 from tests.support.engine_on_hosts import EngineOnHosts
@@ -40,9 +42,10 @@ FAULT_S = 4.0
 SOME = {"online": 6, "away": 1, "rate": 60}
 
 
-def user_of(shard: int, name: str) -> str:
-    """A user that this one of two shards owns."""
-    slots = spread(2)
+async def user_of(cluster: EngineOnHosts, shard: int, name: str) -> str:
+    """A user that this shard has now: the slots of a shard that was away for a while have gone to the other, and others came back."""
+    async with Redis.from_url(cluster.redis_url) as client:
+        slots = await require_slot_map(client)
     return next(user for user in (f"{name}-{number}" for number in range(1000)) if slots.owner(mailbox_key("default", user)) == shard)
 
 
@@ -93,7 +96,7 @@ async def test_a_message_arrives_and_a_client_resumes_on_whichever_hosts_they_ar
     cluster: EngineOnHosts, shard: str, published: str
 ) -> None:
     hosts = {host.name: host for host in cluster.hosts}
-    user = user_of(cluster.shard_on(hosts[shard]), f"reader-{shard}-{published}")
+    user = await user_of(cluster, cluster.shard_on(hosts[shard]), f"reader-{shard}-{published}")
     publisher = cluster.at(hosts[published])
     cursor = None
     for seq, connected in enumerate(("b", "a", "b"), 1):  # each time at the other edge
@@ -109,7 +112,7 @@ async def test_a_message_arrives_and_a_client_resumes_on_whichever_hosts_they_ar
 async def assert_that_batches_arrive_whole(cluster: EngineOnHosts, name: str) -> None:
     """Large ones: publishes on their way to a shard of the other host, and messages on theirs to the client's edge."""
     here, there = cluster.hosts
-    user = user_of(cluster.shard_on(there), name)
+    user = await user_of(cluster, cluster.shard_on(there), name)
     sent = [{"user": user, "type": "test.message", "id": f"{name}-{n}", "data": {"n": n, "text": chr(97 + n) * 50_000}} for n in range(12)]
     seen = cluster.at(here)
     got: list[Any] = []
@@ -154,7 +157,7 @@ async def test_a_fault_of_seconds_loses_nothing_and_every_answer_given_meanwhile
 ) -> None:
     a, b = cluster.hosts
     name = fault.__name__
-    users = [user_of(shard, name) for shard in (0, 1)]
+    users = [await user_of(cluster, shard, name) for shard in (0, 1)]
     attempts = SingleAttempts(users)
     async with AsyncExitStack() as stack:
         traffics = [
@@ -173,7 +176,7 @@ async def test_a_fault_of_seconds_loses_nothing_and_every_answer_given_meanwhile
 
 async def test_messages_are_accepted_delivered_and_acknowledged_while_ray_on_the_head_is_dead(cluster: EngineOnHosts) -> None:
     a, b = cluster.hosts
-    user = user_of(cluster.shard_on(b), "headless")
+    user = await user_of(cluster, cluster.shard_on(b), "headless")
     seen = cluster.at(b)
     async with seen.connect(user) as socket:
         await seen.receive(socket, "welcome")
