@@ -51,6 +51,7 @@ from engine.store.stores import each_store
 log = logging.getLogger(__name__)
 
 FORCED_EXIT: Final = 130
+_ALONE_S: Final = 0.5  # for Redis of its own before Ray starts beside it: its data may take many seconds
 _POLL_S: Final = 0.1  # of the status while actors start
 _SLOW_POLL_S: Final = 0.5  # the same when it takes longer: with an autoscaler it may be many minutes
 _WATCH_S: Final = 5.0  # of Ray's processes and the actors' restarts while the engine runs
@@ -192,6 +193,7 @@ class _Run:
         self._config = config
         self._console = console
         self._redis: EmbeddedRedis | None = None
+        self._opening: asyncio.Task[None] | None = None  # storage
         self._supervisor: asyncio.Task[None] | None = None
         self._cluster = RayCluster(config)
         self._controller: Any = None
@@ -230,14 +232,19 @@ class _Run:
     # -- up -----------------------------------------------------------------------------------------------------------
 
     async def _start(self, show: Callable[[str], None]) -> None:
-        show("starting Redis" if not self._config.redis_url else f"connecting to Redis at {display_url(self._config.redis_url)}")
-        await self._start_redis()
-        await self._refuse_unreleased_data()
+        own = not (self._config.redis_url or self._config.address)
+        show("starting Redis" if own else f"connecting to Redis at {display_url(self._config.redis_url)}")
+        self._opening = asyncio.ensure_future(self._open_storage())
+        await asyncio.wait({self._opening}, timeout=_ALONE_S if own else None)
+        if self._opening.done():
+            self._opening.result()
         if self._stop.is_set():
             return
-        show("starting Ray" if not self._config.address else f"joining Ray at {self._config.address}")
+        reading = "" if self._opening.done() else "; Redis reads its data meanwhile"
+        show(f"starting Ray{reading}" if not self._config.address else f"joining Ray at {self._config.address}")
         self._cluster.start()
         self._handle_signals()
+        await self._opening
         if self._cluster.runtime_env:
             sent = ", ".join(["this package", *self._cluster.runtime_env.get("pip", ())])
             self._console.print(f"not all nodes have the packages of this one: Ray takes to them {sent}", soft_wrap=True, highlight=False)
@@ -248,6 +255,11 @@ class _Run:
         status = await self._wait_ready(show)
         if status is not None:
             self._announce(status)
+
+    async def _open_storage(self) -> None:
+        """Raises EngineError."""
+        await self._start_redis()
+        await self._refuse_unreleased_data()
 
     async def _start_redis(self) -> None:
         config = self._config
@@ -490,6 +502,8 @@ class _Run:
             self._console.print("draining; Ctrl-C again ends at once")
             await self._stop_actors()
         self._cluster.stop()
+        if self._opening is not None:
+            await asyncio.wait({self._opening})
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from engine.cli import up
 from engine.cli.up import _Run, ray_line, waiting_for
 from engine.config import Config
 from engine.core.model.routing import shards_for, spread
-from engine.errors import ConfigError
+from engine.errors import ConfigError, StorageUnavailable
 from engine.store.keys import slots_key
 from engine.store.sealed_config import SealedConfig, seal
 from engine.store.slot_map import claim_slot_map
@@ -228,6 +229,28 @@ async def test_engine_up_prints_when_the_controller_stops_answering_and_when_it_
     _, printed = await _up(redis_server, monkeypatch, tmp_path, [WHOLE, WHOLE, None, None, WHOLE, WHOLE], told=True)
     assert printed.count("the controller does not answer") == 2, "once for the two that are missing, once at the end"
     assert printed.count("the controller answers again") == 1
+
+
+async def test_ray_starts_while_redis_reads_its_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run, told, ray_runs = _Run(Config(data_dir=str(tmp_path)), Console(file=io.StringIO())), [], asyncio.Event()
+
+    def start_ray() -> None:
+        told.append("Ray")
+        ray_runs.set()
+
+    async def open_storage() -> None:
+        await ray_runs.wait()
+        told.append("Redis")
+        raise StorageUnavailable("damaged")
+
+    monkeypatch.setattr(up, "_ALONE_S", 0)
+    monkeypatch.setattr(run._cluster, "start", start_ray)
+    monkeypatch.setattr(run._cluster, "stop", lambda: told.append("end"))
+    monkeypatch.setattr(run, "_open_storage", open_storage)
+    monkeypatch.setattr(run, "_handle_signals", lambda: None)
+    with pytest.raises(StorageUnavailable, match="damaged"):
+        await run.run()
+    assert told == ["Ray", "Redis", "end"]
 
 
 async def test_an_engine_in_a_cluster_lives_on_when_engine_up_fails(
