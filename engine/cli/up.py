@@ -503,7 +503,7 @@ class _Run:
             await self._stop_actors()
         self._cluster.stop()
         if self._opening is not None:
-            await asyncio.wait({self._opening})
+            await asyncio.gather(self._opening, return_exceptions=True)
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)

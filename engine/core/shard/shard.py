@@ -573,7 +573,7 @@ class ShardCore:
             self._apply_waiting(key, None, now_ms, confirmed=True)
 
     def _apply_waiting(self, key: str, page: MailboxPage | None, now_ms: int, *, confirmed: bool = False) -> None:
-        mailbox = self.mailboxes.get(key) if confirmed else None
+        mailbox = self.mailboxes.get(key) if confirmed and self.slot_map.owner(key) == self.index else None
         for session, what in self.page_wait.take(key):
             try:
                 if isinstance(what, Pending):

@@ -9,6 +9,7 @@ from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.envelope import Envelope, Merge
 from engine.core.model.message import Message
+from engine.core.model.routing import slot_of
 from engine.core.shard.shard import TICK_REST_MS
 from engine.core.wire.records import (
     ACCEPTED,
@@ -26,6 +27,7 @@ from engine.core.wire.records import (
     FireDone,
     GapRange,
     Hangup,
+    Moved,
     Posted,
     Probe,
     Probed,
@@ -291,6 +293,16 @@ def test_a_cursor_from_the_future_is_answered_once_storage_knows_no_other_proces
     said = world.settle()
     assert [(w.conn, w.resumed) for w in of(said, Welcome)] == [(1, "gap")]
     assert delivered(said, 1) == delivered(said, 2) == [(2, 1)]
+
+
+def test_a_connection_whose_slot_leaves_meanwhile_is_sent_on() -> None:
+    world = World()
+    world.post()
+    world.settle()
+    world.attach(1, cursor=2)
+    world.core.release([slot_of("t:u")])
+    assert [record.conn for record in of(world.settle(), Moved)] == [1]
+    assert world.core.connections.attached() == []
 
 
 def test_a_connection_that_ends_meanwhile_is_not_attached() -> None:
