@@ -1,8 +1,8 @@
 """Redis Cluster: full load with the data on one master, on two and on three, by turns; what another one costs where the cores are shared.
 
-As `delivery`, with as many stores, shards, schedulers and edges each time, so only the number of masters differs. Each is a process of its
-own with its log on the same disk, fsync before every answer. Where a master is what bounds the rate, two of them take twice as much; on a
-machine whose cores the engine fills it is the cores, and what shows is the cost of a message.
+As `delivery`, then as `timers` for users who are away, with as many stores, shards, schedulers and edges each time, so only the number of
+masters differs. Each is a process of its own with its log on the same disk, fsync before every answer. Where a master is what bounds the
+rate, two of them take twice as much; on a machine whose cores the engine fills it is the cores, and what shows is the cost of a message.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import uvloop
 
-from bench import delivery
+from bench import delivery, timers
 from bench.server import Place, engine
 from bench.workloads import WINDOW
 from tests.support.chaos.cluster_group import ClusterGroup
@@ -26,18 +26,22 @@ _EDGES: Final = 2
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--counts", default="1,2,3", help="masters, separated by commas (default %(default)s)")
     parser.add_argument("--messages", type=int, default=50_000, help="messages at full load, of each (default %(default)s)")
+    parser.add_argument("--timers", type=int, default=30_000, help="delayed messages, of each (default %(default)s)")
 
 
 def run(args: Namespace) -> Iterator[dict[str, Any]]:
-    """One dictionary per number of masters; `cost_ratio` is to the first of them."""
-    first_us = 0.0
+    """Two dictionaries per number of masters; `cost_ratio` is to the first number."""
+    first_us: dict[str, float] = {}
     for count in map(int, args.counts.split(",")):
         with tempfile.TemporaryDirectory(prefix="engine-cluster-") as folder, ClusterGroup(Path(folder), masters=count) as cluster:
             place = Place(roots=lambda cluster=cluster: [server.pid for server in cluster.servers])  # type: ignore[misc]
             parts = {"shards": cluster.stores, "schedulers": cluster.stores, "edges": _EDGES}
             with engine(place, redis_url=cluster.url, **parts) as running:
-                result = uvloop.run(delivery.measure(running, args.messages, WINDOW, args.phases, publishers=_EDGES))
-        total_us = result["cpu_us_per_message"]["total"]
-        first_us = first_us or total_us
-        ratio = round(total_us / first_us, 3)
-        yield {**result, "bench": "servers", "case": {**result["case"], "masters": count}, "cost_ratio": ratio}
+                for result in (
+                    uvloop.run(delivery.measure(running, args.messages, WINDOW, args.phases, publishers=_EDGES)),
+                    uvloop.run(timers.measure(running, args.timers, timers.SPAN_S, timers.LEAD_S, connected=False, phases=args.phases)),
+                ):
+                    of = "cpu_us_per_message" if result["bench"] == "delivery" else "cpu_us_per_timer"
+                    total_us = result[of]["total"]
+                    ratio = round(total_us / first_us.setdefault(of, total_us), 3)
+                    yield {**result, "bench": "servers", "case": {**result["case"], "masters": count}, "cost_ratio": ratio}
