@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import ge
 from typing import Any
 
 import pytest
@@ -40,14 +41,15 @@ async def test_a_message_that_ends_its_shard_twice_is_in_quarantine_and_costs_no
 
         counts = await until(quarantined, LATE_S, holds=lambda counts: sum(counts) == 2, look_s=0.1)
         # The status names the process that was seen last, and the shard's next one may not be seen yet.
-        expected = [count == 2 for count in counts]
+        # Where the next process takes longer than the shard's slots are kept for, another shard gets the record, and ends too.
+        expected = [count > 0 for count in counts]
 
         def ended(status: dict[str, Any]) -> list[bool]:
             pairs = zip(before["shards"], status["shards"], strict=True)
             return [now["pid"] != then["pid"] for then, now in pairs]
 
-        after = await status_when(victim, lambda status: status["ready"] and ended(status)[counts.index(2)])
-        assert ended(after) == expected, "its own shard ended, and no other"
+        after = await status_when(victim, lambda status: status["ready"] and all(map(ge, ended(status), expected)))
+        assert ended(after) == expected, "who got it ended, and no other"
         (taken,) = (await ask(victim, "POST", "/v1/notifications", [item | {"id": "after"}]))["results"]
         listener = Listener(victim, user)
         async with listening([listener]):

@@ -146,6 +146,7 @@ class ShardCore:
         self._commit_due: Final = (*self.post_queue.lanes, *self._changes_due)
         self.storage_work: Final[tuple[Sized, ...]] = (
             self.page_wait.pages_wanted,
+            self.page_wait.doubted,
             store.reads_wanted,
             store.dead_letters,
             store.urgent,
