@@ -768,7 +768,7 @@ async def test_newer_formats_are_written_once_every_process_reads_them_and_not_w
     assert (await world.slots()).formats == FORMATS
 
 
-async def test_formats_that_only_one_store_has_when_the_controller_dies_are_given_to_all(two_stores: World) -> None:
+async def test_formats_of_one_store_reach_all_after_the_controller_dies(two_stores: World) -> None:
     await two_stores.start(shards=2, schedulers=2)
     await all_ready(two_stores)
     for client in two_stores.actors.clients[1:]:
@@ -949,7 +949,7 @@ async def test_with_two_stores_slots_move_between_shards_of_one_only(two_stores:
     assert len({slot for slot, _, _ in world.actors.moved}) > SLOTS // 2
 
 
-async def test_with_two_stores_the_only_shard_of_one_has_another_while_it_is_upgraded(two_stores: World) -> None:
+async def test_the_only_shard_of_a_store_has_another_while_upgraded(two_stores: World) -> None:
     world = two_stores
     controller = await world.start(schedulers=2)
     await all_ready(world)
@@ -964,7 +964,7 @@ async def test_with_two_stores_the_only_shard_of_one_has_another_while_it_is_upg
 
 
 @pytest.mark.parametrize("reached", [0, 1])
-async def test_a_number_that_only_one_store_has_when_the_controller_dies_is_given_to_all(two_stores: World, reached: int) -> None:
+async def test_a_number_of_one_store_reaches_all_after_the_controller_dies(two_stores: World, reached: int) -> None:
     world = two_stores
     await world.start(schedulers=2)
     await world.settled()

@@ -79,7 +79,7 @@ def test_a_command_whose_keys_are_not_known_is_refused() -> None:
         with_tag("{7}", ["FLUSHALL"])
 
 
-async def test_stores_have_keys_of_the_same_names_and_do_not_see_those_of_others(clients: list[Redis]) -> None:
+async def test_stores_share_key_names_and_do_not_see_others(clients: list[Redis]) -> None:
     for number, client in enumerate(clients):
         await client.set("same", number)
         await client.xadd("stream", {"store": number})
@@ -176,7 +176,7 @@ async def test_settings_of_a_cluster_that_keep_publishers_waiting_are_warned_of(
     assert [text.partition(" ")[0] for text in found] == ["cluster-require-full-coverage", "cluster-node-timeout"]
 
 
-async def test_a_node_of_a_cluster_that_is_given_as_one_server_is_refused(cluster: ClusterGroup) -> None:
+async def test_a_cluster_node_given_as_one_server_is_refused(cluster: ClusterGroup) -> None:
     config = Config(redis_url=f"redis://:{PASSWORD}@127.0.0.1:{cluster.servers[0].port}")
     client = connect(config)
     with pytest.raises(StorageUnavailable, match=r"redis\+cluster://HOST"):

@@ -110,7 +110,7 @@ def test_shards_schedulers_slots_and_timers_of_a_user_are_in_one_store(stores: i
         assert sum(len(partitions_of(index, count, stores)) for index in range(count)) == TIMER_PARTITIONS
 
 
-def test_a_table_has_the_newest_map_of_each_store_and_links_to_all_that_one_of_them_names() -> None:
+def test_a_table_has_each_newest_map_and_links_to_all_it_names() -> None:
     table = RoutingTable([spread(2, 5, 2, store, 2) for store in range(2)])
     assert table.owners == spread(2).owners
     grown = table.with_map(spread(4, 6, 4, 1, 2))

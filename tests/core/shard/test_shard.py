@@ -282,7 +282,7 @@ def test_a_cursor_of_another_epoch_or_from_the_future_is_a_gap_and_delivery_from
         assert delivered(said) == [(1, 1)]
 
 
-def test_a_cursor_from_the_future_is_answered_once_storage_knows_no_other_process() -> None:
+def test_a_cursor_from_the_future_is_answered_after_a_look_at_storage() -> None:
     world = World()
     world.post()
     world.settle()

@@ -34,7 +34,7 @@ async def test_every_topic_is_listed_in_pages_with_its_subscribers(redis_client:
     assert await topics.page("other", "", 100) == ({}, "", 0)
 
 
-async def test_a_topic_with_users_in_two_stores_is_listed_once_with_the_sum(redis_client: Redis, redis_server: RedisServer) -> None:
+async def test_a_topic_in_two_stores_is_listed_once_with_the_sum(redis_client: Redis, redis_server: RedisServer) -> None:
     second = Redis.from_url(redis_server.url, db=1)  # as another store
     try:
         await redis_client.hset(subscribers_prefix() + "t", mapping={"both": 2, "first": 1})
