@@ -48,7 +48,8 @@ normal and 100 % for high priority (`priority_lanes.SHARES`). A 429 has `Retry-A
   hold when several edges together send more than each of them expects.
 - Questions are requests like any other: acknowledgements, heartbeats and cancels by HTTP of high priority, everything else of normal. A
   shard always answers one that only reads a mailbox in memory. Mailboxes that nobody uses leave memory before level 1 begins, so reading
-  about any number of users brings no shard to a level.
+  about any number of users brings no shard to a level. Acknowledgements by HTTP, heartbeats and erasures free memory or need none: a shard
+  refuses these at posts_pending_max only.
 - A breaker refuses what its shard would leave unanswered for publish_timeout_ms. Delayed messages need a scheduler and broadcasts their
   log, so they are accepted, as are items for the users of other shards; connections stay.
 - What is refused before anything was sent was not accepted. In `results` every item has its own outcome; repeating the whole request

@@ -2,10 +2,11 @@
 `engine.core.shard.pressure`.
 
 A question about a user is admitted as a post is, when it takes memory: it changes the user's state, or needs a page that is not in memory.
+Questions that free memory, such as acknowledgements by request, are refused only for what waits (`URGENT`).
 
-The limits themselves hold for every priority and are checked once per batch of records, so they are exceeded by one batch at most; the
-levels are measured at every `tick`. Calmer measurements undo every action: held messages are sent, evicted ones are read in their turn,
-refused publishers retry after the time in their answer, and schedulers fire refused timers again.
+The limits themselves hold for every other priority and are checked once per batch of records, so they are exceeded by one batch at
+most; the levels are measured at every `tick`. Calmer measurements undo every action: held messages are sent, evicted ones are read in
+their turn, refused publishers retry after the time in their answer, and schedulers fire refused timers again.
 
 `engine.publish` has the table of what each component refuses under load."""
 
@@ -21,7 +22,7 @@ from engine.core.shard.mailbox_store import MailboxStore
 from engine.core.shard.output import ShardOutput
 from engine.core.shard.page_wait import PageWait
 from engine.core.shard.pressure import Load, Pressure, PressureLimits
-from engine.core.shard.user_requests import UserRequests
+from engine.core.shard.user_requests import URGENT, UserRequests
 from engine.core.wire.records import OVERLOADED, Rejected
 
 
@@ -88,7 +89,9 @@ class Admission:
         self.open = not self._full and self.pressure.level < 2
 
     def takes(self, priority: int) -> bool:
-        """Whether a post of this priority is admitted."""
+        """Whether a post or question of this priority is admitted."""
+        if priority == URGENT:
+            return self.waiting < self._limits.posts_pending_max
         return not self._full and (self.pressure.level < 2 or not self.pressure.refuses(priority))
 
     def refuse(self, pending: Pending) -> Answer:

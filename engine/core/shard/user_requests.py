@@ -76,19 +76,22 @@ UserRequest = Change | Probe | GetProfile | Explain | Trace | ReadBacklog | Read
 MAKES_USERS: Final = (Subscribe, SetProfile, ChangeProfile, Happened)
 """Questions after which a user has a page."""
 
+URGENT: Final = HIGH - 1
+"""Before every priority: only the limit of what waits refuses it."""
+
 _READS: Final = (Probe, GetProfile, Explain, Trace, ReadBacklog, ReadInbox, ReadUser)
-_URGENT: Final = (Settle, Refuse, Probe, Erase)
+_URGENT_KINDS: Final = (Settle, Refuse, Probe, Erase)
 
 
 def admission_of(record: UserRequest, *, in_memory: bool) -> int | None:
     """The priority with which a question is admitted; None for one that takes no memory: a read of a mailbox that is in memory.
 
-    Acknowledging, refusing and erasing free memory, and a client whose heartbeat is refused may pass for one that is gone: these have high
-    priority.
+    Acknowledging, refusing and erasing free memory: were they refused while it is short, it would stay short. A client whose heartbeat is
+    refused may pass for one that is gone. These are urgent.
     """
     if in_memory and isinstance(record, _READS):
         return None
-    return HIGH if isinstance(record, _URGENT) else NORMAL
+    return URGENT if isinstance(record, _URGENT_KINDS) else NORMAL
 
 
 class UserRequests:

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from engine.core.model.constants import HIGH, LOW, NORMAL
 from engine.core.model.envelope import Envelope
-from engine.core.wire.records import ACCEPTED, DUPLICATE, OVERLOADED, POLL, Deliver, FireFailed, Posted, Revoke, Timer
+from engine.core.wire.records import (
+    ACCEPTED,
+    DUPLICATE,
+    OVERLOADED,
+    POLL,
+    SSE,
+    Deliver,
+    FireFailed,
+    Posted,
+    Rejected,
+    Revoke,
+    Settle,
+    Timer,
+)
 from tests.support.shard_world import World, delivered, of
 
 
@@ -84,6 +97,21 @@ def test_bytes_in_memory_are_limited_too() -> None:
     assert [record.status for record in of(world.settle(), Posted)] == [OVERLOADED]
     world.checkpoint()
     world.post("u", "late", priority=HIGH)
+    assert [record.status for record in of(world.settle(), Posted)] == [ACCEPTED]
+
+
+def test_acknowledgements_by_request_end_a_shortage_of_memory() -> None:
+    world = World(memory_messages_max=30, posts_pending_max=100)
+    world.attach(1, kind=SSE)
+    for _ in range(30):
+        world.post("u")
+    world.settle()
+    world.post("u", priority=HIGH)
+    assert [record.status for record in of(world.settle(), Posted)] == [OVERLOADED]
+    world.tell(Settle(1, "t:u", 25, []))
+    assert not of(world.settle(), Rejected)
+    world.checkpoint()
+    world.post("u", priority=HIGH)
     assert [record.status for record in of(world.settle(), Posted)] == [ACCEPTED]
 
 

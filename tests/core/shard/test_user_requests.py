@@ -11,7 +11,7 @@ from engine.core.model.routing import slot_of
 from engine.core.policy.preferences import PreferencesPatch
 from engine.core.policy.profile import Profile
 from engine.core.shard.mailbox_store import Swept
-from engine.core.shard.user_requests import admission_of
+from engine.core.shard.user_requests import URGENT, admission_of
 from engine.core.wire.records import (
     OK,
     OVERLOADED,
@@ -106,8 +106,8 @@ def test_what_takes_no_memory_is_always_answered_what_frees_it_or_tells_of_life_
     assert {admission_of(record, in_memory=True) for record in (*READS, explained)} == {None}
     assert {admission_of(record, in_memory=False) for record in (*READS[1:], explained)} == {NORMAL}
     assert {admission_of(record, in_memory=there) for record in CHANGES for there in (True, False)} == {NORMAL}
-    assert admission_of(READS[0], in_memory=False) == HIGH
-    assert {admission_of(Settle(1, KEY, 1, []), in_memory=there) for there in (True, False)} == {HIGH}
+    assert admission_of(READS[0], in_memory=False) == URGENT
+    assert {admission_of(Settle(1, KEY, 1, []), in_memory=there) for there in (True, False)} == {URGENT}
 
 
 def test_under_pressure_changes_and_reads_of_pages_are_rejected_with_the_time_to_come_back() -> None:
