@@ -8,7 +8,7 @@ member of the topic as every user is one of "everyone".
 States of a mailbox here
     away     nobody is connected. Nothing happens; the entries wait in the log, not in the mailbox
     behind   connected, and entries may concern it: it takes them with one of the next group commits, posts first
-    taking   in the group that is under way
+    taking   in the group that is under way, which adopts for it or changes its topics: until that is durable, the log has not passed it
     full     behind, with a window of pending messages already: it continues when its user has acknowledged some, so that the
              broadcasts of a slow user stay in the log, where they need no memory of the mailbox
     asleep   behind, and its user has quiet hours: it continues when they end, or when the profile changes. An entry of high priority
@@ -278,11 +278,11 @@ class BroadcastStep:
         claimed = frozenset().union(*(connection.topics for connection in mailbox.connections.values()))
         return [(EVERYONE, 0), *((topic, 0 if topic in claimed else mailbox.topics[topic]) for topic in topics)]
 
-    def take(self, now_ms: int, *, low: bool = True, high: bool = True) -> list[Adoption]:
+    def take(self, now_ms: int, *, low: bool = True, high: bool = True, changing: Iterable[str] = ()) -> list[Adoption]:
         """The adoptions of the next group. Call `committed` or `refused` before the next call.
 
         `low` and `high` as in `wants_commit`. A mailbox takes what is before it in the log's order, so an urgent broadcast takes
-        the low ones before it along.
+        the low ones before it along. `changing` has the keys of the mailboxes whose topics the group changes.
         """
         assert not self._taking, "one group at a time"
         taken: list[Adoption] = []
@@ -291,6 +291,7 @@ class BroadcastStep:
             left = self._take_from(self.urgent, taken, left, now_ms)
         if low:
             self._take_from(self.behind, taken, left, now_ms)
+        self._taking.update(changing)
         return taken
 
     def _take_from(self, behind: dict[str, Mailbox], taken: list[Adoption], left: int, now_ms: int) -> int:

@@ -109,7 +109,8 @@ class BroadcastAudience:
         """
         changes, told = self.subscriptions.take(self.log.head)
         self._output.to_edges.extend(told)
-        adoptions = self._broadcast_step.take(now_ms, low=low, high=high)
+        changing = [change.mailbox.key for change in changes]
+        adoptions = self._broadcast_step.take(now_ms, low=low, high=high, changing=changing)
         for mailbox, messages in self._broadcast_step.expired:
             self._output.expired(mailbox, messages, now_ms)
         self._broadcast_step.expired.clear()

@@ -413,6 +413,17 @@ def test_what_is_published_while_the_subscription_is_on_its_way_is_for_the_subsc
     assert ids(world.settle()) == ["meanwhile", "for all"]
 
 
+def test_a_connection_that_begins_while_the_subscription_is_on_its_way_skips_nothing() -> None:
+    world = world_with("a")
+    world.subscribe("news", user="a")
+    assert world.core.take_group(world.now_ms) is not None
+    world.broadcast("early", "news")
+    world.follow()
+    world.attach(2, "a")
+    world.core.group_committed(world.now_ms)
+    assert ids(world.settle()) == ["early"]
+
+
 def test_a_subscription_survives_a_crash_and_ends_with_unsubscribing() -> None:
     world = world_with("a")
     world.subscribe("news", "more", user="a")
