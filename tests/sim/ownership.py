@@ -78,6 +78,8 @@ class ProcessBook:
                 self._ready_at.setdefault(process, now_s)
                 if not process.name.startswith("scheduler"):  # one without timers does not look
                     self._look_at_owner(process, now_s)
+            else:
+                self._ready_at.pop(process, None)  # a scheduler between two terms waits for storage
         links = list(self._links())
         self._begun_at = {(caller, name): self._begun_at.get((caller, name), now_s) for caller, name, _ in links}
         for caller, name, link in links:
