@@ -64,6 +64,8 @@ class User:
         self.key = key
         self.messages: dict[int, Message] = {}  # journalled and not rolled back
         self.seq_of: dict[str, int] = {}
+        self.place_of: dict[str, int] = {}  # id -> its place among all that the mailbox was to remember
+        self.remembered = 0
         self.to_send: list[int] = []  # of `messages`, ascending, those that are not for the inbox only
         self.head = 0
         self.shown: dict[int, str] = {}  # number -> id
@@ -86,6 +88,11 @@ class User:
         self.choices = Choices()
         self.inbox = InboxBook()
         self.taken = Taken()
+
+    def remember(self, id: str) -> None:
+        """A mailbox remembers an id, and one more for a timer."""
+        self.remembered += 2
+        self.place_of[id] = self.remembered
 
     def has_handled(self, seq: int) -> bool:
         """Did a client acknowledge or refuse it?"""

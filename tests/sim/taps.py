@@ -60,7 +60,8 @@ class ShardTap:
         self._closed = self._core.closed
         self._core.handle = self.handle
         self._core.closed = self.closed
-        actor._flush = actor._mover._flush = self.flush
+        for part in (actor, actor._reads, actor._shared, actor._checkpoints, actor._erasure, actor._sweep, actor._mover):
+            part._flush = self.flush
 
     def handle(self, session: str, records: Iterable[Any], now_ms: int) -> None:
         for record in records:
