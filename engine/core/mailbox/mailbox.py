@@ -197,6 +197,10 @@ class Mailbox:
         """Return whether every connection is silent or has unsent numbers; true without connections."""
         return all(connection.silent or connection.sent < self.head for connection in self.connections.values())
 
+    def takes_none(self) -> bool:
+        """Return whether no connection wants a body that it was sent: each is silent, or acknowledges nothing and has read everything."""
+        return all(connection.silent or not (connection.retries or connection.flight) for connection in self.connections.values())
+
     def oldest_pending(self) -> int:
         """Return the lowest number that is neither settled nor dying, including gone numbers; `head` + 1 when there is none."""
         seq = self.floor + 1

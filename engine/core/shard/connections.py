@@ -451,6 +451,7 @@ class Connections:
             mailbox, connection = found
             connection.written(mailbox.hot, record.seq)
             self._delivery.send(mailbox, connection, now_ms)
+            self._mailbox_store.written(mailbox)
         else:
             self._unknown(session, record)
 

@@ -420,6 +420,11 @@ class MailboxStore:
             return True
         return all(connection.silent for connection in mailbox.connections.values())
 
+    def written(self, mailbox: Mailbox) -> None:
+        """A client that acknowledges nothing on its connection was sent more. While memory is short, its bodies leave again."""
+        if self.tight and mailbox.takes_none():
+            self.cool(mailbox)
+
     def cool(self, mailbox: Mailbox) -> None:
         """Drop bodies from memory that the offline stream has."""
         cooled = mailbox.cool()
@@ -429,7 +434,13 @@ class MailboxStore:
             mailbox.oldest_expires_ms = min(oldest, mailbox.oldest_expires_ms or oldest)
 
     def spill_idle(self, held: Iterable[Mailbox]) -> None:
-        """Memory is short: mark mailboxes urgent that no connection takes soon, those with held low-priority messages first."""
+        """Memory is short: mark mailboxes urgent that no connection takes soon, those with held low-priority messages first.
+
+        What streams have of messages that were sent to clients who acknowledge nothing leaves memory at once.
+        """
+        for mailbox in self.mailboxes.values():
+            if mailbox.hot and mailbox.connections and mailbox.takes_none():
+                self.cool(mailbox)
         for mailbox in held:
             self.mark_urgent(mailbox)
         for mailbox in list(self._dirty.values()):

@@ -17,6 +17,7 @@ from engine.core.wire.records import (
     Revoke,
     Settle,
     Timer,
+    Written,
 )
 from tests.support.shard_world import World, delivered, of
 
@@ -201,6 +202,31 @@ def test_what_a_silent_connection_has_used_up_its_tries_for_leaves_memory_and_be
     assert delivered(world.settle()) == []
     world.attach(2)
     assert delivered(world.settle(), 2) == [(2, 4), (3, 4), (4, 4)]
+
+
+def test_what_plain_sse_was_sent_leaves_memory_when_it_is_short() -> None:
+    world = World(memory_messages_max=40, window=8)
+    memory = world.core.mailbox_store.memory
+    for _ in range(39):
+        world.post("u")
+        world.settle()
+    world.checkpoint()
+
+    def read(conn: int) -> None:
+        world.attach(conn, kind=SSE, cursor=0)
+        for last in (8, 16, 24, 32, 39):
+            world.settle()
+            world.tell(Written(conn, last))
+
+    read(1)
+    assert memory.messages == 39
+    world.core.tick(world.now_ms)
+    assert memory.messages == 0
+    read(2)
+    assert memory.messages == 0, "read again for a second one"
+    world.calm_down()
+    world.attach(3)
+    assert [seq for seq, _ in delivered(world.settle(), 3)] == list(range(1, 9))
 
 
 def test_a_silent_device_is_told_what_another_one_handled_even_when_it_left_memory() -> None:
