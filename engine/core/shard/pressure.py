@@ -7,7 +7,7 @@ The level is a function of the measurements alone, with hysteresis:
                                                                offline streams first, with all messages that are not sent soon
     2       twice that                 70 %                    low-priority posts are refused
     3       four times that            85 %                    normal ones too
-            -                          100 %                   everything is refused but what frees memory
+            -                          100 %                   everything is refused; for memory, all but what frees it
 
 It rises at once and falls by one after everything has stayed below 70 % of its threshold for `calm_ms`: a shard at a threshold must not
 oscillate, because each turn spills and reads the same messages again. Where memory has no part in it, that is no reason: once no post waits

@@ -204,7 +204,7 @@ def test_what_a_silent_connection_has_used_up_its_tries_for_leaves_memory_and_be
     assert delivered(world.settle(), 2) == [(2, 4), (3, 4), (4, 4)]
 
 
-def test_what_plain_sse_was_sent_leaves_memory_when_it_is_short() -> None:
+def test_bodies_sent_over_plain_sse_leave_short_memory() -> None:
     world = World(memory_messages_max=40, window=8)
     memory = world.core.mailbox_store.memory
     for _ in range(39):

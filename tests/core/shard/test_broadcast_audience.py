@@ -413,7 +413,7 @@ def test_what_is_published_while_the_subscription_is_on_its_way_is_for_the_subsc
     assert ids(world.settle()) == ["meanwhile", "for all"]
 
 
-def test_a_connection_that_begins_while_the_subscription_is_on_its_way_skips_nothing() -> None:
+def test_a_new_connection_during_a_subscription_skips_nothing() -> None:
     world = world_with("a")
     world.subscribe("news", user="a")
     assert world.core.take_group(world.now_ms) is not None

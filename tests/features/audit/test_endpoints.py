@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+from typing import Any
 
 import httpx
 import jwt
@@ -125,9 +126,10 @@ async def test_the_command_follows_the_acts_of_a_running_engine(engine: RunningE
     token = engine.token("root", "operator admin")
     given = ["--url", engine.url, "--token", token]
 
-    async def next_path() -> str:
+    async def next_act() -> dict[str, Any]:
         assert following.stdout is not None
-        return str(json.loads(await asyncio.wait_for(following.stdout.readline(), 60))["on"])
+        act: dict[str, Any] = json.loads(await asyncio.wait_for(following.stdout.readline(), 60))
+        return act
 
     async with httpx.AsyncClient(base_url=engine.url, headers={"Authorization": f"Bearer {token}"}, trust_env=False) as client:
         (await client.delete("/v1/users/zeroth-followed")).raise_for_status()
@@ -135,12 +137,13 @@ async def test_the_command_follows_the_acts_of_a_running_engine(engine: RunningE
             sys.executable, "-m", "engine", "audit", "--follow", "--json", "--limit", "1", *given, stdout=asyncio.subprocess.PIPE
         )
         try:
-            await next_path()  # it follows from here
+            await next_act()  # it follows from here
             for name in ("first", "second"):
                 (await client.delete(f"/v1/users/{name}-followed")).raise_for_status()
-            while await next_path() != "/v1/users/first-followed":
+            while (act := await next_act())["on"] != "/v1/users/first-followed":
                 pass  # the other tests of this engine act too
-            assert await next_path() == "/v1/users/second-followed"
+            assert act["act"] == "erase_user"
+            assert (await next_act())["on"] == "/v1/users/second-followed"
         finally:
             following.kill()
             await following.wait()
