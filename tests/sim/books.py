@@ -251,7 +251,7 @@ class Books:
                 raise Violation(
                     f"{item.envelope.id} of {user.key} counts in a window, and was delivered as {user.seq_of[item.envelope.id]}", user.key
                 )
-            user.remember(item.envelope.id)
+            user.remember(item.envelope.id, item.timer)
             self._blaming(user, user.windows.count, record, named=not item.envelope.id.startswith(MADE_PREFIX))
             if item.timer and not record.seq:
                 self._effect(user, item.timer)
@@ -331,7 +331,7 @@ class Books:
             if self._must_know(user, record.envelope.id):
                 raise Violation(f"[5] {record.envelope.id} of {user.key} has the numbers {other} and {record.seq}", user.key)
             self._twice += (f"{record.envelope.id}: ", f"{record.envelope.id} is both ")
-        user.remember(record.envelope.id)
+        user.remember(record.envelope.id, record.timer)
         message = user.messages[record.seq] = Message(record)
         user.seq_of[record.envelope.id] = user.head = record.seq
         if not record.inbox_only:

@@ -89,9 +89,9 @@ class User:
         self.inbox = InboxBook()
         self.taken = Taken()
 
-    def remember(self, id: str) -> None:
-        """A mailbox remembers an id, and one more for a timer."""
-        self.remembered += 2
+    def remember(self, id: str, timer: str) -> None:
+        """A mailbox remembers an id, and that of its timer if it had one."""
+        self.remembered += 2 if timer else 1
         self.place_of[id] = self.remembered
 
     def has_handled(self, seq: int) -> bool:
