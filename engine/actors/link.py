@@ -38,6 +38,8 @@ _INFLIGHT_MAX = 8  # concurrent calls of one link: up to three are parked, the r
 _BATCH_BYTES_MAX = 8 << 20
 _QUEUE_BYTES_MAX = 256 << 20  # waiting at one end of one link; beyond it the session is reset
 
+_CALLERS_KEPT = 1000  # whose last session is remembered: each process of an edge is another caller
+
 _FLUSH_LOOK_S = 0.001
 """Between looks at what waits to be sent."""
 
@@ -121,7 +123,7 @@ class LinkCaller:
         on_end: called when an open session has ended.
         budget: of the calling actor, for all its links; the link's own when left out.
         pacing_ms: overrides the setting `link_pacing_ms`.
-        context: supplies the clock and session names.
+        context: supplies the clock and the name of this process.
     """
 
     def __init__(
@@ -140,7 +142,7 @@ class LinkCaller:
         context: ProcessContext = REAL,
     ) -> None:
         self._clock_ms = context.monotonic_ms
-        self._session_name = context.session_name
+        self._process = context.session_name()
         self._peer = peer
         self._name = name
         self._decoder = decoder
@@ -222,9 +224,9 @@ class LinkCaller:
                 except (RayError, OSError, TimeoutError) as error:
                     log.warning("link %s: cannot be opened: %r", self._name, error)
                 else:
-                    session = f"{self._name}/{self._session_name()}"
-                    self._caller = Caller(session, self._limits(call_ms), self._clock_ms(), self._budget)
                     self.sessions += 1
+                    session = f"{self._name}/{self._process}.{self.sessions}"
+                    self._caller = Caller(session, self._limits(call_ms), self._clock_ms(), self._budget)
                     self._on_reset()
                     self._pump()
                     await self._over(self._caller)
@@ -327,7 +329,8 @@ class LinkServer:
     Args:
         decoder: of the callers' records.
         on_open: a session began. A new session of the same caller comes after `on_close` of its old one; ids of one caller differ in
-            what follows the last slash.
+            what follows the last slash: `<process>.<number>`. An opening that was under way for so long that a later session of its
+            process has begun is refused: what its records ask for was asked for again, and answered.
         on_records: called with the records of a session, in order.
         on_close: a session ended: the caller timed out, was replaced, or could not keep up.
         pacing_ms: overrides the setting `link_pacing_ms`.
@@ -356,6 +359,7 @@ class LinkServer:
         self._on_records = on_records
         self._on_close = on_close
         self._sessions: dict[str, _Session] = {}
+        self._newest: dict[str, tuple[str, int]] = {}  # by caller, the last to open at the end: process and number of its last session
         self.budget = CallBudget(config.link_calls_share)
 
     def sessions(self) -> list[str]:
@@ -378,7 +382,7 @@ class LinkServer:
         now_ms = self._clock_ms()
         state = self._sessions.get(session)
         if state is None:
-            if seq != 0:
+            if seq != 0 or self._is_over(session):
                 answer(RESET)
                 return
             state = self._open(session, now_ms, call_ms)
@@ -437,8 +441,18 @@ class LinkServer:
         for session, records in by_session.items():
             self._queue(session, records)
 
+    def _is_over(self, session: str) -> bool:
+        """Whether this session, which is not open, or a later one of its process has been open."""
+        caller, process, number = _parts(session)
+        known, newest = self._newest.get(caller, ("", 0))
+        return process == known and 0 < number <= newest
+
     def _open(self, session: str, now_ms: float, call_ms: float) -> _Session:
-        caller = session.rpartition("/")[0]
+        caller, process, number = _parts(session)
+        self._newest.pop(caller, None)
+        self._newest[caller] = process, number
+        if len(self._newest) > _CALLERS_KEPT:
+            del self._newest[next(iter(self._newest))]
         for other, state in list(self._sessions.items()):
             if other.rpartition("/")[0] == caller:
                 self._close(state)
@@ -472,6 +486,13 @@ class LinkServer:
             self._close(state)
             return
         state.alarm.arm(state.callee.wake_ms, now_ms)
+
+
+def _parts(session: str) -> tuple[str, str, int]:
+    """Caller, process and number of a session's id. Processes of earlier versions do not number their sessions: 0."""
+    caller, _, run = session.rpartition("/")
+    process, _, number = run.partition(".")
+    return caller, process, int(number) if number.isdecimal() else 0
 
 
 def _resolve(reply: asyncio.Future[bytes], data: bytes) -> None:

@@ -9,6 +9,7 @@ from engine.actors.carrier import Peer
 from engine.actors.link import LinkCaller, LinkServer
 from engine.config import Config
 from engine.core.wire import records as wire
+from engine.core.wire.link import RESET
 from tests.sim.loop import SimLoop
 
 
@@ -83,6 +84,34 @@ def test_two_processes_of_an_edge_keep_their_sessions_and_a_process_has_one() ->
     loop.run(lambda: not called.done(), lambda: None)
     called.result()
     assert closed == ["edge-0/old/1", "shard-0/1"]
+
+
+def test_an_opening_that_comes_late_ends_no_later_session() -> None:
+    loop = SimLoop()
+    taken: list[str] = []
+
+    async def call() -> None:
+        server = LinkServer(
+            wire.to_shard,
+            Config(),
+            on_open=lambda _session: None,
+            on_records=lambda session, _records: taken.append(session),
+            on_close=lambda session: taken.append(f"end of {session}"),
+            context=ProcessContext(monotonic_ms=lambda: loop.time() * 1000),
+        )
+        records = wire.encode([wire.Detach(1, 1000)])
+        for session in ("shard-0/one.9", "shard-0/one.10", "shard-0/one.2", "shard-0/two.1"):
+            await server.exchange(session, 0, records)
+        server.lost("shard-0/two.1")
+        assert await server.exchange("shard-0/two.1", 0, records) == RESET
+        assert server.sessions() == []
+        await server.exchange("shard-0/two.2", 0, records)
+
+    called = loop.create_task(call())
+    loop.run(lambda: not called.done(), lambda: None)
+    called.result()
+    nine, ten, first, second = "shard-0/one.9", "shard-0/one.10", "shard-0/two.1", "shard-0/two.2"
+    assert taken == [nine, f"end of {nine}", ten, f"end of {ten}", first, f"end of {first}", second]
 
 
 def test_a_caller_that_goes_silent_is_noticed_on_time_and_without_spinning() -> None:
