@@ -103,12 +103,10 @@ class Recovery:
             await self._numbers_lost()
         return salvaged.records
 
-    async def open_windows(self, slots: Sequence[int]) -> None:
-        """Load the mailboxes of these slots that have open windows: windows are closed in memory only."""
-        keys = await self._pages.with_windows(slots)
-        absent = [key for key in keys if key not in self._core.mailboxes]
-        for start in range(0, len(absent), _PAGES_READ):
-            await self.read_pages(absent[start : start + _PAGES_READ])
+    async def find_windows(self, slots: Sequence[int]) -> None:
+        """Read when the windows of these slots end. Call it after `replay`: what the journal has of windows is newer."""
+        for slot, ends in (await self._pages.with_windows(slots)).items():
+            self._core.mailbox_store.window_closer.stored(slot, ends)
 
     async def read_pages(self, keys: list[str]) -> None:
         """Load these pages into the core. The next checkpoint writes damaged ones anew."""

@@ -110,23 +110,23 @@ class Pages:
                 pages[key] = None if blob is None else await self._decode(key, blob)
         return pages
 
-    async def with_windows(self, slots: Sequence[int]) -> list[str]:
-        """Keys of the mailboxes whose page has open windows; within a slot, the next to close first.
+    async def with_windows(self, slots: Sequence[int]) -> dict[int, list[tuple[str, int]]]:
+        """The mailboxes of these slots whose page has open windows: (key, when the next one closes, ms), the next to close first.
 
         Raises DataLost, StorageUnavailable.
         """
         if not slots:
-            return []
+            return {}
         try:
             pipeline = self._client.pipeline(transaction=False)
             check = self._loss_detector.guard(pipeline, slots)
             for slot in slots:
-                pipeline.zrange(windows_key(slot), 0, -1)
+                pipeline.zrange(windows_key(slot), 0, -1, withscores=True)
             marked, *replies = await pipeline.execute()
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"windows: {error}") from error
         check(marked)
-        return [key.decode() for keys in replies for key in keys]
+        return {slot: [(key.decode(), int(closes_ms)) for key, closes_ms in ends] for slot, ends in zip(slots, replies, strict=True)}
 
     async def floors(self, slots: Sequence[int]) -> dict[int, int]:
         """The highest sequence number of the deleted pages of these slots; slots without one are left out.

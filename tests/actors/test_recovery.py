@@ -244,7 +244,7 @@ async def test_what_was_read_before_storage_failed_on_the_way_counts_once(start:
     await first.kill()
     with_windows, failures = Pages.with_windows, [StorageUnavailable("not now")]
 
-    async def failing_once(pages: Pages, slots: Sequence[int]) -> list[str]:
+    async def failing_once(pages: Pages, slots: Sequence[int]) -> dict[int, list[tuple[str, int]]]:
         if failures:
             raise failures.pop()
         return await with_windows(pages, slots)

@@ -294,7 +294,7 @@ class Link:
 
 
 class Device:
-    """One device of a user: at most one connection at a time, over whatever transport it fancies."""
+    """One device of a user: at most one connection at a time, over whatever transport it fancies. It stays away for up to `away_s`."""
 
     def __init__(
         self,
@@ -306,6 +306,7 @@ class Device:
         seed: int,
         kinds: Sequence[int],
         tell: Callable[..., None],
+        away_s: float,
     ) -> None:
         self.cluster = cluster
         self.config = cluster.config
@@ -322,9 +323,11 @@ class Device:
         self._faults = faults
         self._kinds = kinds
         self._tell = tell
+        self._away_s = away_s
         self._handled = 0  # everything up to here is handled, on this device or elsewhere
         self._unacked: dict[int, str] = {}  # received, not acknowledged yet
         self._healed = False
+        self._rests = False
         self._settles_early = Random(f"{seed}:takes early").random() < 0.25
         self._early_rng = Random(f"{seed}:{self.name}:early")
         self._later(self.rng.random() * 0.3, self._connect)
@@ -334,7 +337,7 @@ class Device:
 
     # -- Connecting. --------------------------------------------------------------------------------------------------
     def _connect(self) -> None:
-        if self.link is not None:
+        if self.link is not None or self._rests:
             return
         edges = self.cluster.edges()
         if not edges:
@@ -393,11 +396,21 @@ class Device:
             self._tell(self.book.key, f"{link.receiving.name} is closed with {code}")
         if self.link is link:
             self.link = None
-            self._later(0.02 + self.rng.random() * (0.1 if self._healed else 0.6), self._connect)
+            self._later(0.02 + self.rng.random() * (0.1 if self._healed else self._away_s), self._connect)
+
+    def rest(self) -> None:
+        """Stay away until `heal`."""
+        self._rests = True
+        if self.link is not None:
+            self._leave(self.link)
 
     def heal(self) -> None:
         """From now on a good client. What it has not acknowledged yet must come again first."""
         self._healed = True
+        if self._rests:
+            self._rests = False
+            self._connect()
+            return
         link = self.link
         if link is not None and self._unacked:
             seq = min(self._unacked)

@@ -20,7 +20,7 @@ from engine.actors.carrier import ActorPeer
 from engine.actors.controller import Controller
 from engine.actors.fleet import Fleet
 from engine.actors.incarnation import Incarnation
-from engine.actors.link import LinkCaller
+from engine.actors.link import LinkCaller, LinkServer
 from engine.actors.reconciler import Reconciler
 from engine.actors.scheduler import Scheduler, Term
 from engine.actors.shard import Shard
@@ -29,6 +29,7 @@ from engine.core.commit import broadcast_step, user_step
 from engine.core.commit import group as commit
 from engine.core.commit.broadcast_step import BroadcastStep
 from engine.core.commit.group import Pending
+from engine.core.commit.window_step import WindowCloser
 from engine.core.controller.health import HealthWatch
 from engine.core.inbox.inbox import Inbox
 from engine.core.journal import journal_records
@@ -394,6 +395,11 @@ def tries_are_not_counted() -> Any:
 
 # -- Links. ------------------------------------------------------------------------------------------------------------
 @mutation
+def a_link_opens_for_what_came_before_the_session_that_is_open() -> Any:
+    return patched(LinkServer, "_is_over", lambda self, session: False)
+
+
+@mutation
 def a_link_applies_what_arrives_out_of_order() -> Any:
     def accept(self: Any, number: int, data: bytes) -> list[bytes]:
         self.next = max(self.next, number + 1)
@@ -532,6 +538,16 @@ def a_page_forgets_the_windows() -> Any:
         return page
 
     return patched(journal_records, "page_of", page_of)
+
+
+@mutation
+def a_window_whose_mailbox_left_memory_stays_open() -> Any:
+    return patched(WindowCloser, "take_ended", lambda self: [])
+
+
+@mutation
+def a_mailbox_leaves_memory_while_something_waits_for_it() -> Any:
+    return patched(ShardCore, "_busy", lambda self: set())
 
 
 # -- Broadcasts. -------------------------------------------------------------------------------------------------------

@@ -41,6 +41,10 @@ _CHANGES_S: Final = 0.15
 _APP: Final = Principal("t", "app", frozenset(("publish",)), 4_000_000_000)
 
 
+_WINDOWS_S: Final = (0.05, 0.3, 1.0)
+_LASTING_S: Final = (0.3, 1.5, 4.0)
+
+
 class Manners(Struct, frozen=True):
     """What the publishers of a world make use of."""
 
@@ -51,6 +55,7 @@ class Manners(Struct, frozen=True):
     broadcasts: bool
     categories: bool
     wishes: bool = False  # users with a profile; what quiet hours hold back is a delayed message from then on
+    lasting: bool = False  # windows outlast the time that an idle mailbox stays in memory
     choices: bool = False  # users change their preferences all the time
 
 
@@ -148,7 +153,8 @@ class Publisher:
             topic = rng.choice(("", "", TOPIC))
             fields["retain"] = rng.random() < 0.9
         elif kind < 0.45 and self._manners.windows:
-            fields["collapse"] = {"key": rng.choice("ab"), "window": rng.choice((0.05, 0.3, 1.0)), "leading": rng.random() < 0.3}
+            windows_s = _LASTING_S if self._manners.lasting else _WINDOWS_S
+            fields["collapse"] = {"key": rng.choice("ab"), "window": rng.choice(windows_s), "leading": rng.random() < 0.3}
         elif kind < 0.65 and self._manners.conflation:
             fields["collapse"] = {"key": rng.choice("cd")}
         way = rng.random()

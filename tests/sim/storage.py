@@ -218,10 +218,7 @@ class Client:
         return await self.execute_command("SREM", key, *members)
 
     async def zrange(self, key: str, start: int, end: int, *, withscores: bool = False) -> Any:
-        if not withscores:
-            return await self.execute_command("ZRANGE", key, start, end)
-        found = await self.execute_command("ZRANGE", key, start, end, "WITHSCORES")
-        return [(member, float(score)) for member, score in zip(found[::2], found[1::2], strict=True)]
+        return await self.execute_command(*_zrange(key, start, end, withscores))
 
     async def zadd(self, key: str, scores: Mapping[Any, float], *, nx: bool = False) -> Any:
         pairs = [part for member, score in scores.items() for part in (score, member)]
@@ -275,8 +272,8 @@ class Pipeline:
     def xadd(self, key: str, fields: dict[Any, Any], *, maxlen: int | None = None, approximate: bool = True) -> None:
         self._commands.append(_xadd(key, fields, maxlen, approximate))
 
-    def zrange(self, key: str, start: int, end: int) -> None:
-        self._commands.append(("ZRANGE", key, start, end))
+    def zrange(self, key: str, start: int, end: int, *, withscores: bool = False) -> None:
+        self._commands.append(_zrange(key, start, end, withscores))
 
     def hexists(self, key: str, field: str) -> None:
         self._commands.append(("HEXISTS", key, field))
@@ -329,6 +326,10 @@ def _xrange(key: str, low: Any, high: Any, count: int | None) -> tuple[Any, ...]
     return ("XRANGE", key, low, high, *(("COUNT", count) if count is not None else ()))
 
 
+def _zrange(key: str, start: int, end: int, withscores: bool) -> tuple[Any, ...]:
+    return ("ZRANGE", key, start, end, *(("WITHSCORES",) if withscores else ()))
+
+
 def _pairs(flat: Sequence[Any]) -> dict[Any, Any]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
@@ -339,6 +340,8 @@ def _parsed(command: tuple[Any, ...], reply: Any) -> Any:
         return reply
     if command[0] == "XRANGE":
         return [(entry_id, _pairs(fields)) for entry_id, fields in reply]
+    if command[0] == "ZRANGE" and command[-1] == "WITHSCORES":
+        return [(member, float(score)) for member, score in zip(reply[::2], reply[1::2], strict=True)]
     if command[0] == "XREAD":
         return [[key, [(entry_id, _pairs(fields)) for entry_id, fields in entries]] for key, entries in reply]
     if command[0] == "HGETALL":

@@ -92,6 +92,12 @@ _FIREWALL_S: Final = (0.0, 0.0, 0.6, 100.0)
 _QUIET_INTERVALS_S: Final = (0.15, 0.3, 0.6)
 """Between publishes where cuts are to last: a world ends after so many steps."""
 
+LASTING: Final = 0.15
+"""Of the worlds: idle mailboxes leave memory early, and aggregation windows, where there are any, outlast that."""
+
+_SOON_MS: Final = 10_000
+"""Longer than any window."""
+
 QUIET_S: Final = 60.0
 """How long a healed world may take until nothing is left over."""
 
@@ -194,6 +200,10 @@ class World:
         moves_per_s = moves.choice(MOVES_PER_S)
         if moves_per_s:
             config = replace(config, shards=moves.choice((2, 2, 3)))
+        self._lasting = lasting = Random(f"{options.seed}:lasting").random() < LASTING
+        self._rests = False
+        if lasting:
+            config = replace(config, mailbox_idle_ms=300, checkpoint_ms=100)
         users = [f"t:u{number}" for number in range(rng.choice((1, 2, 3)))]
         self.faults = Faults(options.seed, options.enabled, options.fault_steps, lambda: self.loop.steps, lambda what: self.tell("", what))
         self._pace = {name: rate * rng.choice((0.0, 0.0, 1.0, 1.0, 3.0)) for name, rate in EPISODES.items()}
@@ -232,7 +242,7 @@ class World:
         self._taps: list[ShardTap] = []
         kinds = rng.choice(((WEBSOCKET,), (WEBSOCKET,), (WEBSOCKET, SSE, POLL), (WEBSOCKET, SSE, SSE_EXPLICIT, POLL)))
         self.devices = [
-            Device(self.cluster, self.books, self.faults, user, number, options.seed, kinds, self.tell)
+            Device(self.cluster, self.books, self.faults, user, number, options.seed, kinds, self.tell, 8.0 if lasting else 0.6)
             for user in users
             for number in range(rng.choice((1, 1, 2, 3)))
         ]
@@ -244,6 +254,8 @@ class World:
             broadcasts=rng.random() < 0.4,
             categories=Random(f"{options.seed}:categories").random() < 0.4,
         )
+        if manners.windows and lasting:
+            manners = replace(manners, lasting=True, interval_s=1.0)
         sleep = Random(f"{options.seed}:sleep")
         if not (manners.windows or manners.broadcasts or manners.categories) and sleep.random() < 0.5:
             manners = replace(manners, wishes=True)
@@ -712,10 +724,26 @@ class World:
             self.loop.thaw(process)
         for publisher in self.publishers:
             publisher.stop()
+        self._rests = self._lasting
         for device in self.devices:
-            device.heal()
+            if self._rests:
+                device.rest()
+            else:
+                device.heal()
+
+    def _end_rest(self) -> None:
+        """When all windows have ended, also those of users whom nobody has loaded. A clock that was set back puts some off: not those."""
+        soon_ms = self.cluster.wall_ms() + _SOON_MS
+        windows = [window for user in self.books.users.values() for window in user.windows.open.values()]
+        if not any(publisher.open for publisher in self.publishers) and all(window.closes_ms > soon_ms for window in windows):
+            self._rests = False
+            for device in self.devices:
+                device.heal()
 
     def _is_quiet(self) -> bool:
+        if self._rests:
+            self._end_rest()
+            return False
         if self.loop.steps % 20 or any(publisher.open for publisher in self.publishers) or self.books.pending():
             return False
         if any(True for _ in self.books.unfinished()):

@@ -323,7 +323,8 @@ class World:
                 by_slot[slot_of(next(iter(keys_of([record]))))].append(record)
         for slot, records in by_slot.items():
             self.core.replay(slot, {key: self.page(key) for key in keys_of(records)}, records, self.now_ms)
-        self.core.pages_loaded({key: self.page(key) for key in self.windows}, self.now_ms)
+        for key, closes_ms in self.windows.items():
+            self.core.mailbox_store.window_closer.stored(slot_of(key), [(key, closes_ms)])
         self.core.connections.presence.assume(sorted(self.online), self.now_ms, told=True)
 
     def wait(self, ms: int) -> list[Any]:

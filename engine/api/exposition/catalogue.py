@@ -86,7 +86,7 @@ SHARD: Final = (
     _counter("refused_low", "engine_refused_low", "Low-priority posts refused under pressure.", "shard"),
     _counter("refused_questions", "engine_refused_questions", "Questions about users refused under pressure.", "shard"),
     _counter("conflated", "engine_conflated", "Messages that a newer one of their collapse key stands for.", "shard"),
-    _gauge("windows", "engine_windows_open", "Aggregation windows that are open.", "shard"),
+    _gauge("windows", "engine_windows_open", "Aggregation windows that are open, of users in memory.", "shard"),
     _counter("merged", "engine_merged", "Messages that count in an aggregation window instead of being delivered.", "shard"),
     _counter("windows_closed", "engine_windows_closed", "Aggregation windows that were over.", "shard"),
     _counter("suppressed", "engine_suppressed", "Messages that a wish of the user or a limit kept back for good.", "shard"),

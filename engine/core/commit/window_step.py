@@ -4,9 +4,9 @@
                                                                      --> kept open: the user has quiet hours (`Extended`)
            --a message of its key arrives first--> closed in that message's group, before the message opens the next window
 
-`WindowCloser` tracks when the windows of mailboxes in memory end. It is rebuilt from the pages and the journal: a shard reads the pages
-with open windows at its start (`store.pages.Pages.with_windows`), and a mailbox with an open window stays in memory. A window that ended
-meanwhile is due at the first tick.
+`WindowCloser` tracks when windows end, also those of mailboxes that are not in memory. It is rebuilt from storage, which knows when the
+windows of each page end (`store.pages.Pages.with_windows`), and from the journal. A window that ended meanwhile is due at the first tick.
+A mailbox with an open window may leave memory, as every other: when its windows end, its page is read, and they close.
 
 `WindowStep` is the effect of one group. It works on copies; the mailboxes change when the group is committed (`apply_window`). After a
 refused group only `WindowCloser.watch` has to be called for its mailboxes.
@@ -14,7 +14,7 @@ refused group only `WindowCloser.watch` has to be called for its mailboxes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Final
 
@@ -24,23 +24,41 @@ from engine.core.commit.policy_step import PolicyStep, facts_of
 from engine.core.journal.journal_records import Decided, Kept, StoredMessage
 from engine.core.mailbox.aggregation_window import DIGEST, Counted, Ended, Extended, WindowItem, WindowOutcome, Windows, merge_of
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.mailbox.memory import Memory
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import timer_effect_id
 from engine.core.model.routing import slot_of
 from engine.core.policy.contact_policy import Decision
 from engine.core.wire.records import ACCEPTED, DUPLICATE, MERGED
 
+ENTRY_BYTES: Final = 260
+"""Bytes of memory of a tracked mailbox: its key, its entries in table and heap. Measured with CPython 3.11."""
+
+LOADS_MAX: Final = 500
+"""Mailboxes under way from storage at a time, because their windows have ended: some megabytes, 65 if each has all windows full."""
+
 Events = list[StoredMessage | Counted | Ended | Extended | Decided]
 """The records of a group about messages and windows, in the order in which they apply."""
 
 
 class WindowCloser:
-    """Tracks when the windows of these mailboxes end. `due`: the mailboxes with windows that have ended."""
+    """Tracks when the windows of a shard's mailboxes end.
 
-    def __init__(self, mailboxes: Mapping[str, Mailbox]) -> None:
+    Args:
+        mailboxes: those in memory.
+        memory: the shard's totals; what is tracked counts in them.
+
+    Attributes:
+        due: the mailboxes with windows that have ended.
+    """
+
+    def __init__(self, mailboxes: Mapping[str, Mailbox], memory: Memory) -> None:
         self._mailboxes = mailboxes
-        self._heap: list[tuple[int, str]] = []
-        self._armed: dict[str, int] = {}  # key -> its valid entry in the heap; others are outdated
+        self._memory = memory
+        self._heap: list[tuple[int, int, str]] = []  # when the next window of a mailbox ends, its slot, its key
+        self._armed: dict[int, dict[str, int]] = {}  # slot -> key -> its valid entry in the heap; others are outdated
+        self._ended: list[str] = []  # not in memory, and not taken yet
+        self._loading: set[str] = set()  # those, and the ones that were taken
         self.due: Final[dict[str, Mailbox]] = {}
         self._left: Collection[int] = ()
 
@@ -51,10 +69,30 @@ class WindowCloser:
 
     def watch(self, mailbox: Mailbox) -> None:
         """Track the mailbox: its windows have changed, or it was loaded into memory."""
+        self._loading.discard(mailbox.key)
         closes_ms = mailbox.windows.next_ms if mailbox.windows is not None else 0
-        if closes_ms and closes_ms < self._armed.get(mailbox.key, closes_ms + 1):
-            self._armed[mailbox.key] = closes_ms
-            heappush(self._heap, (closes_ms, mailbox.key))
+        if closes_ms:
+            self._arm(closes_ms, mailbox.slot, mailbox.key)
+
+    def stored(self, slot: int, ends: Iterable[tuple[str, int]]) -> None:
+        """Storage has pages of this slot with open windows: (key, when the next one ends). Those in memory are newer."""
+        for key, closes_ms in ends:
+            if key not in self._mailboxes:
+                self._arm(closes_ms, slot, key)
+
+    def _arm(self, closes_ms: int, slot: int, key: str) -> None:
+        armed = self._armed.setdefault(slot, {})
+        before = armed.get(key)
+        if before is None:
+            self._memory.resize(ENTRY_BYTES)
+        elif before <= closes_ms:
+            return
+        armed[key] = closes_ms
+        heappush(self._heap, (closes_ms, slot, key))
+
+    def _disarm(self, slot: int, key: str) -> None:
+        if self._armed.get(slot, {}).pop(key, None) is not None:
+            self._memory.resize(-ENTRY_BYTES)
 
     def leave(self, slots: Collection[int]) -> None:
         """Close no more windows of these slots: their next owner does."""
@@ -62,26 +100,40 @@ class WindowCloser:
         for key in [key for key in self.due if slot_of(key) in slots]:
             del self.due[key]
 
-    def forget(self, key: str) -> None:
-        """The mailbox leaves memory."""
-        self._armed.pop(key, None)
-        self.due.pop(key, None)
+    def forget(self, mailbox: Mailbox) -> None:
+        """The mailbox has no windows any more, or they are another shard's."""
+        self._disarm(mailbox.slot, mailbox.key)
+        self._loading.discard(mailbox.key)
+        self.due.pop(mailbox.key, None)
+
+    def forget_slots(self, slots: Iterable[int]) -> None:
+        """All mailboxes of these slots are another shard's, also those that are not in memory."""
+        for slot in slots:
+            self._memory.resize(-ENTRY_BYTES * len(self._armed.pop(slot, ())))
 
     def tick(self, now_ms: int) -> None:
-        """Find the windows that have ended by now."""
+        """Find the windows that have ended by now; while `LOADS_MAX` mailboxes are to be loaded, no more."""
         heap = self._heap
-        while heap and heap[0][0] <= now_ms:
-            closes_ms, key = heappop(heap)
-            if self._armed.get(key) != closes_ms:
+        while heap and heap[0][0] <= now_ms and len(self._loading) < LOADS_MAX:
+            closes_ms, slot, key = heappop(heap)
+            if self._armed.get(slot, {}).get(key) != closes_ms:
                 continue
-            del self._armed[key]
+            self._disarm(slot, key)
+            if slot in self._left:
+                continue
             mailbox = self._mailboxes.get(key)
-            if mailbox is None or mailbox.windows is None or (self._left and slot_of(key) in self._left):
-                continue
-            if 0 < mailbox.windows.next_ms <= now_ms:
+            if mailbox is None:
+                self._loading.add(key)
+                self._ended.append(key)
+            elif mailbox.windows is not None and 0 < mailbox.windows.next_ms <= now_ms:
                 self.due[key] = mailbox
             else:
                 self.watch(mailbox)
+
+    def take_ended(self) -> list[str]:
+        """Remove and return the keys of mailboxes that are not in memory and whose windows have ended: they are to be loaded."""
+        ended, self._ended = self._ended, []
+        return ended
 
     def take(self, windows_max: int, bytes_max: int, now_ms: int) -> list[Mailbox]:
         """Mailboxes with windows for the next group to close, about `windows_max` windows and `bytes_max` bytes in total. Call `watch` for

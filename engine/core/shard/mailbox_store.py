@@ -99,6 +99,12 @@ class Swept(Struct, frozen=True):
     overdue: Overdue = NONE_OVERDUE
 
 
+class WindowsEnded(Struct, frozen=True):
+    """The windows of a mailbox that is not in memory have ended. It is loaded, and they close."""
+
+    key: str
+
+
 class StreamRead(Struct, frozen=True):
     """A range of an offline stream to read: the numbers `first`..`last`, both included."""
 
@@ -123,9 +129,9 @@ class MailboxStore:
     ) -> None:
         self.mailboxes: dict[str, Mailbox] = {}
         self._keys_by_slot: defaultdict[int, dict[str, None]] = defaultdict(dict)  # of these mailboxes
-        self.window_closer = WindowCloser(self.mailboxes)
         self.log = log
         self.memory = Memory()
+        self.window_closer = WindowCloser(self.mailboxes, self.memory)
         self.tallies = Tallies()
         self.tight = False  # memory is short: messages that storage has leave it
         self._idle: deque[Mailbox] = deque()  # that may be evicted, about the least recently used first
@@ -485,7 +491,7 @@ class MailboxStore:
             self.urgent.pop(key, None)
             self.reads_wanted.pop(key, None)
             self._removals.pop(key, None)
-            self.window_closer.forget(key)
+            self.window_closer.forget(self.mailboxes[key])
             self.counts_due.pop(key, None)
             self.mailboxes[key].release_all()
             self._leave(key)
@@ -553,8 +559,7 @@ class MailboxStore:
             return True
         if self._checkpoint is not None and (mailbox.key in self._checkpoint.upto or mailbox.key in self._checkpoint.removals):
             return True
-        # Windows are closed in memory, and a group writes that; so it does that a refused message is among the dead letters.
-        return bool(mailbox.dying) or (mailbox.windows is not None and bool(mailbox.windows.open))
+        return bool(mailbox.dying)  # a group writes that they are among the dead letters
 
     def _has_more_than_its_page(self, mailbox: Mailbox, now_ms: int) -> bool:
         """Whether it has what its page leaves out, and somebody may still ask for it.
@@ -573,6 +578,7 @@ class MailboxStore:
             self.dead_letters.remove(letter)
             del self._letters[letter.key, letter.message.seq]
         mailbox.erase()
+        self.window_closer.forget(mailbox)
         self._removals[mailbox.key] = True
         self.mark(mailbox)
 

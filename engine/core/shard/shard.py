@@ -51,7 +51,7 @@ from engine.core.shard.fired_timers import FiredTimers
 from engine.core.shard.inbox_requests import InboxRead, InboxRequests
 from engine.core.shard.journalled_outcomes import adopted_outcomes, journalled_outcomes
 from engine.core.shard.limits import ShardLimits
-from engine.core.shard.mailbox_store import DeadLetter, MailboxStore, StreamRead, Swept
+from engine.core.shard.mailbox_store import DeadLetter, MailboxStore, StreamRead, Swept, WindowsEnded
 from engine.core.shard.output import SessionEvent, ShardOutput
 from engine.core.shard.page_wait import PageWait
 from engine.core.shard.poison import RecordFailed, fingerprint
@@ -584,6 +584,8 @@ class ShardCore:
                         self.mailbox_store.swept(what)
                 elif isinstance(what, Attach) and mailbox is not None:
                     self.connections.attach(mailbox, session, what, now_ms)
+                elif isinstance(what, WindowsEnded):
+                    self._find_ended_windows(now_ms)
                 else:
                     self._handlers[type(what)](session, what, now_ms)
             except Exception as error:
@@ -627,11 +629,17 @@ class ShardCore:
 
     def tick(self, now_ms: int) -> None:
         """Find windows, quiet hours and suspicions that ended, adjust admission to the load, evict. Call every `pressure_tick_ms`."""
-        self.mailbox_store.window_closer.tick(now_ms)
+        self._find_ended_windows(now_ms)
         self.broadcast_step.tick(now_ms)
         self.connections.tick(now_ms)
         self.inbox_requests.tick()
         self._evicting = self.evict(now_ms, self.admission.tick(now_ms)) > 0
+
+    def _find_ended_windows(self, now_ms: int) -> None:
+        closer = self.mailbox_store.window_closer
+        closer.tick(now_ms)
+        for key in closer.take_ended():
+            self.page_wait.add(key, "", WindowsEnded(key))
 
     def next_tick_ms(self, now_ms: int) -> int:
         """When `tick` has something to do unless an event comes before: `now_ms` while something is under way, else `TICK_REST_MS` later at
@@ -655,7 +663,8 @@ class ShardCore:
 
     def _busy(self) -> set[str]:
         """Keys of the mailboxes that something waits for."""
-        return self.post_queue.busy() | self.broadcast_audience.busy() | self.user_requests.busy() | self.connections.acked.keys()
+        closing = self.mailbox_store.window_closer.due.keys()
+        return self.post_queue.busy() | self.broadcast_audience.busy() | self.user_requests.busy() | self.connections.acked.keys() | closing
 
     def stats(self, now_ms: int) -> dict[str, Any]:
         """Figures for status and metrics, in O(1) of the number of mailboxes."""

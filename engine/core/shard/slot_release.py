@@ -112,6 +112,7 @@ class SlotRelease:
         self._delivery.forget(keys)
         self._user_requests.release(self.slots, self._version)
         self._mailbox_store.drop(keys)
+        self._mailbox_store.window_closer.forget_slots(self.slots)
 
     def appends(self) -> bool:
         """Whether the group that is being appended has an entry of these slots: acknowledgements that the pages have."""

@@ -8,14 +8,27 @@ from typing import Any
 
 import pytest
 
+from engine.core.commit import window_step
 from engine.core.commit.window_step import WindowCloser
 from engine.core.journal import rebuild
-from engine.core.journal.stored_formats import decode_page
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.mailbox.memory import Memory
 from engine.core.model.envelope import Envelope, Merge
 from engine.core.model.routing import slot_of
 from engine.core.shard.shard import ShardCore
-from engine.core.wire.records import ACCEPTED, CONFLICT, DUPLICATE, MERGED, SUPPRESSED, UNAVAILABLE, Deliver, FireDone, Posted, Timer
+from engine.core.wire.records import (
+    ACCEPTED,
+    CONFLICT,
+    DUPLICATE,
+    MERGED,
+    SUPPRESSED,
+    UNAVAILABLE,
+    Deliver,
+    Erase,
+    FireDone,
+    Posted,
+    Timer,
+)
 from tests.support.shard_world import World, of
 
 WINDOW = Merge(300)
@@ -211,7 +224,8 @@ def test_windows_survive_a_crash_from_the_journal_and_from_the_page() -> None:
             world.checkpoint()
             assert world.journal == []
         world.crash()
-        assert windows(world.core)["likes"].count == 3, "a mailbox with an open window is in memory"
+        if not checkpointed:
+            assert windows(world.core)["likes"].count == 3, "what the journal has is in memory"
         like(world, "m1")
         like(world, "m3")
         assert answers(world.settle()) == [(DUPLICATE, 0), (MERGED, 0)]
@@ -247,20 +261,84 @@ def test_a_closed_window_is_not_closed_again_by_replay() -> None:
     assert windows(world.core) == {}
 
 
-def test_a_mailbox_with_an_open_window_stays_in_memory() -> None:
+def evicted(world: World) -> None:
+    """Everybody leaves memory."""
+    world.checkpoint()
+    assert world.core.evict(world.now_ms, 1 << 40)
+    assert not world.core.mailboxes
+
+
+def test_a_window_of_a_mailbox_that_left_memory_ends_in_time() -> None:
+    world = World()
+    like(world, "m1")
+    like(world, "m2")
+    world.settle()
+    evicted(world)
+    later(world, 299)
+    assert not world.core.mailboxes
+    later(world, 1)
+    world.attach(1)
+    (summary,) = shown(world.settle())
+    assert (summary["seq"], summary["count"]) == (1, 2)
+
+
+def test_a_message_counts_in_the_window_of_a_mailbox_that_left_memory() -> None:
+    world = World()
+    like(world, "m1")
+    world.settle()
+    evicted(world)
+    like(world, "m2")
+    assert answers(world.settle()) == [(MERGED, 0)]
+    evicted(world)
+    like(world, "m2")
+    assert answers(world.settle()) == [(DUPLICATE, 0)]
+    world.attach(1)
+    assert [summary["count"] for summary in shown(later(world))] == [2]
+
+
+def test_mailboxes_with_ended_windows_are_loaded_a_bounded_number_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window_step, "LOADS_MAX", 2)
+    world = World()
+    for n in range(5):
+        like(world, "m", user=f"u{n}")
+    world.settle()
+    evicted(world)
+    world.now_ms += 300
+    world.core.tick(world.now_ms)
+    world.core.tick(world.now_ms)
+    keys = world.core.take_pages_wanted()
+    assert len(keys) == 2
+    world.core.pages_failed(keys)
+    world.core.tick(world.now_ms)
+    assert world.core.take_pages_wanted() == keys, "they are wanted again, and no others"
+    world.core.pages_failed(keys)
+    world.settle()
+    assert [world.core.mailboxes[f"t:u{n}"].head for n in range(5)] == [1] * 5
+
+
+def test_a_shard_loads_no_mailbox_at_its_start_for_a_window_that_is_open() -> None:
     world = World()
     like(world, "m1")
     world.settle()
     world.checkpoint()
-    world.now_ms += 200
-    mailbox = world.core.mailboxes["t:u"]
-    mailbox.active_ms = 0
-    assert world.core.evict(world.now_ms) == 0
-    later(world, 100)
+    world.crash()
+    world.settle()
+    assert not world.core.mailboxes
+    later(world)
+    assert world.core.mailboxes["t:u"].head == 1
+
+
+def test_windows_of_an_erased_user_wait_for_nothing() -> None:
+    world = World()
+    like(world, "m1")
+    world.settle()
+    world.tell(Erase(7, "t:u"))
+    world.settle()
     world.checkpoint()
-    mailbox.active_ms = 0
-    assert world.core.evict(world.now_ms) == 1
-    assert decode_page("t:u", world.pages["t:u"]).head == 1
+    assert world.core.mailbox_store.memory.bytes == world.core.mailboxes["t:u"].weight
+    evicted(world)
+    later(world)
+    assert not world.core.mailboxes
 
 
 def test_windows_are_put_back_after_a_loss_of_data_and_closed_ones_stay_closed() -> None:
@@ -349,9 +427,13 @@ def with_window(key: str, closes_ms: int) -> Mailbox:
 
 
 @pytest.fixture
-def closer() -> WindowCloser:
-    mailboxes = {key: with_window(key, 10) for key in (ANN, BOB)}
-    made = WindowCloser(mailboxes)
+def mailboxes() -> dict[str, Mailbox]:
+    return {key: with_window(key, 10) for key in (ANN, BOB)}
+
+
+@pytest.fixture
+def closer(mailboxes: dict[str, Mailbox]) -> WindowCloser:
+    made = WindowCloser(mailboxes, Memory())
     for mailbox in mailboxes.values():
         made.watch(mailbox)
     return made
@@ -379,7 +461,33 @@ def test_so_are_those_that_had_ended_before(closer: WindowCloser) -> None:
     assert not closer.due
 
 
-def test_a_mailbox_that_left_memory_has_nothing_to_close(closer: WindowCloser) -> None:
+def test_no_mailbox_of_a_slot_that_went_is_loaded(closer: WindowCloser, mailboxes: dict[str, Mailbox]) -> None:
+    mailboxes.clear()
+    closer.leave({slot_of(ANN)})
+    closer.forget_slots({slot_of(ANN)})
+    closer.leave(())
     closer.tick(10)
-    closer.forget(BOB)
+    assert closer.take_ended() == [BOB]
+
+
+def test_a_slot_that_comes_back_has_the_windows_that_storage_has(closer: WindowCloser, mailboxes: dict[str, Mailbox]) -> None:
+    mailboxes.clear()
+    closer.forget_slots({slot_of(ANN)})
+    closer.stored(slot_of(ANN), [(ANN, 12)])
+    closer.tick(11)
+    assert closer.take_ended() == [BOB]
+    closer.tick(12)
+    assert closer.take_ended() == [ANN]
+
+
+def test_a_mailbox_in_memory_is_newer_than_storage(closer: WindowCloser) -> None:
+    closer.stored(slot_of(ANN), [(ANN, 1)])
+    closer.tick(9)
+    assert closer.next_ms == 10
+    assert not closer.take_ended()
+
+
+def test_a_mailbox_that_is_forgotten_has_nothing_to_close(closer: WindowCloser, mailboxes: dict[str, Mailbox]) -> None:
+    closer.tick(10)
+    closer.forget(mailboxes[BOB])
     assert closed(closer, 11) == {ANN}

@@ -190,14 +190,14 @@ def test_what_something_waits_for_stays() -> None:
     assert evict(world) == 1
 
 
-def test_a_window_that_only_memory_closes_keeps_its_mailbox() -> None:
+def test_a_mailbox_whose_windows_are_to_be_closed_stays() -> None:
     world = World()
     world.post(collapse="likes", merge=Merge(1000), more=b',"data":null')
     world.settle()
     world.checkpoint()
-    assert evict(world) == 0
     world.now_ms += 1000
     world.core.tick(world.now_ms)
+    assert evict(world) == 0
     world.settle()
     world.checkpoint()
     assert evict(world) == 1

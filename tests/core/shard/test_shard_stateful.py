@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.core.commit.group import Group
+from engine.core.commit.window_step import ENTRY_BYTES
 from engine.core.journal.journal_records import page_of
 from engine.core.mailbox.memory import MESSAGE_BYTES
 from engine.core.model.constants import HIGH, LOW, NORMAL
@@ -288,10 +289,12 @@ class ShardMachine(RuleBasedStateMachine):
     def what_is_in_memory_is_counted(self) -> None:
         if hasattr(self, "world"):
             mailboxes = self.world.core.mailboxes.values()
-            memory = self.world.core.mailbox_store.memory
+            memory, closer = self.world.core.mailbox_store.memory, self.world.core.mailbox_store.window_closer
             bodies = sum(len(message.envelope.body) for mailbox in mailboxes for message in mailbox.hot.values())
             assert memory.messages == sum(len(mailbox.hot) for mailbox in mailboxes)
-            assert memory.bytes == bodies + memory.messages * MESSAGE_BYTES + sum(mailbox.weight for mailbox in mailboxes)
+            tracked = sum(map(len, closer._armed.values()))
+            weights = sum(mailbox.weight for mailbox in mailboxes)
+            assert memory.bytes == bodies + memory.messages * MESSAGE_BYTES + tracked * ENTRY_BYTES + weights
             assert bodies == sum(mailbox.hot_bytes for mailbox in mailboxes)
             stats = self.world.core.stats(self.world.now_ms)
             assert stats["pending"] == sum(mailbox.pending_count() for mailbox in mailboxes)
@@ -303,7 +306,7 @@ class ShardMachine(RuleBasedStateMachine):
             store = self.world.core.mailbox_store
             for key, mailbox in store.mailboxes.items():
                 if not mailbox.connections and key not in store._dirty and not mailbox.dying:
-                    assert mailbox.queued_ms >= 0 or (mailbox.windows is not None and mailbox.windows.open)
+                    assert mailbox.queued_ms >= 0
 
     @invariant()
     def windows_hold(self) -> None:
@@ -331,6 +334,7 @@ class ShardMachine(RuleBasedStateMachine):
         self.world.core.tick(self.world.now_ms)
         self.hear(self.world.settle())
         assert self.world.core.stats(self.world.now_ms)["windows"] == 0
+        assert self.world.core.mailbox_store.window_closer.next_ms is None, "a window has not ended"
         for user in USERS:
             for conn in [conn for conn, client in self.clients.items() if client.user == user]:
                 self.world.detach(conn)
