@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable
+from itertools import islice
 from operator import itemgetter
 from typing import Final
 
@@ -263,6 +264,16 @@ class Mailbox:
         recent[id] = (seq, digest)
         if len(recent) > recent_max:
             del recent[next(iter(recent))]
+
+    def forget_ids(self, through: str, keep: int) -> None:
+        """Forget the ids from the oldest through this one, but none of the newest `keep`."""
+        recent = self.recent
+        if through in recent:
+            for id in list(islice(recent, max(len(recent) - keep, 0))):
+                del recent[id]
+                if id == through:
+                    break
+            self.weigh()
 
     def reach(self, head: int, acked: Iterable[int]) -> None:
         """Advance to `head` if it is higher. Of the new numbers, those in `acked` are settled and all others are gone."""

@@ -121,6 +121,8 @@ class Admission:
         if tight and not mailbox_store.tight:
             mailbox_store.spill_idle(delivery.held.values())
         mailbox_store.tight = tight
+        if tight:
+            mailbox_store.forget_ids(now_ms)
         if not level:
             delivery.release(now_ms, self._limits.commit_records_max)
         return self.excess_bytes

@@ -17,7 +17,7 @@ covers, which replay tolerates, and never older.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from itertools import islice
 from typing import Final
@@ -62,6 +62,9 @@ from engine.core.shard.limits import ShardLimits
 
 _EVICTIONS_MAX: Final = 2000
 """Mailboxes that one call of `evict` looks at: a few milliseconds."""
+
+_FORGETS_MAX: Final = 250
+"""Mailboxes that one call of `forget_ids` looks at: a few milliseconds."""
 
 _MAILBOXES_OF_A_MESSAGE: Final = 0.15
 """To add a message to a checkpoint takes so much of what a mailbox without one takes: 0.9 of 5.6 us."""
@@ -135,6 +138,9 @@ class MailboxStore:
         self.tallies = Tallies()
         self.tight = False  # memory is short: messages that storage has leave it
         self._idle: deque[Mailbox] = deque()  # that may be evicted, about the least recently used first
+        self._aging: OrderedDict[str, tuple[int, str]] = (
+            OrderedDict()
+        )  # key of a mailbox with more ids than its page has -> when, the newest
         self._limits = limits
         self._dirty: dict[str, Mailbox] = {}
         self.urgent: Final[dict[str, Mailbox]] = {}  # whose messages are to be moved to the offline stream at once
@@ -372,6 +378,7 @@ class MailboxStore:
             self.urgent.pop(mailbox.key, None)
             self._dirty.pop(mailbox.key, None)
             mailbox.weigh()
+            self._age(mailbox, now_ms)
             spill = self._spill(mailbox, checkpoint, now_ms + self._limits.user_forget_ms)
             checkpoint.spills.append(spill)
             checkpoint.upto[mailbox.key] = mailbox.head
@@ -453,6 +460,25 @@ class MailboxStore:
             if mailbox.is_behind():
                 self.mark_urgent(mailbox)
 
+    def _age(self, mailbox: Mailbox, now_ms: int) -> None:
+        if len(mailbox.recent) > PAGE_RECENT_IDS and mailbox.key not in self._aging:
+            self._aging[mailbox.key] = now_ms, next(reversed(mailbox.recent))
+
+    def forget_ids(self, now_ms: int) -> None:
+        """Memory is short: forget ids that no edge repeats any more, of users who stay connected too. Those that a page has are kept.
+
+        An id takes 180 bytes. A publisher's own ids are in storage as well.
+        """
+        for _ in range(min(len(self._aging), _FORGETS_MAX)):
+            key = next(iter(self._aging))
+            seen_ms, through = self._aging[key]
+            if now_ms - seen_ms < self._limits.edge_repeats_ms:
+                return
+            del self._aging[key]
+            mailbox = self.mailboxes[key]
+            mailbox.forget_ids(through, PAGE_RECENT_IDS)
+            self._age(mailbox, now_ms)
+
     def checkpoint_failed(self) -> None:
         """The checkpoint could not be written, or only in part: all its mailboxes are dirty again."""
         checkpoint, self._checkpoint = self._checkpoint, None
@@ -499,6 +525,7 @@ class MailboxStore:
     def _leave(self, key: str) -> None:
         """A mailbox leaves memory."""
         mailbox = self.mailboxes.pop(key)
+        self._aging.pop(key, None)
         mailbox.count_out()
         del self._keys_by_slot[mailbox.slot][key]
 

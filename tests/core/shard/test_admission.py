@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from engine.core.journal.journal_records import PAGE_RECENT_IDS
+from engine.core.mailbox.memory import RECENT_BYTES
 from engine.core.model.constants import HIGH, LOW, NORMAL
 from engine.core.model.envelope import Envelope
 from engine.core.wire.records import (
@@ -286,3 +288,66 @@ def test_without_load_nothing_is_held_or_refused() -> None:
         world.core.tick(world.now_ms)
     assert delivered(world.settle()) == [(1, 1), (2, 1), (3, 1)]
     assert world.core.stats(world.now_ms)["pressure"] == 0
+
+
+def filled_by_ids() -> World:
+    """Ten connected users have acknowledged sixty messages each."""
+    world = World(memory_bytes_max=220_000)
+    for conn in range(10):
+        world.attach(conn, f"u{conn}")
+    for n in range(60):
+        for conn in range(10):
+            world.post(f"u{conn}", f"{n}", priority=HIGH)
+        world.settle()
+        for conn in range(10):
+            world.ack(conn, n + 1)
+    world.checkpoint()
+    world.core.tick(world.now_ms)
+    assert world.core.admission.pressure.tight
+    return world
+
+
+def test_ids_of_users_who_stay_connected_fill_no_memory_for_good() -> None:
+    world = filled_by_ids()
+    before = world.core.mailbox_store.memory.bytes
+    world.now_ms += world.limits.edge_repeats_ms
+    world.core.tick(world.now_ms)
+    assert [len(mailbox.recent) for mailbox in world.core.mailboxes.values()] == [PAGE_RECENT_IDS] * 10
+    assert world.core.mailbox_store.memory.bytes == before - 10 * (60 - PAGE_RECENT_IDS) * RECENT_BYTES
+    world.calm_down()
+    assert world.core.admission.pressure.level == 0
+    world.post("u0", "59")
+    assert [record.status for record in of(world.settle(), Posted)] == [DUPLICATE]
+
+
+def test_an_id_that_an_edge_may_repeat_is_kept_while_memory_is_short() -> None:
+    world = filled_by_ids()
+    world.now_ms += world.limits.edge_repeats_ms - 1
+    world.core.tick(world.now_ms)
+    assert len(world.core.mailboxes["t:u0"].recent) == 60
+    for n in range(60, 64):
+        world.post("u0", f"{n}", priority=HIGH)
+    world.settle()
+    world.now_ms += 1
+    world.core.tick(world.now_ms)
+    assert list(world.core.mailboxes["t:u0"].recent) == [f"{n}" for n in range(32, 64)]
+    for n in range(64, 110):
+        world.post("u0", f"{n}", priority=HIGH)
+    world.settle()
+    world.checkpoint()
+    world.now_ms += 1
+    world.core.tick(world.now_ms)
+    assert len(world.core.mailboxes["t:u0"].recent) == world.limits.recent_ids, "those are younger"
+
+
+def test_a_mailbox_that_left_memory_is_not_looked_at_for_its_ids() -> None:
+    world = filled_by_ids()
+    for conn in range(10):
+        world.detach(conn)
+    world.now_ms += world.limits.edge_repeats_ms
+    world.settle()
+    world.checkpoint()
+    assert world.core.mailbox_store._aging
+    assert world.core.evict(world.now_ms, 1 << 40) == 10
+    world.core.tick(world.now_ms)
+    assert not world.core.mailbox_store._aging
