@@ -20,8 +20,8 @@ what the script has stored before it found that is deleted by the same run.
 
 The id of a timer's effect says too that the timer has fired, for `engine.store.timer_store`.
 
-Ids of broadcasts and of actions stay in keys of their own: they are few. `is_known`, of timers that may have taken effect before, looks
-at both.
+Ids of broadcasts and of actions stay in keys of their own: they are few. `look_up`, of timers that may have taken effect before, looks at
+both.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any, Final
 
 import redis.asyncio as redis
 
-from engine.core.commit.first_result import packed_result, parse_idempotency_value
+from engine.core.commit.first_result import packed_result, parse_idempotency_value, unpacked_result
 from engine.core.model.message import TIMER_EFFECT
 from engine.store.keys import idempotency_key, ids_prefix, ids_state_key
 from engine.store.lua import Script
@@ -72,11 +72,15 @@ class AcceptedIds:
         words = [word for pair, value, second in zip(pairs, values, seconds, strict=True) for word in (id_hash(*pair), value, second)]
         await _EXTEND.run(self._client, KEYS, [self._remembered_ms, *words])
 
-    async def is_known(self, pairs: Pairs) -> list[bool]:
-        """Of each id whether it is stored, in a bucket or in a key of its own. Raises StorageUnavailable."""
+    async def look_up(self, pairs: Pairs) -> dict[tuple[str, str], int]:
+        """Those of these ids that are stored, with the number of what was accepted; 0 of one that has a key of its own, or none.
+
+        Raises StorageUnavailable.
+        """
         keys = [*KEYS, *(idempotency_key(key, id) for key, id in pairs)]
-        found = set((await _LOOK_UP.run(self._client, keys, [self._remembered_ms, *words_of(pairs)]))[1])
-        return [index in found for index in range(len(pairs))]
+        _, known, alone = await _LOOK_UP.run(self._client, keys, [self._remembered_ms, *words_of(pairs)])
+        numbers = dict.fromkeys(alone, 0) | {index: _number(value) for index, value in known_of(known).items()}
+        return {pairs[index]: number for index, number in numbers.items()}
 
     async def sweep(self) -> bool:
         """Delete what is past from some buckets whose turn it is; returns whether more of them wait. Raises StorageUnavailable."""
@@ -105,6 +109,13 @@ def id_hash(key: str, id: str) -> bytes:
 def known_of(reply: Sequence[Any]) -> dict[int, bytes]:
     """The packed values by index, of what `ids_known` returns."""
     return {index: value[_STAMP_BYTES:] for index, value in zip(reply[::2], reply[1::2], strict=True)}
+
+
+def _number(value: bytes) -> int:
+    try:
+        return unpacked_result(value)[1]
+    except ValueError:  # damaged: it is there, and that is all it tells
+        return 0
 
 
 def packed_text(value: bytes) -> bytes:

@@ -19,7 +19,6 @@ import redis.asyncio as redis
 from redis.exceptions import RedisError
 
 from engine.core.commit.group import Group
-from engine.core.model.message import timer_effect_id
 from engine.core.model.routing import SLOTS
 from engine.core.shard.fired_timers import FiredTimers
 from engine.errors import StorageUnavailable
@@ -193,20 +192,19 @@ class Journal:
             start = b"(" + chunk[-1][0]
 
     async def look_up(self, fired: FiredTimers) -> None:
-        """Look up which of the doubted timers have taken effect before, and pass the result to `fired`.
+        """Look up which of the doubted timers, and of the messages that they wait for, have taken effect before, for `fired`.
 
         Raises StorageUnavailable; the timers are marked failed then, and the scheduler sends them again.
         """
         doubts = fired.take_doubted()
         if not doubts:
             return
-        ids = [(doubt.timer.key, timer_effect_id(doubt.timer.sid)) for doubt in doubts]
         try:
-            known = await self._ids.is_known(ids)
+            effects = await self._ids.look_up([pair for doubt in doubts for pair in doubt.effects])
         except StorageUnavailable:
             fired.failed([doubt.timer.sid for doubt in doubts])
             raise
-        fired.looked_up(doubts, known)
+        fired.looked_up(doubts, effects)
 
     async def quarantine(self, where: str, blob: bytes, length_max: int) -> None:
         """Keep a record that could not be decoded, with its origin, for inspection; the newest `length_max` are kept.

@@ -100,7 +100,7 @@ async def test_an_id_is_forgotten_after_its_day_and_may_be_used_anew(world: Worl
     await world.take((KEY, "a"), seq=2)
     world.now_ms += 1001
     await world.take((KEY, "a"), seq=3)
-    assert await world.ids.is_known([(KEY, "a")]) == [True]
+    assert await world.ids.look_up([(KEY, "a")]) == {(KEY, "a"): 3}
     world.now_ms += DAY_MS - 1
     assert await world.store([(KEY, "a")], [b""]) == {0: packed_result(DIGEST, 3, "")}
 
@@ -113,7 +113,7 @@ async def test_an_id_that_is_there_twice_in_one_step_is_stored_once(world: World
 async def test_the_effect_of_an_action_which_has_a_key_of_its_own_is_looked_up(world: World) -> None:
     effect = timer_effect_id("3-a")
     world.server.execute("SET", idempotency_key(KEY, effect), idempotency_value(DIGEST, 0, "3-a"))
-    assert await world.ids.is_known([(KEY, effect), (KEY, "other")]) == [True, False]
+    assert await world.ids.look_up([(KEY, effect), (KEY, "other")]) == {(KEY, effect): 0}
 
 
 # -- Small. ------------------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ async def test_an_id_takes_less_than_45_bytes(redis_client: Redis) -> None:
     for first in range(0, 20_000, 500):
         group = Group(1 + first // 500, {0: b"p"}, pairs[first : first + 500], values[first : first + 500], [], [], [], [])
         assert await journal.append(group) == {}
-    assert all(await AcceptedIds(redis_client, DAY_MS).is_known(pairs[:3000]))
+    assert (await AcceptedIds(redis_client, DAY_MS).look_up(pairs[:3000])).keys() == set(pairs[:3000])
     pipeline = redis_client.pipeline(transaction=False)
     buckets = [key async for key in redis_client.scan_iter(f"{ids_prefix()}[0-9]*", count=1000)]
     for key in buckets:

@@ -569,7 +569,7 @@ def simulated() -> SimulatedClient:
 
 
 async def _is_known(client: Any, id: str) -> bool:
-    return (await AcceptedIds(client, DAY_S * 1000).is_known([(KEY, id)]))[0]
+    return bool(await AcceptedIds(client, DAY_S * 1000).look_up([(KEY, id)]))
 
 
 async def test_an_id_lives_until_its_timer_is_due_and_a_day_more(simulated: SimulatedClient) -> None:
@@ -893,7 +893,7 @@ async def test_ids_of_broadcasts_are_where_the_broadcast_log_is(redis_client: Re
     work = [StoreWork(partition_of(item.key), NOW - 1, {}, [StoreRequest(Schedule(0, True, item), False)]) for item in timers]
     assert [done.answers[0].status for done in await store.apply(work, NOW)] == [SCHEDULED, SCHEDULED]
     assert await redis_client.exists(idempotency_key(audience, "of-everyone"))
-    assert (await AcceptedIds(own, 86_400_000).is_known([(KEY, "of-user")])) == [True]
+    assert await AcceptedIds(own, 86_400_000).look_up([(KEY, "of-user")])
     assert [await client.exists(timer_due_key(PARTITION)) for client in (own, redis_client)] == [1, 0]
     await own.aclose()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.api.time_zones import zone
-from engine.core.commit.first_result import DIGEST_BYTES, packed_result
+from engine.core.commit.first_result import DIGEST_BYTES, packed_result, unpacked_result
 from engine.core.commit.group import Group
 from engine.core.journal.journal_records import MailboxPage, Record, keys_of
 from engine.core.journal.stored_formats import decode_journal, decode_page, decode_stored, read_entry
@@ -227,7 +227,8 @@ class World:
             stream = self.streams.get(read.key, {})
             core.read_done(read, [decode_stored(stream[seq]) for seq in sorted(stream) if read.first <= seq <= read.last], self.now_ms)
         if doubts := core.fired_timers.take_doubted():
-            core.fired_timers.looked_up(doubts, [(doubt.timer.key, timer_effect_id(doubt.timer.sid)) in self.ids for doubt in doubts])
+            pairs = [pair for doubt in doubts for pair in doubt.effects if pair in self.ids]
+            core.fired_timers.looked_up(doubts, {pair: unpacked_result(self.ids[pair])[1] for pair in pairs})
         if acting := core.fired_timers.take_acting():
             fresh = [timer for timer in acting if (timer.key, timer_effect_id(timer.sid)) not in self.ids]
             self.actions += [timer.action.target for timer in fresh if timer.action is not None]

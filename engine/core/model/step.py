@@ -75,9 +75,11 @@ class StepTerms(Struct, frozen=True, array_like=True, omit_defaults=True, gc=Fal
         id: of the message.
         seq: its number in the mailbox; 0: it had none yet, because it was delayed.
         until_ms: the step waits for a message without a number until then.
+        sid: scheduled id of a message without a number, by which its number is found.
     """
 
     step: ChannelStep
     id: str
     seq: Annotated[int, Meta(ge=0)] = 0
     until_ms: Instant = 0
+    sid: str = ""

@@ -28,7 +28,7 @@ allows to be unconfirmed (`timer_claims_max`): with that limit, an evicted entry
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -60,6 +60,13 @@ class Doubt(Struct, frozen=True):
     timer: Timer
     wanted_ms: int
 
+    @property
+    def effects(self) -> list[tuple[str, str]]:
+        """What is to be looked up: mailbox key and id of its effect, and of that of the delayed message whose step it is."""
+        key, terms = self.timer.key, None if self.timer.conditions is None else self.timer.conditions.step
+        sids = [self.timer.sid] if terms is None or not terms.sid else [self.timer.sid, terms.sid]
+        return [(key, timer_effect_id(sid)) for sid in sids]
+
 
 class FiredTimers:
     """The fired timers of one shard; see the module's text.
@@ -77,6 +84,7 @@ class FiredTimers:
         self.doubted: Final[list[Doubt]] = []  # to be looked up
         self.acting: Final[list[Timer]] = []  # whose actions are to be appended to the streams of their targets
         self._taken: dict[str, Timer] = {}
+        self._numbers: dict[str, int] = {}  # scheduled id of a step -> the number of its message, if it was looked up
         self._postponed: dict[str, tuple[int, int]] = {}  # scheduled id -> (due time it came with, time it is to come again)
 
     def take(self, timer: Timer) -> bool:
@@ -117,7 +125,7 @@ class FiredTimers:
         return at_fire(timer.conditions, Known(mailbox.seen_ms, events, mailbox.topics), now_ms)
 
     def _known_of_step(self, timer: Timer, terms: StepTerms, mailbox: Mailbox, now_ms: int) -> Known:
-        come = progress(mailbox, terms)
+        come = progress(mailbox, terms, self._numbers.get(timer.sid, 0))
         if come < steps.PENDING or (terms.step.unless and come >= terms.step.unless):
             return Known(progress=come)  # which decides: most steps end so, and the user's wishes take longer to look up
         facts, profile = facts_of(timer.envelope), profile_of(mailbox)
@@ -153,25 +161,38 @@ class FiredTimers:
         self.doubted.extend(Doubt(self._taken[sid], wanted_ms) for sid, wanted_ms in moves)
 
     def take_doubted(self) -> list[Doubt]:
-        """Remove and return the doubts, to look up under `timer_effect_id`; answer with `looked_up` or `failed`."""
+        """Remove and return the doubts, to look up their `effects`; answer with `looked_up` or `failed`."""
         doubts = self.doubted.copy()
         self.doubted.clear()
         return doubts
 
-    def looked_up(self, doubts: Iterable[Doubt], effects: Iterable[bool]) -> None:
-        """Answer each doubt: `FireDone` if storage has an effect of it, else `FireAgain`. `effects` has one value per doubt."""
+    def looked_up(self, doubts: Iterable[Doubt], effects: Mapping[tuple[str, str], int]) -> None:
+        """Answer each doubt: `FireDone` if storage has an effect of it, else `FireAgain`.
+
+        A step whose delayed message has come, which the mailbox does not remember any more, comes again at once, and knows its number then.
+
+        Args:
+            effects: those of the doubts' `effects` that storage has, with the number of the message, 0 for none.
+        """
         told, over = [], []
-        for doubt, took_effect in zip(doubts, effects, strict=True):
+        for doubt in doubts:
             sid, due_ms, wanted_ms = doubt.timer.sid, doubt.timer.due_ms, doubt.wanted_ms
-            if took_effect:
+            own, *message = doubt.effects
+            if own in effects:
                 over.append(sid)
                 continue
+            number = next((effects[effect] for effect in message if effect in effects), 0)
+            if number and sid not in self._numbers:
+                self._numbers[sid] = number
+                wanted_ms = due_ms
             del self._taken[sid]
             at_ms = min(max(wanted_ms, due_ms + _LATER_MS), AT_MAX_MS)
             told.append((sid, at_ms))
             self._postponed[sid] = (due_ms, at_ms)
             if len(self._postponed) > self._postponed_max:
-                del self._postponed[next(iter(self._postponed))]
+                oldest = next(iter(self._postponed))
+                del self._postponed[oldest]
+                self._numbers.pop(oldest, None)
         self.done(over)
         self._tell_again(told)
 
@@ -179,6 +200,7 @@ class FiredTimers:
         by_partition: dict[int, list[str]] = {}
         for sid in sids:
             self._taken.pop(sid, None)
+            self._numbers.pop(sid, None)
             by_partition.setdefault(int(sid.partition("-")[0]), []).append(sid)
         self._output.to_schedulers.extend((partition, record(those)) for partition, those in by_partition.items())
 
@@ -189,12 +211,12 @@ class FiredTimers:
         self._output.to_schedulers.extend((partition, FireAgain(those)) for partition, those in by_partition.items())
 
 
-def progress(mailbox: Mailbox, terms: StepTerms) -> int:
-    """How far the user has come with the message of a step.
+def progress(mailbox: Mailbox, terms: StepTerms, looked_up: int = 0) -> int:
+    """How far the user has come with the message of a step. `looked_up`: the number that storage has for it, 0 for none.
 
     An acknowledged message that is not in the inbox has been dealt with: nothing is left of it that the user could read later.
     """
-    seq = terms.seq or mailbox.recent.get(terms.id, (0, b""))[0]
+    seq = terms.seq or looked_up or mailbox.recent.get(terms.id, (0, b""))[0]
     if not 0 < seq <= mailbox.head:
         return steps.GONE if seq < 0 else steps.NEVER_CAME
     pending = mailbox.is_pending(seq)

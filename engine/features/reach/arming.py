@@ -57,6 +57,7 @@ class StepArming:
                 draft.envelope,
                 steps.get(terms.category, ()),
                 seq=result.seq,
+                sid=result.scheduled_id,
                 message_ms=message_ms,
                 ttl_ms=draft.ttl_ms,
                 now_ms=now_ms,

@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from msgspec.structs import replace
 
+from engine.core.commit.first_result import NEVER, packed_result
 from engine.core.commit.user_step import apply_note
 from engine.core.inbox import inbox
 from engine.core.inbox.inbox import InboxLimits
@@ -19,6 +20,7 @@ from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.action import Action
 from engine.core.model.constants import AT_MAX_MS
 from engine.core.model.envelope import Envelope
+from engine.core.model.message import timer_effect_id
 from engine.core.model.step import ACTED, DELIVERED, READ, SEEN, ChannelStep, StepTerms
 from engine.core.policy.conditions import Conditions
 from engine.core.policy.profile import Profile
@@ -314,8 +316,8 @@ def test_a_record_applied_twice_is_applied_once() -> None:
 MINUTE_MS = 60_000
 
 
-def step(seq: int = 1, *, unless: int = 0, until_ms: int = 0, **members: Any) -> Conditions:
-    return Conditions(0, step=StepTerms(ChannelStep("email", MINUTE_MS, unless, **members), "m", seq, until_ms))
+def step(seq: int = 1, *, unless: int = 0, until_ms: int = 0, sid: str = "", **members: Any) -> Conditions:
+    return Conditions(0, step=StepTerms(ChannelStep("email", MINUTE_MS, unless, **members), "m", seq, until_ms, sid))
 
 
 def decided(world: World, conditions: Conditions, sid: str = "3-s") -> str:
@@ -390,6 +392,54 @@ def test_a_step_waits_for_a_delayed_message_within_its_time() -> None:
     assert decided(world, waiting) == "again"
     world.now_ms += 10
     assert decided(world, waiting, "3-t") == "no_message: email: the message did not come"
+
+
+@pytest.mark.parametrize(("acked", "becomes"), [(False, "taken"), (True, "reached: email: the user has dealt with it")])
+def test_a_step_finds_a_delayed_message_that_the_mailbox_does_not_remember(acked: bool, becomes: str) -> None:
+    world = World()
+    envelope = Envelope("m", b"d" * 8, 1, True, b'"id":"m","type":"alert"')
+    world.core.fire([Timer("3-m", "t:u", world.now_ms, 0, 600_000, envelope)], world.now_ms)
+    world.settle()
+    if acked:
+        come_to(world, DELIVERED)
+    world.core.mailboxes["t:u"].recent.clear()
+    waiting = step(0, unless=READ, until_ms=world.now_ms + 10_000, sid="3-m")
+    assert decided(world, waiting) == "again"
+    assert world.core.output.to_schedulers == [(3, FireAgain([("3-s", world.now_ms + 100)]))], "at once"
+    world.now_ms += 100
+    assert decided(world, waiting) == becomes
+
+
+def test_a_step_that_has_found_its_message_waits_for_the_end_of_quiet_hours() -> None:
+    world = World()
+    envelope = Envelope("m", b"d" * 8, 1, True, b'"id":"m","type":"alert"')
+    world.core.fire([Timer("3-m", "t:u", world.now_ms, 0, 600_000, envelope)], world.now_ms)
+    world.settle()
+    world.core.mailboxes["t:u"].recent.clear()
+    world.tell(SetProfile(99, "t:u", Profile(quiet=(QuietHours(0, 1439),))))
+    world.settle()
+    waiting = step(0, until_ms=world.now_ms + 10_000, sid="3-m")
+    assert decided(world, waiting) == "again"
+    world.now_ms += 100
+    assert decided(world, waiting) == "again"
+    ((_, told),) = world.core.output.to_schedulers
+    assert told.moves[0][1] > world.now_ms + MINUTE_MS, "not at once"
+
+
+def test_a_step_whose_delayed_message_is_to_come_waits_longer_than_a_look() -> None:
+    world = World()
+    assert decided(world, step(0, until_ms=world.now_ms + 10_000_000, sid="3-m")) == "again"
+    assert world.core.output.to_schedulers == [(3, FireAgain([("3-s", world.now_ms + MINUTE_MS)]))]
+
+
+def test_a_step_whose_delayed_message_was_suppressed_ends() -> None:
+    world = World()
+    world.core.mailbox_store.restore("t:u", None, world.now_ms)
+    world.ids["t:u", timer_effect_id("3-m")] = packed_result(b"d" * 8, NEVER, "cap")
+    waiting = step(0, until_ms=world.now_ms + 10_000, sid="3-m")
+    assert decided(world, waiting) == "again"
+    world.now_ms += 100
+    assert decided(world, waiting) == "gone: email: the message expired, or another one replaced it"
 
 
 def test_a_step_waits_for_quiet_hours_unless_it_is_mandatory() -> None:

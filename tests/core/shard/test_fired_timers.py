@@ -51,21 +51,21 @@ def test_a_timer_comes_again_only_when_storage_knows_no_effect_of_it() -> None:
     assert [(doubt.timer.sid, doubt.wanted_ms) for doubt in doubts] == [("3-a", 5000), ("3-b", 6000)]
     assert fired.take_doubted() == []
     assert not fired.take(timer("3-a")), "a copy that comes during the lookup"
-    fired.looked_up(doubts, [True, False])
+    fired.looked_up(doubts, {("t:u", timer_effect_id("3-a")): 7})
     assert output.to_schedulers == [(3, FireDone(["3-a"])), (3, FireAgain([("3-b", 6000)]))]
 
 
 def test_a_postponed_timer_gets_a_later_time_than_it_came_with_and_one_that_can_be_stored() -> None:
     fired, output = fired_timers(timer("3-a", 1000), timer("3-b", AT_MAX_MS - 1))
     fired.again([("3-a", 1000), ("3-b", AT_MAX_MS)])
-    fired.looked_up(fired.take_doubted(), [False, False])
+    fired.looked_up(fired.take_doubted(), {})
     assert output.to_schedulers == [(3, FireAgain([("3-a", 1100), ("3-b", AT_MAX_MS)]))]
 
 
 def test_a_late_copy_of_a_postponed_timer_gets_the_same_answer_and_the_timer_itself_is_taken() -> None:
     fired, output = fired_timers(timer())
     fired.again([("3-a", 5000)])
-    fired.looked_up(fired.take_doubted(), [False])
+    fired.looked_up(fired.take_doubted(), {})
     assert not fired.take(timer())
     assert output.to_schedulers == [(3, FireAgain([("3-a", 5000)]))] * 2
     assert fired.take(timer(due_ms=5000))
@@ -135,7 +135,7 @@ def test_of_the_timers_that_are_to_come_again_a_bounded_number_is_remembered() -
     for timer in timers:
         assert fired.take(timer)
         fired.again([(timer.sid, 200)])
-        fired.looked_up(fired.take_doubted(), [False])
+        fired.looked_up(fired.take_doubted(), {})
     assert [fired.take(timer) for timer in timers] == [True, True, False, False, False]
     assert fired.take(replace(timers[4], due_ms=150)), "its publisher gave it another time"
 

@@ -79,6 +79,7 @@ async def test_the_steps_of_a_delayed_message_count_from_when_it_is_due(world: E
     answer = await publish(world, category="alert", delay=3600)
     message, first, second = timers(world)
     assert message.sid == answer.json()["results"][0]["scheduled_id"]
+    assert [timer.conditions.step.sid for timer in (first, second) if timer.conditions and timer.conditions.step] == [message.sid] * 2
     assert [first.due_ms - message.due_ms, second.due_ms - message.due_ms] == [10 * MINUTE_MS, 60 * MINUTE_MS]
 
 

@@ -22,7 +22,7 @@ from engine.core.wire.records import Timer
 
 
 def step_timers(
-    key: str, envelope: Envelope, steps: Sequence[ChannelStep], *, seq: int, message_ms: int, ttl_ms: int, now_ms: int
+    key: str, envelope: Envelope, steps: Sequence[ChannelStep], *, seq: int, sid: str, message_ms: int, ttl_ms: int, now_ms: int
 ) -> Iterator[Timer]:
     """The timers of a message that was accepted.
 
@@ -30,6 +30,7 @@ def step_timers(
         key: mailbox key of the user.
         steps: of its category.
         seq: its number; 0 for a delayed message, which has none yet.
+        sid: of a delayed message, its scheduled id.
         message_ms: when it was accepted, or is due.
         ttl_ms: how long a step may be late.
     """
@@ -39,7 +40,7 @@ def step_timers(
         cap = ChannelCap(category.category, step.cap, step.cap_ms) if counted else None
         due_ms = min(message_ms + step.after_ms, AT_MAX_MS)
         name = blake2b("\n".join((key, envelope.id, str(index))).encode(), digest_size=16).hexdigest()
-        terms = StepTerms(step, envelope.id, seq, 0 if seq else min(due_ms + DAY_MS, AT_MAX_MS))
+        terms = StepTerms(step, envelope.id, seq) if seq else StepTerms(step, envelope.id, 0, min(due_ms + DAY_MS, AT_MAX_MS), sid)
         yield Timer(
             sid=timer_id(key, name),
             key=key,

@@ -20,7 +20,7 @@ STEPS = (ChannelStep("email", 600_000, READ), ChannelStep("email", 1_800_000))
 
 def timers(key: str, id: str, *, seq: int = 7, message_ms: int = 1000, now_ms: int = 1000) -> list[Timer]:
     envelope = Envelope(id, b"d" * 8, 1, True, b'"id":"m","type":"t"')
-    return list(step_timers(key, envelope, STEPS, seq=seq, message_ms=message_ms, ttl_ms=60_000, now_ms=now_ms))
+    return list(step_timers(key, envelope, STEPS, seq=seq, sid="3-m", message_ms=message_ms, ttl_ms=60_000, now_ms=now_ms))
 
 
 @given(st.text(min_size=1), st.text(min_size=1), st.text(min_size=1), st.text(min_size=1))
@@ -40,7 +40,7 @@ def test_a_step_is_due_after_its_message() -> None:
 def capped(step: ChannelStep, limits: Category = UNLIMITED, priority: int = NORMAL) -> ChannelCap | None:
     """The cap that goes with the action of a step."""
     envelope = Envelope("m", b"d" * 8, priority, True, b"", policy_terms=PolicyTerms("news", limits))
-    (timer,) = step_timers("t:u", envelope, [step], seq=7, message_ms=1000, ttl_ms=60_000, now_ms=1000)
+    (timer,) = step_timers("t:u", envelope, [step], seq=7, sid="", message_ms=1000, ttl_ms=60_000, now_ms=1000)
     assert timer.action is not None
     return timer.action.cap
 
@@ -56,7 +56,7 @@ def test_the_cap_of_a_step_goes_with_its_action_but_not_of_what_must_reach_the_u
 
 def test_only_the_steps_of_a_delayed_message_wait_for_it() -> None:
     waits = [
-        [timer.conditions.step.until_ms for timer in timers("t:u", "m", seq=seq) if timer.conditions and timer.conditions.step]
+        [(step.until_ms, step.sid) for timer in timers("t:u", "m", seq=seq) if timer.conditions and (step := timer.conditions.step)]
         for seq in (7, 0)
     ]
-    assert waits == [[0, 0], [601_000 + 86_400_000, 1_801_000 + 86_400_000]]
+    assert waits == [[(0, ""), (0, "")], [(601_000 + 86_400_000, "3-m"), (1_801_000 + 86_400_000, "3-m")]]
