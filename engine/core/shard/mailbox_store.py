@@ -138,9 +138,7 @@ class MailboxStore:
         self.tallies = Tallies()
         self.tight = False  # memory is short: messages that storage has leave it
         self._idle: deque[Mailbox] = deque()  # that may be evicted, about the least recently used first
-        self._aging: OrderedDict[str, tuple[int, str]] = (
-            OrderedDict()
-        )  # key of a mailbox with more ids than its page has -> when, the newest
+        self._aging: OrderedDict[str, tuple[int, str]] = OrderedDict()  # who has more ids than a page: since when, the newest then
         self._limits = limits
         self._dirty: dict[str, Mailbox] = {}
         self.urgent: Final[dict[str, Mailbox]] = {}  # whose messages are to be moved to the offline stream at once

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from types import SimpleNamespace
 from typing import Any
 
@@ -491,3 +492,18 @@ def test_a_mailbox_that_is_forgotten_has_nothing_to_close(closer: WindowCloser, 
     closer.tick(10)
     closer.forget(mailboxes[BOB])
     assert closed(closer, 11) == {ANN}
+
+
+def test_the_memory_of_a_tracked_mailbox_is_what_was_measured() -> None:
+    memory = Memory()
+    closer = WindowCloser({}, memory)
+    tracemalloc.start()
+    try:
+        for number in range(20_000):
+            key = f"default:user-{number:07d}"
+            closer.stored(slot_of(key), [(key, 1_800_000_000_000 + number)])
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert memory.bytes == 20_000 * window_step.ENTRY_BYTES
+    assert 0.75 < held / memory.bytes < 1.25
