@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 from engine.actors.actor_process import ProcessContext
@@ -63,19 +64,30 @@ def test_requests_sent_together_arrive_in_order_behind_what_was_sent_before() ->
     assert arrived == list(range(252))
 
 
+def server_on(
+    loop: SimLoop,
+    config: Config | None = None,
+    *,
+    on_records: Callable[[str], None] = lambda _session: None,
+    on_close: Callable[[str], None],
+) -> LinkServer:
+    """A called end; both functions are given the session."""
+    return LinkServer(
+        wire.to_shard,
+        config or Config(),
+        on_open=lambda _session: None,
+        on_records=lambda session, _records: on_records(session),
+        on_close=on_close,
+        context=ProcessContext(monotonic_ms=lambda: loop.time() * 1000),
+    )
+
+
 def test_two_processes_of_an_edge_keep_their_sessions_and_a_process_has_one() -> None:
     loop = SimLoop()
     closed: list[str] = []
 
     async def call() -> None:
-        server = LinkServer(
-            wire.to_shard,
-            Config(),
-            on_open=lambda _session: None,
-            on_records=lambda _session, _records: None,
-            on_close=closed.append,
-            context=ProcessContext(monotonic_ms=lambda: loop.time() * 1000),
-        )
+        server = server_on(loop, on_close=closed.append)
         for session in ("edge-0/old/1", "edge-1/old/1", "edge-0/new/1", "edge-0/old/2", "shard-0/1", "shard-0/2"):
             await server.exchange(session, 0, wire.encode([]))
         assert server.sessions() == ["edge-1/old/1", "edge-0/new/1", "edge-0/old/2", "shard-0/2"]
@@ -91,14 +103,7 @@ def test_an_opening_that_comes_late_ends_no_later_session() -> None:
     taken: list[str] = []
 
     async def call() -> None:
-        server = LinkServer(
-            wire.to_shard,
-            Config(),
-            on_open=lambda _session: None,
-            on_records=lambda session, _records: taken.append(session),
-            on_close=lambda session: taken.append(f"end of {session}"),
-            context=ProcessContext(monotonic_ms=lambda: loop.time() * 1000),
-        )
+        server = server_on(loop, on_records=taken.append, on_close=lambda session: taken.append(f"end of {session}"))
         records = wire.encode([wire.Detach(1, 1000)])
         for session in ("shard-0/one.9", "shard-0/one.10", "shard-0/one.2", "shard-0/two.1"):
             await server.exchange(session, 0, records)
@@ -120,14 +125,7 @@ def test_a_caller_that_goes_silent_is_noticed_on_time_and_without_spinning() -> 
     config = Config(link_park_ms=500, link_timeout_ms=800)
 
     async def call_once() -> None:
-        server = LinkServer(
-            wire.to_shard,
-            config,
-            on_open=lambda _session: None,
-            on_records=lambda _session, _records: None,
-            on_close=lambda session: closed.append((session, loop.time())),
-            context=ProcessContext(monotonic_ms=lambda: loop.time() * 1000),
-        )
+        server = server_on(loop, config, on_close=lambda session: closed.append((session, loop.time())))
         await server.exchange("edge-0/1", 0, wire.encode([]))
 
     loop.create_task(call_once())

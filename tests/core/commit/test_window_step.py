@@ -317,7 +317,7 @@ def test_mailboxes_with_ended_windows_are_loaded_a_bounded_number_at_a_time(monk
     assert [world.core.mailboxes[f"t:u{n}"].head for n in range(5)] == [1] * 5
 
 
-def test_a_shard_loads_no_mailbox_at_its_start_for_a_window_that_is_open() -> None:
+def test_a_shard_starts_without_loading_mailboxes_for_open_windows() -> None:
     world = World()
     like(world, "m1")
     world.settle()

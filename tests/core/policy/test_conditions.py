@@ -410,7 +410,7 @@ def test_a_step_finds_a_delayed_message_that_the_mailbox_does_not_remember(acked
     assert decided(world, waiting) == becomes
 
 
-def test_a_step_that_has_found_its_message_waits_for_the_end_of_quiet_hours() -> None:
+def test_a_step_waits_for_quiet_hours_after_finding_its_message() -> None:
     world = World()
     envelope = Envelope("m", b"d" * 8, 1, True, b'"id":"m","type":"alert"')
     world.core.fire([Timer("3-m", "t:u", world.now_ms, 0, 600_000, envelope)], world.now_ms)
@@ -426,7 +426,7 @@ def test_a_step_that_has_found_its_message_waits_for_the_end_of_quiet_hours() ->
     assert told.moves[0][1] > world.now_ms + MINUTE_MS, "not at once"
 
 
-def test_a_step_whose_delayed_message_is_to_come_waits_longer_than_a_look() -> None:
+def test_a_step_waits_longer_for_a_message_still_to_come() -> None:
     world = World()
     assert decided(world, step(0, until_ms=world.now_ms + 10_000_000, sid="3-m")) == "again"
     assert world.core.output.to_schedulers == [(3, FireAgain([("3-s", world.now_ms + MINUTE_MS)]))]

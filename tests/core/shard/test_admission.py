@@ -320,7 +320,7 @@ def test_ids_of_users_who_stay_connected_fill_no_memory_for_good() -> None:
     assert [record.status for record in of(world.settle(), Posted)] == [DUPLICATE]
 
 
-def test_an_id_that_an_edge_may_repeat_is_kept_while_memory_is_short() -> None:
+def test_ids_that_edges_may_repeat_stay_while_memory_is_short() -> None:
     world = filled_by_ids()
     world.now_ms += world.limits.edge_repeats_ms - 1
     world.core.tick(world.now_ms)
