@@ -43,10 +43,15 @@ SOME = {"online": 6, "away": 1, "rate": 60}
 
 
 async def user_of(cluster: EngineOnHosts, shard: int, name: str) -> str:
-    """A user that this shard has now: the slots of a shard that was away for a while have gone to the other, and others came back."""
+    """A user that this shard has now: the slots of a shard that was away for a while have gone to the other, and others come back."""
     async with Redis.from_url(cluster.redis_url) as client:
-        slots = await require_slot_map(client)
-    return next(user for user in (f"{name}-{number}" for number in range(1000)) if slots.owner(mailbox_key("default", user)) == shard)
+
+        async def found() -> str | None:
+            slots = await require_slot_map(client)
+            users = (f"{name}-{number}" for number in range(1000))
+            return next((user for user in users if slots.owner(mailbox_key("default", user)) == shard), None)
+
+        return await until(found, LATE_S)
 
 
 def ray_runs(host: Host) -> bool:
