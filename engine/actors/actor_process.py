@@ -61,12 +61,6 @@ STEP_BACK_MS: Final = 1000
 
 _CLOCK_LOOK_S: Final = 1.0
 
-_GC_THRESHOLDS: Final = (10_000, 100, 100)
-"""Allocations between collections of young objects, and how many of these make one of older ones: records are acyclic and die young,
-connections leave no cycles. The default of 700 costs about 5 % of a shard's CPU and, with 3 000 connections, 2 % of an edge's; a full
-collection over 200 000 timers would delay those that are due. With 50 000, one of young objects took 40 to 60 ms when thousands of clients
-came back at once."""
-
 _self = psutil.Process()
 
 _SCHEDSTAT: Final = Path("/proc/thread-self/schedstat")
@@ -129,10 +123,9 @@ def session_name() -> str:
 
 
 def tune_memory() -> None:
-    """Collect garbage less often, and exclude what is allocated by now: it lives as long as the process."""
+    """Exclude what is allocated by now from collections of garbage: it lives as long as the process."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
 
 
 def end_process() -> NoReturn:

@@ -37,7 +37,7 @@ from engine.actors.engine_key import ConfigLock
 from engine.actors.feature_actors import FEATURE_ROLES, FEATURES
 from engine.actors.fleet import ROLES, ActorKey, Fleet
 from engine.actors.lifelines import Lifelines
-from engine.actors.ray_actors import RayActors
+from engine.actors.ray_actors import CONTROLLER, RayActors
 from engine.actors.reconciler import Reconciler
 from engine.actors.replacements import Replacements, name_of
 from engine.actors.spares import Spares
@@ -63,9 +63,6 @@ from engine.store.stores import connect_each
 from engine.store.wanted_numbers import read_wanted, write_wanted
 
 log = logging.getLogger(__name__)
-
-CONTROLLER: Final = "controller"
-"""Name of the controller actor in the engine's namespace."""
 
 FRESH_MS: Final = 400
 """Age of a round beyond which the status starts another one. With the edges' cache of the status, counters are shown within a second."""

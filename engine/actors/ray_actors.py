@@ -4,17 +4,18 @@ Ray stores a class of actors once, and each process of an actor loads it from th
 of a class: so a process that Ray starts later runs the code that is on its node then, and has the methods of that version. A spare process
 (`engine.actors.spares`) has loaded it before, and ends when it gets an actor after that was replaced.
 
-The module of a role is imported when its class is asked for: users wait for a shard that is replaced, and loading what an edge needs as
-well took two fifths of its start.
+Each process loads the module of its own actor only: users wait for a shard that is replaced, and loading what an edge needs as well took
+two fifths of its start.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
+import gc
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
@@ -26,6 +27,9 @@ from engine.actors.feature_actors import FEATURE_ROLES, FEATURES
 from engine.actors.ray_figures import RayFigures
 from engine.config import Config
 from engine.store.sealed_config import SealedConfig
+
+CONTROLLER: Final = "controller"
+"""Name of the controller in the engine's namespace. The others are named after role and index."""
 
 
 def place_of(role: str) -> str:
@@ -59,27 +63,54 @@ def actor_options(config: Config, name: str, resources: dict[str, float]) -> dic
     }
 
 
-def ray_side(actor: type, module: str) -> type:
-    """A class for Ray's actors with the public coroutines of this one as its methods, and no others.
+_PROCESS: Final = ("drain", "stats", "unlock")
+_SERVER: Final = (*_PROCESS, "address", "exchange")
+_CLASSES: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
+    "Controller": (
+        "engine.actors.controller",
+        (
+            "connections_of", "created", "drain_edge", "public_config", "rebalance", "scale", "slow_clients", "status", "stop", "unlock",
+            "upgrade",
+        ),
+    ),
+    "Shard": ("engine.actors.shard", (*_SERVER, "adopt", "hand_over", "slot_loads", "slow_clients")),
+    "Scheduler": ("engine.actors.scheduler", (*_SERVER, "follow")),
+    "Edge": ("engine.actors.edge", (*_PROCESS, "connections_of", "hand_over", "ingest", "release", "request")),
+    "Placeholder": ("engine.actors.spares", ("up",)),
+    **{actor.class_name: ("engine.actors.feature_process", (*_PROCESS, "ask")) for actor in FEATURES},
+}  # fmt: skip
+"""Of each class, its module and its public coroutines: what others need to create an actor and to call it. Only its own process loads the
+module: for the controller, those of shards and edges would be 0.4 s of its start and 20 MB."""
 
-    Assign it to the name of the actor's class in this module: it is pickled by name, and the process is named after it.
+_GC_THRESHOLDS: Final = (10_000, 100, 100)
+"""Allocations between collections of young objects, and how many of these make one of older ones: records are acyclic and die young,
+connections leave no cycles. The default of 700 costs a fifth of the import of an edge's modules, about 5 % of a shard's CPU and, with
+3 000 connections, 2 % of an edge's; a full collection over 200 000 users would delay a shard that recovers them, and one over 200 000
+timers those that are due. With 50 000, one of young objects took 40 to 60 ms when thousands of clients came back at once."""
+
+
+def ray_side(name: str, methods: Iterable[str], load: Callable[[], type]) -> type:
+    """A class for Ray's actors with these methods, and no others: Ray stores it by its name in this module.
 
     Of a class itself Ray lets everyone call private methods too, and it adds `__ray_call__`, which executes what its caller sends.
+
+    Args:
+        methods: coroutines of the actor.
+        load: returns the actor's class, in its process.
     """
 
     def construct(self: Any, *arguments: Any, **named: Any) -> None:
         if loaded_code.changed():
-            log.warning("this process loaded its code before that was replaced: it ends, and %s starts in another one", actor.__name__)
+            log.warning("this process loaded its code before that was replaced: it ends, and %s starts in another one", name)
             os._exit(1)
-        self.actor = actor(*arguments, **named)
+        gc.set_threshold(*_GC_THRESHOLDS)
+        self.actor = load()(*arguments, **named)
         if "stats" in methods:
             # The first call starts it (`engine.actors.actor_process`), and nobody may call an edge for `health_ms`.
             ray.get_runtime_context().current_actor.stats.remote()
 
-    methods = {name: _forwarded(name) for name, _ in inspect.getmembers(actor, inspect.iscoroutinefunction) if not name.startswith("_")}
-    # With `__ray_actor_class__` it looks as if Ray had added what it adds.
-    made = {"__init__": construct, **methods, "__module__": module, "__ray_actor_class__": actor}
-    return type(actor.__name__, (), made)
+    added = {"__module__": __name__, "__ray_actor_class__": object}  # with the second it looks as if Ray had added what it adds
+    return type(name, (), {"__init__": construct, **{method: _forwarded(method) for method in methods}, **added})
 
 
 def _forwarded(name: str) -> Callable[..., Awaitable[Any]]:
@@ -89,24 +120,20 @@ def _forwarded(name: str) -> Callable[..., Awaitable[Any]]:
     return forward
 
 
-_MODULES: Final = {
-    "Shard": "engine.actors.shard",
-    "Scheduler": "engine.actors.scheduler",
-    "Edge": "engine.actors.edge",
-    "Placeholder": "engine.actors.spares",
-}
-
-
 def __getattr__(name: str) -> Any:
-    """The classes of the actors as Ray has them, such as `Shard`; each process loads its own by this name."""
-    if name in _MODULES:
-        actor = getattr(import_module(_MODULES[name]), name)
-    elif kinds := [kind for kind in FEATURES if kind.class_name == name]:
-        actor = import_module("engine.actors.feature_process").process_of(kinds[0])
-    else:
+    """The classes of the actors as Ray has them, such as `Shard`."""
+    if name not in _CLASSES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    made = globals()[name] = ray_side(actor, __name__)
+    made = globals()[name] = ray_side(name, _CLASSES[name][1], partial(_load, name))
     return made
+
+
+def _load(name: str) -> type:
+    found: type
+    module = import_module(_CLASSES[name][0])
+    kind = next((kind for kind in FEATURES if kind.class_name == name), None)
+    found = getattr(module, name) if kind is None else module.process_of(kind)
+    return found
 
 
 _GCS_TIMEOUT_S: Final = 1.0

@@ -38,6 +38,8 @@ def _warm() -> None:
         code = import_module("engine.actors.loaded_code")
         code.remember()  # the package, which was imported when the process began: loading the rest takes seconds on a busy machine
         for name in _NEEDED:
+            if not processes.is_idle():
+                return  # it has got an actor meanwhile
             import_module(name)
         for name in _NEEDED_BY_RAY:
             try:

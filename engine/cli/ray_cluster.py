@@ -213,7 +213,7 @@ class RayCluster:
         import ray
 
         from engine.actors.carrier import find_actor
-        from engine.actors.controller import CONTROLLER
+        from engine.actors.ray_actors import CONTROLLER
 
         found: dict[str, Config] = {}
         named: Any = ray.util.list_named_actors(all_namespaces=True)

@@ -320,9 +320,7 @@ class _Run:
         """Create the controller, which creates the other actors; one that runs already keeps its configuration."""
         import ray
 
-        from engine.actors.controller import CONTROLLER
-        from engine.actors.ray_actors import actor_options, remote_class
-        from engine.actors.ray_controller import Controller
+        from engine.actors.ray_actors import CONTROLLER, Controller, actor_options, remote_class
 
         self._key = await self._engine_key()
         options = actor_options(self._config, CONTROLLER, {})

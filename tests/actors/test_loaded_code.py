@@ -93,7 +93,7 @@ def test_an_actor_does_not_start_with_code_that_was_replaced(installed: Path, mo
         raise Ended
 
     monkeypatch.setattr(os, "_exit", end)
-    in_ray = ray_actors.ray_side(Part, __name__)
+    in_ray = ray_actors.ray_side("Part", (), lambda: Part)
     loaded_code.remember()
     in_ray()
     (installed / "1" / f"{NAME}.py").unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import subprocess
 import sys
@@ -68,12 +69,26 @@ def test_this_ray_has_the_private_parts() -> None:
 
 def test_a_shard_that_starts_loads_nothing_that_only_an_edge_needs() -> None:
     """Its users wait for it."""
-    code = "import sys; from engine.actors.ray_actors import Shard; print('engine.actors.edge' in sys.modules, 'starlette' in sys.modules)"
+    code = "import sys, engine.actors.shard; print('engine.actors.edge' in sys.modules, 'starlette' in sys.modules)"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed.split() == ["False", "False"]
 
 
-@pytest.mark.parametrize("name", ["Shard", "Scheduler", "Edge"])
+def test_who_creates_actors_does_not_load_their_modules() -> None:
+    code = "import sys; from engine.actors.ray_actors import Controller, Edge, Shard; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "engine.actors.ray_actors" in loaded
+    assert not {"engine.actors.controller", "engine.actors.shard", "engine.actors.edge"} & set(loaded)
+
+
+@pytest.mark.parametrize("name", ray_actors._CLASSES)
+def test_an_actor_in_ray_has_the_public_coroutines_of_its_class_and_no_others(name: str) -> None:
+    actor = ray_actors._load(name)
+    wanted = {method for method, _ in inspect.getmembers(actor, inspect.iscoroutinefunction) if not method.startswith("_")}
+    assert {method for method in vars(getattr(ray_actors, name)) if not method.startswith("_")} == wanted
+
+
+@pytest.mark.parametrize("name", ray_actors._CLASSES)
 def test_classes_are_pickled_by_the_name_that_every_version_has(name: str) -> None:
     made = getattr(ray_actors, name)
     assert (made.__module__, made.__qualname__) == ("engine.actors.ray_actors", name)
@@ -87,5 +102,5 @@ def test_an_actor_makes_the_first_call_itself_so_that_it_starts_before_anybody_a
 
     handle = Mock()
     monkeypatch.setattr(ray, "get_runtime_context", lambda: Mock(current_actor=handle))
-    ray_actors.ray_side(Part, __name__)()
+    ray_actors.ray_side("Part", ["stats"], lambda: Part)()
     assert handle.mock_calls == [call.stats.remote()]
