@@ -104,7 +104,9 @@ def ray_side(name: str, methods: Iterable[str], load: Callable[[], type]) -> typ
             log.warning("this process loaded its code before that was replaced: it ends, and %s starts in another one", name)
             os._exit(1)
         gc.set_threshold(*_GC_THRESHOLDS)
-        self.actor = load()(*arguments, **named)
+        actor = load()
+        gc.collect()  # what the imports left: ten megabytes
+        self.actor = actor(*arguments, **named)
         if "stats" in methods:
             # The first call starts it (`engine.actors.actor_process`), and nobody may call an edge for `health_ms`.
             ray.get_runtime_context().current_actor.stats.remote()

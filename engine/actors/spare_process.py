@@ -7,7 +7,7 @@ its start does. `engine.actors.spares` sees to it that a node has one, which ann
 Ray names a process idle until its actor is made, also while it loads the class of that, which takes seconds on a busy machine. Loading the
 modules of every role beside it would make 1.5 s of CPU of 1.05, and users wait for that actor. Of the 0.39 s of CPU that a shard takes to
 serve in a process with the engine's modules, 0.15 s are imports that Ray makes when it reads an actor's arguments, and 0.07 s are the
-collection of garbage before it serves (`engine.actors.actor_process`): both are done here.
+collection of garbage before it is made (`engine.actors.ray_actors`): both are done here.
 """
 
 from __future__ import annotations
