@@ -66,10 +66,10 @@ def main() -> None:
     try:
         try:
             app()
+        except EngineError as error:
+            _end(str(error))
         finally:
             sys.stdout.flush()  # here it can be reported; at the interpreter's end it is a traceback
-    except EngineError as error:
-        _end(str(error))
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
