@@ -14,7 +14,7 @@ import asyncio
 import gc
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any, Final
@@ -89,7 +89,7 @@ connections leave no cycles. The default of 700 costs a fifth of the import of a
 timers those that are due. With 50 000, one of young objects took 40 to 60 ms when thousands of clients came back at once."""
 
 
-def ray_side(name: str, methods: Iterable[str], load: Callable[[], type]) -> type:
+def ray_side(name: str, methods: Collection[str], load: Callable[[], type]) -> type:
     """A class for Ray's actors with these methods, and no others: Ray stores it by its name in this module.
 
     Of a class itself Ray lets everyone call private methods too, and it adds `__ray_call__`, which executes what its caller sends.

@@ -74,7 +74,7 @@ def test_a_shard_that_starts_loads_nothing_that_only_an_edge_needs() -> None:
     assert printed.split() == ["False", "False"]
 
 
-def test_who_creates_actors_does_not_load_their_modules() -> None:
+def test_creating_actors_loads_none_of_their_modules() -> None:
     code = "import sys; from engine.actors.ray_actors import Controller, Edge, Shard; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "engine.actors.ray_actors" in loaded
@@ -82,7 +82,7 @@ def test_who_creates_actors_does_not_load_their_modules() -> None:
 
 
 @pytest.mark.parametrize("name", ray_actors._CLASSES)
-def test_an_actor_in_ray_has_the_public_coroutines_of_its_class_and_no_others(name: str) -> None:
+def test_actors_in_ray_have_exactly_the_public_coroutines_of_their_class(name: str) -> None:
     actor = ray_actors._load(name)
     wanted = {method for method, _ in inspect.getmembers(actor, inspect.iscoroutinefunction) if not method.startswith("_")}
     assert {method for method in vars(getattr(ray_actors, name)) if not method.startswith("_")} == wanted

@@ -264,7 +264,7 @@ def test_interrupting_a_listener_ends_it_quietly(tmp_path: Path) -> None:
 def test_a_message_that_does_not_fit_the_disk_is_not_acknowledged_and_said_in_one_line(options: list[str]) -> None:
     with in_background(misbehaving(talks)) as server, open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "engine", "listen", "u1", *options, "--url", server.url]
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONUNBUFFERED": ""}  # as in a shell
         ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, timeout=90, check=False)
         assert ended.returncode == 1
         assert ended.stderr.splitlines()[1:] == ["error: message 1 cannot be printed and is not acknowledged: No space left on device"]
