@@ -234,17 +234,19 @@ class _Run:
     async def _start(self, show: Callable[[str], None]) -> None:
         own = not (self._config.redis_url or self._config.address)
         show("starting Redis" if own else f"connecting to Redis at {display_url(self._config.redis_url)}")
-        self._opening = asyncio.ensure_future(self._open_storage())
+        self._opening = asyncio.ensure_future(self._start_redis())
         await asyncio.wait({self._opening}, timeout=_ALONE_S if own else None)
-        if self._opening.done():
-            self._opening.result()
+        opened = self._opening.done()
+        if opened:
+            await self._check_storage()
         if self._stop.is_set():
             return
-        reading = "" if self._opening.done() else "; Redis reads its data meanwhile"
+        reading = "" if opened else "; Redis reads its data meanwhile"
         show(f"starting Ray{reading}" if not self._config.address else f"joining Ray at {self._config.address}")
         self._cluster.start()
         self._handle_signals()
-        await self._opening
+        if not opened:  # no request before: Ray's start stops this loop, and the reply would count as late
+            await self._check_storage()
         if self._cluster.runtime_env:
             sent = ", ".join(["this package", *self._cluster.runtime_env.get("pip", ())])
             self._console.print(f"not all nodes have the packages of this one: Ray takes to them {sent}", soft_wrap=True, highlight=False)
@@ -256,12 +258,8 @@ class _Run:
         if status is not None:
             self._announce(status)
 
-    async def _open_storage(self) -> None:
-        """Raises EngineError."""
-        await self._start_redis()
-        await self._refuse_unreleased_data()
-
     async def _start_redis(self) -> None:
+        """Start it, or wait until it answers. Raises EngineError."""
         config = self._config
         if config.address and (not config.redis_url or config.redis_url.startswith("unix:")):
             raise ConfigError("redis_url: with --address every node must reach Redis; give --redis redis://HOST:6379/0")
@@ -287,8 +285,10 @@ class _Run:
             finally:
                 await client.aclose()
 
-    async def _refuse_unreleased_data(self) -> None:
-        """Before anything is written. Raises ConfigError."""
+    async def _check_storage(self) -> None:
+        """It is open, and its data are of a release. Before anything is written. Raises EngineError."""
+        assert self._opening is not None
+        await self._opening
         for store in each_store(self._config):
             client = connect(store)
             try:

@@ -238,7 +238,7 @@ async def test_ray_starts_while_redis_reads_its_data(monkeypatch: pytest.MonkeyP
         told.append("Ray")
         ray_runs.set()
 
-    async def open_storage() -> None:
+    async def start_redis() -> None:
         await ray_runs.wait()
         told.append("Redis")
         raise StorageUnavailable("damaged")
@@ -246,11 +246,31 @@ async def test_ray_starts_while_redis_reads_its_data(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(up, "_ALONE_S", 0)
     monkeypatch.setattr(run._cluster, "start", start_ray)
     monkeypatch.setattr(run._cluster, "stop", lambda: told.append("end"))
-    monkeypatch.setattr(run, "_open_storage", open_storage)
+    monkeypatch.setattr(run, "_start_redis", start_redis)
     monkeypatch.setattr(run, "_handle_signals", lambda: None)
     with pytest.raises(StorageUnavailable, match="damaged"):
         await run.run()
     assert told == ["Ray", "Redis", "end"]
+
+
+async def test_no_reply_of_redis_is_awaited_while_ray_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run, told = _Run(Config(data_dir=str(tmp_path)), Console(file=io.StringIO())), []
+
+    async def read(_client: Redis) -> None:
+        told.append("asked")
+        await asyncio.sleep(0.05)
+        told.append("answered")
+
+    async def start_redis() -> None:
+        run._config = msgspec.structs.replace(run._config, redis_url="redis://127.0.0.1:1/0")
+
+    monkeypatch.setattr(up, "_ALONE_S", 0.001)
+    monkeypatch.setattr(up, "read_slot_map", read)
+    monkeypatch.setattr(run, "_start_redis", start_redis)
+    monkeypatch.setattr(run, "_handle_signals", lambda: None)
+    monkeypatch.setattr(run._cluster, "start", lambda: (told.append("Ray"), run._stop.set()))
+    assert await run.run() == 0
+    assert told == ["asked", "answered", "Ray"]
 
 
 async def test_an_engine_in_a_cluster_lives_on_when_engine_up_fails(

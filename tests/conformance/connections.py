@@ -44,8 +44,12 @@ class Server:
         return User(self, f"conformance-{uuid.uuid4().hex[:12]}")
 
     async def ask(self, method: str, path: str, *, as_user: str = "publisher", scope: str = "publish", **request: Any) -> httpx.Response:
+        """Ask, again while the server is too busy: with 429 it has accepted nothing, and says when to come back."""
         headers = {"Authorization": f"Bearer {self.token(as_user, scope)}"}
-        return await self.http.request(method, path, headers=headers, **request)
+        async with asyncio.timeout(DEADLINE_S):
+            while (answer := await self.http.request(method, path, headers=headers, **request)).status_code == 429:
+                await asyncio.sleep(int(answer.headers["Retry-After"]))
+        return answer
 
 
 class User:

@@ -408,7 +408,7 @@ async def refusals_name_the_field(server: Server, _random: random.Random) -> Non
     user = server.user()
     items = [{"user": user.name, "type": "conformance"}, {"user": user.name, "type": "no spaces please"}]
     answer = await server.ask("POST", "/v1/notifications", json=items)
-    assert answer.status_code == 422
+    assert answer.status_code == 422, f"an invalid batch was answered {answer.status_code}: {answer.text}"
     assert answer.json()["errors"][0]["index"] == 1
     await nothing_pending(user)
 
