@@ -33,6 +33,17 @@ def test_a_file_cut_anywhere_is_a_torn_end(
     assert damage_before_end(file_of(folder, content[: data.draw(st.integers(0, len(content)))])) is None
 
 
+@given(commands, st.data())
+def test_an_end_that_was_overwritten_with_zeros_is_damage(
+    tmp_path_factory: pytest.TempPathFactory, commands: list[list[bytes]], data: st.DataObject
+) -> None:
+    whole = written(commands)
+    content = b"".join(whole)
+    start = data.draw(st.integers(0, len(content) - 1))
+    before = max(end for at in range(len(whole) + 1) if (end := len(b"".join(whole[:at]))) <= start)
+    assert damage_before_end(file_of(tmp_path_factory.mktemp("zeroed"), content[:start] + bytes(len(content) - start))) == before
+
+
 def test_a_length_beyond_the_end_is_damage_where_commands_follow(tmp_path: Path) -> None:
     first, second, third = written([[b"SET", b"a", b"1"], [b"SET", b"b", b"2"], [b"SET", b"c", b"3"]])
     damaged = second.replace(b"$3", b"$3000")
