@@ -85,6 +85,7 @@ class Growth:
         "_progress_unshown",
         "_progress_unstored",
         "_storing",
+        "_under_way",
         "_unshown",
         "_unstored",
         "active_ms",
@@ -115,6 +116,7 @@ class Growth:
         self._unstored: list[bytes] = []
         self._unshown: list[bytes] = []
         self._storing = 0  # bytes under way to storage
+        self._under_way = False  # a chunk is, also without text
         self._progress_unshown = self._progress_unstored = False
 
     @property
@@ -126,6 +128,11 @@ class Growth:
     def waits_for_storage(self) -> bool:
         """Is there something to store that is not under way?"""
         return self.unstored > self._storing or self._progress_unstored
+
+    @property
+    def is_stored(self) -> bool:
+        """Does storage have all of it?"""
+        return not (self._under_way or self.waits_for_storage)
 
     @property
     def waits_for_devices(self) -> bool:
@@ -166,14 +173,14 @@ class Growth:
         """(offset, text, progress or b""): what is to be stored. It is under way until `chunk_stored` or `chunk_failed`."""
         chunk = b"".join(self._unstored)
         self._unstored = [chunk] if chunk else []
-        self._storing = len(chunk)
+        self._storing, self._under_way = len(chunk), True
         progress = self.progress if self._progress_unstored else b""
         self._progress_unstored = False
         return self.stored, chunk, progress
 
     def chunk_stored(self, size: int) -> bool:
         """Storage has so many bytes. False when it lacks what was in it before: this edge cannot go on with the message."""
-        first, self._storing = self._storing, 0
+        first, self._storing, self._under_way = self._storing, 0, False
         if size < self.stored + first:
             return False
         if first:
@@ -183,7 +190,7 @@ class Growth:
 
     def chunk_failed(self) -> None:
         """Storage did not answer, and may have it or not: it is stored again."""
-        self._storing = 0
+        self._storing, self._under_way = 0, False
         self._progress_unstored = bool(self.progress)
 
 

@@ -318,7 +318,7 @@ class Growing:
     async def _flush(self, name: _NAME) -> None:
         """Return when all that this edge has of the message is stored. Raises Problem 503."""
         growth = self._growths.get(name)
-        if growth is None or not (growth.unstored or growth.waits_for_storage):
+        if growth is None or growth.is_stored:
             return
         done = asyncio.get_running_loop().create_future()
         self._flushing.setdefault(name, set()).add(done)
@@ -402,7 +402,7 @@ class Growing:
                     log.warning("messages that grow wait for storage: %s", error)
             old_ms = self._gateway.clock() - _FORGET_MS
             for name, growth in list(self._growths.items()):
-                if growth.active_ms < old_ms and not (growth.unstored or growth.waits_for_storage or growth.waits_for_devices):
+                if growth.active_ms < old_ms and growth.is_stored and not growth.waits_for_devices:
                     self._forget(name)
 
     async def _take_due(self, store: int) -> None:

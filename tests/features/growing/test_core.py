@@ -72,6 +72,17 @@ def test_a_chunk_that_failed_is_stored_again_with_what_came_meanwhile() -> None:
     assert not one.waits_for_storage
 
 
+def test_progress_under_way_is_not_stored_yet() -> None:
+    one = growth()
+    one.take(0, "", b'{"value":0.5}', 100)
+    assert one.chunk() == (0, b"", b'{"value":0.5}')
+    assert not one.is_stored
+    one.chunk_failed()
+    assert one.chunk() == (0, b"", b'{"value":0.5}')
+    assert one.chunk_stored(0)
+    assert one.is_stored
+
+
 def test_storage_that_lost_text_ends_the_copy_of_the_edge() -> None:
     one = growth(b"abc")
     one.take(3, "d", b"", 100)

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
+from engine.features.growing.store import GrowingStore
 from engine.store.keys import growing_due_key, growing_key, growing_tenants_key, growth_key
 from tests.support.edge_world import EdgeWorld, edge_world, frame_of
 from tests.support.waiting import until
@@ -208,6 +209,26 @@ async def test_an_end_waits_for_text_that_is_missing(world: EdgeWorld) -> None:
     await end(world, begun, 5)
     await end(world, begun, 5)  # its answer was lost
     assert [message["data"]["text"] for message in messages(world)] == ["abcde"]
+
+
+async def test_an_end_waits_for_progress_on_its_way_to_storage(world: EdgeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, under_way, held = GrowingStore.store, asyncio.Event(), asyncio.Event()
+
+    async def late(*arguments: Any) -> Any:
+        under_way.set()
+        await held.wait()
+        return await store(*arguments)
+
+    begun = await begin(world)
+    monkeypatch.setattr(GrowingStore, "store", late)
+    await add(world, begun, 0, progress={"value": 0.4})
+    await under_way.wait()
+    ending = asyncio.create_task(end(world, begun, 0))
+    await asyncio.wait({ending}, timeout=0.2)
+    assert not ending.done()
+    held.set()
+    await ending
+    assert messages(world)[0]["data"]["progress"] == {"value": 0.4}
 
 
 async def test_a_message_whose_publisher_is_silent_ends(redis_client: Redis) -> None:
