@@ -26,6 +26,7 @@ leave. So the store pauses by itself, whoever moves the slot, and nothing is acc
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import cache
 from itertools import count
@@ -41,6 +42,7 @@ from redis.exceptions import AskError, ClusterDownError, ConnectionError, Master
 from engine.config import STORES_ALLOWED
 from engine.store.connection_pool import ConnectionPool
 from engine.store.masters import greet_master, host_and_port
+from engine.store.tls_context import SharedContext
 
 SCHEMES: Final = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 """URL schemes with a cluster -> the same without."""
@@ -51,6 +53,7 @@ HASH_SLOTS: Final = 16384
 STORES_MAX: Final = max(STORES_ALLOWED)
 
 _PORT: Final = 6379
+_PATIENCE: Final = 16  # times the time of one question, at most, while no node answers
 _ELSEWHERE: Final = (AskError, TryAgainError, ClusterDownError, MasterDownError, ReadOnlyError)  # MOVED is an AskError
 
 
@@ -205,19 +208,32 @@ def untag_replies(tag: str, callbacks: MutableMapping[Any, Any]) -> None:
 class _Topology:
     """Finds the master of a hash slot. Remembers all nodes that any of them has named.
 
+    A question that no node has answered is followed by one with twice the time, and an answer by one with half of it: many processes that
+    connect at once, over TLS, keep the nodes busy, and connections given up too early keep them so.
+
     Args:
-        connection: makes an unconnected one to this address.
+        connection: makes an unconnected one to this address, with these timeouts.
+        timeout_s: of one node.
     """
 
-    def __init__(self, seeds: Sequence[tuple[str, int]], slot: int, connection: Callable[..., Connection]) -> None:
+    def __init__(self, seeds: Sequence[tuple[str, int]], slot: int, connection: Callable[..., Connection], timeout_s: float) -> None:
         self._seeds = list(seeds)
         self._nodes = list(seeds)
         self._slot = slot
         self._connection = connection
+        self._least_s = self._timeout_s = timeout_s
+        self._search: asyncio.Future[tuple[str, int]] | None = None
 
     async def master(self) -> tuple[str, int]:
-        """Its address, as the first node that answers names it. Raises ConnectionError."""
-        failures = []
+        """Its address, as the first node that answers names it: one question for all who ask at once. Raises ConnectionError."""
+        search = self._search
+        if search is None or search.done():
+            search = self._search = asyncio.ensure_future(self._find())
+            search.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever asked may have left
+        return await asyncio.shield(search)
+
+    async def _find(self) -> tuple[str, int]:
+        failures, answered = [], False
         for address in list(self._nodes):
             try:
                 slots = await self._ask(address)
@@ -225,16 +241,20 @@ class _Topology:
                 failures.append(f"{address[0]}:{address[1]}: {error}")
                 self.doubt(address)
                 continue
+            answered, self._timeout_s = True, max(self._timeout_s / 2, self._least_s)
             named = [address_of(node, address[0]) for _, _, *nodes in slots for node in nodes]
             self._nodes = list(dict.fromkeys((address, *named, *self._seeds)))
             for first, last, master, *_ in slots:
                 if first <= self._slot <= last:
                     return address_of(master, address[0])
             failures.append(f"{address[0]}:{address[1]}: hash slot {self._slot} has no master")
+        if not answered:
+            self._timeout_s = min(2 * self._timeout_s, _PATIENCE * self._least_s)
         raise ConnectionError("no node of the cluster names the master: " + "; ".join(failures))
 
     async def _ask(self, address: tuple[str, int]) -> list[Any]:
-        connection = self._connection(host=address[0], port=address[1])
+        timeouts = {"socket_timeout": self._timeout_s, "socket_connect_timeout": self._timeout_s}
+        connection = self._connection(host=address[0], port=address[1], **timeouts)
         try:
             await connection.connect()  # type: ignore[no-untyped-call]
             await connection.send_command("CLUSTER", "SLOTS", check_health=False)
@@ -298,7 +318,7 @@ class ClusterPool(ConnectionPool):
 
     Args:
         url: of the store, see `parse`.
-        node_timeout_s: of one question to one node.
+        node_timeout_s: of one question to one node, at first.
         options: of the pool and of the connections to the master.
 
     Attributes:
@@ -313,13 +333,12 @@ class ClusterPool(ConnectionPool):
     def __init__(self, url: str, node_timeout_s: float, **options: Any) -> None:
         address = parse(url)
         tls = address.options.pop("ssl", False)
-        timeouts = {"socket_timeout": node_timeout_s, "socket_connect_timeout": node_timeout_s}
-        speak: dict[str, Any] = {"retry": options.get("retry")} | address.options | timeouts
-        plain = SSLConnection if tls else Connection
+        speak: dict[str, Any] = {"retry": options.get("retry")} | address.options
+        plain = SharedContext if tls else Connection
         self.tag = tag_of(address.store, address.stores)
         super().__init__(
             connection_class=_ToStoreOverTLS if tls else _ToStore,
-            topology=_Topology(address.nodes, slot_of_tag(self.tag), lambda **at: plain(**speak | at)),
+            topology=_Topology(address.nodes, slot_of_tag(self.tag), lambda **at: plain(**speak | at), node_timeout_s),
             tag=self.tag,
             redis_connect_func=greet_master,
             **address.options | options,

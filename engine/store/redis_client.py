@@ -16,6 +16,7 @@ import time
 from typing import Any, Final
 
 import redis.asyncio as redis
+from redis.asyncio import SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, ConnectionError, TimeoutError
@@ -29,6 +30,7 @@ from engine.store.durability import REASONS, VerifiedConnection, WeakDurability,
 from engine.store.keys import EPOCH_FIELD, meta_key
 from engine.store.lua import Script
 from engine.store.sentinel import SCHEMES, SentinelPool
+from engine.store.tls_context import SharedContext
 
 _REPLACE_EPOCH = Script("data_epoch_replace")
 
@@ -79,8 +81,12 @@ def connect(config: Config) -> redis.Redis:
                 f"redis_url: {display_url(config.redis_url)} has no valid port; in a password / ? # and % must be percent-encoded"
             ) from None
         raise ConfigError(f"redis_url: {error}") from error
-    mixins = (CancellableConnection, VerifiedConnection) if config.redis_durability == "required" else (CancellableConnection,)
-    pool.connection_class = type("EngineConnection", (*pool.mixins, *mixins, pool.connection_class), {})
+    mixins: list[type] = [*pool.mixins, CancellableConnection]
+    if config.redis_durability == "required":
+        mixins.append(VerifiedConnection)
+    if issubclass(pool.connection_class, SSLConnection):
+        mixins.append(SharedContext)
+    pool.connection_class = type("EngineConnection", (*mixins, pool.connection_class), {})
     client = redis.Redis.from_pool(pool)
     if isinstance(pool, ClusterPool):
         untag_replies(pool.tag, client.response_callbacks)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError
+from redis.exceptions import ConnectionError, TimeoutError
 
 from engine.config import STORES_ALLOWED, Config
 from engine.errors import ConfigError, EngineError, StorageUnavailable
 from engine.store import cluster_moves
-from engine.store.cluster import HASH_SLOTS, STORES_MAX, slot_of_tag, tag_of, with_tag
+from engine.store.cluster import HASH_SLOTS, STORES_MAX, _Topology, slot_of_tag, tag_of, with_tag
 from engine.store.cluster_moves import move, places
 from engine.store.lua import Script
 from engine.store.redis_client import connect, durability_warnings, wait_ready
@@ -196,6 +197,57 @@ async def test_a_cluster_of_which_no_node_answers_is_told_by_its_nodes() -> None
     with pytest.raises(ConnectionError, match=r"127\.0\.0\.1:9.*127\.0\.0\.1:7"):
         await client.ping()
     await client.aclose()
+
+
+class Node:
+    """A connection to a node that needs so long for its answer."""
+
+    def __init__(self, asked: list[float], needs_s: float, socket_timeout: float) -> None:
+        self.asked = asked
+        self.needs_s = needs_s
+        self.timeout_s = socket_timeout
+
+    async def connect(self) -> None:
+        self.asked.append(self.timeout_s)
+        await asyncio.sleep(0)
+        if self.timeout_s < self.needs_s:
+            raise TimeoutError("Timeout connecting to server")
+
+    async def send_command(self, *_words: str, check_health: bool) -> None:
+        pass
+
+    async def read_response(self) -> list[Any]:
+        return [[0, 16383, [b"master", 6380, b"id"]]]
+
+    async def disconnect(self) -> None:
+        pass
+
+
+def topology_of(asked: list[float], needs_s: float) -> _Topology:
+    nodes = [("a", 1), ("b", 1)]
+    return _Topology(nodes, 0, lambda socket_timeout, **_: Node(asked, needs_s, socket_timeout), 0.25)  # type: ignore[arg-type, return-value]
+
+
+async def test_connections_that_open_at_once_ask_for_the_master_once() -> None:
+    asked: list[float] = []
+    topology = topology_of(asked, 0.1)
+    assert set(await asyncio.gather(*[topology.master() for _ in range(20)])) == {("master", 6380)}
+    assert len(asked) == 1
+    await topology.master()
+    assert len(asked) == 2, "a later connection asks anew"
+
+
+async def test_nodes_too_busy_to_answer_in_time_get_more_time() -> None:
+    asked: list[float] = []
+    topology = topology_of(asked, 0.8)
+    for _ in range(2):
+        with pytest.raises(ConnectionError, match="no node"):
+            await topology.master()
+    assert await topology.master() == ("master", 6380)
+    assert asked == [0.25, 0.25, 0.5, 0.5, 1.0]
+    with pytest.raises(ConnectionError, match="no node"):
+        await topology.master()
+    assert asked[5:] == [0.5] * 3, "half of it after an answer, of three nodes now"
 
 
 @pytest.mark.parametrize("url", ["redis+cluster://:1/2", "redis+cluster://h:none/2"])
