@@ -75,13 +75,13 @@ async def test_a_killed_actor_is_replaced_by_another_process(victim: RunningEngi
 async def test_a_killed_shard_starts_in_the_process_that_its_node_keeps_ready(victim: RunningEngine) -> None:
     broken = victim_of(victim)
     await status_when(victim, lambda status: status["ready"])
-    spare = await until(lambda: spare_processes(broken.pid), within_s=LATE_S)
+    spare = await until(lambda: spare_processes(victim.state["ray_logs"]), within_s=LATE_S)
     before = set(broken.pids("shard"))
     broken.kill("shard")
     (started,) = await until(lambda: set(broken.pids("shard")) - before, within_s=LATE_S)
     assert started in spare
     await status_when(victim, lambda status: status["ready"])
-    assert await until(lambda: spare_processes(broken.pid), within_s=LATE_S) != spare, "the node has another one"
+    assert await until(lambda: spare_processes(victim.state["ray_logs"]), within_s=LATE_S) != spare, "the node has another one"
 
 
 async def test_a_stopped_redis_answers_publishers_503_and_nothing_they_were_refused_appears(victim: RunningEngine) -> None:

@@ -95,8 +95,7 @@ async def test_processes_of_two_versions_serve_side_by_side_and_an_upgrade_is_un
 
     older, newer = versions.formats(OLDER), versions.formats(NEWER)
     first = await when(lambda status: status["ready"] and status["scaling"]["settled"])
-    assert victim.process is not None
-    await until(partial(spare_processes, victim.process.pid))  # which has loaded the older version
+    await until(partial(spare_processes, victim.state["ray_logs"]))  # which has loaded the older version
     order = {"user": "buyer", "type": "order.paid", "id": "order-1", "data": {}}
     (accepted,) = await victim.publish(order)
     async with Traffic(victim.url, victim.token, "versions", online=12, away=2, rate=150) as traffic:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
 from pathlib import Path
+
+from engine.actors.warm_processes import is_idle
 
 _ROLES = {
     "ray::Edge": "edge",
@@ -51,15 +52,10 @@ def role_of(pid: int) -> str:
     return _ROLES.get(name, "others")
 
 
-def spare_processes(engine: int) -> set[int]:
-    """Processes of Ray without an actor that have loaded the modules of a shard, of which Ray itself does not need msgspec."""
-    found = set()
-    for pid in tree(engine):
-        with contextlib.suppress(OSError):
-            name, mapped = (Path(f"/proc/{pid}/{what}").read_bytes() for what in ("cmdline", "maps"))
-            if name.startswith(b"ray::IDLE") and b"/msgspec/" in mapped:
-                found.add(pid)
-    return found
+def spare_processes(ray_logs: str) -> set[int]:
+    """Processes of the Ray with these logs that have no actor, and have told that the modules of a shard are loaded."""
+    marks = (Path(ray_logs).parent / "engine-spares").glob("*-*")
+    return {pid for mark in marks if is_idle(pid := int(mark.name.rpartition("-")[2]))}
 
 
 def end_ray_node(node: subprocess.Popen[bytes], patience_s: float) -> None:
