@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -169,7 +170,7 @@ def engine(place: Place = HERE, **options: object) -> Iterator[Engine]:
             _wait_ready(process, f"http://{place.host}:{port}/readyz", log)
             _wait_parts(log)
             if place is HERE:
-                _wait_spare(process.pid)
+                _wait_spare(Path(folder, "data"))
             redis_url = str(settings.get("redis_url", ""))
             yield Engine(process.pid, port, Path(folder, "data"), place, redis_url)
         finally:
@@ -193,12 +194,13 @@ def _wait_parts(log: Path) -> None:
         time.sleep(0.05)
 
 
-def _wait_spare(engine: int) -> None:
+def _wait_spare(data_dir: Path) -> None:
     """The process that is kept ready for a killed one has been started, and is idle: a second of CPU that is no message's."""
+    ray_logs = json.loads((data_dir / "engine.json").read_text())["ray_logs"]
     deadline = time.monotonic() + START_TIMEOUT_S
     last = -1.0
     while time.monotonic() < deadline:
-        spares = spare_processes(engine)
+        spares = spare_processes(ray_logs)
         spent = sum(psutil.Process(pid).cpu_times().user for pid in spares)
         if spares and spent - last < _IDLE_S:
             return

@@ -4,6 +4,9 @@ The server is a child of `engine up` and ends with it, also when that is killed 
 engine left running is found by its pid file and stopped before a new one opens the same files. One engine per data directory: a file
 in it is locked (`flock`) for the life of the process; the kernel releases the lock.
 
+A start reads the append-only file, and a command of its end takes as long as ten records of its base. So the end is kept short: Redis
+writes the file anew not only when it has doubled, but as soon as the last time that took has paid off.
+
 A server that dies is restarted on the same data; `restarts` counts it, and `lost_writes` the damaged writes that the last start left out.
 Data that a restore has prepared are adopted before a server starts (`engine.store.snapshot_restore`).
 """
@@ -68,6 +71,15 @@ _UNUSED_COMMANDS: Final = ("DEBUG", "MODULE")
 _PROBE_S: Final = 0.01
 _PROBE_TIMEOUT_S: Final = 0.5
 _STEADY_S: Final = 10.0  # after running this long the restart backoff begins anew
+
+_LOOK_S: Final = 10.0
+"""Between two looks at the append-only file."""
+
+_END_BYTES_MIN: Final = 32 << 20
+"""Of the end of the append-only file, for which it is written anew: a second of the next start."""
+
+_REST_PER_WORK: Final = 50
+"""Times that writing it anew took pass before it is done again: 2 % of a core at most."""
 
 # A separate program instead of a `preexec_fn`, which may deadlock in a process with threads (Ray's driver has many).
 _DIE_WITH_PARENT: Final = """
@@ -321,19 +333,23 @@ class EmbeddedRedis:
         return version
 
     def _info(self, section: str) -> dict[str, str]:
-        """A section of what the server tells of itself; empty while it does not answer or loads its data. Synchronous, without redis-py."""
+        """A section of what the server tells of itself; empty while it does not answer or loads its data."""
+        return dict(line.split(":", 1) for line in self._ask(f"INFO {section}").splitlines() if ":" in line)
+
+    def _ask(self, command: str) -> str:
+        """The reply to a command; "" while the server does not answer or loads its data. Synchronous, without redis-py."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_PROBE_TIMEOUT_S)
             try:
                 connection.connect(str(self._socket))
-                connection.sendall(f"PING\r\nINFO {section}\r\n".encode())
+                connection.sendall(f"PING\r\n{command}\r\n".encode())
                 with connection.makefile("rb") as replies:
                     if not replies.readline().startswith(b"+PONG"):  # of the two, only PING waits for the data
-                        return {}
-                    text = replies.read(int(replies.readline()[1:])).decode()
+                        return ""
+                    first = replies.readline()
+                    return (replies.read(int(first[1:])) if first.startswith(b"$") else first).decode()
             except OSError:
-                return {}
-        return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+                return ""
 
     async def _end_process(self) -> None:
         if self._process is None or self._process.returncode is not None:
@@ -375,7 +391,28 @@ class EmbeddedRedis:
             return f"(no log: {error.strerror})"
 
     async def supervise(self) -> None:
-        """Restart the server whenever it ends. Runs until cancelled or `stop()`."""
+        """Restart the server whenever it ends, and keep its start short. Runs until cancelled or `stop()`."""
+        shortening = asyncio.ensure_future(self._keep_end_short())
+        try:
+            await self._keep_running()
+        finally:
+            shortening.cancel()
+
+    async def _keep_end_short(self) -> None:
+        """Have the append-only file written anew from time to time. Not that of Redis before 7.0, whose base hides where its end begins."""
+        rested_s = float("-inf")
+        while (self._dir / _FILES_SINCE_7).is_dir():
+            await asyncio.sleep(_LOOK_S)
+            found = self._info("persistence")
+            if not found or int(found["aof_rewrite_in_progress"]) or int(found["rdb_bgsave_in_progress"]):
+                continue
+            end_bytes = int(found["aof_current_size"]) - int(found["aof_base_size"])
+            took_s = 1 + max(int(found["aof_last_rewrite_time_sec"]), 0)  # it is told in whole seconds
+            if end_bytes >= _END_BYTES_MIN and time.monotonic() - rested_s >= _REST_PER_WORK * took_s:
+                rested_s = time.monotonic()
+                self._ask("BGREWRITEAOF")
+
+    async def _keep_running(self) -> None:
         backoff_s = 0.0
         while self._process is not None:
             started = time.monotonic()

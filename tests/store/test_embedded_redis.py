@@ -19,6 +19,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from engine.config import REDIS_MEMORY_BYTES_MIN, Config
 from engine.errors import ConfigError, StorageUnavailable
+from engine.store import embedded_redis
 from engine.store.embedded_redis import DataDirLock, EmbeddedRedis, memory_bytes
 from engine.store.keys import EPOCH_FIELD, meta_key
 from engine.store.redis_client import connect
@@ -61,6 +62,26 @@ def config(tmp_path: Path) -> Config:
 def server(request: pytest.FixtureRequest) -> ServerProgram:
     """The server that an engine takes here, and the oldest that it supports."""
     return installed_servers()[0] if request.param == "newest" else oldest_supported()
+
+
+async def base_bytes(redis: EmbeddedRedis) -> int:
+    return int(redis._info("persistence")["aof_base_size"])
+
+
+async def test_a_long_end_of_the_append_only_file_becomes_its_base(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded_redis, "_LOOK_S", 0.05)
+    monkeypatch.setattr(embedded_redis, "_END_BYTES_MIN", 20_000)
+    async with running(config) as redis:
+        await command(redis, config, "SET", "short", "x" * 10_000)
+        await asyncio.sleep(0.3)
+        assert await base_bytes(redis) < 10_000, "the end is too short for it"
+        await command(redis, config, "SET", "long", os.urandom(10_000).hex())
+        await until(lambda: base_bytes(redis), holds=lambda size: size > 10_000)
+        await command(redis, config, "SET", "longer", os.urandom(20_000).hex())
+        await asyncio.sleep(0.3)
+        assert await base_bytes(redis) < 40_000, "the last time has not paid off yet"
+    async with running(config) as redis:
+        assert await command(redis, config, "STRLEN", "longer") == 40_000
 
 
 async def test_it_listens_on_a_private_socket_only(config: Config, server: ServerProgram) -> None:
