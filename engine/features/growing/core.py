@@ -31,6 +31,9 @@ begun it anew."""
 IDLE: Final = "idle"
 """Why a message ended whose publisher did not end it."""
 
+_LINE_BYTES: Final = 1
+"""What a line of a list may cost in `data` beyond its part of the text: two quotes and a comma, in place of an escaped line feed."""
+
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
 _members: Final = msgspec.json.Decoder(dict[str, Raw])
@@ -54,9 +57,9 @@ class Head(Struct, frozen=True, array_like=True):
     idle: bytes = b""
 
 
-def json_bytes(text: str) -> int:
-    """The size of a text in JSON, without its quotes."""
-    return len(_encode(text)) - 2
+def json_bytes(text: str, line_bytes: int = 0) -> int:
+    """The size of a text in JSON, without its quotes; each line costs `line_bytes` more."""
+    return len(_encode(text)) - 2 + (line_bytes and line_bytes * text.count("\n"))
 
 
 class Growth:
@@ -70,6 +73,7 @@ class Growth:
         progress: likewise, in JSON; b"" for none.
         body: the members of the message, for the first part; None: devices have had it.
         store: the store of its user.
+        lines: its text is a list, one value a line.
 
     Attributes:
         size: bytes of the text.
@@ -82,6 +86,7 @@ class Growth:
     __slots__ = (
         "_body",
         "_json_bytes",
+        "_line_bytes",
         "_progress_unshown",
         "_progress_unstored",
         "_storing",
@@ -101,7 +106,16 @@ class Growth:
     )
 
     def __init__(
-        self, key: str, id: str, generation: int, text: bytes = b"", progress: bytes = b"", body: bytes | None = None, store: int = 0
+        self,
+        key: str,
+        id: str,
+        generation: int,
+        text: bytes = b"",
+        progress: bytes = b"",
+        body: bytes | None = None,
+        store: int = 0,
+        *,
+        lines: bool = False,
     ) -> None:
         self.key = key
         self.store = store
@@ -112,7 +126,8 @@ class Growth:
         self.active_ms = 0
         self.due_ms = -math.inf
         self._body = body
-        self._json_bytes = json_bytes(text.decode(errors="replace"))
+        self._line_bytes = _LINE_BYTES if lines else 0
+        self._json_bytes = json_bytes(text.decode(errors="replace"), self._line_bytes)
         self._unstored: list[bytes] = []
         self._unshown: list[bytes] = []
         self._storing = 0  # bytes under way to storage
@@ -148,7 +163,7 @@ class Growth:
         if fresh and fresh[0] & 0xC0 == 0x80:
             return BEHIND  # cut inside a character: it is not the text that is here
         if fresh:
-            grown = self._json_bytes + json_bytes(text if len(fresh) == len(data) else fresh.decode())
+            grown = self._json_bytes + json_bytes(text if len(fresh) == len(data) else fresh.decode(), self._line_bytes)
             if grown > json_bytes_max:
                 return FULL
             self._json_bytes = grown
@@ -225,13 +240,15 @@ def item_at_end(head: Head, text: bytes, progress: bytes, reason: str, ending: b
     return _encode({**members, **ends, "data": data})
 
 
-def values_of(text: bytes) -> list[Any]:
-    """The values of a list: the lines of its text. A line that is no JSON is a text."""
-    found = []
+def values_of(text: bytes) -> list[Raw | str]:
+    """The values of a list: the lines of its text, as they were written, since `1e9` would grow. A line that is no JSON is a text."""
+    found: list[Raw | str] = []
     for line in text.decode(errors="replace").split("\n"):
         if line:
             try:
-                found.append(_decode(line))
+                _decode(line)
             except (msgspec.DecodeError, RecursionError):
                 found.append(line)
+            else:
+                found.append(Raw(line.encode()))
     return found

@@ -152,7 +152,7 @@ class Growing:
             raise unavailable(str(error), RETRY_AFTER_S) from None
         if word == "KNOWN" and known is not None:
             return OK, known, ended
-        growth = Growth(key, id, generation, body=head.body, store=self._store.place(key))
+        growth = Growth(key, id, generation, body=head.body, store=self._store.place(key), lines=head.list)
         if word != "OK":
             return ENDED, growth, ended
         self._forget((key, id))
@@ -174,7 +174,9 @@ class Growing:
         if known is not None and known.generation == stored.generation and known.size >= len(stored.text):
             return known
         self._forget(name)
-        growth = self._growths[name] = Growth(*name, stored.generation, stored.text, stored.progress, store=self._store.place(name[0]))
+        growth = self._growths[name] = Growth(
+            *name, stored.generation, stored.text, stored.progress, store=self._store.place(name[0]), lines=stored.head.list
+        )
         growth.active_ms = self._gateway.clock()
         return growth
 

@@ -405,3 +405,12 @@ async def test_an_erasure_and_an_export_have_what_grows(world: EdgeWorld, redis_
     assert [(row["id"], row["text"]) for row in rows] == [("m1", "secret")]
     await world.gateway.erase_of_user["growing"](KEY)
     assert not await redis_client.exists(growing_key(KEY), growth_key(KEY, "m1"), growing_due_key(), growing_tenants_key())
+
+
+async def test_a_full_list_of_short_lines_is_published(world: EdgeWorld) -> None:
+    begun, offset = await begin(world, list=True), 0
+    for lines in ("1e9\n" * 4000, "a\n" * 500):
+        while (taken := await add(world, begun, offset, lines))["state"] == "ok":
+            offset = taken["have"]
+    await end(world, begun, offset)
+    assert messages(world)[0]["data"]["items"][-1] == "a"
