@@ -240,6 +240,12 @@ def item_at_end(head: Head, text: bytes, progress: bytes, reason: str, ending: b
     return _encode({**members, **ends, "data": data})
 
 
+def without_category(item: bytes) -> bytes | None:
+    """The item as one that names no category; None: it names none."""
+    members = _members.decode(item)
+    return None if members.pop("category", None) is None else _encode(members)
+
+
 def values_of(text: bytes) -> list[Raw | str]:
     """The values of a list: the lines of its text, as they were written, since `1e9` would grow. A line that is no JSON is a text."""
     found: list[Raw | str] = []

@@ -35,13 +35,15 @@ from msgspec import Struct
 from engine.api.publish_endpoint import drafts_of, post_drafts
 from engine.auth.tokens import Principal
 from engine.config import Config
+from engine.core.model.defined_categories import DefinedCategories
 from engine.core.model.period import until_next
 from engine.core.model.routing import NOBODY, split_key
 from engine.errors import EngineError, StorageUnavailable
-from engine.features.growing.core import ENDED, IDLE, OK, REPLACED, Growth, Head, item_at_end
+from engine.features.growing.core import ENDED, IDLE, OK, REPLACED, Growth, Head, item_at_end, without_category
 from engine.features.growing.store import GONE, GrowingStore, GrowthBehind, StoredGrowth, TooManyGrow
 from engine.gateway.gateway import Gateway
 from engine.http.problems import RETRY_AFTER_S, Problem, conflict, not_found, too_many_requests, unavailable
+from engine.publish.drafts import Draft
 from engine.publish.media_types import Content
 from engine.publish.results import ItemResult
 
@@ -70,6 +72,9 @@ _STORED_TOGETHER: Final = 1000
 
 _FLUSH_S: Final = 5.0
 """For what is in memory to be stored before a message ends."""
+
+_REFUSED: Final = frozenset((409, 413, 422))
+"""Statuses of a message that is never published: its id belongs to another one, or the settings have changed since it began."""
 
 _FULL_RETRY_S: Final = 60
 """`Retry-After` for a user or tenant with too many messages that grow."""
@@ -377,16 +382,25 @@ class Growing:
         ending = stored.head.idle if stored.reason == IDLE else stored.ending
         item = item_at_end(stored.head, stored.text, stored.progress, stored.reason or "", ending)
         defined = gateway.category_book.in_use(tenant)
-        publisher = Principal(tenant, _ENGINE, frozenset({"publish"}), 0)
-        drafts = drafts_of(gateway, self._config, item, Content(), publisher, defined)
         try:
-            (result,) = await post_drafts(gateway, drafts, defined)
+            (result,) = await post_drafts(gateway, self._drafts(tenant, item, defined), defined)
         except Problem as problem:
-            if problem.status == 409:  # the id belongs to another message: this one is never published
+            if problem.status in _REFUSED:
                 await self._ended(key, id)
             raise
         await self._ended(key, id)
         return result
+
+    def _drafts(self, tenant: str, item: bytes, defined: DefinedCategories) -> list[Draft]:
+        """The draft of an item. The rules may define its category no more: then it has none. Raises Problem, Unavailable."""
+        publisher = Principal(tenant, _ENGINE, frozenset({"publish"}), 0)
+        try:
+            return drafts_of(self._gateway, self._config, item, Content(), publisher, defined)
+        except Problem as problem:
+            if problem.status != 422 or (other := without_category(item)) is None:
+                raise
+            log.warning("a message that grew is published without its category: %s", problem)
+            return drafts_of(self._gateway, self._config, other, Content(), publisher, defined)
 
     async def _ended(self, key: str, id: str) -> None:
         await self._store.end(key, id, self._gateway.wall_ms())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -229,6 +230,33 @@ async def test_an_end_waits_for_progress_on_its_way_to_storage(world: EdgeWorld,
     held.set()
     await ending
     assert messages(world)[0]["data"]["progress"] == {"value": 0.4}
+
+
+@pytest.mark.parametrize("by", ["publisher", "engine"])
+async def test_a_category_may_vanish_while_a_message_grows(redis_client: Redis, tmp_path: Path, by: str) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text("[category.answers]\n")
+    idle_s = 1 if by == "engine" else 100
+    async with edge_world(storage=redis_client, **FAST, rules_path=str(rules), growing_idle_s=idle_s) as world:
+        begun = await begin(world, category="answers")
+        await add(world, begun, 0, "abc")
+        await stored(world, 3)
+        rules.write_text("[category.others]\n")
+        await until(lambda: "answers" not in world.gateway.category_book.in_use("default").categories, 20)
+        if by == "publisher":
+            await end(world, begun, 3)
+        await until(lambda: bool(messages(world)), 20)
+        assert messages(world)[0]["data"]["text"] == "abc"
+
+
+async def test_a_message_that_is_refused_for_good_grows_no_more(world: EdgeWorld, redis_client: Redis) -> None:
+    begun = await begin(world)
+    await add(world, begun, 0, "x" * 3000)
+    await stored(world, 3000)
+    smaller = {"data_bytes_max": 2100, "context_bytes_max": 10, "growing_bytes_max": 10}
+    async with edge_world(storage=redis_client, **FAST, **smaller) as other:  # after a restart with other settings
+        await end(other, begun, 3000, status=413)
+    assert not await redis_client.exists(growing_tenants_key(), growing_due_key())
 
 
 async def test_a_message_whose_publisher_is_silent_ends(redis_client: Redis) -> None:
