@@ -89,6 +89,7 @@ class CounterSignals:
         self._metrics = metrics
         self._quotas = quotas
         self._merge = CounterMerge(config.signals_names_max, config.signals_flush_ms)
+        self._adding = asyncio.Lock()  # what stops waits for the batch that is under way, and adds the next one
 
     async def take(self, body: bytes, tenant: str) -> dict[str, int | str]:
         """Count the signals of a request: `{"counted": n, "dropped": n}`, with `quota` when some are dropped.
@@ -160,14 +161,15 @@ class CounterSignals:
         await self._add(self._clock() + self._config.signals_flush_ms)
 
     async def _add(self, now_ms: int) -> None:
-        while (batch := self._merge.take(now_ms)) is not None:
-            try:
-                self._metrics.signals_dropped += await self._store.add(self._writer, batch)
-            except StorageUnavailable as error:
-                log.warning("signals wait for storage: %s", error)
-                self._merge.failed()
-                return
-            self._merge.done()
+        async with self._adding:
+            while (batch := self._merge.take(now_ms)) is not None:
+                try:
+                    self._metrics.signals_dropped += await self._store.add(self._writer, batch)
+                except StorageUnavailable as error:
+                    log.warning("signals wait for storage: %s", error)
+                    self._merge.failed()
+                    return
+                self._merge.done()
 
 
 def on_edge(ports: EdgePorts) -> EdgeFeature:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -65,6 +66,26 @@ async def test_an_edge_that_stops_adds_what_it_has() -> None:
         await count(world, {"name": "a"})
         await world.signals.drain()
         assert world.sums.sums == {"default:a": 1}
+
+
+async def test_an_edge_that_stops_waits_for_the_batch_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with edge_world(signals_flush_ms=20) as world:
+        add, under_way, held = world.sums.add, asyncio.Event(), asyncio.Event()
+
+        async def late(*arguments: Any) -> int:
+            under_way.set()
+            await held.wait()
+            return await add(*arguments)
+
+        monkeypatch.setattr(world.sums, "add", late)
+        await count(world, {"name": "a"})
+        await under_way.wait()
+        await count(world, {"name": "b"})
+        draining = asyncio.create_task(world.signals.drain())
+        await asyncio.wait({draining}, timeout=0.1)
+        held.set()
+        await draining
+        assert world.sums.sums == {"default:a": 1, "default:b": 1}
 
 
 @pytest.mark.parametrize(
