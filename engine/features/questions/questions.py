@@ -20,7 +20,8 @@
     before a withdrawal is stored        an open question                   the asker, who has no 200, repeats it
 
 A question that its asker withdraws is answered by that: the reason is `withdrawn`, and the devices are told. One that nobody was shown,
-since its message is still to come, is taken from the scheduler, and there is nothing to tell.
+since its message is still to come, is taken from the scheduler, and there is nothing to tell. So is one whose message was put off beyond
+its deadline, which is told.
 
 Every edge looks each second for questions that are due, and at once when it has stored an answer. It takes them with a lease, so usually
 one edge does the work; when two do, the ids of what they publish are the same. An answer that comes after the deadline meets the default:
@@ -47,10 +48,10 @@ from engine.config import Config
 from engine.core.model.period import until_next
 from engine.core.model.question import Question
 from engine.core.model.routing import audience_key, mailbox_key, split_key, topic_of
-from engine.core.wire.records import DUPLICATE, OK, SCHEDULED
+from engine.core.wire.records import DUPLICATE, NOT_FOUND, OK, SCHEDULED
 from engine.errors import EngineError, Invalid, StorageUnavailable, Unavailable
 from engine.features.inbox.inboxes import mark
-from engine.features.questions.core import WITHDRAWN, GivenAnswer, agreed, answer_at_deadline, answer_of, withdrawal
+from engine.features.questions.core import DEADLINE, WITHDRAWN, GivenAnswer, agreed, answer_at_deadline, answer_of, withdrawal
 from engine.features.questions.outcome import action_of, event_of, outcome_of
 from engine.features.questions.store import Asked, QuestionStore, StoredQuestion, TooMany
 from engine.gateway.gateway import Gateway
@@ -72,6 +73,8 @@ _LEASE_MS: Final = 10_000
 _FULL_RETRY_S: Final = 3600
 """`Retry-After` for a user with too many questions: they end with time."""
 
+_WITHOUT_PEOPLE: Final = frozenset((DEADLINE, WITHDRAWN))
+"""Reasons of answers to questions that perhaps nobody was shown."""
 
 _ENGINE: Final = "engine"
 """Who hands events of answers to the rules."""
@@ -330,7 +333,8 @@ class Questions:
         """Publish the outcome, and take the message of the question away from all devices. Raises EngineError."""
         shard_client, config = self._gateway.shard_client, self._config
         outcome = outcome_of(key, id, stored, answer, self._gateway.wall_ms(), config.ttl_s_default * 1000)
-        if answer.reason != WITHDRAWN or not await self._cancelled(key, id):
+        unseen = answer.reason in _WITHOUT_PEOPLE and await self._cancelled(key, id)  # quiet hours may outlast the deadline
+        if not unseen or answer.reason != WITHDRAWN:
             await self._publish(key, id, outcome)
         if stored.question.topic:
             return  # each member's client takes the question away: the outcome replaces it
@@ -353,10 +357,16 @@ class Questions:
             log.warning("the answer to %s of %s is not told: its id is taken", id, key)
 
     async def _cancelled(self, key: str, id: str) -> bool:
-        """Cancel the message of a question that is still to come. Returns whether there was one, so that nobody has seen it."""
+        """Cancel the message of a question that is still to come. Returns whether there was one, so that nobody has seen it.
+
+        Raises EngineError: it may still come, or is coming. Told now, the outcome would be before the question that it replaces.
+        """
         async for timer in self._gateway.shard_client.every_timer(key):
             if timer.envelope.id == id and timer.action is None:
-                return (await self._gateway.shard_client.cancel(split_key(key)[0], timer.sid)).status == OK
+                cancelled = await self._gateway.shard_client.cancel(split_key(key)[0], timer.sid)
+                if cancelled.status not in (OK, NOT_FOUND):
+                    raise Unavailable(cancelled.detail or "the message of the question may still come")
+                return cancelled.status == OK
         return False
 
     async def _hand_to_rules(self, tenant: str, event: bytes) -> None:

@@ -337,6 +337,31 @@ async def test_a_question_that_is_still_to_come_is_withdrawn_unseen(world: EdgeW
     assert (await told(world))["id"] == "answer:q2", "the other one is told nobody"
 
 
+async def test_a_question_does_not_come_after_its_deadline(world: EdgeWorld) -> None:
+    await ask(world, delay=0.1, ask={"deadline": 0.1})
+    assert len(world.scheduler.timers) == 1, "it was put off, say by quiet hours"
+    assert (await told(world))["answer"]["reason"] == "deadline"
+    assert not world.scheduler.timers
+
+
+@pytest.mark.parametrize("status", [wire.UNAVAILABLE, wire.ALREADY_FIRED])
+async def test_a_withdrawal_is_not_told_before_its_question(
+    world: EdgeWorld, redis_client: Redis, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    cancel, statuses = world.gateway.shard_client.cancel, [status]
+
+    async def refused_once(tenant: str, sid: str) -> wire.TimerAnswer:
+        return wire.TimerAnswer(0, statuses.pop()) if statuses else await cancel(tenant, sid)
+
+    monkeypatch.setattr(world.gateway.shard_client, "cancel", refused_once)
+    await ask(world, delay=3600)
+    await withdraw(world)
+    await until(lambda: not statuses)
+    await redis_client.zadd(questions_due_key(), {f"{KEY}\nq1": 1})  # the lease is over
+    await until(lambda: not world.scheduler.timers)
+    assert not outcomes(world)
+
+
 async def test_a_question_to_a_topic_is_withdrawn_for_all_members(world: EdgeWorld) -> None:
     await ask_topic(world, 2)
     await vote(world, "u1", "yes")
