@@ -8,7 +8,7 @@ refused it under load, and `Unavailable` while the breaker of its shard is open;
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -34,16 +34,18 @@ from engine.publish.results import (
     ItemResult,
     broadcast_result,
     explain_records,
+    over_result,
     raise_unless_taken,
     records_of,
     results_of,
 )
 
-OpenQuestions = Callable[[Sequence[Draft]], Awaitable[None]]
-"""Stores the questions of these drafts before their messages are published. Raises Problem: nothing is to be published."""
+OpenQuestions = Callable[[Sequence[Draft]], Awaitable[Collection[int]]]
+"""Stores the questions of these drafts before their messages are published, and returns the places of those that are not to be: their
+questions are over. Raises Problem: nothing is to be published."""
 
 
-async def _refuse_questions(_drafts: Sequence[Draft]) -> None:
+async def _refuse_questions(_drafts: Sequence[Draft]) -> Collection[int]:
     """Of an edge that keeps no questions."""
     raise unprocessable("this engine keeps no questions", [{"path": "$.ask", "detail": "this engine keeps no questions"}])
 
@@ -91,12 +93,15 @@ class ShardClient:
             Problem: at least one draft was not accepted, or not in time (see `engine.publish.results`).
         """
         started_ms = self._clock()
+        apart: dict[int, ItemResult] = {}  # results of drafts that no shard and no scheduler gets
         for draft in drafts:
             if draft.question is not None:
-                await self.open_questions(drafts)
+                apart = {place: over_result(drafts[place]) for place in await self.open_questions(drafts)}
                 break
-        to_log = [place for place, draft in enumerate(drafts) if draft.topic is not None and not draft.due_ms]
-        others = drafts if not to_log else [draft for draft in drafts if draft.topic is None or draft.due_ms]
+        to_log = [place for place, draft in enumerate(drafts) if draft.topic is not None and not draft.due_ms and place not in apart]
+        others = drafts
+        if to_log or apart:
+            others = [draft for place, draft in enumerate(drafts) if place not in apart and (draft.topic is None or draft.due_ms)]
         call = self._begin_post(others)
         broadcast = await self._broadcast([drafts[place] for place in to_log]) if to_log else []
         await call.done
@@ -104,9 +109,10 @@ class ShardClient:
         statuses = [result.status for result in results]
         if PUT_OFF in statuses:
             await self._schedule_deferred(others, call, results)
-        for place, result in zip(to_log, broadcast, strict=True):
-            results.insert(place, result)
-        if PUT_OFF in statuses or to_log:
+        apart.update(zip(to_log, broadcast, strict=True))
+        for place in sorted(apart):
+            results.insert(place, apart[place])
+        if PUT_OFF in statuses or apart:
             statuses = [result.status for result in results]
         if drafts:
             envelope = drafts[0].envelope

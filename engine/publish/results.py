@@ -168,6 +168,13 @@ def blank_result(draft: Draft) -> ItemResult:
     return ItemResult(draft.envelope.id, draft.user, topic=draft.topic or "", broadcast=draft.topic == EVERYONE)
 
 
+def over_result(draft: Draft) -> ItemResult:
+    """The result of a draft whose question was asked before, and is over."""
+    result = blank_result(draft)
+    result.status = PUBLISH_STATUS[DUPLICATE]
+    return result
+
+
 def unanswered_result(draft: Draft) -> ItemResult:
     """The result of a draft whose outcome is unknown."""
     result = blank_result(draft)

@@ -725,8 +725,8 @@ class FakeQuestions(QuestionStore):
         super().__init__((), 0)
         self.asked: dict[tuple[str, str], Asked] = {}
 
-    async def open(self, key: str, id: str, stored: StoredQuestion) -> StoredQuestion:
-        return self.asked.setdefault((key, id), Asked(stored, None)).stored
+    async def open(self, key: str, id: str, stored: StoredQuestion) -> Asked:
+        return self.asked.setdefault((key, id), Asked(stored, None))
 
     async def decide(self, key: str, id: str, answer: GivenAnswer, now_ms: int) -> GivenAnswer | None:
         asked = self.asked.get((key, id))

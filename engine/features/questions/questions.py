@@ -9,7 +9,8 @@
 
     killed ...                           what is left                       who goes on
     before the question is stored        nothing                            the publisher, who has no 202, repeats it
-    after that, before its message is    a question that nobody sees        the same; else the default is its answer at the deadline
+    after that, before its message is    a question that nobody sees        the same; else the default is its answer at the deadline,
+                                                                            and a repeat after that asks nobody
     after a member's answer is counted,  an open question whose answers  an edge that looks at it: an answer, an asker, or the deadline
     before the answer is stored          agree
     before the answer is stored          an open question                   the client, which has no 200, repeats it
@@ -107,10 +108,13 @@ class Questions:
         self._waits = 0
 
     # -- Asking. -------------------------------------------------------------------------------------------------------
-    async def open(self, drafts: Sequence[Draft]) -> None:
-        """Store the questions of these drafts. Raises Problem: 409, an id asks something else; 429, 503."""
-        now_ms = self._gateway.wall_ms()
-        for draft in drafts:
+    async def open(self, drafts: Sequence[Draft]) -> set[int]:
+        """Store the questions of these drafts. Returns the places of those that are over: their messages would ask what nobody can answer.
+
+        Raises Problem: 409, an id asks something else; 429, 503.
+        """
+        now_ms, over = self._gateway.wall_ms(), set[int]()
+        for place, draft in enumerate(drafts):
             if draft.question is None:
                 continue
             envelope = draft.envelope
@@ -124,9 +128,12 @@ class Questions:
                 raise too_many_requests(detail, _FULL_RETRY_S) from None
             except StorageUnavailable as error:
                 raise unavailable(str(error), RETRY_AFTER_S) from None
-            if first.digest != envelope.digest:
+            if first.stored.digest != envelope.digest:
                 detail = "the same id was used with a different payload"
                 raise conflict(detail, errors=[{"index": draft.item, "user": draft.user, "detail": detail}])
+            if first.answer is not None or (first.stored is not stored and first.stored.question.deadline <= now_ms):
+                over.add(place)
+        return over
 
     async def _with_members(self, question: Question, tenant: str) -> Question:
         """The question; one to everyone knows how many are subscribed now. Raises StorageUnavailable, TooMany."""

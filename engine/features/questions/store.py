@@ -98,14 +98,14 @@ class QuestionStore:
         """How many there are."""
         return len(self._clients)
 
-    async def open(self, key: str, id: str, stored: StoredQuestion) -> StoredQuestion:
+    async def open(self, key: str, id: str, stored: StoredQuestion) -> Asked:
         """Store a question, unless there is one with its id. Returns the one that is stored. Raises StorageUnavailable, TooMany."""
-        keys = [questions_key(key), questions_due_key()]
+        keys = [questions_key(key), questions_due_key(), answers_key(key)]
         arguments = [id, _encode(stored), _member(key, id), stored.question.deadline, self._per_user_max]
         reply = await _OPEN.run(self._of(key), keys, arguments, self._replicas)
         if reply[0] == b"FULL":
             raise TooMany
-        return stored if reply[0] == b"OK" else _question.decode(reply[1])
+        return Asked(stored, None) if reply[0] == b"OK" else _asked(reply[1], reply[2] or None)
 
     async def decide(self, key: str, id: str, answer: GivenAnswer, now_ms: int) -> GivenAnswer | None:
         """Store the answer, unless there is one. Returns the one that is stored; None without the question. Raises StorageUnavailable."""

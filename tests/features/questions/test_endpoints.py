@@ -36,9 +36,10 @@ async def ask(world: EdgeWorld, id: str = "q1", status: int = 202, **members: An
     ask = {"answers": YES_NO, "deadline": "30m", "default": "no"} | members.pop("ask", {})
     ask = {name: value for name, value in ask.items() if value is not None}
     item = {"user": "u1", "type": "deploy.ask", "id": id, "data": {"build": 17}, "ask": ask, **members}
+    others = item.pop("others", None)
     item = {name: value for name, value in item.items() if value is not None}
     async with world.http("app", scopes="publish") as client:
-        answer = await client.post("/v1/notifications", json=item)
+        answer = await client.post("/v1/notifications", json=item if others is None else [others[0], item, *others[1:]])
     assert answer.status_code == status, answer.text
     return answer
 
@@ -268,6 +269,25 @@ async def test_asking_again_under_the_id_is_the_same_question_with_the_same_answ
     await answer(world, {"answer": "yes"})
     assert (await ask(world)).json()["results"][0]["status"] == "duplicate"
     assert (await look(world)).json()["answer"] == "yes"
+
+
+@pytest.mark.parametrize("topic", [None, "oncall"])
+async def test_a_question_that_is_over_is_not_shown_again(world: EdgeWorld, monkeypatch: pytest.MonkeyPatch, topic: str | None) -> None:
+    members = {"topic": topic, "user": None if topic else "u1", "ask": {"deadline": 0.05}}
+    monkeypatch.setattr(world.gateway.shard_client, "_begin_post", _killed)  # an edge dies before the message of the question is stored
+    monkeypatch.setattr(world.gateway.shard_client, "_broadcast", _killed)
+    await ask(world, status=500, **members)
+    monkeypatch.undo()
+    await until(lambda: told_to_topic(world) if topic else outcomes(world))
+    items = [{"user": "u2", "type": "t"}, {"topic": "oncall", "type": "t"}]
+    results = (await ask(world, **members, others=items)).json()["results"]
+    assert [result["status"] for result in results] == ["accepted", "duplicate", "accepted"]
+    bodies = [*world.shard.mailboxes.get(KEY, {}).values(), *(entry.envelope.body for entry in world.log.entries)]
+    assert not [body for body in bodies if b'"ask"' in body]
+
+
+def _killed(*_: Any) -> Any:
+    raise RuntimeError("killed")
 
 
 async def test_another_question_under_the_id_is_a_conflict_and_changes_nothing(world: EdgeWorld) -> None:
