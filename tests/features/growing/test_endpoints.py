@@ -259,6 +259,33 @@ async def test_a_message_that_is_refused_for_good_grows_no_more(world: EdgeWorld
     assert not await redis_client.exists(growing_tenants_key(), growing_due_key())
 
 
+async def test_progress_that_comes_late_replaces_no_newer_one(
+    world: EdgeWorld, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, under_way, held, done = GrowingStore.store, asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def late(*arguments: Any) -> Any:
+        under_way.set()
+        await held.wait()
+        try:
+            return await store(*arguments)
+        finally:
+            done.set()
+
+    async with edge_world(storage=redis_client, **FAST) as other:
+        begun = await begin(world)
+        with monkeypatch.context() as patched:
+            patched.setattr(GrowingStore, "store", late)
+            await add(world, begun, 0, "ab", progress={"value": 0.1})
+            await under_way.wait()
+        await add(other, begun, 0, "abcd", progress={"value": 0.9})  # the publisher has lost its connection
+        await stored(other, 4)
+        held.set()
+        await done.wait()
+        await end(other, begun, 4)
+    assert messages(other)[0]["data"]["progress"] == {"value": 0.9}
+
+
 async def test_a_message_whose_publisher_is_silent_ends(redis_client: Redis) -> None:
     async with edge_world(storage=redis_client, **FAST, growing_idle_s=1) as world:
         begun = await begin(world)

@@ -273,7 +273,7 @@ async def test_asking_again_under_the_id_is_the_same_question_with_the_same_answ
 
 @pytest.mark.parametrize("topic", [None, "oncall"])
 async def test_a_question_that_is_over_is_not_shown_again(world: EdgeWorld, monkeypatch: pytest.MonkeyPatch, topic: str | None) -> None:
-    members = {"topic": topic, "user": None if topic else "u1", "ask": {"deadline": 0.05}}
+    members: dict[str, Any] = {"topic": topic, "user": None if topic else "u1", "ask": {"deadline": 0.05}}
     monkeypatch.setattr(world.gateway.shard_client, "_begin_post", _killed)  # an edge dies before the message of the question is stored
     monkeypatch.setattr(world.gateway.shard_client, "_broadcast", _killed)
     await ask(world, status=500, **members)
