@@ -56,6 +56,11 @@ def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], *, i
     return call
 
 
+async def _within(work: Coroutine[Any, Any, T], timeout_s: float) -> T:
+    async with asyncio.timeout(timeout_s):
+        return await work
+
+
 class _Loop:
     """An event loop in a daemon thread. Both are made with the first work, in the process that has it: neither survives a fork."""
 
@@ -70,6 +75,9 @@ class _Loop:
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Run `work` and return its result. When the wait is interrupted or times out, `work` is cancelled.
 
+        The time is kept on the loop, where work is either done or cancelled. A thread that stopped waiting by itself could leave behind
+        what was done at that moment: a message would be taken, given to nobody, and acknowledged by the next call.
+
         Raises:
             TimeoutError: not done within `timeout_s`.
             RuntimeError: it is closed, or had work before the process was forked.
@@ -79,9 +87,9 @@ class _Loop:
         except RuntimeError:
             work.close()
             raise
-        future = asyncio.run_coroutine_threadsafe(work, loop)
+        future = asyncio.run_coroutine_threadsafe(work if timeout_s is None else _within(work, timeout_s), loop)
         try:
-            return future.result(timeout_s)
+            return future.result()
         except BaseException:
             future.cancel()
             raise

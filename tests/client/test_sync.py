@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import threading
@@ -41,6 +42,43 @@ async def test_the_synchronous_client_receives_acknowledges_and_times_out() -> N
         await until(lambda: not thread.is_alive())
         assert outcome == [[1, 2], "7-2"]
         await until(lambda: {"type": "ack", "seq": 2} in server.peers[0].frames)
+
+
+async def test_messages_that_come_as_a_wait_times_out_are_not_lost() -> None:
+    count = 200
+
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        for seq in range(1, count + 1):
+            await peer.send(seq)
+            await asyncio.sleep(0.002)
+        await stay(peer)
+
+    received: list[int] = []
+
+    def program(url: str) -> None:
+        deadline_s = time.monotonic() + 30
+        with SyncClient(url, "tok") as client:
+            while (not received or received[-1] < count) and time.monotonic() < deadline_s:
+                with contextlib.suppress(TimeoutError):
+                    received.append(client.receive(timeout_s=0.001).seq)
+
+    async with misbehaving(script) as server:
+        await asyncio.to_thread(program, server.url)
+    assert received == list(range(1, count + 1))
+
+
+def test_what_waits_is_received_without_waiting() -> None:
+    with in_background(serving(ScriptedEngine())) as server, SyncClient(server.url, token()) as client:
+        server.publish()
+        server.publish()
+        assert client.receive(20).seq == 1
+        deadline_s = time.monotonic() + 20
+        received = []
+        while not received and time.monotonic() < deadline_s:
+            with contextlib.suppress(TimeoutError):
+                received.append(client.receive(timeout_s=0).seq)
+        assert received == [2]
 
 
 def test_the_synchronous_client_falls_back_and_goes_back_alike() -> None:
