@@ -20,8 +20,11 @@ announces it with `gap`.
 Early copies. An early copy is open, so that the cursor stays below it, and in `_early` in place of `_order`, so that the cursor never moves
 to it. It is acknowledged by id. In its place it comes as a repeat: of a settled message, or of an unsettled one, which joins `_order` then.
 
-Duplicates. A repeat of an unsettled message is ignored. A repeat of a settled one is dropped and acknowledged again, because its
-acknowledgement was lost. Settled ids are kept as long as the engine keeps idempotency keys; after that the same id is a new message.
+Duplicates. A repeat has the same id and number. One of an unsettled message is ignored; one of a settled message is dropped and
+acknowledged again, because its acknowledgement was lost. The same id under another number is a new message: the engine knows an id for a
+day from when it accepted the message, which may have waited for most of that before it was settled here. Numbers of another epoch cannot
+be compared, so an id that was settled before a change of the epoch is a repeat, for as long as the engine may know it. One that is still
+unsettled then holds the cursor under its new number.
 
 Nacks. A rejected message stays open until the server confirms it, with `nacked`: an unconfirmed nack is sent again on the next
 connection, and a cursor beyond the message would acknowledge it.
@@ -32,7 +35,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 import msgspec
 from msgspec import Struct
@@ -141,6 +144,15 @@ def _chunks(ids: list[str]) -> Iterator[list[str]]:
     return (ids[start : start + IDS_PER_FRAME] for start in range(0, len(ids), IDS_PER_FRAME))
 
 
+class _Settled(NamedTuple):
+    """A message that was settled: when, as what, and the reason if it was rejected."""
+
+    at_ms: int
+    epoch: str
+    seq: int
+    reason: str | None
+
+
 class Session:
     """The client's side of the protocol; see the module.
 
@@ -167,7 +179,7 @@ class Session:
         self._open: set[int] = set()
         self._order: list[int] = []
         self._early: dict[str, int] = {}  # unsettled early copies of this epoch: id -> number
-        self._settled: dict[str, tuple[int, str | None]] = {}  # id -> (when, reason if it was rejected)
+        self._settled: dict[str, _Settled] = {}  # by id
         self._ack_ids: list[str] = []
         self._refused: dict[str, str] = {}  # id -> reason, until the server confirms the nack
         self._nacks: dict[str, None] = {}  # ids of them whose nack is to be sent
@@ -367,18 +379,18 @@ class Session:
         if self.closing is not None:
             return
         known = self._settled.get(message.id)
-        if message.id in self._refused:
+        if message.id in self._unsettled:
+            if not message.early:
+                self._take_place(self._unsettled[message.id], message)
+            if message.id in self._refused:
+                self._nacks[message.id] = None
+        elif message.id in self._refused:
             self._nacks[message.id] = None
-        elif message.id in self._unsettled:
-            if not message.early and self._early.get(message.id) == message.seq:  # its place is reached
-                del self._early[message.id]
-                self._unsettled[message.id].event_id = message.event_id
-                heapq.heappush(self._order, message.seq)
-        elif known is not None and now_ms - known[0] < SETTLED_IDS_MS:
-            if known[1] is None:
+        elif known is not None and self._repeats(message, known, now_ms):
+            if known.reason is None:
                 self._ack_ids.append(message.id)
             else:
-                self._refuse(message.id, known[1])
+                self._refuse(message.id, known.reason)
         elif message.seq <= self._seq:
             self._ack_ids.append(message.id)
         elif len(self._unsettled) >= UNSETTLED_MAX:
@@ -391,6 +403,23 @@ class Session:
             else:
                 heapq.heappush(self._order, message.seq)
             self._queue.append(message)
+
+    def _repeats(self, message: Message, known: _Settled, now_ms: int) -> bool:
+        if known.epoch == self._epoch:
+            return known.seq == message.seq
+        return now_ms - known.at_ms < SETTLED_IDS_MS
+
+    def _take_place(self, unsettled: Message, repeat: Message) -> None:
+        """An unsettled message has come again: an early copy in its place, or one of a former epoch under its number in this one."""
+        if unsettled.id in self._early:
+            if self._early[unsettled.id] != repeat.seq:
+                return
+            del self._early[unsettled.id]
+        elif unsettled.event_id == f"{self._epoch}-{unsettled.seq}":
+            return
+        unsettled.seq, unsettled.event_id = repeat.seq, repeat.event_id
+        self._open.add(repeat.seq)
+        heapq.heappush(self._order, repeat.seq)
 
     def _revoke(self, ids: list[str], now_ms: int) -> None:
         # What this client has acknowledged by a request is revoked on its own stream: the engine does not know which stream that was.
@@ -436,10 +465,12 @@ class Session:
     def _close_out(self, message: Message, now_ms: int, reason: str | None) -> None:
         del self._unsettled[message.id]
         self._settled.pop(message.id, None)
-        self._settled[message.id] = (now_ms, reason)
+        early = self._early.pop(message.id, None) is not None
+        here = early or message.event_id == f"{self._epoch}-{message.seq}"
+        self._settled[message.id] = _Settled(now_ms, self._epoch if here else "", message.seq, reason)
         if len(self._settled) > SETTLED_IDS_MAX:
             del self._settled[next(iter(self._settled))]
-        if self._early.pop(message.id, None) is None and message.event_id != f"{self._epoch}-{message.seq}":
+        if not here:
             return
         self._open.discard(message.seq)
         while self._order and self._order[0] not in self._open:

@@ -115,13 +115,31 @@ def test_a_repeat_of_what_was_handled_is_dropped_and_acknowledged_again() -> Non
     assert sent(session, NOW + 1) == [{"type": "ack", "ids": ["m2"], "ts": NOW + 1}]
 
 
-def test_an_id_that_comes_again_after_a_day_is_another_message() -> None:
+def named(seq: int, id_: str, epoch: str = "7") -> str:
+    return json.dumps({"type": "messages", "messages": [message(seq, epoch, id_)]})
+
+
+def test_an_id_that_comes_under_another_number_is_another_message() -> None:
     session = open_session()
-    session.receive(json.dumps({"type": "messages", "messages": [message(1, id_="k")]}), NOW)
+    session.receive(named(1, "k"), NOW)
     session.settle(handed(session)[0], None, NOW)
-    session.receive(json.dumps({"type": "messages", "messages": [message(2, id_="k")]}), NOW + SETTLED_IDS_MS - 1)
+    sent(session)
+    session.receive(named(1, "k"), NOW + 1)
     assert handed(session) == []
-    session.receive(json.dumps({"type": "messages", "messages": [message(3, id_="k")]}), NOW + SETTLED_IDS_MS)
+    session.receive(named(2, "k"), NOW + 1)
+    assert [one.seq for one in handed(session)] == [2], "the engine may have accepted the first a day before it was settled"
+    assert sent(session, NOW + 1) == [{"type": "ack", "ids": ["k"], "ts": NOW + 1}]
+
+
+def test_an_id_of_another_epoch_is_a_repeat_for_a_day() -> None:
+    session = open_session()
+    session.receive(named(1, "k"), NOW)
+    session.settle(handed(session)[0], None, NOW)
+    session.opened(NOW, session.cursor)
+    session.receive(welcome(epoch="8", resumed="gap"), NOW)
+    session.receive(named(2, "k", "8"), NOW + SETTLED_IDS_MS - 1)
+    assert handed(session) == []
+    session.receive(named(3, "k", "8"), NOW + SETTLED_IDS_MS)
     assert [one.seq for one in handed(session)] == [3]
 
 
@@ -320,6 +338,38 @@ def test_in_another_epoch_old_messages_are_acknowledged_by_id_only() -> None:
     session.settle(handed(session)[0], None, NOW)
     assert session.cursor == "8-41"
     assert sent(session) == [{"type": "ack", "seq": 41, "ts": NOW}]
+
+
+def test_in_another_epoch_what_is_unsettled_holds_the_cursor() -> None:
+    session = open_session()
+    session.receive(messages(41), NOW)
+    (handling,) = handed(session)
+    session.closed(1006, "", NOW)
+    session.opened(NOW)
+    session.receive(welcome(epoch="8", resumed="gap"), NOW)
+    session.receive(json.dumps({"type": "messages", "messages": [message(1, "8", "m41"), message(2, "8", "fresh")]}), NOW)
+    (fresh,) = handed(session)
+    session.settle(fresh, None, NOW)
+    assert session.cursor is None, "it would acknowledge the message that is being handled"
+    assert sent(session) == [{"type": "ack", "ids": ["fresh"], "ts": NOW}]
+    session.settle(handling, None, NOW)
+    assert session.cursor == "8-2"
+    assert sent(session) == [{"type": "ack", "seq": 2, "ts": NOW}]
+
+
+def test_in_another_epoch_what_is_refused_holds_the_cursor() -> None:
+    session = open_session()
+    session.receive(messages(41), NOW)
+    session.settle(handed(session)[0], "cannot", NOW)
+    session.closed(1006, "", NOW)
+    session.opened(NOW)
+    session.receive(welcome(epoch="8", resumed="gap"), NOW)
+    session.receive(json.dumps({"type": "messages", "messages": [message(1, "8", "m41"), message(2, "8", "fresh")]}), NOW)
+    session.settle(handed(session)[0], None, NOW)
+    assert session.cursor is None
+    assert all("seq" not in frame for frame in sent(session)), "it would acknowledge the message before the dead letter is durable"
+    session.receive(nacked("m41"), NOW)
+    assert session.cursor == "8-2"
 
 
 def test_numbers_up_to_the_cursor_are_dropped_and_acknowledged() -> None:
