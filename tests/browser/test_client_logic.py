@@ -472,6 +472,36 @@ async def test_a_token_is_renewed_on_the_open_connection_before_it_expires(page:
     assert len(scripted.connects) == 1
 
 
+async def test_a_clock_that_is_ahead_renews_no_token_without_end(page: Page, scripted: ScriptedEngine) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    await page.evaluate(
+        """(token) => {
+          const now = Date.now;
+          Date.now = () => now() + 7_200_000;
+          window.asked = 0;
+          window.more = () => ({ getToken: async () => { asked += 1; return token; } });
+        }""",
+        token("demo", ttl_s=3600),
+    )
+    await start(page, scripted, getToken=True)
+    await wait(page, "client.state === 'open'")
+    await page.evaluate("new Promise((resolve) => setTimeout(resolve, 500))")
+    assert await page.evaluate("asked") == 1
+    assert not [frame for frame in scripted.frames if frame["type"] == "auth"]
+
+
+async def test_a_renewed_token_of_another_user_begins_another_connection(page: Page, scripted: ScriptedEngine) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    await page.evaluate(TOKENS, [token("demo", ttl_s=int(time.time()) - BEGIN_S + 8), token("other")])
+    scripted.publish()
+    await start(page, scripted, getToken=True)
+    await wait(page, "client.lastEventId === '7-1'")
+    await wait(page, "client.reconnects === 1")
+    assert scripted.tokens[-1] == token("other")
+    assert scripted.connects[-1][1] is None, "the cursor of one user is none of another's"
+    assert not [frame for frame in scripted.frames if frame["type"] == "auth"], "the engine ends a connection for good for this"
+
+
 @pytest.mark.parametrize("code", [4403, 4409])
 async def test_a_final_close_code_ends_the_client_with_its_reason(page: Page, scripted: ScriptedEngine, code: int) -> None:
     await start(page, scripted)

@@ -427,7 +427,8 @@ export class NotifyClient extends EventTarget {
   async #useToken(token) {
     const { tenant = "default", sub = "", exp } = readClaims(token ?? "");
     const key = `notify:${this.url.host}:${tenant}:${sub}`;
-    if (key !== this.#key) {
+    const other = key !== this.#key;
+    if (other) {
       const given = this.#key === undefined ? this.options.lastEventId : null; // another user has another cursor
       const kept = await this.#store.load(key);
       this.#saved = given ?? kept?.cursor ?? null;
@@ -439,8 +440,14 @@ export class NotifyClient extends EventTarget {
     this.#token = token;
     this.#key = key;
     this.#expiresMs = exp ? exp * 1000 : Infinity;
+    const leftMs = this.#expiresMs - Date.now();
     const early = () => this.#follows() || this.#renew().catch((error) => this.#emit("error", { code: "token", detail: String(error) }));
-    if (this.options.getToken && exp) this.#after("renew", (this.#expiresMs - Date.now()) * 0.8, early);
+    clearTimeout(this.#timers.renew);
+    // One that has expired by this page's clock would be renewed without end where that is ahead: the engine tells when it has.
+    if (this.options.getToken && exp && leftMs > 0) this.#after("renew", leftMs * 0.8, early);
+    if (!other || !(this.#link || this.#candidate)) return;
+    this.#dropCandidate(); // a connection is one user's: what comes on this one must not count as the other's
+    this.reconnect();
   }
 
   /** @param {Transport} kind @returns {Link} */
