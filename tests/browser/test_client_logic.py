@@ -354,6 +354,20 @@ async def test_an_acknowledgement_given_while_away_is_told_afterwards(page: Page
     assert await shown(page) == [1, 2]
 
 
+async def test_a_storage_that_cannot_be_read_keeps_no_message_away(page: Page, scripted: ScriptedEngine) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    await page.evaluate(
+        """() => {
+          const broken = { load: async () => { throw new Error("no longer readable"); }, save: async () => {} };
+          window.more = () => ({ storage: broken });
+        }"""
+    )
+    scripted.publish()
+    await start(page, scripted)
+    await wait(page, "client.lastEventId === '7-1'")
+    assert [error["code"] for error in await events(page, "error")] == ["storage"]
+
+
 async def test_the_cursor_outlives_the_page_in_storage(page: Page, scripted: ScriptedEngine) -> None:
     await page.goto(f"{scripted.url}/blank")
     await page.evaluate("window.more = () => ({ storage: sessionStorage })")
@@ -566,6 +580,29 @@ async def test_a_stream_that_ends_for_an_expired_token_resumes_with_a_fresh_one(
     scripted.cut(4401, "the token has expired")
     await wait(page, "client.reconnects === 1")
     assert scripted.tokens == [token("demo", n=1), token("demo", n=2)]
+
+
+async def test_an_acknowledgement_without_an_answer_holds_up_no_other(page: Page, scripted: ScriptedEngine) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    await page.evaluate(
+        """() => {
+          const timeout = AbortSignal.timeout.bind(AbortSignal), real = fetch;
+          AbortSignal.timeout = () => timeout(300);
+          let first = true;
+          window.fetch = (url, init) => {
+            if (!String(url).endsWith("/v1/ack") || !first) return real(url, init);
+            first = false;
+            return new Promise((_, reject) => init.signal?.addEventListener("abort", () => reject(init.signal.reason)));
+          };
+        }"""
+    )
+    await start(page, scripted, transports=["sse"])
+    await wait(page, "client.state === 'open'")
+    scripted.publish()
+    await wait(page, "client.lastEventId === '7-1'")
+    scripted.publish()
+    await scripted.until(lambda: not scripted.pending)
+    assert await shown(page) == [1, 2]
 
 
 async def test_a_gap_told_to_a_polling_client_moves_its_cursor(page: Page, scripted: ScriptedEngine) -> None:

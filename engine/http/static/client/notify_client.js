@@ -430,7 +430,7 @@ export class NotifyClient extends EventTarget {
     const other = key !== this.#key;
     if (other) {
       const given = this.#key === undefined ? this.options.lastEventId : null; // another user has another cursor
-      const kept = await this.#store.load(key);
+      const kept = await this.#kept(key);
       this.#saved = given ?? kept?.cursor ?? null;
       this.#ledger = new Ledger(this.#saved, { settled: kept?.settled });
       this.#leaveTabs();
@@ -448,6 +448,16 @@ export class NotifyClient extends EventTarget {
     if (!other || !(this.#link || this.#candidate)) return;
     this.#dropCandidate(); // a connection is one user's: what comes on this one must not count as the other's
     this.reconnect();
+  }
+
+  /** What the last page kept; without it the engine sends again what was not acknowledged. @param {string} key */
+  async #kept(key) {
+    try {
+      return await this.#store.load(key);
+    } catch (error) {
+      this.#emit("error", { code: "storage", detail: String(error) });
+      return null;
+    }
   }
 
   /** @param {Transport} kind @returns {Link} */
@@ -908,7 +918,9 @@ export class NotifyClient extends EventTarget {
     this.#posting = true;
     const init = { ...this.#init(), method: "POST", keepalive: true };
     init.headers["Content-Type"] = "application/json";
-    const send = (/** @type {string} */ path, /** @type {object} */ body) => request(new URL(path, this.url), { ...init, body: JSON.stringify(body) });
+    // One that is not answered must not hold up what is settled later, on this link or the next.
+    const send = (/** @type {string} */ path, /** @type {object} */ body) =>
+      request(new URL(path, this.url), { ...init, body: JSON.stringify(body), signal: AbortSignal.timeout(OPEN_TIMEOUT_MS) });
     try {
       for (;;) {
         const acks = this.#takeAcks();
