@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import time
 from base64 import urlsafe_b64decode
 from collections.abc import Awaitable, Callable
@@ -70,6 +71,7 @@ class Credentials:
     def __init__(self, token: Token) -> None:
         self._source = token
         self._current: str | None = token if isinstance(token, str) else None
+        self._late = False  # by this clock the current one had expired when it came
         self._asking = asyncio.Lock()
 
     @property
@@ -89,6 +91,7 @@ class Credentials:
                 if fresh or self._stale(refused):
                     answer = self._source()
                     self._current = await answer if inspect.isawaitable(answer) else answer
+                    self._late = (expires_s(self._current) or math.inf) <= time.time()
         assert self._current is not None
         return self._current
 
@@ -96,8 +99,12 @@ class Credentials:
         return self._current is None or self._current == refused or self.renew_in_s() == 0
 
     def renew_in_s(self) -> float | None:
-        """Seconds until the token is to be renewed, None for never: at 90 % of the time until it expires, less a second."""
-        if not self.renewable or self._current is None:
+        """Seconds until the token is to be renewed, None for never: at 90 % of the time until it expires, less a second.
+
+        Never, too, where it had expired when it came: this clock is ahead, or the source keeps tokens for too long. It is used until the
+        engine refuses it; renewed by this clock, the source would be asked for each request, and once a second beside a connection.
+        """
+        if not self.renewable or self._current is None or self._late:
             return None
         expiry = expires_s(self._current)
         return None if expiry is None else max(0.0, (expiry - time.time()) * 0.9 - 1)

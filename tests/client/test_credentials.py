@@ -59,7 +59,7 @@ async def test_a_source_is_called_at_first_when_fresh_is_wanted_and_after_expiry
     issued: list[str] = []
 
     def issue() -> str:
-        lifetimes = (100, 100, -1, 100)
+        lifetimes = (100, 100, 0.5, 100)
         issued.append(jwt(n=len(issued), exp=time.time() + lifetimes[len(issued)]))
         return issued[-1]
 
@@ -73,7 +73,7 @@ async def test_a_source_is_called_at_first_when_fresh_is_wanted_and_after_expiry
     assert len(issued) == 1
     assert await credentials.get(fresh=True) == issued[1]
     assert await credentials.get(fresh=True) == issued[2]
-    assert await credentials.get() == issued[3], "the third had expired"
+    assert await credentials.get() == issued[3], "the third is about to expire"
     assert len(issued) == 4
 
 
@@ -91,3 +91,17 @@ async def test_what_the_source_raises_is_raised() -> None:
 
     with pytest.raises(PermissionError):
         await Credentials(issue).get()
+
+
+async def test_a_token_that_comes_expired_is_used_until_it_is_refused() -> None:
+    issued: list[str] = []
+
+    def issue() -> str:
+        issued.append(jwt(n=len(issued), exp=time.time() - 60))  # as a clock sees it that is ahead
+        return issued[-1]
+
+    credentials = Credentials(issue)
+    assert await credentials.get() == await credentials.get() == issued[0]
+    assert credentials.renew_in_s() is None
+    assert await credentials.get(refused=issued[0]) == issued[1]
+    assert len(issued) == 2
