@@ -43,7 +43,7 @@ def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], *, i
 
     Args:
         method: of the asyncio client that `_entered` returns beside its loop.
-        item: its arguments are a message, which `_prepared` completes in the thread of the caller.
+        item: its arguments are a message or an event, which `_prepared` completes in the thread of the caller.
     """
 
     @wraps(method)
@@ -321,7 +321,7 @@ class SyncPublisher:
         return SyncGrowingMessage(self._publisher.stream(**self._prepared(members)), self._loop)
 
     post = blocking(Publisher.post, item=True)
-    event = blocking(Publisher.event)
+    event = blocking(Publisher.event, item=True)
     scheduled = blocking(Publisher.scheduled)
     reschedule = blocking(Publisher.reschedule)
     cancel = blocking(Publisher.cancel)
@@ -353,5 +353,5 @@ class SyncPublisher:
         return self._loop, self._publisher
 
     def _prepared(self, members: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The members of a message, with what must be made in the thread of the caller."""
+        """The members of a message or an event, with what must be made in the thread of the caller."""
         return members

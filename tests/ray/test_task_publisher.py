@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine import Client
+from engine.client.http_connection import Response
 from engine.errors import Forbidden, Unreachable
-from engine.ray import AsyncPublisher, Publisher, PublishError
+from engine.ray import AsyncPublisher, Publisher, PublishError, task_publisher
+from engine.ray.edge_calls import EdgeCalls
 from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until
 
@@ -61,6 +65,22 @@ async def test_a_task_that_ray_runs_again_publishes_once(job: Any, engine: Runni
     assert [status for _, status in results] == ["duplicate"] * 3
     messages = await received(engine, "ray-cat", 3)
     assert [(message["id"], message["data"]) for message in messages] == [(id_, number) for number, (id_, _) in enumerate(results)]
+
+
+def test_an_event_has_an_id_of_the_thread_that_sends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[dict[str, Any]] = []
+
+    class Carrier(EdgeCalls):
+        async def request(self, *request: Any, body: bytes = b"", timeout_s: float) -> Response:
+            sent.append(json.loads(request[3]))
+            return Response(202, {}, b'{"matched":[],"results":[],"scheduled":[],"cancelled":0}')
+
+    monkeypatch.setattr(task_publisher, "EdgeCalls", Carrier)
+    monkeypatch.setattr(task_publisher, "new_id", lambda: threading.current_thread().name)
+    with Publisher(tenant=TENANT) as publisher:
+        publisher.event(type="cart.left", user="ray-eve")
+        publisher.event(type="cart.left", user="ray-eve", id="own")
+    assert [event["id"] for event in sent] == [threading.current_thread().name, "own"], "only there an attempt of a task is known"
 
 
 async def test_two_calls_of_an_actor_publish_twice(job: Any, engine: RunningEngine) -> None:
