@@ -26,6 +26,8 @@ TRIES = 4
 RETRY_FIRST_S = 0.5
 RETRY_AFTER_S_MAX = 10.0
 TIMEOUT_S = 10.0
+RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""As the engine's own publisher: while an engine restarts, the proxy in front of it answers 502 or 504."""
 
 
 class NotifyEngine(NotifyBase):
@@ -84,9 +86,9 @@ class NotifyEngine(NotifyBase):
                 if answer.status_code == requests.codes.accepted:
                     return True
                 self.logger.warning("the engine answers %d: %s", answer.status_code, answer.text[:500])
-                if answer.status_code not in (429, 503):
+                if answer.status_code not in RETRIED:
                     return False
-                wait_s = min(max(wait_s, float(answer.headers.get("Retry-After", 0))), RETRY_AFTER_S_MAX)
+                wait_s = min(max(wait_s, _seconds(answer.headers.get("Retry-After", ""))), RETRY_AFTER_S_MAX)
             if left:
                 time.sleep(wait_s)
                 wait_s *= 2
@@ -129,6 +131,14 @@ class NotifyEngine(NotifyBase):
             if found["qsd"].get(name):
                 found[name] = NotifyBase.unquote(found["qsd"][name])
         return found
+
+
+def _seconds(retry_after: str) -> float:
+    """0 for the date that a proxy may write there."""
+    try:
+        return float(retry_after)
+    except ValueError:
+        return 0.0
 
 
 if "engine" not in N_MGR:

@@ -81,6 +81,22 @@ async def test_a_repeat_after_an_outage_has_the_same_ids(plugin: Any, monkeypatc
         assert list(world.shard.mailboxes["default:ann"]) == [1]
 
 
+@pytest.mark.parametrize(("status", "retry_after"), [(502, ""), (504, ""), (503, "Wed, 21 Oct 2026 07:28:00 GMT")])
+async def test_an_answer_of_a_proxy_in_a_restart_is_tried_again(
+    plugin: Any, monkeypatch: pytest.MonkeyPatch, status: int, retry_after: str
+) -> None:
+    monkeypatch.setattr(plugin, "RETRY_FIRST_S", 0.01)
+    refusal = plugin.requests.Response()
+    refusal.status_code = status
+    refusal.headers["Retry-After"] = retry_after
+    answers = [refusal]
+    post = plugin.requests.post
+    monkeypatch.setattr(plugin.requests, "post", lambda address, **request: answers.pop() if answers else post(address, **request))
+    async with edge_world() as world:
+        assert await notify(url(world, "ann"), body="x")
+        assert bodies(world)["default:ann"]["data"]["body"] == "x"
+
+
 async def test_an_engine_that_stays_away_is_a_failure_in_the_end(plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugin, "RETRY_FIRST_S", 0.001)
     assert not await notify("engine://token@127.0.0.1:9/ann", body="x")
