@@ -10,7 +10,7 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, Route, expect
 
-from tests.support.client_page import place
+from tests.support.client_page import place, wait
 from tests.support.scripted_engine import ScriptedEngine
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -131,6 +131,18 @@ async def test_the_times_to_snooze_until_are_ahead_and_in_the_morning(page: Page
         assert (times[0], times[1], times[3], times[4]) == (3_600_000, 9, 1, 9)
         assert 0 < times[2] < 48 * 3_600_000
         assert 0 < times[5] <= 8 * 24 * 3_600_000
+
+
+async def test_a_page_that_stays_open_forgets_the_oldest_messages(page: Page, scripted: ScriptedEngine) -> None:
+    await place(page, scripted)
+    for _ in range(1200):
+        scripted.publish()
+    await wait(page, "client.lastEventId === '7-1200'")
+    kept = await page.evaluate(
+        "import('/client/elements/inbox_model.js').then(({ modelOf }) => modelOf(client).entries.map((one) => one.message.seq))"
+    )
+    assert 250 <= len(kept) <= 500
+    assert kept == list(range(1200, 1200 - len(kept), -1))
 
 
 async def test_a_mark_that_fails_says_so(page: Page, scripted: ScriptedEngine) -> None:

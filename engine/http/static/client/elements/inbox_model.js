@@ -12,6 +12,7 @@
  */
 
 const PAGE = 20;
+const ENTRIES_MAX = 500; // of a page that stays open for weeks; where the engine keeps more, `more` has them
 const RELOAD_AFTER_MS = 300; // of counts that something else has changed: several at once are one
 
 /** @type {WeakMap<object, InboxModel>} */ const models = new WeakMap();
@@ -137,11 +138,19 @@ export class InboxModel extends EventTarget {
   #arrived(message) {
     const known = this.#entries.has(message.id);
     if (!known) this.#entries.set(message.id, { message, read: false });
+    if (this.#entries.size > ENTRIES_MAX) this.#forget();
     const replaced = this.#entries.get(message.replaces ?? "");
     if (replaced && (!replaced.read || message.answer)) this.#entries.delete(replaced.message.id);
     if (!known) this.dispatchEvent(new CustomEvent("arrived", { detail: message }));
     if (this.#counts && !this.client.options.counts && this.#shown) this.#reloadSoon();
     this.#changed();
+  }
+
+  /** Half of the messages, the oldest: not one with each that arrives, as they have to be sorted. */
+  #forget() {
+    const [last] = this.entries.splice(ENTRIES_MAX / 2 - 1, 1);
+    for (const [id, { message }] of this.#entries) if (message.seq < last.message.seq) this.#entries.delete(id);
+    if (this.#counts) this.#before = last.message.seq;
   }
 
   /** @param {{unread: number, revision: number}} counts */
