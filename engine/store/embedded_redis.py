@@ -261,7 +261,11 @@ class EmbeddedRedis:
     async def _launch_on_whole_data(self) -> str:
         """Start the server, and tell of damage that it leaves out."""
         version = await self._launch_on_files()
-        await self._tell_of_lost_writes()
+        try:
+            await self._tell_of_lost_writes()
+        except BaseException:
+            await self._end_process()  # or the next attempt would start a second server on the same files
+            raise
         return version
 
     async def _launch_on_files(self) -> str:

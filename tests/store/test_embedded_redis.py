@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
@@ -22,7 +23,7 @@ from engine.errors import ConfigError, StorageUnavailable
 from engine.store import embedded_redis
 from engine.store.embedded_redis import DataDirLock, EmbeddedRedis, memory_bytes
 from engine.store.keys import EPOCH_FIELD, meta_key
-from engine.store.redis_client import connect
+from engine.store.redis_client import connect, replace_data_epoch
 from engine.store.server_program import ServerProgram, installed_servers
 from tests.support.chaos.disk import CannotMount, filled, small_disk
 from tests.support.missing_programs import missing
@@ -51,6 +52,17 @@ async def command(redis: EmbeddedRedis, config: Config, *words: str) -> object:
         return await client.execute_command(*words)
     finally:
         await client.aclose()
+
+
+def servers_of(config: Config) -> list[int]:
+    """Pids of the servers that run on the data directory."""
+    found = []
+    folder = (Path(config.data_dir) / "redis").resolve()
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()) == folder:
+                found.append(process.pid)
+    return found
 
 
 @pytest.fixture
@@ -315,6 +327,33 @@ async def test_a_damaged_write_that_fails_while_the_files_are_loaded_is_told_by_
     async with running(config, server) as redis:
         assert redis.lost_writes == 0, "it was left out for good"
         assert await command(redis, config, "HGET", meta_key(), EPOCH_FIELD) == epoch
+
+
+async def test_a_loss_that_cannot_be_told_starts_no_second_server(
+    config: Config, server: ServerProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both would write the same files, and the clients of the first one would go on with it."""
+    told = 0
+
+    async def replace(*words: Any) -> str:
+        nonlocal told
+        told += 1
+        if told == 1:
+            raise StorageUnavailable("Timeout reading from socket")
+        return await replace_data_epoch(*words)
+
+    monkeypatch.setattr(embedded_redis, "replace_data_epoch", replace)
+    async with running(config, server) as redis:
+        await command(redis, config, "HSET", meta_key(), EPOCH_FIELD, "1")
+        await command(redis, config, "XADD", "stream", "1-0", "field", "value")
+        first = redis.pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        (path,) = [path for path in Path(config.data_dir).rglob("*.aof") if path.stat().st_size > 50]
+        path.write_bytes(path.read_bytes().replace(b"1-0", b"0-0"))  # no number of an entry: Redis leaves the write out
+        await until(lambda: told == 2 and redis.pid not in (None, first))
+        assert await until_done(lambda: command(redis, config, "HGET", meta_key(), EPOCH_FIELD), RedisError, OSError) != b"1"
+        assert servers_of(config) == [redis.pid]
 
 
 LOADING = """#!{python}
