@@ -246,8 +246,8 @@ class EmbeddedRedis:
         try:
             pid = int(self._pid_path.read_text("ascii"))
             leftover = psutil.Process(pid)
-            if not any(name in leftover.name() for name in NAMES) or Path(leftover.cwd()) != self._dir:
-                return  # the pid has been reused
+            if not any(name in leftover.name() for name in NAMES) or Path(leftover.cwd()) != self._dir.resolve():
+                return  # the pid has been reused; the kernel's path has no links, which ours may have
         except (OSError, ValueError, psutil.Error):
             return
         deadline = time.monotonic() + STOP_TIMEOUT_S

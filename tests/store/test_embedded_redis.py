@@ -356,6 +356,16 @@ async def test_a_loss_that_cannot_be_told_starts_no_second_server(
         assert servers_of(config) == [redis.pid]
 
 
+async def test_a_server_left_over_in_a_linked_directory_is_stopped(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    Path(config.data_dir).symlink_to(tmp_path / "disk")
+    left_over = EmbeddedRedis(config)
+    await left_over.start()
+    await EmbeddedRedis(config).end_leftover()
+    assert servers_of(config) == []
+    await left_over.stop()
+
+
 LOADING = """#!{python}
 import socket, sys
 server = socket.socket(socket.AF_UNIX)
