@@ -19,7 +19,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -98,6 +98,9 @@ class ClusterError(EngineError):
 class RayCluster:
     """The Ray that this process is connected to. Call `start` first, from the main thread, and `stop` last.
 
+    Args:
+        redis_pid: of a Redis that is a child of this process, which may have been started after Ray; None where there is none.
+
     Attributes:
         address: of its control service, `host:port`.
         runtime_env: with which the actors of a cluster that was joined get this package; empty when its nodes have it.
@@ -105,8 +108,9 @@ class RayCluster:
         logs: directory of the logs of Ray and of the actors on this node.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, redis_pid: Callable[[], int | None] = lambda: None) -> None:
         self._config = config
+        self._redis_pid = redis_pid
         self._local = not config.address
         self._before: set[psutil.Process] = set()  # children that are not Ray's
         self._processes: set[psutil.Process] = set()
@@ -257,7 +261,7 @@ class RayCluster:
         if self._sentinel is not None:
             self._sentinel.communicate(b".")
             self._sentinel = None
-        self._end(self._processes)
+        self._end(self._processes - _tree_of(self._redis_pid()))  # Redis is stopped after Ray, by who started it
         self._processes = set()
 
     @staticmethod
@@ -360,6 +364,17 @@ def _auth_token_exists() -> bool:
     """Whether there is a cluster token where Ray looks for one."""
     named = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
     return bool(named) or (Path.home() / ".ray" / "auth_token").is_file()
+
+
+def _tree_of(pid: int | None) -> set[psutil.Process]:
+    """A process and all that it has started."""
+    if pid is None:
+        return set()
+    try:
+        process = psutil.Process(pid)
+        return {process, *process.children(recursive=True)}
+    except psutil.NoSuchProcess:
+        return set()
 
 
 def _descendants() -> set[psutil.Process]:

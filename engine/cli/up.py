@@ -195,7 +195,7 @@ class _Run:
         self._redis: EmbeddedRedis | None = None
         self._opening: asyncio.Task[None] | None = None  # storage
         self._supervisor: asyncio.Task[None] | None = None
-        self._cluster = RayCluster(config)
+        self._cluster = RayCluster(config, lambda: None if self._redis is None else self._redis.pid)
         self._controller: Any = None
         self._lives_on = False  # the engine, when this process ends without having been told to
         self._key = b""  # the engine key

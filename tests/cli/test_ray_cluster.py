@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from typing import Any
 
 import pytest
+import ray
 from ray._private import node, utils, worker
 
 from engine.cli import ray_cluster
@@ -57,6 +59,21 @@ def test_parts_of_ray_that_have_other_names_run(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "ray._private.node", None)
     with ray_cluster._without_unused_parts():
         pass
+
+
+def test_the_end_of_ray_leaves_a_redis_started_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor starts one again that has died. Killed here, it would not write its file to disk."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray_cluster, "_LEFTOVER_TIMEOUT_S", 0.05)
+    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+    cluster = RayCluster(Config(), lambda: redis.pid)
+    cluster._before, cluster.address = ray_cluster._descendants(), "127.0.0.1:1"
+    with subprocess.Popen(sleep) as of_ray, subprocess.Popen(sleep) as redis:
+        cluster.stop()
+        assert of_ray.wait(5) == -signal.SIGKILL
+        assert redis.poll() is None
+        redis.kill()
 
 
 def test_without_the_processes_of_ray_none_of_them_is_said_to_have_died(monkeypatch: pytest.MonkeyPatch) -> None:
