@@ -210,7 +210,7 @@ class EventStreams:
         streams = _streams(tenant)[: len(position.parts)]
         limits = (count, min(count, _LETTERS), _BATCHES)[: len(streams)]
         try:
-            pipeline = self._client.pipeline(transaction=False)
+            pipeline = self._client.pipeline(transaction=True)  # between the two, what is trimmed would be lost without a gap
             for stream in streams:
                 pipeline.get(trimmed_mark_key(stream))
             for stream, part, limit in zip(streams, position.parts, limits, strict=True):

@@ -71,8 +71,9 @@ class HistoryDatabase:
         dialect = postgresql if self._is_postgresql else sqlite
         self._insert = dialect.insert(history).on_conflict_do_nothing(index_elements=["id"])
         self._note_erasure = dialect.insert(erasures)
+        noted_ms = self._note_erasure.excluded.at_ms
         self._note_erasure = self._note_erasure.on_conflict_do_update(
-            index_elements=["user_digest"], set_={"at_ms": self._note_erasure.excluded.at_ms}
+            index_elements=["user_digest"], set_={"at_ms": noted_ms}, where=erasures.c.at_ms < noted_ms
         )
 
     @property
@@ -137,18 +138,16 @@ class HistoryDatabase:
 
     def _erase(self, connection: Connection, rows: Sequence[OutcomeRow], erased: Iterable[tuple[str, int]]) -> None:
         """Delete the rows of users who are erased now, or whose rows arrive late."""
-        late = dict(erased)
-        for key, at_ms in late.items():
+        keys = {f"{row['tenant']}:{row['user_id']}" for row in rows}
+        for key, at_ms in erased:
+            keys.add(key)
             connection.execute(self._note_erasure, {"user_digest": _digest(*split_key(key)), "at_ms": at_ms})
         known = {bytes(digest): at_ms for digest, at_ms in connection.execute(select(erasures.c.user_digest, erasures.c.at_ms))}
-        for tenant, user in {(row["tenant"], row["user_id"]) for row in rows} if known else ():
-            at_ms = known.get(_digest(tenant, user), -1)
-            if at_ms >= 0:
-                late.setdefault(f"{tenant}:{user}", at_ms)
-        for key, at_ms in late.items():
+        for key in keys if known else ():
             tenant, user = split_key(key)
-            of_user = (history.c.tenant == tenant) & (history.c.user_id == user)
-            connection.execute(delete(history).where(of_user & (history.c.id < first_id(at_ms + 1))))
+            if (erased_ms := known.get(_digest(tenant, user))) is not None:
+                of_user = (history.c.tenant == tenant) & (history.c.user_id == user)
+                connection.execute(delete(history).where(of_user & (history.c.id < first_id(erased_ms + 1))))
 
     def ping(self) -> None:
         """Ask for nothing."""

@@ -110,6 +110,13 @@ def test_an_erased_user_has_no_rows_also_not_those_that_arrive_later(database: H
     assert len(stored(database, user="alice")) == 4, "the note of the erasure is gone after a day"
 
 
+def test_the_latest_erasure_of_a_user_holds_in_whatever_order_they_come(database: HistoryDatabase) -> None:
+    database.store([], [("t:alice", 3000), ("t:alice", 2000)])
+    database.store([], [("t:alice", 1000)])
+    database.store(some_rows(1, first_ms=2500, source="late"))
+    assert stored(database, user="alice") == []
+
+
 def test_a_row_that_the_database_refuses_is_left_out_alone(database: HistoryDatabase, url: str) -> None:
     rows = some_rows(3)
     rows[2] = {**rows[2], "event": None}
