@@ -26,7 +26,6 @@ leave. So the store pauses by itself, whoever moves the slot, and nothing is acc
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import cache
 from itertools import count
@@ -41,7 +40,7 @@ from redis.exceptions import AskError, ClusterDownError, ConnectionError, Master
 
 from engine.config import STORES_ALLOWED
 from engine.store.connection_pool import ConnectionPool
-from engine.store.masters import greet_master, host_and_port
+from engine.store.masters import MasterSearch, greet_master, host_and_port
 from engine.store.tls_context import SharedContext
 
 SCHEMES: Final = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
@@ -222,15 +221,11 @@ class _Topology:
         self._slot = slot
         self._connection = connection
         self._least_s = self._timeout_s = timeout_s
-        self._search: asyncio.Future[tuple[str, int]] | None = None
+        self._search = MasterSearch(self._find)
 
     async def master(self) -> tuple[str, int]:
         """Its address, as the first node that answers names it: one question for all who ask at once. Raises ConnectionError."""
-        search = self._search
-        if search is None or search.done():
-            search = self._search = asyncio.ensure_future(self._find())
-            search.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever asked may have left
-        return await asyncio.shield(search)
+        return await self._search.master()
 
     async def _find(self) -> tuple[str, int]:
         failures, answered = [], False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,3 +30,23 @@ async def greet_master(connection: Any) -> None:
     (role, *_) = await connection.read_response()
     if role != b"master":
         raise ConnectionError(f"{connection.host}:{connection.port} is not the master yet, or no longer")
+
+
+class MasterSearch:
+    """One question for all who ask at once: where connections are lost together, each would otherwise open one more to ask with.
+
+    Args:
+        find: the address of the master; raises ConnectionError when it is not found.
+    """
+
+    def __init__(self, find: Callable[[], Awaitable[tuple[str, int]]]) -> None:
+        self._find = find
+        self._search: asyncio.Future[tuple[str, int]] | None = None
+
+    async def master(self) -> tuple[str, int]:
+        """Its address. Raises as `find`."""
+        search = self._search
+        if search is None or search.done():
+            search = self._search = asyncio.ensure_future(self._find())
+            search.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever asked may have left
+        return await asyncio.shield(search)

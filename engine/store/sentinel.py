@@ -6,14 +6,16 @@
 are those of the master; `sentinel_username` and `sentinel_password` are options, as is everything that a plain Redis URL takes.
 
 It follows Redis's "Guidelines for Redis clients with support for Redis Sentinel": every new connection queries the sentinels in order
-for the current master, and verifies it with `ROLE`, because a sentinel may lag. Sentinel closes the connections of a master that it
-demotes; where it cannot, the first write fails with READONLY, which closes the connection here. So a fail-over costs errors until the
-sentinels have agreed and needs no notification. Commands in flight fail; their callers decide whether to repeat them.
+for the current master, those that open at once with one query, and verifies it with `ROLE`, because a sentinel may lag. Sentinel closes
+the connections of a master that it demotes; where it cannot, the first write fails with READONLY, which closes the connection here. So a
+fail-over costs errors until the sentinels have agreed and needs no notification. Commands in flight fail; their callers decide whether to
+repeat them.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -24,7 +26,8 @@ from redis.asyncio.sentinel import Sentinel
 from redis.exceptions import ConnectionError, ReadOnlyError
 
 from engine.store.connection_pool import ConnectionPool
-from engine.store.masters import greet_master, host_and_port
+from engine.store.masters import MasterSearch, greet_master, host_and_port
+from engine.store.tls_context import SharedContext
 
 SCHEMES: Final = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 """URL schemes with sentinels -> the same without."""
@@ -65,13 +68,13 @@ def parse(url: str) -> SentinelUrl:
 class _ToMaster(Connection):
     """A connection that discovers the master through the sentinels each time it connects."""
 
-    def __init__(self, *, sentinel: Sentinel, service: str, **options: Any) -> None:
-        self._sentinel = sentinel
+    def __init__(self, *, search: MasterSearch, service: str, **options: Any) -> None:
+        self._search = search
         self._service = service
         super().__init__(**options)
 
     async def _connect(self) -> None:
-        self.host, self.port = await self._sentinel.discover_master(self._service)
+        self.host, self.port = await self._search.master()
         await super()._connect()  # type: ignore[no-untyped-call]
 
     async def read_response(self, *arguments: Any, **options: Any) -> Any:
@@ -103,9 +106,12 @@ class SentinelPool(ConnectionPool):
         timeouts = {"socket_timeout": sentinel_timeout_s, "socket_connect_timeout": sentinel_timeout_s}
         speak = timeouts | {"retry": options.get("retry")} | address.sentinel_options
         self._sentinel = Sentinel(address.sentinels, sentinel_kwargs=speak)  # type: ignore[no-untyped-call]
+        if tls := "ssl" in address.sentinel_options:
+            for client in self._sentinel.sentinels:
+                client.connection_pool.connection_class = SharedContext
         super().__init__(
-            connection_class=_ToMasterOverTLS if "ssl" in address.sentinel_options else _ToMaster,
-            sentinel=self._sentinel,
+            connection_class=_ToMasterOverTLS if tls else _ToMaster,
+            search=MasterSearch(partial(self._sentinel.discover_master, address.service)),
             service=address.service,
             redis_connect_func=greet_master,
             **address.options | options,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from redis.asyncio.sentinel import Sentinel
+from redis.exceptions import ConnectionError
 
 from engine.config import Config
 from engine.core.model.envelope import Envelope
@@ -57,6 +61,31 @@ def test_an_incomplete_url_is_refused_by_the_name_of_the_setting(url: str) -> No
 def test_no_password_of_an_url_is_displayed() -> None:
     url = "redis+sentinel://app:secret@a:1,[::1]:2/orders?sentinel_password=hidden&protocol=2"
     assert display_url(url) == "redis+sentinel://app:***@a:1,[::1]:2/orders?sentinel_password=***&protocol=2"
+
+
+async def test_connections_that_open_at_once_ask_the_sentinels_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question would be a connection of its own, and over TLS 49 ms of the event loop."""
+    asked = 0
+
+    async def answer(_sentinel: Sentinel, _service: str) -> tuple[str, int]:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0.01)
+        return "127.0.0.1", 1
+
+    monkeypatch.setattr(Sentinel, "discover_master", answer)
+    client = connect(Config(redis_url="redis+sentinel://a/orders"))
+    for times in (1, 2):
+        failures = await asyncio.gather(*[client.ping() for _ in range(8)], return_exceptions=True)
+        assert all(isinstance(failure, ConnectionError) for failure in failures)
+        assert asked == times, "later connections ask anew"
+    await client.aclose()
+
+
+def test_connections_to_sentinels_share_the_tls_context() -> None:
+    pool: Any = connect(Config(redis_url="rediss+sentinel://a,b/orders")).connection_pool
+    contexts = {id(sentinel.connection_pool.make_connection().ssl_context) for sentinel in pool._sentinel.sentinels * 2}
+    assert contexts == {id(pool.make_connection().ssl_context)}
 
 
 # -- replicas that are not there ---------------------------------------------------------------------------------------
