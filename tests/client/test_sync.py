@@ -68,7 +68,7 @@ async def test_messages_that_come_as_a_wait_times_out_are_not_lost() -> None:
     assert received == list(range(1, count + 1))
 
 
-def test_what_waits_is_received_without_waiting() -> None:
+def test_a_waiting_message_is_received_in_no_time() -> None:
     with in_background(serving(ScriptedEngine())) as server, SyncClient(server.url, token()) as client:
         server.publish()
         server.publish()
