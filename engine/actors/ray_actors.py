@@ -111,7 +111,8 @@ def ray_side(name: str, methods: Collection[str], load: Callable[[], type]) -> t
             # The first call starts it (`engine.actors.actor_process`), and nobody may call an edge for `health_ms`.
             ray.get_runtime_context().current_actor.stats.remote()
 
-    added = {"__module__": __name__, "__ray_actor_class__": object}  # with the second it looks as if Ray had added what it adds
+    shown = type(name, (), {})  # its name is the process's while a method runs
+    added = {"__module__": __name__, "__ray_actor_class__": shown}  # with the second it looks as if Ray had added what it adds
     return type(name, (), {"__init__": construct, **{method: _forwarded(method) for method in methods}, **added})
 
 

@@ -77,8 +77,9 @@ async def test_the_newest_call_decides_that_all_have_failed(calls: Calls, at_onc
 
 async def test_calls_that_nobody_answers_stay_few_and_end_with_their_caller(calls: Calls, at_once: Callable[[int], None]) -> None:
     at_once(3)
+    asked = asyncio.ensure_future(hedged(calls))
+    await calls.number(4)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await hedged(calls)
+        await asyncio.wait_for(asked, 0.01)
     assert len(calls.made) == 4
     assert all(call.cancelled() for call in calls.made)

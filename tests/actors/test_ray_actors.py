@@ -95,6 +95,12 @@ def test_classes_are_pickled_by_the_name_that_every_version_has(name: str) -> No
     assert cloudpickle.loads(cloudpickle.dumps(made)) is made
 
 
+@pytest.mark.parametrize("name", ray_actors._CLASSES)
+def test_ray_names_a_process_after_its_actor_while_a_method_runs(name: str) -> None:
+    """Of this attribute, Ray takes the name."""
+    assert getattr(ray_actors, name).__ray_actor_class__.__name__ == name
+
+
 def test_an_actor_makes_the_first_call_itself_so_that_it_starts_before_anybody_asks_it(monkeypatch: pytest.MonkeyPatch) -> None:
     class Part:
         async def stats(self) -> dict[str, Any]:
