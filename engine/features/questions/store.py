@@ -124,7 +124,7 @@ class QuestionStore:
         status, *votes = await _VOTE.run(self._of(key), keys, arguments, self._replicas)
         if status == b"FULL":
             raise TooMany
-        return None if status == b"NONE" else _votes(votes)
+        return _votes(votes[0]) if votes else None
 
     async def votes(self, key: str, id: str) -> dict[str, GivenAnswer]:
         """The votes by user. Raises StorageUnavailable."""

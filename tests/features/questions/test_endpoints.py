@@ -11,12 +11,14 @@ from typing import Any
 
 import httpx
 import jwt
+import msgspec
 import pytest
 from redis.asyncio import Redis
 
 from engine.core.model.routing import audience_key
 from engine.core.wire import records as wire
 from engine.errors import StorageUnavailable
+from engine.features.questions.core import GivenAnswer
 from engine.features.questions.questions import Questions
 from engine.store.keys import answers_key, questions_due_key, questions_key, subscribers_prefix, votes_key
 from tests.support.edge_world import SECRET, EdgeWorld, edge_world, frame_of
@@ -224,6 +226,15 @@ async def test_a_quorum_of_members_is_the_answer(world: EdgeWorld) -> None:
     assert (await vote(world, "u3", "yes")).status_code == 200
     found = await look_topic(world)
     assert (found["state"], found["answer"], found["by"]) == ("answered", "yes", "u3")
+
+
+async def test_more_members_answer_than_the_stack_of_a_script_holds(redis_client: Redis) -> None:
+    async with edge_world(storage=redis_client, question_members_max=6000) as world:
+        await ask_topic(world, 5001)
+        votes = {f"member-{number}": msgspec.msgpack.encode(GivenAnswer("yes", 1, f"member-{number}")) for number in range(5000)}
+        await redis_client.hset(votes_key(audience_key("default", "oncall"), "q1"), mapping=votes)
+        assert (await vote(world, "u1", "yes")).status_code == 200
+        assert (await look_topic(world))["answer"] == "yes"
 
 
 async def test_everyone_who_is_subscribed_is_asked(world: EdgeWorld, redis_client: Redis) -> None:
