@@ -99,9 +99,11 @@ class RedisStream:
         return [DeadRow(*(fields[name].decode("utf-8", "replace") for name in (b"id", b"reason", b"body"))) for _, fields in found]
 
     async def redrive(self) -> int:
-        """Move dead entries back. They get new ids, since the engine refused the old ones."""
+        """Move the entries that are dead now back. They get new ids, since the engine refused the old ones."""
+        newest = await self._ask(self._client.xrevrange(self._dead_key, count=1))
+        last = newest[0][0] if newest else "-"  # those that the engine refuses again meanwhile come behind it
         moved = 0
-        while found := await self._ask(self._client.xrange(self._dead_key, count=_REDRIVEN)):
+        while found := await self._ask(self._client.xrange(self._dead_key, max=last, count=_REDRIVEN)):
             async with self._client.pipeline(transaction=True) as pipe:
                 for id, fields in found:
                     pipe.xadd(self._source.stream, {"body": fields[b"body"]})

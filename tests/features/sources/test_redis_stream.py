@@ -1,0 +1,38 @@
+"""A Redis stream as a source, on a real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from engine.features.sources import redis_stream
+from engine.features.sources.core import RedisSource
+from engine.features.sources.redis_stream import RedisStream
+from tests.support.redis_server import RedisServer
+
+
+async def test_a_redrive_ends_though_the_engine_refuses_all_again(
+    redis_client: Redis, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = RedisSource(name="orders", connection=redis_server.url)
+    operator, ingester = RedisStream(source), RedisStream(source)
+    for number in range(3):
+        await redis_client.xadd("notifications:dead", {"id": str(number), "reason": "no user", "body": "{}"})
+    ask = operator._ask
+
+    async def refused(answer: Any) -> Any:
+        found = await ask(answer)
+        await ingester.settle([], [(row, "no user") for row in await ingester.read(10)])
+        return found
+
+    monkeypatch.setattr(operator, "_ask", refused)
+    monkeypatch.setattr(redis_stream, "_REDRIVEN", 2)
+    async with asyncio.timeout(20):
+        assert await operator.redrive() == 3
+        assert await operator.redrive() == 3
+    assert len(await operator.dead_rows(10)) == 3
+    await operator.close()
+    await ingester.close()
