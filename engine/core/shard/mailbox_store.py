@@ -615,7 +615,7 @@ class MailboxStore:
     def swept(self, found: Swept) -> None:
         """Apply what the sweep found to the mailbox, which is in memory."""
         if found.expires:
-            self._expired(found.key, found.oldest_expires_ms, found.overdue)
+            self._expired(found)
         else:
             self._forget(found.key)
 
@@ -629,17 +629,20 @@ class MailboxStore:
                 mailbox.loaded(*mailbox.cold, ())  # all of them have expired
         self.mark(mailbox)
 
-    def _expired(self, key: str, oldest_expires_ms: int, overdue: Overdue) -> None:
+    def _expired(self, found: Swept) -> None:
         """The sweep removed expired entries of an offline user's stream; the page gets the new oldest expiry.
 
         Of a user with an inbox it removed none: `overdue` has them, and the next checkpoint deletes those that memory has as over too.
+        Messages that came since the sweep has read the page are not in what it found: then the page stays due for the next sweep.
         """
-        mailbox = self.mailboxes[key]
-        mailbox.oldest_expires_ms = oldest_expires_ms
+        mailbox, overdue = self.mailboxes[found.key], found.overdue
+        is_current = mailbox.head == found.page.head
+        if is_current:
+            mailbox.oldest_expires_ms = found.oldest_expires_ms
         if mailbox.inbox is not None:
-            mailbox.outdated(overdue.expired, overdue.aged, overdue.due_ms)
+            mailbox.outdated(overdue.expired, overdue.aged, overdue.due_ms if is_current else mailbox.inbox.due_ms)
             self.counts_changed(mailbox)
-        self._dirty[key] = mailbox
+        self._dirty[found.key] = mailbox
 
     def settled(self, mailbox: Mailbox) -> None:
         """Messages of a mailbox with an inbox were acknowledged: a checkpoint is to write them, at once when many wait for one."""

@@ -403,6 +403,21 @@ def test_a_page_that_changed_after_the_sweep_read_it_stays_as_it_is(expires: boo
     assert [record.seq for record in of(world.settle(), Posted)] == [newer.head + 1], "one number names one message"
 
 
+def test_the_sweep_looks_again_at_messages_that_came_meanwhile() -> None:
+    world = World()
+    world.post(ttl_ms=1000)
+    world.settle()
+    world.checkpoint()
+    read = world.page(KEY)
+    assert read is not None
+    world.post()
+    world.settle()
+    world.checkpoint()
+    world.core.swept(Swept(KEY, read, True, 0))
+    world.checkpoint()
+    assert world.looks[KEY] == read.oldest_expires_ms
+
+
 def test_what_the_sweep_found_waits_for_no_post() -> None:
     world = gone_world()
     page = world.page(KEY)
