@@ -130,6 +130,7 @@ class Growing:
         self._since_ms = [0] * store.stores  # of the oldest of these
         self._wanted = [asyncio.Event() for _ in range(store.stores)]  # there is something to store
         self._urgent = [asyncio.Event() for _ in range(store.stores)]  # ... without waiting for more
+        self._was_away = [False] * store.stores  # the last look at what is due failed
         self._flushing: dict[_NAME, set[asyncio.Future[None]]] = {}
         self._bytes = 0  # unstored
         self._waiting: dict[_NAME, set[_Waiter]] = {}
@@ -415,6 +416,7 @@ class Growing:
                 try:
                     await self._take_due(store)
                 except StorageUnavailable as error:
+                    self._was_away[store] = True
                     log.warning("messages that grow wait for storage: %s", error)
             old_ms = self._gateway.clock() - _FORGET_MS
             for name, growth in list(self._growths.items()):
@@ -422,6 +424,8 @@ class Growing:
                     self._forget(name)
 
     async def _take_due(self, store: int) -> None:
+        while self._was_away[store]:  # edges have text for what became due meanwhile: they store it before the lease is over
+            self._was_away[store] = bool(await self._store.take(store, self._gateway.wall_ms(), _LEASE_MS))
         for key, id in await self._store.take(store, self._gateway.wall_ms(), _LEASE_MS):
             try:
                 stored = await self._store.close(key, id, None, -1, IDLE, b"", self._gateway.wall_ms(), _LEASE_MS)

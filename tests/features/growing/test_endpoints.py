@@ -12,6 +12,7 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
+from engine.errors import StorageUnavailable
 from engine.features.growing.store import GrowingStore
 from engine.store.keys import growing_due_key, growing_key, growing_tenants_key, growth_key
 from tests.support.edge_world import EdgeWorld, edge_world, frame_of
@@ -345,6 +346,34 @@ async def test_a_message_with_parts_does_not_end_by_itself(redis_client: Redis) 
                 assert (await add(world, begun, size, "x"))["state"] == "ok"
                 size += 1
         assert (await look(world)).json()["state"] == "growing"
+
+
+async def test_a_message_with_parts_outlasts_an_outage_of_storage(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, back = set[str](), asyncio.Event()
+    take, store = GrowingStore.take, GrowingStore.store
+
+    async def look(self: GrowingStore, *args: Any) -> list[tuple[str, str]]:
+        seen.add("due" if back.is_set() else "away")
+        if not back.is_set():
+            raise StorageUnavailable("away")
+        return await take(self, *args)
+
+    async def store_late(self: GrowingStore, *args: Any) -> list[int | str]:
+        if "due" not in seen:
+            raise StorageUnavailable("away")
+        return await store(self, *args)
+
+    monkeypatch.setattr(GrowingStore, "take", look)
+    monkeypatch.setattr(GrowingStore, "store", store_late)
+    async with edge_world(storage=redis_client, **FAST) as world:
+        begun = await begin(world)
+        assert (await add(world, begun, 0, "it still grows"))["state"] == "ok"
+        await redis_client.zadd(growing_due_key(), {f"{KEY}\nm1": 1})  # the outage is long
+        await until(lambda: "away" in seen)
+        back.set()
+        await stored(world, 14)
+        assert (await end(world, begun, 14))["status"] == "accepted"
+        assert messages(world)[0]["data"] == {"text": "it still grows"}
 
 
 async def test_an_edge_that_died_before_it_published_leaves_that_to_another(redis_client: Redis) -> None:
