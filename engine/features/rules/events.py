@@ -175,12 +175,12 @@ class EventEndpoint:
         rules = self._rule_book.in_force(tenant)
         applied = await self._apply(rules.plan(event.type, payload, delivery, tenant=tenant), tenant, now_ms, turns)
         notifications = [made for part in applied for made in part.outcome.notifications]
-        drafts = await self._drafts(applied, tenant, now_ms, trace, turns)
-        if linked := frozenset[str]().union(*(part.rules.linked for part in applied)):
-            await self._message_links.add(drafts, linked)
         happening = Happening(event.type, event.user, now_ms, delivery)
         if event.ts is not UNSET:
             happening = Happening(event.type, event.user, min(event.ts, now_ms))
+        drafts = await self._drafts(applied, tenant, now_ms, happening.at_ms, trace, turns)
+        if linked := frozenset[str]().union(*(part.rules.linked for part in applied)):
+            await self._message_links.add(drafts, linked)
         followers = await self._inactivity_timers.happened(rules, happening, notifications, tenant)
         cancelled = await self._cancel(applied, tenant)
         results = await self._send(notifications, drafts, followers)
@@ -241,7 +241,7 @@ class EventEndpoint:
         return await _made(plans, tenant, now_ms, wanted.__getitem__, turns)
 
     async def _drafts(
-        self, applied: Sequence[AppliedRules], tenant: str, now_ms: int, trace: RequestTrace | None, turns: _Turns
+        self, applied: Sequence[AppliedRules], tenant: str, now_ms: int, happened_ms: int, trace: RequestTrace | None, turns: _Turns
     ) -> list[Draft]:
         """One draft for each notification.
 
@@ -260,7 +260,7 @@ class EventEndpoint:
                 made = drafter.drafts_of(ParsedBody([_item(notification) for notification in step], [], Form.JSON, array=True))
                 for draft, notification in zip(made, step, strict=True):
                     draft.item += len(drafts)
-                    _complete(draft, notification, now_ms)
+                    _complete(draft, notification, now_ms, happened_ms)
                 if part.rules.kept:
                     keep_by_type(made, part.rules.kept)
                 drafts += made
@@ -348,16 +348,20 @@ def user_facts_of(answer: ProfileIs) -> Mapping[str, Any]:
     return {"level": profile.level, "locale": profile.locale, "active_ms": answer.active_ms}
 
 
-def _complete(draft: Draft, notification: Notification, now_ms: int) -> None:
-    """Give a draft what no publisher can ask for: conditions, an action, a delay that its digest does not depend on."""
+def _complete(draft: Draft, notification: Notification, now_ms: int, happened_ms: int) -> None:
+    """Give a draft what no publisher can ask for: conditions, an action, a delay that its digest does not depend on.
+
+    Conditions count from the event at the earliest, whatever `ts` the rule gives: else the event cancels what it arms.
+    """
     if draft.topic is None or notification.delay_ms:  # a broadcast that is not delayed cannot be cancelled
         draft.envelope = msgspec.structs.replace(draft.envelope, collapse=notification.collapse)
     if notification.delay_ms:
         draft.due_ms = now_ms + notification.delay_ms
         draft.expires_ms = draft.due_ms + draft.ttl_ms
-    draft.conditions = notification.conditions
-    if draft.conditions is not None and not draft.due_ms:
-        draft.due_ms = now_ms  # conditions are decided when a timer fires
+    if notification.conditions is not None:
+        since_ms = max(notification.conditions.since_ms, happened_ms)
+        draft.conditions = msgspec.structs.replace(notification.conditions, since_ms=since_ms)
+        draft.due_ms = draft.due_ms or now_ms  # conditions are decided when a timer fires
     if notification.do:
         draft.envelope = msgspec.structs.replace(draft.envelope, policy_terms=None)  # it contacts nobody
         draft.due_ms = draft.due_ms or now_ms  # likewise what is called in place of a message

@@ -345,6 +345,17 @@ async def test_the_conditions_of_a_rule_travel_with_its_timer(rules: Path) -> No
         assert away.due_ms - away.conditions.since_ms == 31 * DAY_MS
 
 
+async def test_an_event_does_not_cancel_what_it_arms(rules: Path) -> None:
+    rules.write_text(RULES + 'ts = "{data.begun}"\nfire = { unless_active = true }\n')
+    async with edge_world(rules_path=str(rules)) as world, world.http("shop") as client:
+        event = {"type": "cart.abandoned", "user": "u1", "id": "e1", "data": {"begun": 1_700_000_000_000}}
+        (sid,) = (await client.post("/v1/events", json=event)).json()["scheduled"]
+        (happened,) = world.shard.of(wire.Happened)
+        conditions = world.scheduler.timers[sid].conditions
+        assert conditions is not None
+        assert conditions.since_ms >= happened.at_ms, "as old as the cart is, its user was not active since"
+
+
 TOUCH_RULES = Path(__file__).parents[3] / "examples" / "touch" / "rules.toml"
 HOUR_S = 3600
 
