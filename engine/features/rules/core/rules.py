@@ -536,15 +536,13 @@ def _first_text(path: EventPath | None, scope: Scope) -> str | None:
 
 def _timestamp_ms(value: Any) -> int | None:
     """Milliseconds since the epoch, as they are or from RFC 3339 text; None for anything else."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value if 0 <= value <= _TS_MS_MAX else None
-    if not isinstance(value, str):
-        return None
-    try:
-        when = datetime.fromisoformat(value)
-    except ValueError:
-        return None
-    return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+    if isinstance(value, str):
+        try:
+            when = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+        value = round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _TS_MS_MAX else None
 
 
 def delivery_id(event: str, payload: Mapping[str, Any]) -> str:

@@ -182,6 +182,8 @@ def test_ids_are_what_the_template_says_and_always_short_enough() -> None:
         ("2019-05-15T15:20:42+02:00", 1_557_926_442_000),
         ("2019-05-15T15:20:42", 1_557_933_642_000),
         ("yesterday", None),
+        ("1969-12-31T23:59:59Z", None),
+        ("9999-12-31T23:59:59-14:00", None),
         (5, 5),
         (-1, None),
         (True, None),
