@@ -126,17 +126,20 @@ class KafkaTopics:
         ]
 
     async def redrive(self) -> int:
-        """Write dead records to their topics again, which gives them new offsets, then delete them."""
+        """Write the records that are dead now to their topics again, which gives them new offsets, then delete them."""
         moved = 0
         async with self._asked(_REDRIVE_S):
             producer = await self._producing()
-            while places := {place: begin for place, (begin, end) in (await self._dead_ends()).items() if end > begin}:
-                ends: dict[TopicPartition, RecordsToDelete] = {}
+            ends = {place: end for place, (_, end) in (await self._dead_ends()).items()}  # the engine may refuse them again meanwhile
+            while places := {place: begin for place, (begin, _) in (await self._dead_ends()).items() if begin < ends.get(place, 0)}:
+                done: dict[TopicPartition, RecordsToDelete] = {}
                 for record in await self._records(places, _FETCHED):
-                    await producer.send_and_wait(record.topic.removesuffix(".dead"), record.value, key=record.key)
-                    ends[TopicPartition(record.topic, record.partition)] = RecordsToDelete(before_offset=record.offset + 1)
-                    moved += 1
-                await (await self._administering()).delete_records(ends)
+                    place = TopicPartition(record.topic, record.partition)
+                    if record.offset < ends[place]:
+                        await producer.send_and_wait(record.topic.removesuffix(".dead"), record.value, key=record.key)
+                        moved += 1
+                    done[place] = RecordsToDelete(before_offset=min(record.offset + 1, ends[place]))
+                await (await self._administering()).delete_records(done)
         return moved
 
     async def close(self) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin.records_to_delete import RecordsToDelete
 
 from engine.errors import StorageUnavailable
 from engine.features.sources.core import KafkaSource, sources_of
@@ -81,6 +85,38 @@ async def test_bad_records_are_set_aside_with_the_reason_and_come_back(url: str,
     assert await reader.redrive() == 2
     assert (await reader.lag())[::2] == (2, 0)
     await reader.close()
+
+
+async def test_a_redrive_ends_though_the_engine_refuses_all_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = TopicPartition("bad.dead", 0)
+    dead, begin = [b"no json", b"no type", b"no user"], 0
+
+    class Server:
+        async def send_and_wait(self, topic: str, value: bytes, key: bytes | None) -> None:
+            assert topic == "bad"
+            await asyncio.sleep(0)
+            dead.append(value)  # refused at once
+
+        async def delete_records(self, ends: Mapping[TopicPartition, RecordsToDelete]) -> None:
+            nonlocal begin
+            begin = ends[place].before_offset
+
+    async def ends(_: KafkaTopics) -> Mapping[TopicPartition, tuple[int, int]]:
+        return {place: (begin, len(dead))}
+
+    async def records(_: KafkaTopics, begins: Mapping[TopicPartition, int], limit: int) -> list[Any]:
+        found = list(enumerate(dead))[begins[place] :][:2]
+        return [SimpleNamespace(topic="bad.dead", partition=0, offset=offset, value=value, key=None) for offset, value in found]
+
+    async def server(_: KafkaTopics) -> Server:
+        return Server()
+
+    for name, fake in (("_dead_ends", ends), ("_records", records), ("_producing", server), ("_administering", server)):
+        monkeypatch.setattr(KafkaTopics, name, fake)
+    reader = KafkaTopics(source_of(table(kind="kafka", connection="kafka://127.0.0.1:1", topics=["bad"])))
+    async with asyncio.timeout(5):
+        assert await reader.redrive() == 3
+    assert dead[begin:] == [b"no json", b"no type", b"no user"]
 
 
 async def test_the_offset_of_an_unsettled_record_is_not_committed(server: SourceServer, producer: AIOKafkaProducer) -> None:
