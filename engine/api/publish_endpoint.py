@@ -59,8 +59,7 @@ def headers(answer: bytes) -> list[tuple[bytes, bytes]]:
 
 def response(status_line: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes, *, close: bool) -> bytes:
     """An answer as it goes over the wire; `headers` say its length."""
-    lines = [status_line]
-    lines += [b"%b: %b\r\n" % header for header in headers]
+    lines = [status_line, *map(b"%b: %b\r\n".__mod__, headers)]
     if close:
         lines.append(b"connection: close\r\n")
     return b"".join((*lines, b"\r\n", body))

@@ -78,7 +78,8 @@ class EdgeMetrics:
         counts = self._published.get(name)
         if counts is None:
             counts = self._published[name] = Counter()
-        counts.update(statuses)
+        for status in statuses:
+            counts[status] += 1
 
     @property
     def published_count(self) -> int:

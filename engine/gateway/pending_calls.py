@@ -206,11 +206,12 @@ class PendingCalls:
         """The state of each shard's breaker."""
         return {route: breaker.state for route, breaker in self._breakers.items()}
 
-    def begin(self, count: int, build: Callable[[int], Sequence[Struct]], priorities: Sequence[int] = ()) -> PendingCall:
+    def begin(self, count: int, build: Callable[[int], Sequence[Struct]], priorities: Sequence[int] = (), tenant: str = "") -> PendingCall:
         """Send the `count` records that `build(first ref)` makes, numbered consecutively. Await `PendingCall.done`.
 
         Args:
             priorities: one per record; when left out, they go out at once, whatever else waits.
+            tenant: of the records; when left out, it is found in the first.
 
         Raises:
             Overloaded: too many records await answers, or some of these would wait too long; nothing was sent.
@@ -220,7 +221,7 @@ class PendingCalls:
             raise self._full(f"{len(self._calls)} requests await their answers here, {self._limits.records} are allowed")
         base = self._next
         records = build(base)
-        tenant = tenant_of(records[0]) if records else ""
+        tenant = tenant or tenant_of(records[0]) if records else ""
         own_bytes = self._bytes_of.get(tenant, 0)
         if own_bytes and own_bytes * len(self._bytes_of) >= self._limits.bytes:
             allowed = self._limits.bytes // len(self._bytes_of)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -38,7 +39,10 @@ from engine.publish.results import (
     raise_unless_taken,
     records_of,
     results_of,
+    status_of,
 )
+
+_priority_of: Final = attrgetter("envelope.priority")
 
 OpenQuestions = Callable[[Sequence[Draft]], Awaitable[Collection[int]]]
 """Stores the questions of these drafts before their messages are published, and returns the places of those that are not to be: their
@@ -94,30 +98,34 @@ class ShardClient:
         """
         started_ms = self._clock()
         apart: dict[int, ItemResult] = {}  # results of drafts that no shard and no scheduler gets
-        for draft in drafts:
-            if draft.question is not None:
-                apart = {place: over_result(drafts[place]) for place in await self.open_questions(drafts)}
-                break
-        to_log = [place for place, draft in enumerate(drafts) if draft.topic is not None and not draft.due_ms and place not in apart]
+        to_log, asks = [], False
+        for place, draft in enumerate(drafts):
+            asks = asks or draft.question is not None
+            if draft.topic is not None and not draft.due_ms:
+                to_log.append(place)
+        if asks:
+            apart = {place: over_result(drafts[place]) for place in await self.open_questions(drafts)}
+            to_log = [place for place in to_log if place not in apart]
         others = drafts
         if to_log or apart:
             others = [draft for place, draft in enumerate(drafts) if place not in apart and (draft.topic is None or draft.due_ms)]
-        call = self._begin_post(others)
+        tenant = split_key(drafts[0].key)[0] if drafts else ""
+        call = self._begin_post(others, tenant)
         broadcast = await self._broadcast([drafts[place] for place in to_log]) if to_log else []
         await call.done
         results = results_of(others, call)
-        statuses = [result.status for result in results]
+        statuses = list(map(status_of, results))
         if PUT_OFF in statuses:
             await self._schedule_deferred(others, call, results)
         apart.update(zip(to_log, broadcast, strict=True))
         for place in sorted(apart):
             results.insert(place, apart[place])
         if PUT_OFF in statuses or apart:
-            statuses = [result.status for result in results]
+            statuses = list(map(status_of, results))
         if drafts:
             envelope = drafts[0].envelope
             self._metrics.publish_took(self._clock() - started_ms, envelope.id, self._wall_ms(), envelope.body[:TRACE_BYTES])
-            self._metrics.published(split_key(drafts[0].key)[0], statuses)
+            self._metrics.published(tenant, statuses)
         if self.outcomes is not None:
             self._record(drafts, results)
         raise_unless_taken(results, statuses, drafts, call.answers)
@@ -139,11 +147,12 @@ class ShardClient:
         if self.outcomes is not None:
             self.outcomes.add(Outcome(key, self._wall_ms(), event, id, **members))
 
-    def _begin_post(self, drafts: Sequence[Draft]) -> PendingCall:
+    def _begin_post(self, drafts: Sequence[Draft], tenant: str) -> PendingCall:
         return self._calls.begin(
             len(drafts),
             partial(records_of, drafts, now_ms=self._wall_ms(), new_timer_name=self.new_timer_name),
-            [draft.envelope.priority for draft in drafts],
+            list(map(_priority_of, drafts)),
+            tenant,
         )
 
     async def _broadcast(self, drafts: Sequence[Draft]) -> list[ItemResult]:
@@ -163,7 +172,7 @@ class ShardClient:
         for place in places:
             drafts[place].due_ms = call.answers[place].until_ms
         try:
-            scheduling = self._begin_post(deferred)
+            scheduling = self._begin_post(deferred, call.tenant)
         except Overloaded as error:
             for place in places:
                 results[place].status, results[place].reason = wire.PUBLISH_STATUS[wire.OVERLOADED], str(error)

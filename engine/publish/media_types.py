@@ -86,7 +86,7 @@ class Content(NamedTuple):
         Raises:
             Problem: 415, for another media type or another charset than UTF-8.
         """
-        return Form.BINARY if self.binary else form_of(self.content_type)
+        return Form.BINARY if self.attributes and self.binary else form_of(self.content_type)
 
 
 class ParsedBody(Struct):

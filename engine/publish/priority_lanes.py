@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from engine.core.edge.backlog import Backlog, ConcurrencyLimit, Stopwatch
+from engine.core.edge.backlog import Backlog, ConcurrencyLimit
 from engine.core.model.constants import HIGH, PRIORITIES
 from engine.errors import Overloaded
 from engine.publish.fair_lane import FairLane
@@ -79,8 +79,8 @@ class PriorityLanes:
         self._unanswered: dict[int, int] = {}  # the size of each record that was sent
         self._high_unanswered: set[int] = set()  # those of high priority
         self._window = ConcurrencyLimit(window_floor, bearable_ms, clock())
-        self._any = Stopwatch()
-        self._high = Stopwatch()
+        self._timed = self._high_timed = -1  # one record of any priority, and one of high priority, whose time is taken
+        self._timed_ms = self._high_timed_ms = 0  # when it was sent
         self.flow = Backlog(rate_per_ms, clock())
         self.queued = 0
         self.bytes_sent = 0  # and unanswered
@@ -125,16 +125,18 @@ class PriorityLanes:
 
     def _send(self, items: Sequence[LaneEntry]) -> None:
         """Put records on the link."""
-        for ref, _, priority, size in items:
+        records = []
+        for ref, record, priority, size in items:
+            records.append(record)
             self._unanswered[ref] = size
             self.bytes_sent += size
             if priority == HIGH:
                 self._high_unanswered.add(ref)
-                if self._high.timed < 0:
-                    self._high.start(ref, self._clock())
-        if self._any.timed < 0:
-            self._any.start(items[0][0], self._clock())
-        self._deliver([record for _, record, _, _ in items])
+                if self._high_timed < 0:
+                    self._high_timed, self._high_timed_ms = ref, self._clock()
+        if self._timed < 0:
+            self._timed, self._timed_ms = items[0][0], self._clock()
+        self._deliver(records)
 
     def has(self, ref: int) -> bool:
         """Whether this record waits for its turn."""
@@ -156,7 +158,7 @@ class PriorityLanes:
                 self.bytes_sent -= size
         if self._high_unanswered:
             self._high_unanswered.difference_update(refs)
-        for ref in {self._any.timed, self._high.timed}.intersection(refs):
+        for ref in {self._timed, self._high_timed}.intersection(refs):
             self._time(ref, answered=answered)
         if self.queued:
             self._send_waiting()
@@ -184,16 +186,19 @@ class PriorityLanes:
             self._send(sent)
 
     def _time(self, ref: int, *, answered: bool) -> None:
-        """A record that is timed has ended: measure how long it took, when it was answered."""
+        """A record that may be timed has ended, or is sent again: measure how long it took, if it was answered.
+
+        The answer to one that was sent again may be to either sending, so it measures nothing (Karn's algorithm).
+        """
         now_ms = self._clock()
-        if ref == self._any.timed:
-            took_ms = self._any.stop(now_ms)
+        if ref == self._timed:
+            self._timed = -1
             if answered:
-                self._window.took(took_ms, now_ms)
-        if ref == self._high.timed:
-            took_ms = self._high.stop(now_ms)
+                self._window.took(now_ms - self._timed_ms, now_ms)
+        if ref == self._high_timed:
+            self._high_timed = -1
             if answered:
-                self._window.urgent_took(took_ms)
+                self._window.urgent_took(now_ms - self._high_timed_ms)
 
     def again(self, ref: int, record: Struct) -> None:
         """Send an unanswered record once more."""

@@ -9,6 +9,7 @@ under the same ids ends at 202, or at a 409 that is final; items accepted before
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -42,6 +43,7 @@ PUT_OFF: Final = "put off"
 """The status of a draft that its shard deferred, until the edge has scheduled it; never in an answer."""
 
 _TAKEN: Final = frozenset(("accepted", "scheduled", "merged"))
+status_of: Final[Callable[[ItemResult], str]] = attrgetter("status")
 _encode: Final = msgspec.json.Encoder().encode
 _NO_ANSWER: Final = "no answer in time; it may have been accepted: repeat it under the same id"
 _REASONS: Final = {
@@ -140,7 +142,7 @@ def results_body(results: Sequence[ItemResult], durability: str = "") -> bytes:
 
     `durability` is a word of `engine.store.durability` where storage keeps less than promised, and left out where it does not.
     """
-    return _encode(_Answer(sum([result.status in _TAKEN for result in results]), results, durability))
+    return _encode(_Answer(sum(map(_TAKEN.__contains__, map(status_of, results))), results, durability))
 
 
 def _result(draft: Draft, record: Any, answer: Any, *, repeated: bool) -> ItemResult:

@@ -104,7 +104,7 @@ class Script:
                 reply = await execute("EVAL", self._text, len(keys) + 1, *keys, _ABSENT, *args)
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"{self.name}: {error}") from error
-        return self.checked(reply)
+        return reply if reply[0] == b"OK" else self.checked(reply)
 
     async def run_many(
         self, client: redis.Redis, calls: Sequence[tuple[Sequence[str], Sequence[Any]]], replicas: Replicas = NO_REPLICAS

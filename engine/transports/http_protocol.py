@@ -699,7 +699,9 @@ class HttpProtocol(asyncio.Protocol):
             self._publishing = False
             return
         close = self.closes_next
-        self.transport.write(publish_endpoint.response(STATUS_LINES[status], [*self.default_headers, *headers], body, close=close))
+        self.transport.write(
+            publish_endpoint.response(STATUS_LINES[status], [*self._server_state.default_headers, *headers], body, close=close)
+        )
         self.answered(close=close)
 
     # -- Upgrades. ---------------------------------------------------------------------------------------------------------

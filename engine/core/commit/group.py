@@ -226,7 +226,8 @@ class GroupBuilder:
         for settled in group.handled:
             key = settled.key  # its mailbox may have left memory when the group is built again
             by_slot[mailboxes[key].slot if key in mailboxes else slot_of(key)].append(settled)
-        group.payloads = {slot: sealed(_encoder.encode(records)) for slot, records in by_slot.items()}
+        for slot, records in by_slot.items():
+            group.payloads[slot] = sealed(_encoder.encode(records))
         return bool(by_slot)
 
     def _take_effect(self, pending: Pending, identity: tuple[str, str], seq: int, reason: str = "") -> None:

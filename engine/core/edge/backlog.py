@@ -84,26 +84,6 @@ class Backlog:
         self._since_ms, self._passed, self._low = now_ms, 0, self.waiting
 
 
-class Stopwatch:
-    """Times one item at a time, from when it is sent to its answer."""
-
-    __slots__ = ("_sent_ms", "timed")
-
-    def __init__(self) -> None:
-        self.timed = -1  # the item that is timed now
-        self._sent_ms = 0
-
-    def start(self, ref: int, now_ms: int) -> None:
-        """Time this item. To be called when it is sent and none is timed."""
-        self.timed, self._sent_ms = ref, now_ms
-
-    def stop(self, now_ms: int) -> int:
-        """Stop, and return how long the timed item took. Also to be called when it is given up or sent again: the answer may then be to
-        either sending (Karn's algorithm), and the time is to be discarded."""
-        self.timed = -1
-        return now_ms - self._sent_ms
-
-
 class ConcurrencyLimit:
     """How many items to have in flight at once: `size`, after a `look`.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from google_crc32c import extend, value
+from google_crc32c import value
 
 from engine.core.model.constants import FORMAT_VERSION
 
@@ -21,7 +21,7 @@ CONTENT_AT: Final = 5
 
 def sealed(content: bytes, owner: bytes = b"") -> bytes:
     """The value that storage keeps of `owner`, where the content does not name it."""
-    return b"%b%b%b" % (FORMAT_VERSION, _checksum(content, owner), content)
+    return b"%b%b%b" % (FORMAT_VERSION, value(owner + content).to_bytes(4, "little"), content)
 
 
 def unsealed(blob: bytes, owner: bytes = b"") -> bytes:
@@ -33,11 +33,6 @@ def unsealed(blob: bytes, owner: bytes = b"") -> bytes:
     if blob[:1] != FORMAT_VERSION:
         raise msgspec.DecodeError(f"version {blob[0]} of the stored formats is unknown" if blob else "the value is empty")
     content = blob[CONTENT_AT:]
-    if _checksum(content, owner) != blob[1:CONTENT_AT]:
+    if value(owner + content).to_bytes(4, "little") != blob[1:CONTENT_AT]:
         raise msgspec.DecodeError("the checksum is another: the value is damaged")
     return content
-
-
-def _checksum(content: bytes, owner: bytes) -> bytes:
-    crc: int = extend(value(owner), content) if owner else value(content)
-    return crc.to_bytes(4, "little")

@@ -158,20 +158,17 @@ class MailboxStore:
         """Mark the mailbox dirty: it differs from its page."""
         self._dirty[mailbox.key] = mailbox
 
-    def changed(self, mailboxes: Mapping[str, Mailbox]) -> None:
-        """A group changed these mailboxes, by key: each as by `mark` and `counts_changed`."""
-        self._dirty.update(mailboxes)
-        for key, mailbox in mailboxes.items():
+    def committed(self, number: int, changed: Mapping[str, Mailbox]) -> None:
+        """The group of this number is durable; it changed these mailboxes, by key: each as by `mark` and `counts_changed`."""
+        self._committed = number
+        self._dirty.update(changed)
+        for key, mailbox in changed.items():
             if mailbox.inbox is not None and mailbox.connections:
                 self.counts_due[key] = mailbox
 
     def mark_urgent(self, mailbox: Mailbox) -> None:
         """Mark the mailbox dirty and urgent: its messages are to be moved to the offline stream at once."""
         self.urgent[mailbox.key] = self._dirty[mailbox.key] = mailbox
-
-    def committed(self, number: int) -> None:
-        """The group of this number is durable."""
-        self._committed = number
 
     def restore(self, key: str, page: MailboxPage | None, now_ms: int) -> None:
         """Restore a mailbox from its page, None for a new user; one that is in memory already is newer and stays."""

@@ -400,7 +400,6 @@ class ShardCore:
     def group_committed(self, now_ms: int) -> None:
         """The group is durable: answer its publishers and deliver its messages."""
         group, touched, superseded = self.post_queue.committed()
-        self.mailbox_store.committed(group.number)
         self.output.counters["commits"] += 1
         self._count(group)
         outcomes = self.output.outcomes
@@ -412,7 +411,7 @@ class ShardCore:
         for mailbox, older in superseded:
             self.delivery.superseded(mailbox, older, now_ms)
         hot_bytes_max, offline_max, tight = self.limits.hot_bytes_max, self.limits.offline_max, self.mailbox_store.tight
-        self.mailbox_store.changed(touched)
+        self.mailbox_store.committed(group.number, touched)
         for mailbox in touched.values():
             if mailbox.windows is not None:
                 self.mailbox_store.windows_changed(mailbox)

@@ -84,11 +84,7 @@ class LinkLimits(Struct, frozen=True):
     def interval_ms(self, records: int, factor: float) -> float:
         """The pacing interval after a batch of this many records, in milliseconds; `factor` is the budget's."""
         grown_ms = min(self.pacing_ms * (1 + (records - 1) / self.pacing_records), self.pacing_max_ms)
-        return max(self.pacing_ms, grown_ms, self.budget_ms(factor))
-
-    def budget_ms(self, factor: float) -> float:
-        """The interval that the budget calls for."""
-        return min(self.pacing_ms * factor, self.budget_pacing_max_ms)
+        return max(self.pacing_ms, grown_ms, min(self.pacing_ms * factor, self.budget_pacing_max_ms))
 
 
 class LinkOverflow(Exception):
@@ -195,7 +191,8 @@ class _Outbox:
         if self.eager_since is not None:
             return max(self.eager_since, last_ms + intervals * self.interval_ms)
         assert self.latest_since is not None
-        return max(self.latest_since, last_ms) + max(self._limits.lazy_pacing_ms, self._limits.budget_ms(self._budget.factor))
+        interval_ms, factor = self._limits.lazy_pacing_ms, self._budget.factor
+        return max(self.latest_since, last_ms) + (interval_ms if factor == 1 else max(interval_ms, self._limits.interval_ms(1, factor)))
 
 
 class _InOrder:

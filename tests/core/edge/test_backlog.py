@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.edge.backlog import Backlog, ConcurrencyLimit, Stopwatch
+from engine.core.edge.backlog import Backlog, ConcurrencyLimit
 
 TICK_MS = 100
 
@@ -123,11 +123,3 @@ def test_the_window_never_closes(looks: list[tuple[int, list[int], float]]) -> N
             window.urgent_took(urgent_ms)
         window.look(rate_per_ms)
         assert window.size >= 250 // 2
-
-
-def test_one_item_is_timed_at_a_time() -> None:
-    watch = Stopwatch()
-    watch.start(7, 100)
-    assert watch.timed == 7
-    assert watch.stop(130) == 30
-    assert watch.timed == -1
