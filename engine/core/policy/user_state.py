@@ -79,9 +79,14 @@ class UserState(Struct, array_like=True):
         return size + 100 * len(self.events) + 150 * len(self.follows) + 100 * len(self.deliveries)
 
     def note(self, entry: TimelineEntry, entries_max: int) -> None:
-        """Append an entry; the oldest is dropped beyond `entries_max`. The same decision again (a timer that fired twice) is kept once."""
+        """Append an entry; the oldest is dropped beyond `entries_max`.
+
+        The same decision again (of a timer that fired twice, or replayed on a page that has it) is kept once.
+        """
         timeline = self.timeline
-        if any((known.id, known.event, known.until_ms) == (entry.id, entry.event, entry.until_ms) for known in timeline if entry.until_ms):
+        if entry in timeline or any(
+            (known.id, known.event, known.until_ms) == (entry.id, entry.event, entry.until_ms) for known in timeline if entry.until_ms
+        ):
             return
         timeline.append(entry)
         del timeline[:-entries_max]

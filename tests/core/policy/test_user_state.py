@@ -49,12 +49,20 @@ entries = st.builds(
 )
 
 
-@given(st.lists(entries, max_size=12), st.integers(1, 5))
+@given(st.lists(entries, max_size=12, unique=True), st.integers(1, 5))
 def test_the_timeline_is_the_latest_decisions_in_their_order(decisions: list[TimelineEntry], entries_max: int) -> None:
     user_state = UserState()
     for decision in decisions:
         user_state.note(decision, entries_max)
     assert user_state.timeline == decisions[-entries_max:]
+
+
+def test_a_decision_that_is_replayed_is_kept_once() -> None:
+    user_state = UserState()
+    decisions = [TimelineEntry("m", 1, "suppressed", "muted"), TimelineEntry("n", 1, "suppressed", "muted")]
+    for decision in decisions * 2:
+        user_state.note(decision, 9)
+    assert user_state.timeline == decisions
 
 
 def test_a_decision_until_some_time_is_kept_once_and_another_time_or_message_is_another_decision() -> None:
