@@ -25,7 +25,8 @@ data, the shard first restores it from memory (`engine.store.restore`), then end
     while a nack is on its way to the dead   the message pending, also when later ones were acknowledged: the edge or the client
     letters                                  repeats the nack, or the message comes again; at most a second copy among the dead letters
     after a superseding message              the older number gone, the newer pending: a gap, then the newer
-    in the middle of an erasure              an `Erased` record or nothing: replay erases again, and the edge repeats the request
+    in the middle of an erasure              an `Erased` record or nothing: replay erases again, but for what came since, and the edge
+                                             repeats the request
     while an older incarnation still runs    its own newer epoch on shard and slots: every write of the older one is rejected, which ends it
 
 A Redis master that dies between the steps of a checkpoint may leave a replica without the pages: the journal is trimmed only where the

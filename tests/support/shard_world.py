@@ -294,8 +294,7 @@ class World:
                 self.looks.pop(spill.key, None)
                 slot = slot_of(spill.key)
                 self.floors[slot] = max(spill.removed_at, self.floors.get(slot, 0))
-                if not spill.page:
-                    continue
+                continue
             self.looks[spill.key] = spill.look_ms
             stream = self.streams.setdefault(spill.key, {})
             stream.update(spill.entries)

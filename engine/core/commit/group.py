@@ -36,7 +36,7 @@ from engine.core.commit.policy_step import (
 from engine.core.commit.subscription_step import SubscriptionChange
 from engine.core.commit.user_step import UserChange, apply_note
 from engine.core.commit.window_step import ALONE, Events, WindowStep, apply_window
-from engine.core.journal.journal_records import Decided, Handled, Record, StoredMessage, Topics, message_of
+from engine.core.journal.journal_records import Decided, Erased, Handled, Record, StoredMessage, Topics, message_of
 from engine.core.mailbox.aggregation_window import in_digest
 from engine.core.mailbox.conflation import DEFAULTS, ConflationLimits, decide, remember
 from engine.core.mailbox.mailbox import Mailbox
@@ -222,6 +222,8 @@ class GroupBuilder:
         for change in group.changes:
             by_slot[change.mailbox.slot].append(Topics(change.mailbox.key, change.topics))
         for note in group.notes:
+            if isinstance(note.record, Erased):
+                note.record.head = self._heads.get(note.record.key, note.mailbox.head)
             by_slot[note.mailbox.slot].append(note.record)
         for settled in group.handled:
             key = settled.key  # its mailbox may have left memory when the group is built again

@@ -104,9 +104,14 @@ class Profiled(Struct, array_like=True, tag=5, gc=False):
 
 
 class Erased(Struct, array_like=True, tag=8, gc=False):
-    """The user is erased: nothing of before is kept (`engine.core.shard.user_requests`)."""
+    """The user is erased: nothing of before is kept (`engine.core.shard.user_requests`).
+
+    Args:
+        head: the newest number then, so a page beyond it was written after the erasure; -1 in a record of an older version.
+    """
 
     key: str
+    head: int = -1
 
 
 class Decided(Struct, array_like=True, tag=7, gc=False):
@@ -208,7 +213,7 @@ class Spill(Struct):
     expires_ms: int  # when the last of the entries expires; 0 without entries
     closes_ms: int = -1  # when the next of its windows is to be closed; 0: none is open, -1: it never had any
     look_ms: int = 0  # when the sweep is to look at the page; 0: never
-    removed_at: int = -1  # not below 0: page and stream are deleted first, and numbers up to this one are not used again
+    removed_at: int = -1  # not below 0, without a page: page and stream are deleted, and numbers up to this one are not used again
     topics: str = ""  # subscriptions, joined by line feeds
     deleted: Sequence[int] = ()  # other stream entries that nobody needs
 
@@ -309,12 +314,12 @@ def looks_at(page: MailboxPage) -> int:
     return min(page.oldest_expires_ms, aged_ms) if page.oldest_expires_ms and aged_ms else page.oldest_expires_ms or aged_ms
 
 
-def removal_of(mailbox: Mailbox, forget_at_ms: int) -> Spill:
-    """Deletes what storage has of the mailbox, and stores it anew where it holds something since."""
+def removal_of(mailbox: Mailbox, forget_at_ms: int, *, whole: bool = False) -> Spill:
+    """Deletes what storage has of the mailbox; but for what has come since, which an earlier checkpoint may have stored."""
     if mailbox.idle and not mailbox.has_preferences:
         return Spill(mailbox.key, b"", 0, [], 0, 0, 0, mailbox.head)
-    spill = spill_of(mailbox, forget_at_ms)
-    spill.removed_at = mailbox.head
+    spill = spill_of(mailbox, forget_at_ms, whole=whole)  # an erasure settles all numbers of before, so they are trimmed
+    spill.closes_ms = max(spill.closes_ms, 0)
     return spill
 
 

@@ -18,7 +18,7 @@ covers, which replay tolerates, and never older.
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
@@ -187,7 +187,7 @@ class MailboxStore:
         mailbox.count_windows()
         self.window_closer.watch(mailbox)
 
-    def replay(self, slot: int, pages: Mapping[str, MailboxPage | None], records: Iterable[Record], now_ms: int) -> None:
+    def replay(self, slot: int, pages: Mapping[str, MailboxPage | None], records: Sequence[Record], now_ms: int) -> None:
         """Apply what the journal of a slot has of earlier owners, oldest first, on top of the pages of all its users.
 
         The broadcast log must be loaded. Users who have neither a page nor a message may have had both once.
@@ -195,7 +195,7 @@ class MailboxStore:
         self._replaying = True
         for key, page in pages.items():
             self.restore(key, page, now_ms)
-        self._apply(records, now_ms)
+        self._apply(_since_erasures(records), now_ms)
         self._replaying = False
         self._trimmed = -1
         floor = self._floors.get(slot, 0)
@@ -228,9 +228,11 @@ class MailboxStore:
                 mailbox.topics = dict(record.topics)
                 mailbox.log_pos = max(mailbox.log_pos, record.log_pos)
             elif isinstance(record, Profiled | Noticed | Erased | Decided | Remembered):
-                apply_note(mailbox, record, self._limits.policy_limits.decisions_max)
                 if isinstance(record, Erased):
                     self._removals[record.key] = True
+                    if 0 <= record.head < mailbox.head:
+                        continue  # the page has what came since
+                apply_note(mailbox, record, self._limits.policy_limits.decisions_max)
             elif isinstance(record, Marked | Inboxed):
                 apply_mark(mailbox, record)
             elif not isinstance(record, Handled):
@@ -385,7 +387,7 @@ class MailboxStore:
         if key not in removals or not (removals[key] or (mailbox.idle and not mailbox.has_preferences)):
             return spill_of(mailbox, forget_at_ms, whole=checkpoint.whole)
         self._floors[mailbox.slot] = max(mailbox.head, self._floors.get(mailbox.slot, 0))
-        return removal_of(mailbox, forget_at_ms)
+        return removal_of(mailbox, forget_at_ms, whole=checkpoint.whole)
 
     def checkpoint_done(self, mailboxes_max: int | None = None) -> bool:
         """The checkpoint is written: drop bodies from memory that the offline streams have, where memory or the limits require it.
@@ -482,7 +484,8 @@ class MailboxStore:
         for key in checkpoint.upto:
             if key in self.mailboxes:
                 self._dirty[key] = self.mailboxes[key]
-        self._removals = checkpoint.removals | self._removals
+        for key, erased in checkpoint.removals.items():
+            self._removals[key] = erased or self._removals.get(key, False)
 
     # -- slots --------------------------------------------------------------------------------------------------------
 
@@ -652,3 +655,15 @@ class MailboxStore:
         """The counts of the user's inbox may have changed: they are sent with the next tick."""
         if mailbox.inbox is not None and mailbox.connections:
             self.counts_due[mailbox.key] = mailbox
+
+
+def _since_erasures(records: Sequence[Record]) -> Sequence[Record]:
+    """Without what an erasure ended: a page of after it has nothing of that. Records with numbers stay, which only grow."""
+    erasures = {record.key: place for place, record in enumerate(records) if isinstance(record, Erased)}
+    if not erasures:
+        return records
+    return [
+        record
+        for place, record in enumerate(records)
+        if isinstance(record, StoredMessage | Handled | Adopted) or place >= erasures.get(record.key, 0)
+    ]

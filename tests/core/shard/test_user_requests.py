@@ -243,6 +243,43 @@ def test_what_comes_while_the_erasure_is_written_is_kept() -> None:
     assert delivered(world.settle(), 2) == [(5, 1)]
 
 
+def test_an_erasure_spares_what_earlier_checkpoints_have_of_later_messages() -> None:
+    world = used_world()
+    world.tell(Erase(7, KEY))
+    world.settle()
+    world.post(id="new")
+    world.settle()
+    world.core.mailbox_store.mark_urgent(world.core.mailboxes[KEY])
+    world.checkpoint(full=False)
+    world.checkpoint()
+    assert answered(world) == [OK]
+    assert sorted(world.streams[KEY]) == [5]
+    world.attach(2)
+    assert delivered(world.settle(), 2) == [(5, 1)]
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_crash_after_an_erasure_keeps_what_came_since(full: bool) -> None:
+    world = used_world()
+    world.tell(Erase(7, KEY))
+    world.settle()
+    world.post(id="new")
+    world.subscribe("later")
+    world.settle()
+    journal = world.journal
+    world.core.mailbox_store.mark_urgent(world.core.mailboxes[KEY])
+    world.checkpoint(full=full)
+    world.journal = journal  # not trimmed yet
+    world.crash()
+    mailbox = world.core.mailboxes[KEY]
+    assert list(mailbox.topics) == ["later"]
+    assert mailbox.user_state is None
+    world.checkpoint()
+    assert sorted(world.streams[KEY]) == [5]
+    world.attach(2)
+    assert delivered(world.settle(), 2) == [(5, 1)]
+
+
 def test_a_checkpoint_that_fails_is_repeated_before_the_answer() -> None:
     world = used_world()
     world.tell(Erase(7, KEY))
@@ -257,6 +294,22 @@ def test_a_checkpoint_that_fails_is_repeated_before_the_answer() -> None:
     world.checkpoint()
     assert answered(world) == [OK]
     assert "'t:u'" not in stored(world)
+
+
+def test_an_erasure_that_failed_stays_one_though_the_sweep_comes_between() -> None:
+    world = used_world()
+    page = world.page(KEY)
+    assert page is not None
+    world.tell(Erase(7, KEY))
+    world.settle()
+    store = world.core.mailbox_store
+    assert store.take_checkpoint(True, 1000) is not None
+    while store.fill_checkpoint(2, world.now_ms):
+        pass
+    world.core.swept(Swept(KEY, page, False, 0))
+    store.checkpoint_failed()
+    world.checkpoint()
+    assert answered(world) == [OK]
 
 
 def test_an_erasure_that_began_during_a_checkpoint_is_answered_after_the_next() -> None:

@@ -3,14 +3,14 @@
 --   of a tenant's topics, of the timer partition: prefix of the users' indexes, unpaged, then streams...
 -- ARGV: epoch, number, lowest mark expected: of confirmed writes, of all; MAXLEN, now ms, then per stream:
 --   mailbox key, page blob or '' for none, trim below, next window closes at ms (0: none is open, -1: it never had one),
---   expires at ms (0 without entries), the sweep looks at ms (0: never), removed at (-1, or: delete page and stream first, and give out
---   no number up to this one again), subscriptions joined by line feeds, entries to delete joined by spaces, 1 or 0: whether the stored
+--   expires at ms (0 without entries), the sweep looks at ms (0: never), removed at (-1, or without a page: delete page and stream, and give
+--   out no number up to this one again), subscriptions joined by line feeds, entries to delete joined by spaces, 1 or 0: whether the stored
 --   page could be read, entries n, n x (seq, blob)
 -- Returns {'OK', mailbox keys whose streams passed a multiple of 64 entries...}: their size is to be measured (stream_trim.lua).
 -- mark is "<epoch>-<number>" of the last write. A write contains only what changed since the one it expects, so it must not be applied
 -- when that one is missing. One that was not confirmed may be missing without a loss: the journal has what it held.
 -- A page whose head is below the stored one is refused, and all pages with it: {'NEWER', mailbox key}. Numbers only grow, so the mailbox in
--- memory is of an older page, and would give out numbers again. A page that could not be read, or that is deleted first, is no measure.
+-- memory is of an older page, and would give out numbers again. A page that could not be read is no measure.
 -- Tenants are counted in the same step: by how much this write changes what storage has, so that writing it again changes nothing.
 -- A user with a page is counted here; one with timers and no page is in `unpaged`, and counted by `timers_turn.lua`.
 local mark = redis.call('GET', KEYS[2]) or ''
@@ -107,10 +107,10 @@ end
 
 local stored_bytes, look_at = {}, 7
 for i = 15, #KEYS do
-  local name, page, removed_at, readable, count = ARGV[look_at], ARGV[look_at + 1], tonumber(ARGV[look_at + 6]), ARGV[look_at + 9], ARGV[look_at + 10]
+  local name, page, readable, count = ARGV[look_at], ARGV[look_at + 1], ARGV[look_at + 9], ARGV[look_at + 10]
   local stored = redis.call('HGET', KEYS[3], name) or ''
   stored_bytes[i] = #stored
-  if page ~= '' and stored ~= '' and removed_at < 0 and readable == '1' and head_of(stored) > head_of(page) then
+  if page ~= '' and stored ~= '' and readable == '1' and head_of(stored) > head_of(page) then
     return {'NEWER', name}
   end
   look_at = look_at + 11 + 2 * count
