@@ -280,6 +280,22 @@ def test_a_crash_after_an_erasure_keeps_what_came_since(full: bool) -> None:
     assert delivered(world.settle(), 2) == [(5, 1)]
 
 
+def test_a_hand_over_takes_along_what_came_after_an_erasure() -> None:
+    world = used_world()
+    world.tell(Erase(7, KEY))
+    world.settle()
+    world.attach(2)
+    world.post(retain=False)
+    world.settle()
+    store = world.core.mailbox_store
+    checkpoint = store.take_whole([SLOT], quiet=False)
+    assert checkpoint is not None
+    while store.fill_checkpoint(2, world.now_ms):
+        pass
+    (spill,) = checkpoint.spills
+    assert [seq for seq, _ in spill.entries] == [5], "also one that is not to be retained"
+
+
 def test_a_checkpoint_that_fails_is_repeated_before_the_answer() -> None:
     world = used_world()
     world.tell(Erase(7, KEY))
