@@ -27,8 +27,9 @@ _OWN_SITES: Final = (b"", b"same-origin", b"none")
 """Values of `Sec-Fetch-Site` (Fetch Metadata) without an `Origin`: a program, a page of the engine, the address bar."""
 
 
-_FROM_ANYWHERE: Final = "/v1/unsubscribe"
-"""A link in a mail, which web mail opens from its own site. Its token is all that counts: no cookie is looked at."""
+_FROM_ANYWHERE: Final = frozenset(("/v1/unsubscribe", "/v1/channels/confirm"))
+"""Links in mails, which web mail opens from its own site, and whose pages post with `Origin: null`. Their token is all that counts: no
+cookie is looked at."""
 
 
 class CrossOrigin:
@@ -40,7 +41,7 @@ class CrossOrigin:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer preflights, reject origins that are not allowed, add CORS headers to responses for those that are."""
-        if scope["type"] != "http" or not scope["path"].startswith("/v1/") or scope["path"] == _FROM_ANYWHERE:
+        if scope["type"] != "http" or not scope["path"].startswith("/v1/") or scope["path"] in _FROM_ANYWHERE:
             await self._app(scope, receive, send)
             return
         origin = host = site = b""

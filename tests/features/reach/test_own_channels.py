@@ -36,10 +36,10 @@ async def ask(world: EdgeWorld, email: Any = ANN, *, user: str = "ann", scopes: 
         return await client.put("/v1/channels/email", json={"email": email}, headers=headers)
 
 
-async def visit(world: EdgeWorld, method: str, path: str) -> httpx.Response:
+async def visit(world: EdgeWorld, method: str, path: str, **headers: str) -> httpx.Response:
     """As a browser that the engine knows nothing of."""
     async with httpx.AsyncClient(base_url=world.url(), trust_env=False, verify=False) as client:
-        return await client.request(method, path)
+        return await client.request(method, path, headers=headers)
 
 
 def link_of(mails: MailServer, address: str = ANN) -> str:
@@ -61,6 +61,15 @@ async def test_an_address_is_used_when_the_button_of_the_mails_link_was_pressed(
         assert world.addresses.kept == {"default:ann": Addresses(ANN)}
     assert (await ask(world)).status_code == 200
     assert len(mails.mails) == 1, "it is the user's already"
+
+
+async def test_web_mail_may_open_the_link_and_its_page_may_post(world: EdgeWorld, mails: MailServer) -> None:
+    """A browser posts a form of a page without referrer with `Origin: null`."""
+    await ask(world)
+    path = link_of(mails)
+    assert (await visit(world, "GET", path, **{"Sec-Fetch-Site": "cross-site"})).status_code == 200
+    assert (await visit(world, "POST", path, Origin="null")).status_code == 200
+    assert world.addresses.kept == {"default:ann": Addresses(ANN)}
 
 
 async def test_a_link_sent_before_the_user_was_erased_confirms_nothing(world: EdgeWorld, mails: MailServer) -> None:
