@@ -41,8 +41,9 @@ class RayTargets:
         if target.namespace == self._own_namespace:
             raise ActionFailed("the engine's own actors are no targets", final=True)
         name = (target.namespace, target.actor)
-        handle = self._handles.get(name) or await self._find(target)
-        method = getattr(handle, target.method, None)
+        method = getattr(self._handles.get(name), target.method, None)
+        if method is None:  # not known, or of an actor that another one with more methods has replaced
+            method = getattr(await self._find(target), target.method, None)
         if method is None:
             self._handles.pop(name, None)
             raise ActionFailed(f"the actor {target.actor} has no method {target.method}", final=True)

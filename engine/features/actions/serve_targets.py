@@ -40,8 +40,7 @@ class ServeTargets:
         name = (target.app, target.deployment)
         handle: Any = self._handles.get(name)
         if handle is None:
-            handle = await asyncio.to_thread(_find, target)
-            self._handles.setdefault(name, handle)
+            handle = self._handles.setdefault(name, await asyncio.to_thread(_find, target))  # several calls may have looked for it
         answered = False
         try:
             await handle.options(method_name=target.method).remote(msgspec.json.decode(event_body(action)))

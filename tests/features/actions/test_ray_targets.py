@@ -92,6 +92,16 @@ async def test_a_missing_method_and_the_engine_itself_are_refused_for_good(actor
         assert (await failure(targets, target)).final
 
 
+async def test_a_replaced_actor_is_asked_for_its_new_methods(actors: dict[tuple[str, str], Handle]) -> None:
+    targets = RayTargets("engine")
+    actors["shop", "carts"] = Handle(Method())
+    await targets.call(ActorTarget("shop", "carts", "touch"), ACTION)
+    actors["shop", "carts"] = newer = Handle(Method())
+    newer.touch_again = again = Method()  # type: ignore[attr-defined]
+    await targets.call(ActorTarget("shop", "carts", "touch_again"), ACTION)
+    assert len(again.given) == 1
+
+
 async def test_a_method_that_does_not_take_the_call_is_refused_for_good(actors: dict[tuple[str, str], Handle]) -> None:
     """Ray compares the signature in `.remote()`, and raises there."""
     touch = Method()

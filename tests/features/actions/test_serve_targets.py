@@ -86,6 +86,20 @@ async def test_a_method_is_called_with_the_action_by_one_handle(deployment: Depl
     assert (deployment.found, deployment.shut_down) == (1, 0)
 
 
+async def test_calls_at_once_share_one_handle(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handle that nobody shuts down keeps its tasks."""
+    used: list[int] = []
+
+    def get_deployment_handle(deployment_name: str, app_name: str) -> Any:
+        number = deployment.found = deployment.found + 1
+        return SimpleNamespace(options=lambda method_name: used.append(number) or deployment.options(method_name))
+
+    monkeypatch.setattr(sys.modules["ray.serve"], "get_deployment_handle", get_deployment_handle)
+    targets = ServeTargets()
+    await asyncio.gather(*(targets.call(TARGET, ACTION) for _ in range(4)))
+    assert len(set(used)) == 1 < deployment.found
+
+
 async def test_what_the_method_raises_may_pass_and_the_handle_stays(deployment: Deployment) -> None:
     targets = ServeTargets()
     deployment.raises = [RayTaskError("confirm", "a traceback", ValueError("no such order"))]
