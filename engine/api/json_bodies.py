@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from engine.errors import Invalid
 from engine.http.problems import bad_request
 from engine.publish import media_types
 
@@ -28,5 +29,7 @@ def decode_body(decoder: msgspec.json.Decoder[T], body: bytes, kind: type[Struct
         raise media_types.unacceptable(media_types.invalid(error, kind)) from None
     except msgspec.DecodeError as error:
         raise bad_request(media_types.malformed(error)) from None
+    except RecursionError:
+        raise media_types.unacceptable(Invalid("nested too deeply")) from None
     except UnicodeDecodeError:
         raise bad_request("the body is not valid UTF-8") from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,6 +27,7 @@ from engine.publish.cloud_events import message_id
 from engine.publish.drafts import Draft, parse_drafts
 from engine.publish.media_types import Content, Form, least_priority
 from tests.support.edge_world import edge_world
+from tests.support.recursion_limit import recursion_limit_of_an_edge
 
 CONFIG = Config()
 NOW_MS = 1_700_000_000_000
@@ -167,12 +167,8 @@ def test_data_of_another_media_type_is_415_with_those_that_are_accepted(content_
 
 @pytest.mark.parametrize(("body", "status"), [(b"{", 400), (b"\xff", 400), (b'1,"subject":"bob"', 400), (b"[" * 5000, 422)])
 def test_a_body_that_is_no_json_is_refused(body: bytes, status: int) -> None:
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(1000)  # as in an edge; Hypothesis may have left a higher one
-    try:
+    with recursion_limit_of_an_edge():
         assert refused(BINARY, body).status == status
-    finally:
-        sys.setrecursionlimit(limit)
 
 
 @pytest.mark.parametrize("missing", BINARY)
