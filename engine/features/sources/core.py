@@ -11,12 +11,15 @@ Fates of a row
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
 from engine.config import Tenant
+from engine.core.model.message import TIMER_EFFECT
+from engine.core.model.names import is_id
 from engine.errors import ConfigError
 
 HttpAnswer = tuple[int, Mapping[str, str], bytes]
@@ -25,6 +28,8 @@ HttpAnswer = tuple[int, Mapping[str, str], bytes]
 _RETRY_S: Final = 1.0
 _RETRY_CAP_S: Final = 30.0
 _REASON_CHARS_MAX: Final = 1000
+_ID_CHARS_MAX: Final = 128
+"""The engine's `id_chars_max`."""
 
 PATHS: Final = {"notifications": "/v1/notifications", "events": "/v1/events"}
 
@@ -191,7 +196,7 @@ def requests_of(source: Source, rows: Sequence[SourceRow]) -> tuple[list[bytes],
     for place, row in enumerate(rows):
         try:
             has_id = bool(_OBJECT.decode(row.body).id)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             unreadable[place] = f"a JSON object is needed: {error}"
             continue
         items.append(row.body if has_id else _identified(row))
@@ -204,7 +209,12 @@ def requests_of(source: Source, rows: Sequence[SourceRow]) -> tuple[list[bytes],
 def _identified(row: SourceRow) -> bytes:
     """The object of the row with its id as the last member. The other members are copied as they are."""
     members = row.body.rstrip()[:-1].rstrip()
-    return b'%b%b"id":%b}' % (members, b"" if members.endswith(b"{") else b",", _encode(row.id))
+    return b'%b%b"id":%b}' % (members, b"" if members.endswith(b"{") else b",", _encode(_allowed(row.id)))
+
+
+def _allowed(id: str) -> str:
+    """The id of a row, or its digest where the engine would refuse it: a stream or topic may have any name."""
+    return id if is_id(id, _ID_CHARS_MAX) and not id.startswith(TIMER_EFFECT) else sha256(id.encode()).hexdigest()
 
 
 def fates_of(source: Source, places: Sequence[int], answers: Sequence[HttpAnswer]) -> Fates:

@@ -5,7 +5,7 @@ States of a record
     held      fetched, and in its memory until it is settled; the others are read after it
     settled   accepted or dead, but an earlier record of its partition is held: its offset cannot be committed yet
     gone      below the committed offset of its partition; the topic's own retention says how long it stays there
-    dead      in the topic `<topic>.dead` with the reason, written before the offset is committed
+    dead      in the topic `<topic>.dead` with the reason, written before the offset is committed; without its body where that is too large
 
 Crash points. The reader dies: the next one begins at the committed offsets. What the engine had accepted beyond them is a duplicate, since
 an id is made of topic, partition and offset. A dead record beyond them may be in the dead topic twice, under one id. A broker dies: as the
@@ -25,7 +25,7 @@ from urllib.parse import unquote
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.records_to_delete import RecordsToDelete
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
 from engine.errors import StorageUnavailable
 from engine.features.sources.core import KafkaSource, SourceRow
@@ -84,7 +84,11 @@ class KafkaTopics:
                 for row, reason in dead:
                     place, offset = row.key
                     headers = [(_ID, row.id.encode()), (_REASON, reason.encode())]
-                    await producer.send_and_wait(f"{place.topic}.dead", row.body, key=self._held[place][offset].key, headers=headers)
+                    letter = {"key": self._held[place][offset].key, "headers": headers}
+                    try:
+                        await producer.send_and_wait(f"{place.topic}.dead", row.body, **letter)
+                    except MessageSizeTooLargeError:  # without its body, or it would hold up those behind it for ever
+                        await producer.send_and_wait(f"{place.topic}.dead", b"", **letter)
             for row in (*accepted, *(row for row, _ in dead)):
                 place, offset = row.key
                 self._held[place][offset] = None

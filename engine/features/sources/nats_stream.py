@@ -4,7 +4,7 @@ States of a message, for the consumer
     new       not delivered
     held      delivered to this reader, and in its memory until it is settled; the others are read after it
     gone      acknowledged; accepted by the engine. The stream's own limits say how long it stays there
-    dead      acknowledged, and in the stream `<stream>_DEAD` with the reason
+    dead      acknowledged, and in the stream `<stream>_DEAD` with the reason; without its body where that is too large
 
 Crash points. The reader dies while it holds messages: the server delivers them again after `_ACK_WAIT_S`, to the next reader; newer ones
 may come first. What the engine had accepted is a duplicate then, since an id is made of the message's number in its stream. A message is
@@ -35,6 +35,7 @@ _ACK_WAIT_S: Final = 30.0
 """Beyond an edge's longest answer."""
 _BLOCK_S: Final = 1.0
 _TIMEOUT_S: Final = 5.0
+_HEADERS_BYTES_MAX: Final = 8 << 10  # of a dead message; the server counts them as payload
 _SUBJECT: Final = "Engine-Subject"  # headers of dead messages
 _REASON: Final = "Engine-Reason"
 _ID: Final = "Nats-Msg-Id"
@@ -81,7 +82,9 @@ class NatsStream:
                 self._has_dead = True
             for row, reason in dead:
                 headers = {_SUBJECT: self._held[row.key].subject, _REASON: reason.replace("\r", " ").replace("\n", " "), _ID: row.id}
-                await client.jetstream().publish(self._dead_name, row.body, headers=headers)
+                # Without a body that leaves no room for these, or it would hold up those behind it for ever.
+                body = row.body if len(row.body) + _HEADERS_BYTES_MAX <= client.max_payload else b""
+                await client.jetstream().publish(self._dead_name, body, headers=headers)
             for row in (*accepted, *(row for row, _ in dead)):
                 await self._held[row.key].ack()
             await client.flush()

@@ -10,10 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.auth.tokens import Principal
 from engine.config import Config
 from engine.errors import ConfigError
 from engine.features.sources.core import HttpAnswer, Source, SourceRow, fates_of, requests_of, sources_of
 from engine.features.sources.sources_check import look
+from engine.publish.drafts import parse_drafts
+from engine.publish.media_types import Content
+from tests.support.recursion_limit import recursion_limit_of_an_edge
 
 TABLE: dict[str, Any] = {"kind": "postgresql", "name": "orders", "connection": "postgresql://db/app"}
 
@@ -67,6 +71,22 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         look(Config(sources=text))
 
 
+def test_a_row_nested_too_deeply_is_dead_and_stops_no_other() -> None:
+    deep = '{"data":' + "[" * 5000 + "]" * 5000 + "}"
+    with recursion_limit_of_an_edge():
+        bodies, places, unreadable = requests_of(source(), rows(deep, '{"type": "a"}'))
+    assert [json.loads(body) for body in bodies] == [[{"type": "a", "id": "row-1"}]]
+    assert (places, list(unreadable)) == ([1], [0])
+
+
+@pytest.mark.parametrize("stream", ["timer", "s" * 200, "two\nlines"])
+def test_a_row_of_any_stream_gets_an_id_that_the_engine_takes(stream: str) -> None:
+    of_stream = source(kind="redis", connection="redis://h", stream=stream)
+    bodies, _, _ = requests_of(of_stream, [SourceRow(str(at), f"{stream}:{at}-0", b'{"user":"u","type":"a"}') for at in (1, 2)])
+    (one, other) = parse_drafts(bodies[0], Content(), Principal("default", "p", frozenset(), 9), Config(), 0, str)
+    assert one.envelope.id != other.envelope.id
+
+
 def test_two_sources_of_one_name_are_refused() -> None:
     with pytest.raises(ConfigError, match="orders is given twice"):
         sources_of(json.dumps([TABLE, TABLE]))
@@ -87,7 +107,7 @@ def test_a_row_gets_its_own_id_unless_its_body_has_one() -> None:
 
 @given(
     st.dictionaries(st.text(max_size=4), st.recursive(st.none() | st.text(), st.lists, max_leaves=3), max_size=3),
-    st.text(),
+    st.text(min_size=1, max_size=9).filter(str.isprintable),
     st.sampled_from(["", " \n"]),
 )
 def test_a_body_keeps_its_members_beside_the_id(body: dict[str, Any], id: str, space: str) -> None:

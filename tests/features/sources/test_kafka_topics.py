@@ -23,7 +23,7 @@ from tests.support.waiting import until
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SourceServer]:
-    made = kafka_server(tmp_path_factory.mktemp("kafka"), "orders", "clicks", "bad")
+    made = kafka_server(tmp_path_factory.mktemp("kafka"), "orders", "clicks", "bad", "large")
     made.start()
     yield made
     made.kill()
@@ -117,6 +117,17 @@ async def test_a_redrive_ends_though_the_engine_refuses_all_again(monkeypatch: p
     async with asyncio.timeout(5):
         assert await reader.redrive() == 3
     assert dead[begin:] == [b"no json", b"no type", b"no user"]
+
+
+async def test_a_dead_record_too_large_for_its_topic_has_no_body(server: SourceServer, producer: AIOKafkaProducer) -> None:
+    """A record as large as the broker allows leaves no room for the reason."""
+    reader, reason = KafkaTopics(source_of(text_of(server, "large"))), "x" * 1000
+    await produce(producer, "large", json.dumps("x" * ((1 << 20) - 500)))
+    (row,) = await reader.read(1)
+    await reader.settle([], [(row, reason)])
+    assert (await reader.lag())[::2] == (0, 1)
+    assert [(dead.id, dead.reason, dead.body) for dead in await reader.dead_rows(1)] == [(row.id, reason, "")]
+    await reader.close()
 
 
 async def test_the_offset_of_an_unsettled_record_is_not_committed(server: SourceServer, producer: AIOKafkaProducer) -> None:

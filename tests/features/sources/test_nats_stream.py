@@ -75,6 +75,15 @@ async def test_messages_are_accepted_once_though_a_reader_dies_and_the_server_is
     assert await received(url) == Counter(dict.fromkeys(range(101), 1))
 
 
+async def test_a_dead_message_too_large_for_its_stream_has_no_body(stream: JetStreamContext, reader: NatsStream) -> None:
+    """A message as large as the server allows leaves no room for the reason."""
+    await stream.publish("orders.eu", b"x" * (1 << 20))
+    (row,) = await reader.read(1)
+    await reader.settle([], [(row, "too large")])
+    assert [(dead.id, dead.reason, dead.body) for dead in await reader.dead_rows(1)] == [("ORDERS:1", "too large", "")]
+    assert (await reader.lag())[::2] == (0, 1)
+
+
 async def test_bad_messages_are_set_aside_with_the_reason_and_come_back(
     url: str, text: str, stream: JetStreamContext, reader: NatsStream
 ) -> None:
