@@ -8,6 +8,7 @@ The client runs against a scripted server, whose state the functions read and se
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,6 +23,8 @@ TICK_S = 0.02
 STAYS_AWAY_S = 1.0  # a client that must not come back would have, 15 times
 RANDOM_STEPS = 60
 SWITCHES = 2  # to each transport
+WINDOW = 256
+FRAME_BYTES_MAX = 64 << 10
 
 
 class Trial:
@@ -197,6 +200,26 @@ async def cursor_waits(trial: Trial, _random: random.Random) -> None:
     await trial.all_acknowledged()
     await trial.cut()
     assert trial.cursor == "7-2"
+
+
+@promise(manual=True)
+async def acknowledges_in_frames_that_fit(trial: Trial, _random: random.Random) -> None:
+    """Acknowledgements by id are frames of 64 KiB at most: a longer one ends the connection."""
+    server = trial.server
+    ids = [f"{number:通>128}" for number in range(WINDOW)]
+    await trial.connected()
+    for id in ids:
+        server.publish(id=id)
+    await trial.until_shown(WINDOW)
+    server.refuse = dict.fromkeys(TRANSPORTS, 503)
+    server.cut()
+    await trial.until(lambda: not server.queues, "the end of the connection")
+    for id in ids[1:]:
+        await trial.client.ack(id)
+    server.refuse = {}
+    await trial.until(lambda: sorted(server.pending) == [1], "acknowledgements")
+    sizes = [len(json.dumps(frame, ensure_ascii=False).encode()) for frame in server.frames]
+    assert max(sizes) <= FRAME_BYTES_MAX, f"a frame has {max(sizes)} bytes"
 
 
 @promise(manual=True, also=("sse", "poll"))

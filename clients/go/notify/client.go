@@ -13,6 +13,7 @@ import (
 	mathrand "math/rand/v2"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,6 +24,7 @@ import (
 
 const (
 	frameBytesMax = 16 << 20 // a frame of messages is bounded by the engine, far below
+	ackedIDs      = 50       // in one frame: it has 64 KiB at most, and an id 128 characters of up to 6 bytes
 	requestTime   = 10 * time.Second
 	tooMany       = 4409 // close code: too many connections of this user
 	forbidden     = 4403
@@ -295,8 +297,8 @@ func (c *Client) due() (frames []any) {
 	if seq > 0 {
 		frames = append(frames, map[string]any{"type": "ack", "seq": seq})
 	}
-	if len(ids) > 0 {
-		frames = append(frames, map[string]any{"type": "ack", "ids": ids})
+	for some := range slices.Chunk(ids, ackedIDs) {
+		frames = append(frames, map[string]any{"type": "ack", "ids": some})
 	}
 	for id, reason := range c.ledger.takeNacks() {
 		frames = append(frames, map[string]any{"type": "nack", "ids": []string{id}, "reason": reason})

@@ -1,6 +1,7 @@
 /** @typedef {import("ray-notification-client").Message} Message */
 
 const SETTLED_MAX = 4096; // ids remembered to drop repeats: 16 in-flight windows
+const ACKED_IDS = 100; // in one acknowledgement: a frame has 64 KiB at most, and an id 128 characters
 const SETTLED_KEPT = 512; // of those across page loads: what may be settled above the cursor, two in-flight windows
 
 /** `"7-1042"` -> `{epoch: "7", seq: 1042}`; null when it is not a cursor. @param {string | null | undefined} text */
@@ -160,7 +161,9 @@ export class Ledger {
     const ids = [...this.#untold].filter(([, seq]) => seq > this.floor).map(([id]) => id);
     const cumulative = this.#untold.size > ids.length;
     this.#untold.clear();
-    return [...(cumulative ? [{ seq: this.floor }] : []), ...(ids.length ? [{ ids }] : [])];
+    /** @type {({seq: number} | {ids: string[]})[]} */ const acks = cumulative ? [{ seq: this.floor }] : [];
+    for (let at = 0; at < ids.length; at += ACKED_IDS) acks.push({ ids: ids.slice(at, at + ACKED_IDS) });
+    return acks;
   }
 
   #advance() {

@@ -40,6 +40,7 @@ import okhttp3.WebSocket
 import okhttp3.WebSocketListener
 
 private val REQUEST_TIME = 10.seconds
+private const val ACKED_IDS = 100 // in one frame: it has 64 KiB at most, and an id 128 characters
 private const val TOO_MANY = 4409 // close code: too many connections of this user
 private const val FORBIDDEN = 4403
 private const val NORMAL_CLOSURE = 1000
@@ -235,7 +236,7 @@ public class Client(
         val (seq, ids) = ledger.takeAcks()
         buildList {
             if (seq > 0) add(buildJsonObject { put("type", "ack"); put("seq", seq) })
-            if (ids.isNotEmpty()) add(buildJsonObject { put("type", "ack"); put("ids", ids.inJson()) })
+            for (some in ids.chunked(ACKED_IDS)) add(buildJsonObject { put("type", "ack"); put("ids", some.inJson()) })
             for ((id, reason) in ledger.takeNacks()) {
                 add(buildJsonObject { put("type", "nack"); put("ids", listOf(id).inJson()); put("reason", reason) })
             }
