@@ -336,6 +336,8 @@ export interface NotifyEvents {
   digest: CustomEvent<Digest>;
   /** A message that grows has changed: its text so far. At the end `ended`, when its message has arrived. */
   part: CustomEvent<Growth>;
+  /** The token is another user's, who must not see what was shown before. */
+  user: CustomEvent<{ user: string }>;
   error: CustomEvent<{ code: string; detail: string }>;
 }
 

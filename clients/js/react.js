@@ -79,12 +79,15 @@ export function usePreferences() {
   const [problem, setProblem] = useState(/** @type {Error | null} */ (null));
   useEffect(() => {
     if (!client) return;
-    let shown = true;
-    client.preferences().then(
-      (found) => shown && (setPreferences(found), setProblem(null)),
-      (error) => shown && setProblem(error),
-    );
-    return () => void (shown = false);
+    const ended = new AbortController();
+    const load = () =>
+      client.preferences().then(
+        (found) => ended.signal.aborted || (setPreferences(found), setProblem(null)),
+        (error) => ended.signal.aborted || setProblem(error),
+      );
+    load();
+    client.addEventListener("user", load, { signal: ended.signal });
+    return () => ended.abort();
   }, [client]);
   const change = useCallback(
     async (/** @type {import("ray-notification-client").PreferencesChange} */ changes) => {

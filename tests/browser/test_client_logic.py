@@ -419,6 +419,18 @@ async def test_a_drained_client_comes_back_when_it_was_told_to(page: Page, scrip
     await wait(page, "client.state === 'open'")
 
 
+async def test_a_client_that_came_back_waits_no_longer_as_it_was_told(page: Page, scripted: ScriptedEngine) -> None:
+    await start(page, scripted)
+    await wait(page, "client.state === 'open'")
+    scripted.say({"type": "drain", "after_ms": 60_000})
+    scripted.cut(1012)
+    await wait(page, "client.state === 'reconnecting'")
+    await page.evaluate("client.reconnect()")
+    await wait(page, "client.state === 'open'")
+    scripted.cut()
+    await wait(page, "client.reconnects === 2")
+
+
 async def test_a_silent_server_is_left_after_its_timeout(page: Page, scripted: ScriptedEngine) -> None:
     scripted.welcome |= {"heartbeat_ms": 400, "timeout_ms": 1500}
     await start(page, scripted)
@@ -499,6 +511,7 @@ async def test_a_clock_that_is_ahead_renews_no_token_without_end(page: Page, scr
     )
     await start(page, scripted, getToken=True)
     await wait(page, "client.state === 'open'")
+    await page.evaluate("client.digest().then(() => client.digest())")
     await page.evaluate("new Promise((resolve) => setTimeout(resolve, 500))")
     assert await page.evaluate("asked") == 1
     assert not [frame for frame in scripted.frames if frame["type"] == "auth"]
@@ -514,6 +527,20 @@ async def test_a_renewed_token_of_another_user_begins_another_connection(page: P
     assert scripted.tokens[-1] == token("other")
     assert scripted.connects[-1][1] is None, "the cursor of one user is none of another's"
     assert not [frame for frame in scripted.frames if frame["type"] == "auth"], "the engine ends a connection for good for this"
+
+
+async def test_a_closed_client_renews_no_token(page: Page, scripted: ScriptedEngine) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    await page.evaluate(
+        "(token) => { window.asked = 0; window.more = () => ({ getToken: async () => { asked += 1; return token; } }); }",
+        token("demo", ttl_s=int(time.time()) - BEGIN_S + 8),
+    )
+    await start(page, scripted, getToken=True)
+    await page.evaluate("client.close()")
+    await page.evaluate("client.digest()")
+    asked = await page.evaluate("asked")
+    await page.evaluate("new Promise((resolve) => setTimeout(resolve, 6500))")
+    assert await page.evaluate("asked") == asked
 
 
 @pytest.mark.parametrize("code", [4403, 4409])

@@ -11,7 +11,7 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, Route, expect
 
 from tests.support.client_page import place, wait
-from tests.support.scripted_engine import ScriptedEngine
+from tests.support.scripted_engine import ScriptedEngine, token
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -143,6 +143,38 @@ async def test_a_page_that_stays_open_forgets_the_oldest_messages(page: Page, sc
     )
     assert 250 <= len(kept) <= 500
     assert kept == list(range(1200, 1200 - len(kept), -1))
+
+
+async def place_for_two(page: Page, scripted: ScriptedEngine) -> None:
+    """A page with a bell, whose next token is another user's."""
+    await page.goto(f"{scripted.url}/blank")
+    await page.evaluate("(tokens) => { window.more = () => ({ getToken: async () => tokens.shift() }) }", [token("demo"), token("other")])
+    await place(page, scripted, getToken=True)
+
+
+async def test_preferences_are_those_of_the_user_who_signed_in_last(page: Page, scripted: ScriptedEngine) -> None:
+    await place_for_two(page, scripted)
+    await page.evaluate("document.body.append(Object.assign(document.createElement('notification-preferences'), { client }))")
+    await expect(page.get_by_label("News, Here")).to_have_value("digest")
+    scripted.choices["news"] = "off"
+    scripted.cut(4401, "the token has expired")
+    await expect(page.get_by_label("News, Here")).to_have_value("off")
+
+
+@pytest.mark.parametrize("keeps_inbox", [False, True])
+async def test_another_user_sees_nothing_of_the_first_one(page: Page, scripted: ScriptedEngine, keeps_inbox: bool) -> None:
+    scripted.keeps_inbox = keeps_inbox
+    await place_for_two(page, scripted)
+    scripted.publish("for the first")
+    scripted.say({"type": "part", "id": "g1", "generation": 1, "offset": 0, "text": "grows", "message": {"type": "a.b", "data": {}}})
+    await page.get_by_role("button", name="Notifications").click()
+    await expect(page.get_by_role("listitem")).to_have_count(2)
+    scripted.inbox.clear()
+    scripted.cut(4401, "the token has expired")
+    await wait(page, "client.reconnects === 1")
+    await expect(page.get_by_role("listitem")).to_have_count(0)
+    await expect(page.locator(".badge")).to_be_hidden()
+    assert await page.evaluate("client.grows") == []
 
 
 async def test_a_mark_that_fails_says_so(page: Page, scripted: ScriptedEngine) -> None:

@@ -68,12 +68,17 @@ async def test_when_the_tab_with_the_connection_is_closed_another_goes_on_with_n
     await scripted.until(lambda: not scripted.pending)
 
 
+@pytest.mark.parametrize("connected", [True, False])
 async def test_the_last_messages_of_the_tab_that_had_the_connection_are_shown_though_the_lock_was_faster(
-    context: BrowserContext, scripted: ScriptedEngine
+    context: BrowserContext, scripted: ScriptedEngine, connected: bool
 ) -> None:
+    scripted.welcome |= {"reconnect": {"delays_ms": [60_000], "jitter": 0}}
     only = await tab(context, scripted, share="late")
     scripted.publish()
     await wait(only, "events.filter(([type]) => type === 'message').length === 1")
+    if not connected:
+        scripted.cut()
+        await wait(only, "client.state === 'reconnecting'")
     await only.evaluate("""() => {
         const message = { ...events.find(([type]) => type === "message")[1], id: "m2", seq: 2, event_id: "7-2" };
         const channel = new BroadcastChannel(`notify:${location.host}:late:`);

@@ -71,7 +71,8 @@ function queryOf(query) {
  * Events, all CustomEvents: `message` (a {@link Message}, shown once), `duplicate` (one that came again and was dropped), `state`
  * `{state, transport, reason?, code?, retryInMs?}`, `welcome` (the frame), `revoke` `{ids}` handled on another device or in another
  * tab, `gap` `{from, to}` gone (nulls: the cursor was unknown, so is the extent), `counts` (the frame), `digest` (the frame, once after an absence),
- * `part` (a {@link import("./growing.js").Growth} with its text so far, for each change), `error` `{code, detail}`.
+ * `part` (a {@link import("./growing.js").Growth} with its text so far, for each change), `user` `{user}` the token is another user's, who
+ * must not see what was shown before, `error` `{code, detail}`.
  *
  * A message is acknowledged when its listeners have returned. To do it later, or not at all, call `event.preventDefault()` (or set
  * `ack: "manual"`) and then `ack(message)` or `nack([message.id])`; what is never acknowledged comes again after a reload. Tabs that
@@ -364,7 +365,10 @@ export class NotifyClient extends EventTarget {
     await this.#freshToken();
     const init = { ...this.#init(), method, ...(body && { body: JSON.stringify(body) }) };
     if (body) init.headers["Content-Type"] = "application/json";
-    return request(new URL(path, this.url), init);
+    return request(new URL(path, this.url), init).catch((error) => {
+      if (error.status === 401) this.#expiresMs = 0; // the next one asks for another token
+      throw error;
+    });
   }
 
   /**
@@ -436,15 +440,21 @@ export class NotifyClient extends EventTarget {
       this.#leaveTabs();
       this.counts = null;
     }
+    const another = other && this.#key !== undefined;
     this.#user = sub;
     this.#token = token;
     this.#key = key;
-    this.#expiresMs = exp ? exp * 1000 : Infinity;
-    const leftMs = this.#expiresMs - Date.now();
-    const early = () => this.#follows() || this.#renew().catch((error) => this.#emit("error", { code: "token", detail: String(error) }));
-    clearTimeout(this.#timers.renew);
     // One that has expired by this page's clock would be renewed without end where that is ahead: the engine tells when it has.
-    if (this.options.getToken && exp && leftMs > 0) this.#after("renew", leftMs * 0.8, early);
+    this.#expiresMs = exp * 1000 > Date.now() ? exp * 1000 : Infinity;
+    const leftMs = this.#expiresMs - Date.now();
+    const early = () =>
+      this.state === "closed" || this.#follows() || this.#renew().catch((error) => this.#emit("error", { code: "token", detail: String(error) }));
+    clearTimeout(this.#timers.renew);
+    if (this.options.getToken && leftMs < Infinity) this.#after("renew", leftMs * 0.8, early);
+    if (another) {
+      for (const { id } of this.grows) this.#growing.arrived(id); // they grow no more here
+      this.#emit("user", { user: sub });
+    }
     if (!other || !(this.#link || this.#candidate)) return;
     this.#dropCandidate(); // a connection is one user's: what comes on this one must not count as the other's
     this.reconnect();
@@ -547,7 +557,7 @@ export class NotifyClient extends EventTarget {
   #told(frame) {
     const link = this.#link;
     if (!link?.shared) {
-      if (link && frame.type === "messages") this.#deliver(link, frame.messages); // this tab leads, and the one before it had these
+      if (this.#tabs?.leading && frame.type === "messages") this.#deliver(frame.messages); // the tab that led before had these
       return this.#flushSoon();
     }
     if (frame.type === "lead") link.send({ type: "join", last_event_id: this.lastEventId });
@@ -596,6 +606,7 @@ export class NotifyClient extends EventTarget {
     this.connection = connection;
     link.openedMs = this.#heardMs;
     link.opened();
+    this.#notBeforeMs = 0; // it has come back
     this.#endProbes();
     if (link.shared) return this.#watch(); // all else it is told
     this.reconnects++;
@@ -804,7 +815,7 @@ export class NotifyClient extends EventTarget {
     if (link.shared) this.#alive(link);
     if (RELAYED.has(frame.type)) this.#relay(frame);
     if (frame.type === "welcome") this.#welcomed(link, frame);
-    else if (frame.type === "messages" || frame.type === "early") this.#deliver(link, frame.messages);
+    else if (frame.type === "messages" || frame.type === "early") this.#deliver(frame.messages);
     else if (frame.type === "nacked") this.#ledger.revoke(frame.ids);
     else if (frame.type === "answer_result") this.#asked.get(frame.ref)?.(frame);
     else if (frame.type === "revoke") {
@@ -858,8 +869,8 @@ export class NotifyClient extends EventTarget {
     if (this.#push.kept) this.#pushOpened().catch((error) => this.#pushFailed(error));
   }
 
-  /** @param {Link} link @param {Message[]} messages */
-  #deliver(link, messages) {
+  /** @param {Message[]} messages */
+  #deliver(messages) {
     const received = messages.map((message) => ({ message, verdict: this.#ledger.receive(message) }));
     // The other tabs have them before any of them is acknowledged. Not what was settled: a tab opened since has never seen it.
     const unsettled = received.filter(({ verdict }) => verdict !== "settled").map(({ message }) => message);
@@ -867,11 +878,11 @@ export class NotifyClient extends EventTarget {
       this.#untold += 1;
       this.#relay({ type: "messages", messages: unsettled });
     }
-    for (const { message, verdict } of received) this.#show(link, message, verdict);
+    for (const { message, verdict } of received) this.#show(message, verdict);
   }
 
-  /** @param {Link} link @param {Message} message @param {"new" | "open" | "settled"} verdict */
-  #show(link, message, verdict) {
+  /** @param {Message} message @param {"new" | "open" | "settled"} verdict */
+  #show(message, verdict) {
     this.#growing.arrived(message.id);
     if (verdict !== "new") {
       this.#emit("duplicate", message);

@@ -41,6 +41,7 @@ export class InboxModel extends EventTarget {
     on("revoke", ({ ids }) => this.#counts || this.#setRead(ids)); // handled elsewhere
     on("counts", (counts) => this.#counted(counts));
     on("welcome", () => this.#welcomed());
+    on("user", () => this.#begin());
     if (client.counts) this.#counted(client.counts);
   }
 
@@ -104,7 +105,17 @@ export class InboxModel extends EventTarget {
 
   /** One more page. */
   async more() {
-    this.#take(await this.client.inbox({ limit: PAGE, before: this.#before }));
+    const entries = this.#entries;
+    const page = await this.client.inbox({ limit: PAGE, before: this.#before });
+    if (entries === this.#entries) this.#take(page);
+  }
+
+  /** Anew, for another user. */
+  #begin() {
+    this.#entries = new Map();
+    this.#before = undefined;
+    this.#counts = null;
+    this.#changed();
   }
 
   #welcomed() {
@@ -114,8 +125,10 @@ export class InboxModel extends EventTarget {
 
   async #load() {
     clearTimeout(this.#reload);
+    const entries = this.#entries;
     try {
       const page = await this.client.inbox({ limit: PAGE });
+      if (entries !== this.#entries) return; // it is of the user before
       const oldest = page.messages.at(-1)?.seq ?? 0;
       const there = new Set(page.messages.map((/** @type {Message} */ { id }) => id));
       for (const [id, { message }] of this.#entries) if (message.seq >= oldest && !there.has(id)) this.#entries.delete(id); // archived, or gone

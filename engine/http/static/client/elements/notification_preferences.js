@@ -31,6 +31,7 @@ function zoneHere() {
 export class NotificationPreferences extends Base {
   /** @type {import("../notify_client.js").NotifyClient | null} */ #client = null;
   /** @type {Preferences | null} */ #preferences = null;
+  /** @type {AbortController | null} */ #listening = null;
   /** @type {HTMLElement | null} kept: somebody fills it while answers arrive */ #form = null;
   #problem = "";
   /** One request after another: the answer to an earlier one shows less. @type {Promise<void>} */ #answered = Promise.resolve();
@@ -53,13 +54,20 @@ export class NotificationPreferences extends Base {
   set client(client) {
     if (client === this.#client) return;
     this.#client = client;
-    this.#preferences = this.#form = null;
     if (this.isConnected) this.connectedCallback();
   }
 
   connectedCallback() {
+    this.disconnectedCallback();
+    this.#listening = new AbortController();
+    this.#client?.addEventListener("user", () => this.connectedCallback(), { signal: this.#listening.signal });
     this.#draw();
-    if (this.#client && !this.#preferences) this.#ask((client) => client.preferences());
+    this.#ask((client) => client.preferences());
+  }
+
+  disconnectedCallback() {
+    this.#listening?.abort();
+    this.#preferences = this.#form = null;
   }
 
   /** @param {HTMLSelectElement} select */
