@@ -319,6 +319,8 @@ class BroadcastStep:
             until_ms = 0 if mailbox.user_state is None else self._quiet_until(mailbox, now_ms)
             if until_ms and due[-1].envelope.priority != HIGH:
                 self._sleep(mailbox, until_ms)
+                if len(due) > room:
+                    due = self._due(mailbox, now_ms, 2 * len(self._log) + 1)  # all: before each entry there may be one that was lost
                 due = _through_high(due)
                 if not due:
                     continue

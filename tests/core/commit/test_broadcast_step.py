@@ -101,6 +101,18 @@ def test_an_urgent_broadcast_passes_quiet_hours_with_those_before_it_and_leaves_
     assert woken(world, SEVEN_AM) == [3]
 
 
+def test_an_urgent_broadcast_passes_quiet_hours_behind_more_than_one_group_takes() -> None:
+    world = sleeping()
+    for number in range(5):
+        world.broadcast(f"b{number}", ttl_ms=LONG)
+    world.settle()
+    world.broadcast("high", ttl_ms=LONG, priority=HIGH)
+    world.broadcast("low", ttl_ms=LONG)
+    assert world.limits.adopt_max < 5
+    assert heard(world.settle()) == [1, 2, 3, 4, 5, 6]
+    assert woken(world, SEVEN_AM) == [7]
+
+
 def test_what_expires_in_quiet_hours_is_announced_as_one_gap_when_they_end() -> None:
     world = sleeping()
     for id, ttl_ms in (("b1", HOUR_MS), ("b2", HOUR_MS), ("b3", LONG), ("b4", HOUR_MS)):
