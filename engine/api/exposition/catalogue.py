@@ -101,7 +101,7 @@ SHARD: Final = (
     _counter("acknowledged", "engine_acknowledged", "Messages acknowledged by their users.", "shard"),
     _gauge("suspects", "engine_suspect_users", "Users whose last connection ended abnormally, and whose clients may come back.", "shard"),
     _counter("retried", "engine_retried", "Messages sent again for want of an acknowledgement.", "shard"),
-    _counter("exhausted", "engine_exhausted", "Messages that used up their tries on a connection.", "shard"),
+    _counter("exhausted", "engine_exhausted", "Messages that used up their tries on a connection, or expired before.", "shard"),
     _counter("expired", "engine_expired", "Messages whose time to live ended first.", "shard"),
     _counter("trimmed", "engine_trimmed", "Messages dropped by the per-user limit, announced as gaps.", "shard"),
     _counter("dead_lettered", "engine_dead_lettered", "Messages that went to the dead-letter stream.", "shard"),

@@ -1,11 +1,11 @@
 """One connection of a user: its send position, its unacknowledged messages, and their retries.
 
 `sent` is the last number that sending has passed on the connection. `flight` holds the sent messages that are not settled, in sequence
-order; the in-flight window limits its size. A message that has used up its tries is exhausted here: it leaves the flight alone, may leave
-memory, and is not sent on this connection again. The next connection begins with it. It keeps its place in the window until it is settled
-or has expired, so a client that acknowledges nothing gets no more than one window. `early` has the messages sent ahead of their place
-(`engine.core.mailbox.send`); they are in neither flight nor exhausted. The retry timer follows only the oldest message in
-flight, as in TCP: later ones are checked when it is due."""
+order; the in-flight window limits its size. A message that has used up its tries, or has expired when it would be repeated, is exhausted
+here: it leaves the flight alone, may leave memory, and is not sent on this connection again. The next connection begins with it. It keeps
+its place in the window until it is settled or has expired, so a client that acknowledges nothing gets no more than one window. `early` has
+the messages sent ahead of their place (`engine.core.mailbox.send`); they are in neither flight nor exhausted. The retry timer follows only
+the oldest message in flight, as in TCP: later ones are checked when it is due."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Attachment:
     def overdue(self, hot: Mapping[int, Message], now_ms: int, policy: RetryPolicy) -> list[tuple[int, int, bytes]]:
         """Return the messages to retry now, as (sequence number, attempt, body), and record the retry.
 
-        An overdue message that has used up its tries is exhausted.
+        An overdue message that has used up its tries, or has expired, is exhausted.
         """
         if not self.retries:
             return []
@@ -121,14 +121,13 @@ class Attachment:
         for seq, (sent_ms, tries) in self.flight.items():
             if sent_ms + policy.wait_ms(self.rtt_ms, tries, path_ms) > now_ms:
                 continue
-            if tries >= policy.tries:
+            message = hot[seq]
+            if tries >= policy.tries or message.expires_ms <= now_ms:
                 used_up.append(seq)
                 continue
-            message = hot[seq]
-            if message.expires_ms > now_ms:
-                again.append((seq, message.attempts + tries + 1, message.envelope.body))
-                if tries == 1:
-                    waited_ms = max(waited_ms, now_ms - sent_ms)
+            again.append((seq, message.attempts + tries + 1, message.envelope.body))
+            if tries == 1:
+                waited_ms = max(waited_ms, now_ms - sent_ms)
         if waited_ms:
             self.path.sample(min(waited_ms, policy.cap_ms), now_ms)
         for seq, _, _ in again:

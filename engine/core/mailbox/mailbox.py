@@ -379,7 +379,7 @@ class Mailbox:
         return self.gone[index] if index < len(self.gone) and self.gone[index][0] <= seq else None
 
     def supersede(self, seq: int) -> Message | None:
-        """Mark a message replaced by a newer one as gone, if it is still pending. Returns it if it was in memory."""
+        """Mark a message as gone, replaced by a newer one or expired, if it is still pending. Returns it if it was in memory."""
         if seq <= self.floor or seq in self.acked or seq in self.dying or self.gap_at(seq) is not None:
             return None
         message = self._release(seq)

@@ -49,6 +49,7 @@ def test_a_message_goes_out_again_when_its_wait_is_over_and_not_a_moment_earlier
 def test_an_expired_message_does_not_go_out_again() -> None:
     connection, hot = sent(message(1, expires_ms=2000), message(2))
     assert [seq for seq, _, _ in connection.overdue(hot, 2000, POLICY)] == [2]
+    assert (list(connection.flight), list(connection.exhausted)) == ([2], [1]), "it takes part in no more retries"
 
 
 def test_attempts_on_earlier_connections_count_into_the_number_of_the_attempt() -> None:

@@ -209,10 +209,11 @@ def test_the_place_of_an_exhausted_message_is_free_when_another_device_acknowled
     assert delivered(world.settle()) == [(2, 1)]
 
 
-def test_the_place_of_an_exhausted_message_is_free_when_it_has_expired() -> None:
+@pytest.mark.parametrize("ttl_ms", [300, 5000])
+def test_the_place_of_an_exhausted_message_is_free_when_it_has_expired(ttl_ms: int) -> None:
     world = World(window=1)
     world.attach(1)
-    world.post("u", "a", ttl_ms=5000)
+    world.post("u", "a", ttl_ms=ttl_ms)
     world.settle()
     world.wait(10_000)
     world.post("u", "b")
