@@ -391,7 +391,7 @@ class Mailbox:
 
     def trim(self, kept_max: int) -> list[Message]:
         """Drop the oldest pending numbers beyond the newest `kept_max`, and forget what is settled before the last of them: all these are
-        gone, except dying ones. Returns the dropped messages from memory.
+        gone, except dying ones. What is settled stays in the inbox. Returns the dropped messages from memory.
 
         What is settled, gone or dying counts for nothing: messages for the inbox only use up numbers, and trim none that is pending. The
         cost without anything to drop is that of adding up `gone` and `dying`.
@@ -419,9 +419,12 @@ class Mailbox:
         for message in dropped:
             self._land(message)
         self._absolve(low)
-        self.acked = {seq for seq in self.acked if seq > low}
+        settled = [seq for seq in self.acked if seq <= low]
+        self.acked.difference_update(settled)
         self._warm(low)
-        self.lose(first, low, self.dying)
+        self.lose(first, low, (*self.dying, *settled))
+        for seq in sorted(settled):
+            self._add_gone(seq, seq)
         return dropped
 
     def _warm(self, low: int) -> None:

@@ -52,6 +52,18 @@ def test_a_trim_passes_over_what_is_on_its_way_to_the_dead_letters() -> None:
     assert (mailbox.gone, mailbox.acked, mailbox.dying) == ([(1, 1), (3, 4)], {2}, {})
 
 
+def test_a_trim_leaves_what_was_acknowledged_in_the_inbox() -> None:
+    mailbox = mailbox_of(0)
+    mailbox.inbox_limits = InboxLimits(100, NEVER_MS, 10, 1000)
+    for seq in range(1, 7):
+        mailbox.append(message(seq), b"", 10)
+    mailbox.settle([2, 4], None, 0, POLICY)
+    assert [dropped.seq for dropped in mailbox.trim(1)] == [1, 3, 5]
+    assert (mailbox.gone, mailbox.acked, list(mailbox.hot)) == ([(1, 5)], set(), [6])
+    assert mailbox.inbox is not None
+    assert mailbox.inbox.upto(6) == [2, 4, 6]
+
+
 GAP = 2_000_000
 
 
