@@ -421,8 +421,7 @@ class Connections:
 
     def dead_lettered(self, letters: Sequence[DeadLetter], now_ms: int) -> None:
         """The dead-letter stream has these messages: confirm their nacks and settle them."""
-        self._mailbox_store.dead_lettered(letters)
-        for letter in letters:
+        for letter in self._mailbox_store.dead_lettered(letters):
             for conn in letter.by:
                 self.confirm_nacks(conn, [letter.message.envelope.id])
             mailbox = self._mailbox_store.mailboxes[letter.key]

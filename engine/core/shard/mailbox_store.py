@@ -293,14 +293,13 @@ class MailboxStore:
         self.dead_letters.clear()
         return letters
 
-    def dead_lettered(self, letters: Iterable[DeadLetter]) -> None:
-        """They are written."""
-        for letter in letters:
-            del self._letters[letter.key, letter.message.seq]
+    def dead_lettered(self, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
+        """They are written. Returns those whose user was not erased meanwhile."""
+        return [letter for letter in letters if self._letters.pop((letter.key, letter.message.seq), None) is not None]
 
     def dead_letters_failed(self, letters: Iterable[DeadLetter]) -> None:
-        """They could not be written: they are wanted again."""
-        self.dead_letters.extend(letters)
+        """They could not be written: they are wanted again, unless their user was erased meanwhile."""
+        self.dead_letters.extend(letter for letter in letters if (letter.key, letter.message.seq) in self._letters)
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -598,10 +597,8 @@ class MailboxStore:
 
     def erase(self, mailbox: Mailbox) -> None:
         """The user is erased in the journal: forget them here, and delete what storage has with the next full checkpoint."""
-        waiting = [letter for letter in self.dead_letters if letter.key == mailbox.key]
-        for letter in waiting:
-            self.dead_letters.remove(letter)
-            del self._letters[letter.key, letter.message.seq]
+        self.dead_letters[:] = [letter for letter in self.dead_letters if letter.key != mailbox.key]
+        self._letters = {place: letter for place, letter in self._letters.items() if letter.key != mailbox.key}
         mailbox.erase()
         self.window_closer.forget(mailbox)
         self._removals[mailbox.key] = True

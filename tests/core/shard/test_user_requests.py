@@ -229,6 +229,25 @@ def test_a_crash_in_between_leaves_a_repeat_that_erases_the_rest(crash: str) -> 
     assert "'t:u'" not in stored(world)
 
 
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_dead_letter_under_way_to_storage_ends_with_its_erased_user(is_stored: bool) -> None:
+    world = used_world()
+    world.nack(1, "d")
+    store = world.core.mailbox_store
+    letters = store.take_dead_letters()
+    world.tell(Erase(7, KEY))
+    world.settle()
+    world.checkpoint()
+    world.now_ms += world.limits.mailbox_idle_ms
+    world.core.evict(world.now_ms)
+    assert KEY not in world.core.mailboxes
+    if is_stored:
+        world.core.dead_lettered(letters, world.now_ms)
+    else:
+        store.dead_letters_failed(letters)
+    assert (len(letters), store.dead_letters) == (1, [])
+
+
 def test_what_comes_while_the_erasure_is_written_is_kept() -> None:
     world = used_world()
     world.tell(Erase(7, KEY))
