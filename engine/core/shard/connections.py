@@ -399,7 +399,7 @@ class Connections:
         self._refusals[session, ~record.ref] = _Refusal(mailbox.key, set(record.ids))
         self._nack(mailbox, session, Nack(~record.ref, record.ids, record.reason))
 
-    def _nack(self, mailbox: Mailbox, session: str, record: Nack, *, read: bool = False) -> None:
+    def _nack(self, mailbox: Mailbox, session: str, record: Nack, *, read: int = 0) -> None:
         over = self._nack_queue.nack(mailbox, session, record, read=read)
         if over:
             self.confirm_nacks((session, record.conn), over)

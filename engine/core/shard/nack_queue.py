@@ -5,8 +5,8 @@ The states of one nacked id of a mailbox:
     hot                -> dead letter queued (`MailboxStore.refuse`)
     cold, or unknown   -> waits here; a read is wanted. When a read is done:
                             now hot                       -> dead letter queued
-                            still cold, known by number   -> waits here for the next read
-                            still unknown, range was read -> over
+                            still cold, or unknown        -> waits here for the next read
+                            unknown, all of it was read   -> over
     settled, or gone   -> over: confirmed at once, nothing is left to nack
 
 A connection's records keep their order: behind a nack that waits, its later acknowledgements and nacks wait too, or a cumulative
@@ -35,7 +35,7 @@ Queued = tuple[str, Ack | AckIds | Nack]  # link session, record
 
 
 class _Waiting(Struct):
-    """One mailbox's queue; the stream has to be read from number `first` on."""
+    """One mailbox's queue; the stream is to be read from number `first` on."""
 
     first: int
     records: list[Queued]
@@ -48,7 +48,7 @@ class NackQueue:
 
     Args:
         mailbox_store: queues the dead letters and the reads.
-        window: messages per read. A client can nack only what is in flight, which is no more.
+        window: numbers per read. The id of a nack may be of any cold message: plain SSE has more than a window of them on the way.
     """
 
     def __init__(self, mailbox_store: MailboxStore, window: int) -> None:
@@ -65,11 +65,11 @@ class NackQueue:
             waiting.records.append((session, record))
         return True
 
-    def nack(self, mailbox: Mailbox, session: str, record: Nack, *, read: bool = False) -> list[str]:
+    def nack(self, mailbox: Mailbox, session: str, record: Nack, *, read: int = 0) -> list[str]:
         """Queue dead letters of the hot messages, and the nack of the cold ones until they are read.
 
         Args:
-            read: the range that the nack waited for was read, so an id that is still unknown has no pending message.
+            read: all cold numbers up to it were read for the nack. An id that is unknown after the last of them has no pending message.
 
         Returns:
             The ids that are over: to be confirmed at once.
@@ -78,28 +78,29 @@ class NackQueue:
         if not cold:
             return over
         known = oldest_of(mailbox, cold)
-        if read:
+        assert mailbox.cold is not None, "what is not in memory is cold"
+        if read >= mailbox.cold[1]:
             over += [id for id in cold if id not in known]
             cold = [id for id in cold if id in known]
         if cold:
-            assert mailbox.cold is not None, "what is not in memory is cold"
-            first = min(known.values()) if all(id in known for id in cold) else mailbox.cold[0]
+            first = min(known.values()) if all(id in known for id in cold) else max(mailbox.cold[0], read + 1)
             waiting = self.waiting.setdefault(mailbox.key, _Waiting(first, []))
+            waiting.first = min(waiting.first, first)
             waiting.records.append((session, Nack(record.conn, cold, record.reason)))
             self._mailbox_store.want_read(mailbox, waiting.first, self._window)
         return over
 
-    def take(self, mailbox: Mailbox, first: int, last: int) -> tuple[list[Queued], bool]:
+    def take(self, mailbox: Mailbox, first: int, last: int) -> tuple[list[Queued], int]:
         """Empty the mailbox's queue, since the numbers `first`..`last` of its stream were read.
 
         Returns:
             The records in order, to be applied again (each goes back if a nack of its connection waits again), and the `read` to call
-            `nack` with: whether it was the range that they waited for, and not one that was under way before.
+            `nack` with: 0 when it was not the range that they waited for, but one that was under way before.
         """
         waiting = self.waiting.pop(mailbox.key, None)
         if waiting is None:
-            return [], False
-        return waiting.records, first <= waiting.first <= last or mailbox.cold is None
+            return [], 0
+        return waiting.records, last if first <= waiting.first <= last else 0
 
     def connections_ended(self, mailbox: Mailbox) -> None:
         """The mailbox's last connection ended: only nacks without a connection, whose `conn` is negative, are still to be confirmed."""

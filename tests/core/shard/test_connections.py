@@ -148,13 +148,14 @@ def test_a_request_to_refuse_is_answered_when_the_dead_letters_have_its_messages
     assert of(world.said(), Settled) == [Settled(10)]
 
 
-def test_a_request_to_refuse_reads_what_only_storage_has() -> None:
-    world = offline_with_three()
+@pytest.mark.parametrize("window", [8, 1])
+def test_a_request_to_refuse_reads_what_only_storage_has(window: int) -> None:
+    world = offline_with_three(window=window)
     world.tell(Refuse(9, "t:u", ["b", "never sent"], "cannot"))
     said = world.settle()
     assert (of(said, Settled), dead(world)) == ([Settled(9)], ["b"])
     world.attach(1)
-    assert [seq for seq, _ in delivered(world.settle(), 1)] == [1, 3]
+    assert [seq for seq, _ in delivered(world.settle(), 1)] == [1, 3][:window]
 
 
 def test_a_request_to_refuse_outlives_the_last_connection() -> None:

@@ -35,7 +35,7 @@ class Successor:
     def mailbox(self) -> Mailbox:
         return self.store.mailboxes[KEY]
 
-    def nack(self, *ids: str, conn: int = 1, read: bool = False) -> list[str]:
+    def nack(self, *ids: str, conn: int = 1, read: int = 0) -> list[str]:
         return self.queue.nack(self.mailbox, EDGE, Nack(conn, list(ids), "cannot"), read=read)
 
     def dead(self) -> list[int]:
@@ -72,9 +72,9 @@ def test_a_nack_of_a_cold_message_waits_for_the_read_and_takes_effect_then() -> 
     assert shard.nack("m2") == []
     assert shard.dead() == []
     read = shard.read()
-    records, was_read = shard.queue.take(shard.mailbox, read.first, read.last)
-    assert (records, was_read) == ([(EDGE, Nack(1, ["m2"], "cannot"))], True)
-    assert shard.nack("m2", read=was_read) == []
+    records, upto = shard.queue.take(shard.mailbox, read.first, read.last)
+    assert (records, upto) == ([(EDGE, Nack(1, ["m2"], "cannot"))], 3)
+    assert shard.nack("m2", read=upto) == []
     assert shard.dead() == [2]
     assert shard.queue.waiting == {}
 
@@ -83,8 +83,8 @@ def test_an_id_that_no_message_read_has_is_over() -> None:
     shard = Successor()
     assert shard.nack("never sent") == []
     read = shard.read()
-    _, was_read = shard.queue.take(shard.mailbox, read.first, read.last)
-    assert shard.nack("never sent", read=was_read) == ["never sent"]
+    _, upto = shard.queue.take(shard.mailbox, read.first, read.last)
+    assert shard.nack("never sent", read=upto) == ["never sent"]
 
 
 def test_an_older_message_of_unknown_id_is_read_though_a_newer_one_is_nacked_with_it() -> None:
@@ -92,12 +92,25 @@ def test_an_older_message_of_unknown_id_is_read_though_a_newer_one_is_nacked_wit
     assert shard.nack("m5", "m1") == []
     read = shard.read()
     assert read.first == 1, "the number of m5 is known, and m1 may have any"
-    _, was_read = shard.queue.take(shard.mailbox, read.first, read.last)
-    assert shard.nack("m5", "m1", read=was_read) == []
+    _, upto = shard.queue.take(shard.mailbox, read.first, read.last)
+    assert shard.nack("m5", "m1", read=upto) == []
     assert shard.dead() == [1]
     assert shard.read().first == 5, "m5 waits for a read of its own"
-    assert shard.nack("m5", read=True) == []
+    assert shard.nack("m5") == []
     assert shard.dead() == [5]
+
+
+def test_an_unknown_id_is_looked_for_in_the_whole_stream() -> None:
+    shard = Successor(messages=6, window=2)
+    assert shard.nack("m4", "never sent") == []
+    assert shard.nack("m6", conn=2) == []
+    dead = []
+    while shard.queue.waiting:
+        read = shard.read()
+        records, upto = shard.queue.take(shard.mailbox, read.first, read.last)
+        over = [shard.nack(*record.ids, conn=record.conn, read=upto) for _, record in records if isinstance(record, Nack)]
+        dead += shard.dead()
+    assert (dead, over) == ([4, 6], [["never sent"], []])
 
 
 def test_a_read_that_was_under_way_before_ends_no_wait() -> None:
@@ -106,8 +119,8 @@ def test_a_read_that_was_under_way_before_ends_no_wait() -> None:
     assert shard.nack("m5") == []
     read = shard.read()
     assert (read.first, read.last) == (1, 2)
-    records, was_read = shard.queue.take(shard.mailbox, read.first, read.last)
-    assert (len(records), was_read) == (1, False)
+    records, upto = shard.queue.take(shard.mailbox, read.first, read.last)
+    assert (len(records), upto) == (1, 0)
     assert shard.nack("m5") == []
     assert shard.read().first == 5
 
@@ -136,5 +149,5 @@ def test_without_connections_nothing_waits() -> None:
     shard = Successor()
     shard.nack("m2")
     shard.queue.discard(shard.mailbox)
-    assert shard.queue.take(shard.mailbox, 1, 3) == ([], False)
+    assert shard.queue.take(shard.mailbox, 1, 3) == ([], 0)
     assert not shard.queue.holds_back(shard.mailbox, EDGE, Ack(1, 3))
