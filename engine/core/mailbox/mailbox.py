@@ -184,8 +184,9 @@ class Mailbox:
     # -- numbers ------------------------------------------------------------------------------------------------------
 
     def pending_count(self) -> int:
-        """Return the number of unsettled messages: an upper bound if some cold numbers are gone."""
-        return len(self.hot) + _span(self.cold)
+        """Return the number of pending messages: an upper bound if some cold numbers are gone."""
+        over = len(self.acked) + sum(last - first + 1 for first, last in self.gone) + sum(seq > self.floor for seq in self.dying)
+        return self.head - self.floor - over
 
     def is_cold(self, seq: int) -> bool:
         """Return whether the body of `seq`, if it exists, is only in the offline stream. `seq` must not be hot."""
@@ -396,9 +397,7 @@ class Mailbox:
         What is settled, gone or dying counts for nothing: messages for the inbox only use up numbers, and trim none that is pending. The
         cost without anything to drop is that of adding up `gone` and `dying`.
         """
-        excess = self.head - self.floor - len(self.acked) - kept_max
-        if excess > 0:
-            excess -= sum(last - first + 1 for first, last in self.gone) + sum(seq > self.floor for seq in self.dying)
+        excess = self.pending_count() - kept_max
         if excess <= 0:
             return []
         first = self.floor + 1

@@ -52,6 +52,18 @@ def test_a_trim_passes_over_what_is_on_its_way_to_the_dead_letters() -> None:
     assert (mailbox.gone, mailbox.acked, mailbox.dying) == ([(1, 1), (3, 4)], {2}, {})
 
 
+def test_what_is_over_between_two_messages_in_storage_is_not_pending() -> None:
+    mailbox = mailbox_of(9)
+    mailbox.settle([2, 3], None, 0, POLICY)
+    mailbox.supersede(5)
+    mailbox.refuse([6])
+    mailbox.spilled = 9
+    mailbox.cool()
+    assert (mailbox.cold, mailbox.pending_count()) == ((1, 9), 5)
+    mailbox.settle_through(7, None, 0, POLICY)
+    assert (list(mailbox.dying), mailbox.pending_count()) == ([6], 2)
+
+
 def test_a_trim_leaves_what_was_acknowledged_in_the_inbox() -> None:
     mailbox = mailbox_of(0)
     mailbox.inbox_limits = InboxLimits(100, NEVER_MS, 10, 1000)

@@ -265,6 +265,21 @@ def test_under_pressure_low_broadcasts_stay_in_the_log_and_urgent_ones_take_them
     assert ids(world.settle()) == ["low again"]
 
 
+def test_numbers_acknowledged_between_unanswered_messages_hold_no_broadcast_back() -> None:
+    world = world_with("a")
+    last = 2 * world.limits.window
+    for number in range(last + 1):
+        world.post("a", f"p{number}")
+        world.settle()
+        if 0 < number < last:
+            world.ack_ids(1, f"p{number}")
+    world.wait(10_000)
+    world.checkpoint()
+    assert world.core.mailboxes["t:a"].cold == (1, last + 1)
+    world.broadcast("b")
+    assert ids(world.settle()) == ["b"]
+
+
 # -- Storage. ----------------------------------------------------------------------------------------------------------
 def test_what_is_spilled_is_the_position_and_reading_it_back_finds_the_body() -> None:
     world = world_with("a")
