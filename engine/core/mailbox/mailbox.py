@@ -3,7 +3,7 @@
 Every sequence number from 1 to `head` is in exactly one state:
 
     settled   acknowledged by some device (or dead-lettered, or for the inbox only): at or below `floor`, or in `acked`
-    gone      expired, trimmed, superseded, never kept, or one of too many for the inbox only; in `gone`; a connection gets a `Gap` for it
+    gone      expired, trimmed, superseded, never kept, or one of too many settled ones; in `gone`; a connection gets a `Gap` for it
               before any later number
     dying     refused by a client; in `dying` until the dead-letter stream stores it, regardless of other acknowledgements
     hot       pending, its body in memory, in `hot`
@@ -44,7 +44,8 @@ _GAP_ACKED_MAX: Final = 1000
 
 
 _ACKED_MAX: Final = 10_000
-"""Single numbers of messages for the inbox only above one that stays pending: what a page has of them, 9 bytes each, has to be bounded."""
+"""Single settled numbers above a message that stays pending: what a page has of them, 9 bytes each, has to be bounded. Those beyond join a
+range of `gone`, which connections are sent as a gap; they stay in the inbox."""
 
 
 class Settlement(Struct, gc=False):
@@ -231,19 +232,19 @@ class Mailbox:
             self.inbox.add(message.seq, due_ms, limits)
 
     def settle_unsent(self, seq: int) -> None:
-        """The newest message, which was just added, is for the inbox only: settle it before anybody is sent it.
-
-        Above a message that stays pending, those beyond `_ACKED_MAX` join a range of `gone`, which connections are sent as a gap; they stay
-        in the inbox.
-        """
+        """The newest message, which was just added, is for the inbox only: settle it before anybody is sent it."""
         message = self._release(seq)
         if message is not None:
             self._keep(message)
-        if len(self.acked) < _ACKED_MAX:
+        self._pass_over(seq)
+        self._advance()
+
+    def _pass_over(self, seq: int) -> None:
+        """The number, above the floor, is settled."""
+        if seq == self.floor + 1 or len(self.acked) < _ACKED_MAX:
             self.acked.add(seq)
         else:
             self._add_gone(seq, seq)
-        self._advance()
 
     def leave_inbox(self, seq: int) -> None:
         """The message is among the dead letters."""
@@ -380,7 +381,7 @@ class Mailbox:
         return self.gone[index] if index < len(self.gone) and self.gone[index][0] <= seq else None
 
     def supersede(self, seq: int) -> Message | None:
-        """Mark a message as gone, replaced by a newer one or expired, if it is still pending. Returns it if it was in memory."""
+        """Mark a message replaced by a newer one as gone, if it is still pending. Returns it if it was in memory."""
         if seq <= self.floor or seq in self.acked or seq in self.dying or self.gap_at(seq) is not None:
             return None
         message = self._release(seq)
@@ -527,13 +528,13 @@ class Mailbox:
             if self.dying.pop(seq, None) is not None:
                 self.leave_inbox(seq)
             if seq > self.floor:
-                self.acked.add(seq)
+                self._pass_over(seq)
             result.news = True
             highest = max(highest, seq)
         if highest:
             for connection in self.connections.values():
                 if connection.exhausted:
-                    connection.exhausted = {seq: known for seq, known in connection.exhausted.items() if seq not in self.acked}
+                    connection.exhausted = {seq: known for seq, known in connection.exhausted.items() if self.is_pending(seq)}
         self._advance()
         if by is not None and highest:
             self._settle_gaps(min(highest, by.sent))  # gaps below an early copy are not announced yet
@@ -544,6 +545,7 @@ class Mailbox:
 
         A gap of any length at the floor raises the floor. Above a number that is still pending, only a gap of at most
         `_GAP_ACKED_MAX` numbers moves to `acked`, which holds single numbers; a longer one stays a range in `gone`, and may be sent again.
+        So does every gap once `acked` is full.
         """
         kept = []
         passed = bisect_left(self.gone, seq, key=_last_of)
@@ -551,7 +553,7 @@ class Mailbox:
             if first <= self.floor + 1:
                 self.floor = max(self.floor, last)
                 self._pass_acked()
-            elif last - first < _GAP_ACKED_MAX:
+            elif last - first < _GAP_ACKED_MAX and len(self.acked) < _ACKED_MAX:
                 self.acked.update(range(first, last + 1))
             else:
                 kept.append((first, last))

@@ -145,6 +145,24 @@ def test_what_is_for_the_inbox_only_trims_nothing_that_is_pending() -> None:
     assert (mailbox.gone, list(mailbox.hot)) == ([(1, 1)], [2, 53])
 
 
+@pytest.mark.parametrize("order", [(2, 3, 4, 5, 6, 7, 8), (8, 7, 6, 5, 4, 3, 2), (8, 2, 6, 4, 3, 7, 5)])
+def test_what_is_acknowledged_by_id_costs_bounded_memory_above_a_pending_message(
+    monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr("engine.core.mailbox.mailbox._ACKED_MAX", 3)
+    mailbox = mailbox_of(9)
+    connection = mailbox.connections["e", 1] = Attachment(("e", 1), WEBSOCKET, "s", "", 9, 0)
+    for seq in order:
+        mailbox.settle([seq], connection, 0, POLICY)
+        assert len(mailbox.acked) <= 3
+    assert sorted([*mailbox.acked, *(seq for first, last in mailbox.gone for seq in range(first, last + 1))]) == sorted(order)
+    assert list(mailbox.hot) == [1, 9]
+    mailbox.settle([1], connection, 0, POLICY)
+    mailbox.settle([9], connection, 0, POLICY)
+    assert mailbox.pending_count() == 0
+    assert mailbox.floor >= 8
+
+
 def test_what_is_for_the_inbox_only_costs_bounded_memory_above_a_pending_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.core.mailbox.mailbox._ACKED_MAX", 10)
     mailbox = mailbox_of(1)
