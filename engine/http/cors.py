@@ -27,7 +27,7 @@ _OWN_SITES: Final = (b"", b"same-origin", b"none")
 """Values of `Sec-Fetch-Site` (Fetch Metadata) without an `Origin`: a program, a page of the engine, the address bar."""
 
 
-_FROM_ANYWHERE: Final = frozenset(("/v1/unsubscribe", "/v1/channels/confirm"))
+_FROM_ANYWHERE: Final = frozenset(("/v1/unsubscribe", "/v1/digest/unsubscribe", "/v1/channels/confirm"))
 """Links in mails, which web mail opens from its own site, and whose pages post with `Origin: null`. Their token is all that counts: no
 cookie is looked at."""
 

@@ -126,7 +126,10 @@ async def test_a_user_without_an_address_gets_none_and_storage_that_is_away_is_t
     assert mails.mails == []
 
 
-async def test_the_link_of_a_digest_ends_them_by_one_click(world: EdgeWorld, mails: MailServer) -> None:
+@pytest.mark.parametrize("browser", [False, True])
+async def test_the_link_of_a_digest_ends_them_by_one_click(world: EdgeWorld, mails: MailServer, browser: bool) -> None:
+    """A browser opens it from web mail, and posts the form of a page without referrer with `Origin: null`."""
+    from_mail, from_page = ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}) if browser else ({}, {})
     await choose(world, mail_digest={"at": "08:00"}, locale="zh-CN")
     await world.publish()
     await fall_due(world, armed(world)[0])
@@ -136,8 +139,8 @@ async def test_the_link_of_a_digest_ends_them_by_one_click(world: EdgeWorld, mai
     found = re.fullmatch(r"<https://notify\.example\.com(/v1/\S+)>", mail["List-Unsubscribe"])
     assert found is not None
     async with httpx.AsyncClient(base_url=world.url(), trust_env=False, verify=False) as client:
-        assert (await client.get(found[1])).status_code == 200
+        assert (await client.get(found[1], headers=from_mail)).status_code == 200
         assert (await choose(world))["mail_digest"] is not None
         assert (await client.post(f"{found[1][:-3]}abc")).status_code == 404
-        assert (await client.post(found[1], data={"List-Unsubscribe": "One-Click"})).status_code == 200
+        assert (await client.post(found[1], data={"List-Unsubscribe": "One-Click"}, headers=from_page)).status_code == 200
     assert (await choose(world))["mail_digest"] is None
