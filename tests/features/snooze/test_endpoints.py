@@ -181,7 +181,9 @@ async def test_a_snoozed_message_comes_back_unread_on_every_device(engine: Runni
             assert (await client.get("/v1/inbox")).json()["messages"] == []
             assert (await client.post("/v1/inbox/unsnooze", json={"ids": ["task"]})).json() == {"coming": ["task"]}
             for socket in (phone, desk):
-                (back,) = (await engine.receive(socket, "messages"))["messages"]
+                back = {"id": "task"}
+                while back["id"] == "task":  # a slow machine sends it again before it is away
+                    (back,) = (await engine.receive(socket, "messages"))["messages"]
                 assert (back["replaces"], back["data"], back["seq"]) == ("task", {"title": "Report"}, 2)
                 assert back["due"] >= now_ms
             page = (await client.get("/v1/inbox")).json()
