@@ -143,14 +143,16 @@ class OfflineStreams:
                     expires_ms = aged_ms = stored.expires_ms
                     if not stored.pos:
                         aged_ms = stored.accepted_ms + limits.keep_of(stored.envelope.policy_terms)
-                if seq > page.floor and seq not in acked:
+                is_pending = seq > page.floor and seq not in acked
+                if is_pending:
                     if expires_ms <= now_ms:
                         overdue.expired.append(seq)
                     else:
                         oldest = min(oldest or expires_ms, expires_ms)
                 if aged_ms <= now_ms:
                     overdue.aged.append(seq)
-                else:
+                    aged_ms = expires_ms if is_pending else 0  # until then it is acknowledged, or it is over
+                if aged_ms > now_ms:
                     due_ms = min(due_ms or aged_ms, aged_ms)
             if len(entries) < _SWEEP_ENTRIES:
                 return Swept(key, page, True, oldest, Overdue(overdue.expired, overdue.aged, due_ms))

@@ -125,6 +125,23 @@ async def test_of_an_inbox_the_sweep_only_says_what_is_over_and_the_next_checkpo
     assert restored.inbox.upto(9) == [2, 3]
 
 
+async def test_the_sweep_comes_back_to_what_is_too_old_and_pending(redis_client: Redis) -> None:
+    keeps = InboxLimits(messages_max=10, keep_ms=1000, pinned_max=2, numbers_max=100)
+    pages, _ = await stores_of(redis_client)
+    offline = OfflineStreams(redis_client, pages._loss_detector, keeps)
+    box = Mailbox(KEY, NOW_MS)
+    box.inbox_limits = keeps
+    box.append(Message(1, Envelope("m1", b"d" * 8, 1, True, b'"id":"m1"'), NOW_MS + LONG_MS, NOW_MS), b"", 10)
+    for at_ms in (NOW_MS + 1000, NOW_MS + LONG_MS):
+        await pages.write([spill_of(box)], NOW_MS)
+        box.spilled = 1
+        (swept,) = await offline.sweep(range(SLOTS), at_ms, 10)
+        box.outdated(swept.overdue.expired, swept.overdue.aged, swept.overdue.due_ms)
+        assert box.inbox is not None
+        assert box.inbox.upto(9) == ([1] if at_ms < NOW_MS + LONG_MS else [])
+        box.settle_through(1, None, NOW_MS, RETRY)
+
+
 async def test_the_sweep_costs_the_same_for_a_thousand_and_for_a_hundred_thousand_users(redis_client: Redis) -> None:
     """What is due costs, not who is there."""
     _, offline = await stores_of(redis_client)
