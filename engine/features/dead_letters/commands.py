@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote, urlencode
 
@@ -51,7 +51,7 @@ def list_(
     from engine.cli.local_engine import printable
 
     target = _target(data_dir, url, token, tenant)
-    for letter in islice(_walk(target, tenant, user, "newest"), limit):
+    for letter in islice(chain.from_iterable(_pages(target, tenant, user, "newest")), limit):
         if json:
             sys.stdout.write(msgspec.json.encode(letter).decode() + "\n")
         else:
@@ -139,22 +139,24 @@ def _chosen(target: EngineTarget, tenant: str, letters: Sequence[str] | None, us
         raise EngineError("which dead letters: ids, or --all")
     if user is not None and letters:
         raise EngineError("--user: only with --all")
-    named = list(letters or ())
+    named, size = list(letters or ()), _PAGE
     if all:
         # What is refused again while this runs becomes a newer letter: it is left for the next time.
-        newest = next(_walk(target, tenant, None, "newest", 1), None)
-        last = _position(newest["letter"]) if newest else (0, 0)
-        named = [one["letter"] for one in _walk(target, tenant, user, "oldest") if _position(one["letter"]) <= last]
-    for start in range(0, len(named), _PAGE):
-        yield named[start : start + _PAGE]
+        newest = next(_pages(target, tenant, None, "newest", limit=1))
+        last = _position(newest[0]["letter"]) if newest else (0, 0)
+        pages = list(_pages(target, tenant, user, "oldest"))
+        named = [one["letter"] for page in pages for one in page if _position(one["letter"]) <= last]
+        size = max(1, *map(len, pages))  # as many as the engine lists at once, one request may have
+    for start in range(0, len(named), size):
+        yield named[start : start + size]
 
 
-def _walk(target: EngineTarget, tenant: str, user: str | None, order: str, limit: int = _PAGE) -> Iterator[dict[str, Any]]:
+def _pages(target: EngineTarget, tenant: str, user: str | None, order: str, **query: Any) -> Iterator[list[dict[str, Any]]]:
     """All dead letters, page by page."""
-    query: dict[str, Any] = {"tenant": tenant, "order": order, "limit": limit, **({} if user is None else {"user": user})}
+    query |= {"tenant": tenant, "order": order, **({} if user is None else {"user": user})}
     while True:
         page = _ask(target, "GET", "/v1/dead-letters", query)
-        yield from page["dead_letters"]
+        yield page["dead_letters"]
         if "after" not in page:
             return
         query["after"] = page["after"]

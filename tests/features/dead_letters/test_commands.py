@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -72,6 +73,16 @@ def test_all_letters_of_a_user_are_redriven_oldest_first(store: FakeLetters, edg
     assert result.exit_code == 0, repr(result.exception)
     assert [line.split()[0] for line in result.stdout.splitlines()] == [f"{number}-0" for number in range(2, 251, 2)]
     assert {one.user for one in store.letters} == {"u1"}
+
+
+def test_an_engine_that_lists_few_at_once_is_asked_more_often(store: FakeLetters, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with in_background(edge_world(dead_letters_page_max=30)) as edge:
+        assert isinstance(edge.dead_letters, FakeLetters)
+        edge.dead_letters.letters = [letter(number) for number in range(1, 71)]
+        monkeypatch.setenv("ENGINE_URL", edge.url())
+        assert len(run("list", "--limit", "65").stdout.splitlines()) == 65
+        assert len(run("redrive", "--all", "--user", "u0").stdout.splitlines()) == 35
+        assert run("drop", "--all").stdout == "dropped 35\n"
 
 
 def test_what_stays_ends_the_command_with_1(store: FakeLetters, edge: EdgeWorld) -> None:
