@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from playwright.async_api import Page
+from playwright.async_api import Page, Route
 
 from tests.support.client_page import events, shown, start, wait
 from tests.support.scripted_engine import BEGIN_S, DIGEST, ScriptedEngine, token
@@ -747,6 +747,24 @@ async def test_closing_acknowledges_first_and_stays_closed(page: Page, scripted:
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
+async def test_a_closed_client_asks_for_no_growing_message(page: Page, scripted: ScriptedEngine) -> None:
+    asked: list[str] = []
+
+    async def refuse(route: Route) -> None:
+        asked.append(route.request.url)
+        await route.abort()
+
+    await page.route("**/v1/growing/**", refuse)
+    await start(page, scripted)
+    await wait(page, "client.state === 'open'")
+    scripted.say({"type": "part", "id": "g1", "generation": 1, "offset": 5, "text": "late"})
+    await scripted.until(lambda: asked)
+    await page.evaluate("client.close()")
+    asked.clear()
+    await page.evaluate("new Promise((resolve) => setTimeout(resolve, 2500))")  # longer than until the next try
+    assert asked == []
+
+
 async def test_topics_are_subscribed_to_and_left_and_a_refusal_says_why(page: Page, scripted: ScriptedEngine) -> None:
     await start(page, scripted)
     assert await page.evaluate("client.subscribe('news', 'team a/b')") == ["news", "team a/b"]

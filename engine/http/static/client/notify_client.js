@@ -41,7 +41,7 @@ import { cursorStore } from "./cursor_store.js";
 import { Growing } from "./growing.js";
 import { Ledger, parseEventId } from "./ledger.js";
 import { Push } from "./push.js";
-import { refusalOf, request } from "./requests.js";
+import { Refused, refusalOf, request } from "./requests.js";
 import { Tabs } from "./tabs.js";
 import { readClaims } from "./token.js";
 import { openPoll, openSse, openWebSocket } from "./transports.js";
@@ -133,7 +133,7 @@ export class NotifyClient extends EventTarget {
     this.url.protocol = this.url.protocol.replace("ws", "http");
     if (!this.url.pathname.endsWith("/")) this.url.pathname += "/";
     this.#push = new Push(this.url, (method, path, body) => this.#ask(method, path, body));
-    this.#growing = new Growing((path) => this.#ask("GET", path), (growth) => this.#emit("part", growth));
+    this.#growing = new Growing((path) => this.#askUnlessClosed(path), (growth) => this.#emit("part", growth));
     queueMicrotask(() => this.open());
   }
 
@@ -358,6 +358,12 @@ export class NotifyClient extends EventTarget {
     let answer;
     for (const topic of topics) answer = await this.#ask(method, `v1/subscriptions/${encodeURIComponent(topic)}`);
     return answer.topics;
+  }
+
+  /** For what asks again and again. @param {string} path @returns {Promise<any>} @throws {Refused} */
+  async #askUnlessClosed(path) {
+    if (this.state === "closed") throw new Refused(0, "the client is closed");
+    return this.#ask("GET", path);
   }
 
   /** The body of the engine's answer. @param {string} method @param {string} path @param {object} [body] @returns {Promise<any>} */
