@@ -62,5 +62,5 @@ def read_state(data_dir: str | Path) -> EngineState | None:
     """The last engine of this data directory, running or not; None when there is no file, or an unreadable one."""
     try:
         return msgspec.json.decode((Path(data_dir) / STATE_FILE).read_bytes(), type=EngineState)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None

@@ -268,7 +268,7 @@ def sync(path: Path) -> None:
 def _read(path: Path) -> Snapshot:
     try:
         manifest = msgspec.json.decode((path / _MANIFEST).read_bytes(), type=Manifest)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise SnapshotFailed(f"{path} is no snapshot: {_MANIFEST}: {reason}") from error
     if manifest.format != _FORMAT:

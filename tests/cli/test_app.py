@@ -179,6 +179,8 @@ def test_the_state_of_a_process_that_is_gone_is_told_from_that_of_one_that_runs(
     assert found.runs()
     assert stat.S_IMODE((tmp_path / "engine.json").stat().st_mode) == 0o600
     assert not state(own.pid, own.create_time() - 100).runs(), "the pid was given out again"
+    (tmp_path / "engine.json").write_bytes(b'{"url":"\xff"}')
+    assert read_state(tmp_path) is None, "it is damaged"
     remove_state(tmp_path)
     assert read_state(tmp_path) is None
 

@@ -253,7 +253,7 @@ def _details(tenant: str, body: bytes) -> dict[str, Any]:
     """Which letters an act is about, as far as the body can be read."""
     try:
         return {"tenant": tenant, "letters": _CHOSEN.decode(body).letters}
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
 
 

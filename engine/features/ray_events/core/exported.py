@@ -150,7 +150,7 @@ def read_batch(body: bytes) -> Batch:
     """
     try:
         events = _EVENTS.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(
             f"{error}; needed is what Ray's Event Export posts, with RAY_DASHBOARD_AGGREGATOR_AGENT_PRESERVE_PROTO_FIELD_NAME unset", "$"
         ) from None

@@ -175,7 +175,7 @@ class Replay:
         report = self.report
         try:
             recorded = _decoder.decode(line)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._reject_line(number, str(error))
             return
         report.read += 1

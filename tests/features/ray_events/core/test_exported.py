@@ -115,7 +115,7 @@ def test_an_event_of_another_version_is_counted_and_hides_no_other() -> None:
     assert (len(batch.deaths), batch.unreadable, batch.count) == (1, 1, 3)
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b"[1]", b'[{"event_type": "X"}]', b"[", b'[{"eventType": 1}]'])
+@pytest.mark.parametrize("body", [b"", b"{}", b"[1]", b'[{"event_type": "X"}]', b"[", b'[{"eventType": 1}]', b'[{"eventType": "\xff"}]'])
 def test_a_body_that_is_no_array_of_events_is_refused(body: bytes) -> None:
     with pytest.raises(Invalid, match="Event Export"):
         read_batch(body)

@@ -56,12 +56,13 @@ def test_a_recorders_own_delivery_id_identifies_the_delivery(accepting: Engine, 
 def test_malformed_lines_are_counted_with_their_numbers_and_do_not_stop_the_rest(accepting: Engine, tmp_path: Path) -> None:
     good = (EXAMPLE / "handwritten.jsonl").read_text().splitlines()
     file = tmp_path / "a.jsonl"
-    file.write_text("\n".join([good[0], "", "{oops", '{"event": "e"}', '{"event": "e", "payload": []}', good[1], ""]))
+    bad = [b"{oops", b'{"event": "e"}', b'{"event": "e", "payload": []}', b'{"event": "\xff"}', b'{"event":' + b"[" * 5000]
+    file.write_bytes(b"\n".join([good[0].encode(), b"", *bad, good[1].encode(), b""]))
     result = engine("replay", str(file), "--url", accepting.url, "--rules", RULES)
     assert result.exit_code == 0
     assert "2 deliveries read, 2 of 3 notifications published" in result.stdout
-    assert "3 malformed lines" in result.stdout
-    assert [int(number) for number in re.findall(r"line (\d+):", result.stdout)] == [3, 4, 5]
+    assert "5 malformed lines" in result.stdout
+    assert [int(number) for number in re.findall(r"line (\d+):", result.stdout)] == [3, 4, 5, 6, 7]
 
 
 def test_a_file_that_is_none_is_an_error(accepting: Engine, tmp_path: Path) -> None:
