@@ -247,6 +247,18 @@ async def repeats_nacks(trial: Trial, _random: random.Random) -> None:
     assert not any("m1" in ack.get("ids", ()) for ack in trial.server.acks), "a refused message was acknowledged"
 
 
+@promise(manual=True, also=("sse", "poll"))
+async def cuts_long_reasons(trial: Trial, _random: random.Random) -> None:
+    """A refusal has a reason of 1 024 characters at most: a longer one is refused itself, or its frame is too large."""
+    await trial.connected()
+    trial.server.publish()
+    await trial.until_shown(1)
+    await trial.client.nack("m1", "because " * 1000)
+    await trial.until(lambda: not trial.server.pending, "the refusal")
+    (reason,) = {frame["reason"] for frame in trial.server.frames if frame["type"] == "nack"}
+    assert reason == ("because " * 1000)[:1024]
+
+
 # -- early copies ------------------------------------------------------------------------------------------------------
 @promise(also=("sse", "poll"))
 async def shows_early_copies_once(trial: Trial, _random: random.Random) -> None:

@@ -12,6 +12,9 @@ import (
 // settledMax bounds the ids that are remembered to drop repeats: 16 in-flight windows.
 const settledMax = 4096
 
+// reasonChars bounds the reason of a refusal: the engine takes no more.
+const reasonChars = 1024
+
 // ledger is what a client knows of its user's messages. It is pure: no clock, no I/O, no lock.
 //
 // A message is open from when it is shown until it is settled: acknowledged, refused, or handled on another device. A refusal settles when
@@ -142,7 +145,8 @@ func (l *ledger) settle(id string) {
 
 func (l *ledger) refuse(id, reason string) {
 	if _, ok := l.open[id]; ok {
-		l.refused[id] = reason
+		said := []rune(reason)
+		l.refused[id] = string(said[:min(len(said), reasonChars)])
 		l.unsaid[id] = true
 	}
 }

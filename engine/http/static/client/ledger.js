@@ -2,6 +2,7 @@
 
 const SETTLED_MAX = 4096; // ids remembered to drop repeats: 16 in-flight windows
 const ACKED_IDS = 100; // in one acknowledgement: a frame has 64 KiB at most, and an id 128 characters
+const REASON_CHARS = 1024; // of a refusal: the engine takes no more
 const SETTLED_KEPT = 512; // of those across page loads: what may be settled above the cursor, two in-flight windows
 
 /** `"7-1042"` -> `{epoch: "7", seq: 1042}`; null when it is not a cursor. @param {string | null | undefined} text */
@@ -113,8 +114,9 @@ export class Ledger {
 
   /** These cannot be handled. @param {string[]} ids @param {string} reason */
   refuse(ids, reason) {
+    const cut = [...reason].slice(0, REASON_CHARS).join("");
     for (const id of ids) {
-      this.#refused.set(id, reason);
+      this.#refused.set(id, cut);
       this.#unsaid.add(id);
     }
   }

@@ -3,6 +3,9 @@ package notify
 /** Bounds the ids that are remembered to drop repeats: 16 in-flight windows. */
 private const val SETTLED_MAX = 4096
 
+/** Bounds the reason of a refusal: the engine takes no more. */
+private const val REASON_CHARS = 1024
+
 /** Splits "7-1042"; null where that is none. */
 internal fun parseEventId(text: String?): Pair<String, Long>? {
     val at = text?.lastIndexOf('-') ?: return null
@@ -85,7 +88,7 @@ internal class Ledger(cursor: String?) {
 
     fun refuse(id: String, reason: String) {
         if (id !in open) return
-        refused[id] = reason
+        refused[id] = reason.take(REASON_CHARS)
         unsaid += id
     }
 
