@@ -11,7 +11,7 @@ Subscribing again keeps the first position, so a request repeated because its an
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -42,12 +42,13 @@ class SubscriptionStep:
         self._topics_max = topics_max
         self.waiting: Final[list[tuple[str, Subscribe, Mailbox]]] = []
         self._waiting_keys: set[str] = set()  # of the mailboxes in `waiting`
+        self._taken_keys: Collection[str] = ()  # of those in the group that is under way
         self._undecided: list[tuple[str, Subscribed]] = []  # of a group that is being rolled back
 
     def ask(self, mailbox: Mailbox, session: str, record: Subscribe) -> Subscribed | None:
         """Take a request for a mailbox in memory. Returns the answer, or `None` when a group has to be durable first."""
-        # Behind a request that waits, the topics are not final: what changes nothing now may undo that one.
-        if mailbox.key in self._waiting_keys or _changes(record, mailbox.topics):
+        # Behind a request that is not durable yet, the topics are not final: what changes nothing now may undo that one.
+        if mailbox.key in self._waiting_keys or mailbox.key in self._taken_keys or _changes(record, mailbox.topics):
             self.waiting.append((session, record, mailbox))
             self._waiting_keys.add(mailbox.key)
             return None
@@ -79,10 +80,16 @@ class SubscriptionStep:
                 change = changes[mailbox.key] = SubscriptionChange(mailbox, after, [])
             change.topics = after
             change.answers.append((session, Subscribed(record.ref, OK, sorted(after))))
+        self._taken_keys = changes.keys()
         return list(changes.values()), at_once
+
+    def committed(self) -> None:
+        """The group with the changes is durable."""
+        self._taken_keys = ()
 
     def refused(self, changes: Iterable[SubscriptionChange]) -> Answers:
         """Storage is unavailable. Returns the answers of the requests outside the group; the others are answered by `rolled_back`."""
+        self._taken_keys = ()
         self._undecided = [(session, _unavailable(answer.ref)) for change in changes for session, answer in change.answers]
         waiting = self._take_waiting()
         return [(session, _unavailable(record.ref)) for session, record, _ in waiting]

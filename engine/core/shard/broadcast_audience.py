@@ -125,6 +125,7 @@ class BroadcastAudience:
             if mailbox.head - mailbox.floor > self._offline_max:
                 self._output.trimmed(mailbox, mailbox.trim(self._offline_max), now_ms)
         self._delivery.fan_out(mailboxes, now_ms)
+        self.subscriptions.committed()
         for change in changes:
             change.mailbox.topics = change.topics
             self._mailbox_store.mark(change.mailbox)

@@ -32,6 +32,7 @@ def test_behind_a_waiting_request_of_the_same_user_the_next_one_waits_too() -> N
     assert (change.topics, at_once) == ({"news": 9}, [])
     assert [answer for _, answer in change.answers] == [Subscribed(1, OK, []), Subscribed(2, OK, ["news"])]
     assert (len(step.waiting), step.busy()) == (0, set())
+    step.committed()
     assert step.ask(mailbox, EDGE, request(4, "news")) == Subscribed(4, OK, ["news"]), "nothing waits any more"
 
 

@@ -265,6 +265,21 @@ def test_under_pressure_low_broadcasts_stay_in_the_log_and_urgent_ones_take_them
     assert ids(world.settle()) == ["low again"]
 
 
+def test_a_request_undoes_the_one_before_it_that_is_being_written() -> None:
+    world = world_with("a")
+    for before, after in (((), ("news",)), (("news",), ())):
+        world.subscribe(*after, user="a", remove=before)
+        group = world.core.take_group(world.now_ms)
+        assert group is not None
+        world.subscribe(*before, user="a", remove=after)
+        world.append(group)
+        world.core.group_committed(world.now_ms)
+        assert [answer.topics for answer in of(world.settle(), Subscribed)] == [[*after], [*before]]
+        assert [*world.core.mailboxes["t:a"].topics] == [*before]
+        world.subscribe("news", user="a")
+        world.settle()
+
+
 def test_numbers_acknowledged_between_unanswered_messages_hold_no_broadcast_back() -> None:
     world = world_with("a")
     last = 2 * world.limits.window
