@@ -40,6 +40,7 @@ class Attachment:
         "session",
         "since_ms",
         "topics",
+        "untold",
     )
 
     def __init__(
@@ -58,6 +59,7 @@ class Attachment:
     ) -> None:
         self.conn = conn
         self.early: dict[int, tuple[int, str]] | None = {} if early else None  # early copies: seq -> (expires at ms, id); None: takes none
+        self.untold = 0  # the highest number that was lost after sending had passed it: its gap is not sent here
         self.looked = 0  # numbers up to here were examined for early copies
         self.counts = counts  # it is sent the counts of the inbox
         self.path = path or EdgeRoundTrip()  # shared by all connections of the edge

@@ -365,6 +365,9 @@ class Mailbox:
             return
         if self.inbox is not None:
             self.inbox.remove(first, last)
+        for connection in self.connections.values():
+            if first <= connection.sent:
+                connection.untold = max(connection.untold, min(last, connection.sent))
         self._add_gone(first, last)
 
     def _add_gone(self, first: int, last: int) -> None:
@@ -537,19 +540,19 @@ class Mailbox:
                     connection.exhausted = {seq: known for seq, known in connection.exhausted.items() if self.is_pending(seq)}
         self._advance()
         if by is not None and highest:
-            self._settle_gaps(min(highest, by.sent))  # gaps below an early copy are not announced yet
+            self._settle_gaps(min(highest, by.sent), by.untold)  # gaps below an early copy are not announced yet
         return result
 
-    def _settle_gaps(self, seq: int) -> None:
-        """Settle the gaps below `seq`, which a connection acknowledged: a gap is sent before any later number.
+    def _settle_gaps(self, seq: int, untold: int) -> None:
+        """Settle the gaps below `seq`, which a connection acknowledged: a gap above `untold` is sent before any later number.
 
         A gap of any length at the floor raises the floor. Above a number that is still pending, only a gap of at most
         `_GAP_ACKED_MAX` numbers moves to `acked`, which holds single numbers; a longer one stays a range in `gone`, and may be sent again.
         So does every gap once `acked` is full.
         """
         kept = []
-        passed = bisect_left(self.gone, seq, key=_last_of)
-        for first, last in self.gone[:passed]:
+        told, passed = bisect_right(self.gone, untold, key=_first_of), bisect_left(self.gone, seq, key=_last_of)
+        for first, last in self.gone[told:passed]:
             if first <= self.floor + 1:
                 self.floor = max(self.floor, last)
                 self._pass_acked()
@@ -557,7 +560,7 @@ class Mailbox:
                 self.acked.update(range(first, last + 1))
             else:
                 kept.append((first, last))
-        self.gone[:passed] = kept
+        self.gone[told:passed] = kept
         self._advance()
 
     def refuse(self, seqs: Iterable[int]) -> list[Message]:

@@ -116,6 +116,25 @@ def test_a_short_gap_above_a_pending_message_is_settled_by_an_acknowledgement_be
     assert (mailbox.floor, mailbox.acked) == (3, set())
 
 
+def test_a_number_lost_after_it_was_sent_is_a_gap_for_the_next_connection() -> None:
+    mailbox = mailbox_of(1)
+    mailbox.append(message(2, expires_ms=5), b"", 1000)
+    mailbox.append(message(3), b"", 1000)
+    connection = mailbox.connections["e", 1] = Attachment(("e", 1), WEBSOCKET, "s", "", 0, 0)
+    send(mailbox, connection, 0, LIMITS, hold_low=False)
+    mailbox.expire(2, 5)
+    for seq in (3, 1):
+        mailbox.settle([seq], connection, 5, POLICY)
+    other = mailbox.connections["e", 2] = Attachment(("e", 2), WEBSOCKET, "s", "", mailbox.floor, 5)
+    sent = send(mailbox, other, 5, LIMITS, hold_low=False)
+    assert sent is not None
+    assert sent.parts == [(2, 2)]
+    mailbox.append(message(4), b"", 1000)
+    send(mailbox, other, 5, LIMITS, hold_low=False)
+    mailbox.settle([4], other, 5, POLICY)
+    assert (mailbox.floor, mailbox.gone) == (4, [])
+
+
 def test_a_trim_after_a_jump_of_the_head_does_not_visit_every_number() -> None:
     mailbox = mailbox_of(3)
     mailbox.reach(GAP, ())
