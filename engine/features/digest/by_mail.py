@@ -27,7 +27,7 @@ import msgspec
 from msgspec import Struct
 from starlette.responses import Response
 
-from engine.api import time_zones
+from engine.api.time_zones import zone_here
 from engine.config import Config
 from engine.core.model.action import Target, action_of
 from engine.core.model.category import DAY_MS
@@ -108,7 +108,7 @@ class MailDigests:
         if profile.mail_digest is None:
             return
         now_ms = self._wall_ms()
-        due_ms = next_due(profile.mail_digest, time_zones.zone(profile.zone), max(now_ms, told_ms))
+        due_ms = next_due(profile.mail_digest, zone_here(profile.zone), max(now_ms, told_ms))
         id = f"{_ID}{due_ms}"
         sid = timer_id(key, blake2b(f"{key}\n{id}".encode(), digest_size=16).hexdigest())
         envelope = Envelope(id, b"", LOW, True, b'"id":"%b","type":"digest"' % id.encode())
@@ -126,7 +126,7 @@ class MailDigests:
             if profile is None or profile.mail_digest is None:
                 return
             await self.arm(key, profile, due_ms)
-            zone = time_zones.zone(profile.zone)
+            zone = zone_here(profile.zone)
             email = (await self._addresses.read(key)).email
             if not email or next_due(profile.mail_digest, zone, due_ms - 1) != due_ms:
                 return

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from datetime import UTC, tzinfo
 from typing import Any
 
 import httpx
 import pytest
 
+from engine.api import time_zones
 from engine.api.time_zones import zone
 from engine.core.model.action import ChannelTarget
 from engine.core.policy.mail_digest import MailDigest, next_due
 from engine.core.wire.records import Timer
-from engine.errors import ActionFailed
+from engine.errors import ActionFailed, Invalid
 from engine.features.actions.store import QueuedAction
 from engine.features.reach.core.addresses import Addresses
 from tests.support.edge_world import EdgeWorld, edge_world
@@ -110,6 +112,20 @@ async def test_a_time_that_is_none_any_more_sends_nothing_and_the_chain_goes_on(
     world.scheduler.timers.clear()
     await fall_due(world, new)
     assert armed(world) == mails.mails == []
+
+
+async def test_an_edge_without_the_data_of_a_zone_arms_the_next(world: EdgeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    await choose(world, zone="Asia/Tokyo", mail_digest={"at": "08:00"})
+    (timer,) = armed(world)
+    world.scheduler.timers.clear()
+    monkeypatch.setattr(time_zones, "zone", unknown_zone)
+    await fall_due(world, timer)
+    (following,) = armed(world)
+    assert following.due_ms == next_due(MailDigest(480, 0b1111111), UTC, timer.due_ms)
+
+
+def unknown_zone(_name: str) -> tzinfo:
+    raise Invalid("there is no such zone here", "$.zone")
 
 
 async def test_a_user_without_an_address_gets_none_and_storage_that_is_away_is_tried_again(world: EdgeWorld, mails: MailServer) -> None:
