@@ -86,13 +86,13 @@ def item(user: str, id: str, **more: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TwoStores(Victim):
-    """An engine on two masters, which are killed in turn, and started again at once."""
+    """An engine on two masters, which are killed in turn, and started again at once; the first kill of all is of a master."""
 
     servers: Sequence[Server] = ()
     killed: list[int] = field(default_factory=list)
 
     def kill(self, role: str) -> int:
-        if role != "redis":
+        if role != "redis" and self.killed:
             return super().kill(role)
         server = self.servers[len(self.killed) % 2]
         self.killed.append(len(self.killed) % 2)
