@@ -31,8 +31,8 @@ SETTINGS = {f"ENGINE_AUTOSCALE_{role.upper()}": "1-2" for role in ROLES} | {
     for name, value in {
         "AUTOSCALE_UP_MS": "2000",
         "AUTOSCALE_DOWN_MS": "6000",
-        # The load rises until it is above the first, whatever the machine can do. Processes with next to nothing to do stay below half of the
-        # second in each second of `AUTOSCALE_DOWN_MS`, also on a slow machine: with 0.07 and 8 s some did not for minutes.
+        # The load rises until it is above the first, whatever the machine can do. Processes with next to nothing to do stay below half of
+        # the second in each second of `AUTOSCALE_DOWN_MS`, also on a slow machine: with 0.07 and 8 s some did not for minutes.
         "AUTOSCALE_UP_SHARE": "0.09",
         "AUTOSCALE_TARGET_SHARE": "0.088",
         "AUTOSCALE_DOWN_SHARE": "0.044",
