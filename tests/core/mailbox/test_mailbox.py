@@ -52,7 +52,7 @@ def test_a_trim_passes_over_what_is_on_its_way_to_the_dead_letters() -> None:
     assert (mailbox.gone, mailbox.acked, mailbox.dying) == ([(1, 1), (3, 4)], {2}, {})
 
 
-def test_what_is_over_between_two_messages_in_storage_is_not_pending() -> None:
+def test_numbers_over_between_two_messages_in_storage_are_not_pending() -> None:
     mailbox = mailbox_of(9)
     mailbox.settle([2, 3], None, 0, POLICY)
     mailbox.supersede(5)
@@ -116,7 +116,7 @@ def test_a_short_gap_above_a_pending_message_is_settled_by_an_acknowledgement_be
     assert (mailbox.floor, mailbox.acked) == (3, set())
 
 
-def test_a_number_lost_after_it_was_sent_is_a_gap_for_the_next_connection() -> None:
+def test_a_number_lost_in_flight_is_a_gap_for_the_next_connection() -> None:
     mailbox = mailbox_of(1)
     mailbox.append(message(2, expires_ms=5), b"", 1000)
     mailbox.append(message(3), b"", 1000)
@@ -165,7 +165,7 @@ def test_what_is_for_the_inbox_only_trims_nothing_that_is_pending() -> None:
 
 
 @pytest.mark.parametrize("order", [(2, 3, 4, 5, 6, 7, 8), (8, 7, 6, 5, 4, 3, 2), (8, 2, 6, 4, 3, 7, 5)])
-def test_what_is_acknowledged_by_id_costs_bounded_memory_above_a_pending_message(
+def test_numbers_acknowledged_by_id_above_a_pending_one_cost_bounded_memory(
     monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...]
 ) -> None:
     monkeypatch.setattr("engine.core.mailbox.mailbox._ACKED_MAX", 3)
