@@ -14,6 +14,7 @@ link session until it is. Before that neither journal nor page has the message a
 (`journal_records.settled_numbers`). The nack of a message that is not in memory waits for a read (`engine.core.shard.nack_queue`).
 
 A nack by HTTP (`Refuse`) has no connection: `~ref`, a negative number, stands in its place. It is answered when its last id is confirmed.
+So is an acknowledgement by HTTP (`Settle`): ids that memory lacks wait for a read as those of nacks do.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from msgspec import Struct
 from engine.core.commit.broadcast_step import BroadcastStep
 from engine.core.journal.journal_records import Handled, settled_numbers
 from engine.core.mailbox.attachment import Attachment, Conn
-from engine.core.mailbox.id_lookup import oldest_of, seqs_shown
+from engine.core.mailbox.id_lookup import seqs_shown
 from engine.core.mailbox.mailbox import Mailbox, Settlement
 from engine.core.mailbox.retry import EdgeRoundTrip
 from engine.core.shard.delivery import Delivery
@@ -64,14 +65,14 @@ from engine.core.wire.records import Settled as SettledRecord
 
 _NONE_ATTACHED: Final[Mapping[int, tuple[Mailbox, Attachment]]] = {}
 
-REFUSALS_MAX: Final = 1000
-"""Requests to refuse messages that wait for the dead-letter stream at once."""
+REQUESTS_MAX: Final = 1000
+"""Requests to acknowledge or refuse messages that wait for storage at once."""
 
 _RETRY_MS: Final = 1000
 
 
-class _Refusal(Struct):
-    """A `Refuse` that is not answered yet: ids that are not confirmed."""
+class _Request(Struct):
+    """A `Settle` or `Refuse` that is not answered yet: ids that are not over."""
 
     key: str
     ids: set[str]
@@ -104,7 +105,7 @@ class Connections:
         self._acked_since_ms = 0
         self._refused: dict[str, list[int]] = {}  # of these mailboxes: what left the inbox as a dead letter
         self._nack_queue = NackQueue(mailbox_store, limits.window)
-        self._refusals: dict[Conn, _Refusal] = {}  # by link session and `~ref`
+        self._requests: dict[Conn, _Request] = {}  # by link session and `~ref`
         self.presence = Presence(limits.offline_after_ms, limits.suspects_max)
         self._unknown = unknown  # called with records of connections that are not attached, or not yet
 
@@ -122,7 +123,7 @@ class Connections:
             self._end(session, Detach(conn, 1006), now_ms)
         self._sessions.pop(session, None)
         self._paths.pop(session, None)
-        self._refusals = {conn: refusal for conn, refusal in self._refusals.items() if conn[0] != session}
+        self._requests = {conn: request for conn, request in self._requests.items() if conn[0] != session}
         self._delivery.closed(session)
 
     def data_epoch_changed(self, data_epoch: str, now_ms: int) -> None:
@@ -253,7 +254,7 @@ class Connections:
         if self.presence.forget(mailbox.key):
             self._session_event(OFFLINE, mailbox.key, Client(), now_ms, 1000, online=False)
         self._nack_queue.discard(mailbox)
-        self._output.to_edges.extend((session, SettledRecord(~number)) for session, number in self._take_refusals({mailbox.key}))
+        self._output.to_edges.extend((session, SettledRecord(~number)) for session, number in self._take_requests({mailbox.key}))
         self.acked.pop(mailbox.key, None)
         self._refused.pop(mailbox.key, None)
 
@@ -269,14 +270,14 @@ class Connections:
                 mailbox.detach((session, conn))
                 self._broadcast_step.detached(mailbox)
             self._nack_queue.discard(mailbox)
-        refusals = self._take_refusals({mailbox.key for mailbox in mailboxes})
-        self._output.to_edges.extend((session, Moved(~number, -1, version)) for session, number in refusals)
+        requests = self._take_requests({mailbox.key for mailbox in mailboxes})
+        self._output.to_edges.extend((session, Moved(~number, -1, version)) for session, number in requests)
         self.presence.release(slots)
 
-    def _take_refusals(self, keys: Container[str]) -> list[Conn]:
-        taken = [conn for conn, refusal in self._refusals.items() if refusal.key in keys]
+    def _take_requests(self, keys: Container[str]) -> list[Conn]:
+        taken = [conn for conn, request in self._requests.items() if request.key in keys]
         for conn in taken:
-            del self._refusals[conn]
+            del self._requests[conn]
         return taken
 
     def forget(self, keys: Iterable[str]) -> None:
@@ -362,10 +363,23 @@ class Connections:
         mailbox.seen_ms = now_ms
         if record.seq >= 0:
             self.settled(mailbox, mailbox.settle_through(record.seq, None, now_ms, self._limits.retry), None, now_ms, record.client_ms)
-        if record.ids:
-            seqs = sorted(oldest_of(mailbox, record.ids).values())
-            self.settled(mailbox, mailbox.settle(seqs, None, now_ms, self._limits.retry), None, now_ms, record.client_ms)
-        self._output.to_edges.append((session, SettledRecord(record.ref)))
+        if not record.ids:
+            self._output.to_edges.append((session, SettledRecord(record.ref)))
+        elif self._awaited(mailbox, session, record):
+            self._settle_ids(mailbox, session, AckIds(~record.ref, record.ids, record.client_ms), now_ms)
+
+    def _settle_ids(self, mailbox: Mailbox, session: str, record: AckIds, now_ms: int, *, read: int = 0) -> None:
+        seqs, over = self._nack_queue.settle(mailbox, session, record, read=read)
+        self.settled(mailbox, mailbox.settle(seqs, None, now_ms, self._limits.retry), None, now_ms, record.client_ms)
+        self.confirm_nacks((session, record.conn), over)
+
+    def _awaited(self, mailbox: Mailbox, session: str, record: Settle | Refuse) -> bool:
+        """Answer this request when its last id is over. False: it is refused, since too many wait."""
+        if len(self._requests) >= REQUESTS_MAX:
+            self._output.to_edges.append((session, Rejected(record.ref, OVERLOADED, "too many requests wait for storage", _RETRY_MS)))
+            return False
+        self._requests[session, ~record.ref] = _Request(mailbox.key, set(record.ids))
+        return True
 
     def settle_seqs(self, mailbox: Mailbox, seqs: Iterable[int], now_ms: int) -> None:
         """The user has marked these pending messages as read, or archived them: they are acknowledged."""
@@ -393,11 +407,8 @@ class Connections:
 
     def refuse(self, mailbox: Mailbox, session: str, record: Refuse) -> None:
         """A nack by HTTP, without a connection."""
-        if len(self._refusals) >= REFUSALS_MAX:
-            self._output.to_edges.append((session, Rejected(record.ref, OVERLOADED, "too many refusals wait for storage", _RETRY_MS)))
-            return
-        self._refusals[session, ~record.ref] = _Refusal(mailbox.key, set(record.ids))
-        self._nack(mailbox, session, Nack(~record.ref, record.ids, record.reason))
+        if self._awaited(mailbox, session, record):
+            self._nack(mailbox, session, Nack(~record.ref, record.ids, record.reason))
 
     def _nack(self, mailbox: Mailbox, session: str, record: Nack, *, read: int = 0) -> None:
         over = self._nack_queue.nack(mailbox, session, record, read=read)
@@ -410,10 +421,12 @@ class Connections:
             return
         records, read = self._nack_queue.take(mailbox, first, last)
         for session, record in records:
-            if record.conn not in self._sessions.get(session, ()) and (session, record.conn) not in self._refusals:
+            if record.conn not in self._sessions.get(session, ()) and (session, record.conn) not in self._requests:
                 continue  # its edge repeats it on the next link session, unless the client has left
             if isinstance(record, Ack):
                 self.ack(session, record, now_ms)
+            elif isinstance(record, AckIds) and record.conn < 0:
+                self._settle_ids(mailbox, session, record, now_ms, read=read)
             elif isinstance(record, AckIds):
                 self.ack_ids(session, record, now_ms)
             elif not self._nack_queue.holds_back(mailbox, session, record):
@@ -436,10 +449,10 @@ class Connections:
     def confirm_nacks(self, conn: Conn, ids: list[str]) -> None:
         """The nacks are durable, or have no pending message: notify the connection's edge, unless its session is over."""
         session, number = conn
-        if (refusal := self._refusals.get(conn)) is not None:
-            refusal.ids.difference_update(ids)
-            if not refusal.ids:
-                del self._refusals[conn]
+        if (request := self._requests.get(conn)) is not None:
+            request.ids.difference_update(ids)
+            if not request.ids:
+                del self._requests[conn]
                 self._output.to_edges.append((session, SettledRecord(~number)))
         elif number in self._sessions.get(session, ()):
             self._output.to_edges.append((session, NacksStored(number, ids)))

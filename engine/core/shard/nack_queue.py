@@ -1,5 +1,8 @@
 """Nacks of cold messages: they take effect when the offline stream was read, since a dead letter needs the body.
 
+An acknowledgement by HTTP (`Settle`) waits likewise for those of its ids that memory lacks while there are cold messages: its answer says
+that they do not come again. It needs no body, so a cold message of a known number is settled at once.
+
 The states of one nacked id of a mailbox:
 
     hot                -> dead letter queued (`MailboxStore.refuse`)
@@ -18,12 +21,13 @@ wanted again; the queue stays.
 
 Limits: `BEHIND_MAX` records behind the waiting nacks of one mailbox; further ones are dropped, as when a link is lost: a dropped
 acknowledgement causes a repeat, a dropped nack is never confirmed. Waiting nacks themselves are at most one per connection attached, and
-`connections.REFUSALS_MAX` without one.
+`connections.REQUESTS_MAX` without one.
 """
 
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from engine.core.mailbox.id_lookup import oldest_of
 from engine.core.mailbox.mailbox import Mailbox
@@ -75,18 +79,32 @@ class NackQueue:
             The ids that are over: to be confirmed at once.
         """
         over, cold = self._mailbox_store.refuse(mailbox, record.ids, record.reason, (session, record.conn))
-        if not cold:
-            return over
-        known = oldest_of(mailbox, cold)
-        assert mailbox.cold is not None, "what is not in memory is cold"
+        return over + self._wait(mailbox, session, record, cold, read)
+
+    def settle(self, mailbox: Mailbox, session: str, record: AckIds, *, read: int = 0) -> tuple[list[int], list[str]]:
+        """Queue the acknowledgement of ids that cold messages may have, until they are read. `read` as for `nack`.
+
+        Returns:
+            The numbers that are acknowledged, ascending, and the ids that are over: the ids of these, and those without a pending message.
+        """
+        found = oldest_of(mailbox, record.ids)
+        unknown = [id for id in record.ids if id not in found]
+        return sorted(found.values()), [*found, *self._wait(mailbox, session, record, unknown, read)]
+
+    def _wait(self, mailbox: Mailbox, session: str, record: AckIds | Nack, ids: list[str], read: int) -> list[str]:
+        """Queue the record with these of its ids until their messages are read. Returns the ids that no message can have any more."""
+        if not ids or mailbox.cold is None:
+            return ids
+        over: list[str] = []
+        known = oldest_of(mailbox, ids)
         if read >= mailbox.cold[1]:
-            over += [id for id in cold if id not in known]
-            cold = [id for id in cold if id in known]
-        if cold:
-            first = min(known.values()) if all(id in known for id in cold) else max(mailbox.cold[0], read + 1)
+            over = [id for id in ids if id not in known]
+            ids = [id for id in ids if id in known]
+        if ids:
+            first = min(known.values()) if all(id in known for id in ids) else max(mailbox.cold[0], read + 1)
             waiting = self.waiting.setdefault(mailbox.key, _Waiting(first, []))
             waiting.first = min(waiting.first, first)
-            waiting.records.append((session, Nack(record.conn, cold, record.reason)))
+            waiting.records.append((session, replace(record, ids=ids)))
             self._mailbox_store.want_read(mailbox, waiting.first, self._window)
         return over
 

@@ -7,7 +7,21 @@ import pytest
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.routing import slot_of
 from engine.core.shard import connections
-from engine.core.wire.records import OVERLOADED, Attach, Erase, GapRange, Moved, Nack, NacksStored, Refuse, Rejected, Settled, Show, Shown
+from engine.core.wire.records import (
+    OVERLOADED,
+    Attach,
+    Erase,
+    GapRange,
+    Moved,
+    Nack,
+    NacksStored,
+    Refuse,
+    Rejected,
+    Settle,
+    Settled,
+    Show,
+    Shown,
+)
 from tests.support.shard_world import EDGE, World, delivered, of
 
 
@@ -158,6 +172,24 @@ def test_a_request_to_refuse_reads_what_only_storage_has(window: int) -> None:
     assert [seq for seq, _ in delivered(world.settle(), 1)] == [1, 3][:window]
 
 
+@pytest.mark.parametrize("window", [8, 1])
+def test_an_acknowledgement_by_http_reads_ids_that_only_storage_has(window: int) -> None:
+    world = offline_with_three(window=window)
+    world.tell(Settle(9, "t:u", -1, ["b", "never sent"]))
+    assert of(world.said(), Settled) == []
+    assert of(world.settle(), Settled) == [Settled(9)]
+    world.attach(1)
+    assert [seq for seq, _ in delivered(world.settle(), 1)] == [1, 3][:window]
+
+
+def test_an_acknowledgement_by_http_that_waits_follows_its_slot() -> None:
+    world = offline_with_three()
+    world.core.pages_loaded({"t:u": world.page("t:u")}, world.now_ms)
+    world.tell(Settle(9, "t:u", -1, ["b"]))
+    world.core.release([slot_of("t:u")])
+    assert [(one.ref, one.conn) for one in of(world.said(), Moved)] == [(9, -1)]
+
+
 def test_a_request_to_refuse_outlives_the_last_connection() -> None:
     world = offline_with_three()
     world.attach(1, cursor=0, resume=True, sent=3)
@@ -200,7 +232,7 @@ def test_erasing_the_user_answers_a_request_to_refuse() -> None:
 
 
 def test_requests_to_refuse_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "REFUSALS_MAX", 1)
+    monkeypatch.setattr(connections, "REQUESTS_MAX", 1)
     world = World()
     for id in ("a", "b"):
         world.post(id=id)
