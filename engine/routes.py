@@ -126,7 +126,7 @@ def app(services: EdgeServices) -> Starlette:
     routes.sort(key=lambda found: "{" in found.path)  # a path comes before those with a parameter in its place
     application = Starlette(
         routes=[*routes, _described(access, tables), *static_files.routes()],
-        middleware=[Middleware(CrossOrigin, config=config)],
+        middleware=[Middleware(CrossOrigin, config=config, mail_links={path for table in tables for path in table.mail_links})],
         exception_handlers=handlers(gateway.metrics.refused),
     )
     application.router.redirect_slashes = False

@@ -6,6 +6,7 @@ credentials any site could publish, and even reading acknowledges.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
@@ -27,21 +28,21 @@ _OWN_SITES: Final = (b"", b"same-origin", b"none")
 """Values of `Sec-Fetch-Site` (Fetch Metadata) without an `Origin`: a program, a page of the engine, the address bar."""
 
 
-_FROM_ANYWHERE: Final = frozenset(("/v1/unsubscribe", "/v1/digest/unsubscribe", "/v1/channels/confirm"))
-"""Links in mails, which web mail opens from its own site, and whose pages post with `Origin: null`. Their token is all that counts: no
-cookie is looked at."""
-
-
 class CrossOrigin:
-    """ASGI middleware for everything under `/v1/`."""
+    """ASGI middleware for everything under `/v1/`.
 
-    def __init__(self, app: ASGIApp, config: Config) -> None:
+    Args:
+        mail_links: paths left alone (`EndpointTable.mail_links`): web mail opens them from its site, their pages post with `Origin: null`.
+    """
+
+    def __init__(self, app: ASGIApp, config: Config, mail_links: Container[str] = ()) -> None:
         self._app = app
         self._config = config
+        self._mail_links = mail_links
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer preflights, reject origins that are not allowed, add CORS headers to responses for those that are."""
-        if scope["type"] != "http" or not scope["path"].startswith("/v1/") or scope["path"] in _FROM_ANYWHERE:
+        if scope["type"] != "http" or not scope["path"].startswith("/v1/") or scope["path"] in self._mail_links:
             await self._app(scope, receive, send)
             return
         origin = host = site = b""

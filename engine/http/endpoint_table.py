@@ -26,10 +26,13 @@ class EndpointTable(Struct, frozen=True):
     Attributes:
         routes: for Starlette.
         description: of them, a module.
+        mail_links: the paths among them that links in mails lead to: pages of any site may open them and post to them. Their token is
+            all that counts; no cookie is looked at.
     """
 
     routes: Sequence[Route | WebSocketRoute]
     description: Description
+    mail_links: Sequence[str] = ()
 
 
 class _SegmentConvertor(PathConvertor):

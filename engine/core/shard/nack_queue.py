@@ -26,8 +26,8 @@ acknowledgement causes a repeat, a dropped nack is never confirmed. Waiting nack
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from engine.core.mailbox.id_lookup import oldest_of
 from engine.core.mailbox.mailbox import Mailbox
@@ -104,7 +104,7 @@ class NackQueue:
             first = min(known.values()) if all(id in known for id in ids) else max(mailbox.cold[0], read + 1)
             waiting = self.waiting.setdefault(mailbox.key, _Waiting(first, []))
             waiting.first = min(waiting.first, first)
-            waiting.records.append((session, replace(record, ids=ids)))
+            waiting.records.append((session, msgspec.structs.replace(record, ids=ids)))
             self._mailbox_store.want_read(mailbox, waiting.first, self._window)
         return over
 

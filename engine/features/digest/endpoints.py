@@ -243,4 +243,4 @@ def table(access: Access, digests: Digests, by_mail: MailDigests) -> EndpointTab
         await read_body(request.scope, request.receive, access.config, FORM_BYTES_MAX)
         return await by_mail.end(request.query_params.get("token", ""), request.headers.get("accept-language", ""))
 
-    return EndpointTable([route("/v1/digest", GET=digest), route(PATH, GET=show_link, POST=end)], description)
+    return EndpointTable([route("/v1/digest", GET=digest), route(PATH, GET=show_link, POST=end)], description, (PATH,))

@@ -86,4 +86,4 @@ def table(access: Access, link_key: LinkKey) -> EndpointTable:
         route("/v1/unsubscribe-links", POST=unsubscribe_links),
         route(PATH, GET=ask_unsubscribe, POST=unsubscribe_by_link),
     ]
-    return EndpointTable(routes, description)
+    return EndpointTable(routes, description, (PATH,))

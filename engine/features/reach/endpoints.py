@@ -134,7 +134,7 @@ def table(access: Access, addresses: AddressBook, own: OwnChannels, push_secret:
         route(PATH, GET=show_link, POST=confirm),
         _caught_route(access, caught),
     ]
-    return EndpointTable(routes, description)
+    return EndpointTable(routes, description, (PATH,))
 
 
 def _caught_route(access: Access, caught: CaughtMails) -> Route:
