@@ -77,6 +77,18 @@ class Answer(Struct, gc=False):
     until_ms: int = 0  # of a DEFERRED one
 
 
+class Riders(NamedTuple):
+    """What a group carries beside posts and settlements."""
+
+    adoptions: Sequence[Adoption] = ()
+    changes: Sequence[SubscriptionChange] = ()  # of subscriptions
+    closing: Sequence[Mailbox] = ()  # with windows that are due
+    notes: Sequence[UserChange] = ()  # changes of users' state
+
+
+NO_RIDERS: Final = Riders()
+
+
 class Group(Struct):
     """A journal entry of each slot that it has something of, and what depends on their commit."""
 
@@ -88,31 +100,12 @@ class Group(Struct):
     answers: list[Answer]  # to give once the group is committed
     handled: list[Handled]
     owners: list[int]  # ids[i] belongs to posts[owners[i]]
-    adoptions: Sequence[Adoption] = ()
-    changes: Sequence[SubscriptionChange] = ()  # of subscriptions
-    closing: Sequence[Mailbox] = ()  # with windows that are due
-    notes: Sequence[UserChange] = ()  # changes of users' state
+    riders: Riders = NO_RIDERS
     posts: list[Pending] = []  # that the records are the effect of
     conflated: int = 0  # messages that supersede older ones
     only_messages: bool = True  # every record is a StoredMessage
     decisions: Mapping[tuple[str, str, str], int] = {}  # of the contact policy, see `PolicyStep.decisions`
 
-    @property
-    def has_riders(self) -> bool:
-        """Whether the group carries anything but posts and settlements."""
-        return bool(self.adoptions or self.changes or self.closing or self.notes)
-
-
-class Riders(NamedTuple):
-    """What a group carries beside posts and settlements, as in `Group`."""
-
-    adoptions: Sequence[Adoption] = ()
-    changes: Sequence[SubscriptionChange] = ()
-    closing: Sequence[Mailbox] = ()
-    notes: Sequence[UserChange] = ()
-
-
-NO_RIDERS: Final = Riders()
 
 NOBODY_CONNECTED: Final = "nobody is connected and retain is false"
 """Why a post is suppressed that the policy does not decide about, and of which nothing is stored."""
@@ -169,7 +162,7 @@ class GroupBuilder:
     def close_windows(self) -> None:
         """Close the windows that are due. Before any post is added, so that what they send is numbered first."""
         _, windows = self._judges()
-        for mailbox in self._group.closing:
+        for mailbox in self._group.riders.closing:
             windows.close_due(mailbox)
 
     def add(self, posts: Iterable[Pending]) -> None:
@@ -216,12 +209,12 @@ class GroupBuilder:
         by_slot: defaultdict[int, list[Record]] = defaultdict(list)
         for record in group.records:
             by_slot[mailboxes[record.key].slot].append(record)
-        if group.adoptions:
-            for slot, adopted in number(group.adoptions, self._heads, self._now_ms):
+        if group.riders.adoptions:
+            for slot, adopted in number(group.riders.adoptions, self._heads, self._now_ms):
                 by_slot[slot].append(adopted)
-        for change in group.changes:
+        for change in group.riders.changes:
             by_slot[change.mailbox.slot].append(Topics(change.mailbox.key, change.topics))
-        for note in group.notes:
+        for note in group.riders.notes:
             if isinstance(note.record, Erased):
                 note.record.head = self._heads.get(note.record.key, note.mailbox.head)
             by_slot[note.mailbox.slot].append(note.record)
@@ -352,10 +345,10 @@ class PostQueue:
         keys = {pending.post.key for lane in self.lanes for pending, _ in lane}
         if self.group is not None:
             keys.update(record.key for record in self.group.records)
-            keys.update(mailbox.key for mailbox in self.group.closing)
-            keys.update(adoption.mailbox.key for adoption in self.group.adoptions)
-            keys.update(change.mailbox.key for change in self.group.changes)
-            keys.update(note.mailbox.key for note in self.group.notes)
+            keys.update(mailbox.key for mailbox in self.group.riders.closing)
+            keys.update(adoption.mailbox.key for adoption in self.group.riders.adoptions)
+            keys.update(change.mailbox.key for change in self.group.riders.changes)
+            keys.update(note.mailbox.key for note in self.group.riders.notes)
         return keys
 
     @property
@@ -382,19 +375,19 @@ class PostQueue:
                 taken.append(pending)
         self._group_bytes = size
         self._number += 1
-        group = Group(self._number, {}, [], [], [], [], list(handled), [], *riders)
+        group = Group(self._number, {}, [], [], [], [], list(handled), [], riders)
         return self._assemble(taken, group, now_ms)
 
     def _assemble(self, posts: Iterable[Pending], group: Group, now_ms: int) -> tuple[Group | None, list[Answer]]:
         """Add the posts to a group that already holds all other records."""
         builder = GroupBuilder(group, self._mailboxes, self._rules, now_ms)
-        if group.closing:
+        if group.riders.closing:
             builder.close_windows()
         builder.add(posts)
+        self.group = group
         if builder.finish():
-            self.group = group
             return group, builder.immediate
-        self._settle_bytes()
+        self._end()
         return None, builder.immediate + group.answers
 
     def known(self, hits: Mapping[int, bytes], now_ms: int) -> tuple[Group | None, list[Answer]]:
@@ -418,8 +411,7 @@ class PostQueue:
             answers.append(repeated(pending, seq, digest, "" if pending.timer else timer))
         posts = {id(pending) for pending in group.posts}
         followers = [answer.pending for answer in group.answers if id(answer.pending) not in posts]
-        riders = Riders(group.adoptions, group.changes, group.closing, group.notes)
-        again = Group(group.number, {}, [], [], [], [], group.handled, [], *riders)
+        again = Group(group.number, {}, [], [], [], [], group.handled, [], group.riders)
         rebuilt, at_once = self._assemble([*left, *followers], again, now_ms)
         return rebuilt, answers + at_once
 
@@ -459,13 +451,9 @@ class PostQueue:
         group = self.group
         assert group is not None, "no group is under way"
         self.group = None
-        self._settle_bytes()
-        return group
-
-    def _settle_bytes(self) -> None:
-        """Stop counting the posts of the last group."""
         self.bytes -= self._group_bytes
         self._group_bytes = 0
+        return group
 
 
 def apply_stored(

@@ -394,7 +394,7 @@ class ShardCore:
         self._record_suppressed(answers, now_ms)
         self._answer(answers)
         if group is None and before is not None:
-            self._watch(before.closing)
+            self._watch(before.riders.closing)
         return group
 
     def group_committed(self, now_ms: int) -> None:
@@ -405,7 +405,7 @@ class ShardCore:
         outcomes = self.output.outcomes
         if outcomes is not None:  # before what is sent of it
             outcomes.extend(journalled_outcomes(group.records, self.mailbox_store.log))
-            outcomes.extend(adopted_outcomes(group.adoptions))
+            outcomes.extend(adopted_outcomes(group.riders.adoptions))
         self.slot_loads.committed(group.records, now_ms)
         self._answer(group.answers)
         for mailbox, older in superseded:
@@ -421,15 +421,15 @@ class ShardCore:
                 self.delivery.send(mailbox, connection, now_ms)
             if mailbox.hot_bytes > hot_bytes_max or (tight and mailbox.is_behind()):
                 self.mailbox_store.mark_urgent(mailbox)
-        if group.has_riders:
-            self._riders_committed(group, now_ms)
+        if group.riders is not NO_RIDERS:
+            self._riders_committed(group.riders, now_ms)
 
-    def _riders_committed(self, group: Group, now_ms: int) -> None:
-        self._watch(group.closing)
-        self.broadcast_audience.committed(group.adoptions, group.changes, now_ms)
-        for adoption in group.adoptions:
+    def _riders_committed(self, riders: Riders, now_ms: int) -> None:
+        self._watch(riders.closing)
+        self.broadcast_audience.committed(riders.adoptions, riders.changes, now_ms)
+        for adoption in riders.adoptions:
             self.mailbox_store.counts_changed(adoption.mailbox)
-        self.user_requests.committed(group.notes, now_ms)
+        self.user_requests.committed(riders.notes, now_ms)
 
     def _count(self, group: Group) -> None:
         counters = self.output.counters
@@ -473,9 +473,9 @@ class ShardCore:
         group = self.post_queue.refused()
         self.storage_away = True
         self.connections.handled_again(group.handled)
-        self.broadcast_audience.refused(group.adoptions, group.changes)
-        self.user_requests.refused(group.notes)
-        self._watch(group.closing)
+        self.broadcast_audience.refused(group.riders.adoptions, group.riders.changes)
+        self.user_requests.refused(group.riders.notes)
+        self._watch(group.riders.closing)
         self._undecided = [answer.pending for answer in group.answers]
         refused = self.post_queue.drop_waiting() + self.page_wait.take_posts()
         self._answer([Answer(pending, UNAVAILABLE) for pending in refused])

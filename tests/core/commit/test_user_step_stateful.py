@@ -131,7 +131,7 @@ class PreferencesMachine(RuleBasedStateMachine):
                 id, found = record.entry.id, {"suppressed": "off", "digested": "digest", "inboxed": "inbox"}[record.entry.event]
             key, category, type_ = self.posts[id]
             assert found == expected(self.journal[key], category, type_), (record, self.journal[key])
-        for note in group.notes:
+        for note in group.riders.notes:
             assert isinstance(note.done, ProfileIs)
             assert isinstance(note.record, Profiled)
             key, asked = self.asked.pop(note.done.ref)
