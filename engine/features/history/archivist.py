@@ -141,6 +141,7 @@ class Archivist:
                 except StorageUnavailable as error:
                     log.warning("the archivist waits for the stream: %s", error)
                     await asyncio.sleep(_RETRY_FIRST_S)
+                    again = True  # batches of an answer that was lost are pending
                     continue
                 if batches:
                     await self._store(batches)
@@ -209,10 +210,12 @@ class Archivist:
             await asyncio.sleep(_PROBES * _WATCH_S)
 
     async def _until_done(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-        """The result of work with the database; repeats it while the database is away."""
+        """The result of work with the database; repeats it while the database is away. What comes back may be another one, and empty."""
         wait_s = _RETRY_FIRST_S
         while True:
             try:
+                if wait_s > _RETRY_FIRST_S:
+                    await self._in(threads, self._database.migrate)
                 done = await self._in(threads, work)
             except StorageUnavailable as error:
                 if not self._fault or wait_s == _RETRY_FIRST_S:

@@ -16,6 +16,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, Final
 
 from alembic import command
@@ -203,7 +204,9 @@ def database_url(url: str, data_dir: str) -> URL:
 
 def _sqlite(url: URL) -> Engine:
     # A connection for each transaction: opening a file costs nothing, and one whose file was replaced would write to nowhere.
-    engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": _BUSY_TIMEOUT_S})
+    # It makes no file: `migrate` does, for its owner only.
+    file = f"{Path(url.database or '').as_uri()}?mode=rw"
+    engine = create_engine(url, poolclass=NullPool, creator=lambda: sqlite3.connect(file, _BUSY_TIMEOUT_S, uri=True))
 
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, _record: Any) -> None:

@@ -118,6 +118,25 @@ async def test_rows_that_were_committed_and_not_settled_are_not_stored_twice(
     assert (await OutcomeReader(redis_client, Config()).lag()).bytes == 0
 
 
+async def test_batches_are_read_again_after_a_lost_answer(redis_client: Redis, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, lost = OutcomeReader._read, list[Any]()
+
+    async def losing(self: OutcomeReader, count: int, *, again: bool) -> Any:
+        found = await read(self, count, again=again)
+        if found and not again and not lost:
+            lost.append(found)
+            raise ConnectionError("the answer is lost")
+        return found
+
+    monkeypatch.setattr(OutcomeReader, "_read", losing)
+    async with archiving(config) as archivist:
+        await until(archivist.stats, holds=lambda stats: stats["database"] == "ok")
+        await asyncio.sleep(0.5)  # it has nothing to read again
+        await append(redis_client, config, 0, 10)
+        await archived(config, 10)
+    assert lost
+
+
 async def test_a_group_of_consumers_gets_every_outcome_that_the_archivist_has_settled_before_and_while_it_reads(
     redis_client: Redis, config: Config
 ) -> None:
@@ -186,6 +205,19 @@ async def test_a_database_that_is_away_is_noticed_without_anything_to_write(
         await until(archivist.stats, holds=lambda stats: stats["database"] != "ok")
         postgresql_server.start()
         await until(archivist.stats, holds=lambda stats: stats["database"] == "ok")
+
+
+async def test_a_database_that_vanished_is_made_anew(redis_client: Redis, config: Config, tmp_path: Path) -> None:
+    async with archiving(config) as archivist:
+        await append(redis_client, config, 0, 5)
+        await archived(config, 5)
+        for path in tmp_path.glob("history.db*"):
+            path.unlink()
+        with pytest.raises(StorageUnavailable):
+            await archivist.ask({"tenant": "t"}, 10)
+        assert not list(tmp_path.glob("history.db*")), "who reads makes none"
+        await append(redis_client, config, 0, 7)
+        await archived(config, 7)
 
 
 async def test_a_database_file_that_cannot_be_made_is_a_fault_and_no_crash(redis_client: Redis, config: Config, tmp_path: Path) -> None:
