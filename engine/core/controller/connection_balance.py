@@ -38,7 +38,7 @@ class ConnectionBalance:
     def __init__(self, per_s: int, uneven_min: int) -> None:
         self._per_s = per_s
         self._uneven_min = uneven_min
-        self._known: set[Any] = set()  # processes of edges
+        self._known: dict[int, Any] = {}  # by edge, its process when it served last
         self._rounds = 0  # that are left
         self._after_ms = 0.0  # no round before
 
@@ -50,9 +50,9 @@ class ConnectionBalance:
             processes: of the same edges, another value after each start.
             now_ms: milliseconds that never step.
         """
-        if not self._known.issuperset(processes.values()):
+        if any(self._known.get(edge) != process for edge, process in processes.items()):
             self._rounds = _ROUNDS_MAX
-        self._known = set(processes.values())
+        self._known.update(processes)
         if not self._rounds or now_ms < self._after_ms:
             return {}
         mean = sum(counts.values()) / max(len(counts), 1)
