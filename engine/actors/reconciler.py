@@ -60,6 +60,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -420,11 +421,15 @@ class Reconciler:
         return any(name.startswith("shard-") for name in self._replacements.left(self.wanted))
 
     async def _loads(self) -> Mapping[int, float]:
-        """Of every slot."""
+        """Of every slot. What a slot got at its last owners counts there, ever less of it: only the sum is what it gets."""
         keys = [key for key in self._fleet.keys("shard") if self._fleet.serves(key)]
         async with asyncio.timeout(_MOVE_TIMEOUT_S):
             answers = await asyncio.gather(*(self._fleet.handles[key].slot_loads.remote(self._prove("slot_loads")) for key in keys))
-        return {slot: load for answer in answers for slot, load in answer.items()}
+        loads: defaultdict[int, float] = defaultdict(float)
+        for answer in answers:
+            for slot, load in answer.items():
+                loads[slot] += load
+        return loads
 
     async def _move(self, moves: Sequence[Move]) -> bool:
         """Take the next step of the plan. Returns whether every set of it has moved."""

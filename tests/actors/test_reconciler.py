@@ -482,6 +482,14 @@ async def test_rebalancing_moves_slots_from_the_busy_shard_and_then_leaves_them_
     assert len(world.actors.moved) == len(moved), "a successor does not share the slots evenly again"
 
 
+async def test_the_load_of_a_moved_slot_is_what_its_owners_count_together(world: World) -> None:
+    controller = await world.start()
+    await world.settled()
+    world.actors.actors["shard", 0].loads = {0: 7.0, 2: 1.0}
+    world.actors.actors["shard", 1].loads = {0: 3.0, 1: 2.0}
+    assert await controller._reconciler._loads() == {0: 10.0, 1: 2.0, 2: 1.0}  # type: ignore[union-attr]
+
+
 async def test_a_set_of_slots_that_another_change_of_the_map_overtakes_is_read_again(world: World) -> None:
     controller = await world.start()
     await world.settled()
