@@ -157,7 +157,7 @@ def _scan(tag: str, args: list[Any]) -> None:
 _COMMANDS: Final[Mapping[_Rewrite, str]] = {
     _none: "AUTH CLIENT CLUSTER COMMAND CONFIG DBSIZE DISCARD EXEC HELLO INFO LATENCY MULTI PING QUIT ROLE SCRIPT SELECT SLOWLOG TIME WAIT",
     _first: "DUMP EXPIRE GET INCR PERSIST PEXPIRE PEXPIREAT PTTL SET STRLEN TTL TYPE "
-    "HDEL HEXISTS HGET HGETALL HINCRBY HKEYS HLEN HMGET HSCAN HSET HSETNX HSTRLEN LINDEX LLEN LPUSH LRANGE LTRIM RPUSH "
+    "HDEL HEXISTS HGET HGETALL HINCRBY HKEYS HLEN HMGET HSCAN HSET HSETNX HSTRLEN LINDEX LLEN LPUSH LRANGE LREM LTRIM RPUSH "
     "SADD SCARD SISMEMBER SMEMBERS SREM XACK XADD XAUTOCLAIM XCLAIM XDEL XLEN XPENDING XRANGE XREVRANGE XTRIM ZADD ZCARD ZCOUNT ZINCRBY "
     "ZMSCORE ZRANGE ZRANGEBYSCORE ZREM ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGE ZREVRANGEBYSCORE ZSCAN ZSCORE",
     _second: "MEMORY OBJECT XGROUP XINFO",
@@ -213,11 +213,15 @@ class _Topology:
     Args:
         connection: makes an unconnected one to this address, with these timeouts.
         timeout_s: of one node.
+
+    Attributes:
+        answered: the address of the node that has answered last.
     """
 
     def __init__(self, seeds: Sequence[tuple[str, int]], slot: int, connection: Callable[..., Connection], timeout_s: float) -> None:
         self._seeds = list(seeds)
         self._nodes = list(seeds)
+        self.answered = self._nodes[0]
         self._slot = slot
         self._connection = connection
         self._least_s = self._timeout_s = timeout_s
@@ -236,7 +240,7 @@ class _Topology:
                 failures.append(f"{address[0]}:{address[1]}: {error}")
                 self.doubt(address)
                 continue
-            answered, self._timeout_s = True, max(self._timeout_s / 2, self._least_s)
+            answered, self.answered, self._timeout_s = True, address, max(self._timeout_s / 2, self._least_s)
             named = [address_of(node, address[0]) for _, _, *nodes in slots for node in nodes]
             self._nodes = list(dict.fromkeys((address, *named, *self._seeds)))
             for first, last, master, *_ in slots:
@@ -290,16 +294,27 @@ class _ToStore(Connection):
 
     async def _connect(self) -> None:
         self.host, self.port = await self._topology.master()
+        self._named_by = self._topology.answered
         try:
             await super()._connect()  # type: ignore[no-untyped-call]
         except (RedisError, OSError):
             self._topology.doubt((self.host, self.port))
+            self._topology.doubt(self._named_by)
+            raise
+
+    async def greet(self) -> None:
+        """As `greet_master`."""
+        try:
+            await greet_master(self)
+        except (RedisError, OSError):
+            self._topology.doubt(self._named_by)
             raise
 
     async def read_response(self, *arguments: Any, **options: Any) -> Any:
         try:
             return await super().read_response(*arguments, **options)
         except _ELSEWHERE as error:
+            self._topology.doubt(self._named_by)
             await self.disconnect()
             raise ConnectionError(f"{self.host}:{self.port} does not serve hash slot {slot_of_tag(self.tag)} now: {error}") from error
 
@@ -335,6 +350,6 @@ class ClusterPool(ConnectionPool):
             connection_class=_ToStoreOverTLS if tls else _ToStore,
             topology=_Topology(address.nodes, slot_of_tag(self.tag), lambda **at: plain(**speak | at), node_timeout_s),
             tag=self.tag,
-            redis_connect_func=greet_master,
+            redis_connect_func=_ToStore.greet,
             **address.options | options,
         )

@@ -4,7 +4,7 @@ as a whole     CLUSTER MIGRATESLOTS (Valkey 9): the source hands the slot over w
                moment. When either node dies before that, the slot stays where it was
 key by key     the others: IMPORTING at the target, MIGRATING at the source, MIGRATE of some keys at a time, then the new owner. The
                store pauses by itself meanwhile (`engine.store.cluster`). A move that was interrupted is continued by the same call:
-               keys are on one node or the other, never on both
+               keys are on one node or the other. Those of an interrupted MIGRATE may be on both, and are moved again
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ async def move(config: Config, store: int, target: str) -> AsyncIterator[int]:
         old_id, new_id = (await old.ask("CLUSTER", "MYID")).decode(), (await new.ask("CLUSTER", "MYID")).decode()
         try:
             await old.ask("CLUSTER", _AS_A_WHOLE, "SLOTSRANGE", slot, slot, "NODE", new_id)
-        except ResponseError as error:
+        except EngineError as error:
             if "unknown subcommand" not in str(error).lower():
-                raise EngineError(f"{source} refuses the move: {error}") from error
+                raise
             async for left in _by_key(old, new, slot, target, (old_id, new_id)):
                 yield left
             return
@@ -104,7 +104,7 @@ async def _by_key(old: _Node, new: _Node, slot: int, target: str, ids: tuple[str
     await old.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
     while keys := await old.ask("CLUSTER", "GETKEYSINSLOT", slot, _KEYS_AT_ONCE):
         yield await old.ask("CLUSTER", "COUNTKEYSINSLOT", slot)
-        await old.ask("MIGRATE", host, port, "", 0, _MIGRATE_MS, *old.login, "KEYS", *keys)
+        await old.ask("MIGRATE", host, port, "", 0, _MIGRATE_MS, "REPLACE", *old.login, "KEYS", *keys)
     await new.ask("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
     await old.ask("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
 
@@ -146,13 +146,13 @@ class _Node:
         await self._client.aclose()
 
     async def ask(self, *command: Any) -> Any:
-        """The raw reply. Raises ResponseError, or StorageUnavailable."""
+        """The raw reply. Raises EngineError, or StorageUnavailable."""
         connection = await self._client.connection_pool.get_connection()  # type: ignore[no-untyped-call]  # a client would change replies
         try:
             await connection.send_command(*command)
             return await connection.read_response()
-        except ResponseError:
-            raise
+        except ResponseError as error:
+            raise EngineError(f"{self._host} refuses {command[0]}: {error}") from error
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"{command[0]}: {error}") from error
         finally:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import hiredis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,6 +63,7 @@ def test_the_tag_is_put_before_keys_of_scripts_alone(keys: list[str], arguments:
         (["GET", b"a"], ["GET", b"{7}a"]),
         (["HSET", "a", "b", "c"], ["HSET", "{7}a", "b", "c"]),
         (["DEL", "a", "b"], ["DEL", "{7}a", "{7}b"]),
+        (["LREM", "a", 1, "b"], ["LREM", "{7}a", 1, "b"]),
         (["XINFO STREAM", "a"], ["XINFO", "STREAM", "{7}a"]),
         (["XREADGROUP", "GROUP", "g", "c", "COUNT", 1, b"STREAMS", "a", "b", ">", "0"], None),
         (["SCAN", 0, b"COUNT", 9], ["SCAN", 0, b"COUNT", 9, b"MATCH", "{7}*"]),
@@ -105,6 +107,37 @@ async def test_a_client_follows_its_store_to_the_replica_that_is_promoted(cluste
     await asyncio.to_thread(cluster.settled)
 
 
+async def test_a_node_that_is_cut_off_does_not_keep_a_client(cluster: ClusterGroup) -> None:
+    """It still names itself as the master of all, and takes no command."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        commands = hiredis.Reader()
+        while data := await reader.read(4096):
+            commands.feed(data)
+            while (command := commands.gets()) is not False:
+                writer.write(answers.get(command[0], b"-CLUSTERDOWN The cluster is down\r\n"))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    slots = b"*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:%d\r\n$1\r\na\r\n" % port
+    answers = {
+        b"HELLO": b"%1\r\n$5\r\nproto\r\n:3\r\n",
+        b"CLIENT": b"+OK\r\n",
+        b"CLUSTER": slots,
+        b"ROLE": b"*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n",
+    }
+    url = cluster.url.replace("127.0.0.1", f"127.0.0.1:{port},127.0.0.1", 1)
+    (client, *_) = connect_each(connect, Config(redis_url=url, redis_durability="reported"))
+    try:
+        with pytest.raises(ConnectionError, match="cluster is down"):
+            await client.get("a")
+        assert await client.get("a") is None
+    finally:
+        await client.aclose()
+        server.close()
+
+
 async def test_no_script_runs_while_its_store_moves_key_by_key(cluster: ClusterGroup, clients: list[Redis]) -> None:
     """Not even one whose keys are all still there: it might look for others."""
     client = clients[0]
@@ -142,6 +175,32 @@ async def test_a_store_moves_to_another_master_and_back_with_all_its_keys(
         assert (place.node, place.keys) == (f"127.0.0.1:{target.port}", 1)
         assert await until_done(lambda: clients[2].get("a"), ConnectionError, within_s=30) == b"1"
     await clients[2].delete("a")
+
+
+async def test_a_move_goes_on_with_a_key_on_both_nodes(
+    cluster: ClusterGroup, clients: list[Redis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MIGRATE restores keys at the target before it deletes them at the source, and may end in between."""
+    monkeypatch.setattr(cluster_moves, "_AS_A_WHOLE", "NONE")
+    await clients[2].set("a", "1")
+    first, other = cluster.master(2), next(server for store in (0, 3) if (server := cluster.master(store)) is not cluster.master(2))
+    next(cluster.move(2, other, "COPY"))  # and no further
+    for target in (other, first):
+        _ = [keys async for keys in move(Config(redis_url=cluster.url), 2, f"127.0.0.1:{target.port}")]
+    assert await until_done(lambda: clients[2].get("a"), ConnectionError, within_s=30) == b"1"
+    await clients[2].delete("a")
+
+
+async def test_a_move_that_a_node_refuses_is_an_error_of_the_engine(cluster: ClusterGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_moves, "_AS_A_WHOLE", "NONE")
+    target = next(server for store in (0, 3) if (server := cluster.master(store)) is not cluster.master(2))
+    with target.client() as node:
+        node.execute_command("ACL", "SETUSER", "default", "-cluster|setslot")
+        try:
+            with pytest.raises(EngineError, match="refuses CLUSTER"):
+                _ = [left async for left in move(Config(redis_url=cluster.url), 2, f"127.0.0.1:{target.port}")]
+        finally:
+            node.execute_command("ACL", "SETUSER", "default", "+cluster|setslot")
 
 
 async def test_a_node_without_a_name_is_found_where_it_was_asked(cluster: ClusterGroup, clients: list[Redis]) -> None:

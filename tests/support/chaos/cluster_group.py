@@ -121,7 +121,7 @@ class ClusterGroup(ServerGroup):
         _until(lambda: self.master(store) is not before, f"no replica of store {store} is promoted")
         return before
 
-    def move(self, store: int, to: Server) -> Iterator[None]:
+    def move(self, store: int, to: Server, *options: str) -> Iterator[None]:
         """Move the hash slot of a store to another master, key by key, as `redis-cli --cluster reshard` does; yields between keys."""
         slot, source = slot_of_tag(tag_of(store, self.stores)), self.master(store)
         names = self.id(source), self.id(to)
@@ -129,7 +129,7 @@ class ClusterGroup(ServerGroup):
             new.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", names[0])
             old.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", names[1])
             while keys := old.execute_command("CLUSTER GETKEYSINSLOT", slot, 10):
-                old.execute_command("MIGRATE", "127.0.0.1", to.port, "", 0, 5000, "AUTH", PASSWORD, "KEYS", *keys)
+                old.execute_command("MIGRATE", "127.0.0.1", to.port, "", 0, 5000, *options, "AUTH", PASSWORD, "KEYS", *keys)
                 yield
             for server in (to, source, *self.alive()):
                 with server.client() as client, contextlib.suppress(RedisError):  # replicas take it from their masters
