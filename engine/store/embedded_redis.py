@@ -260,15 +260,16 @@ class EmbeddedRedis:
 
     async def _launch_on_whole_data(self) -> str:
         """Start the server, and tell of damage that it leaves out."""
-        version = await self._launch_on_files()
+        told = await self._launch_on_files()
+        self.lost_writes = int(told.get("unexpected_error_replies", 0))
         try:
             await self._tell_of_lost_writes()
         except BaseException:
             await self._end_process()  # or the next attempt would start a second server on the same files
             raise
-        return version
+        return told["redis_version"]
 
-    async def _launch_on_files(self) -> str:
+    async def _launch_on_files(self) -> dict[str, str]:
         """Start the server. The torn end of a last write may go, but nothing before it (`engine.store.append_only_file`)."""
         try:
             return await self._launch(torn_end="no")
@@ -285,7 +286,6 @@ class EmbeddedRedis:
         What they wrote is lost, whoever wrote it. A new data epoch tells every client of a gap. Then the files are written anew, without
         these writes; an engine that dies before is told again at its next start.
         """
-        self.lost_writes = int(self._info("stats").get("unexpected_error_replies", 0))
         if not self.lost_writes:
             return
         log.critical("%d writes in %s are damaged and lost; clients are told of a gap, see %s", self.lost_writes, self._dir, self._log_path)
@@ -309,9 +309,10 @@ class EmbeddedRedis:
                     "`valkey-check-aof --fix` drops what follows"
                 )
 
-    async def _launch(self, torn_end: str) -> str:
-        with contextlib.suppress(FileNotFoundError):
-            self._socket.unlink()
+    async def _launch(self, torn_end: str) -> dict[str, str]:
+        """Start the server; returns its answer to INFO, once it has loaded its data."""
+        for stale in (self._socket, *self._dir.glob("temp-*")):  # a child of a killed server leaves a file as large as all data
+            stale.unlink(missing_ok=True)
         self._process = await asyncio.create_subprocess_exec(
             *dying_with_parent([self.server.path, *self._arguments(), "--aof-load-truncated", torn_end]),
             cwd=self._dir, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
@@ -319,7 +320,7 @@ class EmbeddedRedis:
         )  # fmt: skip
         deadline = time.monotonic() + self._config.start_timeout_s
         try:
-            while (version := self._info("server").get("redis_version")) is None:
+            while (version := (told := self._info("default")).get("redis_version")) is None:
                 if self._process.returncode is not None:
                     raise StorageUnavailable(
                         f"{self.server.path.name} ended with code {self._process.returncode} while starting; "
@@ -334,7 +335,7 @@ class EmbeddedRedis:
         except BaseException:
             await self._end_process()
             raise
-        return version
+        return told
 
     def _info(self, section: str) -> dict[str, str]:
         """A section of what the server tells of itself; empty while it does not answer or loads its data."""

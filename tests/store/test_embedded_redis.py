@@ -329,6 +329,37 @@ async def test_a_damaged_write_that_fails_while_the_files_are_loaded_is_told_by_
         assert await command(redis, config, "HGET", meta_key(), EPOCH_FIELD) == epoch
 
 
+async def test_a_server_busy_after_its_start_hides_no_lost_write(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(config) as redis:
+        await command(redis, config, "XADD", "stream", "1-0", "field", "value")
+    (path,) = [path for path in Path(config.data_dir).rglob("*.aof") if path.stat().st_size > 50]
+    path.write_bytes(path.read_bytes().replace(b"1-0", b"0-0"))  # no number of an entry: Redis leaves the write out
+    answers, info = list[dict[str, str]](), EmbeddedRedis._info
+
+    def one_answer(self: EmbeddedRedis, section: str) -> dict[str, str]:
+        if not any(answers):
+            answers.append(info(self, section))
+            return answers[-1]
+        return {}
+
+    monkeypatch.setattr(EmbeddedRedis, "_info", one_answer)
+    async with running(config) as redis:
+        assert redis.lost_writes == 1
+
+
+async def test_files_that_a_killed_server_left_unfinished_are_deleted(config: Config) -> None:
+    folder = Path(config.data_dir) / "redis"
+    async with running(config) as redis:
+        await command(redis, config, "SET", "key", "value")
+        for name in ("temp-rewriteaof-bg-7.aof", "temp-7.rdb"):
+            (folder / name).write_bytes(b"all data")
+        assert redis.pid is not None
+        os.kill(redis.pid, signal.SIGKILL)
+        await until(lambda: redis.restarts)
+        assert await until_done(lambda: command(redis, config, "GET", "key"), RedisError, OSError) == b"value"
+        assert not list(folder.glob("temp-*"))
+
+
 async def test_a_loss_that_cannot_be_told_starts_no_second_server(
     config: Config, server: ServerProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
