@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 _DAMAGED: Final = 2
 """Exit code when something is damaged; 1 is an error of the check itself."""
 
-_DRAFT: Final = ".verifying-"
+_DRAFT: Final = ".verifying"
 _NOT_DATA: Final = ("redis.sock", "redis.pid", "redis.log", "run")
 
 ReportAsJson = Annotated[bool, typer.Option("--json", help="One JSON object for programs: `checked`, `damaged`, `damage`.")]
@@ -116,24 +115,27 @@ async def _served(config: Config) -> AsyncIterator[tuple[str, str]]:
     folder = data_dir / REDIS_FOLDER
     if not folder.is_dir():
         raise ConfigError(f"data_dir: {data_dir} has no data of an engine; give its --data-dir, or --redis")
-    lock = DataDirLock(data_dir)
+    lock, draft = DataDirLock(data_dir), data_dir / _DRAFT
     try:
+        if draft.exists():  # of a check that was killed
+            shutil.rmtree(draft)
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         if shutil.disk_usage(data_dir).free < size + ROOM_BYTES:
             raise EngineError(f"{data_dir} has no room for a copy of its data ({size >> 20} MiB), from which they are checked")
-        with tempfile.TemporaryDirectory(prefix=_DRAFT, dir=data_dir) as draft:
-            await asyncio.to_thread(shutil.copytree, folder, Path(draft) / REDIS_FOLDER, ignore=shutil.ignore_patterns(*_NOT_DATA))
-            server = EmbeddedRedis(msgspec.structs.replace(config, data_dir=draft))
-            try:
-                await server.start()
-            except StorageUnavailable as error:
-                yield "", f"Redis refuses the files in {folder}: {error}"
-                return
-            try:
-                yield server.url, ""
-            finally:
-                await server.stop()
+        draft.mkdir(mode=0o700)
+        await asyncio.to_thread(shutil.copytree, folder, draft / REDIS_FOLDER, ignore=shutil.ignore_patterns(*_NOT_DATA))
+        server = EmbeddedRedis(msgspec.structs.replace(config, data_dir=str(draft)))
+        try:
+            await server.start()
+        except StorageUnavailable as error:
+            yield "", f"Redis refuses the files in {folder}: {error}"
+            return
+        try:
+            yield server.url, ""
+        finally:
+            await server.stop()
     finally:
+        shutil.rmtree(draft, ignore_errors=True)
         lock.release()
 
 

@@ -57,7 +57,16 @@ def test_a_data_directory_is_whole_then_damaged_and_stays_as_it_is(tmp_path: Pat
     assert all(one["advice"] for one in found["damage"])
     assert "damaged: slot map at engine:slots: " in verify(tmp_path)[1]
     assert {file: file.read_bytes() for file in before} == before
-    assert not list(tmp_path.glob(".verifying-*"))
+    assert not list(tmp_path.glob(".verifying*"))
+
+
+def test_the_copy_of_a_killed_check_is_deleted(tmp_path: Path) -> None:
+    stopped_engine(tmp_path)
+    left = tmp_path / ".verifying" / "redis" / "dump.rdb"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"all data")
+    assert verify(tmp_path)[0] == 0
+    assert not left.exists()
 
 
 def test_files_that_redis_refuses_are_damage_and_not_an_error(tmp_path: Path) -> None:

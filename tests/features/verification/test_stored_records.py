@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from engine.config import Config
 from engine.core.model.routing import partition_of, slot_of, timer_id
 from engine.core.scheduler.scheduler_events import StoreRequest, StoreWork
 from engine.core.wire.records import Schedule, Timer
+from engine.features.verification import stored_records
 from engine.features.verification.stored_records import Damage, Verification
 from engine.store.keys import (
     broadcast_log_key,
@@ -150,6 +152,25 @@ async def test_a_journal_that_lost_a_group_in_the_middle_is_found(data: Redis) -
     (found,) = await damage_of(data)
     await data.restore(journal_key(JOURNALLED), 0, dumped, replace=True)
     assert (found.kind, found.place) == ("journal group", entries[-1][0].decode())
+
+
+@pytest.mark.parametrize("left", [0, 1])
+async def test_a_journal_trimmed_while_it_is_read_is_whole(data: Redis, monkeypatch: pytest.MonkeyPatch, left: int) -> None:
+    key, read = journal_key(JOURNALLED).encode(), data.xrange
+    dumped = await data.dump(key)
+    assert await data.xlen(key) > 2
+
+    async def trimming(name: bytes, **options: Any) -> Any:
+        found = await read(name, **options)
+        if name == key:
+            await data.xtrim(key, left, approximate=False)
+        return found
+
+    monkeypatch.setattr(stored_records, "_RECORDS_READ", 1)
+    monkeypatch.setattr(data, "xrange", trimming)
+    found = await damage_of(data)
+    await data.restore(key, 0, dumped, replace=True)
+    assert not found
 
 
 async def test_a_damaged_slot_map_and_a_key_of_no_kind_are_found(data: Redis) -> None:
