@@ -51,6 +51,7 @@ from engine.publish.message_ids import MessageIds
 
 BODY_BYTES_MAX: Final = (1 << 20) - 2  # an engine's default limit, minus the brackets of the array
 ERRORS_KEPT_MAX: Final = 1000  # of posted items, until `flush` reports them
+_CLOSED: Final = "this Publisher is closed"
 
 
 class _Item(Struct, frozen=True):
@@ -653,7 +654,8 @@ class Publisher:
             self._arrived.set()
             while self._answered < target:
                 await self._next_progress()
-                self._keep_pumping()
+                if self._failure is not None or self._answered < target:
+                    self._keep_pumping()
         finally:
             self._flushing -= 1
         if self._rejected:
@@ -678,13 +680,14 @@ class Publisher:
             if self._pump is not None:
                 self._pump.cancel()
                 await asyncio.wait({self._pump})
+            self._progress.set()  # whoever waits for room, or for the buffer, learns that it is closed
             await self._parts.close()
             await self._requests.close()
 
     # -- inside --------------------------------------------------------------------------------------------------------
     def _item(self, fields: Mapping[str, Any]) -> _Item:
         if self._closed:
-            raise RuntimeError("this Publisher is closed")
+            raise RuntimeError(_CLOSED)
         present = sent_form(fields)
         id_ = str(present["id"] if "id" in present else present.setdefault("id", self._new_id()))
         users = present.get("users")
@@ -706,6 +709,8 @@ class Publisher:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
+        if self._closed:
+            raise RuntimeError(_CLOSED)
         if self._pump is None or self._pump.done():
             self._pump = asyncio.create_task(self._run_pump(), name="engine-publisher")
 

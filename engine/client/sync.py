@@ -9,10 +9,11 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import CancelledError
 from functools import wraps
 from inspect import signature
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from engine.client.client import Client
 from engine.client.credentials import Token
@@ -24,6 +25,8 @@ from engine.client.publisher import Publisher
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_CLOSED: Final = "this client is closed"
 
 
 def arguments_of(method: Callable[Concatenate[Any, P], Any]) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
@@ -61,6 +64,14 @@ async def _within(work: Coroutine[Any, Any, T], timeout_s: float) -> T:
         return await work
 
 
+async def _cancel_others() -> None:
+    """End the work of threads that still wait for it: a loop that stops would leave them waiting for ever."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
 class _Loop:
     """An event loop in a daemon thread. Both are made with the first work, in the process that has it: neither survives a fork."""
 
@@ -73,7 +84,7 @@ class _Loop:
         self.closed = False
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Run `work` and return its result. When the wait is interrupted or times out, `work` is cancelled.
+        """Run `work` and return its result. When the wait is interrupted or times out, or another thread closes it, `work` is cancelled.
 
         The time is kept on the loop, where work is either done or cancelled. A thread that stopped waiting by itself could leave behind
         what was done at that moment: a message would be taken, given to nobody, and acknowledged by the next call.
@@ -83,20 +94,24 @@ class _Loop:
             RuntimeError: it is closed, or had work before the process was forked.
         """
         try:
-            loop = self._running()
+            with self._changing:  # work that begins is known to `close`
+                loop = self._running()
+                future = asyncio.run_coroutine_threadsafe(work if timeout_s is None else _within(work, timeout_s), loop)
         except RuntimeError:
             work.close()
             raise
-        future = asyncio.run_coroutine_threadsafe(work if timeout_s is None else _within(work, timeout_s), loop)
         try:
             return future.result()
+        except CancelledError:
+            raise RuntimeError(_CLOSED) from None
         except BaseException:
             future.cancel()
             raise
 
     def call(self, function: Any, *args: Any) -> None:
         """Call it in the loop's thread, some time later."""
-        self._running().call_soon_threadsafe(function, *args)
+        with self._changing:
+            self._running().call_soon_threadsafe(function, *args)
 
     def call_and_wait(self, function: Any, *args: Any) -> None:
         """Call it in the loop's thread, and raise what it raises."""
@@ -115,23 +130,21 @@ class _Loop:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
         if loop is not None and thread is not None and self._process == os.getpid():
+            asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result()
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
 
     def _running(self) -> asyncio.AbstractEventLoop:
-        with self._changing:
-            if self.closed:
-                raise RuntimeError("this client is closed")
-            if self._loop is None:
-                self._loop, self._process = asyncio.new_event_loop(), os.getpid()
-                self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
-                self._thread.start()
-            elif self._process != os.getpid():
-                raise RuntimeError(
-                    "this client was used before the process forked: make one in each process, or use it only after the fork"
-                )
-            return self._loop
+        if self.closed:
+            raise RuntimeError(_CLOSED)
+        if self._loop is None:
+            self._loop, self._process = asyncio.new_event_loop(), os.getpid()
+            self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
+            self._thread.start()
+        elif self._process != os.getpid():
+            raise RuntimeError("this client was used before the process forked: make one in each process, or use it only after the fork")
+        return self._loop
 
 
 class SyncClient:

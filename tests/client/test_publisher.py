@@ -131,6 +131,19 @@ async def test_a_full_buffer_makes_post_wait() -> None:
         assert len(engine.accepted) == 5
 
 
+async def test_a_publisher_that_closes_ends_the_wait_of_others() -> None:
+    async with running(never_answers) as engine:
+        publisher = Publisher(engine.url, "tok", queue_max=1)
+        await publisher.post(user="u", type="t")
+        waiting = [asyncio.create_task(work) for work in (publisher.post(user="u", type="t"), publisher.flush())]
+        await until(lambda: engine.requests)
+        await publisher.close(flush=False)
+        async with asyncio.timeout(5):
+            for task in waiting:
+                with pytest.raises(RuntimeError, match="closed"):
+                    await task
+
+
 @pytest.mark.parametrize("tell", [True, False])
 @pytest.mark.parametrize("status", [400, 409, 413, 422])
 async def test_bad_items_in_a_posted_batch_do_not_hold_back_the_good_ones(tell: bool, status: int) -> None:

@@ -16,7 +16,7 @@ from engine.client import PublishError
 from engine.errors import Forbidden, Unreachable
 from tests.support.background_loop import in_background
 from tests.support.misbehaving_server import Peer, misbehaving, stay
-from tests.support.publish_server import accepts, rejects, running
+from tests.support.publish_server import accepts, never_answers, rejects, running
 from tests.support.scripted_engine import ScriptedEngine, serving, token
 from tests.support.waiting import until
 
@@ -177,6 +177,17 @@ def test_a_closed_publisher_is_an_error_and_its_thread_has_ended() -> None:
     assert "engine-publisher" not in {thread.name for thread in threading.enumerate()}
     with pytest.raises(RuntimeError, match="closed"):
         publisher.publish(user="u", type="t")
+
+
+async def test_a_publisher_that_closes_ends_the_wait_of_other_threads() -> None:
+    async with running(never_answers) as engine:
+        publisher = SyncPublisher(engine.url, "tok")
+        waiting = asyncio.ensure_future(asyncio.to_thread(publisher.publish, user="u", type="t"))
+        await until(lambda: engine.requests)
+        await asyncio.to_thread(publisher.close)
+        with pytest.raises(RuntimeError, match="closed"):
+            async with asyncio.timeout(5):
+                await waiting
 
 
 FORKING = """
