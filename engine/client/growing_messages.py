@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 from urllib.parse import quote, urlencode
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from engine.client.publish_results import body_of, rejection_of
 from engine.client.retried_requests import RetriedRequests
@@ -43,6 +43,9 @@ REQUEST_PARTS_MAX: Final = 1000
 
 UNSENT_BYTES_MAX: Final = 64 << 10
 """Of one message; then `append` waits, which is the back-pressure."""
+
+_OF_SOME: Final = frozenset({413, 422})
+"""Statuses of a request that is refused for some of its parts, or for their size together."""
 
 _REPLACED: Final = "another writer has begun this message anew"
 _LONGER: Final = "another run of this writer has written more"
@@ -144,7 +147,7 @@ class GrowingMessage:
         self._text = bytearray()
         self._generation = 0
         self._have = self._stored = 0
-        self._progress: dict[str, Any] | None = None  # not taken yet
+        self._progress: Raw | None = None  # not taken yet
         self._sent_s = 0.0
         self._failure: Exception | None = None
 
@@ -198,7 +201,7 @@ class GrowingMessage:
         """
         self._check()
         if not self.ended:
-            self._progress = {"value": value, "text": text, "step": step}
+            self._progress = Raw(msgspec.json.encode({"value": value, "text": text, "step": step}))
             self._sender.wake()
 
     async def end(self, *, type: str | None = None, data: Mapping[str, Any] | None = None) -> None:
@@ -215,6 +218,8 @@ class GrowingMessage:
         """
         if self.ended:
             return
+        self._check()
+        self._sender.add(self)  # an end that failed has taken it away
         try:
             while True:
                 while self._have < len(self._text) or self._progress is not None:
@@ -262,6 +267,10 @@ class GrowingMessage:
             self.idle = result.state == "ended"
             self.failed(Refused(_ENDED if self.idle else _REPLACED, 409))
 
+    def replaces(self, other: GrowingMessage) -> bool:
+        """Whether this has begun that message anew."""
+        return self._generation != other._generation
+
     def failed(self, error: Exception) -> None:
         """Nothing more can be sent: the next call raises the error."""
         self._failure = error
@@ -303,7 +312,10 @@ class PartSender:
         return msgspec.json.decode(answer.body, type=_End), size
 
     def add(self, message: GrowingMessage) -> None:
-        """Send the parts of this message from now on."""
+        """Send the parts of this message from now on. Another generation under its id is replaced by it."""
+        other = self._messages.get((message.user, message.id), message)
+        if message.replaces(other):
+            other.failed(Refused(_REPLACED, 409))
         self._messages[message.user, message.id] = message
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="engine-parts")
@@ -324,10 +336,12 @@ class PartSender:
         await self._taken.wait()
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop. Whoever waits for an answer learns that there is none."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
+        for message in list(self._messages.values()):
+            message.failed(RuntimeError("this Publisher is closed"))
 
     async def _run(self) -> None:
         while self._messages:
@@ -351,6 +365,10 @@ class PartSender:
             answer = await self._requests.send("POST", "/v1/parts", msgspec.json.encode({"parts": parts}), "did not take parts")
             results = msgspec.json.decode(body_of(answer), type=_PartResults).parts
         except Exception as error:
+            if isinstance(error, Refused) and error.status in _OF_SOME and len(messages) > 1:  # halve until it must be this one
+                await self._send(messages[: len(messages) // 2])
+                await self._send(messages[len(messages) // 2 :])
+                return
             for message in messages:
                 message.failed(error)
         else:

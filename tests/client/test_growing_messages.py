@@ -116,6 +116,86 @@ async def test_progress_and_lists_arrive(worlds: tuple[EdgeWorld, EdgeWorld]) ->
     }
 
 
+@pytest.mark.parametrize("wrong", [{"value": 1.5}, {"text": "x" * 10_000}])
+async def test_progress_that_is_refused_ends_its_own_message_alone(worlds: tuple[EdgeWorld, EdgeWorld], wrong: dict[str, Any]) -> None:
+    async with Publisher(worlds[1].url(), worlds[1].token("app", "publish")) as publisher:
+        streams = [publisher.stream(user="u1", type="t", id=f"m{number}") for number in range(5)]
+        for one in streams:
+            await one.__aenter__()
+            await one.append("text")
+        await streams[2].progress(**wrong)
+        for one in streams[:2] + streams[3:]:
+            await one.end()
+        with pytest.raises(Refused):
+            await streams[2].end()
+    assert len(messages(worlds[1])) == 4
+
+
+async def test_parts_are_sent_in_as_many_requests_as_they_need(redis_client: Redis) -> None:
+    async with (
+        edge_world(storage=redis_client, **FAST, body_bytes_max=32 << 10) as world,
+        Publisher(world.url(), world.token("app", "publish")) as publisher,
+    ):
+        streams = [publisher.stream(user="u1", type="t", id=f"m{number}") for number in range(5)]
+        for one in streams:
+            await one.__aenter__()
+        for one in streams:
+            await one.append("x" * (16 << 10))
+        await asyncio.gather(*(one.end() for one in streams))
+        assert [len(one["data"]["text"]) for one in messages(world)] == [16 << 10] * 5
+
+
+async def test_progress_that_is_no_unicode_is_an_error_at_once(worlds: tuple[EdgeWorld, EdgeWorld]) -> None:
+    async with (
+        Publisher(worlds[1].url(), worlds[1].token("app", "publish")) as publisher,
+        publisher.stream(user="u1", type="t") as message,
+    ):
+        with pytest.raises(ValueError):
+            await message.progress(0.5, text="\ud800")
+        await message.append("text")
+    assert len(messages(worlds[1])) == 1
+
+
+async def test_an_end_that_was_interrupted_can_be_repeated(worlds: tuple[EdgeWorld, EdgeWorld]) -> None:
+    async with Publisher(worlds[1].url(), worlds[1].token("app", "publish")) as publisher:
+        message = publisher.stream(user="u1", type="t")
+        await message.__aenter__()
+        await message.append("text")
+        ending = asyncio.create_task(message.end())
+        await asyncio.sleep(0)
+        ending.cancel()
+        await asyncio.wait({ending})
+        await message.append(", and more")
+        async with asyncio.timeout(5):
+            await message.end()
+    assert [one["data"]["text"] for one in messages(worlds[1])] == ["text, and more"]
+
+
+async def test_a_stream_begun_anew_refuses_the_former_one(worlds: tuple[EdgeWorld, EdgeWorld]) -> None:
+    async with Publisher(worlds[1].url(), worlds[1].token("app", "publish")) as publisher:
+        former, newer = (publisher.stream(user="u1", type="t", id="m1") for _ in range(2))
+        await former.__aenter__()
+        await newer.__aenter__()
+        await newer.append("newer")
+        with pytest.raises(Refused, match="anew"):
+            await former.append("former")
+        await newer.end()
+    assert [one["data"]["text"] for one in messages(worlds[1])] == ["newer"]
+
+
+async def test_a_publisher_that_closes_ends_the_wait_of_its_streams(worlds: tuple[EdgeWorld, EdgeWorld]) -> None:
+    publisher = Publisher(worlds[1].url(), worlds[1].token("app", "publish"))
+    message = publisher.stream(user="u1", type="t")
+    await message.__aenter__()
+    await message.append("text")
+    ending = asyncio.create_task(message.end())
+    await asyncio.sleep(0)
+    await publisher.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        async with asyncio.timeout(5):
+            await ending
+
+
 async def fails(stream: GrowingMessage) -> None:
     async with stream as message:
         await message.append("one try")
