@@ -82,13 +82,14 @@ class _Exchange(asyncio.Protocol):
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        self._until_eof = "content-length" not in self._headers and "chunked" not in self._headers.get("transfer-encoding", "")
+        final = self._parser.get_status_code() >= 200  # 1xx answers precede the final one
+        self._until_eof = final and "content-length" not in self._headers and "chunked" not in self._headers.get("transfer-encoding", "")
 
     def on_body(self, body: bytes) -> None:
         self._body += body
 
     def on_message_complete(self) -> None:
-        if self._parser.get_status_code() >= 200:  # 1xx answers precede the final one
+        if self._parser.get_status_code() >= 200:
             self._complete()
 
     def _complete(self) -> None:

@@ -132,8 +132,10 @@ async def test_an_answer_above_the_limit_breaks_the_connection() -> None:
             await get(http)
 
 
-async def test_a_connection_that_is_closed_before_the_answer_is_a_connection_error() -> None:
+@pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 103 Early Hints\r\n\r\n"])
+async def test_a_connection_that_is_closed_before_the_answer_is_a_connection_error(begun: bytes) -> None:
     async def close(writer: asyncio.StreamWriter) -> None:
+        writer.write(begun)
         writer.close()
 
     async with serving(close, OK) as (_, http):
