@@ -209,6 +209,25 @@ async def test_a_browser_subscribes_anew_when_its_subscription_is_gone_or_is_for
     assert world.edge.addresses.kept["default:u1"].push == (world.browser.subscription,)
 
 
+async def test_a_browser_that_the_engine_lost_is_registered_again(world: World) -> None:
+    page = world.page
+    await start(page, world.scripted)
+    await page.evaluate("client.enablePush()")
+    world.edge.addresses.kept.clear()
+    await page.evaluate("client.reconnect()")
+    await world.scripted.until(lambda: bool(world.edge.addresses.kept))
+    assert world.edge.addresses.kept["default:u1"].push == (world.browser.subscription,)
+
+
+async def test_a_browser_without_room_for_its_record_is_not_subscribed(world: World) -> None:
+    page = world.page
+    await start(page, world.scripted)
+    await page.evaluate("() => { Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError'); }; }")
+    refused = await page.evaluate("client.enablePush().catch(({ name }) => name)")
+    assert refused == "QuotaExceededError"
+    assert await page.evaluate("PushManager.prototype.getSubscription()") is None
+
+
 async def test_another_user_of_the_browser_gets_none_of_the_first_ones_pushes(world: World) -> None:
     page = world.page
     await start(page, world.scripted)

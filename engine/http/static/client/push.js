@@ -3,7 +3,7 @@
  *
  * States of a browser: off; on, for the user in the browser's record, which `localStorage` has. The subscription is the browser's, so what
  * differs from the record is mended when a page connects: it is made anew where the browser has lost or replaced it or the engine has
- * another key, and ended where the permission is gone or another user has signed in, who must not see the first one's messages.
+ * another key, told to the engine again, and ended where the permission is gone or another user has signed in, who must not see the first one's messages.
  *
  * @typedef {(method: string, path: string, body?: object) => Promise<any>} Ask
  * @typedef {{user: string, id: string, key: string, worker: string}} Kept `user`: engine and user; `id`: of the endpoint
@@ -96,9 +96,13 @@ export class Push {
     subscription ??= await registration.pushManager.subscribe({ userVisibleOnly: true, applicationServerKey: key });
     const { endpoint, keys } = /** @type {{endpoint: string, keys: object}} */ (subscription.toJSON());
     const id = await idOf(endpoint);
-    if (id === kept?.id) return;
-    await this.ask("PUT", PATH, { endpoint, keys });
-    localStorage.setItem(this.#place, JSON.stringify({ user, id, key, worker }));
+    await this.ask("PUT", PATH, { endpoint, keys }); // also an unchanged one: the engine may have lost it
+    try {
+      localStorage.setItem(this.#place, JSON.stringify({ user, id, key, worker }));
+    } catch (error) {
+      await subscription.unsubscribe(); // without a record nobody could end it
+      throw error;
+    }
   }
 
   /** A browser subscribes a worker that is active only. @param {ServiceWorkerRegistration} registration @returns {Promise<void>} */
