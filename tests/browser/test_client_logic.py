@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -445,6 +446,30 @@ async def test_a_silent_server_is_left_after_its_timeout(page: Page, scripted: S
     await wait(page, "client.state === 'open'")
 
 
+SET_BACK = "{ const { now } = Date; Date.now = () => now() - 3_600_000; }"
+
+
+async def test_a_silent_server_is_left_though_the_clock_was_set_back(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.welcome |= {"heartbeat_ms": 400, "timeout_ms": 1500}
+    await start(page, scripted)
+    await wait(page, "client.state === 'open'")
+    scripted.mute = True
+    await page.evaluate(SET_BACK)
+    await wait(page, "events.some(([type, { reason }]) => type === 'state' && reason === 'server silent')")
+
+
+async def test_a_drained_client_waits_no_longer_where_the_clock_was_set_back(page: Page, scripted: ScriptedEngine) -> None:
+    await start(page, scripted)
+    await wait(page, "client.state === 'open'")
+    scripted.say({"type": "drain", "after_ms": 5000})
+    scripted.publish()
+    await wait(page, "events.some(([type]) => type === 'message')")
+    await page.evaluate(SET_BACK)
+    scripted.cut(1012)
+    await wait(page, "client.state === 'reconnecting'")
+    assert (await events(page, "state"))[-1]["retryInMs"] <= 5000
+
+
 async def test_a_page_that_wakes_up_does_not_wait_for_its_turn(page: Page, scripted: ScriptedEngine) -> None:
     scripted.welcome |= {"reconnect": {"delays_ms": [60_000], "jitter": 0}}
     await start(page, scripted)
@@ -574,6 +599,15 @@ async def test_where_websockets_are_refused_messages_come_over_sse_and_are_ackno
     assert await shown(page) == [1, 2]
     assert any(ack.get("post") for ack in scripted.acks)
     assert scripted.tokens.count(token()) == 3  # two WebSockets, then the stream
+
+
+async def test_an_open_stream_has_the_name_of_its_connection(page: Page, scripted: ScriptedEngine) -> None:
+    await start(page, scripted, transports=["sse"])
+    await page.evaluate(
+        "client.addEventListener('state', ({ detail }) => { if (detail.state === 'open') window.named = client.connection; })"
+    )
+    await wait(page, "client.state === 'open'")
+    assert await page.evaluate("named") == "c1"
 
 
 async def test_a_stream_that_ends_is_resumed_with_the_cursor(page: Page, scripted: ScriptedEngine) -> None:
@@ -724,6 +758,13 @@ async def test_a_client_that_is_not_admitted_comes_back_when_the_server_says(pag
     assert 2000 <= told_ms <= 2600  # never earlier, and spread by the jitter
 
 
+async def test_a_server_that_asks_for_no_wait_is_not_asked_at_full_speed(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.refuse = {"poll": 503}
+    await start(page, scripted, transports=["poll"])
+    await wait(page, "client.state === 'reconnecting'")
+    assert (await events(page, "state"))[-1]["retryInMs"] >= 700
+
+
 async def test_an_overloaded_server_is_not_mistaken_for_a_proxy(page: Page, scripted: ScriptedEngine) -> None:
     scripted.refuse |= {"websocket": 503, "sse": 503}
     await start(page, scripted, websocketAttempts=1)
@@ -746,7 +787,67 @@ async def test_closing_acknowledges_first_and_stays_closed(page: Page, scripted:
     assert await page.evaluate("client.state") == "closed"
 
 
+async def test_a_client_that_is_closed_at_once_never_connects(page: Page, scripted: ScriptedEngine) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    made = "const { NotifyClient } = await import('/client.js'); const client = new NotifyClient({ token });"
+    await page.evaluate(f"async (token) => {{ {made} client.close(); window.client = client; }}", token())
+    await page.evaluate("fetch('/blank').then((response) => response.text())")
+    assert scripted.connects == []
+    await page.evaluate("client.close(); client.open()")
+    await scripted.until(lambda: len(scripted.connects) == 1)
+
+
 # -- requests ----------------------------------------------------------------------------------------------------------
+NEWER = """async (ask) => {
+  const { Growing } = await import("/client/growing.js");
+  window.parts = [];
+  const growing = new Growing(eval(ask), ({ generation, text }) => parts.push([generation, text]));
+  growing.part({ id: "g1", generation: 1, offset: 4, text: "old", message: { id: "g1" } });
+}"""
+
+
+async def test_a_text_that_began_anew_is_read_again_after_a_failure(page: Page, scripted: ScriptedEngine) -> None:
+    failures: list[str] = []
+    page.on("pageerror", lambda error: failures.append(str(error)))
+    await page.goto(f"{scripted.url}/blank")
+    ask = """(() => {
+      const newer = { id: "g1", generation: 2, state: "growing", size: 3, offset: 0, text: "new", list: false, message: { id: "g1" } };
+      const answers = [newer, new Error("no answer"), newer];
+      return async (path) => {
+        const answer = answers.shift();
+        if (!answer || answer instanceof Error || !path.includes("/g1")) throw answer ?? new Error("no answer");
+        return answer;
+      };
+    })()"""
+    await page.evaluate(NEWER, ask)
+    await page.wait_for_function("parts.some(([generation, text]) => generation === 2 && text === 'new')")
+    assert failures == []
+
+
+async def test_growing_messages_of_an_earlier_user_are_not_shown(page: Page, scripted: ScriptedEngine) -> None:
+    asked, changed = asyncio.Event(), asyncio.Event()
+
+    async def late(route: Route) -> None:
+        asked.set()
+        await changed.wait()
+        grown = {"id": "g1", "generation": 1, "size": 0, "list": False, "message": {"id": "g1", "data": {"title": "private"}}}
+        await route.fulfill(json={"growing": [grown]})
+
+    await page.route("**/v1/growing", late)
+    await page.goto(f"{scripted.url}/blank")
+    await page.evaluate(
+        "(first) => { window.next = first; window.more = () => ({ getToken: () => next }); }", token(ttl_s=time.time() - BEGIN_S + 4)
+    )
+    await start(page, scripted)
+    await wait(page, "client.state === 'open'")
+    await page.evaluate("() => { window.grown = client.growing(); }")
+    await asked.wait()
+    await page.evaluate("(other) => { window.next = other; return client.preferences(); }", token("other"))
+    changed.set()
+    await page.evaluate("grown")
+    assert await page.evaluate("client.grows") == []
+
+
 async def test_a_closed_client_asks_for_no_growing_message(page: Page, scripted: ScriptedEngine) -> None:
     asked: list[str] = []
 
@@ -759,10 +860,16 @@ async def test_a_closed_client_asks_for_no_growing_message(page: Page, scripted:
     await wait(page, "client.state === 'open'")
     scripted.say({"type": "part", "id": "g1", "generation": 1, "offset": 5, "text": "late"})
     await scripted.until(lambda: asked)
-    await page.evaluate("client.close()")
+    await page.evaluate("""() => {
+      client.close();
+      const { setTimeout } = window;
+      window.armed = 0;
+      window.setTimeout = (...given) => { armed += 1; return setTimeout(...given); };
+    }""")
     asked.clear()
-    await page.evaluate("new Promise((resolve) => setTimeout(resolve, 2500))")  # longer than until the next try
+    await page.wait_for_timeout(2500)  # longer than until the next try
     assert asked == []
+    assert await page.evaluate("armed") == 0
 
 
 async def test_topics_are_subscribed_to_and_left_and_a_refusal_says_why(page: Page, scripted: ScriptedEngine) -> None:

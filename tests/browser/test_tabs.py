@@ -98,6 +98,16 @@ async def test_a_client_that_is_closed_hands_the_connection_over(context: Browse
     assert len(scripted.connects) == 2
 
 
+@pytest.mark.parametrize("refused", ["navigator.locks.request = async () => {", "window.BroadcastChannel = function () {"])
+async def test_a_tab_connects_by_itself_where_the_browser_lets_none_share(page: Page, scripted: ScriptedEngine, refused: str) -> None:
+    await page.add_init_script(refused + " throw new DOMException('denied', 'SecurityError'); }")
+    await start(page, scripted, share=True)
+    await wait(page, "client.state === 'open'")
+    scripted.publish()
+    await wait(page, "events.some(([type]) => type === 'message')")
+    await scripted.until(lambda: not scripted.pending)
+
+
 async def test_what_one_tab_acknowledges_is_settled_in_the_others(context: BrowserContext, scripted: ScriptedEngine) -> None:
     first, second, third = [await tab(context, scripted, ack="manual") for _ in range(3)]
     scripted.publish()
@@ -109,6 +119,7 @@ async def test_what_one_tab_acknowledges_is_settled_in_the_others(context: Brows
     await wait(third, "events.some(([type]) => type === 'revoke')")
     assert await events(third, "revoke") == [{"ids": ["m2"]}]
     assert await events(second, "revoke") == []
+    assert await events(first, "revoke") == [{"ids": ["m2"]}]  # the tab that leads shows them too
     await first.evaluate("client.ack(2)")
     await scripted.until(lambda: not scripted.pending)
     for one in (first, second, third):

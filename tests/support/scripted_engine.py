@@ -264,13 +264,14 @@ class ScriptedEngine:
         if refusal is not None:
             return refusal
         queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        for frame in self._first_frames("sse", request.query_params.get("last_event_id")):
+        welcome, *others = self._first_frames("sse", request.query_params.get("last_event_id"))
+        for frame in others:
             queue.put_nowait(frame)
         self.queues.append(queue)
 
         async def body() -> AsyncIterator[str]:
             try:
-                yield "retry: 1000\n: hello\n\n"
+                yield f"retry: 1000\n: hello\n\nevent: welcome\ndata: {json.dumps(welcome)}\n\n"
                 while True:
                     frame = await queue.get()
                     if frame["type"] == "cut":

@@ -30,7 +30,7 @@ export class Growing {
   #emit;
 
   /**
-   * @param {(path: string) => Promise<any>} ask A GET.
+   * @param {(path: string) => Promise<any>} ask A GET; null where the answer is of no use any more.
    * @param {(growth: Growth) => void} emit Called for each change.
    */
   constructor(ask, emit) {
@@ -60,7 +60,7 @@ export class Growing {
 
   /** Learn what grows by now, also what began before this page. */
   async learn() {
-    for (const { id, generation, ...more } of (await this.#ask("v1/growing")).growing) {
+    for (const { id, generation, ...more } of (await this.#ask("v1/growing"))?.growing ?? []) {
       const growth = this.#of(id, generation);
       if (!growth) continue;
       Object.assign(growth, { message: more.message, list: more.list, progress: more.progress ?? growth.progress });
@@ -97,8 +97,12 @@ export class Growing {
         const offset = growth.message ? growth.size : 0;
         const wait = growth.waiting.length ? WAIT_S : 0; // what these follow is on its way to storage
         const read = await this.#ask(`v1/growing/${encodeURIComponent(id)}?generation=${generation}&offset=${offset}&wait=${wait}`);
-        if (this.#known.get(id) !== growth) return;
-        if (read.generation !== generation) return this.#of(id, read.generation) && this.learn();
+        if (!read || this.#known.get(id) !== growth) return;
+        if (read.generation !== generation) {
+          const newer = this.#of(id, read.generation);
+          if (newer) this.#catchUp(newer);
+          return;
+        }
         Object.assign(growth, { message: read.message, list: read.list });
         growth.waiting.unshift(read);
         if (read.state === "ended") {
@@ -111,7 +115,7 @@ export class Growing {
       } while (growth.waiting.length);
     } catch (error) {
       if (/** @type {any} */ (error).status === 404) this.#end(id);
-      else setTimeout(() => this.#known.get(id) === growth && growth.waiting.length && this.#catchUp(growth), RETRY_MS);
+      else setTimeout(() => this.#known.get(id) === growth && this.#catchUp(growth), RETRY_MS);
     } finally {
       growth.asking = false;
     }

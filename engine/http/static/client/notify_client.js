@@ -41,7 +41,7 @@ import { cursorStore } from "./cursor_store.js";
 import { Growing } from "./growing.js";
 import { Ledger, parseEventId } from "./ledger.js";
 import { Push } from "./push.js";
-import { Refused, refusalOf, request } from "./requests.js";
+import { refusalOf, request } from "./requests.js";
 import { Tabs } from "./tabs.js";
 import { readClaims } from "./token.js";
 import { openPoll, openSse, openWebSocket } from "./transports.js";
@@ -106,7 +106,7 @@ export class NotifyClient extends EventTarget {
   #expiresMs = Infinity;
   #heardMs = 0;
   #pingedMs = 0;
-  #notBeforeMs = 0; // the server told when to come back
+  #notBeforeMs = 0; // the server told when to come back, by the clock of `performance`
   #heartbeatMs = 30_000;
   #timeoutMs = 60_000;
   #flushing = false;
@@ -133,8 +133,8 @@ export class NotifyClient extends EventTarget {
     this.url.protocol = this.url.protocol.replace("ws", "http");
     if (!this.url.pathname.endsWith("/")) this.url.pathname += "/";
     this.#push = new Push(this.url, (method, path, body) => this.#ask(method, path, body));
-    this.#growing = new Growing((path) => this.#askUnlessClosed(path), (growth) => this.#emit("part", growth));
-    queueMicrotask(() => this.open());
+    this.#growing = new Growing((path) => this.#askForPage(path), (growth) => this.#emit("part", growth));
+    queueMicrotask(() => this.#page.signal.aborted || this.open());
   }
 
   /** The transport in use, null while not open. */
@@ -163,6 +163,7 @@ export class NotifyClient extends EventTarget {
   /** Disconnect for good; what was handled is acknowledged first. */
   close() {
     if (this.state !== "closed") this.#shut({ reason: "closed by the application" });
+    this.#page.abort(); // also before it has opened
   }
 
   /** Drop the connection and open a new one `afterMs` later. */
@@ -360,10 +361,13 @@ export class NotifyClient extends EventTarget {
     return answer.topics;
   }
 
-  /** For what asks again and again. @param {string} path @returns {Promise<any>} @throws {Refused} */
-  async #askUnlessClosed(path) {
-    if (this.state === "closed") throw new Refused(0, "the client is closed");
-    return this.#ask("GET", path);
+  /** For what is shown without being asked for; null for a closed client, and where the user is another one by then.
+   * @param {string} path @returns {Promise<any>} @throws {import("./requests.js").Refused} */
+  async #askForPage(path) {
+    if (this.state === "closed") return null;
+    const key = this.#key;
+    const answer = await this.#ask("GET", path);
+    return key === this.#key ? answer : null;
   }
 
   /** The body of the engine's answer. @param {string} method @param {string} path @param {object} [body] @returns {Promise<any>} */
@@ -518,17 +522,22 @@ export class NotifyClient extends EventTarget {
 
   async #enterTabs() {
     const group = typeof this.options.share === "string" ? `notify:${this.url.host}:${this.options.share}` : this.#key;
-    this.#tabs = new Tabs(`${group}:${this.options.device ?? ""}`, {
-      lead: () => this.#changeRole("this tab has the connection now"),
-      follow: () => this.#changeRole("another tab has the connection"),
-      asked: (from, frame) => this.#serve(from, frame),
-      told: (frame) => this.#told(frame),
-      passed: () => {
-        this.#untold = Math.max(this.#untold - 1, 0);
-        this.#flushSoon();
-      },
-    });
-    await this.#tabs.enter();
+    /** @type {Tabs | undefined} */ let tabs;
+    try {
+      tabs = this.#tabs = new Tabs(`${group}:${this.options.device ?? ""}`, {
+        lead: () => this.#changeRole("this tab has the connection now"),
+        follow: () => this.#changeRole("another tab has the connection"),
+        asked: (from, frame) => this.#serve(from, frame),
+        told: (frame) => this.#told(frame),
+        passed: () => {
+          this.#untold = Math.max(this.#untold - 1, 0);
+          this.#flushSoon();
+        },
+      });
+      await tabs.enter();
+    } catch {
+      if (tabs === this.#tabs) this.#leaveTabs(); // the browser refuses locks or channels: this tab connects by itself
+    }
   }
 
   #leaveTabs() {
@@ -573,6 +582,7 @@ export class NotifyClient extends EventTarget {
   /** A tab asks this one, which leads. @param {string} from @param {any} frame */
   #serve(from, frame) {
     const ledger = this.#ledger;
+    const open = ledger.open;
     const tell = (/** @type {object} */ answer) => this.#tabs?.tell(answer, from);
     if (frame.type === "join") {
       const cursor = parseEventId(frame.last_event_id);
@@ -585,6 +595,9 @@ export class NotifyClient extends EventTarget {
     else if (frame.type === "ack") ledger.settleThrough(frame.seq);
     else if (frame.type === "nack") this.nack(frame.ids, frame.reason);
     else if (frame.type === "ping") tell({ type: "pong", ts: frame.ts });
+    const left = new Set(ledger.open);
+    const ids = open.filter((message) => !left.has(message)).map(({ id }) => id);
+    if (ids.length) this.#emit("revoke", { ids }); // this page shows them too
     this.#flushSoon();
   }
 
@@ -654,8 +667,8 @@ export class NotifyClient extends EventTarget {
     if (Date.now() - link.openedMs >= STABLE_MS && link.openedMs) this.#backoff.step = 0;
     const rung = this.#rung;
     if (!link.openedMs) this.#step(link.kind, silent || (status > 0 && status !== 429 && status !== 503), silent);
-    if (end.retryAfterMs) this.#notBeforeMs = Date.now() + end.retryAfterMs * (1 + this.#backoff.jitter * Math.random());
-    const told = this.#notBeforeMs - Date.now();
+    if (end.retryAfterMs) this.#notBeforeMs = performance.now() + end.retryAfterMs * (1 + this.#backoff.jitter * Math.random());
+    const told = this.#notBeforeMs - performance.now();
     const delayMs = this.#rung > rung ? 0 : this.#backoff.next(); // the transports of one round follow at once
     this.#retry(told > 0 ? told : (end.retryAfterMs ?? delayMs), end);
   }
@@ -756,6 +769,7 @@ export class NotifyClient extends EventTarget {
     const link = this.#link;
     if (!link) return;
     const nowMs = Date.now();
+    [this.#heardMs, this.#pingedMs] = [Math.min(this.#heardMs, nowMs), Math.min(this.#pingedMs, nowMs)]; // a clock may be set back
     const silentMs = nowMs - this.#heardMs;
     const askedMs = this.#pingedMs > this.#heardMs ? nowMs - this.#pingedMs : 0;
     const unanswered = !link.duplex || askedMs >= Math.min(this.#timeoutMs / 2, PROBE_TIMEOUT_MS);
@@ -775,7 +789,7 @@ export class NotifyClient extends EventTarget {
   #probe() {
     const link = this.#link;
     const waiting = this.state === "reconnecting" || this.state === "offline";
-    if (!link && waiting && Date.now() >= this.#notBeforeMs) this.#retry(0, { reason: "page or network is back" });
+    if (!link && waiting && performance.now() >= this.#notBeforeMs) this.#retry(0, { reason: "page or network is back" });
     if (link?.openedMs) {
       const askedMs = Date.now();
       this.#ping(link);
@@ -832,7 +846,7 @@ export class NotifyClient extends EventTarget {
       this.#ledger.gap(frame.from, frame.to);
       this.#emit("gap", frame);
     } else if (frame.type === "drain") {
-      this.#notBeforeMs = Date.now() + frame.after_ms; // the server closes before or then; if it does not, we do
+      this.#notBeforeMs = performance.now() + frame.after_ms; // the server closes before or then; if it does not, we do
       this.#after("drain", frame.after_ms, () => this.#ended(link, { code: 1012, reason: "drained", retryAfterMs: 0 }));
     } else if (frame.type === "settled") {
       const ids = this.#ledger.settledElsewhere(frame);

@@ -14,7 +14,7 @@ export class Refused extends Error {
 /** How long an answer wants to be waited for; undefined when it does not say. @param {Response} response @returns {number | undefined} */
 export function retryAfterMs({ headers }) {
   const seconds = Number(headers.get("Retry-After") ?? NaN);
-  return seconds >= 0 ? seconds * 1000 : undefined;
+  return seconds > 0 ? seconds * 1000 : undefined;
 }
 
 /** The body of a successful answer, null when it has none. @param {URL} url @param {RequestInit} init @returns {Promise<any>} @throws {Refused} */

@@ -45,14 +45,14 @@ export class Tabs {
     };
   }
 
-  /** Settles once it is known whether this tab leads at first. @returns {Promise<void>} */
+  /** Settles once it is known whether this tab leads at first. Rejects where the browser gives no locks. @returns {Promise<void>} */
   enter() {
-    return new Promise((known) => {
+    return new Promise((known, refused) => {
       this.#request({ ifAvailable: true }, (lock) => {
         if (lock) this.#begin();
         else this.#queue();
         known();
-      });
+      }).then(() => refused(new Error("the browser gives no lock")));
     });
   }
 
@@ -97,7 +97,7 @@ export class Tabs {
     this.tell({ type: "lead" });
   }
 
-  /** @param {LockOptions} options @param {(lock: Lock | null) => void} granted */
+  /** Settles when the lock ends. @param {LockOptions} options @param {(lock: Lock | null) => void} granted @returns {Promise<any>} */
   #request(options, granted) {
     let led = false;
     const held = navigator.locks.request(this.name, options, (lock) => {
@@ -106,7 +106,7 @@ export class Tabs {
       granted(lock);
       return lock && new Promise((release) => (this.#release = () => release(null)));
     });
-    held.catch(() => {
+    return held.catch(() => {
       if (this.#left || !led) return; // it waited, and need not any more
       this.leading = false; // stolen
       this.#queue();

@@ -51,10 +51,10 @@ export function openSse(url, init, { frame, end, alive }) {
     const parser = new SseParser();
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     for (let part = await reader.read(); !part.done; part = await reader.read()) {
-      alive();
       for (const { event, data } of parser.push(part.value)) {
         frame(parse(data, (value) => (event === "message" ? { type: "messages", messages: [value] } : { ...value, type: event })));
       }
+      alive(); // after a welcome, which has the connection
     }
     end({ reason: "stream ended" });
   };
