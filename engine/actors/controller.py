@@ -22,7 +22,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -329,12 +329,13 @@ class Controller:
             task.cancel()
         self._lifelines.cut()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._reconciler is None:  # it waits for storage, and what its predecessor created runs
+            await self._find_actors()
         margin_ms = 500
         for roles, timeout_ms in (
             (("edge",), self._config.drain_ms + margin_ms),
             (("shard",), self._config.stop_timeout_ms),
-            (("scheduler",), self._config.stop_timeout_ms),
-            (FEATURE_ROLES, self._config.stop_timeout_ms),
+            (("scheduler", *FEATURE_ROLES), self._config.stop_timeout_ms),
         ):
             keys = [key for role in roles for key in self._fleet.keys(role)]
             await asyncio.gather(*(self._drain(key, timeout_ms) for key in keys))
@@ -535,13 +536,17 @@ class Controller:
         if reconciler is None or not reconciler.settled or now_ms < self._strays_at_ms:
             return
         self._strays_at_ms = now_ms + _STRAYS_MS
+        await self._find_actors(lambda: reconciler.settled)  # or one that has just been ended may be among them
+
+    async def _find_actors(self, still: Callable[[], bool] = lambda: True) -> None:
+        """Look after the actors that exist, if this holds when they are known."""
         try:
             async with asyncio.timeout(_STRAYS_S):
                 existing = await self._fleet.existing()
         except (RayError, TimeoutError) as error:
             log.info("the actors that exist are not known: %s", error)
             return
-        if reconciler.settled:  # or one that has just been ended may be among them
+        if still():
             for key in existing - self._fleet.watches.keys():
                 log.warning("nobody looked after %s-%d", *key)
                 self._fleet.add(key, joining=True)

@@ -515,6 +515,7 @@ class _Run:
         config = self._config
         try:
             async with asyncio.timeout((config.drain_ms + 2 * config.stop_timeout_ms) / 1000 + 1):
+                await self._controller.unlock.remote(self._key)  # it may have started again on a node that does not have the key
                 await self._controller.stop.remote(proof(self._key, "stop"))
         except (ray.exceptions.RayError, TimeoutError) as error:
             self._console.print(f"[yellow]warning:[/] not all actors stopped in order ({type(error).__name__}); the journal has it all")

@@ -155,6 +155,34 @@ async def test_an_actor_that_nobody_looks_after_is_ended(world: World, monkeypat
     assert sorted(controller._fleet.keys("shard")) == [("shard", 0), ("shard", 1)]
 
 
+async def test_a_controller_that_waits_for_storage_ends_all_actors_when_stopped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.start()
+    await world.settled()
+    await world.crash()
+    before = world.controller
+    monkeypatch.setattr(controller_module, "take_control", AsyncMock(side_effect=StorageUnavailable("away")))
+    starting = asyncio.ensure_future(world.start())
+    await until(lambda: world.controller is not before)
+    world.actors.draining = {"here": 1}  # shards may be drained with their slots
+    await world.controller.stop()
+    await asyncio.gather(starting, return_exceptions=True)
+    assert not world.actors.actors
+
+
+async def test_actors_of_features_are_drained_beside_the_schedulers(world: World) -> None:
+    controller = await world.start(history_url="sqlite:///h", stop_timeout_ms=60_000)
+    await world.settled()
+    drained = asyncio.Event()
+    world.actors.actors["scheduler", 0]._drain = lambda *_: drained.wait()  # type: ignore[method-assign, assignment, return-value]
+    world.actors.draining = {"here": 1}  # shards may be drained with their slots
+    archivist = world.actors.actors["archivist", 0]
+    stopping = asyncio.ensure_future(controller.stop())
+    await until(lambda: archivist.drained)
+    drained.set()
+    await stopping
+    assert not world.actors.actors
+
+
 async def test_numbers_beyond_what_the_nodes_carry_are_refused_unless_forced(world: World) -> None:
     controller = await world.start()
     await world.settled()

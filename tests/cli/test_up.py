@@ -142,6 +142,7 @@ class Controller:
 
     def __init__(self, config: Config, answers: list[dict[str, Any] | None], done: Callable[[], None]) -> None:
         self.stopped = False
+        self.locked = True
         self._config = config
         self._answers = iter(answers)
         self._done = done
@@ -149,6 +150,7 @@ class Controller:
             setattr(self, method.__name__, SimpleNamespace(remote=method))
 
     async def unlock(self, key: bytes) -> SealedConfig:
+        self.locked = False
         return seal(self._config, key)
 
     async def created(self) -> None:
@@ -161,10 +163,11 @@ class Controller:
                 return answer
             raise ActorUnavailableError("no route to the head", b"\0" * 16)
         self._done()
+        self.locked = True  # it starts again on a node without the key
         raise ActorUnavailableError("no route to the head", b"\0" * 16)
 
     async def stop(self, proof: bytes) -> None:
-        self.stopped = True
+        self.stopped = not self.locked
 
 
 WHOLE = _status([READY], [READY | {"node": "10.0.0.1", "port": 8000}])
