@@ -225,7 +225,12 @@ class Controller:
         if not any(fleet.serves(other) for other in fleet.keys("edge") if other != key):
             return f"no edge but edge-{index} serves: its clients would have nowhere to go", 0
         fleet.drained(key)
-        return "", await fleet.handles[key].hand_over.remote(self._lock.proof("hand_over"))
+        try:
+            return "", await fleet.handles[key].hand_over.remote(self._lock.proof("hand_over"))
+        except RayError:
+            await self._ask(key)  # it may have heard the call
+            fleet.kept(key)
+            raise
 
     async def scale(
         self,

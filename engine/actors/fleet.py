@@ -217,6 +217,10 @@ class Fleet:
         """Its present process was told to end, and to leave what it has to others."""
         self._drained[key] = self.process(key)
 
+    def kept(self, key: ActorKey) -> None:
+        """Its process was not told to end after all."""
+        self._drained.pop(key, None)
+
     def told_to_end(self, key: ActorKey) -> bool:
         """Whether the process that answered last was told to end."""
         return self._drained.get(key) == self.process(key)

@@ -12,7 +12,7 @@ from unittest.mock import AsyncMock
 import httpx
 import msgspec
 import pytest
-from ray.exceptions import RayError
+from ray.exceptions import ActorUnavailableError, RayError
 from redis.asyncio import Redis
 
 from engine.actors import controller as controller_module
@@ -181,6 +181,29 @@ async def test_actors_of_features_are_drained_beside_the_schedulers(world: World
     drained.set()
     await stopping
     assert not world.actors.actors
+
+
+async def test_an_edge_that_did_not_hear_that_it_is_to_leave_serves_on(world: World) -> None:
+    controller = await world.start(edges=2)
+    await world.settled()
+    edge = world.actors.actors["edge", 0]
+    hand_over = edge._hand_over
+    edge._hand_over = AsyncMock(side_effect=ActorUnavailableError("cut off", None))  # type: ignore[method-assign]
+    with pytest.raises(RayError):
+        await controller.drain_edge(0)
+    assert controller._fleet.serves(("edge", 0))
+
+    async def heard(*arguments: Any) -> int:
+        edge.ready = False
+        raise ActorUnavailableError("the answer was lost", None)
+
+    edge._hand_over = heard  # type: ignore[method-assign]
+    with pytest.raises(RayError):
+        await controller.drain_edge(0)
+    assert not controller._fleet.serves(("edge", 0))
+    edge._hand_over, edge.ready = hand_over, True  # type: ignore[method-assign]
+    await until(lambda: controller._fleet.serves(("edge", 0)))
+    assert await controller.drain_edge(0) == ("", 0)
 
 
 async def test_numbers_beyond_what_the_nodes_carry_are_refused_unless_forced(world: World) -> None:
