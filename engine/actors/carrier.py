@@ -14,7 +14,8 @@ States of an `ActorPeer`; its owner is the link's caller
     direct    over a socket. It is lost with the connection: requests in flight fail, both ends end the session
     ray       by choice: this callee has no address that can be reached from here
     fallback  through Ray, because the callee's TCP port was not reached or proved nothing. Every `RETRY_S` it is tried again; once it
-              works, the link ends the session and opens the next over TCP. Meanwhile a new session does not try the same address
+              works, the link ends the session and opens the next over TCP. Meanwhile a new session does not try the same address.
+              Or because its Unix socket was that of a process which has died since; once the callee has another, the session ends too
 
 Crash points. The callee dies: the connection breaks, or Ray's calls fail; the next session asks for the address again. The caller dies: the
 callee ends the session with the connection, or after the lease. The cable is pulled: nothing breaks, and the leases of the link end the
@@ -175,6 +176,7 @@ class ActorPeer:
             connection = await self._connect_here()
         except OSError as error:
             log.warning("the socket %s of %s cannot be used: %s", address.path, self._name, error)
+            self.retry_s = self.tcp_retry_s
             return None
         self.carrier = "unix"
         return connection
@@ -210,6 +212,8 @@ class ActorPeer:
         try:
             if await self._handle.address.remote() != self._address:
                 return True  # it was that of a process before the one that the session is with
+            if not self._address.port:
+                return False
             connection = await self._connect()
         except (RayError, OSError, TimeoutError, ConfigError, StorageUnavailable) as error:
             log.info("%s is still called through Ray: %r", self._name, error)

@@ -169,6 +169,20 @@ async def test_a_unix_socket_that_is_not_there_any_more_costs_a_detour_and_no_me
         assert actor.through_ray > 0
 
 
+async def test_a_link_leaves_ray_for_the_socket_of_the_next_process(
+    actor: LinkActor, keys: KeyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrier.ActorPeer, "tcp_retry_s", 0.05)
+    await actor.listen_unix(tmp_path / "s")
+    (tmp_path / "s").unlink()
+    async with LinkEdge(CONFIG, keys).running() as edge:
+        await asyncio.sleep(0.2)
+        assert (edge.link.carrier, edge.link.sessions) == ("ray", 1)
+        await actor.listen_unix(tmp_path / "next")
+        await until(lambda: edge.link.carrier == "unix")
+        assert edge.link.sessions == 2
+
+
 async def test_a_port_that_cannot_be_reached_costs_a_detour_until_it_can(
     actor: LinkActor, keys: KeyStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
