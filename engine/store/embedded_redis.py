@@ -412,6 +412,8 @@ class EmbeddedRedis:
             if not found or int(found["aof_rewrite_in_progress"]) or int(found["rdb_bgsave_in_progress"]):
                 continue
             end_bytes = int(found["aof_current_size"]) - int(found["aof_base_size"])
+            if shutil.disk_usage(self._dir).free < int(found["aof_current_size"]) + _END_BYTES_MIN:
+                continue  # a disk that it fills ends a server that fsyncs every write
             took_s = 1 + max(int(found["aof_last_rewrite_time_sec"]), 0)  # it is told in whole seconds
             if end_bytes >= _END_BYTES_MIN and time.monotonic() - rested_s >= _REST_PER_WORK * took_s:
                 rested_s = time.monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -87,7 +88,11 @@ async def test_a_long_end_of_the_append_only_file_becomes_its_base(config: Confi
         await command(redis, config, "SET", "short", "x" * 10_000)
         await asyncio.sleep(0.3)
         assert await base_bytes(redis) < 10_000, "the end is too short for it"
-        await command(redis, config, "SET", "long", os.urandom(10_000).hex())
+        with monkeypatch.context() as full:
+            full.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 30, (1 << 30) - 30_000, 30_000))  # type: ignore[attr-defined]
+            await command(redis, config, "SET", "long", os.urandom(10_000).hex())
+            await asyncio.sleep(0.3)
+            assert await base_bytes(redis) < 10_000, "the disk has no room for it"
         await until(lambda: base_bytes(redis), holds=lambda size: size > 10_000)
         await command(redis, config, "SET", "longer", os.urandom(20_000).hex())
         await asyncio.sleep(0.3)
