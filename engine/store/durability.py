@@ -26,13 +26,13 @@ EVICTABLE: Final = "evictable"
 UNKNOWN: Final = "unknown"
 
 REASONS: Final[Mapping[str, str]] = {
+    UNKNOWN: "it does not show its configuration (CONFIG GET), so what it keeps of accepted messages is unknown",
     EVERYSEC: "appendfsync everysec: a power cut loses the last second or two of what was accepted",
     OS: "appendfsync no: a power cut loses what the operating system has not written, half a minute or more",
     MEMORY: "appendonly no: what was accepted does not survive a restart of Redis",
     EVICTABLE: "maxmemory-policy is not noeviction: Redis may evict what was accepted",
-    UNKNOWN: "it does not show its configuration (CONFIG GET), so what it keeps of accepted messages is unknown",
 }
-"""Each word that says that less is kept than promised, and what it means."""
+"""Each word that says that less is kept than promised, and what it means; the least is last."""
 
 _PATTERNS: Final = ("append*", "maxmemory-policy")  # before 7.0 CONFIG GET takes one pattern
 

@@ -194,5 +194,5 @@ def stored_batch(entry: str, fields: Mapping[bytes, bytes]) -> OutcomeBatch:
     except (zlib.error, *UNREADABLE):
         outcomes = None
     source = fields.get(b"s", b"").decode(errors="replace")
-    number, count, lost = (int(fields.get(name, b"0")) for name in (b"n", b"c", b"l"))
+    number, count, lost = (int(text) if (text := fields.get(name, b"")).isdigit() else 0 for name in (b"n", b"c", b"l"))
     return OutcomeBatch(entry, source, number, count, len(content), outcomes, lost)

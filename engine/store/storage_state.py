@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from engine.core.model.period import until_next
 from engine.errors import Overloaded
-from engine.store.durability import AS_PROMISED, read_durability
+from engine.store.durability import AS_PROMISED, REASONS, read_durability
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class StorageState:
             return
         away = len(clients) - len(found)
         self.away = f"{away} of {len(clients)} stores do not answer" if away else ""
-        self.durability = next((word for *_, word in found if word != AS_PROMISED), AS_PROMISED)
+        self.durability = max((word for *_, word in found), key=(AS_PROMISED, *REASONS).index)
         used, limit, _ = max(found, key=lambda answer: answer[0] / answer[1] if answer[1] else 0.0)
         self.measured(used, limit)
 

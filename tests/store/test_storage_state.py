@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.errors import Overloaded
-from engine.store.durability import AS_PROMISED, EVERYSEC
+from engine.store.durability import AS_PROMISED, EVERYSEC, EVICTABLE
 from engine.store.storage_state import StorageState
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import until
@@ -83,4 +83,8 @@ async def test_of_several_stores_the_fullest_and_the_weakest_count(client: Redis
         await state.read(*clients)
         assert state.full
         assert state.durability == EVERYSEC
+        await redis_client.config_set("maxmemory-policy", "allkeys-lru")
+        await state.read(*clients)
+        await redis_client.config_set("maxmemory-policy", "noeviction")
+        assert state.durability == EVICTABLE
     await client.config_set("maxmemory", 0)

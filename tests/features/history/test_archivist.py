@@ -170,6 +170,7 @@ def _named(event: GroupEvent) -> str:
 
 async def test_a_batch_that_nobody_can_read_holds_nobody_up_and_is_counted(redis_client: Redis, config: Config) -> None:
     await redis_client.xadd(outcome_stream_key(), {"s": "x", "n": 0, "c": 7, "b": b"nonsense"})
+    await redis_client.xadd(outcome_stream_key(), {"s": "x", "n": b"4\xb2", "c": "", "b": b"nonsense"})
     await append(redis_client, config, 0, 5)
     async with archiving(config) as archivist:
         await archived(config, 5)
