@@ -35,7 +35,7 @@ from ssl import SSLContext
 from typing import Final
 
 import msgspec
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.frames import CloseCode
 from websockets.http11 import Response as HandshakeResponse
@@ -43,7 +43,7 @@ from websockets.http11 import Response as HandshakeResponse
 from engine.client.credentials import EngineUrl
 from engine.client.http_connection import RESPONSE_BYTES_MAX, HttpConnection, Response
 from engine.client.links.transport_link import CLOSE_TIMEOUT_S
-from engine.client.links.websocket_link import SUBPROTOCOL
+from engine.client.links.websocket_link import SUBPROTOCOL, Handshake
 from engine.client.retried_requests import NOT_TAKEN, retry_after_s
 
 PATH: Final = "/v1/notifications"
@@ -287,7 +287,7 @@ class HeldPublishing:
 
     async def _open(self, authorization: str, timeout_s: float) -> _Held | None:
         try:
-            socket = await connect(
+            socket = await Handshake(
                 f"{self._address.websocket}{PATH}",
                 additional_headers={_AUTHORIZATION: authorization},
                 subprotocols=[SUBPROTOCOL],

@@ -19,6 +19,14 @@ from engine.client.retried_requests import retry_after_s
 SUBPROTOCOL: Final = Subprotocol("notify.v1.json")
 
 
+class Handshake(connect):
+    """The library's, to which a redirect is a refusal, as to other requests: it may lead to a page for people to log in."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        """Follow none."""
+        return exc
+
+
 class WebSocketLink:
     """A `Link`. Pings of the transport are off: the session sends heartbeats itself."""
 
@@ -35,7 +43,7 @@ class WebSocketLink:
         address = self._options.address
         headers = await self._options.authorization()
         try:
-            self._socket = await connect(
+            self._socket = await Handshake(
                 f"{address.websocket}/v1/ws{self._options.query(self.presented, **self._options.extras)}",
                 additional_headers=headers,
                 subprotocols=[SUBPROTOCOL],
