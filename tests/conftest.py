@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib
 import os
 import shutil
 from base64 import b64encode
@@ -22,6 +21,7 @@ import uvloop
 from hypothesis import HealthCheck, Phase, settings
 from redis.asyncio import Redis
 
+import tests.support.ray_settings  # noqa: F401  for what it sets
 from engine.config import Config
 from engine.store.redis_client import connect
 from tests.support.missing_programs import missing, missing_of
@@ -39,13 +39,6 @@ for _name in [name for name in os.environ if name.startswith("ENGINE_")]:
     del os.environ[_name]  # a developer's settings must not decide what the tests see
 
 steady_ast()
-
-# Ray reads both once, when it is imported.
-os.environ.setdefault("RAY_AUTH_MODE", "token")  # for tests that join an engine's Ray
-# A test without Ray must not join the Ray of another worker's test, which ends when it likes. Programs that tests start are users' own.
-os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
-importlib.import_module("ray")
-del os.environ["RAY_ENABLE_AUTO_CONNECT"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
