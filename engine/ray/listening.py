@@ -5,11 +5,11 @@ brings the message again, to the next listener of the user:
 
     answered      in an answer of the edge, not yet given out
     given out     the consumer works on it
-    handled       the consumer asked for the next one; the next poll has its event id as cursor, or `/v1/ack` its sequence number
+    handled       the consumer asked for the next one; the next poll has its event id as cursor, or `/v1/ack` its id
     acknowledged  the edge has answered that
 
 A poll acknowledges everything up to its cursor. So that a consumer that is slow with a long answer loses little by a crash, what was
-handled is acknowledged in between, at most every `_ACK_S`.
+handled is acknowledged in between, at most every `_ACK_S`. By ids: a number may be another message's once storage has lost data.
 """
 
 from __future__ import annotations
@@ -80,9 +80,12 @@ async def listen(
             raise rejection_of(answer)
         found = _answers.decode(answer.body)
         acked_s = time.monotonic()
+        handled: list[str] = []
         for message in found.messages:
             yield message
+            handled.append(message.id)
             if time.monotonic() - acked_s > _ACK_S:
-                await requests.send("POST", "/v1/ack", b'{"seq":%d}' % message.seq)
+                await requests.send("POST", "/v1/ack", msgspec.json.encode({"ids": handled}))
                 acked_s = time.monotonic()
+                handled = []
         cursor = found.last_event_id

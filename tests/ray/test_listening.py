@@ -6,8 +6,10 @@ import asyncio
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
 import pytest
 
+from engine.client.http_connection import Response
 from engine.errors import Forbidden
 from engine.ray import AsyncPublisher, ReceivedNotification, listen, listening
 from tests.support.running_engine import RunningEngine
@@ -43,6 +45,25 @@ async def test_what_was_not_handled_comes_again_and_what_was_does_not(
         await publisher.publish_many([{"user": "lis-bob", "type": "step.done", "data": number} for number in range(4)])
     assert [one.data for one in await first("lis-bob", 3)] == [0, 1, 2]
     assert [one.data for one in await first("lis-bob", 2)] == [2, 3]
+
+
+async def test_in_between_what_was_handled_is_acknowledged_by_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once storage has lost data a number may be another message's."""
+    sent: list[bytes] = []
+
+    class Requests:
+        def __init__(self, *_arguments: Any, **_options: Any) -> None: ...
+
+        async def send(self, method: str, path: str, body: bytes) -> Response:
+            if method == "POST":
+                sent.append(body)
+            rows = [{"id": id, "seq": seq, "type": "a", "ts": 1} for seq, id in enumerate(("a", 'b"', "c"), 1)]
+            return Response(200, {}, msgspec.json.encode({"messages": rows, "last_event_id": "e-3"}))
+
+    monkeypatch.setattr(listening, "_ACK_S", -1.0)
+    monkeypatch.setattr(listening, "RetriedRequests", Requests)
+    await take(listen("lis-dan"), 3)
+    assert sent == [b'{"ids":["a"]}', b'{"ids":["b\\""]}']
 
 
 async def test_a_cursor_acknowledges_what_is_up_to_it(job: Any, engine: RunningEngine) -> None:
