@@ -13,8 +13,9 @@ A batch that was read by an archivist that died is pending still, and the next o
 run at once may read the same batch, and write the same rows, which are stored once.
 
 What is not settled has at most `history_stream_bytes_max`. While it is full new batches are dropped and counted: what waits is what
-happened first, and has no holes. The next batch says how many were dropped, so that groups can tell. Its size is in a hash beside it,
-changed by the same scripts; an empty stream starts from nothing."""
+happened first, and has no holes. The next batch says how many were dropped, so that groups can tell. Erasures of users are never
+dropped, or their rows would stay. The size is in a hash beside the stream, changed by the same scripts; an empty stream starts from
+nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from msgspec import Struct
 from redis.exceptions import RedisError, ResponseError
 
 from engine.config import Config
-from engine.core.wire.outcomes import AnyOutcome, OutcomeLog, decode_outcomes, encode_outcomes
+from engine.core.wire.outcomes import AnyOutcome, OutcomeLog, decode_outcomes, encode_outcomes, is_erasure
 from engine.core.wire.records import UNREADABLE
 from engine.errors import StorageUnavailable
 from engine.store.keys import outcome_state_key, outcome_stream_key, trimmed_mark_key
@@ -47,6 +48,8 @@ _BATCH: Final = 2000
 
 _FAST: Final = 1
 """Of zlib's levels: names and ids of a batch repeat, so it takes the batch to a third, and further levels little more."""
+
+_NO_LIMIT: Final = 1 << 53
 
 _RETRY_S: Final = 0.5
 
@@ -87,11 +90,17 @@ class OutcomeWriter:
             while self._batch or len(self._outcomes):
                 if not self._batch:
                     self._batch = self._outcomes.take(_BATCH)
-                count, content = len(self._batch), zlib.compress(encode_outcomes(self._batch), _FAST)
-                arguments = [self._config.history_stream_bytes_max, self._source, self._number, count, content]
-                await _APPEND.run(self._client, [outcome_stream_key(), outcome_state_key()], arguments)
-                self._number += count
+                appended = await self._append(self._batch, self._config.history_stream_bytes_max)
+                if not appended and (erasures := [one for one in self._batch if is_erasure(one)]):
+                    await self._append(erasures, _NO_LIMIT)
+                self._number += len(self._batch)
                 self._batch = []
+
+    async def _append(self, batch: Sequence[AnyOutcome], bytes_max: int) -> bool:
+        """Whether there was room for the batch; else it is dropped. Raises StorageUnavailable."""
+        arguments = [bytes_max, self._source, self._number, len(batch), zlib.compress(encode_outcomes(batch), _FAST)]
+        reply = await _APPEND.run(self._client, [outcome_stream_key(), outcome_state_key()], arguments)
+        return bool(reply[0] == b"OK")
 
 
 class OutcomeBatch(Struct, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import redis.asyncio as redis
 
 from engine.config import Config
-from engine.core.wire.outcomes import Outcome, OutcomeLog
+from engine.core.wire.outcomes import ERASED, Outcome, OutcomeLog
 from engine.store.keys import outcome_state_key, outcome_stream_key
 from engine.store.outcome_stream import OutcomeReader, OutcomeWriter
 from tests.support.redis_server import RedisServer
@@ -63,6 +63,15 @@ async def test_a_full_stream_drops_what_comes_and_counts_it_until_there_is_room(
     assert (after.waiting, after.dropped) == (50, full.dropped)
     numbers = [batch.number for batch in [*batches, *await reader.read(100)]]
     assert numbers == sorted(set(numbers)), "a dropped batch has used its numbers"
+
+
+async def test_a_full_stream_takes_the_erasures_of_a_batch(redis_client: redis.Redis) -> None:
+    log, erasure = filled(5), Outcome("t:alice", 7, ERASED)
+    log.add(erasure)
+    log.extend(filled(5).take(5))
+    await OutcomeWriter(redis_client, Config(history_stream_bytes_max=1), "shard-0/7", log).flush()
+    (batch,) = await OutcomeReader(redis_client, Config()).read(10)
+    assert (batch.outcomes, batch.count, batch.lost) == ([erasure], 1, 11)
 
 
 async def test_a_batch_that_cannot_be_read_is_told_from_the_others(redis_client: redis.Redis) -> None:

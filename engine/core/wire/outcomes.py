@@ -123,6 +123,11 @@ def is_journalled(outcome: AnyOutcome) -> bool:
     return type(outcome) is AcceptedOutcome or (type(outcome) is Outcome and outcome.event in JOURNALLED)
 
 
+def is_erasure(outcome: AnyOutcome) -> bool:
+    """Whether nothing of the user is kept from then on."""
+    return type(outcome) is Outcome and outcome.event == ERASED
+
+
 def encode_outcomes(outcomes: Sequence[AnyOutcome]) -> bytes:
     """One batch."""
     return _encoder.encode(outcomes)
@@ -160,11 +165,11 @@ class OutcomeLog:
         return taken
 
     def trim(self) -> None:
-        """Drop the newest beyond the limit."""
+        """Drop the newest beyond the limit, but for erasures of users."""
         over = len(self._waiting) - self._waiting_max
         if over > 0:
-            del self._waiting[self._waiting_max :]
-            self.dropped += over
+            self._waiting[self._waiting_max :] = kept = list(filter(is_erasure, self._waiting[self._waiting_max :]))
+            self.dropped += over - len(kept)
 
 
 def client_times(sent_ms: int, client_ms: int, now_ms: int) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from engine.core.model.routing import split_key, topic_of
-from engine.core.wire.outcomes import ERASED, AnyOutcome, Outcome
+from engine.core.wire.outcomes import AnyOutcome, is_erasure
 from engine.features.history.tables import history
 from engine.store.outcome_members import members_of, outcome_id
 
@@ -24,7 +24,7 @@ def rows_of(outcomes: list[AnyOutcome], source: str, number: int) -> Iterator[Ou
         number: of the first outcome among those of the process.
     """
     for place, outcome in enumerate(outcomes, number):
-        if type(outcome) is Outcome and outcome.event == ERASED:
+        if is_erasure(outcome):
             continue
         tenant, user = split_key(outcome.key)
         row = _EMPTY | members_of(outcome)
@@ -39,7 +39,7 @@ def rows_of(outcomes: list[AnyOutcome], source: str, number: int) -> Iterator[Ou
 def erasures_of(outcomes: list[AnyOutcome]) -> Iterator[tuple[str, int]]:
     """Mailbox keys of users who were erased, and when."""
     for outcome in outcomes:
-        if type(outcome) is Outcome and outcome.event == ERASED:
+        if is_erasure(outcome):
             yield outcome.key, outcome.at_ms
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core.wire.outcomes import (
+    ERASED,
     AcceptedOutcome,
     AcknowledgedOutcome,
     AnyOutcome,
@@ -50,6 +51,15 @@ def test_a_log_gives_the_oldest_first_and_drops_the_newest_beyond_its_limit() ->
     assert [outcome.at_ms for outcome in log.take(9)] == [2, 9]
     log.trim()
     assert (len(log), log.dropped) == (0, 2)
+
+
+def test_a_log_beyond_its_limit_keeps_erasures() -> None:
+    log, erasure = OutcomeLog(waiting_max=3), Outcome("t:u", 4, ERASED)
+    log.extend([*(Outcome("t:u", at_ms, "event") for at_ms in range(4)), erasure])
+    for _ in range(2):
+        log.trim()
+    assert (len(log), log.dropped) == (4, 1)
+    assert log.take(9)[-1] == erasure
 
 
 @pytest.mark.parametrize(
