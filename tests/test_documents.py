@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from engine.config import Config
+from engine.config import SECRETS, Config
 from tests.support.described import described
 
 ROOT: Final = Path(__file__).parents[1]
@@ -112,6 +112,11 @@ def test_modules_that_documents_docstrings_and_comments_name_exist() -> None:
 def test_variables_that_documents_name_are_settings() -> None:
     settings = {name.upper() for name in Config.__struct_fields__}
     assert not [place for name, place in named(DOCUMENTS, _VARIABLE) if name not in settings]
+
+
+def test_the_page_on_security_names_every_secret() -> None:
+    text = (ROOT / "docs" / "SECURITY.md").read_text()
+    assert not [name for name in SECRETS if f"`{name}`" not in text]
 
 
 def test_names_that_documents_use_are_in_the_source() -> None:
