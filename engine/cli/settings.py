@@ -460,9 +460,13 @@ def _described(kind: inspect.Type) -> str:
             return f"an integer of at least {low}"
         case inspect.IntType(ge=low, le=high):
             return "an integer" if low is None else f"an integer from {low} to {high}"
-        case inspect.FloatType():
-            return "a finite number"
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.FloatType(ge=low, le=high):
+            return "a finite number" if low is None else f"a number from {low} to {high}"
         case inspect.VarTupleType(item_type=item):
             return f"a list, or a text with commas; each {_described(item)}"
+        case inspect.StrType(pattern=pattern) if pattern is not None:  # of tenants alone
+            return "1 to 64 letters, digits, _ . and -"
         case _:
             return "a text"

@@ -75,6 +75,9 @@ def test_a_setting_states_its_unit_and_what_it_takes() -> None:
     assert allowed("retry_tries") == "an integer of at least 1"
     assert allowed("redis_fsync") == "one of always, everysec"
     assert allowed("allowed_origins").startswith("a list")
+    assert allowed("autoscale_dry_run") == "true or false"
+    assert allowed("trace_ratio") == "a number from 0 to 1"
+    assert allowed("ray_listen").endswith("each 1 to 64 letters, digits, _ . and -")
 
 
 # -- sources -----------------------------------------------------------------------------------------------------------
