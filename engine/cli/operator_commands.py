@@ -18,6 +18,7 @@ from rich.markup import escape
 from engine.cli.json_output import print_json
 from engine.cli.options import DataDir, GivenToken, RedisUrl, setting_option
 from engine.cli.settings import Loaded, load, load_with_sources, remark
+from engine.config import Config
 from engine.errors import EngineError
 
 DOWN_TIMEOUT_S: Final = 20.0
@@ -213,17 +214,28 @@ def drain(
 
     config = load({"data_dir": data_dir})
     target = find_engine(data_dir, None, None, "engine-drain", ["operator"], "default")
-    before = {f"edge-{row['index']}": row["pid"] for row in ask_status(config)["edges"]}
+    before = {f"edge-{row['index']}": row["pid"] for row in ask_status(config)["edges"]}.get(edge)
     path = f"/v1/edges/{quote(edge, safe='')}/drain"
     connections = ask(target, "POST", path, advice="`engine status` shows whether it drains")["connections"]
     console = Console()
     console.print(f"{edge} leaves {connections} connections to the other edges")
     deadline = time.monotonic() + (config.drain_spread_ms + 3 * config.drain_ms) / 1000 + config.start_timeout_s
-    while not any(f"edge-{row['index']}" == edge and row["ready"] and row["pid"] != before[edge] for row in ask_status(config)["edges"]):
+    while not _serves_anew(config, edge, before):
         if time.monotonic() > deadline:
             raise EngineError(f"{edge} is not back; `engine status` shows its state")
         time.sleep(_DRAIN_POLL_S)
     console.print(f"{edge} is drained, and serves again in a new process")
+
+
+def _serves_anew(config: Config, edge: str, before: int | None) -> bool:
+    """Whether the edge has another process. Not while nobody answers: the edge that leaves may have been asked."""
+    from engine.cli.status_report import ask_status
+
+    try:
+        rows = ask_status(config)["edges"]
+    except EngineError:
+        return False
+    return any(f"edge-{row['index']}" == edge and row["ready"] and row["pid"] != before for row in rows)
 
 
 def down(data_dir: DataDir = None) -> None:
