@@ -647,6 +647,10 @@ def _delivery_rules(config: Config) -> Iterator[tuple[bool, str]]:
 
 def _storage_rules(config: Config) -> Iterator[tuple[bool, str]]:
     yield " " not in config.redis_url.strip(), "redis_url: one URL is allowed; data that one server cannot hold go to a Redis Cluster"
+    yield (
+        "+cluster://" not in config.redis_url or _CLUSTER_URL.fullmatch(config.redis_url) is not None,
+        "redis_url: allowed is redis+cluster://HOST,.../STORES, with a number behind the last slash",
+    )
     stores = len(store_urls(config.redis_url))
     yield stores in STORES_ALLOWED, f"redis_url: {stores} stores; allowed are {', '.join(map(str, STORES_ALLOWED))}"
     yield config.shards == 0 or config.shards >= stores, f"shards: needed are at least {stores}, one for each store of redis_url"

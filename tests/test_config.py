@@ -69,7 +69,7 @@ def test_the_url_of_a_cluster_names_each_of_its_stores() -> None:
     check(Config(redis_url="redis+cluster://h:1,h:2/2", shards=4))
 
 
-@pytest.mark.parametrize("url", ["redis://a redis://b", "redis+cluster://h/3", "redis+cluster://h/0"])
+@pytest.mark.parametrize("url", ["redis://a redis://b", "redis+cluster://h/3", "redis+cluster://h/0", "redis+cluster://h/4/"])
 def test_several_urls_and_numbers_of_stores_that_cannot_be_are_refused(url: str) -> None:
     with pytest.raises(ConfigError, match=r"^redis_url: .*allowed"):
         check(Config(redis_url=url))

@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 
 from engine.actors.tcp_carrier import tls_contexts
 from engine.auth.keyring import Keyring, weaknesses
+from engine.auth.tokens import SECRET_FILE, load_secret
 from engine.cli.finding import Finding
 from engine.cli.state_file import running_state
 from engine.config import Config
@@ -89,13 +90,15 @@ def clock() -> Iterator[Finding]:
 def files(config: Config) -> Iterator[Finding]:
     """The data directory, and the room on the disk."""
     folder = Path(config.data_dir).absolute()
-    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    nearest = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         yield Finding("files", "failed", f"data_dir: {nearest} is no directory that you may write to", "choose another data_dir")
-    elif folder.exists() and folder.stat().st_mode & _OTHERS:
+    elif nearest == folder and os.geteuid() not in (0, folder.stat().st_uid):
+        yield Finding("files", "failed", f"data_dir: {folder} is another user's", "choose another data_dir")
+    elif nearest == folder and folder.stat().st_mode & _OTHERS:
         yield Finding("files", "warning", f"data_dir: others may read {folder}", f"chmod 700 {folder}; `engine up` does it too")
     else:
-        yield Finding("files", "ok", f"data_dir {folder}{'' if folder.exists() else ', made at the first start'}")
+        yield Finding("files", "ok", f"data_dir {folder}{'' if nearest == folder else ', made at the first start'}")
     free = shutil.disk_usage(nearest).free
     if free < _DISK_FREE_BYTES_MIN:
         yield Finding("disk", "warning", f"{free >> 20} MiB free at {nearest}", "leave room for Redis to write its file anew, and for logs")
@@ -109,6 +112,8 @@ def keys(config: Config) -> Iterator[Finding]:
     try:
         if not own:
             Keyring(config)
+        elif os.path.exists(Path(config.data_dir) / SECRET_FILE):
+            load_secret(config.data_dir)
         tls_contexts(config)
     except EngineError as error:
         yield Finding("keys", "failed", str(error))
@@ -138,7 +143,7 @@ def ports(config: Config) -> Iterator[Finding]:
 
 def storage_program(config: Config) -> Iterator[Finding]:
     """The server program of the engine's own Redis, and what the kernel lets it do."""
-    if config.redis_url:
+    if config.redis_url or config.address:
         return
     try:
         server = installed_servers()[0]

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from engine.auth.keyring import Keyring
 from engine.cli.finding import Finding
 from engine.config import Config
-from engine.errors import EngineError, StorageUnavailable
+from engine.errors import EngineError
 from engine.store.redis_client import connect, display_url, durability_warnings, wait_ready
 from engine.store.stores import each_store
 
@@ -25,20 +25,21 @@ _CLOCKS_APART_S: Final = 1.0
 
 async def redis_servers(config: Config) -> AsyncIterator[Finding]:
     """Version, durability, replicas and clock of each store of `redis_url`."""
+    if config.address and (not config.redis_url or config.redis_url.startswith("unix:")):
+        yield Finding("Redis", "failed", "redis_url: with address every node must reach Redis", "give redis://HOST:6379/0")
+        return
     if not config.redis_url:
         return
     for store in each_store(config):
         where = display_url(store.redis_url)
-        client = connect(store)
         try:
-            version = await wait_ready(client, store, _ANSWER_S)
-            warnings = await durability_warnings(client, config)
-            seconds, microseconds = await client.time()
-        except (StorageUnavailable, RedisError, OSError) as error:
-            yield Finding("Redis", "failed", str(error) if isinstance(error, StorageUnavailable) else f"{where}: {error}")
+            async with connect(store) as client:
+                version = await wait_ready(client, store, _ANSWER_S)
+                warnings = await durability_warnings(client, config)
+                seconds, microseconds = await client.time()
+        except (EngineError, RedisError, OSError) as error:
+            yield Finding("Redis", "failed", str(error) if isinstance(error, EngineError) else f"{where}: {error}")
             continue
-        finally:
-            await client.aclose()
         apart_s = abs(time.time() - seconds - microseconds / 1_000_000)
         if apart_s > _CLOCKS_APART_S:
             warnings.append(f"its clock and the one of this machine are {apart_s:.1f} s apart")
@@ -56,8 +57,8 @@ async def ray_cluster(config: Config) -> AsyncIterator[Finding]:
     try:
         async with asyncio.timeout(_ANSWER_S):
             _, writer = await asyncio.open_connection(host, int(port))
-    except OSError as error:  # a timeout is one
-        told = error.strerror or "no answer"
+    except (OSError, OverflowError) as error:  # a timeout is one; a port above 65535
+        told = getattr(error, "strerror", None) or "no answer"
         yield Finding("Ray", "failed", f"address: nothing listens at {config.address} ({told})", "`ray status` on its head node")
     else:
         writer.close()

@@ -71,7 +71,7 @@ def up(config: Config, console: Console) -> int:
     data_dir = Path(config.data_dir)
     lock = DataDirLock(data_dir)
     try:
-        data_dir.chmod(0o700)
+        _close_to_others(data_dir)
         demo = is_demo(config)
         config = with_keys(config)
         for name in SECRETS:
@@ -83,6 +83,13 @@ def up(config: Config, console: Console) -> int:
             return asyncio.run(_Run(with_demo(config, port) if demo else config, console).run())
     finally:
         lock.release()
+
+
+def _close_to_others(data_dir: Path) -> None:
+    try:
+        data_dir.chmod(0o700)
+    except OSError as error:
+        raise ConfigError(f"data_dir: {data_dir} cannot be closed to others ({error.strerror}); choose another --data-dir") from error
 
 
 def warn(config: Config, console: Console) -> None:

@@ -19,7 +19,7 @@ import redis.asyncio as redis
 from redis.asyncio import SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, ConnectionError, TimeoutError
+from redis.exceptions import AuthenticationError, ConnectionError, ResponseError, TimeoutError
 
 from engine.config import Config, store_urls
 from engine.errors import ConfigError, StorageUnavailable
@@ -102,8 +102,9 @@ async def wait_ready(client: redis.Redis, config: Config, timeout_s: float) -> s
     """Wait until Redis answers and has loaded its data; returns its version.
 
     Raises:
-        StorageUnavailable: no reply within `timeout_s`, a rejected password, a Redis older than `VERSION_MIN`, or one that keeps less than
+        StorageUnavailable: no reply within `timeout_s`, a refusal, a Redis older than `VERSION_MIN`, or one that keeps less than
             `redis_durability` requires.
+        ConfigError: an option of the URL is not known.
     """
     where = display_url(config.redis_url)
     version = await _first_answer(client, where, time.monotonic() + timeout_s)
@@ -134,6 +135,10 @@ async def _first_answer(client: redis.Redis, where: str, deadline: float) -> str
             if time.monotonic() > deadline:
                 raise StorageUnavailable(f"Redis at {where} does not answer ({error}); is it running, and reachable from here?") from error
             await asyncio.sleep(0.02)
+        except ResponseError as error:  # no such database, or a login that may not do it
+            raise StorageUnavailable(f"Redis at {where} refuses: {error}") from error
+        except TypeError as error:  # redis-py hands every option of the URL to the connection
+            raise ConfigError(f"redis_url: {where} has an option that no connection takes: {error}") from error
 
 
 async def durability_warnings(client: redis.Redis, config: Config = _DEFAULTS) -> list[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import resource
 import shutil
 import socket
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +19,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
+from engine.auth.tokens import SECRET_FILE, load_or_create_secret
 from engine.cli import machine_checks
 from engine.cli.finding import Finding
 from engine.cli.machine_checks import clock, files, interpreter, keys, memory, open_files, packages, ports, storage_program
@@ -72,6 +75,28 @@ def test_the_data_directory_is_looked_at_and_not_made(config: Config, tmp_path: 
     assert "others may read" in next(files(config)).found
     (tmp_path / "file").touch()
     assert next(files(replace(config, data_dir=str(tmp_path / "file")))).level == "failed"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a directory away")
+@pytest.mark.parametrize("mode", [0o777, 0o700])
+def test_a_data_directory_of_another_user_is_told(config: Config, mode: int) -> None:
+    with tempfile.TemporaryDirectory() as parent:
+        Path(parent, "data").mkdir()
+        Path(parent, "data").chmod(0o777)
+        Path(parent).chmod(mode)
+        os.setresuid(65534, 65534, 0)
+        try:
+            found = next(files(replace(config, data_dir=f"{parent}/data")))
+        finally:
+            os.setresuid(0, 0, 0)
+    assert (found.level, "data_dir" in found.found) == ("failed", True)
+
+
+def test_a_secret_open_to_others_is_told(config: Config) -> None:
+    load_or_create_secret(config.data_dir)
+    assert only(keys(config)).level == "ok"
+    Path(config.data_dir, SECRET_FILE).chmod(0o644)
+    assert "chmod 600" in only(keys(config)).found
 
 
 def test_a_full_disk_is_told(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,16 @@ async def test_services_that_do_not_answer_are_told(monkeypatch: pytest.MonkeyPa
     assert not any(password in finding.found for finding in found)
 
 
+@pytest.mark.parametrize("settings", [{"redis_url": "10.0.0.5:6379"}, {"address": "auto"}, {"address": "auto", "redis_url": "unix:///r"}])
+async def test_an_unusable_redis_url_is_told(settings: dict[str, str]) -> None:
+    (finding,) = await found_by(redis_servers, **settings)
+    assert (finding.level, finding.found[:10]) == ("failed", "redis_url:")
+
+
+async def test_an_impossible_port_of_ray_is_told() -> None:
+    assert await levels(ray_cluster, address="127.0.0.1:637900") == ["failed"]
+
+
 async def test_a_ray_address_without_a_port_is_left_to_ray() -> None:
     assert await found_by(ray_cluster, address="auto") == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import subprocess
 import sys
@@ -75,6 +76,15 @@ def test_a_start_warns_of_a_python_without_optimisation(monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "base_prefix", "/opt/python")
     assert printed("'--enable-optimizations'") == ""
     assert "built without --enable-optimizations, a message costs 10 to 20 % more CPU; use your" in printed("'--enable-shared'")
+
+
+def test_a_data_directory_open_to_others_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    with pytest.raises(ConfigError, match=r"data_dir: .* cannot be closed to others"):
+        up.up(Config(data_dir=str(tmp_path)), Console(file=io.StringIO()))
 
 
 async def chosen(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, shards: int, cores: float = 8.0) -> tuple[int, str]:

@@ -65,6 +65,22 @@ async def test_a_redis_that_is_not_there_is_named_without_its_password() -> None
     await client.aclose()
 
 
+async def test_a_login_without_permissions_is_told(redis_server_url: str, redis_client: Redis) -> None:
+    await redis_client.acl_setuser("few", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-info"])
+    config = Config(redis_url=redis_server_url.replace("//", "//few:pw@"))
+    async with connect(config) as client:
+        with pytest.raises(StorageUnavailable, match=r"refuses: .*'info'"):
+            await wait_ready(client, config, 1)
+    await redis_client.acl_deluser("few")
+
+
+async def test_an_unknown_option_of_the_url_is_told(redis_server_url: str) -> None:
+    config = Config(redis_url=f"{redis_server_url}?pool=9")
+    async with connect(config) as client:
+        with pytest.raises(ConfigError, match=r"redis_url: .*'pool'"):
+            await wait_ready(client, config, 1)
+
+
 async def test_a_redis_that_may_forget_is_named_as_such(redis_server_url: str, redis_client: Redis) -> None:
     client = connect(msgspec.structs.replace(Config(), redis_url=redis_server_url))
     try:
