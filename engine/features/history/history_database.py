@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from alembic import command
 from alembic.config import Config as AlembicConfig
-from sqlalchemy import URL, Connection, Engine, create_engine, delete, event, make_url, select, text
+from sqlalchemy import URL, Connection, Engine, Select, create_engine, delete, event, make_url, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.pool import NullPool, QueuePool
@@ -41,7 +41,7 @@ _QUERY_TIMEOUT_MS: Final = 10_000
 _BUSY_TIMEOUT_S: Final = 10  # SQLite: for another writer
 _LOCKED_S: Final = 0.01
 _SWEEP_ROWS: Final = 10_000
-"""Deleted at once: a transaction of some 100 ms."""
+"""Deleted at once: a statement of some 100 ms."""
 
 _ERASED_MS: Final = 86_400_000
 """Rows of before an erasure that arrive later than this were recorded by nobody who still has them."""
@@ -147,8 +147,9 @@ class HistoryDatabase:
         for key in keys if known else ():
             tenant, user = split_key(key)
             if (erased_ms := known.get(_digest(tenant, user))) is not None:
-                of_user = (history.c.tenant == tenant) & (history.c.user_id == user)
-                connection.execute(delete(history).where(of_user & (history.c.id < first_id(erased_ms + 1))))
+                of_user = (history.c.tenant == tenant) & (history.c.user_id == user) & (history.c.id < first_id(erased_ms + 1))
+                while _delete_some(connection, select(history.c.id).where(of_user)):
+                    pass
 
     def ping(self) -> None:
         """Ask for nothing."""
@@ -157,10 +158,9 @@ class HistoryDatabase:
 
     def sweep(self, before_ms: int, now_ms: int) -> int:
         """Delete some of the rows that are older than `before_ms`; returns how many. Repeat it until there are none."""
-        oldest = select(history.c.id).where(history.c.id < first_id(before_ms)).order_by(history.c.id).limit(_SWEEP_ROWS)
         with self._transaction() as connection:
             connection.execute(delete(erasures).where(erasures.c.at_ms < now_ms - _ERASED_MS))
-            return int(connection.execute(delete(history).where(history.c.id.in_(oldest.scalar_subquery()))).rowcount)
+            return _delete_some(connection, select(history.c.id).where(history.c.id < first_id(before_ms)).order_by(history.c.id))
 
     def query(self, wanted: HistoryQuery, limit: int, *, oldest_first: bool = False) -> list[OutcomeRow]:
         """Rows that meet all conditions, newest first; by column, without those that are null."""
@@ -247,8 +247,15 @@ def _postgresql(url: URL) -> Engine:
             "connect_timeout": _CONNECT_TIMEOUT_S,
             "options": f"-c statement_timeout={_QUERY_TIMEOUT_MS}",
             "tcp_user_timeout": _QUERY_TIMEOUT_MS,  # a server that vanished closes nothing
+            "keepalives_idle": _CONNECT_TIMEOUT_S,  # neither once it has the query: then nothing is on its way that it does not confirm
+            "keepalives_interval": _CONNECT_TIMEOUT_S,
         },
     )
+
+
+def _delete_some(connection: Connection, ids: Select[tuple[bytes]]) -> int:
+    """Delete some of the rows with these ids; returns how many. A statement for all might take longer than it may."""
+    return int(connection.execute(delete(history).where(history.c.id.in_(ids.limit(_SWEEP_ROWS).scalar_subquery()))).rowcount)
 
 
 def _digest(tenant: str, user: str) -> bytes:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, inspect
+from sqlalchemy import create_engine, event, inspect
 
 from engine.core.wire.outcomes import AcceptedOutcome, SentOutcome
 from engine.errors import ConfigError, StorageUnavailable
+from engine.features.history import history_database
 from engine.features.history.history_database import HistoryDatabase, HistoryQuery, database_url
 from engine.features.history.outcome_rows import OutcomeRow, rows_of
 from engine.features.history.tables import metadata
@@ -110,6 +112,22 @@ def test_an_erased_user_has_no_rows_also_not_those_that_arrive_later(database: H
     assert len(stored(database, user="alice")) == 4, "the note of the erasure is gone after a day"
 
 
+def test_no_statement_deletes_all_rows_of_an_erased_user(database: HistoryDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL ends one that takes too long, each time that it is repeated."""
+    monkeypatch.setattr(history_database, "_SWEEP_ROWS", 30)
+    deleted = list[int]()
+
+    def note(_connection: object, cursor: Any, statement: str, *_: object) -> None:
+        if statement.startswith("DELETE FROM history"):
+            deleted.append(cursor.rowcount)
+
+    event.listen(database._engine, "after_cursor_execute", note)
+    database.store(some_rows(50))
+    database.store([], [("t:alice", 10_000)])
+    assert deleted == [30, 30, 30, 10, 0]
+    assert not stored(database)
+
+
 def test_the_latest_erasure_of_a_user_holds_in_whatever_order_they_come(database: HistoryDatabase) -> None:
     database.store([], [("t:alice", 3000), ("t:alice", 2000)])
     database.store([], [("t:alice", 1000)])
@@ -132,6 +150,16 @@ def test_a_database_that_is_away_is_unavailable_in_one_line(tmp_path: Path) -> N
         assert "\n" not in str(caught.value)
         assert "hush" not in f"{caught.value} {database.shown}"
         database.close()
+
+
+def test_a_connection_to_postgresql_asks_whether_the_server_is_there(tmp_path: Path) -> None:
+    """Else a query that a vanished server had taken would wait for two hours."""
+    database, given = HistoryDatabase("postgresql://nobody@127.0.0.1:1/none", str(tmp_path)), dict[str, Any]()
+    event.listen(database._engine, "do_connect", lambda _dialect, _record, _arguments, options: given.update(options))
+    with pytest.raises(StorageUnavailable):
+        database.ping()
+    assert given["keepalives_idle"] + given["keepalives_interval"] <= 10
+    database.close()
 
 
 def test_a_url_that_is_none_is_told(tmp_path: Path) -> None:
