@@ -17,8 +17,8 @@ Two readers run at once: the locks give each other rows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Sequence
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -27,9 +27,14 @@ from engine.errors import StorageUnavailable
 from engine.features.sources.core import PostgresqlSource, SourceRow
 from engine.features.sources.readers import DeadRow, SourceLag
 
+T = TypeVar("T")
+
 _CONNECT_TIMEOUT_S: Final = 5
 _STATEMENT_TIMEOUT_MS: Final = 10_000
 """Of one statement: a thousand times what it takes on an indexed batch."""
+
+_ANSWER_S: Final = 2 * _STATEMENT_TIMEOUT_MS / 1000
+"""The server ends a statement before."""
 
 _DDL: Final = """\
 CREATE TABLE {table} (
@@ -111,8 +116,8 @@ class PostgresqlOutbox:
         connection = await self._connected()
         try:
             if not self._listening:
-                await connection.execute(self._listen)
-                await connection.commit()
+                await self._execute(self._listen)
+                await self._commit()
                 self._listening = True
                 return
             for wait_s, count in ((self._source.poll_ms / 1000, 1), (0, None)):  # then those of rows that were read already
@@ -162,10 +167,7 @@ class PostgresqlOutbox:
 
     async def _execute(self, statement: sql.Composed, *arguments: Any) -> psycopg.AsyncCursor[Any]:
         connection = await self._connected()
-        try:
-            return await connection.execute(statement, arguments or None)
-        except psycopg.Error as error:
-            raise await self._lost(error) from error
+        return await self._answer(connection.execute(statement, arguments or None))
 
     async def _rows(self, statement: sql.Composed, *arguments: Any) -> list[tuple[Any, ...]]:
         cursor = await self._execute(statement, *arguments)
@@ -173,9 +175,14 @@ class PostgresqlOutbox:
 
     async def _commit(self) -> None:
         connection = await self._connected()
+        await self._answer(connection.commit())
+
+    async def _answer(self, question: Awaitable[T]) -> T:
+        """The server's answer. One that has vanished ends no connection, so that TCP would wait for it for a quarter of an hour."""
         try:
-            await connection.commit()
-        except psycopg.Error as error:
+            async with asyncio.timeout(_ANSWER_S):
+                return await question
+        except (psycopg.Error, TimeoutError) as error:
             raise await self._lost(error) from error
 
     async def _lost(self, error: Exception) -> StorageUnavailable:

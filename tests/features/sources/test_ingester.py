@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import socket
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
+import msgspec
 import psycopg
 import pytest
 from redis.asyncio import Redis
 
+from engine.errors import StorageUnavailable
+from engine.features.sources import postgresql_outbox
 from engine.features.sources.core import PostgresqlSource, sources_of
 from engine.features.sources.ingester import Ingester
 from engine.features.sources.postgresql_outbox import PostgresqlOutbox, ddl
@@ -88,6 +94,68 @@ async def test_committed_rows_are_accepted_once_through_kills(
         await process.wait()
     assert await received(url) == Counter(dict.fromkeys(committed, 1))
     assert (await reader.lag()).dead == 0
+
+
+class SilencedPath:
+    """A path to the server, which ends without a word while `there` is not set.
+
+    Args:
+        folder: of the server's socket.
+        own: folder of the socket that is forwarded.
+    """
+
+    def __init__(self, folder: str, own: Path) -> None:
+        self._server = f"{folder}/.s.PGSQL.5432"
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(f"{own}/.s.PGSQL.5432")
+        self._listener.listen()
+        self._sockets = [self._listener]
+        self._tasks = [asyncio.ensure_future(self._accept())]
+        self.there = asyncio.Event()
+        self.there.set()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._listener.setblocking(False)
+        while True:
+            client, server = (await loop.sock_accept(self._listener))[0], socket.socket(socket.AF_UNIX)
+            self._sockets += client, server
+            server.setblocking(False)
+            await loop.sock_connect(server, self._server)
+            self._tasks += (asyncio.ensure_future(self._forward(*ends)) for ends in ((client, server), (server, client)))
+
+    async def _forward(self, source: socket.socket, target: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while data := await loop.sock_recv(source, 65536):
+            await self.there.wait()
+            await loop.sock_sendall(target, data)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for one in self._sockets:
+            one.close()
+
+
+async def test_a_server_that_vanishes_is_away_after_a_while(
+    outbox: PostgresqlSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgresql_outbox, "_ANSWER_S", 0.3)
+    folder = parse_qs(urlsplit(outbox.connection).query)["host"][0]
+    path = SilencedPath(folder, tmp_path)
+    reader = PostgresqlOutbox(msgspec.structs.replace(outbox, connection=outbox.connection.replace(folder, str(tmp_path))))
+    try:
+        assert await reader.read(10) == []
+        path.there.clear()
+        async with asyncio.timeout(20):  # the driver tries to cancel the statement, for twice 5 s
+            with pytest.raises(StorageUnavailable):
+                await reader.read(10)
+        path.there.set()
+        assert await reader.read(10) == []
+    finally:
+        await reader.close()
+        await path.close()
 
 
 async def test_a_row_sent_before_a_crash_is_not_delivered_twice(url: str, outbox: PostgresqlSource, reader: PostgresqlOutbox) -> None:
