@@ -23,7 +23,7 @@ import msgspec
 from redis.asyncio import Connection, SSLConnection
 from redis.asyncio.connection import parse_url
 from redis.asyncio.sentinel import Sentinel
-from redis.exceptions import ConnectionError, ReadOnlyError
+from redis.exceptions import ConnectionError, ReadOnlyError, ResponseError
 
 from engine.store.connection_pool import ConnectionPool
 from engine.store.masters import MasterSearch, greet_master, host_and_port
@@ -33,6 +33,9 @@ SCHEMES: Final = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 """URL schemes with sentinels -> the same without."""
 
 _SENTINEL_PORT: Final = 26379
+_READ_ONLY: Final = " -READONLY "
+"""In the error of a script, whose own error Redis 6.2 only quotes."""
+
 _SENTINEL_OPTIONS: Final = {"sentinel_username": "username", "sentinel_password": "password"}
 
 
@@ -80,7 +83,9 @@ class _ToMaster(Connection):
     async def read_response(self, *arguments: Any, **options: Any) -> Any:
         try:
             return await super().read_response(*arguments, **options)
-        except ReadOnlyError as error:
+        except ResponseError as error:
+            if not isinstance(error, ReadOnlyError) and _READ_ONLY not in str(error):
+                raise
             await self.disconnect()
             raise ConnectionError(f"{self.host}:{self.port} is no longer the master of {self._service}") from error
 

@@ -23,12 +23,15 @@ from engine.errors import ConfigError, DataLost, StorageUnavailable
 from engine.store.journal import Journal
 from engine.store.keys import journal_head_key, timer_due_key
 from engine.store.lua import NO_REPLICAS, Replicas
+from engine.store.masters import MasterSearch
 from engine.store.redis_client import connect, display_url, durability_warnings, wait_ready
-from engine.store.sentinel import parse
+from engine.store.sentinel import _ToMaster, parse
+from engine.store.server_program import find_server
 from engine.store.timer_store import TimerStore
 from tests.support.chaos.sentinel_group import SentinelGroup
+from tests.support.free_port import free_port
 from tests.support.journal_writer import Writer
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, oldest_supported
 from tests.support.waiting import until, until_done
 
 ONE_REPLICA = Replicas(1, 300)
@@ -80,6 +83,31 @@ async def test_connections_that_open_at_once_ask_the_sentinels_once(monkeypatch:
         assert all(isinstance(failure, ConnectionError) for failure in failures)
         assert asked == times, "later connections ask anew"
     await client.aclose()
+
+
+@pytest.mark.parametrize("program", ["newest", "oldest"])
+async def test_a_script_on_a_demoted_master_closes_the_connection(program: str, tmp_path: Path) -> None:
+    """Redis 6.2 only quotes the error in that of the script."""
+    server = RedisServer(find_server() if program == "newest" else oldest_supported().path, tmp_path)
+    port = free_port()
+    server.options[:2] = "--port", str(port)
+
+    async def find() -> tuple[str, int]:
+        return "127.0.0.1", port
+
+    connection = _ToMaster(search=MasterSearch(find), service="orders")
+    server.start()
+    try:
+        await connection.connect()  # type: ignore[no-untyped-call]
+        await connection.send_command("REPLICAOF", "127.0.0.1", 1)
+        assert await connection.read_response() == b"OK"
+        await connection.send_command("EVAL", "return redis.call('SET', KEYS[1], 1)", 1, "key")
+        with pytest.raises(ConnectionError, match="no longer the master"):
+            await connection.read_response()
+        assert not connection.is_connected
+    finally:
+        await connection.disconnect()
+        server.kill()
 
 
 def test_connections_to_sentinels_share_the_tls_context() -> None:
