@@ -106,10 +106,14 @@ class Snapshots:
     def complete(self) -> list[Snapshot]:
         """All that are complete, oldest first."""
         found = []
-        for path in sorted(self._folder.glob("[0-9]*")):
+        for name in self.names():
             with contextlib.suppress(SnapshotFailed):
-                found.append(_read(path))
+                found.append(self.find(name))
         return found
+
+    def names(self) -> list[str]:
+        """Of all, oldest first, also of those that cannot be read."""
+        return sorted(path.name for path in self._folder.glob("[0-9]*") if path.is_dir())
 
     def find(self, which: str) -> Snapshot:
         """The snapshot of this name or directory, or the `LATEST`. Raises SnapshotFailed."""
@@ -268,7 +272,9 @@ def sync(path: Path) -> None:
 def _read(path: Path) -> Snapshot:
     try:
         manifest = msgspec.json.decode((path / _MANIFEST).read_bytes(), type=Manifest)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        if manifest.format == _FORMAT:
+            datetime.fromisoformat(manifest.taken_at)
+    except (OSError, msgspec.MsgspecError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise SnapshotFailed(f"{path} is no snapshot: {_MANIFEST}: {reason}") from error
     if manifest.format != _FORMAT:

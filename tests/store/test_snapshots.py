@@ -102,6 +102,7 @@ async def test_a_damaged_snapshot_is_recognised(config: Config) -> None:
         (None, "No such file"),
         (b"{", "truncated"),
         (b'{"engine":"\xff"}', "utf-8"),
+        (b'{"engine":"","server":"","taken_at":"2026-1\x30-0Z","data_epoch":"","bytes":1,"sha256":""}', "isoformat"),
         (
             b'{"format":2,"engine":"9.9","server":"","taken_at":"","data_epoch":"","bytes":1,"sha256":""}',
             "taken by engine 9.9, in a format",

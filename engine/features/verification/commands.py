@@ -142,11 +142,11 @@ async def _served(config: Config) -> AsyncIterator[tuple[str, str]]:
 def _damaged_snapshots(config: Config, checked: dict[str, int]) -> list[dict[str, str]]:
     from engine.store.snapshots import Snapshots
 
-    damage = []
-    for snapshot in Snapshots(config.data_dir).complete():
+    damage, snapshots = [], Snapshots(config.data_dir)
+    for name in snapshots.names():
         checked["snapshot"] = checked.get("snapshot", 0) + 1
         try:
-            snapshot.check()
+            snapshots.find(name).check()
         except SnapshotFailed as error:
-            damage.append({"kind": "snapshot", "key": "", "place": str(snapshot.path), "problem": str(error), "advice": "delete it"})
+            damage.append({"kind": "snapshot", "key": "", "place": name, "problem": str(error), "advice": "delete it"})
     return damage

@@ -48,12 +48,13 @@ def test_a_data_directory_is_whole_then_damaged_and_stays_as_it_is(tmp_path: Pat
     path.write_bytes(content[:end] + bytes([content[end] ^ 1]) + content[end + 1 :])
     (dump,) = (tmp_path / "snapshots").glob(f"*/{DUMP}")
     dump.write_bytes(dump.read_bytes()[:-1])
+    (tmp_path / "snapshots" / "20260101T000000.000Z").mkdir()  # its manifest is lost
     before = {file: file.read_bytes() for file in (tmp_path / "redis").rglob("*") if file.is_file() and file.suffix != ".log"}
     code, told = verify(tmp_path, "--json")
     found = json.loads(told)
     assert code == 2
-    assert found["damaged"] == 2
-    assert [one["kind"] for one in found["damage"]] == ["slot map", "snapshot"]
+    assert found["damaged"] == 3
+    assert [one["kind"] for one in found["damage"]] == ["slot map", "snapshot", "snapshot"]
     assert all(one["advice"] for one in found["damage"])
     assert "damaged: slot map at engine:slots: " in verify(tmp_path)[1]
     assert {file: file.read_bytes() for file in before} == before
