@@ -128,17 +128,18 @@ class RunMessages:
         """Say how far the run is. It replaces what was not published yet.
 
         Args:
-            value: 0 to 1; None: not known.
+            value: 0 to 1; beyond, the nearer of both; None: not known.
             text: a line for people, "12 of 30 files".
             step: what it is at, "download".
         """
-        self._progress = value, text[:_TEXT_CHARS], step[:_TEXT_CHARS]
+        self._progress = None if value is None else min(max(float(value), 0.0), 1.0), _sendable(text), _sendable(step)
 
     def done(self, **data: Any) -> None:
         """The run has succeeded.
 
         Args:
-            data: members of the message's data, in 4 KB; `text`, `items`, `progress` and `ended` are the engine's own.
+            data: members of the message's data, in 4 KB; `text`, `items`, `progress` and `ended` are the engine's own. What is no JSON
+                is told as its text. Without all of them where the engine refuses them.
         """
         self._finish("done", {"body": f"done after {self._age_s():.0f} s", **data})
 
@@ -151,7 +152,7 @@ class RunMessages:
         with self._changed:
             if self._end is not None:
                 return
-            self._end = word, data
+            self._end = word, json.loads(_valid(json.dumps(data, default=_plain, skipkeys=True, ensure_ascii=False)))
             self._changed.notify()
         if self._thread is not None:
             self._thread.join(END_WAIT_S)
@@ -161,7 +162,7 @@ class RunMessages:
         try:
             with self._publisher() as publisher:
                 self._publish_until_the_end(publisher)
-        except (PublishError, EngineError, OSError) as error:
+        except (PublishError, EngineError, OSError, RuntimeError) as error:  # the last: not connected to Ray
             log.warning("%s goes on without messages: %s", self.name, error)
 
     def _publish_until_the_end(self, publisher: Any) -> None:
@@ -198,7 +199,12 @@ class RunMessages:
         with contextlib.suppress(Refused):
             self._messages[user].end(type=type, data=data)
         if not self._messages[user].seq:  # likewise
-            self._begun(publisher, user).end(type=type, data=data)
+            message = self._begun(publisher, user)
+            try:
+                message.end(type=type, data=data)
+            except Refused as error:
+                log.warning("the end of %s is told without its data: %s", self.name, error)
+                message.end(type=type)
 
     def _begun(self, publisher: Any, user: str) -> Any:
         """The message of a user, which grows, or has ended as the run did."""
@@ -216,3 +222,17 @@ class RunMessages:
 
     def _age_s(self) -> float:
         return time.monotonic() - self._began_s
+
+
+def _valid(text: str) -> str:
+    """Without halves of characters, which names of files may have, and JSON may not."""
+    return text.encode(errors="replace").decode()
+
+
+def _sendable(text: str) -> str:
+    return _valid(text[:_TEXT_CHARS])
+
+
+def _plain(value: Any) -> Any:
+    """Of NumPy and the like a number, or a list."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)

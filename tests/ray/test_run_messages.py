@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from redis.asyncio import Redis
 
@@ -74,6 +75,30 @@ async def test_progress_that_is_faster_than_parts_is_left_out(world: EdgeWorld) 
         for step in range(1000):
             run.progress(step / 1000)
     assert messages(world)[0]["data"]["progress"] == {"value": 0.999}
+
+
+@pytest.mark.parametrize("wrong", [{"value": 1.5}, {"value": np.float32(0.5)}, {"text": "caf\udce9"}])
+async def test_odd_progress_leaves_a_run_its_messages(world: EdgeWorld, wrong: dict[str, Any]) -> None:
+    async with world.connect("u1") as socket, run_of(world) as run:
+        await frame_of(socket, "part")
+        run.progress(**wrong)
+        await frame_of(socket, "part")
+        run.progress(0.7)
+        await frame_of(socket, "part")
+    (told,) = messages(world)
+    assert (told["type"], told["data"]["progress"]["value"]) == ("render.done", 0.7)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [({"loss": np.float32(0.5)}, {"loss": 0.5}), ({"path": "caf\udce9"}, {"path": "caf?"}), ({"log": "x" * 5000}, {})],
+)
+async def test_a_run_with_odd_data_tells_its_end(world: EdgeWorld, data: dict[str, Any], told: dict[str, Any]) -> None:
+    async with run_of(world) as run:
+        await asyncio.to_thread(run.done, **data)
+    (message,) = messages(world)
+    assert message["type"] == "render.done"
+    assert {name: value for name, value in message["data"].items() if name in data} == told
 
 
 async def test_a_short_run_is_no_news_unless_it_fails(world: EdgeWorld) -> None:
