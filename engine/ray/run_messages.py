@@ -10,8 +10,8 @@
     lost, failed  --likewise-->        told    it has another message, `<id>-2`
     done    --likewise-->              ended   nothing more is published
 
-A thread publishes, so that the run never waits for the engine. It keeps the newest progress only. Where the engine refuses a message, the
-run goes on without messages, and the log says why. `done` and `failed` wait for at most `END_WAIT_S`.
+A thread publishes, so that the run never waits for the engine. It keeps the newest progress only. Where the engine refuses the message of
+a user, the run goes on without it, and the log says why. `done` and `failed` wait for at most `END_WAIT_S`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
 from engine.client.publish_results import PublishError
-from engine.errors import EngineError, Refused
+from engine.errors import EngineError, Refused, Unreachable
 from engine.ray.task_ids import new_id
 from engine.ray.task_publisher import Publisher
 
@@ -169,11 +169,14 @@ class RunMessages:
         while (end := self._wait()) is None:
             if self._age_s() >= self._after_s:
                 self._tell_progress(publisher)
+            if not self.users:
+                return
         word, data = end
         if self._age_s() >= self._after_s or word == "failed":
             self._tell_progress(publisher)
             for user in self.users:
-                self._tell_end(publisher, user, word, {"took_s": round(self._age_s()), **data})
+                with self._without(user):
+                    self._tell_end(publisher, user, word, {"took_s": round(self._age_s()), **data})
 
     def _wait(self) -> tuple[str, dict[str, Any]] | None:
         """Wait for the end, or until there is something to do."""
@@ -185,13 +188,14 @@ class RunMessages:
     def _tell_progress(self, publisher: Any) -> None:
         newest = self._progress
         for user in self.users:
-            told = self._told
-            if user not in self._messages or self._messages[user].idle:  # the engine has taken the run for lost
-                told = None
-                self._begun(publisher, user)
-            if newest is not None and newest != told:
-                value, text, step = newest
-                self._messages[user].progress(value, text=text, step=step)
+            with self._without(user):
+                told = self._told
+                if user not in self._messages or self._messages[user].idle:  # the engine has taken the run for lost
+                    told = None
+                    self._begun(publisher, user)
+                if newest is not None and newest != told:
+                    value, text, step = newest
+                    self._messages[user].progress(value, text=text, step=step)
         self._told = newest
 
     def _tell_end(self, publisher: Any, user: str, word: str, data: Mapping[str, Any]) -> None:
@@ -205,6 +209,15 @@ class RunMessages:
             except Refused as error:
                 log.warning("the end of %s is told without its data: %s", self.name, error)
                 message.end(type=type)
+
+    @contextlib.contextmanager
+    def _without(self, user: str) -> Iterator[None]:
+        """Go on for the others where the engine does not take the message of this user."""
+        try:
+            yield
+        except (Refused, Unreachable) as error:
+            log.warning("%s goes on without messages for %s: %s", self.name, user, error)
+            self.users = tuple(name for name in self.users if name != user)
 
     def _begun(self, publisher: Any, user: str) -> Any:
         """The message of a user, which grows, or has ended as the run did."""

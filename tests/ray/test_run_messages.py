@@ -121,6 +121,20 @@ async def test_each_user_has_a_message_of_the_run(world: EdgeWorld) -> None:
     assert [messages(world, user)[0]["type"] for user in ("u1", "u2")] == ["render.done", "render.done"]
 
 
+async def test_a_refused_user_costs_the_others_no_message(world: EdgeWorld, caplog: pytest.LogCaptureFixture) -> None:
+    async with run_of(world, ("u" * 200, "u1")) as run:
+        run.progress(1)
+    assert messages(world)[0]["type"] == "render.done"
+    assert "goes on without messages for uuu" in caplog.text
+
+
+async def test_a_run_without_accepted_users_publishes_no_more(world: EdgeWorld) -> None:
+    async with run_of(world, ("u" * 200,)) as run:
+        assert run._thread is not None
+        await asyncio.to_thread(run._thread.join, 20)
+        assert not run._thread.is_alive()
+
+
 async def test_a_run_that_ended_notifies_nobody_when_it_is_executed_again(world: EdgeWorld) -> None:
     for _ in range(2):
         async with run_of(world, id="film-7") as run:
