@@ -106,14 +106,14 @@ class Snapshots:
     def complete(self) -> list[Snapshot]:
         """All that are complete, oldest first."""
         found = []
-        for name in self.names():
+        for path in self.paths():
             with contextlib.suppress(SnapshotFailed):
-                found.append(self.find(name))
+                found.append(_read(path))
         return found
 
-    def names(self) -> list[str]:
+    def paths(self) -> list[Path]:
         """Of all, oldest first, also of those that cannot be read."""
-        return sorted(path.name for path in self._folder.glob("[0-9]*") if path.is_dir())
+        return sorted(path for path in self._folder.glob("[0-9]*") if path.is_dir())
 
     def find(self, which: str) -> Snapshot:
         """The snapshot of this name or directory, or the `LATEST`. Raises SnapshotFailed."""

@@ -143,10 +143,10 @@ def _damaged_snapshots(config: Config, checked: dict[str, int]) -> list[dict[str
     from engine.store.snapshots import Snapshots
 
     damage, snapshots = [], Snapshots(config.data_dir)
-    for name in snapshots.names():
+    for path in snapshots.paths():
         checked["snapshot"] = checked.get("snapshot", 0) + 1
         try:
-            snapshots.find(name).check()
+            snapshots.find(str(path)).check()
         except SnapshotFailed as error:
-            damage.append({"kind": "snapshot", "key": "", "place": name, "problem": str(error), "advice": "delete it"})
+            damage.append({"kind": "snapshot", "key": "", "place": str(path), "problem": str(error), "advice": "delete it"})
     return damage
