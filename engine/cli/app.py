@@ -62,7 +62,7 @@ for commands in (operator_commands, setup_commands, snapshot_commands, storage_c
 
 
 def main() -> None:
-    """Run a command: an `EngineError`, or a full disk, is printed in one line, with exit code 1."""
+    """Run a command. An `EngineError`, or a full disk, is printed in one line, with exit code 1; the end of a reader is not."""
     try:
         try:
             app()
@@ -70,6 +70,9 @@ def main() -> None:
             _end(str(error))
         finally:
             sys.stdout.flush()  # here it can be reported; at the interpreter's end it is a traceback
+    except BrokenPipeError:  # the reader has ended, as `head` does
+        _leave_output()
+        sys.exit(1)
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
@@ -80,6 +83,11 @@ def _end(reason: str) -> NoReturn:
     Console(stderr=True).print(f"[red]error:[/] {escape(reason)}", soft_wrap=True, highlight=False)
     try:
         sys.stdout.flush()
-    except OSError:  # what is left cannot be written, and must not be tried again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError:
+        _leave_output()
     sys.exit(1)
+
+
+def _leave_output() -> None:
+    """What is left cannot be written, and must not be tried again at the interpreter's end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

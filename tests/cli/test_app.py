@@ -75,6 +75,16 @@ def test_an_engine_with_weak_keys_or_unusable_rules_does_not_start_and_names_the
     assert "starting" not in found.stdout
 
 
+def test_a_command_ends_quietly_with_the_reader_of_its_output(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "engine", "token", "alice"]
+    env = os.environ | {"ENGINE_JWT_SECRET": "x" * 32}
+    found = subprocess.run(command, cwd=tmp_path, env=env, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(writer)
+    assert (found.returncode, found.stderr) == (1, "")
+
+
 def test_output_that_a_full_disk_does_not_take_is_said_in_one_line(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "engine", "config", "--json"]
