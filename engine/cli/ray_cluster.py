@@ -69,6 +69,12 @@ NODE_SETTINGS: Final = {
 LOCAL_RESOURCES: Final = {"engine_shard": 32, "engine_scheduler": 16, "engine_edge": 64}
 """A local node has room for as many actors as the configuration allows; in a cluster these resources place the actors."""
 
+_OTHER_VERSION: Final = "install the engine into the Python that the cluster's Ray runs with, and start it there"
+_NOT_JOINED: Final = (
+    "start one with `ray start --head`, or leave --address out; if it asks for a token, copy its ~/.ray/auth_token to this machine and set "
+    "RAY_AUTH_MODE=token"
+)
+
 _LEFTOVER_TIMEOUT_S: Final = 1.0
 _OTHER_ENGINE_S: Final = 5.0  # for the answer of another engine's controller
 
@@ -171,10 +177,10 @@ class RayCluster:
         try:
             found = self._init(address=self._config.address)
         except Exception as error:  # here too
+            told = " ".join(str(error).split())  # in one line
             raise ClusterError(
-                f"address: cannot join the Ray cluster at {self._config.address!r} ({error}); "
-                "start one with `ray start --head`, or leave --address out; if it asks for a token, "
-                "copy its ~/.ray/auth_token to this machine and set RAY_AUTH_MODE=token"
+                f"address: cannot join the Ray cluster at {self._config.address!r} ({told}); "
+                + (_OTHER_VERSION if "Version mismatch" in told else _NOT_JOINED)
             ) from error
         wanted = requirements()
         names = [one.name for one in wanted]

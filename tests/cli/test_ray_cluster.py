@@ -32,6 +32,20 @@ def test_the_command_that_starts_ray_sets_its_environment_before_it_imports_ray(
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+def test_another_version_of_ray_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: object) -> None:
+        utils.check_version_info({"ray_version": "1.0", "python_version": "3.0.0"}, "node 10.0.0.5")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "60")
+    monkeypatch.setattr(ray_cluster, "_auth_token_exists", lambda: False)
+    with pytest.raises(ClusterError) as raised:
+        RayCluster(Config(address="10.0.0.5:6379")).start()
+    assert "Ray: 1.0 Python: 3.0.0" in str(raised.value)
+    assert str(raised.value).endswith("install the engine into the Python that the cluster's Ray runs with, and start it there")
+    assert "\n" not in str(raised.value)
+
+
 def test_the_command_line_that_ray_shows_has_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(utils, "get_entrypoint_name", lambda: f"engine up --redis {SECRET}")
     with ray_cluster._without_secrets_in_entrypoint(Config(redis_url=SECRET)):
