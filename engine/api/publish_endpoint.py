@@ -11,20 +11,22 @@ differs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
+
+import msgspec
 
 from engine.auth import tokens
 from engine.auth.tokens import Authenticator, BearerToken, Principal, RawHeaders
 from engine.config import Config
 from engine.core.model.defined_categories import DefinedCategories
-from engine.errors import Unavailable
+from engine.errors import Overloaded, Unavailable
 from engine.gateway.gateway import Gateway
 from engine.http.problems import Problem
 from engine.publish.drafts import Draft, parse_drafts
 from engine.publish.media_types import Content
 from engine.publish.request_trace import RequestTrace
-from engine.publish.results import ItemResult, results_body
+from engine.publish.results import ItemResult, results_body, unarmed
 from engine.publish.type_retention import keep_by_type
 
 PATH: Final = "/v1/notifications"
@@ -143,10 +145,23 @@ async def post_drafts(gateway: Gateway, drafts: list[Draft], defined: DefinedCat
     """Publish drafts whose categories are the `defined` ones, and arm the steps of these. Raises as `ShardClient.post` does."""
     if defined.linked:
         await gateway.category_book.link(drafts, defined.linked)
-    results = await gateway.shard_client.post(drafts)
+    try:
+        results = await gateway.shard_client.post(drafts)
+    except Problem as problem:
+        if defined.steps and problem.status == 409 and "results" in problem.members:  # nobody repeats what was accepted beside a conflict
+            await _arm(gateway, drafts, msgspec.convert(problem.members["results"], list[ItemResult]), defined)
+        raise
     if defined.steps:
-        await gateway.arm_steps(drafts, results, defined.steps)
+        await _arm(gateway, drafts, results, defined)
     return results
+
+
+async def _arm(gateway: Gateway, drafts: Sequence[Draft], results: Sequence[ItemResult], defined: DefinedCategories) -> None:
+    """Arm the steps of the drafts that were accepted. Raises Problem, with the results: a publisher may have no other ids."""
+    try:
+        await gateway.arm_steps(drafts, results, defined.steps)
+    except (Overloaded, Unavailable) as error:
+        raise unarmed(results, drafts, defined.steps, error) from error
 
 
 def drafts_of(

@@ -8,7 +8,7 @@ under the same ids ends at 202, or at a 409 that is final; items accepted before
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from operator import attrgetter
 from typing import Any, Final, Protocol
 
@@ -35,6 +35,7 @@ from engine.core.wire.records import (
     Timer,
     TimerAnswer,
 )
+from engine.errors import Overloaded, Unavailable
 from engine.http.problems import Problem, conflict, over_quota, retry_after_s, too_many_requests, unavailable
 from engine.publish.drafts import Draft
 from engine.store.broadcast_stream import Appended
@@ -43,9 +44,11 @@ PUT_OFF: Final = "put off"
 """The status of a draft that its shard deferred, until the edge has scheduled it; never in an answer."""
 
 _TAKEN: Final = frozenset(("accepted", "scheduled", "merged"))
+_KNOWN: Final = _TAKEN | {"duplicate"}
 status_of: Final[Callable[[ItemResult], str]] = attrgetter("status")
 _encode: Final = msgspec.json.Encoder().encode
 _NO_ANSWER: Final = "no answer in time; it may have been accepted: repeat it under the same id"
+_NOT_ARMED: Final = "it was accepted without its steps: repeat it under the same id"
 _REASONS: Final = {
     UNAVAILABLE: "durable storage did not answer",
     OVERLOADED: "a limit is reached",
@@ -134,7 +137,19 @@ def raise_unless_taken(made: Sequence[ItemResult], statuses: Sequence[str], draf
     """
     for status in (UNAVAILABLE, OVERLOADED, CONFLICT):
         if PUBLISH_STATUS[status] in statuses:
-            raise _problem(made, status, drafts, answers)
+            # A shard that refuses returns when to come back, and so does an edge that avoids it; a scheduler that does not has written its
+            # queue within a moment, and storage answers again within seconds.
+            raise _problem(made, status, drafts, max((getattr(answer, "retry_ms", 0) for answer in answers), default=0))
+
+
+def unarmed(made: Sequence[ItemResult], drafts: Sequence[Draft], categories: Container[str], error: Overloaded | Unavailable) -> Problem:
+    """The answer where drafts were accepted, and this error kept steps of these categories from being armed."""
+    status, retry_ms = (OVERLOADED, error.backlog_ms) if isinstance(error, Overloaded) else (UNAVAILABLE, error.retry_ms)
+    for draft, result in zip(drafts, made, strict=True):
+        terms = draft.envelope.policy_terms
+        if terms is not None and terms.category in categories and result.status in _KNOWN:
+            result.status, result.reason = PUBLISH_STATUS[status], f"{_NOT_ARMED}: {error}"
+    return _problem(made, status, drafts, retry_ms)
 
 
 def results_body(results: Sequence[ItemResult], durability: str = "") -> bytes:
@@ -214,7 +229,7 @@ def _timer_result(result: ItemResult, draft: Draft, asked: Timer, answer: TimerA
     return answer.status
 
 
-def _problem(made: Sequence[ItemResult], status: int, drafts: Sequence[Draft], answers: Sequence[Any]) -> Problem:
+def _problem(made: Sequence[ItemResult], status: int, drafts: Sequence[Draft], retry_ms: float) -> Problem:
     errors = [
         {"index": draft.item, "user": draft.user, "detail": result.reason}
         for draft, result in zip(drafts, made, strict=True)
@@ -223,9 +238,7 @@ def _problem(made: Sequence[ItemResult], status: int, drafts: Sequence[Draft], a
     detail = f"{len(errors)} of {len(made)} items were not accepted; `results` tells each item's outcome"
     if status == CONFLICT:
         return conflict(detail, errors=errors, results=msgspec.to_builtins(made))
-    # A shard that refuses returns when to come back, and so does an edge that avoids it; a scheduler that does not has written its queue
-    # within a moment, and storage answers again within seconds.
-    retry_s = retry_after_s(max((getattr(answer, "retry_ms", 0) for answer in answers), default=0))
+    retry_s = retry_after_s(retry_ms)
     if any(result.reason == USERS_FULL for result in made):
         problem = over_quota("tenant_users_max", detail, retry_s)
     else:

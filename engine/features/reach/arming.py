@@ -18,14 +18,17 @@ publish that was refused and repeated later would find its steps gone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from engine.core.model.formats import STEPS
 from engine.core.model.step import ChannelStep
-from engine.core.wire.records import Timer
+from engine.core.wire.records import CONFLICT, PUBLISH_STATUS, Timer
 from engine.features.reach.core.step_timers import step_timers
 from engine.gateway.shard_client import ShardClient
 from engine.publish.drafts import Draft
 from engine.publish.results import ItemResult
+
+_CONFLICT: Final = PUBLISH_STATUS[CONFLICT]
 
 
 class StepArming:
@@ -38,7 +41,8 @@ class StepArming:
     async def arm(self, drafts: Sequence[Draft], results: Sequence[ItemResult], steps: Mapping[str, Sequence[ChannelStep]]) -> None:
         """Arm the steps of these drafts, whose results are known; durable on return.
 
-        A message that was merged with others has no steps: what users get is the summary. Nor has one for a topic, or for everyone.
+        A message that was merged with others has no steps: what users get is the summary. Nor has one for a topic, or for everyone, nor one
+        whose id belongs to another.
 
         Args:
             steps: by category.
@@ -49,7 +53,7 @@ class StepArming:
         now_ms, timers = self._wall_ms(), list[Timer]()
         for draft, result in zip(drafts, results, strict=True):
             terms = draft.envelope.policy_terms
-            if terms is None or draft.topic is not None or not (result.seq > 0 or result.scheduled_id):
+            if terms is None or draft.topic is not None or result.status == _CONFLICT or not (result.seq > 0 or result.scheduled_id):
                 continue
             message_ms = now_ms if result.seq else result.scheduled_at or draft.due_ms or now_ms
             timers += step_timers(

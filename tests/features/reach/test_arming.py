@@ -100,6 +100,33 @@ async def test_a_publisher_is_refused_until_the_steps_are_armed(world: EdgeWorld
     assert len(steps(world)) == 2, "the repeat arms them"
 
 
+async def test_a_publisher_learns_the_ids_of_messages_without_their_steps(world: EdgeWorld) -> None:
+    world.scheduler.schedule_status = wire.UNAVAILABLE
+    async with world.http("app", scopes="publish") as client:
+        items = [{"user": "ann", "type": "alert", "category": category} for category in ("alert", "plain")]
+        answer = await client.post("/v1/notifications", json=items)
+        assert answer.status_code == 503
+        assert [(result["status"], result["reason"][:15]) for result in answer.json()["results"][:1]] == [
+            ("unavailable", "it was accepted")
+        ]
+        assert answer.json()["results"][1]["status"] == "accepted"
+        assert [error["index"] for error in answer.json()["errors"]] == [0]
+        world.scheduler.schedule_status = 0
+        again = await client.post("/v1/notifications", json=items[0] | {"id": answer.json()["results"][0]["id"]})
+        assert again.json()["results"][0]["status"] == "duplicate"
+    assert len(steps(world)) == 2
+
+
+async def test_what_is_accepted_beside_a_conflict_has_its_steps(world: EdgeWorld) -> None:
+    await publish(world, category="plain", id="taken")
+    async with world.http("app", scopes="publish") as client:
+        items = [{"user": "ann", "type": "alert", "category": "alert", "id": id} for id in ("taken", "m2")]
+        answer = await client.post("/v1/notifications", json=items)
+    assert answer.status_code == 409
+    assert [result["status"] for result in answer.json()["results"]] == ["conflict", "accepted"]
+    assert [timer.envelope.id for timer in timers(world)] == ["m2", "m2"]
+
+
 async def test_rules_arm_the_steps_of_their_category(world: EdgeWorld) -> None:
     async with world.http("app", scopes="publish") as client:
         for _ in range(2):
