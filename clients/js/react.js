@@ -73,22 +73,40 @@ export function useInbox() {
   };
 }
 
-export function usePreferences() {
-  const client = useContext(Notifications);
-  const [preferences, setPreferences] = useState(/** @type {import("ray-notification-client").Preferences | null} */ (null));
+/**
+ * What the client answers for its user, null until then; asked for again when the user is another one.
+ * @template T
+ * @param {NotifyClient | null} client
+ * @param {(client: NotifyClient) => Promise<T>} ask
+ */
+function useAnswer(client, ask) {
+  const [answer, setAnswer] = useState(/** @type {T | null} */ (null));
   const [problem, setProblem] = useState(/** @type {Error | null} */ (null));
   useEffect(() => {
     if (!client) return;
-    const ended = new AbortController();
-    const load = () =>
-      client.preferences().then(
-        (found) => ended.signal.aborted || (setPreferences(found), setProblem(null)),
-        (error) => ended.signal.aborted || setProblem(error),
+    let user = 0;
+    const load = () => {
+      const mine = ++user;
+      setAnswer(null);
+      setProblem(null);
+      ask(client).then(
+        (found) => mine === user && setAnswer(found),
+        (error) => mine === user && setProblem(error),
       );
+    };
     load();
-    client.addEventListener("user", load, { signal: ended.signal });
-    return () => ended.abort();
+    client.addEventListener("user", load);
+    return () => {
+      user++;
+      client.removeEventListener("user", load);
+    };
   }, [client]);
+  return { answer, setAnswer, problem };
+}
+
+export function usePreferences() {
+  const client = useContext(Notifications);
+  const { answer: preferences, setAnswer: setPreferences, problem } = useAnswer(client, (asked) => asked.preferences());
   const change = useCallback(
     async (/** @type {import("ray-notification-client").PreferencesChange} */ changes) => {
       if (!client) throw new Error("the client is not there before the first effect");
@@ -101,12 +119,7 @@ export function usePreferences() {
 
 export function usePush() {
   const client = useContext(Notifications);
-  const [state, setState] = useState(/** @type {import("ray-notification-client").PushState | null} */ (null));
-  useEffect(() => {
-    let shown = true;
-    client?.pushState().then((found) => shown && setState(found));
-    return () => void (shown = false);
-  }, [client]);
+  const { answer: state, setAnswer: setState } = useAnswer(client, (asked) => asked.pushState());
   const change = useCallback(
     async (/** @type {(client: NotifyClient) => Promise<void>} */ act) => {
       if (!client) throw new Error("the client is not there before the first effect");

@@ -60,3 +60,48 @@ async def test_hooks_show_the_inbox_and_the_choices_and_change_them(page: Page, 
     await choice.click()
     await scripted.until(lambda: scripted.choices == {"news": "off"})
     await expect(choice).not_to_be_checked()
+
+
+PROBE = """
+import { createRoot } from "react-dom/client";
+import { NotificationProvider, usePreferences, usePush } from "ray-notification-client/react";
+
+function Probe() {
+  const { preferences } = usePreferences();
+  const { state } = usePush();
+  return <output>{`${preferences?.available.news.choice ?? "unknown"}, ${state ?? "unknown"}`}</output>;
+}
+
+createRoot(document.body).render(<NotificationProvider getToken={async () => tokens.shift()}><Probe /></NotificationProvider>);
+"""
+SUBSCRIBED = """() => {
+  Object.defineProperty(Notification, "permission", { get: () => "granted" });
+  localStorage.setItem(`notify-push:${location.host}/`, JSON.stringify({ user: `notify:${location.host}:default:demo`, worker: "/w.js" }));
+}"""
+
+
+async def test_hooks_show_nothing_of_an_earlier_user(page: Page, scripted: ScriptedEngine, built: Path, tmp_path: Path) -> None:
+    esbuild = [EXAMPLE / "node_modules" / ".bin" / "esbuild", "--bundle", "--preserve-symlinks", "--format=iife", "--jsx=automatic"]
+    script = tmp_path / "probe.js"
+    done = subprocess.run(
+        [*esbuild, "--loader=jsx", f"--outfile={script}"], cwd=EXAMPLE, input=PROBE, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    await page.goto(f"{scripted.url}/blank")
+    await page.evaluate(SUBSCRIBED)
+    await page.evaluate("(tokens) => { window.tokens = tokens; }", [token("demo"), token("other")])
+    await page.route("**/v1/channels/push", lambda route: route.abort())
+    await page.add_script_tag(path=script)
+    await expect(page.locator("output")).to_have_text("digest, on")
+    held: list[Route] = []
+
+    async def hold(route: Route) -> None:
+        held.append(route)
+
+    await page.route("**/v1/preferences", hold)
+    scripted.cut(4401, "the token has expired")
+    await expect(page.locator("output")).to_have_text("unknown, off")
+    await scripted.until(lambda: bool(held))
+    scripted.choices["news"] = "off"
+    await held[-1].continue_()
+    await expect(page.locator("output")).to_have_text("off, off")
