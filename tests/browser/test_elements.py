@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from typing import Any
@@ -161,6 +162,42 @@ async def test_preferences_are_those_of_the_user_who_signed_in_last(page: Page, 
     await expect(page.get_by_label("News, Here")).to_have_value("off")
 
 
+async def test_a_choice_that_waits_is_not_made_for_another_user(page: Page, scripted: ScriptedEngine) -> None:
+    asked, answered, methods = asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def hold(route: Route) -> None:
+        methods.append(route.request.method)
+        if methods == ["PATCH"]:
+            asked.set()
+            await answered.wait()
+        await route.continue_()
+
+    await place_for_two(page, scripted)
+    await page.evaluate("document.body.append(Object.assign(document.createElement('notification-preferences'), { client }))")
+    await page.route("**/v1/preferences", hold)
+    await page.get_by_label("News, Here").select_option("on")
+    await asked.wait()
+    await page.get_by_label("News, Here").select_option("off")
+    scripted.cut(4401, "the token has expired")
+    await wait(page, "client.reconnects === 1")
+    answered.set()
+    await scripted.until(lambda: "GET" in methods)
+    assert scripted.patches == [{"categories": {"news": "on"}}]
+
+
+async def test_the_time_of_a_digest_is_typed_by_keyboard(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.mail_digest = {"at": "08:00"}
+    await place(page, scripted)
+    await page.evaluate("document.body.append(Object.assign(document.createElement('notification-preferences'), { client }))")
+    await page.get_by_label("What you missed, at").focus()
+    for key in "0930A":
+        await page.keyboard.press(key)
+        await page.evaluate("client.preferences()")  # an answer to the key before would have arrived by now
+    await page.get_by_label("What you missed, at").blur()
+    await scripted.until(lambda: scripted.patches)
+    assert [patch["mail_digest"] for patch in scripted.patches] == [{"at": "09:30"}]
+
+
 @pytest.mark.parametrize("keeps_inbox", [False, True])
 async def test_another_user_sees_nothing_of_the_first_one(page: Page, scripted: ScriptedEngine, keeps_inbox: bool) -> None:
     scripted.keeps_inbox = keeps_inbox
@@ -185,6 +222,114 @@ async def test_a_mark_that_fails_says_so(page: Page, scripted: ScriptedEngine) -
     await page.get_by_role("button", name="Notifications").click()
     await page.get_by_role("button", name="Mark as read: one").click()
     await expect(page.get_by_role("alert")).to_have_text("That did not work. Try again.")
+
+
+async def test_a_message_that_arrives_during_a_look_stays_in_the_list(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.keeps_inbox = True
+    for number in range(25):
+        scripted.publish(f"number {number}")
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        answer = await route.fetch()
+        asked.set()
+        await answered.wait()
+        await route.fulfill(response=answer)
+
+    await place(page, scripted)
+    await page.get_by_role("button", name="Notifications").click()
+    await expect(page.get_by_role("button", name="Show more")).to_be_visible()
+    await page.route("**/v1/inbox?**", hold)
+    await page.evaluate("client.reconnect()")
+    await asked.wait()
+    await wait(page, "client.state === 'open'")
+    scripted.publish("meanwhile")
+    await expect(page.get_by_role("listitem").first).to_contain_text("meanwhile")
+    async with page.expect_response("**/v1/inbox?**"):
+        answered.set()
+    await page.evaluate("fetch('/blank').then((response) => response.text())")
+    await expect(page.get_by_role("listitem").first).to_contain_text("meanwhile")
+
+
+async def test_the_oldest_message_leaves_when_another_device_archives_it(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.keeps_inbox = True
+    for title in ("first", "second"):
+        scripted.publish(title)
+    await place(page, scripted)
+    await page.get_by_role("button", name="Notifications").click()
+    await expect(page.get_by_role("listitem")).to_have_count(2)
+    scripted.mark("archive", ids=["m1"])
+    await expect(page.get_by_role("listitem")).to_have_count(1)
+
+
+async def test_a_bell_over_polling_counts_what_arrives(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.keeps_inbox = True
+    await place(page, scripted, transports=["poll"])
+    await page.get_by_role("button", name="Notifications, none unread").click()
+    scripted.publish("one")
+    await expect(page.get_by_role("button", name="Notifications, 1 unread")).to_be_visible()
+
+
+async def test_counts_for_an_earlier_user_are_not_shown(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.keeps_inbox = True
+    scripted.publish("one")
+    scripted.publish("two")
+    marked, changed = asyncio.Event(), asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        answer = await route.fetch()
+        marked.set()
+        await changed.wait()
+        await route.fulfill(response=answer)
+
+    await place_for_two(page, scripted)
+    await page.route("**/v1/inbox/read", hold)
+    await page.get_by_role("button", name="Notifications").click()
+    await page.get_by_role("button", name="Mark as read: one").click()
+    await marked.wait()
+    scripted.inbox.clear()
+    scripted.revision = 0
+    scripted.cut(4401, "the token has expired")
+    await wait(page, "client.reconnects === 1")
+    await expect(page.locator(".badge")).to_be_hidden()
+    async with page.expect_response("**/v1/inbox/read"):
+        changed.set()
+    await page.evaluate("fetch('/blank').then((response) => response.text())")
+    await expect(page.locator(".badge")).to_be_hidden()
+
+
+@pytest.mark.parametrize("data", [{"title": {"toString": 1}}, {"body": [{"toString": None}]}])
+async def test_an_object_in_place_of_a_text_hides_no_other_message(page: Page, scripted: ScriptedEngine, data: Any) -> None:
+    await place(page, scripted)
+    scripted.publish("one")
+    scripted.publish(data=data)
+    await page.get_by_role("button", name="Notifications, 2 unread").click()
+    await expect(page.get_by_role("listitem")).to_have_count(2)
+    await expect(page.get_by_role("listitem").first).to_contain_text("toString")
+
+
+@pytest.mark.parametrize("button", ["Mark all as read", "Archive: one"])
+async def test_the_keyboard_stays_in_the_bell_when_its_button_goes(page: Page, scripted: ScriptedEngine, button: str) -> None:
+    scripted.keeps_inbox = True
+    scripted.publish("one")
+    await place(page, scripted)
+    await page.get_by_role("button", name="Notifications").click()
+    await page.get_by_role("button", name=button).focus()
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".badge")).to_be_hidden()
+    focused = page.get_by_role("listitem") if button == "Mark all as read" else page.get_by_role("heading", name="Notifications")
+    await expect(focused).to_be_focused()
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_role("dialog")).to_be_hidden()
+
+
+async def test_growing_messages_leave_an_inbox_with_its_client(page: Page, scripted: ScriptedEngine) -> None:
+    await place(page, scripted)
+    await page.get_by_role("button", name="Notifications").click()
+    scripted.say({"type": "part", "id": "g1", "generation": 1, "offset": 0, "text": "grows", "message": {"type": "a.b", "data": {}}})
+    await expect(page.get_by_role("listitem")).to_have_count(1)
+    await page.evaluate("document.querySelector('notification-bell').client = null")
+    await expect(page.get_by_role("listitem")).to_have_count(0)
 
 
 async def test_the_elements_speak_chinese_where_the_page_does(page: Page, scripted: ScriptedEngine) -> None:

@@ -8,7 +8,7 @@
 import { contentOf } from "./client/elements/content.js";
 import { outcomeOf, questionOf } from "./client/elements/question.js";
 import { dress } from "./client/elements/style.js";
-import { wording, wordsFor } from "./client/elements/wording.js";
+import { textOf, wording, wordsFor } from "./client/elements/wording.js";
 import { byId, fromNow, icon, make } from "./dom.js";
 
 const KEPT = 50;
@@ -21,7 +21,7 @@ const SETTLED = { no: "not acknowledged yet", yes: "acknowledged", elsewhere: "a
 /** The actor's name, to be shown. @param {any} actor */
 function nameOf(actor) {
   if (actor === null || actor === undefined) return "";
-  return String(typeof actor === "object" ? (actor.name ?? actor.login ?? actor.id ?? "") : actor);
+  return textOf(typeof actor === "object" ? (actor.name ?? actor.login ?? actor.id ?? "") : actor);
 }
 
 /** Title and text; the data itself where it has neither. @param {Message} message @returns {[string, string]} */

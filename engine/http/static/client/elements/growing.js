@@ -41,7 +41,6 @@ export function showGrowing(client, list, signal) {
     }
     /** @type {any} */ (list).hidden = items.size === 0;
   };
-  list.replaceChildren();
   /** @type {any} */ (list).hidden = true;
   client.addEventListener("part", (/** @type {any} */ event) => draw(event.detail), { signal });
   client.addEventListener("welcome", () => client.growing().catch(() => {}), { signal }); // an engine that lets nothing grow

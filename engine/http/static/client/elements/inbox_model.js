@@ -73,7 +73,7 @@ export class InboxModel extends EventTarget {
   /** @param {string[]} ids */
   async read(ids) {
     this.#setRead(ids);
-    if (this.#counts) this.#counted(await this.client.mark("read", { ids }));
+    if (this.#counts) await this.#marked(this.client.mark("read", { ids }));
     else for (const id of ids) this.#acknowledge(id);
   }
 
@@ -81,19 +81,19 @@ export class InboxModel extends EventTarget {
     const ids = [...this.#entries.keys()];
     if (!this.#counts) return this.read(ids);
     this.#setRead(ids);
-    this.#counted(await this.client.mark("read", { all: true }));
+    await this.#marked(this.client.mark("read", { all: true }));
   }
 
   /** @param {string} id */
   async archive(id) {
-    this.#counted(await this.client.mark("archive", { ids: [id] }));
+    await this.#marked(this.client.mark("archive", { ids: [id] }));
     this.#entries.delete(id);
     this.#changed();
   }
 
   /** It leaves, and a copy of it comes back then. @param {string} id @param {Date} until */
   async snooze(id, until) {
-    this.#counted(await this.client.snooze([id], until));
+    await this.#marked(this.client.snooze([id], until));
     this.#entries.delete(id);
     this.#changed();
   }
@@ -108,6 +108,13 @@ export class InboxModel extends EventTarget {
     const entries = this.#entries;
     const page = await this.client.inbox({ limit: PAGE, before: this.#before });
     if (entries === this.#entries) this.#take(page);
+  }
+
+  /** Take the counts of an answer, unless they are of the user before. @param {Promise<any>} answer */
+  async #marked(answer) {
+    const entries = this.#entries;
+    const counts = await answer;
+    if (entries === this.#entries) this.#counted(counts);
   }
 
   /** Anew, for another user. */
@@ -126,12 +133,13 @@ export class InboxModel extends EventTarget {
   async #load() {
     clearTimeout(this.#reload);
     const entries = this.#entries;
+    const known = [...entries.values()]; // what arrives meanwhile may be newer than the answer
     try {
       const page = await this.client.inbox({ limit: PAGE });
       if (entries !== this.#entries) return; // it is of the user before
-      const oldest = page.messages.at(-1)?.seq ?? 0;
+      const oldest = page.before === undefined ? 0 : page.messages.at(-1).seq;
       const there = new Set(page.messages.map((/** @type {Message} */ { id }) => id));
-      for (const [id, { message }] of this.#entries) if (message.seq >= oldest && !there.has(id)) this.#entries.delete(id); // archived, or gone
+      for (const { message } of known) if (message.seq >= oldest && !there.has(message.id)) entries.delete(message.id); // archived, or gone
       this.#take(page);
     } catch {
       // No inbox there, or no answer: what arrives is shown, and the next welcome asks again.
@@ -155,7 +163,8 @@ export class InboxModel extends EventTarget {
     const replaced = this.#entries.get(message.replaces ?? "");
     if (replaced && (!replaced.read || message.answer)) this.#entries.delete(replaced.message.id);
     if (!known) this.dispatchEvent(new CustomEvent("arrived", { detail: message }));
-    if (this.#counts && !this.client.options.counts && this.#shown) this.#reloadSoon();
+    const told = this.client.options.counts && this.client.transport !== "poll";
+    if (this.#counts && !told && this.#shown) this.#reloadSoon();
     this.#changed();
   }
 

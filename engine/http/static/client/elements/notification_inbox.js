@@ -63,6 +63,7 @@ export class NotificationInbox extends Base {
     this.#listening = new AbortController();
     this.#model?.addEventListener("change", () => this.#draw(), { signal: this.#listening.signal });
     this.#model?.show();
+    this.#parts.growing.replaceChildren();
     if (this.client) showGrowing(this.client, this.#parts.growing, this.#listening.signal);
     this.#clock = window.setInterval(() => this.#tellTime(), TIME_STEP_MS);
     this.#draw();
@@ -84,6 +85,8 @@ export class NotificationInbox extends Base {
   #draw() {
     const words = wordsFor(this);
     const { title, readAll, list, empty, problem, more } = this.#parts;
+    const root = /** @type {ShadowRoot} */ (this.shadowRoot);
+    const held = /** @type {any} */ (root.activeElement);
     const entries = this.#model?.entries ?? [];
     const focused = list.querySelector("li:focus-within")?.dataset.id;
     const focusedAction = this.#focusedAction();
@@ -98,9 +101,12 @@ export class NotificationInbox extends Base {
     list.hidden = entries.length === 0;
     list.replaceChildren(...entries.map((entry, at) => this.#item(entry, at === 0, words)));
     this.#drawn = new Set(entries.map(({ message }) => message.id));
-    if (focused === undefined) return;
-    const again = [...list.children].find((item) => item.dataset.id === focused) ?? list.firstElementChild;
-    (focusedAction ? (again?.querySelector(focusedAction) ?? again) : again)?.focus();
+    if (focused !== undefined) {
+      const again = [...list.children].find((item) => item.dataset.id === focused) ?? list.firstElementChild;
+      (focusedAction ? (again?.querySelector(focusedAction) ?? again) : again)?.focus();
+    }
+    const lost = held && (held.disabled || held.hidden || !held.isConnected);
+    if (lost && [null, held].includes(root.activeElement)) this.focus(); // Escape closes a bell from within only
   }
 
   /** The selector of the button, or the field, of a message that has the keyboard; "" for none. */

@@ -34,6 +34,7 @@ export class NotificationPreferences extends Base {
   /** @type {AbortController | null} */ #listening = null;
   /** @type {HTMLElement | null} kept: somebody fills it while answers arrive */ #form = null;
   #problem = "";
+  #users = 0; // of the client: what an earlier one chose, or was answered, is not the next one's
   /** One request after another: the answer to an earlier one shows less. @type {Promise<void>} */ #answered = Promise.resolve();
 
   constructor() {
@@ -60,7 +61,11 @@ export class NotificationPreferences extends Base {
   connectedCallback() {
     this.disconnectedCallback();
     this.#listening = new AbortController();
-    this.#client?.addEventListener("user", () => this.connectedCallback(), { signal: this.#listening.signal });
+    const another = () => {
+      this.#users++;
+      this.connectedCallback();
+    };
+    this.#client?.addEventListener("user", another, { signal: this.#listening.signal });
     this.#draw();
     this.#ask((client) => client.preferences());
   }
@@ -101,18 +106,21 @@ export class NotificationPreferences extends Base {
 
   /** @param {(client: import("../notify_client.js").NotifyClient) => Promise<Preferences>} request */
   #ask(request) {
-    const client = this.#client;
-    if (client) this.#answered = this.#answered.then(() => this.#show(client, request(client)));
+    const [client, user] = [this.#client, this.#users];
+    if (client) this.#answered = this.#answered.then(() => (user === this.#users ? this.#show(client, request(client)) : undefined));
   }
 
   /** @param {import("../notify_client.js").NotifyClient} client @param {Promise<Preferences>} answer */
   async #show(client, answer) {
+    const user = this.#users;
+    const stale = () => client !== this.#client || user !== this.#users;
     try {
       const preferences = await answer;
-      if (client !== this.#client) return;
+      if (stale()) return;
       this.#preferences = preferences;
       this.#problem = "";
     } catch (error) {
+      if (stale()) return;
       const { failed } = wordsFor(this);
       this.#problem = /** @type {any} */ (error).detail ?? /** @type {any} */ (error).message ?? failed;
     }
@@ -160,8 +168,10 @@ export class NotificationPreferences extends Base {
     const every = !wanted ? NEVER : days.length === DAYS.length ? DAILY : days.join(" ");
     const choices = [...new Set([NEVER, DAILY, ...DAYS, every])]; // some days, which the application set, stay a choice
     const select = this.#select("digest", "every", words.channels.email, words.digest, choices, every);
-    const time = make("input", { type: "time", id: "digest-at", value: wanted?.at ?? MORNING, disabled: !wanted, required: true, ariaLabel: `${words.digest}, ${words.at}` });
-    time.dataset.kind = "digest";
+    const value = wanted?.at ?? MORNING;
+    const time = make("input", { type: "time", id: "digest-at", value, disabled: !wanted, required: true, ariaLabel: `${words.digest}, ${words.at}` });
+    const typed = () => time.isConnected && value !== /** @type {any} */ (time).value && this.#setDigest();
+    time.addEventListener("blur", typed); // not with each digit: the answer draws the field anew
     return make("fieldset", {}, make("legend", {}, words.digest), select, make("label", { htmlFor: "digest-at" }, words.at, time));
   }
 

@@ -99,10 +99,15 @@ export function wordsFor(element) {
   return WORDS[languageOf(element)];
 }
 
+/** Any JSON value; `String` raises for an object with a member `toString`. @param {any} value */
+export function textOf(value) {
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
 /** Title and text. @param {Message} message @returns {[string, string]} */
 export function wording({ type, data, text }) {
   if (data === null || typeof data !== "object") return [text ?? type, text === undefined && data !== undefined && data !== null ? String(data) : ""];
-  return [String(data.title ?? data.subject ?? text ?? type), String(text ?? data.body ?? data.text ?? data.message ?? "")];
+  return [textOf(data.title ?? data.subject ?? text ?? type), textOf(text ?? data.body ?? data.text ?? data.message ?? "")];
 }
 
 /** The absolute form of an http(s) URL or a path; empty for anything else. @param {unknown} text */
