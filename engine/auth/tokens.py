@@ -54,7 +54,7 @@ RawHeaders = Sequence[tuple[bytes, bytes]]
 
 TOKEN_CHARS_MAX: Final = 8192  # about what fits a request header
 TOKEN_TOPICS_MAX: Final = 1000
-_LEEWAY_S: Final = 5  # of `nbf`: clocks of two machines differ by seconds, not minutes. `exp` has none
+_LEEWAY_S: Final = 5  # of `nbf` and `iat`: clocks of two machines differ by seconds, not minutes. `exp` has none
 _JTI_BYTES: Final = 12
 _GRANT_BYTES: Final = 32
 _TOKEN_ID_CHARS: Final = 32  # 128 bits
@@ -216,7 +216,7 @@ class Authenticator:
         if not 0 <= claims.exp <= _SECONDS_MAX:
             raise Invalid(f"allowed are 0 to {_SECONDS_MAX} seconds", "exp")
         issued_s = _issued_s(claims.iat)
-        if claims.exp > (issued_s or now_s) + config.token_lifetime_s_max:
+        if claims.exp > (min(issued_s, now_s + _LEEWAY_S) or now_s) + config.token_lifetime_s_max:
             raise Invalid(f"a token lives for {config.token_lifetime_s_max} seconds at most, from `iat` on", "exp")
         if claims.nbf > now_s + _LEEWAY_S:
             raise Invalid("not yet valid", "nbf")
@@ -307,7 +307,8 @@ def mint(
         raise Invalid("a secret is needed", "secret")
     if not 0 < ttl_s <= lifetime_s_max:
         raise Invalid(f"above 0 and at most {lifetime_s_max} seconds are allowed", "ttl")
-    claims: dict[str, str | int] = {"sub": sub, "tenant": tenant, "scope": scope, "iat": int(now_s), "exp": math.ceil(now_s + ttl_s)}
+    claims: dict[str, str | int] = {"sub": sub, "tenant": tenant, "scope": scope, "iat": int(now_s)}
+    claims["exp"] = math.ceil(min(now_s + ttl_s, int(now_s) + lifetime_s_max))
     claims["jti"] = secrets.token_urlsafe(_JTI_BYTES)
     if issuer:
         claims["iss"] = issuer

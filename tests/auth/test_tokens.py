@@ -159,6 +159,17 @@ def test_a_token_that_lives_longer_than_a_revocation_is_refused() -> None:
         mint(SECRET, "a", ("connect",), 3601, now_s=NOW_S, lifetime_s_max=3600)
 
 
+def test_a_time_of_issue_ahead_makes_no_token_live_longer() -> None:
+    config = Config(jwt_secret=SECRET, token_lifetime_s_max=3600)
+    assert "3600 seconds at most" in refusal(signed(claims(exp=int(NOW_S) + 3700, iat=NOW_S + 3600)), config).detail
+    Authenticator(config).token_principal(signed(claims(exp=int(NOW_S) + 3602, iat=NOW_S + 3)), NOW_S)
+
+
+def test_a_minted_token_of_the_longest_life_is_accepted() -> None:
+    made = mint(SECRET, "a", ("connect",), 3600, now_s=NOW_S + 0.5, lifetime_s_max=3600)
+    Authenticator(Config(jwt_secret=SECRET, token_lifetime_s_max=3600)).token_principal(made, NOW_S + 0.5)
+
+
 # -- Revocation. -------------------------------------------------------------------------------------------------------
 def test_a_revoked_token_is_refused_whether_it_was_verified_before_or_not() -> None:
     revoked = RevokedTokens()
