@@ -121,6 +121,7 @@ class ActionStreams:
         self._client = client
         self._config = config
         self._consumer = consumer
+        self._looked_at: dict[str, bytes] = {}  # by target, up to where `claim` has looked; those that it has looked at all of are left out
 
     async def targets(self) -> set[str]:
         """All targets that have a stream. Raises StorageUnavailable."""
@@ -163,10 +164,14 @@ class ActionStreams:
                 raise
 
     async def claim(self, target: str, count: int) -> list[QueuedAction]:
-        """Up to `count` actions that no edge has held for `action_claim_ms`; they are this edge's now. Raises StorageUnavailable."""
+        """Up to `count` actions that no edge has held for `action_claim_ms`; they are this edge's now. Raises StorageUnavailable.
+
+        Redis looks at ten times as many of those that are held, so each call goes on where the one before it stopped.
+        """
+        begin = self._looked_at.pop(target, b"0-0")
         try:
             found: Any = await self._client.xautoclaim(
-                action_stream_key(target), GROUP, self._consumer, self._config.action_claim_ms, "0-0", count
+                action_stream_key(target), GROUP, self._consumer, self._config.action_claim_ms, begin, count
             )
         except ResponseError as error:
             if str(error).startswith("NOGROUP"):
@@ -174,6 +179,8 @@ class ActionStreams:
             raise StorageUnavailable(f"actions: {error}") from error
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"actions: {error}") from error
+        if found[0] != b"0-0":
+            self._looked_at[target] = found[0]
         return _actions(target, found[1])
 
     async def hold(self, target: str, entries: Sequence[str]) -> set[str]:

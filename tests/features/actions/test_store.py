@@ -78,6 +78,17 @@ async def test_what_an_edge_holds_is_not_claimed_and_what_a_dead_one_held_is(red
     assert await second.hold(TARGET, [lost.entry]) == {lost.entry}
 
 
+async def test_an_edge_with_little_room_finds_lost_actions_behind_held_ones(redis_client: Redis) -> None:
+    limits = replace(CONFIG, action_claim_ms=60_000, actions_waiting_max=20)
+    await append_actions(redis_client, limits, [timer(number) for number in range(13)])
+    first, second = (ActionStreams(redis_client, limits, name) for name in ("edge-0", "edge-1"))
+    *_, lost = await first.read(TARGET, 13)
+    await redis_client.xclaim(action_stream_key(TARGET), GROUP, "edge-0", 0, [lost.entry], idle=limits.action_claim_ms + 1)
+    assert [await ids(second.claim(TARGET, 1)) for _ in range(2)] == [[], ["m12"]]
+    await redis_client.xclaim(action_stream_key(TARGET), GROUP, "edge-0", 0, [lost.entry], idle=limits.action_claim_ms + 1)
+    assert [await ids(second.claim(TARGET, 2)) for _ in range(2)] == [["m12"], []]
+
+
 async def test_what_is_given_up_is_a_dead_letter_once(redis_client: Redis) -> None:
     await append_actions(redis_client, CONFIG, [timer(1)])
     (action,) = await edge(redis_client).read(TARGET, 1)
