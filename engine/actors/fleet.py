@@ -177,8 +177,9 @@ class Fleet:
         return len({watch.stats["node_id"] for watch in self.watches.values() if "node_id" in watch.stats})
 
     def take_over(self, key: ActorKey) -> None:
-        """Let it start as a guest. Its epoch fences the process on the lost node, if that still runs."""
+        """Let it start as a guest, for which it has time. Its epoch fences the process on the lost node, if that still runs."""
         self.guests.add(key)
+        self.watches[key].excuse(self._clock())
         self._actors.kill(self.handles[key], restart=False)
         self.create(key)
 

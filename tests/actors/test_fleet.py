@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.actors.fleet import Fleet
 from engine.config import Config
+from engine.core.controller.health import START_GRACE_FACTOR
 from tests.support.fake_actors import FakeActors
 
 
@@ -21,6 +22,21 @@ def test_a_late_answer_of_a_guest_that_was_told_to_end_does_not_make_its_success
     fleet.replace(key)
     answer()
     assert not fleet.guests
+
+
+def test_a_guest_has_the_time_of_a_start_to_answer() -> None:
+    now_ms = [0.0]
+    config = Config()
+    fleet, key = Fleet(config, FakeActors(), lambda: now_ms[0]), ("shard", 0)
+    fleet.add(key)
+    watch = fleet.watches[key]
+    watch.answered({"pid": 1, "started_ms": 1, "cpu_s": 0.0, "ready": True}, 0.0)
+    watch.restarting(0.0)
+    patience_ms = START_GRACE_FACTOR * config.health_timeout_ms
+    now_ms[0] = patience_ms
+    fleet.take_over(key)
+    assert watch.verdict(2 * patience_ms) == "leave"
+    assert watch.verdict(2 * patience_ms + 1) == "replace"
 
 
 async def test_where_actors_need_no_place_none_is_a_guest_and_ray_is_not_asked() -> None:
