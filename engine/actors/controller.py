@@ -383,6 +383,7 @@ class Controller:
                 fleet.add(key)
         for key in existing:  # what a predecessor had created, or had not ended yet
             fleet.add(key, joining=True)
+            fleet.watches[key].restarting(self._context.monotonic_ms())  # its process may have hung since before
         self._reconciler = Reconciler(
             self._config,
             self._clients,
@@ -473,8 +474,11 @@ class Controller:
         now_ms = self._context.monotonic_ms()
         if not self._redis["alive"]:
             fleet.excuse()
+        unborn = fleet.joining.keys() | set(fleet.without_room())  # until they answer they may wait for a machine
         for key, watch in fleet.watches.items():
-            if key not in fleet.leaving and watch.verdict(now_ms) == "replace":
+            if key in fleet.leaving or (key in unborn and not watch.stats):
+                continue
+            if watch.verdict(now_ms) == "replace":
                 log.error("%s-%d has been silent for %d ms; replacing it", *key, self._config.health_timeout_ms)
                 fleet.failed(key, died=True)
                 fleet.replace(key)

@@ -653,6 +653,36 @@ async def test_an_actor_that_is_created_anew_is_not_replaced_while_it_starts(wor
     assert watch.verdict(monotonic_ms() + (START_GRACE_FACTOR + 1) * patience_ms) == "replace"
 
 
+async def test_a_successor_replaces_an_actor_that_has_hung_since_before(world: World) -> None:
+    await world.start()
+    await world.settled()
+    await world.crash()
+    world.actors.actors["scheduler", 0].silent = True
+    controller = await world.start()
+    watch, patience_ms = controller._fleet.watches["scheduler", 0], CONFIG.health_timeout_ms
+    assert watch.verdict(monotonic_ms() + 2 * patience_ms) == "leave"
+    watch._asked_ms = float("-inf")
+    await until(lambda: ("scheduler", 0) in world.actors.replaced)
+    await world.settled()
+
+
+async def test_a_new_actor_without_a_machine_is_not_replaced_by_a_successor(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.actors.fleet._SILENT_MS", 50)
+    controller = await world.start()
+    await world.settled()
+    world.actors.full, world.actors.room = True, False
+    await controller.scale(shards=3, edges=2)
+    await until(lambda: {("shard", 2), ("edge", 1)} <= world.actors.actors.keys())
+    await world.crash()
+    fleet = (await world.start())._fleet
+    await until(lambda: ("edge", 1) in fleet.without_room())
+    for key in (("shard", 2), ("edge", 1)):
+        fleet.watches[key]._asked_ms = float("-inf")
+    asked = world.actors.asked
+    await until(lambda: world.actors.asked > asked + 2)
+    assert not world.actors.replaced
+
+
 async def test_a_new_shard_that_got_a_place_before_a_lower_one_gives_it_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.actors.fleet._SILENT_MS", 50)
     monkeypatch.setattr("engine.actors.reconciler._JOIN_MS", 100)

@@ -72,7 +72,10 @@ class HealthWatch:
         self._failed = True
 
     def restarting(self, now_ms: float) -> None:
-        """Its process has died, and Ray starts the next one. No effect until that has answered: one that never does is replaced."""
+        """Its process has died, and Ray starts the next one; or it was there before this watch, and its process may hang.
+
+        No effect until it has answered: one that never does is replaced.
+        """
         if self._grace == 1:
             self._asked_ms = now_ms
             self._grace = START_GRACE_FACTOR
@@ -84,7 +87,8 @@ class HealthWatch:
 
     def verdict(self, now_ms: float) -> HealthVerdict:
         """`replace`, once, when a call has been unanswered for too long; then the timeout is that of a start."""
-        if not self.stats or self._asked_ms is None or now_ms - self._asked_ms <= self._timeout_ms * self._grace:
+        is_new = not self.stats and self._grace == 1  # it may wait for a machine
+        if is_new or self._asked_ms is None or now_ms - self._asked_ms <= self._timeout_ms * self._grace:
             return "leave"
         self._asked_ms = now_ms
         self._grace = START_GRACE_FACTOR

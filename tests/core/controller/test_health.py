@@ -37,6 +37,14 @@ def test_an_actor_that_has_never_answered_is_left_alone_for_it_may_wait_for_a_ma
     assert one.row()["pid"] is None
 
 
+def test_an_actor_older_than_its_watch_has_the_time_of_a_start_to_answer() -> None:
+    one = watch()
+    one.restarting(100)
+    one.asked(200)
+    assert one.verdict(100 + START_GRACE_FACTOR * 1000) == "leave"
+    assert one.verdict(101 + START_GRACE_FACTOR * 1000) == "replace"
+
+
 def test_silence_within_the_timeout_is_forgiven() -> None:
     one = watch()
     one.answered(stats(), 500)
