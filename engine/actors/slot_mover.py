@@ -237,9 +237,9 @@ class SlotMover:
         unread = set(slots)
         await self._retry(lambda: self._recovery.replay(unread))
         await self._retry(lambda: self._recovery.find_windows(slots))
-        index, shards = self._core.index, self.stored.local(self.stored.shards)
+        index, shards, version = self._core.index, self.stored.local(self.stored.shards), self.stored.version
         self._core.refused_records = refused_after(await self._retry(lambda: self._journal.failed_records(shards)))
-        inherited = await self._retry(lambda: read_inherited(self._client, index, slots))
+        inherited = await self._retry(lambda: read_inherited(self._client, index, slots, version))
         await self._retry(lambda: forget_handed(self._client, index, inherited))
         self._journal.serve(slots)
         self._served.update(slots)

@@ -15,7 +15,7 @@ They are in one place at a time, so that none is written twice. A crash loses th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 import redis.asyncio as redis
@@ -117,8 +117,16 @@ def handed_events(events: Sequence[SessionEvent]) -> bytes:
     return _encoder.encode(events) if events else b""
 
 
-async def read_inherited(client: redis.Redis, shard: int, slots: Iterable[int]) -> Inherited:
-    """Read what this shard gets with these slots. Raises StorageUnavailable."""
+async def read_inherited(client: redis.Redis, shard: int, slots: Collection[int], version: int) -> Inherited:
+    """Read what this shard gets with these slots.
+
+    Events of users whom another shard has got meanwhile are to be written too, but say nothing of who is online now.
+
+    Args:
+        version: of the slot map by which the shard has these slots. Events of a later one are of slots that it gets later.
+
+    Raises StorageUnavailable.
+    """
     try:
         pipeline = client.pipeline(transaction=False)
         pipeline.hgetall(handed_events_key(shard))
@@ -128,10 +136,12 @@ async def read_inherited(client: redis.Redis, shard: int, slots: Iterable[int]) 
     except (RedisError, OSError) as error:
         raise StorageUnavailable(f"users online: {error}") from error
     online = dict.fromkeys(key.decode() for keys in sets for key in keys)
-    versions = sorted(handed, key=int)
-    events = [event for version in versions for event in _decoder.decode(handed[version])]
+    versions = sorted((each for each in handed if int(each) <= version), key=int)
+    events = [event for each in versions for event in _decoder.decode(handed[each])]
     for event in events:
-        if event.online:
+        if slot_of(event.key) not in slots:
+            event.online = None
+        elif event.online:
             online[event.key] = None
         elif event.online is not None:
             online.pop(event.key, None)

@@ -42,8 +42,8 @@ async def test_a_session_event_has_every_field(redis_client: Redis) -> None:
 async def test_who_is_online_is_kept_for_the_successor_of_a_shard(redis_client: Redis) -> None:
     came = [event(key, name="connect", online=True) for key in ("acme:ann", "acme:bob", "acme:cyd")]
     await write_session_events(redis_client, [*came, event("acme:ann", name="suspect"), event("acme:bob", name="offline", online=False)])
-    assert sorted((await read_inherited(redis_client, 0, range(SLOTS))).online) == ["acme:ann", "acme:cyd"]
-    assert await read_inherited(redis_client, 0, [slot_of("acme:cyd")]) == Inherited(["acme:cyd"])
+    assert sorted((await read_inherited(redis_client, 0, range(SLOTS), 1)).online) == ["acme:ann", "acme:cyd"]
+    assert await read_inherited(redis_client, 0, [slot_of("acme:cyd")], 1) == Inherited(["acme:cyd"])
 
 
 async def test_handed_events_are_inherited_in_order_until_forgotten(redis_client: Redis) -> None:
@@ -51,13 +51,26 @@ async def test_handed_events_are_inherited_in_order_until_forgotten(redis_client
     await write_session_events(redis_client, [event("acme:ann", name="connect", online=True)])
     came, left, again = event("acme:bob", name="connect", online=True), event("acme:ann", online=False), event("acme:ann", SSE)
     await redis_client.hset(handed_events_key(3), mapping={"10": handed_events([again]), "9": handed_events([came, left])})
-    inherited = await read_inherited(redis_client, 3, range(SLOTS))
+    inherited = await read_inherited(redis_client, 3, range(SLOTS), 10)
     assert inherited == Inherited(["acme:bob"], [came, left, again], [b"9", b"10"])
     await redis_client.hset(handed_events_key(3), "11", handed_events([left]))
     for _ in range(2):  # the reply to the first may be lost
         await forget_handed(redis_client, 3, inherited)
-    assert (await read_inherited(redis_client, 3, [])).versions == [b"11"]
-    assert (await read_inherited(redis_client, 1, [])).versions == []
+    assert (await read_inherited(redis_client, 3, [], 11)).versions == [b"11"]
+    assert (await read_inherited(redis_client, 1, [], 11)).versions == []
+
+
+async def test_events_handed_with_a_later_map_wait_for_their_slots(redis_client: Redis) -> None:
+    came, left = event("acme:bob", name="connect", online=True), event("acme:ann", online=False)
+    await redis_client.hset(handed_events_key(3), mapping={"9": handed_events([left]), "10": handed_events([came])})
+    assert await read_inherited(redis_client, 3, range(SLOTS), 9) == Inherited([], [left], [b"9"])
+
+
+async def test_events_of_users_of_another_shard_tell_nobody_s_presence(redis_client: Redis) -> None:
+    came, left = event("acme:bob", name="connect", online=True), event("acme:ann", name="offline", online=False)
+    await redis_client.hset(handed_events_key(3), "9", handed_events([came, left]))
+    inherited = await read_inherited(redis_client, 3, [], 9)
+    assert (inherited.online, [(told.event, told.online) for told in inherited.events]) == ([], [("connect", None), ("offline", None)])
 
 
 async def test_the_stream_is_trimmed_to_about_its_limit(redis_client: Redis) -> None:

@@ -101,7 +101,7 @@ async def test_a_redis_that_may_forget_is_named_as_such(redis_server_url: str, r
         lambda client: drop_user_entries(client, "t:ann"),
         lambda client: Journal(client, 0, 1000).take_over([0]),
         lambda client: write_session_events(client, [SessionEvent("connect", "t:ann", "c1", "phone", "edge-0", WEBSOCKET, 1, 0, None)]),
-        lambda client: read_inherited(client, 0, [1]),
+        lambda client: read_inherited(client, 0, [1], 1),
         lambda client: forget_handed(client, 0, Inherited([], [], [b"1"])),
         take_epoch,
         lambda client: TenantUsage(client).of("t"),
