@@ -145,6 +145,7 @@ class SlotMover:
                 slots, to, future = self._requests.pop(0)
                 await self._hand_over(slots, to)
                 _resolve(future, self.stored.version)
+                await self._adopt_new()  # by the map that was read meanwhile, or what nobody was left to have
             self._followers = [(version, future) for version, future in self._followers if not self._reached(version, future)]
             if self._followers:
                 await asyncio.sleep(_FOLLOW_S)

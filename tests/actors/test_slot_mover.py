@@ -202,6 +202,7 @@ async def test_slots_come_back_when_the_shard_that_was_to_have_them_has_left_mea
         written(release)
 
     monkeypatch.setattr(SlotRelease, "written", written_too_late)
+    monkeypatch.setattr(slot_mover, "_POLL_S", 600.0)
     async with shard_process(config) as source:
         await source.post(ANN, "one")
         assert await source.shard.hand_over([ANNS], 1) == alone.version
