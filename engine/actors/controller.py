@@ -329,12 +329,13 @@ class Controller:
         Takes at most `drain_ms` and twice `stop_timeout_ms`; what an actor did not write in time is in the journal.
         """
         self._lock.check("stop", proof)
+        waits = not self._created.done()  # for storage, say, and does not know yet what its predecessor created
         tasks = [task for task in (self._watching, self._reconciling, self._created, self._round, self._snapshotting) if task is not None]
         for task in tasks:
             task.cancel()
         self._lifelines.cut()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._reconciler is None:  # it waits for storage, and what its predecessor created runs
+        if waits:
             await self._find_actors()
         margin_ms = 500
         for roles, timeout_ms in (

@@ -169,6 +169,18 @@ async def test_a_controller_that_waits_for_storage_ends_all_actors_when_stopped(
     assert not world.actors.actors
 
 
+async def test_a_controller_that_was_refused_ends_nobody_when_stopped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.start()
+    await world.settled()
+    await world.crash()
+    monkeypatch.setattr(controller_module, "take_control", AsyncMock(side_effect=ConfigError("not these data")))
+    with pytest.raises(ConfigError):
+        await world.start()
+    before = dict(world.actors.actors)
+    await world.controller.stop()
+    assert world.actors.actors == before
+
+
 async def test_actors_of_features_are_drained_beside_the_schedulers(world: World) -> None:
     controller = await world.start(history_url="sqlite:///h", stop_timeout_ms=60_000)
     await world.settled()
