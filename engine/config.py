@@ -49,8 +49,9 @@ CATCH_MAILS: Final = "catch://"
 
 
 _SMTP_URL: Final = re.compile(
-    r"smtps?://(?:[^\s:/?#@]+:[^\s/?#@]*@)?(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[1-9][0-9]{0,4})?/?", re.ASCII
+    r"smtps?://(?:[^\s:/?#@]+:[^\s/?#@]*@)?(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([1-9][0-9]{0,4}))?/?", re.ASCII
 )
+_HTTP_URL: Final = re.compile(r"https?://(?:[^\s/?#@:\[\]]+|\[[0-9A-Fa-f:.]+\])(?::([1-9][0-9]{0,4}))?(?:/[^\s?#]*)?", re.ASCII)
 _APPRISE_BEGINNING: Final = re.compile(r"[a-z][a-z0-9+.-]*://(?:[A-Za-z0-9.-]+(?::[0-9]{1,5})?/[!-~]*)?")
 _MAIL_FROM: Final = re.compile(r"[!-;=?A-~]+@[A-Za-z0-9.-]+|[^<>@\x00-\x1f]+ <[!-;=?A-~]+@[A-Za-z0-9.-]+>")
 
@@ -591,10 +592,15 @@ def check(config: Config) -> None:
             raise ConfigError(reason)
 
 
+def _with_port(pattern: re.Pattern[str], url: str) -> bool:
+    """Whether the pattern takes the URL; its one group is the port."""
+    return (found := pattern.fullmatch(url)) is not None and int(found[1] or 1) <= 65535
+
+
 def _edge_rules(config: Config) -> Iterator[tuple[bool, str]]:
     for origin in config.allowed_origins:
         yield (
-            origin == "*" or ((parts := _ORIGIN.fullmatch(origin)) is not None and int(parts[1] or 1) <= 65535),
+            origin == "*" or _with_port(_ORIGIN, origin),
             f"allowed_origins: {origin!r} is not allowed; allowed is http://HOST[:PORT] or https://HOST[:PORT], without a path, as a "
             "browser sends it, or * for all",
         )
@@ -764,7 +770,7 @@ def _action_rules(config: Config) -> Iterator[tuple[bool, str]]:
 
 def _channel_rules(config: Config) -> Iterator[tuple[bool, str]]:
     yield (
-        config.smtp_url in ("", CATCH_MAILS) or _SMTP_URL.fullmatch(config.smtp_url) is not None,
+        config.smtp_url in ("", CATCH_MAILS) or _with_port(_SMTP_URL, config.smtp_url),
         "smtp_url: smtp://[USER:PASSWORD@]HOST[:PORT] (with STARTTLS where the server has it) or smtps://... is needed; catch:// to show "
         "mails to operators in place of sending them; empty for no mail",
     )
@@ -786,7 +792,7 @@ def _channel_rules(config: Config) -> Iterator[tuple[bool, str]]:
         f"push_contact: {config.push_contact!r} is not allowed; allowed is mailto: and an address, an https:// URL, or empty",
     )
     yield (
-        not config.public_url or re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", config.public_url) is not None,
+        not config.public_url or _with_port(_HTTP_URL, config.public_url),
         f"public_url: {config.public_url!r} is not allowed; allowed is the http:// or https:// URL by which users reach the engine, "
         "without a query, or empty",
     )
@@ -817,7 +823,7 @@ def _ray_rules(config: Config) -> Iterator[tuple[bool, str]]:
 
 def _trace_rules(config: Config) -> Iterator[tuple[bool, str]]:
     yield (
-        not config.trace_url or re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", config.trace_url) is not None,
+        not config.trace_url or _with_port(_HTTP_URL, config.trace_url),
         f"trace_url: {config.trace_url!r} is not allowed; allowed is the http:// or https:// URL of an OpenTelemetry collector, such as "
         "http://collector:4318, without a user (OTEL_EXPORTER_OTLP_HEADERS has tokens), or empty for no traces",
     )

@@ -52,6 +52,9 @@ def test_the_defaults_are_of_the_types_they_are_declared_with() -> None:
         ("redis_replicas_min", {"redis_replicas_min": 1}),
         ("snapshot_interval_s", {"redis_url": "redis://h", "snapshot_interval_s": 60}),
         ("shards", {"redis_url": "redis+cluster://a/2", "shards": 1}),
+        ("smtp_url", {"smtp_url": "smtp://mail:65536", "mail_from": "a@b.c"}),
+        ("trace_url", {"trace_url": "http://collector:http"}),
+        ("public_url", {"public_url": "https://notify.example.com:65536"}),
         ("autoscale_shards", {"redis_url": "redis+cluster://a/2", "autoscale_shards": "1-4"}),
     ],
 )

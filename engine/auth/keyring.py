@@ -62,6 +62,8 @@ class Keyring:
     """
 
     def __init__(self, config: Config) -> None:
+        if config.jwt_jwks_url:
+            _check_url(config.jwt_jwks_url)
         weak = weaknesses(config)
         if weak and not is_loopback(config.host):
             raise ConfigError(f"{weak[0]}; only an engine on loopback starts without, and host is {config.host}")
@@ -78,8 +80,6 @@ class Keyring:
         if config.jwt_public_key:
             key = _public_key(public_key_text(config.jwt_public_key))
             self._fixed[str(algorithm_of(key))] = key
-        if self._url:
-            _check_url(self._url)
         if not self._fixed and not self._url:
             raise ConfigError("one of jwt_secret, jwt_public_key and jwt_jwks_url is needed to verify tokens")
 
@@ -230,8 +230,12 @@ def _public_key(text: str) -> RSAPublicKey | EllipticCurvePublicKey:
 
 
 def _check_url(url: str) -> None:
-    parts = urlsplit(url)
-    if parts.scheme not in ("https", "http") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("https", "http") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # half an IPv6 address; a port that can be none
+        good = False
+    if not good:
         raise ConfigError("jwt_jwks_url: allowed are https:// and http:// addresses")
 
 

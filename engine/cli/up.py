@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -141,6 +142,10 @@ def _bind_until(host: str, port: int, deadline: float) -> socket.socket:
         try:
             return _bind(host, port)
         except OSError as error:
+            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+                raise ConfigError(
+                    f"host: this machine has no address {host} ({error.strerror}); choose another with --host, or 0.0.0.0 for all"
+                ) from error
             if time.monotonic() > deadline:
                 raise ConfigError(
                     f"port: cannot listen on {host}:{port} ({error.strerror}); choose another with --port, or --port 0 for a free one"

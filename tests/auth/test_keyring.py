@@ -66,6 +66,8 @@ def test_an_engine_without_a_usable_key_does_not_start(tmp_path: Path) -> None:
         (Config(jwt_jwks_url="file:///etc/passwd"), "https"),
         (Config(jwt_jwks_url="https://"), "https"),
         (Config(jwt_jwks_url="keys.example.com"), "https"),
+        (Config(jwt_jwks_url="https://[::1/keys"), "https"),
+        (Config(jwt_jwks_url="https://keys.example.com:https"), "https"),
     ):
         with pytest.raises(ConfigError, match=said):
             Keyring(config)

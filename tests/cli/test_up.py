@@ -78,6 +78,15 @@ def test_a_start_warns_of_a_python_without_optimisation(monkeypatch: pytest.Monk
     assert "built without --enable-optimizations, a message costs 10 to 20 % more CPU; use your" in printed("'--enable-shared'")
 
 
+@pytest.mark.parametrize("host", ["203.0.113.99", "[::1]"])
+def test_an_address_of_no_machine_is_told_as_the_host(host: str, tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"^host: this machine has no address"),
+        up.reserved_port(Config(host=host, data_dir=str(tmp_path))),
+    ):
+        pass
+
+
 def test_a_data_directory_open_to_others_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
