@@ -155,7 +155,7 @@ async def test_an_actor_that_nobody_looks_after_is_ended(world: World, monkeypat
     assert sorted(controller._fleet.keys("shard")) == [("shard", 0), ("shard", 1)]
 
 
-async def test_a_controller_that_waits_for_storage_ends_all_actors_when_stopped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stopping_a_controller_without_storage_ends_all_actors(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.start()
     await world.settled()
     await world.crash()
@@ -169,7 +169,7 @@ async def test_a_controller_that_waits_for_storage_ends_all_actors_when_stopped(
     assert not world.actors.actors
 
 
-async def test_a_controller_that_was_refused_ends_nobody_when_stopped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stopping_a_refused_controller_ends_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.start()
     await world.settled()
     await world.crash()
@@ -195,7 +195,7 @@ async def test_actors_of_features_are_drained_beside_the_schedulers(world: World
     assert not world.actors.actors
 
 
-async def test_an_edge_that_did_not_hear_that_it_is_to_leave_serves_on(world: World) -> None:
+async def test_an_edge_serves_on_after_a_lost_call_to_leave(world: World) -> None:
     controller = await world.start(edges=2)
     await world.settled()
     edge = world.actors.actors["edge", 0]
@@ -545,7 +545,7 @@ async def test_rebalancing_moves_slots_from_the_busy_shard_and_then_leaves_them_
     assert len(world.actors.moved) == len(moved), "a successor does not share the slots evenly again"
 
 
-async def test_the_load_of_a_moved_slot_is_what_its_owners_count_together(world: World) -> None:
+async def test_the_load_of_a_moved_slot_is_the_sum_of_its_owners(world: World) -> None:
     controller = await world.start()
     await world.settled()
     world.actors.actors["shard", 0].loads = {0: 7.0, 2: 1.0}
@@ -665,7 +665,7 @@ async def test_an_actor_that_is_created_anew_is_not_replaced_while_it_starts(wor
     assert watch.verdict(monotonic_ms() + (START_GRACE_FACTOR + 1) * patience_ms) == "replace"
 
 
-async def test_a_successor_replaces_an_actor_that_has_hung_since_before(world: World) -> None:
+async def test_a_successor_replaces_an_actor_hung_since_before(world: World) -> None:
     await world.start()
     await world.settled()
     await world.crash()

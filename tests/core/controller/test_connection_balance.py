@@ -42,7 +42,7 @@ def test_edges_that_become_uneven_by_themselves_are_left_alone() -> None:
     assert policy.observe({0: 1000, 1: 0}, {0: (0, 1), 1: (1, 2)}, 120_000) == {0: 500}, "its process is a new one"
 
 
-def test_an_edge_that_answers_again_is_no_new_one() -> None:
+def test_an_edge_back_after_one_round_is_no_new_one() -> None:
     policy = balance()
     assert policy.observe({0: 500, 1: 500}, processes(2), 0) == {}
     assert policy.observe({0: 1000}, processes(1), 60_000) == {}

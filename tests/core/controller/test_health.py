@@ -37,7 +37,7 @@ def test_an_actor_that_has_never_answered_is_left_alone_for_it_may_wait_for_a_ma
     assert one.row()["pid"] is None
 
 
-def test_an_actor_older_than_its_watch_has_the_time_of_a_start_to_answer() -> None:
+def test_an_actor_older_than_its_watch_has_the_time_of_a_start() -> None:
     one = watch()
     one.restarting(100)
     one.asked(200)
