@@ -44,3 +44,7 @@ def test_the_go_client_is_formatted_and_vetted() -> None:
     go("vet", "./...")
     done = subprocess.run(["gofmt", "-l", CLIENT], capture_output=True, text=True, check=True)
     assert done.stdout == ""
+
+
+def test_the_go_client_keeps_its_connection_while_a_message_is_handled() -> None:
+    go("test", "-count=1", "./...")

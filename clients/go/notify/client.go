@@ -175,6 +175,7 @@ func (c *Client) connect(ctx context.Context) (welcomed bool, after time.Duratio
 		if err := json.Unmarshal(text, &got); err != nil {
 			return welcomed, after, fmt.Errorf("notify: a frame is not valid: %w", err)
 		}
+		silent.Stop() // a slow OnMessage is no silence of the engine
 		c.handle(&got)
 		switch got.Type {
 		case "welcome":
