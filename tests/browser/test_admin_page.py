@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.support.operator_answers import NASTY, OperatorAnswers
 from tests.support.page_console import complaints
@@ -247,3 +248,94 @@ async def test_what_needs_attention_leads_to_its_place(page: Page, scripted: Scr
         await expect(line.get_by_role("link")).to_have_attribute("href", place)
     await alerts.get_by_role("link", name="clients").click()
     await expect(page.locator("#view-problems")).to_be_visible()
+
+
+async def test_the_keyboard_stays_where_it_is_when_figures_change(page: Page, scripted: ScriptedEngine) -> None:
+    await OperatorAnswers().serve(page)
+    await open_admin(page, scripted.url)
+    alert, region = page.locator("#attention").get_by_role("link", name="clients"), page.locator("#topology").get_by_role("group")
+    for place in (alert, region):
+        await place.focus()
+        await page.wait_for_timeout(2500)  # longer than between two looks
+        await expect(place).to_be_focused()
+
+
+async def test_the_keyboard_stays_on_a_button_that_has_done_its_work(page: Page, scripted: ScriptedEngine) -> None:
+    await OperatorAnswers().serve(page)
+    await open_admin(page, scripted.url)
+    await page.evaluate("location.hash = 'users'")
+    await page.locator("#user-name").fill("ann")
+    look = page.get_by_role("button", name="Look")
+    await look.focus()
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#user-about")).to_be_visible()
+    await expect(look).to_be_enabled()
+    await expect(look).to_be_focused()
+
+
+async def test_two_clicks_show_older_dead_letters_once(page: Page, scripted: ScriptedEngine) -> None:
+    answers = OperatorAnswers()
+    await answers.serve(page)
+
+    async def pages(route: Route) -> None:
+        later = "after=" in route.request.url
+        if later:
+            await asyncio.sleep(0.3)
+        found = answers.letters[1:] if later else answers.letters[:1]
+        await route.fulfill(json={"tenant": "default", "total": 3, "dead_letters": found, **({} if later else {"after": "3-0"})})
+
+    await page.route("**/v1/dead-letters?**", pages)
+    await open_admin(page, scripted.url)
+    await see(page, "dead-letters")
+    await page.get_by_role("button", name="Older ones").dblclick()
+    await expect(page.get_by_role("button", name="Older ones")).to_be_hidden()
+    await page.wait_for_timeout(500)
+    await expect(page.locator("#dead-letters tbody tr")).to_have_count(3)
+
+
+async def test_the_timeline_has_no_entries_of_another_user(page: Page, scripted: ScriptedEngine) -> None:
+    await OperatorAnswers().serve(page)
+    asked, chosen = asyncio.Event(), asyncio.Event()
+
+    async def histories(route: Route) -> None:
+        name = "ann" if "user=ann" in route.request.url else "bob"
+        if name == "ann":
+            asked.set()
+            await chosen.wait()
+        await route.fulfill(json={"history": [{"at": 1, "event": "sent", "reason": f"of {name}"}]})
+
+    await page.route("**/v1/history?**", histories)
+    await open_admin(page, scripted.url)
+    await page.evaluate("location.hash = 'users/default/ann'")
+    await asked.wait()
+    await page.evaluate("location.hash = 'users/default/bob'")
+    await expect(page.locator("#user-history li")).to_contain_text(["of bob"])
+    async with page.expect_response("**/v1/history?**"):
+        chosen.set()
+    await page.evaluate("fetch('/blank').then((response) => response.text())")
+    await expect(page.locator("#user-history li")).to_have_count(1)
+
+
+async def test_a_copy_without_a_clipboard_is_said(page: Page, scripted: ScriptedEngine) -> None:
+    await page.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    answers = OperatorAnswers()
+    answers.busy = True
+    await answers.serve(page)
+    await open_admin(page, scripted.url)
+    await page.evaluate("location.hash = 'users/default/ann'")
+    copy = page.locator("#user-messages tbody button.id").first
+    await copy.click()
+    await expect(copy).to_have_text("Not copied")
+
+
+async def test_rates_are_counted_between_two_statuses(page: Page, scripted: ScriptedEngine) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    shown = await page.evaluate(
+        """async () => {
+          const { LoadCards } = await import("/admin/load_cards.js");
+          const cards = new LoadCards(), totals = { published: 5 };
+          for (const _ of [1, 2]) cards.show({ totals }); // the view is opened again
+          return cards.element.querySelectorAll(".figure")[1].textContent.charCodeAt(0);
+        }"""
+    )
+    assert shown == 0x2013, "a dash: nothing is known yet"

@@ -207,6 +207,14 @@ async def test_what_is_delayed_is_on_its_way_and_what_is_cut_comes_back(page: Pa
     await expect(page.locator(".message")).to_have_count(2)
 
 
+async def test_a_channel_put_into_the_digest_keeps_its_times(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.mail_digest = {"at": "18:30"}
+    await open_demo(page, scripted.url, token())
+    await page.get_by_label("News, by mail").select_option("digest")
+    await scripted.until(lambda: scripted.patches)
+    assert scripted.patches == [{"channels": {"news/email": "digest"}}]
+
+
 async def test_counters_say_so_when_the_token_may_not_see_them(page: Page, scripted: ScriptedEngine) -> None:
     scripted.status_code = 403
     await open_demo(page, scripted.url, token())

@@ -15,13 +15,14 @@ export class Preferences {
   #list = byId("choices");
   #note = byId("preferences-note");
   #quiet = byId("quiet-hours");
+  #timed = false; // a digest by mail has times
 
   /** @param {import("./api.js").Api} api */
   constructor(api) {
     this.api = api;
     this.#list.addEventListener("change", (/** @type {any} */ event) => {
       const { kind, name } = event.target.dataset;
-      const times = kind === "channels" && event.target.value === "digest" && { zone: zoneHere(), mail_digest: { at: MORNING } };
+      const times = kind === "channels" && event.target.value === "digest" && !this.#timed && { zone: zoneHere(), mail_digest: { at: MORNING } };
       this.#change({ [kind]: { [name]: event.target.value }, ...times });
     });
     this.#quiet.addEventListener("submit", (/** @type {Event} */ event) => {
@@ -48,8 +49,9 @@ export class Preferences {
     }
   }
 
-  /** @param {{types: Record<string, string>, available: Record<string, any>, quiet: {from: string, to: string}[], zone: string}} preferences */
-  #show({ types, available, quiet, zone }) {
+  /** @param {{types: Record<string, string>, available: Record<string, any>, quiet: {from: string, to: string}[], zone: string, mail_digest: object | null}} preferences */
+  #show({ types, available, quiet, zone, mail_digest: digest }) {
+    this.#timed = Boolean(digest);
     const categories = Object.entries(available).flatMap(([name, { title = name, may, choice, channels = {} }]) => [
       this.#row("categories", name, title, may, choice),
       ...Object.entries(channels).map(([channel, holds]) =>

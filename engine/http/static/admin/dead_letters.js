@@ -47,7 +47,7 @@ export class DeadLetterView extends View {
 
   /** @param {string} after @param {string} [news] Shown once they are loaded. */
   #load(after, news) {
-    return attempt(this.note, null, async () => {
+    return attempt(this.note, after ? this.moreButton : null, async () => {
       const query = { user: this.user.value.trim(), after, limit: PAGE };
       const { total, dead_letters: found, after: more } = await this.api.deadLetters(this.tenant.value.trim(), query);
       this.#letters = after ? [...this.#letters, ...found] : found;

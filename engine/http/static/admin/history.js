@@ -50,12 +50,13 @@ export class History {
 
   /** Show what became of one message. @param {string} tenant @param {string} user @param {string} id */
   look(tenant, user, id) {
-    this.#of = [tenant, user];
+    const asked = (this.#of = [tenant, user]);
     this.message.value = id;
     this.older.hidden = true;
     this.list.replaceChildren();
     return attempt(this.note, null, async () => {
       const { state, timeline, history } = await this.api.timeline(tenant, user, id);
+      if (asked !== this.#of) return; // another one was chosen meanwhile
       this.list.replaceChildren(...timeline.map(step));
       this.element.scrollIntoView({ block: "nearest" });
       return `State: ${state}${history ? "; the history does not answer, so this is what memory has" : ""}`;
@@ -63,12 +64,14 @@ export class History {
   }
 
   #load() {
+    const asked = this.#of;
     return attempt(this.note, this.older, async () => {
       if (!this.kept) return NONE;
       const { history, before } = await this.api.history(...this.#of, this.#before).catch((/** @type {any} */ error) => {
         if (error.status === 404) return { history: null }; // there is none, by the settings
         throw error;
       });
+      if (asked !== this.#of) return; // another one was chosen meanwhile
       this.#before = before ?? "";
       this.older.hidden = !before;
       if (history === null) return NONE;

@@ -16,6 +16,7 @@ export class LoadCards {
 
   /** @param {any} status */
   show({ totals, schedulers = [], edges = [] }) {
+    if (totals === this.#before) return; // the view was opened again: no time has passed
     const now = performance.now();
     const seconds = (now - this.#beforeMs) / 1000;
     const perSecond = (/** @type {string} */ name) => (this.#before ? Math.max(0, totals[name] - this.#before[name]) / seconds : null);

@@ -6,7 +6,7 @@ import { Charts } from "./charts.js";
 import { LoadCards } from "./load_cards.js";
 import { card, chip } from "./table.js";
 import { scalingFacts, topology } from "./topology.js";
-import { View } from "./view.js";
+import { redraw, View } from "./view.js";
 
 const EVERY_MS = 6000; // between two looks at what the status does not have
 
@@ -36,12 +36,11 @@ export class Overview extends View {
     const found = attention(status, this.#waiting);
     const line = (/** @type {import("./attention.js").Alert} */ { kind, what, why, at = "#topology" }) =>
       make("li", {}, make("a", { href: at }, chip(kind, what)), make("span", {}, why));
-    this.alerts.body.replaceChildren(
+    redraw(
+      this.alerts.body,
       found.length ? make("ul", { className: "plain" }, ...found.map(line)) : make("p", { className: "calm" }, "Nothing: every part answers, and none is degraded."),
     );
-    const at = this.parts.body.firstElementChild?.scrollLeft ?? 0;
-    this.parts.body.replaceChildren(topology(status));
-    this.parts.body.firstElementChild.scrollLeft = at;
+    redraw(this.parts.body, topology(status));
     this.scaling.body.replaceChildren(scalingFacts(status.scaling ?? {}));
   }
 

@@ -3,7 +3,7 @@
 import { fromNow, make } from "../dom.js";
 import { bytes, count, moment, span } from "./format.js";
 import { card, chip, table } from "./table.js";
-import { attempt, noteElement, userAddress, View } from "./view.js";
+import { attempt, noteElement, redraw, userAddress, View } from "./view.js";
 
 const EVERY_MS = 6000;
 
@@ -50,7 +50,7 @@ export class Problems extends View {
       clients,
     );
     const none = make("p", { className: "calm" }, `None: every client has acknowledged what it got more than ${span(slowMs)} ago.`);
-    this.slow.body.replaceChildren(clients.length ? shown : none);
+    redraw(this.slow.body, clients.length ? shown : none);
   }
 
   async #showQuarantine() {
@@ -67,7 +67,7 @@ export class Problems extends View {
       ],
       records,
     );
-    this.quarantine.body.replaceChildren(records.length ? shown : make("p", { className: "calm" }, "Empty: every stored record could be read."));
+    redraw(this.quarantine.body, records.length ? shown : make("p", { className: "calm" }, "Empty: every stored record could be read."));
     return total > records.length ? `${count(records.length)} of ${count(total)} shown` : "";
   }
 }

@@ -174,8 +174,8 @@ function lookButton(id, look) {
 function idButton(id, word = shortened(id)) {
   const button = make("button", { type: "button", className: "id", title: `Copy ${id}`, ariaLabel: `Copy ${id}` }, word);
   button.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(id);
-    button.textContent = "Copied";
+    const copied = await navigator.clipboard?.writeText(id).then(() => true, () => false); // absent on plain http from elsewhere
+    button.textContent = copied ? "Copied" : "Not copied";
     setTimeout(() => (button.textContent = word), COPIED_MS);
   });
   return button;

@@ -24,6 +24,7 @@ export class View {
  * @param {any} note Element for the outcome, with the role `status`. @param {any} control Disabled meanwhile. @param {() => Promise<string | void>} act Returns what to show.
  */
 export async function attempt(note, control, act) {
+  const held = control && document.activeElement === control;
   if (control) control.disabled = true;
   note.classList.remove("problem");
   try {
@@ -33,6 +34,17 @@ export async function attempt(note, control, act) {
     note.textContent = /** @type {any} */ (error).message;
   }
   if (control) control.disabled = false;
+  if (held && document.activeElement === document.body) control.focus(); // a disabled one loses the keyboard
+}
+
+/** Draw a part anew; who is in it with the keyboard, or has scrolled it, stays. @param {any} part @param {Node} shown */
+export function redraw(part, shown) {
+  const nameOf = (/** @type {any} */ element) => element.ariaLabel ?? element.textContent;
+  const held = part.contains(document.activeElement) && nameOf(document.activeElement);
+  const at = part.firstElementChild?.scrollLeft ?? 0;
+  part.replaceChildren(shown);
+  part.firstElementChild.scrollLeft = at;
+  [...part.querySelectorAll("a, [tabindex]")].find((one) => nameOf(one) === held)?.focus({ preventScroll: true });
 }
 
 /** An element for outcomes. */
