@@ -154,8 +154,10 @@ class AsgiExchange:
             self._send_body(message.get("body", b""), more=message.get("more_body", False))
 
     def _make_head(self, status: int, headers: RawHeaders) -> bytes:
+        # A client that was not told to go on may send the body that it has announced, or its next request (RFC 9110, section 10.1.1).
+        unsure = self._expects_continue and not (self._body or self._whole)
         self._expects_continue = False
-        self._keep_alive = self._keep_alive and not self._connection.closes_next
+        self._keep_alive = self._keep_alive and not (unsure or self._connection.closes_next)
         lines = [STATUS_LINES[status]]
         length: int | None = None
         says_close = False

@@ -127,6 +127,15 @@ async def test_a_client_that_expects_100_and_is_refused_gets_the_refusal_alone()
     client.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
     await until(lambda: not client.server_state.tasks)
     assert client.responses().statuses == [413]
+    assert client.responses().headers[0]["connection"] == "close", "what follows may be the body, or the next request"
+    assert client.transport.ended
+
+
+async def test_a_body_that_is_there_though_100_was_expected_keeps_the_connection() -> None:
+    client = HttpClient(sends(start(length(0), status=413), {}))
+    client.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\nok" + GET)
+    assert (await client.answered(2)).statuses == [413, 413]
+    assert not client.transport.ended
 
 
 async def test_an_application_may_close_the_connection() -> None:
