@@ -107,6 +107,16 @@ async def test_the_oldest_make_room_when_they_are_too_large_but_the_newest_alway
     assert int(await redis_client.hget(broadcast_state_key(), "bytes") or 0) == await stored_bytes(redis_client)
 
 
+async def test_an_entry_that_storage_lost_keeps_no_other_from_making_room(redis_client: Redis) -> None:
+    """As a damaged write does, which Redis leaves out when it loads its files."""
+    log = log_of(redis_client, broadcasts_max=3)
+    positions = [(await append(log, id)).pos for id in "abc"]
+    await redis_client.xdel(broadcast_log_key(), f"{positions[0]}-0")
+    for id in "defg":
+        assert (await append(log, id)).status == ACCEPTED
+    assert await held(log) == {"t": ["e", "f", "g"]}
+
+
 async def held(log: BroadcastLog) -> dict[str, list[str]]:
     """Ids by tenant."""
     found: dict[str, list[str]] = {}

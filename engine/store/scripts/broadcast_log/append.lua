@@ -28,11 +28,14 @@ for _ = 1, 100 do
   local largest = redis.call('ZRANGE', KEYS[3], -1, -1)[1]
   local oldest = redis.call('ZRANGE', prefix .. largest, 0, 0)[1]
   local victim
-  if oldest == position then
-    victim = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1] -- what is appended stays, however large: the oldest of all goes
-  else
+  if oldest ~= position then
     victim = redis.call('XRANGE', KEYS[1], oldest .. '-0', oldest .. '-0')[1]
+    if not victim then
+      redis.call('ZREM', prefix .. largest, oldest) -- storage has lost the entry
+    end
   end
+  -- What is appended stays, however large: the oldest of all goes.
+  victim = victim or redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
   drops = drops + 1
   bytes = bytes - delete(victim, drops)
   entries = entries - 1
