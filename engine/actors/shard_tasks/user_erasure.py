@@ -1,5 +1,7 @@
 """Deletes erased users from storage: page, stream and journal by a checkpoint, then their entries in the streams that all shards share.
 
+Session events of the user that wait for storage, those of its end among them, are written before that: written later, they would stay.
+
 Every step can be repeated. A shard that dies in between finds `Erased` in its journal, or the edge repeats the request: it is answered
 only when nothing is left. A user who is another shard's meanwhile is erased there.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Final
 
 import redis.asyncio as redis
 
@@ -20,6 +23,9 @@ from engine.store.outcome_stream import OutcomeWriter
 from engine.store.user_entries import drop_user_entries
 
 log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 0.05
+"""Between looks at session events that wait for storage."""
 
 
 class UserErasure:
@@ -64,6 +70,8 @@ class UserErasure:
             try:
                 if erased and self._outcomes is not None:
                     await self._outcomes.flush()  # the erasure is among them
+                while self._core.output.waits_to_tell(erased):
+                    await asyncio.sleep(_LOOK_S)
                 erased = [key for key in erased if self._core.slot_map.owner(key) == self._core.index]
                 while erased:
                     await drop_user_entries(self._first, erased[-1], own=self._client)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final
 
 from msgspec import Struct
@@ -211,6 +211,10 @@ class ShardOutput:
     def written_of(self) -> Iterable[str]:
         """Keys of the users of session events that are being written."""
         return (event.key for event in self._taken_events)
+
+    def waits_to_tell(self, keys: Container[str]) -> bool:
+        """Whether session events of one of these users wait, or are being written."""
+        return any(key in keys for key in chain(self.written_of(), (event.key for event in self.session_events)))
 
     def release_session_events(self, slots: Container[int]) -> list[SessionEvent]:
         """Remove and return the events of users of these slots, oldest first. None of them is being written."""
