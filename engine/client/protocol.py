@@ -326,7 +326,7 @@ class Session:
         self._heard_ms = now_ms
         try:
             frame = parse(text)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._events.append(ServerError("malformed", f"a frame this client cannot read: {error}"))
             return
         if isinstance(frame, AnswerResultFrame):

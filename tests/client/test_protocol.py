@@ -310,7 +310,8 @@ def test_unknown_types_and_members_are_ignored_and_nonsense_is_told() -> None:
     session.receive('{"type":"party","at":"eight"}', NOW)
     session.receive('{"type":"pong","ts":1,"mood":"good"}', NOW)
     assert session.events() == []
-    for nonsense in ("", "[]", "{", '{"type":"messages","messages":[{"seq":"one"}]}', b"\xff"):
+    deep = b'{"type":"error","code":' + b"[" * 5000 + b"]" * 5000 + b"}"
+    for nonsense in ("", "[]", "{", '{"type":"messages","messages":[{"seq":"one"}]}', b"\xff", b'{"type":"error","code":"\xff"}', deep):
         session.receive(nonsense, NOW)
         assert [type(event) for event in session.events()] == [ServerError]
 
