@@ -32,7 +32,10 @@ def examine() -> list[Finding]:
     given = f"{len(loaded.sources)} set: {', '.join(sorted(loaded.sources))}" if loaded.sources else "all defaults"
     found.insert(0, Finding("settings", "warning" if left_alone else "ok", left_alone or given))
     for check in _OF_MACHINE:
-        found += check(loaded.config)
+        try:
+            found += check(loaded.config)
+        except EngineError as error:
+            found.append(Finding(check.__name__.replace("_", " "), "failed", str(error)))
     return found + asyncio.run(_of_services(loaded.config))
 
 

@@ -322,9 +322,9 @@ def allowed(name: str) -> str:
 
 # -- sources -----------------------------------------------------------------------------------------------------------
 def _from_file(path: Path) -> dict[str, tuple[Any, str]]:
-    if not path.is_file():
-        return {}
     try:
+        if not path.is_file():
+            return {}
         sections = tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:  # unreadable; no TOML, no UTF-8, a number without end; nested without end
         raise ConfigError(f"{path}: {error}") from error

@@ -14,6 +14,8 @@ from typing import Final
 import msgspec
 import psutil
 
+from engine.errors import ConfigError
+
 STATE_FILE: Final = "engine.json"
 
 
@@ -53,9 +55,20 @@ def remove_state(data_dir: str | Path) -> None:
 
 
 def running_state(data_dir: str | Path) -> EngineState | None:
-    """The engine that runs on the data directory; None when there is none."""
+    """The engine that runs on the data directory; None when there is none. Raises as `check_readable`."""
+    check_readable(data_dir)
     state = read_state(data_dir)
     return state if state is not None and state.runs() else None
+
+
+def check_readable(data_dir: str | Path) -> None:
+    """Raises ConfigError: the directory is another user's, and closed, so that nothing can be said of its engine."""
+    try:
+        (Path(data_dir) / STATE_FILE).stat()
+    except PermissionError as error:
+        raise ConfigError(f"data_dir: you may not read {data_dir}; run this as the user of its engine") from error
+    except OSError:
+        return
 
 
 def read_state(data_dir: str | Path) -> EngineState | None:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from engine.cli.local_engine import EngineTarget, mint_token, printable
 from engine.cli.operator_request import ask
-from engine.cli.state_file import read_state
+from engine.cli.state_file import check_readable, read_state
 from engine.config import Config
 from engine.errors import EngineError
 
@@ -30,6 +30,7 @@ def ask_status(config: Config, token: str | None = None) -> dict[str, Any]:
     Raises:
         EngineError: none runs, it does not answer, or it refuses the token; one line.
     """
+    check_readable(config.data_dir)
     state = read_state(config.data_dir)
     if state is None:
         raise EngineError(f"no engine runs on {config.data_dir}; start one with `engine up`")

@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +19,10 @@ from typer.testing import CliRunner
 from websockets.exceptions import InvalidStatus
 
 from engine.__main__ import app
-from engine.cli.state_file import EngineState, read_state, remove_state, write_state
+from engine.cli.state_file import EngineState, read_state, remove_state, running_state, write_state
+from engine.cli.status_report import ask_status
 from engine.client import Client
+from engine.config import Config
 from engine.errors import EngineError
 from tests.support.running_engine import RunningEngine, wait_gone
 
@@ -130,6 +133,18 @@ def test_the_status_of_an_engine_that_was_killed_is_one_line_that_says_so(tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_a_closed_data_directory_is_told_apart_from_an_empty_one() -> None:
+    with tempfile.TemporaryDirectory() as data_dir:  # mode 0700
+        os.setresuid(65534, 65534, 0)
+        try:
+            for read in (running_state, lambda path: ask_status(Config(data_dir=path))):
+                with pytest.raises(EngineError, match="you may not read"):
+                    read(data_dir)
+        finally:
+            os.setresuid(0, 0, 0)
+
+
 def test_stopping_what_does_not_run_is_no_error(tmp_path: Path) -> None:
     assert engine_command("down", cwd=tmp_path).returncode == 0
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import tempfile
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from engine.cli.app import app
+from engine.cli.doctor import examine
 from engine.errors import ConfigError
 
 
@@ -45,6 +48,21 @@ def test_settings_that_cannot_be_read_leave_the_checks_that_need_none(folder: Pa
     assert answer.exit_code == 1
     assert (findings[0]["check"], findings[0]["level"], "did you mean port" in findings[0]["found"]) == ("settings", "failed", True)
     assert {finding["check"] for finding in findings} == {"settings", "Python", "packages", "clock"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_a_closed_data_directory_ends_no_other_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as data_dir:  # mode 0700
+        monkeypatch.setenv("ENGINE_DATA_DIR", data_dir)
+        os.setresuid(65534, 65534, 0)
+        try:
+            (settings,) = [finding for finding in examine() if finding.level == "failed"]  # the working directory is closed too
+            monkeypatch.chdir("/")
+            found = {finding.check: finding.level for finding in examine()}
+        finally:
+            os.setresuid(0, 0, 0)
+    assert (settings.check, settings.found[:13]) == ("settings", "engine.toml: ")
+    assert (found["files"], found["ports"], found["open files"] == "failed") == ("failed", "failed", False)
 
 
 def test_a_variable_that_is_no_setting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
