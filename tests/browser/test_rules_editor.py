@@ -92,3 +92,18 @@ async def test_a_tenants_admin_sees_and_edits_the_rules_of_its_tenant_only(page:
         assert list(edge.tenant_stores) == ["acme"]
     assert {urlsplit(url).path for url in asked if "/v1/" in url} == {"/v1/tenant-rules", "/v1/tenant-rules/dry-run"}
     assert wrong == []
+
+
+async def test_a_text_of_rules_outlives_the_token(page: Page, scripted: ScriptedEngine) -> None:
+    answers = OperatorAnswers()
+    await answers.serve(page)
+    await page.goto(f"{scripted.url}/admin#token={token('ops', scope='operator')}")
+    await page.evaluate("location.hash = 'rules'")
+    text = page.get_by_label("Rules in TOML")
+    await text.fill("# hours of work")
+    answers.failing["/v1/status"] = 401
+    await expect(page.locator("#pill")).to_contain_text("No status")
+    await page.wait_for_timeout(2500)  # longer than between two looks
+    await expect(text).to_have_value("# hours of work")
+    await text.fill("")
+    await expect(page.locator("#sign-in-reason")).to_contain_text("expired")

@@ -72,7 +72,7 @@ class Admin {
       this.view.show(this.status);
     } catch (error) {
       const { status, message } = /** @type {any} */ (error);
-      if (status === 401) leave("The token has expired, or belongs to another engine. Make a new one in a terminal:");
+      if (status === 401 && !this.views.some(({ unsaved }) => unsaved)) leave("The token has expired, or belongs to another engine. Make a new one in a terminal:");
       else if (status === 403) leave(NEEDED);
       else this.#state("offline", `No status: ${message}`);
     }

@@ -58,6 +58,10 @@ export class RulesView extends View {
     );
   }
 
+  get unsaved() {
+    return this.editor.unsaved;
+  }
+
   /** @param {string[]} words */
   open([chosen = ""] = []) {
     const tenant = this.#own || chosen;

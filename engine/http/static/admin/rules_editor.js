@@ -10,6 +10,8 @@ const quoted = (text) => JSON.stringify(text);
 /** @typedef {{dryRun: (text: string) => Promise<void>, store: (text: string, share: number) => Promise<string>}} Acts */
 
 export class RulesEditor {
+  #stored = ""; // or shown
+
   /** @param {Acts} acts */
   constructor(acts) {
     const { card: made, body } = card("rules-editor", "Write", { note: "A version is a whole text: what it does not have is not in force." });
@@ -49,12 +51,25 @@ export class RulesEditor {
       this.#add();
     });
     tryIt.addEventListener("click", () => attempt(this.note, tryIt, () => acts.dryRun(this.text.value)));
-    store.addEventListener("click", () => attempt(this.note, store, () => acts.store(this.text.value, Number(this.share.value))));
+    store.addEventListener("click", () => attempt(this.note, store, () => this.#store(acts)));
+  }
+
+  get unsaved() {
+    return this.text.value !== this.#stored;
+  }
+
+  /** @param {Acts} acts */
+  async #store(acts) {
+    const text = this.text.value;
+    const news = await acts.store(text, Number(this.share.value));
+    this.#stored = text;
+    return news;
   }
 
   /** @param {string} text */
   show(text) {
     this.text.value = text;
+    this.#stored = this.text.value; // with its own ends of lines
     this.note.textContent = "";
   }
 

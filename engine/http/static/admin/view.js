@@ -12,6 +12,11 @@ export class View {
     this.element.id = `view-${name}`;
   }
 
+  /** Whether somebody has written here what would be lost with the page. */
+  get unsaved() {
+    return false;
+  }
+
   /** The view is opened. @param {string[]} _words The parts of the address behind the view's name. */
   open(_words) {}
 
