@@ -101,7 +101,7 @@ def results_of(answer: Response) -> list[Result]:
     """
     try:
         return _answers.decode(answer.body).results
-    except msgspec.DecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise Refused(f"the answer is not an engine's: {error}", answer.status) from error
 
 
@@ -109,7 +109,7 @@ def problem_of(answer: Response) -> _Problem:
     """The problem details of an answer. Of a body in another format, such as a proxy's, `detail` is the first 200 bytes."""
     try:
         return _problems.decode(answer.body)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):  # no JSON of this form, or no UTF-8
         return _Problem(answer.body[:200].decode("utf-8", "replace").strip())
 
 

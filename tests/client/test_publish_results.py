@@ -29,7 +29,7 @@ def test_results_are_read_and_unknown_members_ignored() -> None:
     assert results_of(answer(202, body)) == [Result(id="a", user="u", status="accepted", seq=3)]
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>", {}, {"results": [{"id": 5}]}])
+@pytest.mark.parametrize("body", [b"", b"<html>", {}, {"results": [{"id": 5}]}, b'{"results":[{"id":"\xff"}]}'])
 def test_a_202_of_something_else_is_refused(body: Any) -> None:
     with pytest.raises(Refused):
         results_of(answer(202, body))
@@ -46,6 +46,8 @@ def test_a_result_is_final_when_the_item_was_handled(status: str, final: bool) -
 
 def test_the_text_of_an_answer_that_is_no_problem_is_its_detail() -> None:
     assert problem_of(answer(502, b"Bad gateway\n")).detail == "Bad gateway"
+    assert problem_of(answer(502, b'{"detail":"\xfcber"}')).detail == '{"detail":"\N{REPLACEMENT CHARACTER}ber"}'
+    assert problem_of(answer(502, b'{"errors":' + b"[" * 5000)).detail.startswith('{"errors":[')
     assert problem_of(answer(502, b"\xff" * 1000)).detail == "\N{REPLACEMENT CHARACTER}" * 200
 
 

@@ -107,5 +107,5 @@ def detail_of(response: Response) -> str:
     """The `detail` of a problem+json answer, else the reason phrase."""
     try:
         return str(msgspec.json.decode(response.body or b"")["detail"])
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (ValueError, RecursionError, KeyError, TypeError):
         return response.reason_phrase

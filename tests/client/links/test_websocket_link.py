@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from websockets.datastructures import Headers
+from websockets.http11 import Response
 
 from engine.client.credentials import Credentials, parse_url
 from engine.client.links.transport_link import LinkEnded, LinkOptions
-from engine.client.links.websocket_link import WebSocketLink
+from engine.client.links.websocket_link import WebSocketLink, detail_of
 
 
 @pytest.mark.parametrize("where", ["https://login.example/", "/v1/elsewhere", "ws://127.0.0.1:9/"])
@@ -27,3 +29,8 @@ async def test_a_redirect_is_a_refusal_and_not_followed(where: str) -> None:
             await link.open(5)
     assert ended.value.status == 302
     assert asked == [b"/v1/ws"]
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"detail":"\xfcber"}'])
+def test_the_reason_of_an_answer_that_is_no_problem_is_its_phrase(body: bytes) -> None:
+    assert detail_of(Response(502, "Bad Gateway", Headers(), body)) == "Bad Gateway"
