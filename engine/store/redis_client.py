@@ -14,6 +14,7 @@ import asyncio
 import re
 import time
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import redis.asyncio as redis
 from redis.asyncio import SSLConnection
@@ -38,6 +39,7 @@ VERSION_MIN: Final = (6, 2)
 """Oldest Redis with the stream trimming by id (`XTRIM MINID`) that checkpoints use."""
 
 _PASSWORD_OPTION: Final = re.compile(r"([?&][^&=]*(?:password|secret|token|key)=)[^&]*")
+_DATABASE: Final = re.compile(r"/?[0-9]*/?")
 _LOGIN_PASSWORD: Final = re.compile(r"(^[^:/]+://[^:@/?]*:).*(?=@)")
 
 _NODE_TIMEOUT_S: Final = 0.3  # of one request to one sentinel or node; they are asked one after the other
@@ -75,6 +77,8 @@ def connect(config: Config) -> redis.Redis:
             pool = ClusterPool(url, _NODE_TIMEOUT_S, **options)
         else:
             pool = ConnectionPool.from_url(url, **options)
+            if scheme != "unix" and not _DATABASE.fullmatch(urlsplit(url).path):  # which redis-py takes for 0
+                raise ValueError("behind the last / stands the number of a database")
     except ValueError as error:
         if "Port" in str(error):  # it quotes what it took for the port, which is a part of the password when that has such a character
             raise ConfigError(

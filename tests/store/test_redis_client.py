@@ -41,8 +41,11 @@ def test_a_password_is_never_displayed() -> None:
 
 
 def test_an_url_of_something_else_is_refused_by_the_name_of_the_setting() -> None:
-    with pytest.raises(ConfigError, match="redis_url"):
-        connect(Config(redis_url="http://localhost"))
+    for url in ("http://localhost", "redis://localhost/shop", "rediss://localhost/1/2"):
+        with pytest.raises(ConfigError, match="redis_url"):
+            connect(Config(redis_url=url))
+    connect(Config(redis_url="redis://localhost:6379/12"))
+    connect(Config(redis_url="redis://localhost"))
 
 
 async def test_the_first_use_of_a_redis_makes_its_epoch_and_nothing_changes_it(redis_client: Redis) -> None:
