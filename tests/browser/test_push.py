@@ -118,6 +118,7 @@ async def world(page: Page, scripted: ScriptedEngine) -> AsyncIterator[World]:
         world = World(page, scripted, edge, service, service.subscribe("a"))
         await page.add_init_script(f"({SUBSCRIBE})({json.dumps([world.subscription])})")
         yield world
+        await page.unroute_all(behavior="wait")  # a page that has opened may still be asking
 
 
 async def test_a_push_is_shown_once_and_a_click_opens_its_link(world: World) -> None:
