@@ -11,7 +11,7 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, Route, expect
 
-from tests.support.operator_answers import NASTY, OperatorAnswers
+from tests.support.operator_answers import NASTY, OperatorAnswers, letters
 from tests.support.page_console import complaints
 from tests.support.scripted_engine import ScriptedEngine, token
 
@@ -136,6 +136,22 @@ async def test_chosen_dead_letters_are_redriven_and_dropped(page: Page, scripted
     await expect(note).to_have_text("Dropped 2.")
     assert [body["letters"] for body in answers.bodies] == [["3-0"], ["2-0", "1-0"], ["2-0", "1-0"]]
     await expect(page.locator("#dead-letters")).to_have_text("None.")
+
+
+async def test_many_dead_letters_are_dropped_in_pieces_of_the_tenant_shown(page: Page, scripted: ScriptedEngine) -> None:
+    answers = OperatorAnswers()
+    answers.letters = letters(120)
+    await answers.serve(page)
+    page.on("dialog", lambda dialog: dialog.accept())
+    await open_admin(page, scripted.url)
+    await see(page, "dead-letters")
+    await page.get_by_role("checkbox", name="Choose all").check()
+    await page.get_by_role("textbox", name="Tenant").fill("other")
+    await page.get_by_role("button", name="Drop chosen").click()
+    await expect(page.locator("#view-dead-letters [role=status]")).to_have_text("Dropped 120.")
+    assert [len(body["letters"]) for body in answers.bodies] == [50, 50, 20]
+    assert [asked for asked in answers.asked if "/drop" in asked] == 3 * ["POST /v1/dead-letters/drop?tenant=default"]
+    assert "tenant=other" not in "".join(answers.asked)
 
 
 async def test_a_version_of_the_rules_is_tried_staged_and_rolled_back(page: Page, scripted: ScriptedEngine) -> None:

@@ -60,9 +60,9 @@ def load() -> dict[str, Any]:
     return {"every_ms": 10_000, "points": points}
 
 
-def letters() -> list[dict[str, Any]]:
+def letters(count: int = 3) -> list[dict[str, Any]]:
     about = {"at": now_ms() - 90_000, "user": NASTY, "type": NASTY, "priority": "normal", "attempts": 2, "reason": NASTY}
-    return [{"letter": f"{number}-0", "id": f"d{number}", "seq": number, **about} for number in (3, 2, 1)]
+    return [{"letter": f"{number}-0", "id": f"d{number}", "seq": number, **about} for number in range(count, 0, -1)]
 
 
 def user(name: str) -> dict[str, Any]:

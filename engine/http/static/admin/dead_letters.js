@@ -7,10 +7,24 @@ import { attempt, noteElement, userAddress, View } from "./view.js";
 
 const PAGE = 50;
 
+/**
+ * What `act` gives for pieces that one request may hold.
+ * @template T
+ * @param {string[]} letters
+ * @param {(piece: string[]) => Promise<T>} act
+ */
+async function inPieces(letters, act) {
+  /** @type {T[]} */
+  const given = [];
+  for (let first = 0; first < letters.length; first += PAGE) given.push(await act(letters.slice(first, first + PAGE)));
+  return given;
+}
+
 export class DeadLetterView extends View {
   /** @type {any[]} */ #letters = [];
   /** @type {Map<string, any>} */ #boxes = new Map();
   #after = "";
+  #tenant = ""; // of the letters that are shown
 
   /** @param {import("./admin_api.js").AdminApi} api @param {string} tenant */
   constructor(api, tenant) {
@@ -36,20 +50,21 @@ export class DeadLetterView extends View {
       event.preventDefault();
       this.open();
     });
-    this.moreButton.addEventListener("click", () => this.#load(this.#after));
+    this.moreButton.addEventListener("click", () => this.#load(this.#tenant, this.#after));
     this.redriveButton.addEventListener("click", () => this.#settle(this.redriveButton, (letters) => this.#redrive(letters)));
     this.dropButton.addEventListener("click", () => this.#settle(this.dropButton, (letters) => this.#drop(letters)));
   }
 
   open() {
-    return this.#load("");
+    return this.#load(this.tenant.value.trim());
   }
 
-  /** @param {string} after @param {string} [news] Shown once they are loaded. */
-  #load(after, news) {
+  /** @param {string} tenant @param {string} [after] @param {string} [news] Shown once they are loaded. */
+  #load(tenant, after = "", news) {
     return attempt(this.note, after ? this.moreButton : null, async () => {
       const query = { user: this.user.value.trim(), after, limit: PAGE };
-      const { total, dead_letters: found, after: more } = await this.api.deadLetters(this.tenant.value.trim(), query);
+      const { total, dead_letters: found, after: more } = await this.api.deadLetters(tenant, query);
+      this.#tenant = tenant;
       this.#letters = after ? [...this.#letters, ...found] : found;
       this.#after = more ?? "";
       this.moreButton.hidden = !more;
@@ -70,7 +85,7 @@ export class DeadLetterView extends View {
       [
         { title: "", cell: (letter) => this.#box(letter) },
         { title: "When", cell: ({ at }) => make("time", { dateTime: new Date(at).toISOString(), title: new Date(at).toLocaleString() }, fromNow(at - Date.now())) },
-        { title: "User", cell: ({ user }) => make("a", { href: userAddress(this.tenant.value.trim(), user) }, user), head: true },
+        { title: "User", cell: ({ user }) => make("a", { href: userAddress(this.#tenant, user) }, user), head: true },
         { title: "Type", cell: ({ type, action }) => (action ? `${type}, action ${action}` : type) },
         { title: "Reason", cell: ({ reason }) => make("span", { className: "reason" }, reason || "none given") },
         { title: "Sent", cell: ({ attempts }) => `${attempts} times`, figure: true },
@@ -105,7 +120,7 @@ export class DeadLetterView extends View {
     const shown = make("details", {}, make("summary", {}, "Show"), text);
     shown.addEventListener("toggle", async () => {
       if (!shown.open || text.textContent) return;
-      const found = await this.api.deadLetter(this.tenant.value.trim(), letter.letter).catch((/** @type {Error} */ error) => ({ notification: error.message }));
+      const found = await this.api.deadLetter(this.#tenant, letter.letter).catch((/** @type {Error} */ error) => ({ notification: error.message }));
       text.textContent = JSON.stringify(found.notification, null, 2);
     });
     return shown;
@@ -115,14 +130,14 @@ export class DeadLetterView extends View {
   #settle(button, act) {
     return attempt(this.note, button, async () => {
       const news = await act(this.#chosen);
-      await this.#load("", news);
+      await this.#load(this.#tenant, "", news);
       return this.note.textContent;
     }).then(() => this.#chosenChanged());
   }
 
   /** @param {string[]} letters */
   async #redrive(letters) {
-    const results = await this.api.redrive(this.tenant.value.trim(), letters);
+    const results = (await inPieces(letters, (piece) => this.api.redrive(this.#tenant, piece))).flat();
     /** @type {Record<string, number>} */
     const outcomes = {};
     for (const { status, reason } of results) {
@@ -135,6 +150,7 @@ export class DeadLetterView extends View {
   /** @param {string[]} letters */
   async #drop(letters) {
     if (!confirm(`Delete ${letters.length} dead ${letters.length === 1 ? "letter" : "letters"} for good?`)) return "Nothing was deleted.";
-    return `Dropped ${count(await this.api.drop(this.tenant.value.trim(), letters))}.`;
+    const dropped = await inPieces(letters, (piece) => this.api.drop(this.#tenant, piece));
+    return `Dropped ${count(dropped.reduce((sum, more) => sum + more, 0))}.`;
   }
 }
