@@ -30,6 +30,11 @@ class Response(Struct, frozen=True):
     body: bytes
 
 
+def has_no_length(headers: Mapping[str, str]) -> bool:
+    """Whether the body of an answer with these headers ends with its connection (RFC 9112, section 6.3)."""
+    return "content-length" not in headers and "chunked" not in headers.get("transfer-encoding", "").lower()
+
+
 def request_head(address: EngineUrl, method: str, path: str, headers: Mapping[str, str], body_bytes: int = 0) -> bytes:
     """The head of a request (RFC 9112, section 3), to the empty line. Raises ValueError for a line break in a part of it."""
     head = f"{method} {address.prefix}{path} HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Length: {body_bytes}\r\n"
@@ -71,7 +76,7 @@ class _Exchange(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         if self._until_eof and error is None:
-            self._complete()  # RFC 9112, section 6.3: without a length, the body ends with the connection
+            self._complete()
         else:
             self._fail(
                 error if isinstance(error, ConnectionError) else ConnectionResetError("the connection was closed before an answer came")
@@ -83,7 +88,7 @@ class _Exchange(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         final = self._parser.get_status_code() >= 200  # 1xx answers precede the final one
-        self._until_eof = final and "content-length" not in self._headers and "chunked" not in self._headers.get("transfer-encoding", "")
+        self._until_eof = final and has_no_length(self._headers)
 
     def on_body(self, body: bytes) -> None:
         self._body += body

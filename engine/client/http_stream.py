@@ -13,7 +13,7 @@ from typing import Final, Self
 import httptools
 
 from engine.client.credentials import EngineUrl
-from engine.client.http_connection import request_head
+from engine.client.http_connection import has_no_length, request_head
 
 READ_BYTES: Final = 64 << 10
 REFUSAL_BYTES_MAX: Final = 64 << 10  # of a body that is read as a whole: a problem detail, or a proxy's page
@@ -60,7 +60,7 @@ class HttpStream:
 
     def on_headers_complete(self) -> None:
         self._has_head = self.status >= 200  # 1xx answers precede the final one
-        self._until_eof = "content-length" not in self.headers and "chunked" not in self.headers.get("transfer-encoding", "")
+        self._until_eof = has_no_length(self.headers)
 
     def on_body(self, body: bytes) -> None:
         self._body += body
@@ -72,7 +72,7 @@ class HttpStream:
     async def _feed(self) -> None:
         data = await self._reader.read(READ_BYTES)
         if not data:
-            if not (self._has_head and self._until_eof):  # RFC 9112, section 6.3: without a length, the body ends with the connection
+            if not (self._has_head and self._until_eof):
                 raise ConnectionResetError("the connection was closed before the answer was complete")
             self._ended = True
             return

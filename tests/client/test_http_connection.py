@@ -109,6 +109,18 @@ async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
         assert server.connections == 2
 
 
+@pytest.mark.parametrize("coding", [b"chunked", b"Chunked"])
+async def test_a_chunked_answer_that_is_cut_short_is_none(coding: bytes) -> None:
+    async def cut(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: %b\r\n\r\n2\r\nhi\r\n" % coding)
+        await writer.drain()
+        writer.close()
+
+    async with serving(cut) as (_, http):
+        with pytest.raises(ConnectionError):
+            await get(http)
+
+
 async def test_a_server_that_asks_to_close_gets_its_next_request_on_another_connection() -> None:
     async with serving(OK.replace(b"X-Name: Value", b"Connection: close"), OK) as (server, http):
         await get(http)
