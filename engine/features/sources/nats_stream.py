@@ -121,12 +121,14 @@ class NatsStream:
             ]
 
     async def redrive(self) -> int:
-        """Publish dead messages to their subjects again, which gives them new numbers, and delete them."""
+        """Publish dead messages to their subjects again, which gives them new numbers, and delete them. Others' messages stay."""
         moved = 0
         async with self._asked(60 * _TIMEOUT_S) as client:
             stream = client.jetstream()
             async for message in self._dead(client, await self._count_dead(client)):
-                await stream.publish((message.headers or {})[_SUBJECT], message.data or b"")
+                if not (subject := (message.headers or {}).get(_SUBJECT)):
+                    continue
+                await stream.publish(subject, message.data or b"")
                 assert message.seq is not None, "the server numbers messages"
                 await stream.delete_msg(self._dead_name, message.seq)
                 moved += 1

@@ -103,6 +103,15 @@ async def test_bad_messages_are_set_aside_with_the_reason_and_come_back(
     assert (await reader.lag())[::2] == (2, 0)
 
 
+async def test_others_messages_in_the_dead_stream_end_no_redrive(stream: JetStreamContext, reader: NatsStream) -> None:
+    await stream.publish("orders.eu", b"1")
+    (row,) = await reader.read(1)
+    await reader.settle([], [(row, "bad")])
+    await stream.publish("ORDERS_DEAD", b"somebody else's")
+    assert await reader.redrive() == 1
+    assert [dead.body for dead in await reader.dead_rows(10)] == ["somebody else's"]
+
+
 async def test_a_stream_that_does_not_exist_is_unavailable(reader: NatsStream) -> None:
     with pytest.raises(StorageUnavailable, match="source orders"):
         await reader.read(1)
