@@ -58,6 +58,18 @@ def spare_processes(ray_logs: str) -> set[int]:
     return {pid for mark in marks if is_idle(pid := int(mark.name.rpartition("-")[2]))}
 
 
+def free_processes(pid: int) -> set[int]:
+    """Of the Ray below this process, the processes that it may give to the next actor, also those that only begin."""
+    return {child for child in tree(pid) if is_idle(child) or _begins(child)}
+
+
+def _begins(pid: int) -> bool:
+    try:
+        return b"/ray/_private/workers/" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
 def end_ray_node(node: subprocess.Popen[bytes], patience_s: float) -> None:
     """End a `ray start --block`, within `patience_s` in order, and then the engine's actors that it has left."""
     family = tree(node.pid)
