@@ -119,8 +119,9 @@ class Archivist:
         self._database = HistoryDatabase(config.history_url, config.data_dir)
         log.info("the archivist writes to %s", self._database.shown)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._archive())
             tasks.create_task(self._watch())
+            await self._until_done(self._writing, self._database.migrate)  # before, there may be none to ask
+            tasks.create_task(self._archive())
             tasks.create_task(self._probe())
 
     def close(self) -> None:
@@ -130,8 +131,7 @@ class Archivist:
         self._database.close()
 
     async def _archive(self) -> None:
-        """Bring the schema up to date, then move batches from the stream to the database."""
-        await self._until_done(self._writing, self._database.migrate)
+        """Move batches from the stream to the database, whose schema is up to date."""
         sweeping = asyncio.ensure_future(self._sweep())
         try:
             again = True  # first what an earlier archivist has read and not settled
