@@ -38,7 +38,8 @@ _RAY_SETTINGS: Final = {
 _STUCK_S: Final = 60.0
 _TRIES: Final = 4
 """`ray start --head` after a kill -9 of Ray takes 5 to 30 s. Under much other load it may be stuck for minutes, several times: where the
-agent of a node needs more than the 15 s that Ray gives it, the node ends and `ray start` does not notice (`deploy/node`)."""
+agent of a node needs more than the 15 s that Ray gives it, the node ends and `ray start` does not notice (`deploy/node`). So it goes before
+the other load when it is tried again."""
 _ROOM: Final = 2
 """Shards that a host takes, so that one takes over those of the other."""
 
@@ -123,9 +124,9 @@ class EngineOnHosts(RunningEngine):
         given["RAY_OVERRIDE_RESOURCES"] = json.dumps(self._offers[self.hosts.index(host)] if self._offers else resources)
         before = _starts(host)
 
-        def run() -> None:
+        def run(niceness: int = 0) -> None:
             # Ray gives a node 30 s for its start, which a busy machine exceeds. A node that the others have given up ends.
-            host.start(f"while true; do {command} --block; ray stop --force; done", **given, **_RAY_SETTINGS)
+            host.start(f"while true; do nice -n {niceness} {command} --block; ray stop --force; done", **given, **_RAY_SETTINGS)
 
         def joined() -> None:
             for tries_left in reversed(range(_TRIES)):
@@ -137,7 +138,7 @@ class EngineOnHosts(RunningEngine):
                 assert tries_left, f"Ray does not start on {host.name}: {host.output()}"
                 print(f"`ray start` on {host.name} is stuck: started again")
                 self.kill_ray(host)
-                run()
+                run(niceness=-10)
 
         run()
         return joined
