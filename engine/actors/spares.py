@@ -14,7 +14,8 @@ States of a node; the owner is the controller in control, which keeps them in me
     bare    no spare is seen, and an actor's process has started on it since one was asked for, which may have taken that; a node that is
             new here is bare. It stays bare when Ray could not start one, and has another turn after the other bare nodes
     asked   no actor's process has started since. It takes a moment until the spare is seen
-    barren  it was not seen within `SOON_MS`. The node is bare again after the next start, but nobody waits for its spare until one is seen
+    barren  it was not seen within `SOON_MS`. The node is bare again after the next start, and after `AGAIN_MS`, then twice as long, and so
+            on: actors that started with it may have taken it, or Ray keeps none there. Nobody waits for its spare until one is seen
     warm    its actors see one
 
 Crash points. The controller dies after it asked for a spare: Ray ends the actor with it, and the process stays. Its successor sees the
@@ -34,6 +35,12 @@ other."""
 
 SOON_MS: Final = 10_000
 """Until a spare that was asked for is seen: its start on a busy machine, a second of idleness, a round of the controller."""
+
+AGAIN_MS: Final = 20_000
+"""Until a spare that has not come is asked for again, if no actor starts meanwhile; then twice as long, up to `_AGAIN_MS_MAX`. Where Ray
+keeps no idle process each takes a second of CPU for nothing."""
+
+_AGAIN_MS_MAX: Final = 3_600_000
 
 _ROLES: Final = ("shard", "edge")
 """A node that has one of these has users who wait for it."""
@@ -64,6 +71,7 @@ class Spares:
         self._asked_ms: dict[str, float] = {}  # by node
         self._at_ms = float("-inf")
         self._to_come: dict[str, float] = {}  # nodes where spares that were asked for, then, have not been seen
+        self._again_ms: dict[str, float] = {}  # of nodes: how long one that has not come is waited for
         self._barren: set[str] = set()  # of these, since too long ago
 
     def bare(self, rows: Iterable[Mapping[str, Any]]) -> str:
@@ -73,13 +81,14 @@ class Spares:
         """
         if self._clock() - self._at_ms < EVERY_MS:
             return ""
-        processes, seen = _nodes(rows)
+        processes, seen = self._look(rows)
         self._warm = {node: had for node, had in self._warm.items() if node in processes}
         self._asked_ms = {node: at_ms for node, at_ms in self._asked_ms.items() if node in processes}
         bare = [node for node in processes if self._is_bare(processes[node], seen[node], node)]
         if not bare:
             return ""
         node = min(bare, key=lambda node: (self._asked_ms.get(node, -1), node))
+        self._again_ms[node] = min(2 * self._again_ms[node], _AGAIN_MS_MAX) if node in self._to_come else AGAIN_MS
         self._at_ms = self._asked_ms[node] = self._to_come[node] = self._clock()
         self._asked = node, processes[node]
         return node
@@ -93,9 +102,8 @@ class Spares:
         """Whether a node is bare, or will have a spare in a moment. Not where the last one that was asked for has not come: where Ray was
         started without what loads the modules, or keeps no idle process.
         """
-        processes, seen = _nodes(rows)
+        processes, seen = self._look(rows)
         soon_ms = self._clock() - SOON_MS
-        self._to_come = {node: at_ms for node, at_ms in self._to_come.items() if not seen.get(node, 0)}
         barren = self._barren | {node for node, at_ms in self._to_come.items() if at_ms <= soon_ms}
         self._barren = {node for node in barren if node in processes and not seen.get(node, 0)}
         return any(
@@ -104,8 +112,15 @@ class Spares:
             if node not in self._barren
         )
 
+    def _look(self, rows: Iterable[Mapping[str, Any]]) -> tuple[dict[str, set[_Process]], dict[str, int]]:
+        processes, seen = _nodes(rows)
+        self._to_come = {node: at_ms for node, at_ms in self._to_come.items() if not seen.get(node, 0)}
+        return processes, seen
+
     def _is_bare(self, processes: set[_Process], spares: int, node: str) -> bool:
-        return not spares and not processes <= self._warm.get(node, set())
+        if spares or not processes <= self._warm.get(node, set()):
+            return not spares
+        return node in self._to_come and self._clock() - self._to_come[node] >= self._again_ms[node]
 
 
 def _nodes(rows: Iterable[Mapping[str, Any]]) -> tuple[dict[str, set[_Process]], dict[str, int]]:

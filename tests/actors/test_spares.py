@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.actors.spares import EVERY_MS, SOON_MS, Spares
+from engine.actors.spares import AGAIN_MS, EVERY_MS, SOON_MS, Spares
 
 
 class World:
@@ -83,6 +83,24 @@ def test_a_spare_that_could_not_be_started_is_tried_again_after_those_of_other_n
     assert [world.next(), world.next()] == ["a", ""]
 
 
+def test_a_spare_that_does_not_come_is_asked_for_again_ever_later(world: World) -> None:
+    """Where everything was killed at once the actors that start again take it, and none may start for days."""
+    assert [world.next(), world.next()] == ["a", "b"]
+    world.seen = {"b": 1}
+    asked_ms = []
+    while len(asked_ms) < 3:
+        if world.next():
+            asked_ms.append(world.now_ms)
+    first, second, third = asked_ms
+    assert first - EVERY_MS <= AGAIN_MS + 2 * EVERY_MS
+    assert abs((third - second) - 2 * (second - first)) <= 2 * EVERY_MS
+    world.seen = {"a": 1, "b": 1}
+    assert world.next() == ""
+    world.start("shard", 0, "a")
+    world.seen = {"b": 1}
+    assert world.next() == "a"
+
+
 def test_a_process_that_starts_while_a_spare_is_asked_for_may_have_taken_it(world: World) -> None:
     world.now_ms += EVERY_MS
     assert world.spares.bare(world.told()) == "a"
@@ -93,6 +111,7 @@ def test_a_process_that_starts_while_a_spare_is_asked_for_may_have_taken_it(worl
 
 def test_a_node_that_was_lost_and_is_back_is_a_new_one(world: World) -> None:
     assert [world.next(), world.next()] == ["a", "b"]
+    world.seen = {"a": 1}
     gone, world.rows = world.rows, world.rows[:1]
     assert world.next() == ""
     world.rows = gone

@@ -65,7 +65,7 @@ def free_processes(pid: int) -> set[int]:
 
 def _begins(pid: int) -> bool:
     try:
-        return b"/ray/_private/workers/" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return any(word.endswith(b"_worker.py") for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
     except OSError:
         return False
 
