@@ -47,6 +47,9 @@ UNSENT_BYTES_MAX: Final = 64 << 10
 _OF_SOME: Final = frozenset({413, 422})
 """Statuses of a request that is refused for some of its parts, or for their size together."""
 
+CLOSED: Final = "this Publisher is closed"
+"""Of a call that needs a publisher which was closed."""
+
 _REPLACED: Final = "another writer has begun this message anew"
 _LONGER: Final = "another run of this writer has written more"
 _ENDED: Final = "this message has ended"
@@ -341,7 +344,7 @@ class PartSender:
             self._task.cancel()
             await asyncio.wait({self._task})
         for message in list(self._messages.values()):
-            message.failed(RuntimeError("this Publisher is closed"))
+            message.failed(RuntimeError(CLOSED))
 
     async def _run(self) -> None:
         while self._messages:

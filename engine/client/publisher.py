@@ -36,7 +36,7 @@ from engine.client.event_requests import (
     move_scheduled,
     send_event,
 )
-from engine.client.growing_messages import GrowingMessage, PartSender
+from engine.client.growing_messages import CLOSED, GrowingMessage, PartSender
 from engine.client.held_publishing import PATH, HeldPublishing
 from engine.client.http_connection import HttpConnection, Response
 from engine.client.message_members import EventMembers, MessageMembers, Seconds, sent_form
@@ -51,7 +51,6 @@ from engine.publish.message_ids import MessageIds
 
 BODY_BYTES_MAX: Final = (1 << 20) - 2  # an engine's default limit, minus the brackets of the array
 ERRORS_KEPT_MAX: Final = 1000  # of posted items, until `flush` reports them
-_CLOSED: Final = "this Publisher is closed"
 
 
 class _Item(Struct, frozen=True):
@@ -687,7 +686,7 @@ class Publisher:
     # -- inside --------------------------------------------------------------------------------------------------------
     def _item(self, fields: Mapping[str, Any]) -> _Item:
         if self._closed:
-            raise RuntimeError(_CLOSED)
+            raise RuntimeError(CLOSED)
         present = sent_form(fields)
         id_ = str(present["id"] if "id" in present else present.setdefault("id", self._new_id()))
         users = present.get("users")
@@ -710,7 +709,7 @@ class Publisher:
             failure, self._failure = self._failure, None
             raise failure
         if self._closed:
-            raise RuntimeError(_CLOSED)
+            raise RuntimeError(CLOSED)
         if self._pump is None or self._pump.done():
             self._pump = asyncio.create_task(self._run_pump(), name="engine-publisher")
 

@@ -758,7 +758,7 @@ async def test_a_client_that_is_not_admitted_comes_back_when_the_server_says(pag
     assert 2000 <= told_ms <= 2600  # never earlier, and spread by the jitter
 
 
-async def test_a_server_that_asks_for_no_wait_is_not_asked_at_full_speed(page: Page, scripted: ScriptedEngine) -> None:
+async def test_a_retry_after_of_zero_keeps_the_delays_of_the_client(page: Page, scripted: ScriptedEngine) -> None:
     scripted.refuse = {"poll": 503}
     await start(page, scripted, transports=["poll"])
     await wait(page, "client.state === 'reconnecting'")

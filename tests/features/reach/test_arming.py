@@ -117,7 +117,7 @@ async def test_a_publisher_learns_the_ids_of_messages_without_their_steps(world:
     assert len(steps(world)) == 2
 
 
-async def test_what_is_accepted_beside_a_conflict_has_its_steps(world: EdgeWorld) -> None:
+async def test_an_accepted_item_beside_a_conflict_has_its_steps(world: EdgeWorld) -> None:
     await publish(world, category="plain", id="taken")
     async with world.http("app", scopes="publish") as client:
         items = [{"user": "ann", "type": "alert", "category": "alert", "id": id} for id in ("taken", "m2")]
