@@ -20,7 +20,7 @@ import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
@@ -228,9 +228,14 @@ def _committable(records: Mapping[int, Any]) -> int:
 
 
 def connection_options(source: KafkaSource) -> dict[str, Any]:
-    """The arguments of a client: `kafka://` or `kafka+ssl://`, [USER:PASSWORD@], HOST:PORT with commas between several."""
+    """The arguments of a client: `kafka://` or `kafka+ssl://`, [USER:PASSWORD@], HOST:PORT with commas between several.
+
+    Raises ValueError: a host or a port is malformed.
+    """
     scheme, _, rest = source.connection.partition("://")
     login, _, hosts = rest.rstrip("/").rpartition("@")
+    if not all(urlsplit(f"//{host}").hostname and urlsplit(f"//{host}").port != 0 for host in hosts.split(",")):
+        raise ValueError("a broker has no host")
     secured = scheme == "kafka+ssl"
     options: dict[str, Any] = {"bootstrap_servers": hosts.split(","), "client_id": "notification-engine"}
     options["security_protocol"] = f"SASL_{'SSL' if secured else 'PLAINTEXT'}" if login else "SSL" if secured else "PLAINTEXT"

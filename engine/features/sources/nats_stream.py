@@ -18,6 +18,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import nats
 from nats.aio.client import Client
@@ -46,6 +47,9 @@ class NatsStream:
 
     def __init__(self, source: NatsSource) -> None:
         self._source = source
+        self._servers = source.connection.split(",")
+        if not all(urlsplit(server).hostname and urlsplit(server).port != 0 for server in self._servers):
+            raise ValueError("a server has no host")
         self._dead_name = f"{source.stream}_DEAD"
         self._client: Client | None = None
         self._consumer: Any = None
@@ -170,7 +174,7 @@ class NatsStream:
             async with asyncio.timeout(timeout_s):
                 if self._client is None:
                     self._client = await nats.connect(
-                        self._source.connection.split(","),
+                        self._servers,
                         name="notification engine",
                         allow_reconnect=False,  # the ingester repeats
                         connect_timeout=int(_TIMEOUT_S),

@@ -72,9 +72,12 @@ def require_library(source: Source) -> None:
 
 
 def reader_of(source: Source) -> SourceReader:
-    """A reader, which connects when it is first used."""
+    """A reader, which connects when it is first used. Raises ConfigError: its library is missing, or its connection is no URL."""
     require_library(source)
     module, name, *_ = _MODULES[type(source)]
-    made: Any = getattr(import_module(module), name)(source)
+    try:
+        made: Any = getattr(import_module(module), name)(source)
+    except ValueError:  # which may quote a password
+        raise ConfigError(f"sources: connection of {source.name}: a host, a port or an option of the URL is malformed") from None
     reader: SourceReader = made
     return reader

@@ -71,6 +71,22 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         look(Config(sources=text))
 
 
+@pytest.mark.parametrize(
+    ("kind", "connections"),
+    [
+        ("redis", ["redis://:pa/ss@h", "redis://h:99999", "redis://h?socket_timeout=x"]),
+        ("nats", ["nats://", "nats://h:port", "nats://h,nats://h:99999"]),
+        ("kafka", ["kafka://", "kafka://h:port", "kafka://h:9092,h:99999", "kafka://h,"]),
+    ],
+)
+def test_a_malformed_connection_is_refused_without_its_text(kind: str, connections: list[str]) -> None:
+    members: dict[str, Any] = {"redis": {}, "nats": {"stream": "S"}, "kafka": {"topics": ["t"]}}[kind]
+    for connection in connections:
+        table = {"kind": kind, "name": "orders", "connection": connection, **members}
+        with pytest.raises(ConfigError, match=r"^sources: connection of orders: a host, a port or an option of the URL is malformed$"):
+            look(Config(sources=json.dumps([table])))
+
+
 def test_a_row_nested_too_deeply_is_dead_and_stops_no_other() -> None:
     deep = '{"data":' + "[" * 5000 + "]" * 5000 + "}"
     with recursion_limit_of_an_edge():
