@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,14 @@ def test_no_port_of_a_node_that_its_start_waits_for_is_picked_by_ray_and_one_tha
     assert all(int(number) > 0 for _, _, number in ports)
     assert {option for option, _, _ in ports} >= set(picked)
     assert words[-1] == "--runtime-env-agent-port=1"
+
+
+def test_a_start_whose_node_ended_unnoticed_is_killed(home: Path) -> None:
+    (home / "raylet").symlink_to("/bin/true")
+    (home / "venv" / "bin" / "ray").write_text("#!/bin/sh\n~/raylet &\nexec sleep 90\n")
+    done = run(home, "ray", "start", "--address=head:1", "--block")
+    assert done.returncode == -signal.SIGKILL
+    assert "error: Ray's node ended while it started" in done.stderr
 
 
 def test_without_a_token_ray_does_not_start(tmp_path: Path) -> None:

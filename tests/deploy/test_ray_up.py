@@ -17,7 +17,7 @@ from tests.support.ray_up import RayUp
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
-LATE_S = 150
+LATE_S = 300  # a node whose start failed is started again
 PASSWORD, RAY_PASSWORD = "of-redis", "of-ray"
 
 

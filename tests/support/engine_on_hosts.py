@@ -35,11 +35,9 @@ _RAY_SETTINGS: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_debug_dump_period_milliseconds": "1000",  # for `objects_stored`
 }
-_STUCK_S: Final = 60.0
-_TRIES: Final = 4
-"""`ray start --head` after a kill -9 of Ray takes 5 to 30 s. Under much other load it may be stuck for minutes, several times: where the
-agent of a node needs more than the 15 s that Ray gives it, the node ends and `ray start` does not notice (`deploy/node`). So it goes before
-the other load when it is tried again."""
+_JOINS_S: Final = 240.0
+"""`ray start --head` after a kill -9 of Ray takes 5 to 30 s. Under much other load it may end, several times: where the agent of a node
+needs more than the 15 s that Ray gives it (`deploy/node`). So it goes before the other load when it is tried again."""
 _ROOM: Final = 2
 """Shards that a host takes, so that one takes over those of the other."""
 
@@ -124,23 +122,15 @@ class EngineOnHosts(RunningEngine):
         given["RAY_OVERRIDE_RESOURCES"] = json.dumps(self._offers[self.hosts.index(host)] if self._offers else resources)
         before = _starts(host)
 
-        def run(niceness: int = 0) -> None:
-            # Ray gives a node 30 s for its start, which a busy machine exceeds. A node that the others have given up ends.
-            host.start(f"while true; do nice -n {niceness} {command} --block; ray stop --force; done", **given, **_RAY_SETTINGS)
-
         def joined() -> None:
-            for tries_left in reversed(range(_TRIES)):
-                gives_up_s = time.monotonic() + _STUCK_S
-                while time.monotonic() < gives_up_s:
-                    if _starts(host) != before:
-                        return
-                    time.sleep(0.05)
-                assert tries_left, f"Ray does not start on {host.name}: {host.output()}"
-                print(f"`ray start` on {host.name} is stuck: started again")
-                self.kill_ray(host)
-                run(niceness=-10)
+            gives_up_s = time.monotonic() + _JOINS_S
+            while _starts(host) == before:
+                assert time.monotonic() < gives_up_s, f"Ray does not start on {host.name}: {host.output()}"
+                time.sleep(0.05)
 
-        run()
+        # A node that the others have given up ends, too.
+        loop = f"niceness=0; while true; do nice -n $niceness {command} --block; niceness=-10; ray stop --force; done"
+        host.start(loop, **given, **_RAY_SETTINGS)
         return joined
 
     def kill_ray(self, host: Host) -> None:
