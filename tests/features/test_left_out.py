@@ -22,7 +22,8 @@ async def paths_of(world: EdgeWorld) -> set[str]:
 
 def paths_named_by(name: str) -> set[str]:
     module = f"engine.features.{name}.description"
-    return set(importlib.import_module(module).paths(Config())) if find_spec(module) else set()
+    described = importlib.import_module(module).paths(Config()) if find_spec(module) else {}
+    return {name.rpartition(" ")[2] for name in described}
 
 
 async def check_delivery(world: EdgeWorld) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from engine.config import Config
@@ -12,32 +13,29 @@ from engine.http.description.operation import Part, json_of, operation, paramete
 ENTRY_PATTERN: Final = "[0-9]{1,15}-[0-9]{1,10}"
 """Ids that Redis gives entries of a stream, until the year 33658."""
 
+by_operator = partial(operation, "operating", "operator")
+
 
 def paths(config: Config) -> Part:
-    """The paths, by name."""
+    """See `Description`."""
     limit: Schema = {"type": "integer", "minimum": 1, "maximum": config.audit_page_max, "default": min(100, config.audit_page_max)}
     entry: Schema = {"type": "string", "pattern": f"^{ENTRY_PATTERN}$"}
     return {
-        "/v1/audit": {
-            "get": operation(
-                "listActs",
-                "operating",
-                "The acts of operators and admins: the newest first, or with `after` the oldest of the later ones first.",
-                {200: ("Some of them.", json_of("ActPage"))},
-                (400, 429, 503),
-                scope="operator",
-                parameters=(
-                    parameter("before", "query", "The `before` of the page before.", entry),
-                    parameter("after", "query", "The `entry` of an act: only later ones.", entry),
-                    parameter("limit", "query", "How many at most.", limit),
-                ),
-            )
-        }
+        "GET /v1/audit": by_operator(
+            "listActs",
+            "The acts of operators and admins: the newest first, or with `after` the oldest of the later ones first.",
+            {200: ("Some of them.", json_of("ActPage"))},
+            parameters=(
+                parameter("before", "query", "The `before` of the page before.", entry),
+                parameter("after", "query", "The `entry` of an act: only later ones.", entry),
+                parameter("limit", "query", "How many at most.", limit),
+            ),
+        )
     }
 
 
 def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
-    """The schemas of their bodies, by name."""
+    """See `Description`."""
     text: Schema = {"type": "string"}
     act = answer_of(
         "An act that took effect.",

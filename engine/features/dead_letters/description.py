@@ -3,72 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from engine.config import Config
 from engine.core.model.constants import PRIORITIES
-from engine.http.description.json_schema import SEQ, TIME_MS, Schema, closed_object, object_of, ref, user_name
+from engine.http.description.json_schema import SEQ, TIME_MS, Schema, answer_of, closed_object, object_of, ref, user_name
 from engine.http.description.operation import TENANT, Part, json_of, operation, parameter
+
+by_admin = partial(operation, "operating", "admin")
 
 
 def paths(config: Config) -> Part:
-    """The paths, by name."""
+    """See `Description`."""
     limit: Schema = {"type": "integer", "minimum": 1, "maximum": config.dead_letters_page_max, "default": config.dead_letters_page_max}
-    chosen: Part = {"scope": "admin", "parameters": (TENANT,), "body": json_of("DeadLetterChoice")}
     return {
-        "/v1/dead-letters": {
-            "get": operation(
-                "listDeadLetters",
-                "operating",
-                "Messages that clients refused. A page may have fewer than `limit`, or none, and be followed by others.",
-                {200: ("Some of them.", json_of("DeadLetterPage"))},
-                (400, 429, 503),
-                scope="admin",
-                parameters=(
-                    TENANT,
-                    parameter("user", "query", "Only those of this user.", user_name(config)),
-                    parameter("order", "query", "Which come first.", {"enum": ["newest", "oldest"], "default": "newest"}),
-                    parameter("after", "query", "The `after` of the page before.", _letter_id("An id of a dead letter.")),
-                    parameter("limit", "query", "How many at most.", limit),
-                ),
-            )
-        },
-        "/v1/dead-letters/{letter}": {
-            "parameters": [parameter("letter", "path", "Its `letter`.", _letter_id("An id of a dead letter."), required=True)],
-            "get": operation(
-                "deadLetter",
-                "operating",
-                "A dead letter with its message.",
-                {200: ("It.", json_of("DeadLetter"))},
-                (400, 404, 429, 503),
-                scope="admin",
-                parameters=(TENANT,),
+        "GET /v1/dead-letters": by_admin(
+            "listDeadLetters",
+            "Messages that clients refused. A page may have fewer than `limit`, or none, and be followed by others.",
+            {200: ("Some of them.", json_of("DeadLetterPage"))},
+            parameters=(
+                TENANT,
+                parameter("user", "query", "Only those of this user.", user_name(config)),
+                parameter("order", "query", "Which come first.", {"enum": ["newest", "oldest"], "default": "newest"}),
+                parameter("after", "query", "The `after` of the page before.", _letter_id("An id of a dead letter.")),
+                parameter("limit", "query", "How many at most.", limit),
             ),
-        },
-        "/v1/dead-letters/redrive": {
-            "post": operation(
-                "redriveDeadLetters",
-                "operating",
-                "Publish dead letters again, each under an id derived from it, and remove what is accepted. Repeating it delivers once.",
-                {200: ("What became of each.", json_of("Redriven"))},
-                (400, 408, 409, 413, 422, 429, 503),
-                **chosen,
-            )
-        },
-        "/v1/dead-letters/drop": {
-            "post": operation(
-                "dropDeadLetters",
-                "operating",
-                "Delete dead letters. Repeating it changes nothing.",
-                {200: ("They are gone.", json_of("Dropped"))},
-                (400, 408, 413, 422, 429, 503),
-                **chosen,
-            )
-        },
+        ),
+        "/v1/dead-letters/{letter}": [parameter("letter", "path", "Its `letter`.", _letter_id("An id of a dead letter."), required=True)],
+        "GET /v1/dead-letters/{letter}": by_admin(
+            "deadLetter", "A dead letter with its message.", {200: ("It.", json_of("DeadLetter"))}, (404,), parameters=(TENANT,)
+        ),
+        "POST /v1/dead-letters/redrive": by_admin(
+            "redriveDeadLetters",
+            "Publish dead letters again, each under an id derived from it, and remove what is accepted. Repeating it delivers once.",
+            {200: ("What became of each.", json_of("Redriven"))},
+            (409,),
+            parameters=(TENANT,),
+            body=json_of("DeadLetterChoice"),
+        ),
+        "POST /v1/dead-letters/drop": by_admin(
+            "dropDeadLetters",
+            "Delete dead letters. Repeating it changes nothing.",
+            {200: ("They are gone.", json_of("Dropped"))},
+            parameters=(TENANT,),
+            body=json_of("DeadLetterChoice"),
+        ),
     }
 
 
 def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
-    """The schemas of their bodies, by name."""
+    """See `Description`."""
     return {
         "DeadLetterPage": object_of(
             "Dead letters of a tenant, and how many there are.",
@@ -88,9 +72,8 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
             required=("letters",),
             letters={"type": "array", "items": _letter_id("Its `letter`."), "minItems": 1, "maxItems": config.dead_letters_page_max},
         ),
-        "Redriven": object_of(
+        "Redriven": answer_of(
             "What became of each dead letter, oldest first.",
-            required=("results",),
             results={
                 "type": "array",
                 "items": object_of(
@@ -107,7 +90,7 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
                 ),
             },
         ),
-        "Dropped": object_of("How many there were.", required=("dropped",), dropped={"type": "integer", "minimum": 0}),
+        "Dropped": answer_of("How many there were.", dropped={"type": "integer", "minimum": 0}),
     }
 
 

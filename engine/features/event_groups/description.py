@@ -3,103 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from engine.config import Config
-from engine.http.description.json_schema import TIME_MS, Schema, closed_object, object_of, ref
+from engine.http.description.json_schema import TIME_MS, Schema, answer_of, closed_object, object_of, ref
 from engine.http.description.operation import Part, json_of, operation, parameter
+
+by_consumer = partial(operation, "operating", "events")
 
 
 def paths(config: Config) -> Part:
-    """The paths, by name."""
+    """See `Description`."""
     group = parameter("group", "path", "Its name.", _group_name(), required=True)
     count: Schema = {"type": "integer", "minimum": 1, "maximum": config.event_page_max, "default": config.event_page_max}
     wait: Schema = {"type": "number", "minimum": 0, "default": 25}
     return {
-        "/v1/event-groups": {
-            "get": operation(
-                "listEventGroups",
-                "operating",
-                "The groups that read the tenant's events, and how far they are.",
-                {200: ("All.", json_of("EventGroupList"))},
-                (429, 503),
-                scope="events",
-            )
-        },
-        "/v1/event-groups/{group}": {
-            "parameters": [group],
-            "delete": operation(
-                "dropEventGroup",
-                "operating",
-                "Forget a group and its position.",
-                {204: ("It is gone.", {})},
-                (404, 429, 503),
-                scope="events",
-            ),
-        },
-        "/v1/event-groups/{group}/events": {
-            "parameters": [group],
-            "get": operation(
-                "pollEvents",
-                "operating",
-                "What happened to the tenant's users behind the group's position. Acknowledges everything up to `position`.",
-                {200: ("Events, as soon as there are any, none after `wait`.", json_of("EventPage"))},
-                (400, 404, 409, 429, 503),
-                scope="events",
-                parameters=(
-                    parameter(
-                        "consumer",
-                        "query",
-                        "The caller's name for itself; one consumer at a time has the group.",
-                        _consumer_name(),
-                        required=True,
-                    ),
-                    parameter(
-                        "position",
-                        "query",
-                        "Of the last event handled; empty, or left out, for none.",
-                        _position("A position that was answered.") | {"pattern": f"^({_POSITION[1:-1]})?$"},
-                    ),
-                    parameter("begin", "query", "Where a new group begins.", {"enum": ["newest", "oldest"], "default": "newest"}),
-                    parameter(
-                        "outcomes",
-                        "query",
-                        "With what has become of messages, where `history_url` is set.",
-                        {"type": "boolean", "default": False},
-                    ),
-                    parameter("limit", "query", "How many at most.", count),
-                    parameter("wait", "query", f"Seconds, at most {config.poll_wait_s_max}.", wait),
+        "GET /v1/event-groups": by_consumer(
+            "listEventGroups", "The groups that read the tenant's events, and how far they are.", {200: ("All.", json_of("EventGroupList"))}
+        ),
+        "/v1/event-groups/{group}": [group],
+        "DELETE /v1/event-groups/{group}": by_consumer(
+            "dropEventGroup", "Forget a group and its position.", {204: ("It is gone.", {})}, (404,)
+        ),
+        "/v1/event-groups/{group}/events": [group],
+        "GET /v1/event-groups/{group}/events": by_consumer(
+            "pollEvents",
+            "What happened to the tenant's users behind the group's position. Acknowledges everything up to `position`.",
+            {200: ("Events, as soon as there are any, none after `wait`.", json_of("EventPage"))},
+            (404, 409),
+            parameters=(
+                parameter(
+                    "consumer",
+                    "query",
+                    "The caller's name for itself; one consumer at a time has the group.",
+                    _consumer_name(),
+                    required=True,
                 ),
+                parameter(
+                    "position",
+                    "query",
+                    "Of the last event handled; empty, or left out, for none.",
+                    _position("A position that was answered.") | {"pattern": f"^({_POSITION[1:-1]})?$"},
+                ),
+                parameter("begin", "query", "Where a new group begins.", {"enum": ["newest", "oldest"], "default": "newest"}),
+                parameter(
+                    "outcomes",
+                    "query",
+                    "With what has become of messages, where `history_url` is set.",
+                    {"type": "boolean", "default": False},
+                ),
+                parameter("limit", "query", "How many at most.", count),
+                parameter("wait", "query", f"Seconds, at most {config.poll_wait_s_max}.", wait),
             ),
-        },
-        "/v1/event-groups/{group}/ack": {
-            "parameters": [group],
-            "post": operation(
-                "acknowledgeEvents",
-                "operating",
-                "Acknowledge events without asking for others; with `leave` the next consumer goes on.",
-                {200: ("Stored.", json_of("EventPosition"))},
-                (400, 404, 408, 409, 413, 422, 429, 503),
-                scope="events",
-                body=json_of("EventAcknowledgement"),
-            ),
-        },
+        ),
+        "/v1/event-groups/{group}/ack": [group],
+        "POST /v1/event-groups/{group}/ack": by_consumer(
+            "acknowledgeEvents",
+            "Acknowledge events without asking for others; with `leave` the next consumer goes on.",
+            {200: ("Stored.", json_of("EventPosition"))},
+            (404, 409),
+            body=json_of("EventAcknowledgement"),
+        ),
     }
 
 
 def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
-    """The schemas of their bodies, by name."""
+    """See `Description`."""
     return {
-        "EventGroupList": object_of(
+        "EventGroupList": answer_of(
             "Groups of consumers.",
-            required=("tenant", "groups"),
             tenant={"type": "string"},
             groups={
                 "type": "array",
                 "maxItems": config.event_groups_max,
-                "items": object_of(
+                "items": answer_of(
                     "One.",
-                    required=("group", "position", "held_by", "behind_ms"),
                     group={"type": "string"},
                     position=_position("Everything up to it was handled."),
                     held_by={"type": "string", "description": "The consumer that has it; empty for none."},
@@ -133,12 +112,7 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
             position=_position("Everything up to it was handled."),
             leave={"type": "boolean", "default": False, "description": "The consumer ends, and the next one may have the group."},
         ),
-        "EventPosition": object_of(
-            "The group now.",
-            required=("position", "held_by"),
-            position=_position("Everything up to it was handled."),
-            held_by={"type": "string"},
-        ),
+        "EventPosition": answer_of("The group now.", position=_position("Everything up to it was handled."), held_by={"type": "string"}),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from engine.config import Config
@@ -19,9 +20,12 @@ _NUMBER: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": SEQ_MAX}
 _SIZE: Final[Schema] = {**_NUMBER, "description": "Bytes of the text in UTF-8."}
 _GENERATION: Final[Schema] = {**_NUMBER, "description": "Grows when another writer begins the message anew."}
 
+by_client = partial(operation, "receiving", "connect")
+by_publisher = partial(operation, "publishing", "publish")
+
 
 def paths(config: Config) -> Part:
-    """The paths, by name."""
+    """See `Description`."""
     id = parameter("id", "path", "Id of the message.", printable(config), required=True)
     generation = parameter("generation", "query", "Of the text that the reader has: of another one it gets all.", _NUMBER)
     offset = parameter("offset", "query", "Bytes of the text that the reader has.", _NUMBER)
@@ -31,68 +35,46 @@ def paths(config: Config) -> Part:
         f"Wait so many seconds for more text, at most {config.poll_wait_s_max}; without it the request does not wait.",
         {"type": "number", "minimum": 0},
     )
-    refused = (400, 408, 413, 422, 429, 503)
     return {
-        "/v1/growing": {
-            "post": operation(
-                "grow",
-                "publishing",
-                "Begin a message that grows. The same writer finds its own; another writer begins it anew.",
-                {200: ("It grows, or it has ended (`state`).", json_of("Growth"))},
-                refused,
-                scope="publish",
-                body=json_of("NewGrowth"),
-            ),
-            "get": operation(
-                "growing",
-                "receiving",
-                "The messages of the user that grow.",
-                {200: ("All of them, without their text.", json_of("GrowingMessages"))},
-                (400, 429, 503),
-                scope="connect",
-                parameters=(whose(config),),
-            ),
-        },
-        "/v1/parts": {
-            "post": operation(
-                "addParts",
-                "publishing",
-                "Add parts to messages that grow. A repeat of a part changes nothing.",
-                {200: ("What became of each, in their order.", json_of("PartResults"))},
-                refused,
-                scope="publish",
-                body=json_of("Parts"),
-            )
-        },
-        "/v1/growing/{id}": {
-            "parameters": [id],
-            "get": operation(
-                "grown",
-                "receiving",
-                "A message that grows, or grew within the last hour: its text from an offset on.",
-                {200: ("As soon as there is text, or at the end of `wait`.", json_of("GrownText"))},
-                (400, 404, 429, 503),
-                scope="connect",
-                parameters=(whose(config), generation, offset, wait),
-            ),
-        },
-        "/v1/growing/{id}/end": {
-            "parameters": [id],
-            "post": operation(
-                "endGrowth",
-                "publishing",
-                "Publish the message with its whole text.",
-                {200: ("It is published; durable.", json_of("GrowthEnd"))},
-                (400, 404, 408, 409, 413, 422, 429, 503),
-                scope="publish",
-                body=json_of("EndOfGrowth"),
-            ),
-        },
+        "POST /v1/growing": by_publisher(
+            "grow",
+            "Begin a message that grows. The same writer finds its own; another writer begins it anew.",
+            {200: ("It grows, or it has ended (`state`).", json_of("Growth"))},
+            body=json_of("NewGrowth"),
+        ),
+        "GET /v1/growing": by_client(
+            "growing",
+            "The messages of the user that grow.",
+            {200: ("All of them, without their text.", json_of("GrowingMessages"))},
+            parameters=(whose(config),),
+        ),
+        "POST /v1/parts": by_publisher(
+            "addParts",
+            "Add parts to messages that grow. A repeat of a part changes nothing.",
+            {200: ("What became of each, in their order.", json_of("PartResults"))},
+            body=json_of("Parts"),
+        ),
+        "/v1/growing/{id}": [id],
+        "GET /v1/growing/{id}": by_client(
+            "grown",
+            "A message that grows, or grew within the last hour: its text from an offset on.",
+            {200: ("As soon as there is text, or at the end of `wait`.", json_of("GrownText"))},
+            (404,),
+            parameters=(whose(config), generation, offset, wait),
+        ),
+        "/v1/growing/{id}/end": [id],
+        "POST /v1/growing/{id}/end": by_publisher(
+            "endGrowth",
+            "Publish the message with its whole text.",
+            {200: ("It is published; durable.", json_of("GrowthEnd"))},
+            (404, 409),
+            body=json_of("EndOfGrowth"),
+        ),
     }
 
 
 def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
-    """The schemas of their bodies, by name."""
+    """See `Description`."""
     chars: Schema = {"type": "string", "maxLength": config.growing_progress_chars_max}
     message = sent(config, categories, *MEMBERS)
     message["data"] = {
@@ -136,10 +118,7 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
             stored=_SIZE,
         ),
         "Progress": closed_object(
-            "How far the work is.",
-            value={"type": ["number", "null"], "minimum": 0, "maximum": 1},
-            text=chars,
-            step=chars,
+            "How far the work is.", value={"type": ["number", "null"], "minimum": 0, "maximum": 1}, text=chars, step=chars
         ),
         "Parts": closed_object(
             "Parts of any messages that grow.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from engine.config import Config
@@ -10,49 +11,44 @@ from engine.core.model.constants import TS_MS_MAX
 from engine.http.description.json_schema import SEQ, TIME_MS, Schema, object_of, printable, user_name
 from engine.http.description.operation import TENANT, Part, json_of, operation, parameter, user_in_path
 
+by_admin = partial(operation, "operating", "admin")
+by_client = partial(operation, "contact policy", "connect")
+
 
 def paths(config: Config) -> Part:
-    """The paths, by name."""
+    """See `Description`."""
     user = user_in_path(config)
     return {
-        "/v1/history": {
-            "get": operation(
-                "history",
-                "operating",
-                "What has become of messages, events and connections, where `history_url` is set; newest first.",
-                {200: ("Some of it.", json_of("HistoryPage"))},
-                (400, 404, 429, 503),
-                scope="admin",
-                parameters=(
-                    TENANT,
-                    parameter("user", "query", "Only of this user.", user_name(config)),
-                    parameter("id", "query", "Only of this message or event.", printable(config)),
-                    parameter("since", "query", "From this time on.", {"type": "integer", "minimum": 0, "maximum": TS_MS_MAX}),
-                    parameter("until", "query", "Before this time.", {"type": "integer", "minimum": 0, "maximum": TS_MS_MAX}),
-                    parameter("before", "query", "The `before` of the page before.", {"type": "string", "pattern": "^[0-9a-f]{32}$"}),
-                    parameter(
-                        "limit", "query", "How many at most.", {"type": "integer", "minimum": 1, "maximum": config.history_query_rows_max}
-                    ),
+        "GET /v1/history": by_admin(
+            "history",
+            "What has become of messages, events and connections, where `history_url` is set; newest first.",
+            {200: ("Some of it.", json_of("HistoryPage"))},
+            (404,),
+            parameters=(
+                TENANT,
+                parameter("user", "query", "Only of this user.", user_name(config)),
+                parameter("id", "query", "Only of this message or event.", printable(config)),
+                parameter("since", "query", "From this time on.", {"type": "integer", "minimum": 0, "maximum": TS_MS_MAX}),
+                parameter("until", "query", "Before this time.", {"type": "integer", "minimum": 0, "maximum": TS_MS_MAX}),
+                parameter("before", "query", "The `before` of the page before.", {"type": "string", "pattern": "^[0-9a-f]{32}$"}),
+                parameter(
+                    "limit", "query", "How many at most.", {"type": "integer", "minimum": 1, "maximum": config.history_query_rows_max}
                 ),
-            )
-        },
-        "/v1/users/{user}/messages/{message}": {
-            "parameters": [user, parameter("message", "path", "Its id.", printable(config), required=True)],
-            "get": operation(
-                "messageTimeline",
-                "contact policy",
-                "What is still known of a message. The user's own token may ask, or one with the scope `publish` or `admin`.",
-                {200: ("Where it is, and what happened to it.", json_of("Timeline"))},
-                (400, 404, 429, 503),
-                scope="connect",
-                parameters=(TENANT,),
             ),
-        },
+        ),
+        "/v1/users/{user}/messages/{message}": [user, parameter("message", "path", "Its id.", printable(config), required=True)],
+        "GET /v1/users/{user}/messages/{message}": by_client(
+            "messageTimeline",
+            "What is still known of a message. The user's own token may ask, or one with the scope `publish` or `admin`.",
+            {200: ("Where it is, and what happened to it.", json_of("Timeline"))},
+            (404,),
+            parameters=(TENANT,),
+        ),
     }
 
 
 def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
-    """The schemas of their bodies, by name."""
+    """See `Description`."""
     return {
         "Timeline": object_of(
             "What is still known of a message.",

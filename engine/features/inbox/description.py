@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from engine.config import Config
@@ -12,9 +13,11 @@ from engine.http.description.json_schema import COUNT, SEQ, TIME_MS, Schema, obj
 from engine.http.description.member_schemas import always, delivered
 from engine.http.description.operation import Part, json_of, operation, parameter, whose
 
+by_client = partial(operation, "receiving", "connect")
+
 
 def paths(config: Config) -> Part:
-    """The paths, by name."""
+    """See `Description`."""
     number: Schema = {"type": "integer", "minimum": 0, "maximum": SEQ_MAX}
     limits: Schema = {
         "type": "integer",
@@ -27,47 +30,34 @@ def paths(config: Config) -> Part:
         parameter("before", "query", "`before` of the last page.", number | {"minimum": 1}),
         parameter("limit", "query", "So many at most.", limits),
         parameter("unread", "query", "Only those that are not read.", {"type": "boolean", "default": False}),
-        parameter(
-            "archived",
-            "query",
-            "Those that are archived, in place of the others.",
-            {"type": "boolean", "default": False},
-        ),
+        parameter("archived", "query", "Those that are archived, in place of the others.", {"type": "boolean", "default": False}),
         parameter(
             "type", "query", "Of this type; all that begin with it where it ends in `.*`.", {"type": "string", "maxLength": QUERY_CHARS_MAX}
         ),
         parameter("q", "query", "With this text in any of their values, in any case.", {"type": "string", "maxLength": QUERY_CHARS_MAX}),
     )
     return {
-        "/v1/inbox": {
-            "get": operation(
-                "inbox",
-                "receiving",
-                "The messages that are kept for a user, the newest first. Needs no connection, and acknowledges nothing.",
-                {200: ("A page of them, and the counts.", json_of("Inbox"))},
-                (400, 404, 429, 503),
-                scope="connect",
-                parameters=inbox_query,
-            )
-        },
-        "/v1/inbox/{mark}": {
-            "parameters": [parameter("mark", "path", "What is done with them.", {"enum": list(MARKS)}, required=True)],
-            "post": operation(
-                "markInbox",
-                "receiving",
-                "Mark messages; durable with the answer. `read` and `archive` acknowledge what is pending.",
-                {200: ("Done, and the counts.", json_of("InboxCounts"))},
-                (400, 404, 408, 413, 422, 429, 503),
-                scope="connect",
-                parameters=(whose(config),),
-                body=json_of("InboxChoice"),
-            ),
-        },
+        "GET /v1/inbox": by_client(
+            "inbox",
+            "The messages that are kept for a user, the newest first. Needs no connection, and acknowledges nothing.",
+            {200: ("A page of them, and the counts.", json_of("Inbox"))},
+            (404,),
+            parameters=inbox_query,
+        ),
+        "/v1/inbox/{mark}": [parameter("mark", "path", "What is done with them.", {"enum": list(MARKS)}, required=True)],
+        "POST /v1/inbox/{mark}": by_client(
+            "markInbox",
+            "Mark messages; durable with the answer. `read` and `archive` acknowledge what is pending.",
+            {200: ("Done, and the counts.", json_of("InboxCounts"))},
+            (404,),
+            parameters=(whose(config),),
+            body=json_of("InboxChoice"),
+        ),
     }
 
 
 def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
-    """The schemas of their bodies, by name."""
+    """See `Description`."""
     return {
         "Inbox": object_of(
             "Messages that are kept for a user, the newest first.",

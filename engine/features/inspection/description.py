@@ -17,21 +17,21 @@ _TEXT: Final[Schema] = {"type": "string"}
 
 
 def paths(config: Config) -> Part:
-    """The paths, by name."""
+    """See `Description`."""
 
     def listing(name: str, summary: str, schema: str) -> Part:
-        return {"get": operation(name, "operating", summary, {200: ("As of now.", json_of(schema))}, (429, 503), scope="operator")}
+        return operation("operating", "operator", name, summary, {200: ("As of now.", json_of(schema))})
 
     return {
-        "/v1/load": listing("load", "The load of the last hour, a point every few seconds, the oldest first.", "LoadHistory"),
-        "/v1/tenants": listing("listTenants", "What the largest tenants have in storage, and the quotas.", "TenantList"),
-        "/v1/quarantine": listing("quarantine", "Stored records that could not be read, the newest first.", "QuarantineList"),
-        "/v1/slow-clients": listing("slowClients", "Connections whose clients do not acknowledge, the worst first.", "SlowClientList"),
+        "GET /v1/load": listing("load", "The load of the last hour, a point every few seconds, the oldest first.", "LoadHistory"),
+        "GET /v1/tenants": listing("listTenants", "What the largest tenants have in storage, and the quotas.", "TenantList"),
+        "GET /v1/quarantine": listing("quarantine", "Stored records that could not be read, the newest first.", "QuarantineList"),
+        "GET /v1/slow-clients": listing("slowClients", "Connections whose clients do not acknowledge, the worst first.", "SlowClientList"),
     }
 
 
 def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
-    """The schemas of their bodies, by name."""
+    """See `Description`."""
     return {
         "LoadHistory": answer_of(
             "The load of the last hour, the oldest point first.",

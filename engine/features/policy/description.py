@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from engine.config import Config
 from engine.core.model.category import CHOICES
@@ -15,6 +16,7 @@ from engine.http.description.json_schema import (
     SEQ,
     TIME_MS,
     Schema,
+    answer_of,
     closed_object,
     items_of,
     object_of,
@@ -26,125 +28,94 @@ from engine.http.description.operation import TENANT, Part, json_of, operation, 
 
 PAGE: Part = {"text/html": {"schema": {"type": "string"}}}
 
+by_client = partial(operation, "contact policy", "connect")
+by_publisher = partial(operation, "contact policy", "publish")
+by_anyone = partial(operation, "contact policy", None)
+
 
 def paths(config: Config) -> Part:
-    """The paths, by name."""
+    """See `Description`."""
     user = user_in_path(config)
     answer = {200: ("The profile as it is kept.", json_of("Profile"))}
     return {
-        "/v1/explain": {
-            "post": operation(
-                "explain",
-                "contact policy",
-                "What would become of notifications now, and why. Changes nothing.",
-                {200: ("One result for each user of each item.", json_of("ExplainAnswer"))},
-                (400, 408, 413, 415, 422, 429, 503),
-                scope="publish",
-                parameters=(TENANT,),
-                body={"application/json": {"schema": {"oneOf": [ref("Notification"), items_of(config, ref("Notification"))]}}},
-            )
-        },
-        "/v1/users/{user}/profile": {
-            "parameters": [user],
-            "get": operation(
-                "getProfile",
-                "contact policy",
-                "What a user wants. The user's own token may ask, or one with the scope `publish` or `admin`.",
-                answer,
-                (400, 404, 429, 503),
-                scope="connect",
-                parameters=(TENANT,),
-            ),
-            "put": operation(
-                "setProfile",
-                "contact policy",
-                "Keep what a user wants, in place of what was kept; durable with the answer. The scope `admin` will do as well.",
-                answer,
-                (404, 408, 413, 422, 429, 503),
-                scope="publish",
-                body=json_of("Profile"),
-            ),
-            "delete": operation(
-                "forgetProfile",
-                "contact policy",
-                "Forget it: the user wants nothing in particular.",
-                {204: ("Forgotten.", {})},
-                (404, 429, 503),
-                scope="publish",
-            ),
-        },
-        "/v1/preferences": {
-            "get": operation(
-                "getPreferences",
-                "contact policy",
-                "What the user has chosen, and may choose: categories, types and targets, quiet hours, zone and language.",
-                {200: ("The preferences.", json_of("Preferences"))},
-                (400, 429, 503),
-                scope="connect",
-                parameters=(whose(config),),
-            ),
-            "patch": operation(
-                "changePreferences",
-                "contact policy",
-                "Change what the body names, and leave the rest: a merge patch (RFC 7396). Durable with the answer.",
-                {200: ("The preferences as they are now.", json_of("Preferences"))},
-                (400, 408, 413, 422, 429, 503),
-                scope="connect",
-                parameters=(whose(config),),
-                body={media: {"schema": ref("PreferencesPatch")} for media in ("application/merge-patch+json", "application/json")},
-            ),
-        },
-        "/v1/unsubscribe-links": {
-            "post": operation(
-                "makeUnsubscribeLinks",
-                "contact policy",
-                "Links with which users turn a category off without login, for the header `List-Unsubscribe` and the text of a mail.",
-                {200: ("One for each user, in order; put the address of the engine before the path.", json_of("UnsubscribeLinks"))},
-                (400, 408, 413, 422, 429, 503),
-                scope="publish",
-                body=json_of("UnsubscribeLinksWanted"),
-            ),
-        },
-        "/v1/unsubscribe": {
-            "parameters": [parameter("token", "query", "Of the link.", required=True)],
-            "get": operation(
-                "askUnsubscribe",
-                "contact policy",
-                "A page with a button; changes nothing.",
-                {200: ("The page.", PAGE), 404: ("The link is not valid, or too old.", PAGE), 409: ("It cannot be turned off.", PAGE)},
-                scope=None,
-            ),
-            "post": operation(
-                "unsubscribeByLink",
-                "contact policy",
-                "Turn the category of the link off (RFC 8058), or with `again` back on; durable with the answer. Repeats change nothing.",
-                {
-                    200: ("Done, with a button that undoes it.", PAGE),
-                    404: ("The link is not valid, or too old.", PAGE),
-                    409: ("It cannot be turned off.", PAGE),
-                    503: ("Storage does not answer; repeat after `Retry-After`.", PAGE),
-                },
-                (408, 413),
-                scope=None,
-                body={
-                    "application/x-www-form-urlencoded": {
-                        "schema": {
-                            "type": "object",
-                            "properties": {"List-Unsubscribe": {"const": "One-Click"}, "again": {"enum": list(CHOICES)}},
-                        }
+        "POST /v1/explain": by_publisher(
+            "explain",
+            "What would become of notifications now, and why. Changes nothing.",
+            {200: ("One result for each user of each item.", json_of("ExplainAnswer"))},
+            (415,),
+            parameters=(TENANT,),
+            body={"application/json": {"schema": {"oneOf": [ref("Notification"), items_of(config, ref("Notification"))]}}},
+        ),
+        "/v1/users/{user}/profile": [user],
+        "GET /v1/users/{user}/profile": by_client(
+            "getProfile",
+            "What a user wants. The user's own token may ask, or one with the scope `publish` or `admin`.",
+            answer,
+            (404,),
+            parameters=(TENANT,),
+        ),
+        "PUT /v1/users/{user}/profile": by_publisher(
+            "setProfile",
+            "Keep what a user wants, in place of what was kept; durable with the answer. The scope `admin` will do as well.",
+            answer,
+            (404,),
+            body=json_of("Profile"),
+        ),
+        "DELETE /v1/users/{user}/profile": by_publisher(
+            "forgetProfile", "Forget it: the user wants nothing in particular.", {204: ("Forgotten.", {})}, (404,)
+        ),
+        "GET /v1/preferences": by_client(
+            "getPreferences",
+            "What the user has chosen, and may choose: categories, types and targets, quiet hours, zone and language.",
+            {200: ("The preferences.", json_of("Preferences"))},
+            parameters=(whose(config),),
+        ),
+        "PATCH /v1/preferences": by_client(
+            "changePreferences",
+            "Change what the body names, and leave the rest: a merge patch (RFC 7396). Durable with the answer.",
+            {200: ("The preferences as they are now.", json_of("Preferences"))},
+            parameters=(whose(config),),
+            body={media: {"schema": ref("PreferencesPatch")} for media in ("application/merge-patch+json", "application/json")},
+        ),
+        "POST /v1/unsubscribe-links": by_publisher(
+            "makeUnsubscribeLinks",
+            "Links with which users turn a category off without login, for the header `List-Unsubscribe` and the text of a mail.",
+            {200: ("One for each user, in order; put the address of the engine before the path.", json_of("UnsubscribeLinks"))},
+            body=json_of("UnsubscribeLinksWanted"),
+        ),
+        "/v1/unsubscribe": [parameter("token", "query", "Of the link.", required=True)],
+        "GET /v1/unsubscribe": by_anyone(
+            "askUnsubscribe",
+            "A page with a button; changes nothing.",
+            {200: ("The page.", PAGE), 404: ("The link is not valid, or too old.", PAGE), 409: ("It cannot be turned off.", PAGE)},
+        ),
+        "POST /v1/unsubscribe": by_anyone(
+            "unsubscribeByLink",
+            "Turn the category of the link off (RFC 8058), or with `again` back on; durable with the answer. Repeats change nothing.",
+            {
+                200: ("Done, with a button that undoes it.", PAGE),
+                404: ("The link is not valid, or too old.", PAGE),
+                409: ("It cannot be turned off.", PAGE),
+                503: ("Storage does not answer; repeat after `Retry-After`.", PAGE),
+            },
+            (408, 413),
+            body={
+                "application/x-www-form-urlencoded": {
+                    "schema": {
+                        "type": "object",
+                        "properties": {"List-Unsubscribe": {"const": "One-Click"}, "again": {"enum": list(CHOICES)}},
                     }
-                },
-            ),
-        },
+                }
+            },
+        ),
     }
 
 
 def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
-    """The schemas of their bodies, by name."""
+    """See `Description`."""
     return {
-        "ExplainAnswer": object_of(
+        "ExplainAnswer": answer_of(
             "What would become of each item, in order; one result per user for `users`.",
-            required=("results",),
             results={
                 "type": "array",
                 "items": object_of(
@@ -156,11 +127,8 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
                     decision={"enum": ["deliver", "defer", "digest", "inbox", "merge", "suppress", "duplicate", "conflict"]},
                     reasons={
                         "type": "array",
-                        "items": object_of(
-                            "A word for programs, a sentence for people.",
-                            required=("code", "detail"),
-                            code={"type": "string"},
-                            detail={"type": "string"},
+                        "items": answer_of(
+                            "A word for programs, a sentence for people.", code={"type": "string"}, detail={"type": "string"}
                         ),
                     },
                     until={**TIME_MS, "description": "When it would be delivered, where that is not now; ms since the epoch."},
@@ -193,13 +161,9 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
             users=items_of(config, user_name(config)),
         )
         | {"oneOf": [{"required": ["user"]}, {"required": ["users"]}]},
-        "UnsubscribeLinks": object_of(
+        "UnsubscribeLinks": answer_of(
             "Paths on the engine, which are secrets.",
-            required=("links", "expires_at"),
-            links={
-                "type": "array",
-                "items": object_of("Of one user.", required=("user", "path"), user={"type": "string"}, path={"type": "string"}),
-            },
+            links={"type": "array", "items": answer_of("Of one user.", user={"type": "string"}, path={"type": "string"})},
             expires_at=TIME_MS,
         ),
     }

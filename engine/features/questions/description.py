@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from engine.config import Config
@@ -10,9 +11,11 @@ from engine.features.questions.core import DEADLINE, SPLIT, WITHDRAWN
 from engine.http.description.json_schema import TIME_MS, Schema, closed_object, object_of, printable, topic_name, user_name
 from engine.http.description.operation import Part, json_of, operation, parameter, whose
 
+by_publisher = partial(operation, "publishing", "publish")
+
 
 def paths(config: Config) -> Part:
-    """The paths, by name."""
+    """See `Description`."""
     device = parameter("device", "query", "The client's name for itself, which the answer keeps.")
     topic = parameter("topic", "query", "The topic that was asked, in place of a user; needs the scope `publish`.", topic_name(config))
     asked = parameter("user", "query", "The user who was asked; or `topic`.", user_name(config))
@@ -23,45 +26,39 @@ def paths(config: Config) -> Part:
         {"type": "number", "minimum": 0},
     )
     return {
-        "/v1/answers/{message}": {
-            "parameters": [parameter("message", "path", "Id of the message that asks.", printable(config), required=True)],
-            "post": operation(
-                "answer",
-                "receiving",
-                "Answer a question. The first answer is the answer; the same answer of the same user may be repeated.",
-                {200: ("It is the answer; durable.", json_of("Answer"))},
-                (400, 404, 408, 409, 413, 422, 429, 503),
-                scope="connect",
-                parameters=(whose(config), device),
-                body=json_of("GivenAnswer"),
-            ),
-        },
-        "/v1/questions/{question}": {
-            "parameters": [parameter("question", "path", "Id of the message that asks.", printable(config), required=True)],
-            "get": operation(
-                "question",
-                "publishing",
-                "A question and its answer. `answer`, `by` and `at` are null while it is open.",
-                {200: ("As of now, or as of the end of `wait`.", json_of("QuestionState"))},
-                (400, 404, 429, 503),
-                scope="connect",
-                parameters=(whose(config), topic, wait),
-            ),
-            "delete": operation(
-                "withdrawQuestion",
-                "publishing",
-                "End a question without an answer: devices show that it was withdrawn, and whoever waits is told. Repeats change nothing.",
-                {200: ("It is withdrawn; durable.", json_of("QuestionState"))},
-                (400, 404, 409, 429, 503),
-                scope="publish",
-                parameters=(asked, topic),
-            ),
-        },
+        "/v1/answers/{message}": [parameter("message", "path", "Id of the message that asks.", printable(config), required=True)],
+        "POST /v1/answers/{message}": operation(
+            "receiving",
+            "connect",
+            "answer",
+            "Answer a question. The first answer is the answer; the same answer of the same user may be repeated.",
+            {200: ("It is the answer; durable.", json_of("Answer"))},
+            (404, 409),
+            parameters=(whose(config), device),
+            body=json_of("GivenAnswer"),
+        ),
+        "/v1/questions/{question}": [parameter("question", "path", "Id of the message that asks.", printable(config), required=True)],
+        "GET /v1/questions/{question}": operation(
+            "publishing",
+            "connect",
+            "question",
+            "A question and its answer. `answer`, `by` and `at` are null while it is open.",
+            {200: ("As of now, or as of the end of `wait`.", json_of("QuestionState"))},
+            (404,),
+            parameters=(whose(config), topic, wait),
+        ),
+        "DELETE /v1/questions/{question}": by_publisher(
+            "withdrawQuestion",
+            "End a question without an answer: devices show that it was withdrawn, and whoever waits is told. Repeats change nothing.",
+            {200: ("It is withdrawn; durable.", json_of("QuestionState"))},
+            (404, 409),
+            parameters=(asked, topic),
+        ),
     }
 
 
 def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
-    """The schemas of their bodies, by name."""
+    """See `Description`."""
     text: Schema = {"type": "string", "maxLength": config.question_text_chars_max}
     return {
         "GivenAnswer": closed_object(

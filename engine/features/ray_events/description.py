@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from engine.config import Config
-from engine.http.description.json_schema import COUNT, Schema, object_of
+from engine.http.description.json_schema import COUNT, Schema, answer_of
 from engine.http.description.operation import Part, json_of, operation, parameter
+
+by_anyone = partial(operation, "operating", None)
 
 
 def paths(_config: Config) -> Part:
-    """The paths, by name."""
+    """See `Description`."""
     return {
-        "/v1/ray-events/{secret}": {
-            "post": operation(
-                "rayEvents",
-                "operating",
-                "Takes what Ray's Event Export posts, from this machine and private networks. The path has the secret.",
-                {200: ("Its news are stored.", json_of("RayEventsTaken"))},
-                (403, 404, 408, 413, 422, 503),
-                scope=None,
-                parameters=(parameter("secret", "path", "The setting `ray_events_secret`.", {"type": "string"}, required=True),),
-                body=json_of("RayEvents"),
-            )
-        }
+        "POST /v1/ray-events/{secret}": by_anyone(
+            "rayEvents",
+            "Takes what Ray's Event Export posts, from this machine and private networks. The path has the secret.",
+            {200: ("Its news are stored.", json_of("RayEventsTaken"))},
+            (403, 404, 408, 413, 422, 503),
+            parameters=(parameter("secret", "path", "The setting `ray_events_secret`.", {"type": "string"}, required=True),),
+            body=json_of("RayEvents"),
+        )
     }
 
 
@@ -33,11 +32,10 @@ def schemas(_config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
         "RayEvents": {
             "type": "array",
             "description": "Messages `RayEvent` of Ray in camel case; those of kinds that are no news are passed over.",
-            "items": object_of("One event.", required=("eventType",), eventType={"type": "string"}),
+            "items": answer_of("One event.", eventType={"type": "string"}),
         },
-        "RayEventsTaken": object_of(
+        "RayEventsTaken": answer_of(
             "What the array had.",
-            required=("events", "news", "unreadable"),
             events=COUNT,
             news={**COUNT, "description": "Unexpected deaths of actors, nodes and workers."},
             unreadable={**COUNT, "description": "Events of another version of Ray."},

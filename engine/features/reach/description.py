@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from engine.config import Config
@@ -24,124 +25,91 @@ from engine.http.description.operation import TENANT, Part, json_of, operation, 
 
 _TEXT: Final[Schema] = {"type": "string"}
 
+by_client = partial(operation, "contact policy", "connect")
+by_operator = partial(operation, "operating", "operator")
+by_publisher = partial(operation, "contact policy", "publish")
+by_anyone = partial(operation, "contact policy", None)
+
 
 def paths(config: Config) -> Part:
-    """The paths, by name."""
+    """See `Description`."""
     answer = {200: ("The addresses as they are kept.", json_of("Channels"))}
     return {
-        "/v1/users/{user}/channels": {
-            "parameters": [user_in_path(config)],
-            "get": operation(
-                "getChannels",
-                "contact policy",
-                "The addresses of a user. The user's own token may ask, or one with the scope `publish` or `admin`.",
-                answer,
-                (400, 404, 429, 503),
-                scope="connect",
-                parameters=(TENANT,),
-            ),
-            "put": operation(
-                "setChannels",
-                "contact policy",
-                "Keep these addresses, in place of those that were kept; durable with the answer. Without `push` the browsers stay. The "
-                "scope `admin` will do as well.",
-                answer,
-                (400, 404, 408, 413, 422, 429, 503),
-                scope="publish",
-                body=json_of("Channels"),
-            ),
-        },
-        "/v1/caught-mails": {
-            "get": operation(
-                "listCaughtMails",
-                "operating",
-                "The newest mails, where `smtp_url` is `catch://`: none of them was sent.",
-                {200: ("As of now.", json_of("CaughtMails"))},
-                (404, 429, 503),
-                scope="operator",
-            ),
-        },
-        "/v1/channels": {
-            "get": operation("getOwnChannels", "contact policy", "The addresses of the bearer.", answer, (400, 429, 503), scope="connect"),
-        },
-        "/v1/channels/email": {
-            "put": operation(
-                "setOwnEmail",
-                "contact policy",
-                "Send a mail to this address, whose link makes it the bearer's. Until then it is not used.",
-                {
-                    200: ("It is the bearer's already.", json_of("EmailWanted")),
-                    202: ("The mail server took the mail.", json_of("ConfirmationAsked")),
-                },
-                (400, 404, 408, 413, 422, 429, 503),
-                scope="connect",
-                body=json_of("EmailWanted"),
-            ),
-            "delete": operation(
-                "removeOwnEmail", "contact policy", "Forget the address; durable.", answer, (400, 429, 503), scope="connect"
-            ),
-        },
-        "/v1/channels/push": {
-            "get": operation(
-                "getPushKey",
-                "contact policy",
-                "The key of the engine, with which a browser subscribes; 404 where pushes are not installed.",
-                {200: ("The key, base64url.", json_of("PushKey"))},
-                (404, 429, 503),
-                scope="connect",
-            ),
-            "put": operation(
-                "addBrowser",
-                "contact policy",
-                f"Push to this browser of the user, too; durable with the answer. The oldest of more than {BROWSERS_MAX} is forgotten.",
-                {204: ("It is kept.", {})},
-                (400, 408, 413, 422, 429, 503),
-                scope="connect",
-                body=json_of("PushSubscription"),
-            ),
-        },
-        "/v1/channels/push/{id}": {
-            "parameters": [
-                parameter(
-                    "id",
-                    "path",
-                    "The first 32 hexadecimal digits of the SHA-256 of the endpoint.",
-                    {"type": "string", "pattern": "^[0-9a-f]{32}$"},
-                    required=True,
-                )
-            ],
-            "delete": operation(
-                "removeBrowser",
-                "contact policy",
-                "Push to this browser no more; idempotent.",
-                {204: ("It is not kept.", {})},
-                (404, 429, 503),
-                scope="connect",
-            ),
-        },
-        PATH: {
-            "parameters": [parameter("token", "query", "Of the link.", required=True)],
-            "get": operation(
-                "askConfirmation",
-                "contact policy",
-                "A page with a button; changes nothing.",
-                {200: ("The page.", PAGE), 404: ("The link is not valid, or too old.", PAGE), 503: ("Storage does not answer.", PAGE)},
-                scope=None,
-            ),
-            "post": operation(
-                "confirmAddress",
-                "contact policy",
-                "Use the address of the link; durable with the answer. Repeats change nothing.",
-                {200: ("Done.", PAGE), 404: ("The link is not valid, or too old.", PAGE), 503: ("Storage does not answer.", PAGE)},
-                (408, 413),
-                scope=None,
-            ),
-        },
+        "/v1/users/{user}/channels": [user_in_path(config)],
+        "GET /v1/users/{user}/channels": by_client(
+            "getChannels",
+            "The addresses of a user. The user's own token may ask, or one with the scope `publish` or `admin`.",
+            answer,
+            (404,),
+            parameters=(TENANT,),
+        ),
+        "PUT /v1/users/{user}/channels": by_publisher(
+            "setChannels",
+            "Keep these addresses, in place of those that were kept; durable with the answer. Without `push` the browsers stay. The "
+            "scope `admin` will do as well.",
+            answer,
+            (404,),
+            body=json_of("Channels"),
+        ),
+        "GET /v1/caught-mails": by_operator(
+            "listCaughtMails",
+            "The newest mails, where `smtp_url` is `catch://`: none of them was sent.",
+            {200: ("As of now.", json_of("CaughtMails"))},
+            (404,),
+        ),
+        "GET /v1/channels": by_client("getOwnChannels", "The addresses of the bearer.", answer, (400,)),
+        "PUT /v1/channels/email": by_client(
+            "setOwnEmail",
+            "Send a mail to this address, whose link makes it the bearer's. Until then it is not used.",
+            {
+                200: ("It is the bearer's already.", json_of("EmailWanted")),
+                202: ("The mail server took the mail.", json_of("ConfirmationAsked")),
+            },
+            (404,),
+            body=json_of("EmailWanted"),
+        ),
+        "DELETE /v1/channels/email": by_client("removeOwnEmail", "Forget the address; durable.", answer, (400,)),
+        "GET /v1/channels/push": by_client(
+            "getPushKey",
+            "The key of the engine, with which a browser subscribes; 404 where pushes are not installed.",
+            {200: ("The key, base64url.", json_of("PushKey"))},
+            (404,),
+        ),
+        "PUT /v1/channels/push": by_client(
+            "addBrowser",
+            f"Push to this browser of the user, too; durable with the answer. The oldest of more than {BROWSERS_MAX} is forgotten.",
+            {204: ("It is kept.", {})},
+            body=json_of("PushSubscription"),
+        ),
+        "/v1/channels/push/{id}": [
+            parameter(
+                "id",
+                "path",
+                "The first 32 hexadecimal digits of the SHA-256 of the endpoint.",
+                {"type": "string", "pattern": "^[0-9a-f]{32}$"},
+                required=True,
+            )
+        ],
+        "DELETE /v1/channels/push/{id}": by_client(
+            "removeBrowser", "Push to this browser no more; idempotent.", {204: ("It is not kept.", {})}, (404,)
+        ),
+        PATH: [parameter("token", "query", "Of the link.", required=True)],
+        f"GET {PATH}": by_anyone(
+            "askConfirmation",
+            "A page with a button; changes nothing.",
+            {200: ("The page.", PAGE), 404: ("The link is not valid, or too old.", PAGE), 503: ("Storage does not answer.", PAGE)},
+        ),
+        f"POST {PATH}": by_anyone(
+            "confirmAddress",
+            "Use the address of the link; durable with the answer. Repeats change nothing.",
+            {200: ("Done.", PAGE), 404: ("The link is not valid, or too old.", PAGE), 503: ("Storage does not answer.", PAGE)},
+            (408, 413),
+        ),
     }
 
 
 def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
-    """The schemas of their bodies, by name."""
+    """See `Description`."""
     email: Schema = {
         "description": "A mail address; left out: none.",
         "oneOf": [{"const": ""}, {"type": "string", "maxLength": EMAIL_CHARS_MAX, "pattern": EMAIL_PATTERN}],

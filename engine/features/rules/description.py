@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from engine.config import Config
 from engine.http.description.json_schema import COUNT, DURABILITY, TIME_MS, Schema, answer_of, closed_object, object_of, printable, ref
@@ -13,21 +14,19 @@ _NAME: Schema = {"type": "string"}
 _SHARE: Schema = {"type": "number", "minimum": 0, "maximum": 1, "description": "Of the users, by a stable hash."}
 _VERSION: Schema = {"type": "integer", "minimum": 0, "description": "0 is the rules file, or no rules."}
 
+by_publisher = partial(operation, "publishing", "publish")
+
 
 def paths(config: Config) -> Part:
-    """The paths, by name."""
+    """See `Description`."""
     return {
-        "/v1/events": {
-            "post": operation(
-                "event",
-                "publishing",
-                "An event for the rules, which publish, schedule and cancel. Sending it again under its id changes nothing.",
-                {202: ("What the rules made of it is on durable storage.", json_of("EventAnswer"))},
-                (400, 408, 409, 413, 422, 429, 503),
-                scope="publish",
-                body=json_of("Event"),
-            )
-        },
+        "POST /v1/events": by_publisher(
+            "event",
+            "An event for the rules, which publish, schedule and cancel. Sending it again under its id changes nothing.",
+            {202: ("What the rules made of it is on durable storage.", json_of("EventAnswer"))},
+            (409,),
+            body=json_of("Event"),
+        ),
         **_versions(config, "/v1/rules", "operator", "", ()),
         **_versions(config, "/v1/tenant-rules", "admin", "OfTenant", (TENANT,)),
     }
@@ -42,92 +41,66 @@ def _versions(config: Config, path: str, scope: str, suffix: str, whose: tuple[P
     changed = {200: ("Durable, and in force on this edge; the others follow within a second.", json_of("RulesChanged"))}
     tenant = whose or (parameter("tenant", "query", "Only events of this tenant."),)
     off = (404,) if whose else ()
-    also = (400, 404) if whose else ()
-    paths: dict[str, Part] = {
-        path: {
-            "get": operation(
-                f"rules{suffix}",
-                "operating",
-                "Versions of the rules, which are in force on which edge, and counts by rule.",
-                {200: ("All.", json_of("RulesOverview"))},
-                (*also, 429, 503),
-                scope=scope,
-                parameters=whose,
+    asked = partial(operation, "operating", scope)
+    paths: Part = {
+        f"GET {path}": asked(
+            f"rules{suffix}",
+            "Versions of the rules, which are in force on which edge, and counts by rule.",
+            {200: ("All.", json_of("RulesOverview"))},
+            off,
+            parameters=whose,
+        ),
+        f"PUT {path}": asked(
+            f"storeRules{suffix}",
+            "Store a new version and put it in force, for everyone or for a share of the users. Repeating it changes nothing.",
+            changed,
+            (*off, 412, 428),
+            parameters=(*whose, if_match, parameter("share", "query", "Of the users; 0: it is stored and not in force.", share)),
+            body=toml,
+        ),
+        f"{path}/versions/{{version}}": [parameter("version", "path", "Its number.", required=True)],
+        f"GET {path}/versions/{{version}}": asked(
+            f"rulesVersion{suffix}", "The text of a version.", {200: ("It.", toml)}, (404,), parameters=whose
+        ),
+        f"POST {path}/stage": asked(
+            f"stageRules{suffix}",
+            "Put a stored version in force for a share of the users.",
+            changed,
+            (*off, 409, 412, 428),
+            parameters=(*whose, if_match),
+            body=json_of("RulesStage"),
+        ),
+        f"POST {path}/rollback": asked(
+            f"rollRulesBack{suffix}",
+            "Take the newest step back, or put an earlier version in force again.",
+            changed,
+            (*off, 409, 412, 428),
+            parameters=(*whose, if_match),
+            body=json_of("RulesRollback"),
+        ),
+        f"POST {path}/dry-run": asked(
+            f"tryRules{suffix}",
+            "How the outcomes of recent events would differ under other rules: those of the body, or a stored version. Sends nothing.",
+            {200: ("The differences.", json_of("DryRun"))},
+            (404,),
+            parameters=(
+                parameter("version", "query", "A stored version, in place of a body."),
+                *tenant,
+                parameter("type", "query", "Only events of this type."),
+                parameter("limit", "query", "The newest so many.", limit),
             ),
-            "put": operation(
-                f"storeRules{suffix}",
-                "operating",
-                "Store a new version and put it in force, for everyone or for a share of the users. Repeating it changes nothing.",
-                changed,
-                (400, *off, 408, 412, 413, 422, 428, 429, 503),
-                scope=scope,
-                parameters=(*whose, if_match, parameter("share", "query", "Of the users; 0: it is stored and not in force.", share)),
-                body=toml,
-            ),
-        },
-        f"{path}/versions/{{version}}": {
-            "parameters": [parameter("version", "path", "Its number.", required=True)],
-            "get": operation(
-                f"rulesVersion{suffix}",
-                "operating",
-                "The text of a version.",
-                {200: ("It.", toml)},
-                (*also[:1], 404, 429, 503),
-                scope=scope,
-                parameters=whose,
-            ),
-        },
-        f"{path}/stage": {
-            "post": operation(
-                f"stageRules{suffix}",
-                "operating",
-                "Put a stored version in force for a share of the users.",
-                changed,
-                (400, *off, 408, 409, 412, 413, 422, 428, 429, 503),
-                scope=scope,
-                parameters=(*whose, if_match),
-                body=json_of("RulesStage"),
-            )
-        },
-        f"{path}/rollback": {
-            "post": operation(
-                f"rollRulesBack{suffix}",
-                "operating",
-                "Take the newest step back, or put an earlier version in force again.",
-                changed,
-                (400, *off, 408, 409, 412, 413, 422, 428, 429, 503),
-                scope=scope,
-                parameters=(*whose, if_match),
-                body=json_of("RulesRollback"),
-            )
-        },
-        f"{path}/dry-run": {
-            "post": operation(
-                f"tryRules{suffix}",
-                "operating",
-                "How the outcomes of recent events would differ under other rules: those of the body, or a stored version. Sends nothing.",
-                {200: ("The differences.", json_of("DryRun"))},
-                (400, 404, 408, 413, 422, 429, 503),
-                scope=scope,
-                parameters=(
-                    parameter("version", "query", "A stored version, in place of a body."),
-                    *tenant,
-                    parameter("type", "query", "Only events of this type."),
-                    parameter("limit", "query", "The newest so many.", limit),
-                ),
-                body=toml,
-            )
-        },
+            body=toml,
+        ),
     }
     if whose:
-        for operations in paths.values():
-            for described in operations.keys() & {"get", "put", "post"}:
-                operations[described]["summary"] = f"Of a tenant's own rules. {operations[described]['summary']}"
+        for described in paths.values():
+            if isinstance(described, dict):
+                described["summary"] = f"Of a tenant's own rules. {described['summary']}"
     return paths
 
 
 def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
-    """The schemas of their bodies, by name."""
+    """See `Description`."""
     state: Schema = {"enum": ["active", "staged", "stored"]}
     version = answer_of("A version.", version=_VERSION, at=TIME_MS, by=_NAME, rules=COUNT, bytes=COUNT, state=state)
     differences: Schema = {"type": "array", "items": {"type": "object"}}

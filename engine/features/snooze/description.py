@@ -3,51 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from engine.config import Config
-from engine.http.description.json_schema import COUNT, EPOCH_ON, TIME_MS, Schema, closed_object, object_of, printable, ref
+from engine.http.description.json_schema import COUNT, EPOCH_ON, TIME_MS, Schema, answer_of, closed_object, object_of, printable, ref
 from engine.http.description.operation import Part, json_of, operation, whose
+
+by_client = partial(operation, "receiving", "connect")
 
 
 def paths(config: Config) -> Part:
-    """The paths, by name."""
-    asked: Part = {"scope": "connect", "parameters": (whose(config),)}
+    """See `Description`."""
+    asked = (whose(config),)
     return {
-        "/v1/inbox/snooze": {
-            "post": operation(
-                "snooze",
-                "receiving",
-                "Put messages away: each leaves the list and the counts, is acknowledged, and comes back unread at the time.",
-                {200: ("They are away; durable.", json_of("SnoozedCounts"))},
-                (400, 404, 408, 409, 413, 422, 429, 503),
-                body=json_of("Snooze"),
-                **asked,
-            ),
-            "get": operation(
-                "snoozed",
-                "receiving",
-                "The messages that are put away, the next to come first.",
-                {200: ("All of them.", json_of("Snoozed"))},
-                (400, 429, 503),
-                **asked,
-            ),
-        },
-        "/v1/inbox/unsnooze": {
-            "post": operation(
-                "unsnooze",
-                "receiving",
-                "Bring messages back now that were put away.",
-                {200: ("They come.", json_of("Unsnoozed"))},
-                (400, 408, 413, 422, 429, 503),
-                body=json_of("Unsnooze"),
-                **asked,
-            )
-        },
+        "POST /v1/inbox/snooze": by_client(
+            "snooze",
+            "Put messages away: each leaves the list and the counts, is acknowledged, and comes back unread at the time.",
+            {200: ("They are away; durable.", json_of("SnoozedCounts"))},
+            (404, 409),
+            body=json_of("Snooze"),
+            parameters=asked,
+        ),
+        "GET /v1/inbox/snooze": by_client(
+            "snoozed",
+            "The messages that are put away, the next to come first.",
+            {200: ("All of them.", json_of("Snoozed"))},
+            parameters=asked,
+        ),
+        "POST /v1/inbox/unsnooze": by_client(
+            "unsnooze",
+            "Bring messages back now that were put away.",
+            {200: ("They come.", json_of("Unsnoozed"))},
+            body=json_of("Unsnooze"),
+            parameters=asked,
+        ),
     }
 
 
 def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
-    """The schemas of their bodies, by name."""
+    """See `Description`."""
     ids: Schema = {"type": "array", "items": printable(config), "minItems": 1, "maxItems": config.items_max}
     unknown: Schema = {"type": "array", "items": {"type": "string"}}
     return {
@@ -77,14 +71,11 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
             coming={"type": "array", "items": {"type": "string"}},
             unknown={**unknown, "description": "Ids of messages that are not away; absent without any."},
         ),
-        "Snoozed": object_of(
-            "What is put away.",
-            required=("snoozed",),
-            snoozed={"type": "array", "items": ref("SnoozedMessage"), "maxItems": config.list_timers_max},
+        "Snoozed": answer_of(
+            "What is put away.", snoozed={"type": "array", "items": ref("SnoozedMessage"), "maxItems": config.list_timers_max}
         ),
-        "SnoozedMessage": object_of(
+        "SnoozedMessage": answer_of(
             "A message that is put away.",
-            required=("id", "until", "message"),
             id={"type": "string", "description": "Of the message that was put away."},
             until={**TIME_MS, "description": "When it comes back, ms since the epoch."},
             message={"type": "object", "description": "As it will be delivered, with an id of its own; `replaces` names the original."},

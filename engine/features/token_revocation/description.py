@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from engine.config import Config
 from engine.http.description.json_schema import TIME_MS, Schema, object_of, printable, user_name
 from engine.http.description.operation import Part, json_of, operation
 
+by_admin = partial(operation, "operating", "admin")
+
 
 def paths(_config: Config) -> Part:
     """The path."""
     return {
-        "/v1/tokens/revoke": {
-            "post": operation(
-                "revokeTokens",
-                "operating",
-                "Revoke a token, or the tokens of a user, of the bearer's tenant. Repeating it changes nothing.",
-                {200: ("Durable, in force on this edge and on every other one within a second.", json_of("Revoked"))},
-                (400, 408, 413, 422, 429, 503),
-                scope="admin",
-                body=json_of("Revocation"),
-            )
-        },
+        "POST /v1/tokens/revoke": by_admin(
+            "revokeTokens",
+            "Revoke a token, or the tokens of a user, of the bearer's tenant. Repeating it changes nothing.",
+            {200: ("Durable, in force on this edge and on every other one within a second.", json_of("Revoked"))},
+            body=json_of("Revocation"),
+        )
     }
 
 

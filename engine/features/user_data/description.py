@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from engine.config import Config
@@ -25,49 +26,43 @@ CONNECTION: Final[dict[str, Schema]] = {
 OLDEST: Final[Schema] = {**TIME_MS, "description": "When the oldest unacknowledged message was first sent."}
 """A connection, as reports and listings show it."""
 
+by_admin = partial(operation, "operating", "admin")
+
 
 def paths(config: Config) -> Part:
-    """The paths, by name."""
+    """See `Description`."""
     user = user_in_path(config)
     return {
-        "/v1/users/{user}": {
-            "parameters": [user],
-            "get": operation(
-                "userReport",
-                "operating",
-                "Where a user is, what waits for it, and what was decided about it.",
-                {200: ("As of now; empty for a user of whom nothing is known.", json_of("UserReport"))},
-                (400, 404, 429, 503),
-                scope="admin",
-                parameters=(TENANT,),
-            ),
-            "delete": operation(
-                "eraseUser",
-                "contact policy",
-                "Erase a user: messages, timers, profile, subscriptions, timeline, entries in streams for other systems. Connections are "
-                "closed with 4403. After a 503 repeat it: nothing of the user is left only with the 204.",
-                {204: ("Nothing of the user is left.", {})},
-                (404, 429, 503),
-                scope="admin",
-            ),
-        },
-        "/v1/users/{user}/export": {
-            "parameters": [user],
-            "get": operation(
-                "exportUser",
-                "operating",
-                "Everything that is kept of a user. It is written while it is read: an answer that is cut off is no valid JSON.",
-                {200: ("As of now, though no snapshot; empty for a user of whom nothing is known.", json_of("UserExport"))},
-                (400, 404, 429, 503),
-                scope="admin",
-                parameters=(TENANT,),
-            ),
-        },
+        "/v1/users/{user}": [user],
+        "GET /v1/users/{user}": by_admin(
+            "userReport",
+            "Where a user is, what waits for it, and what was decided about it.",
+            {200: ("As of now; empty for a user of whom nothing is known.", json_of("UserReport"))},
+            (404,),
+            parameters=(TENANT,),
+        ),
+        "DELETE /v1/users/{user}": operation(
+            "contact policy",
+            "admin",
+            "eraseUser",
+            "Erase a user: messages, timers, profile, subscriptions, timeline, entries in streams for other systems. Connections are "
+            "closed with 4403. After a 503 repeat it: nothing of the user is left only with the 204.",
+            {204: ("Nothing of the user is left.", {})},
+            (404,),
+        ),
+        "/v1/users/{user}/export": [user],
+        "GET /v1/users/{user}/export": by_admin(
+            "exportUser",
+            "Everything that is kept of a user. It is written while it is read: an answer that is cut off is no valid JSON.",
+            {200: ("As of now, though no snapshot; empty for a user of whom nothing is known.", json_of("UserExport"))},
+            (404,),
+            parameters=(TENANT,),
+        ),
     }
 
 
 def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
-    """The schemas of their bodies, by name."""
+    """See `Description`."""
     messages = rows(seq=SEQ, id=_TEXT, type=_TEXT, priority=_TEXT, ts=TIME_MS, expires=TIME_MS, count=COUNT, data={})
     return {
         "UserReport": answer_of(

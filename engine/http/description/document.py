@@ -20,7 +20,7 @@ class Description(Protocol):
     """Some endpoints, OpenAPI 3.1."""
 
     def paths(self, config: Config, /) -> Part:
-        """The paths, by name."""
+        """By method and path, `GET /v1/inbox`, an operation; by path the parameters of all its operations."""
 
     def schemas(self, config: Config, categories: Sequence[str], /) -> Part:
         """The schemas of their bodies, by name. `categories`: the names of those that are defined; empty where they are not to be told."""
@@ -28,7 +28,7 @@ class Description(Protocol):
 
 def document(config: Config, categories: Sequence[str], parts: Sequence[Description]) -> Part:
     """The whole document. `categories`: as for `Description.schemas`."""
-    paths = _joined(*(part.paths(config) for part in parts))
+    paths = _items(_joined(*(part.paths(config) for part in parts)))
     add_links(paths)
     return {
         "openapi": "3.1.0",
@@ -51,6 +51,15 @@ def document(config: Config, categories: Sequence[str], parts: Sequence[Descript
             },
         },
     }
+
+
+def _items(described: Part) -> Part:
+    """What `Description.paths` returns as path items."""
+    items: Part = {}
+    for name, value in described.items():
+        method, _, path = name.rpartition(" ")
+        items.setdefault(path, {})[method.lower() or "parameters"] = value
+    return items
 
 
 def _joined(*parts: Part) -> Part:

@@ -5,42 +5,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.config import Config
-from engine.http.description.json_schema import DURABILITY, Schema, object_of, ref
+from engine.http.description.json_schema import DURABILITY, Schema, answer_of, object_of, ref
 from engine.http.description.operation import Part, operation
 
 
 def paths(_config: Config) -> Part:
-    """The paths, by name."""
+    """See `Description`."""
 
     def public(name: str, summary: str, media_type: str, problems: tuple[int, ...] = (), schema: Part | None = None) -> Part:
         content = {media_type: {"schema": schema or {"type": "string"}}}
-        return {"get": operation(name, "operating", summary, {200: ("As said.", content)}, problems, scope=None)}
+        return operation("operating", None, name, summary, {200: ("As said.", content)}, problems)
 
     text: Part = {"schema": {"type": "string"}}
     return {
-        "/healthz": public("health", "This process is up.", "application/json", schema=ref("Health")),
-        "/readyz": public("ready", "Storage, shards and schedulers answer.", "application/json", (503,), ref("Readiness")),
-        "/metrics": {
-            "get": operation(
-                "metrics",
-                "operating",
-                "Figures of the whole engine for Prometheus, in its text format or, where `Accept` prefers it, OpenMetrics 1.0.",
-                {200: ("As said.", {"text/plain": text, "application/openmetrics-text": text})},
-                (429, 503),
-                scope="metrics",
-            )
-        },
-        "/openapi.json": public("openapi", "This document.", "application/json", schema={"type": "object"}),
-        "/": public("demo", "A live demo page.", "text/html"),
-        "/admin": public("admin", "A page for operators, which asks for a token.", "text/html"),
-        "/client.js": public("client", "The browser client, an ES module.", "text/javascript"),
+        "GET /healthz": public("health", "This process is up.", "application/json", schema=ref("Health")),
+        "GET /readyz": public("ready", "Storage, shards and schedulers answer.", "application/json", (503,), ref("Readiness")),
+        "GET /metrics": operation(
+            "operating",
+            "metrics",
+            "metrics",
+            "Figures of the whole engine for Prometheus, in its text format or, where `Accept` prefers it, OpenMetrics 1.0.",
+            {200: ("As said.", {"text/plain": text, "application/openmetrics-text": text})},
+        ),
+        "GET /openapi.json": public("openapi", "This document.", "application/json", schema={"type": "object"}),
+        "GET /": public("demo", "A live demo page.", "text/html"),
+        "GET /admin": public("admin", "A page for operators, which asks for a token.", "text/html"),
+        "GET /client.js": public("client", "The browser client, an ES module.", "text/javascript"),
     }
 
 
 def schemas(_config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
-    """The schemas of their bodies, by name."""
+    """See `Description`."""
     return {
-        "Health": object_of("The state in a word.", required=("status",), status={"type": "string"}),
+        "Health": answer_of("The state in a word.", status={"type": "string"}),
         "Readiness": object_of(
             "The state in a word.",
             required=("status", "quarantined", "degraded"),

@@ -3,76 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from engine.config import Config
-from engine.http.description.json_schema import Schema, object_of, ref
+from engine.http.description.json_schema import Schema, answer_of, object_of, ref
 from engine.http.description.operation import Part, json_of, operation, parameter
+
+by_admin = partial(operation, "operating", "admin")
+by_operator = partial(operation, "operating", "operator")
 
 
 def paths(_config: Config) -> Part:
-    """The paths, by name."""
+    """See `Description`."""
     return {
-        "/v1/status": {
-            "get": operation(
-                "status",
-                "operating",
-                "For the scope `operator` every actor and the totals; for `admin` the figures of its tenant.",
-                {200: ("Now.", {"application/json": {"schema": {"oneOf": [ref("Status"), ref("TenantStatus")]}}})},
-                (429, 503),
-                scope="admin",
-            )
-        },
-        "/v1/edges/{edge}/drain": {
-            "parameters": [parameter("edge", "path", "Its name, such as `edge-0`.", required=True)],
-            "post": operation(
-                "drainEdge",
-                "operating",
-                "Let an edge leave its clients to the other edges, and start anew.",
-                {202: ("It has begun.", json_of("Drain"))},
-                (404, 409, 429, 503),
-                scope="operator",
-            ),
-        },
-        "/v1/scale": {
-            "post": operation(
-                "scale",
-                "operating",
-                "Run with other numbers of actors, while the engine serves. Repeating it changes nothing.",
-                {202: ("Stored, and begun.", json_of("Scaling"))},
-                (400, 408, 409, 413, 422, 429, 503),
-                scope="operator",
-                body=json_of("Numbers"),
-            ),
-        },
-        "/v1/rebalance": {
-            "post": operation(
-                "rebalance",
-                "operating",
-                "Move slots from busy shards to idle ones.",
-                {202: ("Stored, and begun.", json_of("Scaling"))},
-                (429, 503),
-                scope="operator",
-            ),
-        },
-        "/v1/upgrade": {
-            "post": operation(
-                "upgrade",
-                "operating",
-                "Replace every process by one that runs the code of its node then, one after another.",
-                {202: ("Stored, and begun.", json_of("Scaling"))},
-                (429, 503),
-                scope="operator",
-            ),
-        },
+        "GET /v1/status": by_admin(
+            "status",
+            "For the scope `operator` every actor and the totals; for `admin` the figures of its tenant.",
+            {200: ("Now.", {"application/json": {"schema": {"oneOf": [ref("Status"), ref("TenantStatus")]}}})},
+        ),
+        "/v1/edges/{edge}/drain": [parameter("edge", "path", "Its name, such as `edge-0`.", required=True)],
+        "POST /v1/edges/{edge}/drain": by_operator(
+            "drainEdge",
+            "Let an edge leave its clients to the other edges, and start anew.",
+            {202: ("It has begun.", json_of("Drain"))},
+            (404, 409),
+        ),
+        "POST /v1/scale": by_operator(
+            "scale",
+            "Run with other numbers of actors, while the engine serves. Repeating it changes nothing.",
+            {202: ("Stored, and begun.", json_of("Scaling"))},
+            (409,),
+            body=json_of("Numbers"),
+        ),
+        "POST /v1/rebalance": by_operator(
+            "rebalance", "Move slots from busy shards to idle ones.", {202: ("Stored, and begun.", json_of("Scaling"))}
+        ),
+        "POST /v1/upgrade": by_operator(
+            "upgrade",
+            "Replace every process by one that runs the code of its node then, one after another.",
+            {202: ("Stored, and begun.", json_of("Scaling"))},
+        ),
     }
 
 
 def schemas(_config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
-    """The schemas of their bodies, by name."""
+    """See `Description`."""
     return {
-        "Drain": object_of(
+        "Drain": answer_of(
             "An edge that leaves its clients to the others.",
-            required=("edge", "connections"),
             edge={"type": "string"},
             connections={"type": "integer", "minimum": 0, "title": "when it began"},
         ),
@@ -112,14 +90,10 @@ def _status() -> Schema:
 
 
 def _scaling() -> Schema:
-    counts = {
-        "type": "object",
-        "properties": {role: {"type": "integer", "minimum": 0} for role in ("shards", "schedulers", "edges")},
-    }
+    counts = {"type": "object", "properties": {role: {"type": "integer", "minimum": 0} for role in ("shards", "schedulers", "edges")}}
     names = {"type": "array", "items": {"type": "string"}}
     return object_of(
         "How many actors are wanted, how many there are, and what is under way.",
-        required=(),
         settled={"type": "boolean", "title": "everything is as wanted"},
         wanted=counts,
         by={"type": "string", "title": "who wanted it"},
@@ -147,9 +121,8 @@ def _scaling() -> Schema:
 
 
 def _tenant_status() -> Schema:
-    return object_of(
+    return answer_of(
         "Figures of one tenant.",
-        required=("tenant", "connections", "users", "stored_bytes", "topics", "signal_names", "quotas"),
         tenant={"type": "string"},
         connections={"type": "integer", "minimum": 0, "title": "open at the edges that answer"},
         users={"type": "integer", "minimum": 0, "title": "in storage"},

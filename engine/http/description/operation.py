@@ -26,6 +26,8 @@ PROBLEMS: Final[dict[int, tuple[str, str]]] = {
     431: ("RequestHeaderFieldsTooLarge", "The head has more bytes or headers than allowed."),
     503: ("Unavailable", "What is needed does not answer; repeat after `Retry-After` under the same ids."),
 }
+_PROBLEMS_OF_ALL: Final = (401, 403, 429, 431, 503)
+_PROBLEMS_OF_BODIES: Final = (400, 408, 413, 422)
 _HEADERS: dict[int, Part] = {
     401: {"WWW-Authenticate": {"schema": {"type": "string"}, "description": "RFC 6750."}},
     415: {"Accept": {"schema": {"type": "string"}}},
@@ -43,18 +45,26 @@ def problem_response(status: int, text: str) -> Part:
 
 
 def operation(
-    name: str,
     tag: str,
+    scope: str | None,
+    name: str,
     summary: str,
     answers: dict[int, tuple[str, Part]],
     problems: tuple[int, ...] = (),
     *,
-    scope: str | None,
     parameters: tuple[Part, ...] = (),
     body: Part | None = None,
 ) -> Part:
-    """One operation. `answers`: description and content by status. `scope`: what the token needs, None for no token at all."""
-    problems = (*((401, 403, 431) if scope else ()), *problems)
+    """One operation.
+
+    Args:
+        scope: what the token needs, None for no token at all.
+        answers: description and content by status.
+        problems: those beside `_PROBLEMS_OF_ALL` and, where there is something to read in the request, `_PROBLEMS_OF_BODIES` or 400.
+    """
+    if scope:
+        read = _PROBLEMS_OF_BODIES if body is not None else (400,) if parameters else ()
+        problems = (*_PROBLEMS_OF_ALL, *read, *problems)
     made: Part = {
         "operationId": name,
         "tags": [tag],

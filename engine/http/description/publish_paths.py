@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from engine.config import Config
-from engine.http.description.json_schema import (
-    DURABILITY,
-    EPOCH_ON,
-    NO_CONTROLS,
-    SEQ,
-    TIME_MS,
-    Schema,
-    items_of,
-    object_of,
-    ref,
-    user_name,
-)
+from engine.http.description.json_schema import DURABILITY, EPOCH_ON, NO_CONTROLS, SEQ, TIME_MS, Schema, items_of, object_of, ref, user_name
 from engine.http.description.member_schemas import extensions, sent
 from engine.http.description.operation import Part, json_of, operation
 
+by_publisher = partial(operation, "publishing", "publish")
+
 
 def paths(config: Config) -> Part:
-    """The paths, by name."""
+    """See `Description`."""
     body: Part = {
         "application/json": {
             "schema": {"oneOf": [ref("Notification"), items_of(config, ref("Notification"))]},
@@ -34,30 +26,24 @@ def paths(config: Config) -> Part:
         "application/cloudevents-batch+json": {"schema": items_of(config, ref("CloudEvent"))},
     }
     return {
-        "/v1/notifications": {
-            "post": operation(
-                "publish",
-                "publishing",
-                "Publish one or many notifications. All or none of a well-formed request is accepted; a 202 is on durable storage.",
-                {202: ("Accepted.", json_of("PublishAnswer"))},
-                (400, 408, 409, 413, 415, 422, 429, 503),
-                scope="publish",
-                body=body,
-            ),
-            "get": operation(
-                "publishOnConnection",
-                "publishing",
-                "A WebSocket, subprotocol `notify.v1.json`, each of whose `publish` frames is a request; see PROTOCOL.md.",
-                {101: ("The connection speaks WebSocket.", {})},
-                (400, 426, 429, 503),
-                scope="publish",
-            ),
-        },
+        "POST /v1/notifications": by_publisher(
+            "publish",
+            "Publish one or many notifications. All or none of a well-formed request is accepted; a 202 is on durable storage.",
+            {202: ("Accepted.", json_of("PublishAnswer"))},
+            (409, 415),
+            body=body,
+        ),
+        "GET /v1/notifications": by_publisher(
+            "publishOnConnection",
+            "A WebSocket, subprotocol `notify.v1.json`, each of whose `publish` frames is a request; see PROTOCOL.md.",
+            {101: ("The connection speaks WebSocket.", {})},
+            (400, 426),
+        ),
     }
 
 
 def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
-    """The schemas of their bodies, by name."""
+    """See `Description`."""
     return {
         "Notification": _notification(config, categories),
         "CloudEvent": _cloud_event(config, categories),

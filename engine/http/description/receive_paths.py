@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from engine.config import Config
 from engine.core.model.constants import REASON_CHARS_MAX, SEQ_MAX
-from engine.http.description.json_schema import SEQ, TIME_MS, Schema, object_of, printable, ref
+from engine.http.description.json_schema import SEQ, TIME_MS, Schema, answer_of, object_of, printable, ref
 from engine.http.description.member_schemas import always, delivered
 from engine.http.description.operation import Part, json_of, operation, parameter
 
 _CURSOR_TEXT = "The `event_id` of the last message handled, `<epoch>-<seq>`. Acknowledges everything up to it."
 
+by_client = partial(operation, "receiving", "connect")
+
 
 def paths(config: Config) -> Part:
-    """The paths, by name."""
+    """See `Description`."""
     cursor = parameter("last_event_id", "query", _CURSOR_TEXT)
     cursor_header = parameter("Last-Event-ID", "header", f"{_CURSOR_TEXT} Counts more than the query parameter.")
     device = parameter("device", "query", f"The client's name for itself, of which {config.id_chars_max} characters are kept.")
@@ -28,77 +31,49 @@ def paths(config: Config) -> Part:
     counts = parameter("counts", "query", "`true`: the counts of the inbox come too, now and whenever they change.", {"enum": ["true"]})
     stream: Part = {"text/event-stream": {"schema": {"type": "string", "description": "`id`, `event: message` and `data`: a Message."}}}
     return {
-        "/v1/ws": {
-            "get": operation(
-                "connect",
-                "receiving",
-                "The WebSocket, subprotocol `notify.v1.json`; the token may also be the subprotocol `bearer.<token>`.",
-                {101: ("The connection speaks WebSocket.", {})},
-                (400, 426, 429, 503),
-                scope="connect",
-                parameters=(cursor, device, returned, counts),
-            )
-        },
-        "/v1/sse": {
-            "get": operation(
-                "stream",
-                "receiving",
-                "Server-sent events.",
-                {200: ("A stream without end.", stream)},
-                (429, 503),
-                scope="connect",
-                parameters=(cursor, cursor_header, device, explicit, returned, counts),
-            )
-        },
-        "/v1/poll": {
-            "get": operation(
-                "poll",
-                "receiving",
-                "Long polling: at once when something is pending, else after `wait`.",
-                {200: ("What is pending; nothing when the time was up.", json_of("PollAnswer"))},
-                (400, 429, 503),
-                scope="connect",
-                parameters=(cursor, cursor_header, device, wait),
-            )
-        },
-        "/v1/ack": {
-            "post": operation(
-                "acknowledge",
-                "receiving",
-                "Acknowledge what came over SSE or long polling.",
-                {200: ("Acknowledged.", json_of("Acknowledged"))},
-                (400, 408, 409, 413, 422, 429, 503),
-                scope="connect",
-                body=json_of("Acknowledgement"),
-            )
-        },
-        "/v1/nack": {
-            "post": operation(
-                "refuse",
-                "receiving",
-                "Refuse what came over SSE or long polling: no retry, to the dead letters.",
-                {200: ("Among the dead letters, or settled before.", json_of("Refused"))},
-                (400, 408, 413, 422, 429, 503),
-                scope="connect",
-                body=json_of("Refusal"),
-            )
-        },
-        "/v1/heartbeat": {
-            "get": operation(
-                "probe",
-                "receiving",
-                "Tell that the client is there, and ask whether the engine takes the user as online.",
-                {200: ("The user's presence.", json_of("Presence"))},
-                (400, 429, 503),
-                scope="connect",
-                parameters=(client, last_seq),
-            )
-        },
+        "GET /v1/ws": by_client(
+            "connect",
+            "The WebSocket, subprotocol `notify.v1.json`; the token may also be the subprotocol `bearer.<token>`.",
+            {101: ("The connection speaks WebSocket.", {})},
+            (426,),
+            parameters=(cursor, device, returned, counts),
+        ),
+        "GET /v1/sse": by_client(
+            "stream",
+            "Server-sent events.",
+            {200: ("A stream without end.", stream)},
+            parameters=(cursor, cursor_header, device, explicit, returned, counts),
+        ),
+        "GET /v1/poll": by_client(
+            "poll",
+            "Long polling: at once when something is pending, else after `wait`.",
+            {200: ("What is pending; nothing when the time was up.", json_of("PollAnswer"))},
+            parameters=(cursor, cursor_header, device, wait),
+        ),
+        "POST /v1/ack": by_client(
+            "acknowledge",
+            "Acknowledge what came over SSE or long polling.",
+            {200: ("Acknowledged.", json_of("Acknowledged"))},
+            (409,),
+            body=json_of("Acknowledgement"),
+        ),
+        "POST /v1/nack": by_client(
+            "refuse",
+            "Refuse what came over SSE or long polling: no retry, to the dead letters.",
+            {200: ("Among the dead letters, or settled before.", json_of("Refused"))},
+            body=json_of("Refusal"),
+        ),
+        "GET /v1/heartbeat": by_client(
+            "probe",
+            "Tell that the client is there, and ask whether the engine takes the user as online.",
+            {200: ("The user's presence.", json_of("Presence"))},
+            parameters=(client, last_seq),
+        ),
     }
 
 
 def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
-    """The schemas of their bodies, by name."""
+    """See `Description`."""
     return {
         "Message": object_of("A message as every transport delivers it.", required=always(), **delivered()),
         "PollAnswer": object_of(
@@ -126,15 +101,11 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
         "Acknowledgement": {
             "type": "object",
             "description": "`seq` acknowledges everything up to it, `ids` just these messages.",
-            "properties": {
-                "seq": SEQ,
-                "ids": {"type": "array", "items": printable(config), "maxItems": config.items_max},
-                "ts": TIME_MS,
-            },
+            "properties": {"seq": SEQ, "ids": {"type": "array", "items": printable(config), "maxItems": config.items_max}, "ts": TIME_MS},
             "anyOf": [{"required": ["seq"]}, {"required": ["ids"], "properties": {"ids": {"minItems": 1}}}],
             "additionalProperties": False,
         },
-        "Acknowledged": object_of("Done.", required=("acknowledged",), acknowledged={"const": True}),
+        "Acknowledged": answer_of("Done.", acknowledged={"const": True}),
         "Refusal": {
             "type": "object",
             "description": "Messages that the client cannot handle, and why.",
@@ -145,10 +116,9 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
             "required": ["ids"],
             "additionalProperties": False,
         },
-        "Refused": object_of("Done.", required=("nacked",), nacked={"const": True}),
-        "Presence": object_of(
+        "Refused": answer_of("Done.", nacked={"const": True}),
+        "Presence": answer_of(
             "Whether the user is online: connected, or suspect since its last connection ended abnormally.",
-            required=("online", "state", "seq"),
             online={"type": "boolean"},
             state={"enum": ["connected", "suspect", "offline"]},
             seq={**SEQ, "title": "newest"},

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from engine.config import Config
-from engine.http.description.json_schema import TIME_MS, Schema, object_of, printable, ref, user_name
+from engine.http.description.json_schema import TIME_MS, Schema, answer_of, object_of, printable, ref, user_name
 from engine.http.description.member_schemas import when
 from engine.http.description.operation import Part, json_of, operation, parameter
 
 POSITION: Final = re.compile(r"[0-9]{1,15}-([0-9]{1,2}-[!-~]{1,300})?")
 """In a listing: due time and scheduled id of the last timer of an answer."""
 
+by_publisher = partial(operation, "publishing", "publish")
+
 
 def paths(config: Config) -> Part:
-    """The paths, by name."""
+    """See `Description`."""
     scheduled_id = parameter("sid", "path", "The `scheduled_id` that publishing answered.", required=True)
     user = parameter("user", "query", "Whose.", user_name(config), required=True)
     collapse = parameter("collapse", "query", "Only those of this collapse key; all when left out.", printable(config))
@@ -27,59 +30,33 @@ def paths(config: Config) -> Part:
         {"type": "string", "pattern": f"^{POSITION.pattern}$"},
     )
     return {
-        "/v1/scheduled": {
-            "get": operation(
-                "listScheduled",
-                "publishing",
-                "The scheduled notifications of a user.",
-                {200: ("They.", json_of("ScheduledList"))},
-                (400, 429, 503),
-                scope="publish",
-                parameters=(user, collapse, after),
-            ),
-            "delete": operation(
-                "cancelAllScheduled",
-                "publishing",
-                "Cancel the scheduled notifications of a user that have not fired.",
-                {200: ("They will not be delivered.", json_of("CancelledAll"))},
-                (400, 429, 503),
-                scope="publish",
-                parameters=(user, collapse),
-            ),
-        },
-        "/v1/scheduled/{sid}": {
-            "parameters": [scheduled_id],
-            "get": operation(
-                "inspectScheduled",
-                "publishing",
-                "One scheduled notification.",
-                {200: ("It.", json_of("Scheduled"))},
-                (404, 409, 429, 503),
-                scope="publish",
-            ),
-            "patch": operation(
-                "reschedule",
-                "publishing",
-                "Move it to another time.",
-                {200: ("As it is now.", json_of("Scheduled"))},
-                (400, 404, 408, 409, 413, 422, 429, 503),
-                scope="publish",
-                body=json_of("Schedule"),
-            ),
-            "delete": operation(
-                "cancelScheduled",
-                "publishing",
-                "Cancel it.",
-                {200: ("Cancelled.", json_of("Cancelled"))},
-                (404, 409, 429, 503),
-                scope="publish",
-            ),
-        },
+        "GET /v1/scheduled": by_publisher(
+            "listScheduled",
+            "The scheduled notifications of a user.",
+            {200: ("They.", json_of("ScheduledList"))},
+            parameters=(user, collapse, after),
+        ),
+        "DELETE /v1/scheduled": by_publisher(
+            "cancelAllScheduled",
+            "Cancel the scheduled notifications of a user that have not fired.",
+            {200: ("They will not be delivered.", json_of("CancelledAll"))},
+            parameters=(user, collapse),
+        ),
+        "/v1/scheduled/{sid}": [scheduled_id],
+        "GET /v1/scheduled/{sid}": by_publisher(
+            "inspectScheduled", "One scheduled notification.", {200: ("It.", json_of("Scheduled"))}, (404, 409)
+        ),
+        "PATCH /v1/scheduled/{sid}": by_publisher(
+            "reschedule", "Move it to another time.", {200: ("As it is now.", json_of("Scheduled"))}, (404, 409), body=json_of("Schedule")
+        ),
+        "DELETE /v1/scheduled/{sid}": by_publisher(
+            "cancelScheduled", "Cancel it.", {200: ("Cancelled.", json_of("Cancelled"))}, (404, 409)
+        ),
     }
 
 
 def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
-    """The schemas of their bodies, by name."""
+    """See `Description`."""
     return {
         "Schedule": {
             "type": "object",
@@ -106,10 +83,6 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
             scheduled={"type": "array", "items": ref("Scheduled"), "maxItems": config.list_timers_max},
             next={"type": "string", "description": "There are more: `after` of the next request."},
         ),
-        "Cancelled": object_of(
-            "It will not be delivered.", required=("scheduled_id", "status"), scheduled_id={"type": "string"}, status={"const": "cancelled"}
-        ),
-        "CancelledAll": object_of(
-            "None of them will be delivered.", required=("cancelled",), cancelled={"type": "integer", "description": "How many they were."}
-        ),
+        "Cancelled": answer_of("It will not be delivered.", scheduled_id={"type": "string"}, status={"const": "cancelled"}),
+        "CancelledAll": answer_of("None of them will be delivered.", cancelled={"type": "integer", "description": "How many they were."}),
     }
