@@ -417,7 +417,7 @@ def number(adoptions: Sequence[Adoption], heads: dict[str, int], now_ms: int) ->
     """Assign every adopted broadcast its number in every mailbox; returns the journal records, each with its slot.
 
     Args:
-        heads: the newest numbers that the same group assigns to posts, by mailbox key.
+        heads: the newest numbers that the same group assigns, by mailbox key: before to posts, afterwards to broadcasts too.
     """
     records: dict[tuple[int, int], Adopted] = {}  # by position and slot
     for adoption in adoptions:
@@ -434,6 +434,7 @@ def number(adoptions: Sequence[Adoption], heads: dict[str, int], now_ms: int) ->
             if pos in adoption.inbox_only:
                 record.inbox_only.append(key)
             seq += 1
+        heads[key] = seq - 1
     # Replay applies record after record, and the numbers of a mailbox grow with the positions.
     return [(slot, records[pos, slot]) for pos, slot in sorted(records)]
 

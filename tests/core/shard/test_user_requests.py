@@ -229,6 +229,16 @@ def test_a_crash_in_between_leaves_a_repeat_that_erases_the_rest(crash: str) -> 
     assert "'t:u'" not in stored(world)
 
 
+def test_an_erasure_beside_a_broadcast_of_its_group_is_repeated_at_replay() -> None:
+    world = used_world()
+    world.broadcast("everyone")
+    world.follow()
+    world.tell(Erase(7, KEY))
+    world.settle()
+    world.crash()
+    assert world.core.mailboxes[KEY].idle
+
+
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_a_dead_letter_under_way_to_storage_ends_with_its_erased_user(is_stored: bool) -> None:
     world = used_world()
