@@ -344,7 +344,8 @@ def page_of(mailbox: Mailbox, recent_max: int = PAGE_RECENT_IDS) -> MailboxPage:
     for connection in mailbox.connections.values():
         for seq, (_, tries) in connection.flight.items():
             attempts[seq] = max(attempts.get(seq, 0), mailbox.hot[seq].attempts + tries)
-    oldest = min([message.expires_ms for message in mailbox.hot.values() if message.envelope.retain], default=0)
+    pending = (*mailbox.hot.values(), *mailbox.dying.values()) if mailbox.dying else mailbox.hot.values()
+    oldest = min([message.expires_ms for message in pending if message.envelope.retain], default=0)
     if mailbox.cold and mailbox.oldest_expires_ms:
         oldest = min(oldest, mailbox.oldest_expires_ms) if oldest else mailbox.oldest_expires_ms
     newest = list(islice(reversed(mailbox.recent.items()), recent_max))

@@ -89,3 +89,10 @@ def test_acknowledging_by_id_what_is_out_of_memory_leaves_a_page_that_can_be_rea
     page = read_page(mailbox.key, spill_of(mailbox).page)
     assert page.floor == 2
     assert page.user_state == mailbox.user_state
+
+
+def test_a_page_names_the_expiry_of_a_refused_message_that_storage_has_as_pending() -> None:
+    mailbox = _mailbox()
+    _append(mailbox, 0)
+    _die(mailbox, 1)
+    assert read_page(mailbox.key, spill_of(mailbox).page).oldest_expires_ms == 10**6
