@@ -15,6 +15,7 @@ that the application changes holds from the next time on: the timer of the old t
 | scheduler or shard, when it is due | as with every durable timer: it is handed out again, and takes effect once |
 | the edge in a call | another edge calls again: the next timer is there already, the mail is sent again under its one `Message-ID` |
 | the mail server, for an hour | a dead letter; the next digest is armed |
+| everything, for days | the timer comes late, and arms the next; it lives for a year, since its end would end the chain |
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from starlette.responses import Response
 from engine.api.time_zones import zone_here
 from engine.config import Config
 from engine.core.model.action import Target, action_of
-from engine.core.model.category import DAY_MS
+from engine.core.model.category import SPAN_MAX_MS
 from engine.core.model.constants import LOW
 from engine.core.model.envelope import Envelope
 from engine.core.model.formats import STEPS
@@ -112,7 +113,7 @@ class MailDigests:
         id = f"{_ID}{due_ms}"
         sid = timer_id(key, blake2b(f"{key}\n{id}".encode(), digest_size=16).hexdigest())
         envelope = Envelope(id, b"", LOW, True, b'"id":"%b","type":"digest"' % id.encode())
-        timer = Timer(sid, key, due_ms, now_ms, DAY_MS, envelope, None, action_of(f"channel://{CHANNEL}", key, id))
+        timer = Timer(sid, key, due_ms, now_ms, SPAN_MAX_MS, envelope, None, action_of(f"channel://{CHANNEL}", key, id))
         await self._shard_client.schedule_all([timer], STEPS)
 
     async def call(self, _target: Target, action: QueuedAction) -> None:

@@ -20,6 +20,7 @@ from engine.features.actions.store import QueuedAction
 from engine.features.reach.core.addresses import Addresses
 from tests.support.edge_world import EdgeWorld, edge_world
 from tests.support.mail_server import MailServer, mail_server
+from tests.support.shard_world import World
 
 WEEKLY = {"at": "08:00", "days": ["mon", "thu"]}
 ANN = "ann@example.org"
@@ -96,6 +97,14 @@ async def test_each_digest_arms_the_next_before_it_is_sent(world: EdgeWorld, mai
     _, second = armed(world)
     assert second.due_ms - first.due_ms == 86_400_000
     assert mails.mails == []
+
+
+async def test_a_digest_that_was_due_weeks_ago_still_arms_the_next(world: EdgeWorld) -> None:
+    await choose(world, mail_digest={"at": "08:00"})
+    shard, (timer,) = World(), armed(world)
+    shard.core.fire([timer], timer.due_ms + 30 * 86_400_000)
+    shard.settle()
+    assert shard.actions == ["channel://digest"]
 
 
 async def test_a_time_that_is_none_any_more_sends_nothing_and_the_chain_goes_on(world: EdgeWorld, mails: MailServer) -> None:
