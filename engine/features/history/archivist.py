@@ -96,14 +96,13 @@ class Archivist:
             "lag_ms": max(self._now_ms() - lag.oldest_ms, 0) if lag.oldest_ms else 0,
         }
 
-    async def answer(self, wanted: dict[str, Any], limit: int, oldest_first: bool = False) -> list[OutcomeRow]:
+    async def answer(self, wanted: dict[str, Any], limit: int) -> list[OutcomeRow]:
         """Rows of the history, see `HistoryDatabase.query`.
 
         Raises:
             StorageUnavailable: the database does not answer.
         """
-        look = partial(self._database.query, HistoryQuery(wanted), limit, oldest_first=oldest_first)
-        return await self._in(self._reading, look)
+        return await self._in(self._reading, partial(self._database.query, HistoryQuery(wanted), limit))
 
     async def drain(self) -> None:
         """Write what is in the stream by now, as far as the database answers."""

@@ -38,11 +38,11 @@ _NAMES: Final = {
 
 _OMITTED: Final = ("id", "tenant")
 
-QueryHistory = Callable[[Mapping[str, Any], int, bool], Awaitable[list[dict[str, Any]]]]
-"""(conditions, at most so many rows, oldest first) -> rows, see `HistoryDatabase.query`. Raises Unavailable."""
+QueryHistory = Callable[[Mapping[str, Any], int], Awaitable[list[dict[str, Any]]]]
+"""(conditions, at most so many rows) -> rows, newest first, see `HistoryDatabase.query`. Raises Unavailable."""
 
 _TIMELINE_MAX: Final = 200
-"""Rows of one message that its timeline has: three for each device, and retries."""
+"""Rows of one message that its timeline has, the newest: three for each device, and retries."""
 
 _CURSOR_BYTES: Final = 16
 
@@ -69,7 +69,7 @@ class History:
         if self._query is None:
             raise not_found("this engine keeps no history: the setting history_url is empty")
         wanted, limit = self._conditions(query)
-        rows = await self._query({"tenant": tenant, **wanted}, limit, False)
+        rows = await self._query({"tenant": tenant, **wanted}, limit)
         page: dict[str, Any] = {"tenant": tenant, "history": [_members(row) for row in rows]}
         return {**page, "before": rows[-1]["id"].hex()} if len(rows) == limit else page
 
@@ -102,8 +102,8 @@ class History:
         """The steps of a message's timeline that the history has; None when there is none. Raises Unavailable."""
         if self._query is None:
             return None
-        rows = await self._query({"tenant": tenant, "user": user, "message": message}, _TIMELINE_MAX, True)
-        return [Step(row["at_ms"], row["event"], row.get("reason", ""), row.get("until_ms", 0), _details(row)) for row in rows]
+        rows = await self._query({"tenant": tenant, "user": user, "message": message}, _TIMELINE_MAX)
+        return [Step(row["at_ms"], row["event"], row.get("reason", ""), row.get("until_ms", 0), _details(row)) for row in reversed(rows)]
 
 
 def _cursor(text: str) -> bytes:
@@ -139,7 +139,7 @@ async def _rows_of(query: QueryHistory, limit: int, key: str) -> AsyncIterator[b
     tenant, user = split_key(key)
     wanted: dict[str, Any] = {"tenant": tenant, "user": user}
     while True:
-        rows = await query(wanted, limit, False)
+        rows = await query(wanted, limit)
         for row in rows:
             yield msgspec.json.encode(_members(row))
         if len(rows) < limit:

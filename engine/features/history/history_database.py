@@ -162,10 +162,10 @@ class HistoryDatabase:
             connection.execute(delete(erasures).where(erasures.c.at_ms < now_ms - _ERASED_MS))
             return _delete_some(connection, select(history.c.id).where(history.c.id < first_id(before_ms)).order_by(history.c.id))
 
-    def query(self, wanted: HistoryQuery, limit: int, *, oldest_first: bool = False) -> list[OutcomeRow]:
+    def query(self, wanted: HistoryQuery, limit: int) -> list[OutcomeRow]:
         """Rows that meet all conditions, newest first; by column, without those that are null."""
         columns = history.c
-        found = select(history).order_by(columns.id if oldest_first else columns.id.desc()).limit(limit)
+        found = select(history).order_by(columns.id.desc()).limit(limit)
         for name, column in (("tenant", columns.tenant), ("user", columns.user_id), ("message", columns.message)):
             if name in wanted:
                 found = found.where(column == wanted[name])

@@ -23,10 +23,10 @@ class Archive:
 
     def __init__(self, *rows: dict[str, Any]) -> None:
         self.rows = list(rows)
-        self.asked: list[tuple[dict[str, Any], int, bool]] = []
+        self.asked: list[tuple[dict[str, Any], int]] = []
 
-    async def query(self, wanted: Mapping[str, Any], limit: int, oldest_first: bool) -> list[dict[str, Any]]:
-        self.asked.append((dict(wanted), limit, oldest_first))
+    async def query(self, wanted: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
+        self.asked.append((dict(wanted), limit))
         return self.rows[:limit]
 
 
@@ -48,7 +48,7 @@ async def test_a_page_has_the_names_of_the_interface_and_the_cursor_of_the_next_
     archive = Archive(sent, row("connect", 999))
     history = History(CONFIG, archive.query)
     page = await history.page("t", QueryParams("user=alice&id=m1&since=1&until=2000&limit=1&before=" + ID.hex()))
-    assert archive.asked == [({"tenant": "t", "user": "alice", "message": "m1", "since_ms": 1, "until_ms": 2000, "before": ID}, 1, False)]
+    assert archive.asked == [({"tenant": "t", "user": "alice", "message": "m1", "since_ms": 1, "until_ms": 2000, "before": ID}, 1)]
     shown = {
         "at": 1005, "user": "alice", "event": "acknowledged", "id": "m1", "seq": 7, "sent": 1000, "client_ts": 1003, "rtt_ms": 5,
         "read_ms": 3, "skew_ms": 0, "device": "phone",
@@ -71,11 +71,10 @@ async def test_a_wrong_parameter_is_told_by_its_name(query: str, told: str) -> N
 
 
 async def test_the_steps_of_a_timeline_have_where_a_message_was_sent() -> None:
-    archive = Archive(row("accepted"), row("sent", 6, attempt=1, device="phone", transport="sse", node="edge-0", session="s"))
+    archive = Archive(row("sent", 6, attempt=1, device="phone", transport="sse", node="edge-0", session="s"), row("accepted"))
     steps = await History(CONFIG, archive.query).steps("t", "alice", "m1")
     assert steps == [
         Step(5, "accepted"),
         Step(6, "sent", details={"attempt": 1, "device": "phone", "transport": "sse", "node": "edge-0"}),
     ]
-    assert archive.asked[0][2], "oldest first"
     assert await History(CONFIG, None).steps("t", "alice", "m1") is None

@@ -86,10 +86,10 @@ class AskedShard:
 
 
 def history_with(*rows: dict[str, Any]) -> History:
-    async def query(_wanted: Any, _limit: int, _oldest_first: bool) -> list[dict[str, Any]]:
+    async def query(_wanted: Any, limit: int) -> list[dict[str, Any]]:
         if not rows:
             raise Unavailable("away")
-        return list(rows)
+        return list(rows[: -limit - 1 : -1])
 
     return History(Config(), query)
 
@@ -105,3 +105,11 @@ async def test_a_timeline_has_the_steps_of_the_history_and_those_that_it_does_no
     forgotten = wire.Traced(1, "", 0, [])
     known = await timeline.timeline(AskedShard(forgotten), history_with(*archived).steps, "t:u", "m")  # type: ignore[arg-type]
     assert (known["state"], len(known["timeline"])) == ("sent", 2), "long after its mailbox has forgotten it"
+
+
+async def test_a_long_timeline_has_its_newest_steps_and_the_state_after_them() -> None:
+    sent = [{"at_ms": at_ms, "event": "sent"} for at_ms in range(300)]
+    history = history_with(*sent, {"at_ms": 300, "event": "acknowledged"})
+    found = await timeline.timeline(AskedShard(wire.Traced(1, "", 0, [])), history.steps, "t:u", "m")  # type: ignore[arg-type]
+    assert found["state"] == "acknowledged"
+    assert [step["at"] for step in found["timeline"]] == list(range(101, 301))
