@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from alembic import command
 from alembic.config import Config as AlembicConfig
+from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, Select, create_engine, delete, event, make_url, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError
@@ -100,7 +101,10 @@ class HistoryDatabase:
             if self._is_postgresql:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
             settings.attributes["connection"] = connection
-            command.upgrade(settings, "head")
+            try:
+                command.upgrade(settings, "head")
+            except CommandError as error:  # a newer release has made it
+                raise StorageUnavailable(f"the database of the history has a schema that this release does not know: {error}") from error
 
     def store(self, rows: Sequence[OutcomeRow], erased: Iterable[tuple[str, int]] = ()) -> int:
         """Insert rows, and delete those of erased users, in one transaction. Idempotent.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, event, inspect
+from sqlalchemy import create_engine, event, inspect, text
 
 from engine.core.wire.outcomes import AcceptedOutcome, SentOutcome
 from engine.errors import ConfigError, StorageUnavailable
@@ -45,6 +45,15 @@ def test_the_steps_make_the_schema_that_the_engine_uses(database: HistoryDatabas
         assert {index["name"] for index in found.get_indexes(table.name)} == {index.name for index in table.indexes}
     engine.dispose()
     database.migrate()
+
+
+def test_the_schema_of_a_newer_release_is_named_as_the_reason_to_wait(database: HistoryDatabase, url: str, tmp_path: Path) -> None:
+    engine = create_engine(database_url(url, str(tmp_path)))
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = 'history_9999'"))
+    engine.dispose()
+    with pytest.raises(StorageUnavailable, match=r"schema.*history_9999"):
+        database.migrate()
 
 
 def test_several_archivists_that_start_at_once_make_the_schema_once(url: str, tmp_path: Path) -> None:
