@@ -108,12 +108,12 @@ async def _served(config: Config) -> AsyncIterator[tuple[str, str]]:
     if config.redis_url or state is not None:
         yield config.redis_url or (state.redis_url if state is not None else ""), ""
         return
-    from engine.store.embedded_redis import REDIS_FOLDER, DataDirLock, EmbeddedRedis
+    from engine.store.embedded_redis import REDIS_FOLDER, RESTORED_FOLDER, DataDirLock, EmbeddedRedis
     from engine.store.snapshots import ROOM_BYTES
 
     data_dir = Path(config.data_dir)
-    folder = data_dir / REDIS_FOLDER
-    if not folder.is_dir():
+    folder = next((data_dir / name for name in (RESTORED_FOLDER, REDIS_FOLDER) if (data_dir / name).is_dir()), None)
+    if folder is None:
         raise ConfigError(f"data_dir: {data_dir} has no data of an engine; give its --data-dir, or --redis")
     lock, draft = DataDirLock(data_dir), data_dir / _DRAFT
     try:

@@ -79,6 +79,17 @@ def test_files_that_redis_refuses_are_damage_and_not_an_error(tmp_path: Path) ->
     assert "engine restore latest" in told
 
 
+def test_the_data_of_a_restore_that_is_decided_are_those_that_are_checked(tmp_path: Path) -> None:
+    stopped_engine(tmp_path)
+    (tmp_path / "redis").rename(tmp_path / "redis.restored")
+    assert verify(tmp_path)[0] == 0, "as before"
+    stopped_engine(tmp_path / "other")
+    (tmp_path / "other" / "redis").rename(tmp_path / "redis")
+    append_only_file(tmp_path).write_bytes(b"this is no append-only file")
+    assert verify(tmp_path)[0] == 0
+    assert (tmp_path / "redis.restored").is_dir()
+
+
 def test_a_directory_without_data_is_an_error(tmp_path: Path) -> None:
     error = CliRunner().invoke(app, ["verify", "--data-dir", str(tmp_path)]).exception
     assert isinstance(error, ConfigError)
