@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from ray.exceptions import RayError
@@ -237,9 +237,13 @@ class Fleet:
     def excuse(self) -> None:
         """Storage did not answer this process, which may be cut off itself: nobody's silence counts until now."""
         self._away.clear()
-        self._died.clear()
         for watch in self.watches.values():
             watch.excuse(self._clock())
+
+    def doubt(self, keys: Iterable[ActorKey]) -> None:
+        """Their storage did not answer this process, which may be cut off from them as well: they count as alive."""
+        for key in keys:
+            self._died.pop(key, None)
 
     def ready(self) -> bool:
         """Whether all members are."""

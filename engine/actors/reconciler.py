@@ -1,7 +1,8 @@
 """Brings the engine to the numbers of actors that are wanted, and replaces processes that are to go, while it serves.
 
 One task per role, each of which looks at what is wanted, at the slot map and at the actors, takes the next step, and looks again.
-There is no other plan, so nothing is to be undone or resumed.
+There is no other plan, so nothing is to be undone or resumed. One more task per store gives the slots of its dead shards away, and waits
+for nobody else.
 
     who owns what
     wanted numbers          the controller in control, fenced by its epoch, in storage before anybody acts on them
@@ -82,7 +83,7 @@ from engine.core.model.formats import FIRST, FORMATS
 from engine.core.model.routing import SLOTS, RoutingTable, store_of
 from engine.errors import StorageUnavailable
 from engine.store.epoch import has_ended
-from engine.store.slot_map import read_routing_table, swap_slot_map
+from engine.store.slot_map import read_routing_table, require_slot_map, swap_slot_map
 from engine.store.wanted_numbers import read_wanted, write_wanted
 
 log = logging.getLogger(__name__)
@@ -170,6 +171,7 @@ class Reconciler:
         self._progress: tuple[int, ...] = ()  # of an upgrade
         self._progress_ms = 0.0
         self._wake = {role: asyncio.Event() for role in (*ROLES, "controller")}
+        self._deaths = [asyncio.Event() for _ in clients]  # by store: a shard may have been dead for long enough
         self._writing = asyncio.Lock()
         self._asked_ms = 0  # of the last request, which storage may not have taken
         self._storing = asyncio.Lock()  # of the slot maps' numbers, so that nobody sees them differ between two stores
@@ -199,9 +201,11 @@ class Reconciler:
 
     def look_at_shards(self) -> None:
         """One of them may have been dead for long enough."""
-        self._wake["shard"].set()
+        for event in self._deaths:
+            event.set()
 
     def _wake_all(self) -> None:
+        self.look_at_shards()
         for event in self._wake.values():
             event.set()
 
@@ -275,6 +279,8 @@ class Reconciler:
             }
             for role, step in steps.items():
                 tasks.create_task(self._repeat(step, self._wake[role]))
+            for store, wake in enumerate(self._deaths):
+                tasks.create_task(self._repeat(partial(self._step_dead_shards, store), wake))
 
     async def _repeat(self, step: Callable[[], Awaitable[float]], wake: asyncio.Event) -> None:
         while True:
@@ -295,9 +301,6 @@ class Reconciler:
     async def _step_shards(self) -> float:
         slots, wanted = await self._read(), self.wanted
         going = self._replacements.turn("shard", wanted)
-        if dead := await self._dead_shards():
-            await self._fail_over(slots, dead, going)
-            slots = await self._read()
         wall_ms = self._wall_ns() // 1_000_000
         if late := [key for key in going if self._replacements.is_late(key, wall_ms) and self._fleet.serves(key)]:
             log.warning("the nodes of %s go before their slots have moved", [name_of(key) for key in late])
@@ -337,37 +340,35 @@ class Reconciler:
         self.spare_wait.end()
         return _POLL_S
 
-    async def _dead_shards(self) -> list[int]:
-        """Those whose slots others are to have. One that a record has ended starts again with its slots: the record comes with them."""
-        dead = self._fleet.dead("shard", self._config.failover_ms)
-        late = set(self._fleet.dead("shard", _RESTART_MS)) if dead else ()
-        clients = self._clients
-        return [
-            shard
-            for shard in dead
-            if shard in late or not await has_ended(clients[store_of(shard, len(clients))], name_of(("shard", shard)))
-        ]
-
-    async def _fail_over(self, slots: RoutingTable, dead: Sequence[int], going: Sequence[ActorKey]) -> None:
-        """Give the slots of these shards to those that serve, and are not about to go."""
-        homes = [key[1] for key in self._fleet.keys("shard") if self._fleet.serves(key) and key not in going]
-        plans = [(slot_map, moves) for slot_map in slots.maps if (moves := away_moves(slot_map, dead, homes))]
-        if plans and self.wanted.sharing != "even":
-            await self._reached(self.wanted, sharing="even")  # so that they get their share again
-        told: dict[int, int] = {}  # who gets slots -> version of the map
-        async with self._storing:
-            for slot_map, moves in plans:
-                if not await swap_slot_map(self._clients[slot_map.store], after := moved(slot_map, moves)):
-                    continue
-                log.error("the slots of shards %s, which do not come back, are given to others: %d of them", dead, slots_in(moves))
-                self._read_ms = float("-inf")
-                told.update((move.target, after.version) for move in moves)
-        handles = [(self._fleet.handles["shard", shard], version) for shard, version in told.items()]
-        with contextlib.suppress(TimeoutError):  # one that does not hear it reads the map by itself
-            async with asyncio.timeout(_ANSWER_S):
-                await asyncio.gather(
-                    *(handle.adopt.remote(version, self._prove("adopt")) for handle, version in handles), return_exceptions=True
-                )
+    async def _step_dead_shards(self, store: int) -> float:
+        """Give the slots of this store's dead shards to those that serve. No other step, and no other store, holds it up."""
+        fleet, client, stores = self._fleet, self._clients[store], len(self._clients)
+        dead = [shard for shard in fleet.dead("shard", self._config.failover_ms) if store_of(shard, stores) == store]
+        if not dead:
+            return _POLL_S
+        try:
+            slot_map = await require_slot_map(client)
+            ended = {shard for shard in dead if await has_ended(client, name_of(("shard", shard)))}
+        except StorageUnavailable:
+            fleet.doubt(("shard", shard) for shard in dead)
+            raise
+        late = fleet.dead("shard", _RESTART_MS)  # one that a record has ended starts again with its slots: the record comes with them
+        lost = [shard for shard in fleet.dead("shard", self._config.failover_ms) if shard in dead and (shard in late or shard not in ended)]
+        going = self._replacements.turn("shard", self.wanted)
+        homes = [key[1] for key in fleet.keys("shard") if fleet.serves(key) and key not in going]
+        moves = away_moves(slot_map, lost, homes)
+        if moves and await swap_slot_map(client, after := moved(slot_map, moves)):
+            log.error("the slots of shards %s, which do not come back, are given to others: %d of them", lost, slots_in(moves))
+            self._slots = None if self._slots is None else self._slots.with_map(after)
+            self._read_ms = float("-inf")
+            self._wake["shard"].set()  # the dead ones get their share again
+            handles = [fleet.handles["shard", move.target] for move in moves]
+            with contextlib.suppress(TimeoutError):  # one that does not hear it reads the map by itself
+                async with asyncio.timeout(_ANSWER_S):
+                    await asyncio.gather(
+                        *(each.adopt.remote(after.version, self._prove("adopt")) for each in handles), return_exceptions=True
+                    )
+        return _BUSY_S  # a set that was on its way to one of them may arrive now
 
     def _ready_after(self, count: int, wanted: int, join_ms: float) -> int:
         """How many shards there are with those new ones that can begin; none before all can, for so long."""
@@ -403,7 +404,7 @@ class Reconciler:
             return [Move(move.source, move.target, left) for move, left in still if left]
         held = set(slots.owners)
         leaving, empty = any(shard in held for shard in range(kept, slots.shards)), any(shard not in held for shard in range(kept))
-        if empty and self.wanted.sharing != "even":  # a controller that gave a dead shard's slots away was replaced before that was known
+        if empty and self.wanted.sharing != "even":  # a dead shard's slots were given away
             await self._reached(self.wanted, sharing="even")
         even = empty or (self.wanted.sharing == "even" and kept == self.wanted.shards)
         if leaving or (even and not self._upgrading_shards()):
@@ -656,7 +657,11 @@ class Reconciler:
         async with self._storing:
             if self._slots is not None and self.settled and self._now_ms() - self._read_ms < _SHARED_MS:
                 return self._slots
-            slots = await read_routing_table(self._clients)
+            while True:
+                known = self._slots
+                slots = await read_routing_table(self._clients)
+                if known is self._slots:  # else a dead shard's slots were given away meanwhile
+                    break
             self._slots = slots = await self._store(slots, shards=slots.shards, schedulers=slots.schedulers)
             await self._read_wanted()
             self._read_ms = self._now_ms()

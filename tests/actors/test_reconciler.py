@@ -472,6 +472,57 @@ async def test_slots_move_when_a_connection_breaks_and_nobody_answers(world: Wor
     assert Counter((await world.slots()).owners) == dict.fromkeys(range(2), SLOTS // 2)
 
 
+async def test_slots_of_a_dead_shard_go_to_others_during_another_move(world: World) -> None:
+    controller = await world.start(shards=3, failover_ms=100)
+    await world.settled()
+    slow, dead = (world.actors.actors["shard", index] for index in (2, 1))
+    begun, going_on = asyncio.Event(), asyncio.Event()
+    hand_over = slow._hand_over
+
+    async def slowly(*arguments: Any) -> int:
+        begun.set()
+        await going_on.wait()
+        return await hand_over(*arguments)
+
+    slow._hand_over = slowly  # type: ignore[method-assign]
+    await controller.scale(shards=2)
+    await begun.wait()
+    dead.silent = True
+    dead.break_connections()
+    await until(world.slots, 5, holds=lambda slots: 1 not in slots.owners)
+    going_on.set()
+    dead.begin()
+    await world.settled()
+    assert Counter((await world.slots()).owners) == dict.fromkeys(range(2), SLOTS // 2)
+
+
+async def test_slots_of_a_dead_shard_go_to_others_while_another_store_is_away(two_stores: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = await two_stores.start(shards=4, schedulers=2, failover_ms=300)
+    await two_stores.settled()
+    away = AsyncMock(side_effect=ConnectionError("away"))
+    monkeypatch.setattr(controller._clients[1], "execute_command", away)
+    await until(lambda: away.await_count > 5)
+    dead = two_stores.actors.actors["shard", 2]
+    dead.silent = True
+    dead.break_connections()
+    await until(two_stores.slots, 5, holds=lambda slots: set(slots.owners) == {0, NOBODY})
+
+
+async def test_a_dead_shard_keeps_its_slots_while_its_store_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller may be the one that is cut off."""
+    controller = await world.start(failover_ms=50)
+    await world.settled()
+    before, silent = await world.slots(), world.actors.actors["shard", 1]
+    away = AsyncMock(side_effect=ConnectionError("away"))
+    with monkeypatch.context() as patch:
+        patch.setattr(controller._clients[0], "execute_command", away)
+        silent.silent = True
+        silent.break_connections()
+        await until(lambda: not controller._fleet.dead("shard", 0) and away.await_count > 5)
+    await until(lambda: controller._redis["alive"])
+    assert await world.slots() == before
+
+
 async def test_an_answer_asked_before_the_break_keeps_no_slots(world: World) -> None:
     controller = await world.start(failover_ms=100)
     await world.settled()
