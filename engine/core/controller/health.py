@@ -105,14 +105,12 @@ class HealthWatch:
 
 
 def merge(histograms: Iterable[Histogram]) -> list[list[float]]:
-    """Histograms with the same bounds, added up; empty when there are none."""
-    total: list[list[float]] = []
+    """Histograms added up, by their bounds; empty when there are none. Two versions of a process may have other bounds."""
+    total: dict[float, float] = {}
     for histogram in histograms:
-        if not total:
-            total = [[bound, 0] for bound, _ in histogram]
-        for mine, (_, count) in zip(total, histogram, strict=True):
-            mine[1] += count
-    return total
+        for bound, count in histogram:
+            total[bound] = total.get(bound, 0) + count
+    return [[bound, total[bound]] for bound in sorted(total, key=lambda bound: (bound < 0, bound))]
 
 
 def subtract(newer: Histogram, older: Histogram) -> list[list[float]]:

@@ -203,3 +203,7 @@ def test_totals_are_sums_over_shards_and_of_what_is_quarantined_over_all() -> No
     assert totals(rows)["pending"] == 1
     assert totals(rows)["published"] == totals(rows)["quarantined"] == 0
     assert totals([stats(quarantined=2), {"role": "scheduler", "quarantined": 1}])["quarantined"] == 3
+
+
+def test_histograms_of_two_versions_add_up_by_their_bounds() -> None:
+    assert merge([[[10, 1], [100, 2], [-1, 3]], [[20, 4], [100, 5], [-1, 6]]]) == [[10, 1], [20, 4], [100, 7], [-1, 9]]
