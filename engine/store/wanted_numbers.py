@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import msgspec
@@ -13,6 +14,8 @@ from engine.errors import StorageUnavailable
 from engine.store.keys import CONTROLLER_FIELD, WANTED_FIELD, meta_key
 from engine.store.lua import Script
 
+log = logging.getLogger(__name__)
+
 _WRITE = Script("wanted_write")
 
 _encoder = msgspec.json.Encoder()
@@ -20,12 +23,16 @@ _decoder = msgspec.json.Decoder(WantedNumbers)
 
 
 async def read_wanted(client: redis.Redis) -> WantedNumbers | None:
-    """What was wanted last; None when nothing ever was. Raises StorageUnavailable."""
+    """What was wanted last; None when nothing ever was, or when that cannot be read. Raises StorageUnavailable."""
     try:
         packed: Any = await client.hget(meta_key(), WANTED_FIELD)
     except (RedisError, OSError) as error:
         raise StorageUnavailable(f"wanted numbers: {error}") from error
-    return None if packed is None else _decoder.decode(packed)
+    try:
+        return None if packed is None else _decoder.decode(packed)
+    except msgspec.DecodeError as error:
+        log.error("the wanted numbers in Redis cannot be read, and are written anew: %s: %r", error, packed)
+        return None
 
 
 async def write_wanted(client: redis.Redis, wanted: WantedNumbers, epoch: int) -> None:

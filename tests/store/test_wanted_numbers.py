@@ -8,6 +8,7 @@ from redis.asyncio import Redis
 from engine.core.controller.wanted import WantedNumbers
 from engine.errors import Fenced, StorageUnavailable
 from engine.store.epoch import take_control
+from engine.store.keys import WANTED_FIELD, meta_key
 from engine.store.wanted_numbers import read_wanted, write_wanted
 
 
@@ -25,6 +26,12 @@ async def test_a_controller_that_was_replaced_cannot_want_anything(redis_client:
     with pytest.raises(Fenced):
         await write_wanted(redis_client, WantedNumbers(2, 1, 1), before)
     assert await read_wanted(redis_client) == WantedNumbers(4, 1, 1)
+
+
+@pytest.mark.parametrize("stored", [b"{", b'{"shards":"many","schedulers":1,"edges":1}', b"\xff"])
+async def test_damaged_wanted_numbers_count_as_none(redis_client: Redis, stored: bytes) -> None:
+    await redis_client.hset(meta_key(), WANTED_FIELD, stored)
+    assert await read_wanted(redis_client) is None
 
 
 async def test_storage_that_is_away_is_an_error_of_its_own() -> None:
