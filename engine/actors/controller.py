@@ -71,6 +71,7 @@ _ALL_READY_S: Final = 3.0  # for an upgrade to begin; an edge waits longer for t
 _ANSWER_TIMEOUTS: Final = 4  # a round gives up on an answer after this part of the health timeout
 _CAPACITY_S: Final = 2.0  # for Ray to say what the nodes offer
 _DECISIONS_MAX: Final = 20  # of the autoscaler, that the status has
+_HELD_UP: Final = 2  # a round of answers that takes so many times what it may was held up by this process itself
 _LATENCY_WINDOW_MS: Final = 10_000  # the past that the quantiles of the status cover
 _LEASE_ROUNDS: Final = 5  # an engine that was killed keeps its Redis from another, on another machine, for so many
 _STRAYS_MS: Final = 30_000  # between two looks for actors that nobody looks after
@@ -562,8 +563,12 @@ class Controller:
                 self._fleet.add(key, joining=True)
 
     async def _ask_actors(self) -> None:
-        fleet = self._fleet
+        fleet, asked_ms = self._fleet, self._context.monotonic_ms()
         await asyncio.gather(*map(self._ask, list(fleet.watches)))
+        took_ms = self._context.monotonic_ms() - asked_ms
+        if took_ms > _HELD_UP * self._config.health_timeout_ms / _ANSWER_TIMEOUTS:
+            log.warning("this process stood still: a round that gives up sooner took %d ms; nobody's silence counts", took_ms)
+            fleet.excuse()
         for key in fleet.keys("shard"):
             if fleet.serves(key):
                 self._lifelines.hold(name_of(key))

@@ -716,6 +716,24 @@ async def test_an_actor_that_is_created_anew_is_not_replaced_while_it_starts(wor
     assert watch.verdict(monotonic_ms() + (START_GRACE_FACTOR + 1) * patience_ms) == "replace"
 
 
+async def test_a_controller_that_stood_still_replaces_nobody(world: World) -> None:
+    await world.start(health_timeout_ms=400)
+    await world.settled()
+    first, late = world.actors.actors["shard", 0], world.actors.actors["edge", 0]
+    stats = first._stats
+
+    async def stand_still() -> dict[str, Any]:
+        first._stats = stats  # type: ignore[method-assign]
+        time.sleep(0.5)
+        return await stats()
+
+    first._stats = stand_still  # type: ignore[method-assign]
+    await until(lambda: first._stats == stats)
+    calls = len(late.calls)
+    await until(lambda: len(late.calls) > calls + 5)
+    assert not world.actors.replaced
+
+
 async def test_a_successor_replaces_an_actor_hung_since_before(world: World) -> None:
     await world.start()
     await world.settled()
