@@ -52,6 +52,8 @@ _SMTP_URL: Final = re.compile(
     r"smtps?://(?:[^\s:/?#@]+:[^\s/?#@]*@)?(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([1-9][0-9]{0,4}))?/?", re.ASCII
 )
 _HTTP_URL: Final = re.compile(r"https?://(?:[^\s/?#@:\[\]]+|\[[0-9A-Fa-f:.]+\])(?::([1-9][0-9]{0,4}))?(?:/[^\s?#]*)?", re.ASCII)
+_HOSTS: Final = re.compile(r"(?:\*\.)?[A-Za-z0-9][A-Za-z0-9.-]*|[0-9A-Fa-f:.]{2,45}")
+_QUESTION_TARGET: Final = re.compile(r"(?:ray|serve|https?)://[!-)+-~]+\*?")
 _APPRISE_BEGINNING: Final = re.compile(r"[a-z][a-z0-9+.-]*://(?:[A-Za-z0-9.-]+(?::[0-9]{1,5})?/[!-~]*)?")
 _MAIL_FROM: Final = re.compile(r"[!-;=?A-~]+@[A-Za-z0-9.-]+|[^<>@\x00-\x1f]+ <[!-;=?A-~]+@[A-Za-z0-9.-]+>")
 
@@ -748,6 +750,19 @@ def _event_rules(config: Config) -> Iterator[tuple[bool, str]]:
 
 
 def _action_rules(config: Config) -> Iterator[tuple[bool, str]]:
+    for name in ("webhook_hosts", "tenant_hosts", "push_hosts"):
+        for host in getattr(config, name):
+            yield (
+                _HOSTS.fullmatch(host) is not None,
+                f"{name}: {host!r} is not allowed; allowed are names and addresses without scheme, port and path, such as h.example, or "
+                "*.example for all names below one",
+            )
+    for target in config.question_targets:
+        yield (
+            _QUESTION_TARGET.fullmatch(target) is not None,
+            f"question_targets: {target!r} is not allowed; allowed are targets of ray://, serve:// or https://, with * for any end, "
+            "such as https://hooks.example.com/*",
+        )
     for network in config.webhook_networks:
         try:
             ip_network(network)

@@ -128,10 +128,7 @@ def _print_event(event: Event, err: Console) -> None:
             how = "" if event.transport == "websocket" else f" by {event.transport}"
             err.print(f"[dim]connected{who}{how}{f', up to {waiting} waiting' if waiting else ''}[/]", soft_wrap=True)
         case Disconnected():
-            err.print(
-                f"[yellow]disconnected ({event.code or 'no answer'}): {escape(printable(event.reason))}; connecting again[/]",
-                soft_wrap=True,
-            )
+            err.print(f"[yellow]disconnected ({event.code or 'no answer'}): {escape(printable(event.reason))}[/]", soft_wrap=True)
         case Gap():
             err.print(f"[yellow]messages {event.first} to {event.last} are gone: expired, or too many were waiting[/]", soft_wrap=True)
         case Revoked():

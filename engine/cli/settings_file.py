@@ -68,12 +68,19 @@ def write_settings(path: Path) -> None:
 
 
 def ignore_in_git(folder: Path) -> list[str]:
-    """Add what git would take of an engine's files to the folder's `.gitignore`; returns the lines added. None outside of a repository."""
+    """Add what git would take of an engine's files to the folder's `.gitignore`; returns the lines added. None outside of a repository.
+
+    Raises ConfigError: the file takes no lines.
+    """
     missing = [f"/{name}" for name in (TOML_PATH, f"{Config().data_dir}/") if _is_taken(folder, name)]
     if missing:
         path = folder / ".gitignore"
-        text = path.read_text("utf-8") if path.exists() else ""
-        path.write_text(text + "\n" * (bool(text) and not text.endswith("\n")) + "".join(f"{line}\n" for line in missing), "utf-8")
+        try:
+            text = path.read_bytes() if path.exists() else b""
+            with path.open("ab") as file:
+                file.write(b"\n" * (bool(text) and not text.endswith(b"\n")) + "".join(f"{line}\n" for line in missing).encode())
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}; add {' and '.join(missing)} to it, or git takes secrets") from error
     return missing
 
 

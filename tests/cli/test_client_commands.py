@@ -240,7 +240,9 @@ def test_listening_for_programs_prints_one_json_object_per_line_and_nothing_else
 def test_a_wrong_cursor_and_a_refusal_are_told() -> None:
     with in_background(misbehaving((403, {}, '{"detail": "the scope `connect` is needed"}'))) as server:
         assert "a cursor looks like" in failure(engine("listen", "u1", "--url", server.url, "--last-event-id", "x"))
-        assert "the scope `connect` is needed" in failure(engine("listen", "u1", "--url", server.url))
+        refused = engine("listen", "u1", "--url", server.url)
+        assert "the scope `connect` is needed" in failure(refused)
+        assert set(refused.stderr.splitlines()) == {"disconnected (403): the scope `connect` is needed"}, "no attempt is announced"
 
 
 def test_interrupting_a_listener_ends_it_quietly(tmp_path: Path) -> None:

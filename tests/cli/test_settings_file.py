@@ -51,9 +51,13 @@ def test_a_folder_that_takes_no_file_is_told(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_git_takes_neither_the_file_nor_the_data_directory(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    (tmp_path / ".gitignore").write_text("*.pyc")
+    (tmp_path / ".gitignore").mkdir()
+    with pytest.raises(ConfigError, match=r"gitignore: Is a directory; add /engine.toml and /.engine/ to it, or git takes secrets"):
+        ignore_in_git(tmp_path)
+    (tmp_path / ".gitignore").rmdir()
+    (tmp_path / ".gitignore").write_bytes(b"\xff*.pyc")
     assert ignore_in_git(tmp_path) == ["/engine.toml", "/.engine/"]
-    assert (tmp_path / ".gitignore").read_text() == "*.pyc\n/engine.toml\n/.engine/\n"
+    assert (tmp_path / ".gitignore").read_bytes() == b"\xff*.pyc\n/engine.toml\n/.engine/\n"
     assert ignore_in_git(tmp_path) == [], "they are ignored now"
     (tmp_path / "engine.toml").touch()
     (tmp_path / ".engine").mkdir()
