@@ -114,6 +114,7 @@ class _Lane:
         self.held: dict[str, asyncio.Task[None]] = {}
         self.calling = 0
         self.taken_over = False  # what was pending for the edge's last process
+        self.claims = False  # those that nobody holds are looked for next, when there is room
         self.used_ms = now_ms  # when it last held an action
         self.outcomes: Counter[str] = Counter()  # `done` and `given_up` of actions, `failed` of tries
 
@@ -209,7 +210,8 @@ class Dispatcher:
             lane.breaker.look(now_ms)
             if hold and lane.held:
                 await self._hold(lane)
-            await self._fill(lane, claim=hold)
+            lane.claims |= hold
+            await self._fill(lane)
             if lane.held:
                 lane.used_ms = now_ms
             elif now_ms - lane.used_ms >= _FORGET_MS:
@@ -225,7 +227,7 @@ class Dispatcher:
             if entry not in kept and entry in lane.held:
                 lane.held.pop(entry).cancel()  # erased with its user, or another edge has it
 
-    async def _fill(self, lane: _Lane, *, claim: bool) -> None:
+    async def _fill(self, lane: _Lane) -> None:
         """Read actions as far as the lane has room. While the breaker lets probes through, one is enough."""
         room = {BreakerState.CLOSED: self._config.action_parallel, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 0}[lane.breaker.state]
         room -= len(lane.held)
@@ -235,8 +237,9 @@ class Dispatcher:
             # All that was pending for the last process, even beyond the room: they are as many as it had room for.
             self._begin(lane, await self._streams.read(lane.target, self._config.action_parallel, again=True))
             lane.taken_over = True
-        elif claim:
+        elif lane.claims:
             self._begin(lane, await self._streams.claim(lane.target, room))
+            lane.claims = False
         else:
             self._begin(lane, await self._streams.read(lane.target, room))
 

@@ -209,6 +209,27 @@ async def test_another_edge_takes_over_what_a_dead_one_had(redis_client: Redis) 
     assert set(targets.keys()) == {"k1", "k2"}
 
 
+async def test_lost_actions_are_claimed_once_a_busy_edge_has_room(redis_client: Redis) -> None:
+    targets, now_ms = Targets(), [0]
+    config = Config(**SETTINGS | {"action_parallel": 1})
+    await act(redis_client, 1)
+    await ActionStreams(redis_client, config, "edge-0").read(TARGET, 1)  # and it dies
+    await act(redis_client, 2, 3)
+    dispatcher = Dispatcher(config, ActionStreams(redis_client, config, "edge-1"), targets.call, lambda: now_ms[0], wall_ms)
+    targets.silent.add("carts")
+    await dispatcher.turn()
+    await dispatcher.turn()
+    await until(lambda: targets.keys() == ["k2"])
+    await asyncio.sleep(config.action_claim_ms / 1000)
+    now_ms[0] = config.action_claim_ms
+    await dispatcher.turn()
+    targets.silent.clear()
+    await until(lambda: not dispatcher.figures()[TARGET].held)
+    await dispatcher.turn()
+    await until(lambda: dispatcher.figures()[TARGET].outcomes["done"] == 2)
+    assert targets.keys() == ["k2", "k1"], "before those that are new"
+
+
 async def test_an_edge_that_lives_keeps_what_it_has_however_long_it_takes(redis_client: Redis) -> None:
     targets = Targets()
     targets.silent.add("carts")

@@ -107,9 +107,19 @@ async def test_an_erased_user_has_no_action_left_and_whoever_holds_one_is_told(r
     await drop_user_entries(redis_client, "acme:ann")
     entries = [action.entry for action in (first, *rest)]
     assert await edge(redis_client).hold(TARGET, entries) == {rest[0].entry}
+    (pending,) = await redis_client.xpending_range(action_stream_key(TARGET), GROUP, "-", "+", 9)
+    assert pending["message_id"].decode() == rest[0].entry
     assert await ids(edge(redis_client).read(TARGET, 9, again=True)) == ["m2"]
     await edge(redis_client).give_up(first, "no", 1)
     assert (await DeadLetterStream(redis_client, CONFIG).page("acme")).total == 0
+
+
+async def test_an_action_erased_in_its_call_leaves_nothing_pending(redis_client: Redis) -> None:
+    await append_actions(redis_client, CONFIG, [timer(1)])
+    (action,) = await edge(redis_client).read(TARGET, 1)
+    await drop_user_entries(redis_client, "acme:ann")
+    await edge(redis_client).done(action)
+    assert await redis_client.xpending_range(action_stream_key(TARGET), GROUP, "-", "+", 9) == []
 
 
 async def test_nothing_is_there_before_the_first_action(redis_client: Redis) -> None:
