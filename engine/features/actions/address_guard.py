@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
@@ -31,9 +33,14 @@ _NAT64: Final = IPv6Network("64:ff9b::/96")
 """RFC 6052: the last four bytes are the IPv4 address to which a translator sends it on."""
 
 
+_THREADS: Final = ThreadPoolExecutor(32, "resolver")
+"""A lookup goes on after its call was given up. Those of some names whose servers are silent keep nobody else's thread."""
+
+
 async def resolve(host: str, port: int) -> Sequence[str]:
     """The addresses that the system's resolver has for a name. Raises OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    asked = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_THREADS, asked)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 

@@ -3,15 +3,19 @@
 Users' URLs begin as one of `apprise_urls`. Where users could name a host by a URL, that setting must name it: `engine.features.reach` would
 call hosts of its own network for them otherwise. They have no query, by which some services are told other hosts.
 
-Apprise says whether a notification was taken, and not why it was not. So what was not is tried again, and given up in the end. It calls in
-a thread of its own; what it would log may have tokens, and is dropped.
+Apprise says whether a notification was taken, and not why it was not. So what was not is tried again, and given up in the end. What it
+would log may have tokens, and is dropped.
+
+It blocks, and ends no call of a service whose answer goes on and on. So each service has threads of its own: the calls of one that has none
+left fail in time, and no other waits.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from functools import lru_cache
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, lru_cache
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
@@ -20,6 +24,9 @@ import msgspec
 from engine.errors import ActionFailed, Invalid
 from engine.features.actions.store import QueuedAction
 from engine.features.reach.message_texts import texts_of
+
+_THREADS_MAX: Final = 8
+"""Of one service: as many as calls of one target at once."""
 
 _NOT_INSTALLED: Final = "apprise is not installed where the edges run: install the extra `apprise`"
 
@@ -74,8 +81,14 @@ async def send(action: QueuedAction, url: str) -> None:
     texts = texts_of(msgspec.json.decode(action.body))
     title = texts.title or texts.type
     body = "\n".join(part for part in (texts.body, texts.url) if part) or title
-    if not await asyncio.to_thread(_notify, url, body, title):
-        raise ActionFailed(f"{lane_of(url)} did not take it")
+    lane = await asyncio.to_thread(lane_of, url)
+    if not await asyncio.get_running_loop().run_in_executor(_threads(lane), _notify, url, body, title):
+        raise ActionFailed(f"{lane} did not take it")
+
+
+@cache  # by the hosts and services that the settings name
+def _threads(lane: str) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_THREADS_MAX, f"apprise {lane}")
 
 
 def _notify(url: str, body: str, title: str) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
+from typing import Any
 
 import pytest
 
@@ -39,6 +42,40 @@ async def test_a_service_that_does_not_take_it_is_tried_again_and_its_url_is_now
 async def test_a_service_that_is_away_is_tried_again() -> None:
     with pytest.raises(ActionFailed, match=r"json\.127\.0\.0\.1 did not take it"):
         await send(ACTION, f"json://127.0.0.1:{free_port()}/")
+
+
+async def test_endless_answers_of_a_service_hold_up_no_other() -> None:
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answering.append(asyncio.current_task())
+        with contextlib.suppress(OSError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+            while not done.is_set():
+                writer.write(b"x")
+                await asyncio.sleep(0.05)
+            writer.close()
+            await writer.wait_closed()
+
+    async def given_up(url: str) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await send(ACTION, url)
+
+    done, answering = asyncio.Event(), list[Any]()
+    await send_one()  # imports what is slow to import
+    async with await asyncio.start_server(drip, "localhost", 0) as endless:
+        port = endless.sockets[0].getsockname()[1]
+        await asyncio.gather(*(given_up(f"json://localhost:{port}/") for _ in range(40)))
+        async with asyncio.timeout(20):
+            await send_one()
+            await asyncio.to_thread(str)
+        done.set()
+        await asyncio.gather(*answering)
+
+
+async def send_one() -> None:
+    async with webhook_server() as server:
+        await send(ACTION, f"json://127.0.0.1:{server.port}/hook")
 
 
 async def test_a_url_of_no_service_is_given_up() -> None:
