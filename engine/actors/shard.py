@@ -43,7 +43,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from engine.actors.actor_process import REAL, RETRY_S, ProcessContext, Server
 from engine.actors.broadcast_follower import BroadcastFollower
@@ -81,6 +80,7 @@ from engine.store.restore import restore_storage
 from engine.store.sealed_config import SealedConfig
 from engine.store.shard_feature import ShardPorts
 from engine.store.slot_map import require_slot_map
+from engine.store.storage_calls import StorageCalls
 from engine.store.stores import own_and_first
 from engine.store.traces.shard_spans import ShardSpans
 from engine.store.traces.spans import Spans, spans_of
@@ -347,10 +347,8 @@ class Shard(Server):
 
     async def _read_placement(self) -> tuple[SlotMap, str]:
         slot_map = await require_slot_map(self._client)
-        try:
+        with StorageCalls("data epoch"):
             data_epoch: Any = await self._client.hget(meta_key(), EPOCH_FIELD)
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"data epoch: {error}") from error
         if data_epoch is None:
             raise StorageUnavailable("the data epoch is not written yet")
         return slot_map, data_epoch.decode()

@@ -20,7 +20,6 @@ from typing import Any, Final, NamedTuple
 
 import redis.asyncio as redis
 from msgspec import Struct
-from redis.exceptions import RedisError
 
 from engine.config import Config
 from engine.core.commit.first_result import parse_idempotency_value
@@ -28,7 +27,6 @@ from engine.core.journal.stored_formats import read_entry
 from engine.core.mailbox.broadcast_log import Broadcast, BroadcastEntry, Channel, encode_entry
 from engine.core.model.routing import audience_key
 from engine.core.wire.records import ACCEPTED, CONFLICT, DUPLICATE, UNREADABLE
-from engine.errors import StorageUnavailable
 from engine.store.keys import (
     broadcast_dropped_key,
     broadcast_log_key,
@@ -39,6 +37,7 @@ from engine.store.keys import (
     idempotency_key,
 )
 from engine.store.lua import Replicas, Script
+from engine.store.storage_calls import StorageCalls
 
 log = logging.getLogger(__name__)
 
@@ -132,10 +131,8 @@ class BroadcastLog:
         Raises StorageUnavailable.
         """
         block_ms = self._block_ms if wait else None
-        try:
+        with StorageCalls("broadcast log"):
             found: Any = await self._client.xread({broadcast_log_key(): f"{after}-0"}, count=_READ_ENTRIES, block=block_ms)
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"broadcast log: {error}") from error
         broadcasts: list[Broadcast] = []
         for entry_id, fields in found[0][1] if found else ():
             pos = int(entry_id.partition(b"-")[0])
@@ -150,10 +147,8 @@ class BroadcastLog:
 
     async def first(self) -> int:
         """Position of the oldest entry; 0 when the log is empty. Raises StorageUnavailable."""
-        try:
+        with StorageCalls("broadcast log"):
             found: Any = await self._client.xrange(broadcast_log_key(), count=1)
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"broadcast log: {error}") from error
         return int(found[0][0].partition(b"-")[0]) if found else 0
 
     async def dropped(self, since: int) -> tuple[Sequence[Dropped] | None, int]:
@@ -161,11 +156,9 @@ class BroadcastLog:
 
         None in place of the entries: not all of them are stored any more, the newest `broadcasts_max` only. Raises StorageUnavailable.
         """
-        try:
+        with StorageCalls("broadcast log"):
             newest = int(await self._client.hget(broadcast_state_key(), "drops") or 0)
             found: Any = await self._client.zrangebyscore(broadcast_dropped_key(), f"({since}", newest) if newest > since else ()
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"broadcast log: {error}") from error
         if len(found) != newest - since:
             return None, newest
         return [Dropped(int(pos), _channel(audience)) for pos, _, audience in (one.decode().partition(" ") for one in found)], newest
@@ -175,24 +168,20 @@ class BroadcastLog:
 
         Raises StorageUnavailable.
         """
-        try:
+        with StorageCalls("broadcast log"):
             found: Any = await self._client.zrange(broadcast_lost_key(), 0, -1, withscores=True)
             horizon = int(await self._client.hget(broadcast_state_key(), "horizon") or 0)
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"broadcast log: {error}") from error
         return {channel: int(pos) for audience, pos in found if (channel := _channel(audience.decode())) is not None}, horizon
 
     async def positions(self) -> list[int]:
         """The positions of all entries. Costs a read of the whole log. Raises StorageUnavailable."""
         found: list[int] = []
         after = "-"
-        try:
+        with StorageCalls("broadcast log"):
             while after:
                 page: Any = await self._client.xrange(broadcast_log_key(), after, count=_READ_ENTRIES)
                 found += [int(entry_id.partition(b"-")[0]) for entry_id, _ in page]
                 after = f"({found[-1]}-0" if page else ""
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"broadcast log: {error}") from error
         return found
 
     async def drop(self, positions: Sequence[int]) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import redis.asyncio as redis
-from redis.exceptions import RedisError
 
-from engine.errors import StorageUnavailable
 from engine.store.keys import CONTROLLER_FIELD, epoch_key, meta_key
 from engine.store.lua import Script
+from engine.store.storage_calls import StorageCalls
 
 _TAKE = Script("epoch_take")
 _CLAIM = Script("epoch_claim")
@@ -35,10 +34,8 @@ async def claim_end(client: redis.Redis, name: str, epoch: int) -> None:
 
 async def has_ended(client: redis.Redis, name: str) -> bool:
     """Whether the newest process of `name` has said that it ends itself. Raises StorageUnavailable."""
-    try:
+    with StorageCalls(f"the end of {name}"):
         newest, ended = await client.hmget(meta_key(), [name, _end_of(name)])
-    except (RedisError, OSError) as error:
-        raise StorageUnavailable(f"the end of {name}: {error}") from error
     return newest is not None and newest == ended
 
 

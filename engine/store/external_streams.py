@@ -20,14 +20,13 @@ from collections.abc import Collection, Sequence
 import msgspec
 import redis.asyncio as redis
 from msgspec import Struct
-from redis.exceptions import RedisError
 
 from engine.core.model.routing import slot_of, split_key
 from engine.core.shard.output import SessionEvent
 from engine.core.wire.records import TRANSPORTS
-from engine.errors import StorageUnavailable
 from engine.store.keys import handed_events_key, online_key, session_stream_key, trimmed_mark_key
 from engine.store.lua import Script
+from engine.store.storage_calls import StorageCalls
 
 _TRIM = Script("external_trim")
 
@@ -64,7 +63,7 @@ async def write_session_events(client: redis.Redis, events: Sequence[SessionEven
     """
     own = own or client
     online = {event.key: event.online for event in events if event.online is not None}
-    try:
+    with StorageCalls("session stream"):
         pipeline = own.pipeline(transaction=False)
         for key in (key for key, is_online in online.items() if is_online):
             pipeline.sadd(online_key(slot_of(key)), key)
@@ -79,8 +78,6 @@ async def write_session_events(client: redis.Redis, events: Sequence[SessionEven
         for key in (key for key, is_online in online.items() if not is_online):
             pipeline.srem(online_key(slot_of(key)), key)
         await pipeline.execute()
-    except (RedisError, OSError) as error:
-        raise StorageUnavailable(f"session stream: {error}") from error
 
 
 def _fields(event: SessionEvent) -> dict[str | bytes, str | bytes | int]:
@@ -127,14 +124,12 @@ async def read_inherited(client: redis.Redis, shard: int, slots: Collection[int]
 
     Raises StorageUnavailable.
     """
-    try:
+    with StorageCalls("users online"):
         pipeline = client.pipeline(transaction=False)
         pipeline.hgetall(handed_events_key(shard))
         for slot in slots:
             pipeline.smembers(online_key(slot))
         handed, *sets = await pipeline.execute()
-    except (RedisError, OSError) as error:
-        raise StorageUnavailable(f"users online: {error}") from error
     online = dict.fromkeys(key.decode() for keys in sets for key in keys)
     versions = sorted((each for each in handed if int(each) <= version), key=int)
     events = [event for each in versions for event in _decoder.decode(handed[each])]
@@ -152,7 +147,5 @@ async def forget_handed(client: redis.Redis, shard: int, inherited: Inherited) -
     """Delete the events that the shard has read and is to write. Idempotent. Raises StorageUnavailable."""
     if not inherited.versions:
         return
-    try:
+    with StorageCalls("handed events"):
         await client.hdel(handed_events_key(shard), *inherited.versions)
-    except (RedisError, OSError) as error:
-        raise StorageUnavailable(f"handed events: {error}") from error

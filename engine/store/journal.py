@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import redis.asyncio as redis
-from redis.exceptions import RedisError
 
 from engine.core.commit.group import Group
 from engine.core.model.routing import SLOTS
@@ -27,6 +26,7 @@ from engine.store.epoch import take_epoch
 from engine.store.keys import journal_head_key, journal_key, journal_quarantine_key, slot_epoch_key, slot_mark_key
 from engine.store.loss_detector import LossDetector
 from engine.store.lua import NO_REPLICAS, Replicas, Script
+from engine.store.storage_calls import StorageCalls
 
 RECORD_ORIGIN: Final = "record "
 """Origin of a quarantine entry of a record that ended its shard; the record's fingerprint follows."""
@@ -178,10 +178,8 @@ class Journal:
         start, before = b"-", b""
         self.holes = []
         while True:
-            try:
+            with StorageCalls("journal"):
                 chunk: Any = await self._client.xrange(journal_key(slot), min=start, count=_READ_ENTRIES)
-            except (RedisError, OSError) as error:
-                raise StorageUnavailable(f"journal: {error}") from error
             for entry_id, fields in chunk:
                 if before and not is_next(before, entry_id, fields):
                     self.holes.append(entry_id)
@@ -211,32 +209,26 @@ class Journal:
 
         Raises StorageUnavailable.
         """
-        try:
+        with StorageCalls("quarantine"):
             await self._client.xadd(journal_quarantine_key(self._shard), {"where": where, "blob": blob}, maxlen=length_max)
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"quarantine: {error}") from error
 
     async def failed_records(self, shards: Iterable[int]) -> Mapping[str, int]:
         """How often each record that is among the newest quarantine entries of these shards has ended one of them, by its fingerprint.
 
         Raises StorageUnavailable.
         """
-        try:
+        with StorageCalls("quarantine"):
             pipeline = self._client.pipeline(transaction=False)
             for shard in shards:
                 pipeline.xrevrange(journal_quarantine_key(shard), count=_QUARANTINE_READ)
             found: list[Any] = await pipeline.execute()
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"quarantine: {error}") from error
         origins = [fields.get(b"where", b"").decode(errors="replace") for entries in found for _, fields in entries]
         return Counter(origin.removeprefix(RECORD_ORIGIN) for origin in origins if origin.startswith(RECORD_ORIGIN))
 
     async def quarantined(self) -> int:
         """The number of quarantined records; an operator deletes them after inspection. Raises StorageUnavailable."""
-        try:
+        with StorageCalls("quarantine"):
             return int(await self._client.xlen(journal_quarantine_key(self._shard)))
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"quarantine: {error}") from error
 
 
 def _group_of(head: str) -> int:

@@ -10,11 +10,10 @@ from typing import Any
 
 import msgspec
 import redis.asyncio as redis
-from redis.exceptions import RedisError
 
 from engine.core.controller.load_points import LoadPoint
-from engine.errors import StorageUnavailable
 from engine.store.keys import load_history_key
+from engine.store.storage_calls import StorageCalls
 
 _FIELD = b"p"
 
@@ -33,15 +32,11 @@ class LoadHistory:
 
     async def add(self, point: LoadPoint) -> None:
         """Append a point. Raises StorageUnavailable."""
-        try:
+        with StorageCalls("load of the last hour"):
             await self._client.xadd(load_history_key(), {_FIELD: msgspec.json.encode(point)}, maxlen=self._points_max)
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"load of the last hour: {error}") from error
 
     async def read(self) -> list[bytes]:
         """All points as JSON objects, the oldest first. Raises StorageUnavailable."""
-        try:
+        with StorageCalls("load of the last hour"):
             entries: Any = await self._client.xrevrange(load_history_key(), count=self._points_max)
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"load of the last hour: {error}") from error
         return [fields[_FIELD] for _, fields in reversed(entries)]

@@ -23,10 +23,10 @@ from typing import Any
 
 import redis.asyncio as redis
 from msgspec import Struct
-from redis.exceptions import RedisError
 
-from engine.errors import DataLost, Fenced, StorageUnavailable
+from engine.errors import DataLost, Fenced
 from engine.store.keys import EPOCH_FIELD, journal_head_key, meta_key, slot_epoch_key, slot_mark_key
+from engine.store.storage_calls import StorageCalls
 
 
 class SlotWrites(Struct):
@@ -88,14 +88,12 @@ class LossDetector:
             StorageUnavailable: no reply.
         """
         expected = [(slot, held, held.head, held.mark) for slot, held in self.slots.items()]
-        try:
+        with StorageCalls("check of the last writes"):
             pipeline = client.pipeline(transaction=False)
             pipeline.hget(meta_key(), EPOCH_FIELD)
             for slot, *_ in expected:
                 pipeline.mget(slot_epoch_key(slot), journal_head_key(slot), slot_mark_key(slot))
             data_epoch, *found = await pipeline.execute()
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"check of the last writes: {error}") from error
         for (slot, held, head, mark), (epoch, found_head, found_mark) in zip(expected, found, strict=True):
             if self.slots.get(slot) is held:
                 _check_epoch(held, int(epoch or 0))

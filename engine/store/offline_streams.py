@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import redis.asyncio as redis
-from redis.exceptions import RedisError
 
 from engine.core.inbox.inbox import InboxLimits
 from engine.core.journal.journal_records import MailboxPage, StoredMessage, looks_at
@@ -18,9 +17,9 @@ from engine.core.journal.stored_formats import decode_page, decode_stored
 from engine.core.model.routing import slot_of
 from engine.core.shard.mailbox_store import Overdue, StreamRead, Swept
 from engine.core.wire.records import UNREADABLE
-from engine.errors import StorageUnavailable
 from engine.store.keys import looks_key, offline_key, page_key
 from engine.store.loss_detector import LossDetector
+from engine.store.storage_calls import StorageCalls
 
 log = logging.getLogger(__name__)
 
@@ -55,14 +54,12 @@ class OfflineStreams:
 
         Raises DataLost, StorageUnavailable.
         """
-        try:
+        with StorageCalls("offline streams"):
             pipeline = self._client.pipeline(transaction=False)
             check = self._loss_detector.guard(pipeline, {slot_of(read.key): None for read in reads})
             for read in reads:
                 pipeline.xrange(offline_key(read.key), min=f"{read.first}-0", max=f"{read.last}-0")
             marked, *replies = await pipeline.execute()
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"offline streams: {error}") from error
         check(marked)
         size = sum(len(fields.get(b"m", b"")) for entries in replies for _, fields in entries)
         if size > _REPLY_BYTES:
@@ -97,7 +94,7 @@ class OfflineStreams:
         Raises StorageUnavailable.
         """
         swept: list[Swept] = []
-        try:
+        with StorageCalls("sweep"):
             for slot, fields in (await self._due(slots, now_ms, pages_max)).items():
                 blobs: Any = await self._client.hmget(page_key(slot), fields)
                 for field, blob in zip(fields, blobs, strict=True):
@@ -113,8 +110,6 @@ class OfflineStreams:
                         key = field.decode()
                         expires = bool(looks_at(page))
                         swept.append(Swept(key, page, expires, await self._sweep_stream(key, now_ms) if expires else 0))
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"sweep: {error}") from error
         return swept
 
     async def _due(self, slots: Sequence[int], now_ms: int, pages_max: int) -> dict[int, list[bytes]]:

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import redis.asyncio as redis
 from msgspec import Struct
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
 from engine.config import Config
 from engine.core.wire.outcomes import AnyOutcome, OutcomeLog, decode_outcomes, encode_outcomes, is_erasure
@@ -35,6 +35,7 @@ from engine.core.wire.records import UNREADABLE
 from engine.errors import StorageUnavailable
 from engine.store.keys import outcome_state_key, outcome_stream_key, trimmed_mark_key
 from engine.store.lua import Script
+from engine.store.storage_calls import StorageCalls
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +144,7 @@ class OutcomeReader:
 
     async def read(self, count: int, *, again: bool = False) -> list[OutcomeBatch]:
         """Up to `count` batches: new ones, or `again` the first of those that were read and not settled. Raises StorageUnavailable."""
-        try:
+        with StorageCalls("outcomes"):
             try:
                 found: Any = await self._read(count, again=again)
             except ResponseError as error:
@@ -151,8 +152,6 @@ class OutcomeReader:
                     raise
                 await self._make_group()
                 found = await self._read(count, again=again)
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"outcomes: {error}") from error
         entries = found[0][1] if isinstance(found, list) and found else next(iter(found.values()))[0] if found else []
         return [stored_batch(entry.decode(), fields or {}) for entry, fields in entries]
 
@@ -176,12 +175,10 @@ class OutcomeReader:
 
     async def lag(self) -> StreamLag:
         """Raises StorageUnavailable."""
-        try:
+        with StorageCalls("outcomes"):
             state: Any = await self._client.hmget(outcome_state_key(), ["waiting", "bytes", "dropped", "settled"])
             waiting, size, dropped, settled = state
             oldest: Any = await self._client.xrange(outcome_stream_key(), settled or "-", count=1)
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"outcomes: {error}") from error
         if not oldest:
             return StreamLag(0, 0, 0, int(dropped or 0))
         return StreamLag(int(waiting or 0), int(size or 0), int(oldest[0][0].partition(b"-")[0]), int(dropped or 0))
@@ -189,10 +186,8 @@ class OutcomeReader:
 
 async def want_outcomes(client: redis.Redis, until_ms: int) -> None:
     """Keep settled batches until then. Raises StorageUnavailable."""
-    try:
+    with StorageCalls("outcomes"):
         await client.hset(outcome_state_key(), "wanted", str(until_ms))
-    except (RedisError, OSError) as error:
-        raise StorageUnavailable(f"outcomes: {error}") from error
 
 
 def stored_batch(entry: str, fields: Mapping[bytes, bytes]) -> OutcomeBatch:

@@ -31,6 +31,7 @@ from engine.store.keys import (
 )
 from engine.store.loss_detector import LossDetector
 from engine.store.lua import Script
+from engine.store.storage_calls import StorageCalls
 
 log = logging.getLogger(__name__)
 
@@ -95,14 +96,12 @@ class Pages:
         by_slot: dict[int, list[str]] = {}
         for key in keys:
             by_slot.setdefault(slot_of(key), []).append(key)
-        try:
+        with StorageCalls("pages"):
             pipeline = self._client.pipeline(transaction=False)
             check = self._loss_detector.guard(pipeline, by_slot)
             for slot, fields in by_slot.items():
                 pipeline.hmget(page_key(slot), fields)
             marked, *replies = await pipeline.execute()
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"pages: {error}") from error
         check(marked)
         pages: dict[str, MailboxPage | None] = {}
         for fields, blobs in zip(by_slot.values(), replies, strict=True):
@@ -117,14 +116,12 @@ class Pages:
         """
         if not slots:
             return {}
-        try:
+        with StorageCalls("windows"):
             pipeline = self._client.pipeline(transaction=False)
             check = self._loss_detector.guard(pipeline, slots)
             for slot in slots:
                 pipeline.zrange(windows_key(slot), 0, -1, withscores=True)
             marked, *replies = await pipeline.execute()
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"windows: {error}") from error
         check(marked)
         return {slot: [(key.decode(), int(closes_ms)) for key, closes_ms in ends] for slot, ends in zip(slots, replies, strict=True)}
 
@@ -135,14 +132,12 @@ class Pages:
         """
         if not slots:
             return {}
-        try:
+        with StorageCalls("floors"):
             pipeline = self._client.pipeline(transaction=False)
             check = self._loss_detector.guard(pipeline, slots)
             for slot in slots:
                 pipeline.get(floor_key(slot))
             marked, *replies = await pipeline.execute()
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"floors: {error}") from error
         check(marked)
         return {slot: int(floor) for slot, floor in zip(slots, replies, strict=True) if floor}
 

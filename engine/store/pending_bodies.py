@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 import redis.asyncio as redis
-from redis.exceptions import RedisError
 
 from engine.core.journal.journal_records import StoredMessage
 from engine.core.journal.stored_formats import decode_stored
 from engine.core.model.routing import slot_of, store_of
 from engine.core.wire.records import UNREADABLE
-from engine.errors import StorageUnavailable
 from engine.store.keys import offline_key
+from engine.store.storage_calls import StorageCalls
 
 _PAGE: Final = 200
 """Entries of one read: a tenth of a millisecond of Redis, and 13 MB when all of them are as large as allowed."""
@@ -48,7 +47,7 @@ class PendingBodies:
         found: list[StoredMessage] = []
         size = 0
         client = self._clients[store_of(slot_of(key), len(self._clients))]
-        try:
+        with StorageCalls("offline stream"):
             for first, last in ranges:
                 highest = last
                 while highest >= first and size < bytes_max:
@@ -62,8 +61,6 @@ class PendingBodies:
                     if len(entries) < _PAGE:
                         break
                     highest = int(entries[-1][0].partition(b"-")[0]) - 1
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"offline stream: {error}") from error
         return found
 
 

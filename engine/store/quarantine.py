@@ -10,11 +10,10 @@ from typing import Any, Final
 
 import redis.asyncio as redis
 from msgspec import Struct
-from redis.exceptions import RedisError
 
 from engine.core.model.routing import SLOTS, TIMER_PARTITIONS
-from engine.errors import StorageUnavailable
 from engine.store.keys import journal_quarantine_key, timer_quarantine_key
+from engine.store.storage_calls import StorageCalls
 
 _BEGINNING_BYTES: Final = 48
 """Of a record, which are shown: what wrote it can mostly be recognised by them."""
@@ -54,7 +53,7 @@ class Quarantine:
         """Up to `count` records, the newest first, then timers; and how many there are. Raises StorageUnavailable."""
         found: list[QuarantinedRecord] = []
         total = 0
-        try:
+        with StorageCalls("quarantine"):
             for client in self._clients:
                 lengths = client.pipeline(transaction=False)
                 for shard in range(SLOTS):
@@ -64,8 +63,6 @@ class Quarantine:
                 counts = await lengths.execute()
                 total += sum(counts)
                 found += await self._records(client, counts, count)
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"quarantine: {error}") from error
         return sorted(found, key=lambda record: -record.at)[:count], total
 
     async def _records(self, client: redis.Redis, counts: list[int], count: int) -> list[QuarantinedRecord]:

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import msgspec
 import redis.asyncio as redis
-from redis.exceptions import RedisError
 
 from engine.core.model.constants import FORMAT_VERSION
 from engine.core.model.formats import FORMATS
@@ -27,6 +26,7 @@ from engine.core.wire.records import UNREADABLE
 from engine.errors import ConfigError, FormatsTooNew, StorageUnavailable
 from engine.store.keys import handed_events_key, slot_epoch_key, slots_key
 from engine.store.lua import Script
+from engine.store.storage_calls import StorageCalls
 
 _SWAP = Script("slot_map_swap")
 _HAND_OVER = Script("fenced/slots_hand_over")
@@ -76,10 +76,8 @@ async def read_slot_map(client: redis.Redis) -> SlotMap | None:
 
 
 async def _read(client: redis.Redis) -> bytes:
-    try:
+    with StorageCalls("slot map"):
         packed: Any = await client.get(slots_key())
-    except (RedisError, OSError) as error:
-        raise StorageUnavailable(f"slot map: {error}") from error
     return packed or b""
 
 

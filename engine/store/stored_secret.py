@@ -10,9 +10,9 @@ import secrets
 from typing import Any
 
 import redis.asyncio as redis
-from redis.exceptions import RedisError
 
 from engine.errors import StorageUnavailable
+from engine.store.storage_calls import StorageCalls
 
 
 async def claim_secret(client: redis.Redis, key: str, size_bytes: int, what: str) -> bytes:
@@ -24,13 +24,11 @@ async def claim_secret(client: redis.Redis, key: str, size_bytes: int, what: str
     Raises:
         StorageUnavailable: no reply, or what is stored has another size.
     """
-    try:
+    with StorageCalls(f"{what}"):
         stored: Any = await client.get(key)
         if stored is None:  # only then: a Redis that is full has one
             await client.set(key, secrets.token_bytes(size_bytes), nx=True)
             stored = await client.get(key)
-    except (RedisError, OSError) as error:
-        raise StorageUnavailable(f"{what}: {error}") from error
     if stored is None or len(stored) != size_bytes:
         raise StorageUnavailable(f"{what}: {key} in Redis has not {size_bytes} bytes; delete it, and another one is made")
     return bytes(stored)

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import redis.asyncio as redis
-from redis.exceptions import RedisError
 
-from engine.errors import StorageUnavailable
 from engine.store.keys import subscribers_prefix, tenants_key
+from engine.store.storage_calls import StorageCalls
 
 UsageFigure = Literal["users", "stored_bytes", "topics", "signal_names"]
 
@@ -49,38 +48,32 @@ class TenantUsage:
         Of several stores each names its largest. Raises StorageUnavailable.
         """
         names: set[str] = set()
-        try:
+        with StorageCalls("figures of tenants"):
             for client in self._clients:
                 pipeline = client.pipeline(transaction=False)
                 for figure in ("stored_bytes", "users"):
                     pipeline.zrevrangebyscore(tenants_key(figure), "+inf", "(0", start=0, num=count)
                 for reply in await pipeline.execute():
                     names.update(tenant.decode() for tenant in reply)
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"figures of tenants: {error}") from error
         found = {tenant: await self.of(tenant) for tenant in sorted(names)}
         return dict(sorted(found.items(), key=lambda item: (-item[1]["stored_bytes"], -item[1]["users"]))[:count])
 
     async def _scores(self, client: redis.Redis, figures: Iterable[UsageFigure], tenant: str) -> list[int]:
-        try:
+        with StorageCalls("figures of a tenant"):
             pipeline = client.pipeline(transaction=False)
             for figure in figures:
                 pipeline.zscore(tenants_key(figure), tenant)
             return [int(score or 0) for score in await pipeline.execute()]
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"figures of a tenant: {error}") from error
 
     async def full(self, limits: Mapping[UsageFigure, int]) -> dict[UsageFigure, frozenset[str]]:
         """The tenants that have at least so much of each of these figures. Raises StorageUnavailable."""
         near: dict[UsageFigure, set[str]] = {figure: set() for figure in limits}
         for client in self._clients:  # who has the limit in all has its part of it on one of them
-            try:
+            with StorageCalls("tenants over a quota"):
                 pipeline = client.pipeline(transaction=False)
                 for figure, limit in limits.items():
                     pipeline.zrangebyscore(tenants_key(figure), -(-limit // len(self._clients)), "+inf")
                 replies = await pipeline.execute()
-            except (RedisError, OSError) as error:
-                raise StorageUnavailable(f"tenants over a quota: {error}") from error
             for tenants, reply in zip(near.values(), replies, strict=True):
                 tenants.update(tenant.decode() for tenant in reply)
         if len(self._clients) == 1:
@@ -92,9 +85,7 @@ class TenantUsage:
         """Those of these topics that a user of the tenant is subscribed to. Raises StorageUnavailable."""
         known: set[str] = set()
         for client in self._clients:
-            try:
+            with StorageCalls("topics of a tenant"):
                 counts: list[Any] = await client.hmget(subscribers_prefix() + tenant, list(topics))
-            except (RedisError, OSError) as error:
-                raise StorageUnavailable(f"topics of a tenant: {error}") from error
             known.update(topic for topic, count in zip(topics, counts, strict=True) if count is not None)
         return known

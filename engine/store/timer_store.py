@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import redis.asyncio as redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
 from engine.config import Config
 from engine.core.commit.first_result import NEVER, idempotency_value, packed_result, unpacked_result
@@ -99,6 +99,7 @@ from engine.store.keys import (
     timer_young_key,
 )
 from engine.store.lua import NO_REPLICAS, Replicas, Script
+from engine.store.storage_calls import StorageCalls
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -117,10 +118,8 @@ _ONE_TIMER: Final = {Inspect: "I", Reschedule: "M", Cancel: "C"}
 
 @contextmanager
 def _storage(what: str) -> Iterator[None]:
-    try:
+    with StorageCalls(f"{what}"):
         yield
-    except (RedisError, OSError) as error:
-        raise StorageUnavailable(f"{what}: {error}") from error
 
 
 _TOO_MANY: Final = "as many timers of this user wait as may (timers_per_user_max), those that quiet hours hold back among them"

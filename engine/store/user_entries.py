@@ -11,12 +11,11 @@ from typing import Any, Final
 
 import redis.asyncio as redis
 from msgspec import Struct
-from redis.exceptions import RedisError
 
 from engine.core.model.routing import slot_of, split_key
-from engine.errors import StorageUnavailable
 from engine.store.keys import action_stream_key, action_targets_key, dead_letter_key, online_key, session_stream_key
 from engine.store.lua import Script
+from engine.store.storage_calls import StorageCalls
 
 _SCRIPT = Script("user_entries")
 
@@ -58,19 +57,15 @@ async def drop_user_entries(client: redis.Redis, key: str, *, own: redis.Redis |
         while start:
             _, following, _ = await _SCRIPT.run(client, [stream], ["drop", start, _ENTRIES, *fields])
             start = following.decode()
-    try:
+    with StorageCalls("users online"):
         await (own or client).srem(online_key(slot_of(key)), key)
-    except (RedisError, OSError) as error:
-        raise StorageUnavailable(f"users online: {error}") from error
 
 
 async def _streams(client: redis.Redis, key: str) -> list[tuple[str, str, str, list[str]]]:
     """The streams that may have entries of a user: name, key in Redis, target of actions, and the fields that entries of the user have."""
     tenant, user = split_key(key)
-    try:
+    with StorageCalls("targets of actions"):
         members: Any = await client.smembers(action_targets_key())
-    except (RedisError, OSError) as error:
-        raise StorageUnavailable(f"targets of actions: {error}") from error
     mine = ["tenant", tenant, "user", user]
     targets = sorted(member.decode() for member in members)
     return [

@@ -7,12 +7,11 @@ from typing import Any
 
 import msgspec
 import redis.asyncio as redis
-from redis.exceptions import RedisError
 
 from engine.core.controller.wanted import WantedNumbers
-from engine.errors import StorageUnavailable
 from engine.store.keys import CONTROLLER_FIELD, WANTED_FIELD, meta_key
 from engine.store.lua import Script
+from engine.store.storage_calls import StorageCalls
 
 log = logging.getLogger(__name__)
 
@@ -24,10 +23,8 @@ _decoder = msgspec.json.Decoder(WantedNumbers)
 
 async def read_wanted(client: redis.Redis) -> WantedNumbers | None:
     """What was wanted last; None when nothing ever was, or when that cannot be read. Raises StorageUnavailable."""
-    try:
+    with StorageCalls("wanted numbers"):
         packed: Any = await client.hget(meta_key(), WANTED_FIELD)
-    except (RedisError, OSError) as error:
-        raise StorageUnavailable(f"wanted numbers: {error}") from error
     try:
         return None if packed is None else _decoder.decode(packed)
     except msgspec.DecodeError as error:

@@ -33,6 +33,7 @@ from engine.store.external_streams import trim_external
 from engine.store.keys import action_stream_key, action_targets_key, dead_letter_key, idempotency_key
 from engine.store.lua import Replicas, Script
 from engine.store.sealed_fields import is_whole, with_checksum
+from engine.store.storage_calls import StorageCalls
 
 _APPEND = Script("action_append")
 _FORGET = Script("action_forget")
@@ -125,10 +126,8 @@ class ActionStreams:
 
     async def targets(self) -> set[str]:
         """All targets that have a stream. Raises StorageUnavailable."""
-        try:
+        with StorageCalls("targets of actions"):
             found: Any = await self._client.smembers(action_targets_key())
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"targets of actions: {error}") from error
         return {target.decode() for target in found}
 
     async def forget(self, target: str) -> None:
@@ -138,7 +137,7 @@ class ActionStreams:
     async def read(self, target: str, count: int, *, again: bool = False) -> list[QueuedAction]:
         """Up to `count` actions for this edge: new ones, or `again` those that were pending for it already. Raises StorageUnavailable."""
         key = action_stream_key(target)
-        try:
+        with StorageCalls("actions"):
             try:
                 found: Any = await self._read(key, count, again=again)
             except ResponseError as error:
@@ -148,8 +147,6 @@ class ActionStreams:
                     return []  # the target was forgotten
                 await self._make_group(key)
                 found = await self._read(key, count, again=again)
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"actions: {error}") from error
         entries = found[0][1] if isinstance(found, list) and found else next(iter(found.values()))[0] if found else []
         return _actions(target, entries)
 

@@ -15,12 +15,11 @@ from urllib.parse import unquote
 import msgspec
 import redis.asyncio as redis
 from msgspec import Struct
-from redis.exceptions import RedisError
 
 from engine.config import Config
 from engine.core.model.routing import mailbox_key
-from engine.errors import StorageUnavailable
 from engine.store.keys import audit_key
+from engine.store.storage_calls import StorageCalls
 
 _READ: Final = 1000
 """Acts at a time, when all are looked at: 0.3 MB."""
@@ -75,19 +74,15 @@ class AuditLog:
         details = msgspec.json.encode(act.details)
         fields: dict[Any, Any] = {"tenant": act.tenant, "by": act.by, "jti": act.jti, "act": act.act, "on": act.on}
         fields["details"] = details if len(details) <= _DETAIL_BYTES_MAX else b"{}"
-        try:
+        with StorageCalls("audit log"):
             await self._client.xadd(audit_key(), fields, maxlen=self._entries_max, approximate=True)
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"audit log: {error}") from error
 
     async def after(self, entry: str, count: int, before: str = "") -> list[Act]:
         """Up to `count` acts after this entry, and before another one where that is given, the oldest first."""
         if before and before.strip("0") == "-":  # before 0-0 there is nothing, and Redis refuses to look there
             return []
-        try:
+        with StorageCalls("audit log"):
             entries: Any = await self._client.xrange(audit_key(), f"({entry}", f"({before}" if before else "+", count)
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"audit log: {error}") from error
         return [_act(found.decode(), fields) for found, fields in entries]
 
     async def about(self, key: str) -> AsyncIterator[Act]:
@@ -103,10 +98,8 @@ class AuditLog:
         """Up to `count` acts before this entry, "" for the newest; the newest first."""
         if before.strip("0") == "-":  # before 0-0 there is nothing, and Redis refuses to look there
             return []
-        try:
+        with StorageCalls("audit log"):
             entries: Any = await self._client.xrevrange(audit_key(), f"({before}" if before else "+", "-", count)
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"audit log: {error}") from error
         return [_act(entry.decode(), fields) for entry, fields in entries]
 
 

@@ -14,16 +14,15 @@ from typing import Any, Final
 
 import redis.asyncio as redis
 from msgspec import Struct
-from redis.exceptions import RedisError
 
 from engine.config import Config
 from engine.core.model.constants import NORMAL, PRIORITIES
 from engine.core.model.routing import split_key
 from engine.core.shard.mailbox_store import DeadLetter
-from engine.errors import StorageUnavailable
 from engine.store.external_streams import trim_external
 from engine.store.keys import dead_letter_key
 from engine.store.sealed_fields import is_whole, with_checksum
+from engine.store.storage_calls import StorageCalls
 
 _PAGE: Final = 50
 """Entries read at once, up to 70 KB each: some 3 MB."""
@@ -79,7 +78,7 @@ async def write_dead_letters(
 
     Raises StorageUnavailable; some may have been written, and a repeat writes those twice.
     """
-    try:
+    with StorageCalls("dead letters"):
         pipeline = client.pipeline(transaction=False)
         for letter in letters:
             tenant, user = split_key(letter.key)
@@ -95,8 +94,6 @@ async def write_dead_letters(
             }
             pipeline.xadd(dead_letter_key(tenant), with_checksum(fields))
         await pipeline.execute()
-    except (RedisError, OSError) as error:
-        raise StorageUnavailable(f"dead letters: {error}") from error
     for tenant, added in Counter(split_key(letter.key)[0] for letter in letters).items():
         await trim_external(client, dead_letter_key(tenant), length_max, added, bytes_max, letter_bytes_max)
 
@@ -122,7 +119,7 @@ class DeadLetterStream:
         Raises StorageUnavailable.
         """
         key, found, looked = dead_letter_key(tenant), list[StoredLetter](), 0
-        try:
+        with StorageCalls("dead letters"):
             total = int(await self._client.xlen(key))
             if after.strip("0") == "-" and not oldest_first:  # before 0-0 there is nothing, and Redis refuses to look there
                 return LetterPage([], "", total)
@@ -143,28 +140,22 @@ class DeadLetterStream:
                     return LetterPage(found, "", total)
                 if looked >= self._looked_max:
                     return LetterPage(found, after, total)
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"dead letters: {error}") from error
 
     async def read(self, tenant: str, letters: Sequence[str]) -> list[StoredLetter | None]:
         """The dead letters of these ids, None for each that is there no more. Raises StorageUnavailable."""
-        try:
+        with StorageCalls("dead letters"):
             pipeline = self._client.pipeline(transaction=False)
             for letter in letters:
                 pipeline.xrange(dead_letter_key(tenant), letter, letter)
             found: list[Any] = await pipeline.execute()
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"dead letters: {error}") from error
         return [stored_letter(letter, entries[0][1]) if entries else None for letter, entries in zip(letters, found, strict=True)]
 
     async def remove(self, tenant: str, letters: Sequence[str]) -> int:
         """Delete dead letters; returns how many there were. Idempotent. Raises StorageUnavailable: some may be deleted."""
         if not letters:
             return 0
-        try:
+        with StorageCalls("dead letters"):
             return int(await self._client.xdel(dead_letter_key(tenant), *letters))
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"dead letters: {error}") from error
 
 
 def stored_letter(letter: str, fields: Mapping[bytes, bytes]) -> StoredLetter:

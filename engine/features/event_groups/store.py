@@ -45,6 +45,7 @@ from engine.store.keys import dead_letter_key, event_groups_key, outcome_stream_
 from engine.store.lua import Script
 from engine.store.outcome_members import members_of, outcome_id
 from engine.store.outcome_stream import OutcomeBatch, stored_batch, want_outcomes
+from engine.store.storage_calls import StorageCalls
 
 _TAKE = Script("event_group_take")
 
@@ -209,7 +210,7 @@ class EventStreams:
         """Up to `count` events of the tenant behind a position, of each stream in its order. Raises StorageUnavailable."""
         streams = _streams(tenant)[: len(position.parts)]
         limits = (count, min(count, _LETTERS), _BATCHES)[: len(streams)]
-        try:
+        with StorageCalls("events"):
             pipeline = self._client.pipeline(transaction=True)  # between the two, what is trimmed would be lost without a gap
             for stream in streams:
                 pipeline.get(trimmed_mark_key(stream))
@@ -217,8 +218,6 @@ class EventStreams:
                 begun = _begun(part)
                 pipeline.xrange(stream, begun or f"({part}", "+", limit)
             replies: list[Any] = await pipeline.execute()
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"events: {error}") from error
         marks, entries = replies[: len(streams)], replies[len(streams) :]
         found: list[GroupEvent] = []
         for source, mark in enumerate(marks):
@@ -247,10 +246,8 @@ class EventStreams:
 
     async def groups(self, tenant: str) -> list[EventGroup]:
         """The tenant's groups, by name. Raises StorageUnavailable."""
-        try:
+        with StorageCalls("groups of consumers"):
             stored: Any = await self._client.hgetall(event_groups_key(tenant))
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"groups of consumers: {error}") from error
         fields = {name.decode(): value.decode() for name, value in stored.items()}
         newest, now_ms = await self._newest(tenant, len(SOURCES)), self._wall_ms()
         found = []
@@ -268,10 +265,8 @@ class EventStreams:
     async def drop(self, tenant: str, group: str) -> bool:
         """Forget a group; returns whether there was one. Raises StorageUnavailable."""
         names = [f"{group} by", *(f"{group} at {number}" for number in range(1, len(SOURCES) + 1))]
-        try:
+        with StorageCalls("groups of consumers"):
             return bool(await self._client.hdel(event_groups_key(tenant), *names))
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"groups of consumers: {error}") from error
 
     async def _newest(self, tenant: str, sources: int) -> list[str]:
         """The ids of the last entries that each of the first so many streams had."""

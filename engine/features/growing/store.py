@@ -18,14 +18,13 @@ from typing import Any, Final
 import msgspec
 import redis.asyncio as redis
 from msgspec import Struct
-from redis.exceptions import RedisError
 
 from engine.config import Config
 from engine.core.model.routing import slot_of, split_key, store_of
-from engine.errors import StorageUnavailable
 from engine.features.growing.core import ENDED, REPLACED, Growth, Head
 from engine.store.keys import growing_due_key, growing_key, growing_tenants_key, growth_key
 from engine.store.lua import NO_REPLICAS, Replicas, Script
+from engine.store.storage_calls import StorageCalls
 
 _BEGIN: Final = Script("growing_begin")
 _STORE: Final = Script("growing_store")
@@ -235,8 +234,6 @@ def _growth(fields: dict[bytes, bytes]) -> StoredGrowth:
 
 
 async def _execute(pipeline: Any) -> list[Any]:
-    try:
+    with StorageCalls("messages that grow"):
         replies: list[Any] = await pipeline.execute()
-    except (RedisError, OSError) as error:
-        raise StorageUnavailable(f"messages that grow: {error}") from error
     return replies

@@ -23,14 +23,13 @@ from typing import Any, Final
 import msgspec
 import redis.asyncio as redis
 from msgspec import Struct
-from redis.exceptions import RedisError
 
 from engine.core.model.question import Question
 from engine.core.model.routing import audience_key, slot_of, split_key, store_of
-from engine.errors import StorageUnavailable
 from engine.features.questions.core import GivenAnswer
 from engine.store.keys import answers_key, questions_due_key, questions_key, subscribers_prefix, votes_key
 from engine.store.lua import NO_REPLICAS, Replicas, Script
+from engine.store.storage_calls import StorageCalls
 
 _OPEN: Final = Script("question_open")
 _DECIDE: Final = Script("question_decide")
@@ -180,10 +179,8 @@ class QuestionStore:
 
     async def look_again(self, key: str, id: str, at_ms: int) -> None:
         """Set the time at which the question is due. Raises StorageUnavailable."""
-        try:
+        with StorageCalls("questions"):
             await self._of(key).zadd(questions_due_key(), {_member(key, id): at_ms}, xx=True)
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"questions: {error}") from error
 
     async def forget(self, key: str, *ids: str) -> None:
         """Delete questions of a user and their answers. Raises StorageUnavailable."""
@@ -257,8 +254,6 @@ def _asked(question: bytes, answer: bytes | None) -> Asked:
 
 
 async def _execute(pipeline: Any) -> list[Any]:
-    try:
+    with StorageCalls("questions"):
         replies: list[Any] = await pipeline.execute()
-    except (RedisError, OSError) as error:
-        raise StorageUnavailable(f"questions: {error}") from error
     return replies

@@ -9,14 +9,13 @@ from typing import Any, Final
 import msgspec
 import redis.asyncio as redis
 from msgspec import Struct
-from redis.exceptions import RedisError
 
 from engine.config import Config
-from engine.errors import StorageUnavailable
 from engine.features.ray_events.core.exported import Death
 from engine.features.ray_events.core.jobs import Running, decode_running, encode_running
 from engine.store.keys import ray_deaths_key, ray_running_key, ray_state_key, ray_told_key, ray_unhealthy_key
 from engine.store.lua import Replicas, Script
+from engine.store.storage_calls import StorageCalls
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +133,5 @@ class RayEventsStore:
 
 
 async def _run(call: Any) -> Any:
-    try:
+    with StorageCalls("events of Ray"):
         return await call
-    except (RedisError, OSError) as error:
-        raise StorageUnavailable(f"events of Ray: {error}") from error

@@ -10,10 +10,9 @@ from typing import Any, Final
 import msgspec
 import redis.asyncio as redis
 from msgspec import Struct
-from redis.exceptions import RedisError
 
-from engine.errors import StorageUnavailable
 from engine.store.keys import caught_mails_key
+from engine.store.storage_calls import StorageCalls
 
 MAILS_MAX: Final = 50
 """The newest that are kept: some screens of a page."""
@@ -59,14 +58,12 @@ class CaughtMails:
         subject = str(make_header(decode_header(mail["Subject"])))
         caught = CaughtMail(key, int(time.time() * 1000), address, subject, text.decode()[:_TEXT_CHARS_MAX])
         name = caught_mails_key()
-        try:
+        with StorageCalls("caught mails"):
             async with self._client.pipeline() as pipeline:
                 pipeline.lpush(name, encode_mail(caught))
                 pipeline.ltrim(name, 0, MAILS_MAX - 1)
                 pipeline.expire(name, _KEPT_S)
                 await pipeline.execute()
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"caught mails: {error}") from error
 
     async def read(self) -> list[CaughtMail]:
         """All of them, the newest first."""
@@ -74,16 +71,12 @@ class CaughtMails:
 
     async def erase(self, key: str) -> None:
         """Forget those of a user; idempotent."""
-        try:
+        with StorageCalls("caught mails"):
             for stored in await self._stored():
                 if _decoder.decode(stored).key == key:
                     await self._client.lrem(caught_mails_key(), 1, stored.decode())
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"caught mails: {error}") from error
 
     async def _stored(self) -> list[bytes]:
-        try:
+        with StorageCalls("caught mails"):
             found: Any = await self._client.lrange(caught_mails_key(), 0, -1)
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"caught mails: {error}") from error
         return list(found)

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import msgspec
 import redis.asyncio as redis
-from redis.exceptions import RedisError
 
 from engine.config import Config
 from engine.core.model.action import ChannelCap
@@ -19,6 +18,7 @@ from engine.features.reach.core.addresses import NO_ADDRESSES, Addresses, decode
 from engine.features.reach.deliveries import MailAsked
 from engine.store.keys import channels_asked_key, channels_erased_key, channels_key, channels_told_key
 from engine.store.lua import Replicas, Script
+from engine.store.storage_calls import StorageCalls
 
 _CHANGE: Final = Script("channels_change")
 _ASK: Final = Script("channels_ask")
@@ -83,10 +83,8 @@ class AddressStore:
 
     async def _stored(self, key: str) -> bytes:
         tenant, user = split_key(key)
-        try:
+        with StorageCalls("addresses"):
             stored: Any = await self._client.hget(channels_key(tenant), user)
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"addresses: {error}") from error
         return stored or b""
 
 

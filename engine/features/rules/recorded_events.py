@@ -16,12 +16,11 @@ from typing import Any, Final
 import msgspec
 import redis.asyncio as redis
 from msgspec import Struct
-from redis.exceptions import RedisError
 
 from engine.config import Config
 from engine.core.model.routing import split_key
-from engine.errors import StorageUnavailable
 from engine.store.keys import recorded_events_key
+from engine.store.storage_calls import StorageCalls
 
 _READ: Final = 200
 """Entries at a time, when all are looked at: 1.6 MB of the largest."""
@@ -59,17 +58,13 @@ class RecordedEvents:
             pipeline.xadd(key, fields, maxlen=self._events_max, approximate=True)
         pipeline.xtrim(key, minid=f"{events[-1].at_ms - self._keep_ms}-0")
         pipeline.pexpire(key, self._keep_ms)
-        try:
+        with StorageCalls("recorded events"):
             await pipeline.execute()
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"recorded events: {error}") from error
 
     async def newest(self, limit: int, since_ms: int) -> list[RecordedEvent]:
         """The newest so many, newest first, of those added at or after this time. Raises StorageUnavailable."""
-        try:
+        with StorageCalls("recorded events"):
             found: Any = await self._client.xrevrange(recorded_events_key(), min=f"{since_ms}-0", count=limit)
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"recorded events: {error}") from error
         return [_event(fields) for _, fields in found]
 
     async def of_user(self, key: str) -> AsyncIterator[RecordedEvent]:
@@ -82,10 +77,8 @@ class RecordedEvents:
         tenant, user = split_key(key)
         start = b"-"
         while True:
-            try:
+            with StorageCalls("recorded events"):
                 found: Any = await self._client.xrange(recorded_events_key(), min=start, count=_READ)
-            except (RedisError, OSError) as error:
-                raise StorageUnavailable(f"recorded events: {error}") from error
             for entry, fields in found:
                 event = _event(fields)
                 if event.tenant == tenant and _has_text(msgspec.json.decode(event.body), user):
@@ -97,11 +90,9 @@ class RecordedEvents:
     async def erase(self, key: str) -> None:
         """Delete the events of a user. Raises StorageUnavailable."""
         entries = [entry async for entry, _ in self._of_user(key)]
-        try:
+        with StorageCalls("recorded events"):
             if entries:
                 await self._client.xdel(recorded_events_key(), *entries)
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"recorded events: {error}") from error
 
 
 def _event(fields: dict[bytes, bytes]) -> RecordedEvent:

@@ -19,13 +19,13 @@ from typing import Any, Final
 import msgspec
 import redis.asyncio as redis
 from msgspec import Struct
-from redis.exceptions import RedisError
 
 from engine.config import Config
-from engine.errors import CorruptRecord, StorageUnavailable
+from engine.errors import CorruptRecord
 from engine.features.rules.core.versions import VersionState
 from engine.store.keys import rules_state_key, rules_tenants_key, rules_texts_key
 from engine.store.lua import Replicas, Script
+from engine.store.storage_calls import StorageCalls
 
 _CHANGE = Script("rules_change")
 _encode: Final = msgspec.json.Encoder().encode
@@ -49,10 +49,8 @@ class RulesStore:
 
     async def stamp(self) -> str:
         """The stamp of the state that is stored. Raises StorageUnavailable."""
-        try:
+        with StorageCalls("rules"):
             found: Any = await self._client.hget(rules_state_key(self._tenant), "stamp")
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"rules: {error}") from error
         return "" if found is None else str(found, "ascii", "replace")
 
     async def read(self) -> StoredState:
@@ -62,10 +60,8 @@ class RulesStore:
             StorageUnavailable: no reply.
             CorruptRecord: it cannot be decoded.
         """
-        try:
+        with StorageCalls("rules"):
             found: list[Any] = await self._client.hmget(rules_state_key(self._tenant), ["stamp", "state"])
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"rules: {error}") from error
         stamp, state = found
         if stamp is None or state is None:
             return StoredState()
@@ -84,10 +80,8 @@ class RulesStore:
         numbers = list(versions)
         if not numbers:
             return {}
-        try:
+        with StorageCalls("rules"):
             found: list[Any] = await self._client.hmget(rules_texts_key(self._tenant), [str(number) for number in numbers])
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"rules: {error}") from error
         try:
             return {number: text.decode() for number, text in zip(numbers, found, strict=True) if text is not None}
         except UnicodeDecodeError as error:
@@ -115,8 +109,6 @@ class RulesStore:
 
 async def stamps_of_tenants(client: redis.Redis) -> dict[str, str]:
     """The stamp of each tenant that has stored rules of its own. Raises StorageUnavailable."""
-    try:
+    with StorageCalls("rules of tenants"):
         found: Any = await client.hgetall(rules_tenants_key())
-    except (RedisError, OSError) as error:
-        raise StorageUnavailable(f"rules of tenants: {error}") from error
     return {tenant.decode(): stamp.decode() for tenant, stamp in found.items()}

@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import redis.asyncio as redis
-from redis.exceptions import RedisError
 
 from engine.core.model.routing import split_key
-from engine.errors import StorageUnavailable
 from engine.features.signals.core import CounterBatch
 from engine.store.keys import signals_key, signals_writer_key, tenants_key
 from engine.store.lua import Script
+from engine.store.storage_calls import StorageCalls
 
 _ADD = Script("signals_add")
 _REMEMBER_S: Final = 86_400
@@ -59,8 +58,6 @@ class CounterSums:
         return [int(value or 0) for value in await self._values(tenant, names)]
 
     async def _values(self, tenant: str, names: Sequence[str]) -> list[Any]:
-        try:
+        with StorageCalls("signals"):
             found: Any = await self._client.hmget(signals_key(tenant), list(names))
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"signals: {error}") from error
         return list(found)

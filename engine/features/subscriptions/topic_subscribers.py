@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import redis.asyncio as redis
-from redis.exceptions import RedisError
 
-from engine.errors import Invalid, StorageUnavailable
+from engine.errors import Invalid
 from engine.store.keys import subscribers_prefix
+from engine.store.storage_calls import StorageCalls
 
 _CURSOR: Final = re.compile(r"([0-9]{1,2})-([0-9]{1,20})")
 
@@ -41,14 +41,12 @@ class TopicSubscribers:
         """
         store, cursor = self._position(after)
         key = subscribers_prefix() + tenant
-        try:
+        with StorageCalls("topics of a tenant"):
             total = max([int(await client.hlen(key)) for client in self._clients])
             found: Any
             cursor, found = await self._clients[store].hscan(key, cursor, count=count)
             counts = {topic.decode(): int(users) for topic, users in found.items()}
             counts = await self._sums(key, store, counts)
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"topics of a tenant: {error}") from error
         if cursor:
             return counts, f"{store}-{cursor}", total
         return counts, f"{store + 1}-0" if store + 1 < len(self._clients) else "", total

@@ -20,11 +20,10 @@ from typing import Any, Final
 
 import redis.asyncio as redis
 from msgspec import Struct
-from redis.exceptions import RedisError
 
 from engine.config import Config
 from engine.core.model.revocation import Revocation, revocation_of
-from engine.errors import Overloaded, StorageUnavailable
+from engine.errors import Overloaded
 from engine.store.keys import (
     revocation_entries_key,
     revocation_expiries_key,
@@ -34,6 +33,7 @@ from engine.store.keys import (
     revocation_useless_key,
 )
 from engine.store.lua import Replicas, Script
+from engine.store.storage_calls import StorageCalls
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class RevocationLog:
 
         Raises StorageUnavailable.
         """
-        try:
+        with StorageCalls("revocations"):
             found: Any = await self._client.hget(revocation_state_key(), "last")
             last = _text(found)
             if last == head:
@@ -106,8 +106,6 @@ class RevocationLog:
                 if revocations and previous == head:
                     return RevocationsRead(revocations, max(last, reached, key=_position), whole=False)
             revocations, _, _ = await self._entries("")
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"revocations: {error}") from error
         return RevocationsRead(revocations, last, whole=True)
 
     async def _entries(self, after: str) -> tuple[list[Revocation], str, str]:

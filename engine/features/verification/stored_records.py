@@ -30,7 +30,6 @@ from typing import Any, Final, cast
 import msgspec
 import redis.asyncio as redis
 from msgspec import Struct
-from redis.exceptions import RedisError
 
 from engine.core.commit.first_result import parse_idempotency_value, unpacked_result
 from engine.core.journal.journal_records import MailboxPage
@@ -39,7 +38,7 @@ from engine.core.journal.stored_formats import decode_journal, decode_stored, de
 from engine.core.model.routing import SLOTS, TIMER_PARTITIONS, mailbox_key, slot_of
 from engine.core.model.sealed import unsealed
 from engine.core.wire.records import UNREADABLE
-from engine.errors import ConfigError, CorruptRecord, StorageUnavailable
+from engine.errors import ConfigError, CorruptRecord
 from engine.store.journal import is_next
 from engine.store.keys import (
     action_stream_key,
@@ -60,6 +59,7 @@ from engine.store.keys import (
 )
 from engine.store.sealed_fields import is_whole
 from engine.store.slot_map import decode_slot_map
+from engine.store.storage_calls import StorageCalls
 
 _KEYS_READ: Final = 1000
 _RECORDS_READ: Final = 200
@@ -167,14 +167,12 @@ class Verification:
 
     async def run(self) -> Verified:
         """Check all records. Raises StorageUnavailable."""
-        try:
+        with StorageCalls("verify"):
             async for key in self._client.scan_iter(count=_KEYS_READ):
                 await self._key(key)
             for partition in range(TIMER_PARTITIONS):
                 await self._timer_index(partition)
             await self._lost_writes()
-        except (RedisError, OSError) as error:
-            raise StorageUnavailable(f"verify: {error}") from error
         return Verified(dict(self._checked), self._damage, self._damaged)
 
     async def _key(self, key: bytes) -> None:
