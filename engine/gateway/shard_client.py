@@ -270,8 +270,8 @@ class ShardClient:
             self.record(timer.key, "scheduled", timer.envelope.id, until_ms=timer.due_ms, timer=timer.sid)
         return answer  # type: ignore[no-any-return]  # a timer request is answered by a TimerAnswer
 
-    async def schedule_all(self, timers: Sequence[wire.Timer], formats: int) -> None:
-        """Arm timers under their scheduled ids, those that there never were.
+    async def schedule_all(self, timers: Sequence[wire.Timer], formats: int) -> bool:
+        """Arm timers under their scheduled ids. Returns whether none of them was cancelled, or has fired: such a one is not armed again.
 
         Args:
             formats: that have these timers (`engine.core.model.formats`).
@@ -292,6 +292,7 @@ class ShardClient:
                 if answer is not None and answer.status == wire.OVERLOADED:
                     raise Overloaded(answer.detail or "a limit is reached", answer.retry_ms)
                 raise Unavailable("no answer in time" if answer is None else answer.detail or "durable storage did not answer")
+        return all(answer is not None and answer.detail != wire.GONE for answer in call.answers)
 
     def send_request(self, build: Callable[[int], Struct], answered: Callable[[Any], None]) -> None:
         """Send a record without awaiting its answer: `answered` is called with it, or with None when it did not come in time."""

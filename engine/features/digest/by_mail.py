@@ -6,8 +6,9 @@
         3  another time than the profile's by now, no address, or nothing unread: no mail
         4  the mail
 
-A timer's id follows from user and time, so whoever arms a time again changes nothing, and chains of old and new times become one. A zone
-that the application changes holds from the next time on: the timer of the old time finds that it is none, and arms the next.
+A timer's id follows from user and time, so whoever arms a time again changes nothing, and chains of old and new times become one. One that
+was cancelled is armed again under an id that follows from its own. A zone that the application changes holds from the next time on: the
+timer of the old time finds that it is none, and arms the next.
 
 | what dies | effect |
 |---|---|
@@ -53,6 +54,9 @@ CHANNEL: Final = "digest"
 PATH: Final = "/v1/digest/unsubscribe"
 _ID: Final = "digest-"
 """Before the time, ms, in the id of a digest."""
+
+_ARMED_MAX: Final = 8
+"""So often the timer of one time may be armed: an erasure cancels it, and its user may come back."""
 
 MakeDigest = Callable[[str, int], Awaitable[dict[str, Any]]]
 """(mailbox key, since when) -> as the answer of `GET /v1/digest`. Raises StorageUnavailable, Overloaded, Unavailable."""
@@ -111,10 +115,14 @@ class MailDigests:
         now_ms = self._wall_ms()
         due_ms = next_due(profile.mail_digest, zone_here(profile.zone), max(now_ms, told_ms))
         id = f"{_ID}{due_ms}"
-        sid = timer_id(key, blake2b(f"{key}\n{id}".encode(), digest_size=16).hexdigest())
+        name = f"{key}\n{id}"
         envelope = Envelope(id, b"", LOW, True, b'"id":"%b","type":"digest"' % id.encode())
-        timer = Timer(sid, key, due_ms, now_ms, SPAN_MAX_MS, envelope, None, action_of(f"channel://{CHANNEL}", key, id))
-        await self._shard_client.schedule_all([timer], STEPS)
+        action = action_of(f"channel://{CHANNEL}", key, id)
+        for _ in range(_ARMED_MAX):
+            name = blake2b(name.encode(), digest_size=16).hexdigest()
+            timer = Timer(timer_id(key, name), key, due_ms, now_ms, SPAN_MAX_MS, envelope, None, action)
+            if await self._shard_client.schedule_all([timer], STEPS):
+                return
 
     async def call(self, _target: Target, action: QueuedAction) -> None:
         """A digest is due. Raises ActionFailed."""

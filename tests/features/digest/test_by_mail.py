@@ -99,6 +99,15 @@ async def test_each_digest_arms_the_next_before_it_is_sent(world: EdgeWorld, mai
     assert mails.mails == []
 
 
+async def test_a_user_whose_timers_were_cancelled_gets_digests_again(world: EdgeWorld) -> None:
+    """By an erasure, say: the user comes back and wants them at the same time."""
+    for _ in range(2):
+        await choose(world, mail_digest={"at": "08:00"})
+        await choose(world, mail_digest={"at": "08:00"})
+        assert len(armed(world)) == 1
+        await world.gateway.shard_client.cancel_all("default:u1")
+
+
 async def test_a_digest_that_was_due_weeks_ago_still_arms_the_next(world: EdgeWorld) -> None:
     await choose(world, mail_digest={"at": "08:00"})
     shard, (timer,) = World(), armed(world)
