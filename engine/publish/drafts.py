@@ -29,6 +29,7 @@ from engine.core.model.category import Category, PolicyTerms
 from engine.core.model.constants import LOW, NORMAL, PRIORITIES, TS_MS_MAX
 from engine.core.model.defined_categories import CATEGORIES
 from engine.core.model.envelope import Envelope, Merge
+from engine.core.model.json_depth import within_depth
 from engine.core.model.members import COPIED, LINK
 from engine.core.model.message import TIMER_EFFECT
 from engine.core.model.names import is_event_type, is_id, is_topic, is_user
@@ -49,9 +50,6 @@ DIGEST_BYTES: Final = 8
 _PRIORITY: Final[dict[str | UnsetType, int]] = {**{name: code for code, name in enumerate(PRIORITIES)}, UNSET: NORMAL}
 _LINK: Final = re.compile(r"(?:https?://[^\s\x00-\x20\x7f/?#\\][^\s\x00-\x20\x7f\\]*|/(?!/)[^\s\x00-\x20\x7f\\]*)", re.IGNORECASE)
 _COPIED: Final = tuple((member.name, b'"%b":' % member.name.encode(), member.kind is LINK) for member in COPIED)
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
-_TO_SQUARE: Final = bytes.maketrans(b"{}", b"[]")
-_NO_BRACKET: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _encode: Final = msgspec.json.Encoder().encode
 _encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 _decode: Final = msgspec.json.Decoder().decode
@@ -377,7 +375,7 @@ class Drafter:
         if len(text) > bytes_max:
             raise TooLarge(f"{len(text)} bytes; at most {bytes_max} are allowed", f"$.{name}")
         depth_max = self._config.json_depth_max
-        if len(text) > 2 * depth_max and not _within_depth(text, depth_max):
+        if len(text) > 2 * depth_max and not within_depth(text, depth_max):
             raise Invalid(f"nested too deeply; at most {depth_max} levels are allowed", f"$.{name}")
         return text
 
@@ -467,13 +465,3 @@ def due_of(delay: float | UnsetType, at: int | str | UnsetType, config: Config, 
     if at_ms > now_ms + config.delay_s_max * 1000:
         raise Invalid(f"more than {config.delay_s_max} seconds ahead", "$.at")
     return at_ms, at_ms
-
-
-def _within_depth(text: bytes, depth_max: int) -> bool:
-    """Is valid JSON nested at most so deep? Takes the innermost brackets away, level by level, at the speed of C."""
-    brackets = _STRING.sub(b"", text).translate(None, _NO_BRACKET).translate(_TO_SQUARE)
-    for _ in range(depth_max):
-        if not brackets:
-            return True
-        brackets = brackets.replace(b"[]", b"")
-    return not brackets

@@ -20,6 +20,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
+from engine.core.model.json_depth import within_depth
+
 OK: Final = "ok"
 BEHIND: Final = "behind"
 FULL: Final = "full"
@@ -33,6 +35,9 @@ IDLE: Final = "idle"
 
 _LINE_BYTES: Final = 1
 """What a line of a list may cost in `data` beyond its part of the text: two quotes and a comma, in place of an escaped line feed."""
+
+_LEVELS: Final = 2
+"""Of `data` and its list, around a line."""
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
@@ -223,14 +228,17 @@ def part_frame(id: str, generation: int, offset: int, text: str, progress: bytes
     )
 
 
-def item_at_end(head: Head, text: bytes, progress: bytes, reason: str, ending: bytes = b"") -> bytes:
-    """The item that is published at the end: the one that began with its ending, the text or the list, the progress, and why it ended."""
+def item_at_end(head: Head, text: bytes, progress: bytes, reason: str, depth_max: int, ending: bytes = b"") -> bytes:
+    """The item that is published at the end: the one that began with its ending, the text or the list, the progress, and why it ended.
+
+    `depth_max`: levels of JSON in `data`.
+    """
     members, ends = _members.decode(head.item), _members.decode(ending or b"{}")
     data: dict[str, Any] = {}
     for raw in (members.get("data"), ends.get("data")):
         data |= {} if raw is None else _members.decode(raw)
     if head.list:
-        data["items"] = values_of(text)
+        data["items"] = values_of(text, depth_max - _LEVELS)
     else:
         data["text"] = text.decode(errors="replace")
     if progress:
@@ -246,8 +254,11 @@ def without_category(item: bytes) -> bytes | None:
     return None if members.pop("category", None) is None else _encode(members)
 
 
-def values_of(text: bytes) -> list[Raw | str]:
-    """The values of a list: the lines of its text, as they were written, since `1e9` would grow. A line that is no JSON is a text."""
+def values_of(text: bytes, depth_max: int) -> list[Raw | str]:
+    """The values of a list: the lines of its text, as they were written, since `1e9` would grow.
+
+    A line that is no JSON, or has more than `depth_max` levels, is a text.
+    """
     found: list[Raw | str] = []
     for line in text.decode(errors="replace").split("\n"):
         if line:
@@ -256,5 +267,5 @@ def values_of(text: bytes) -> list[Raw | str]:
             except (msgspec.DecodeError, RecursionError):
                 found.append(line)
             else:
-                found.append(Raw(line.encode()))
+                found.append(Raw(line.encode()) if within_depth(line.encode(), depth_max) else line)
     return found

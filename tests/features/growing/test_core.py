@@ -100,12 +100,12 @@ def test_the_same_progress_is_shown_once() -> None:
 
 def test_the_message_at_the_end_has_text_progress_and_reason() -> None:
     head = Head(b'{"user":"u","type":"t","data":{"build":1}}', b"")
-    item = json.loads(item_at_end(head, "hé".encode(), b'{"value":1.0}', IDLE))
+    item = json.loads(item_at_end(head, "hé".encode(), b'{"value":1.0}', IDLE, 9))
     assert item == {"user": "u", "type": "t", "data": {"build": 1, "text": "hé", "progress": {"value": 1.0}, "ended": "idle"}}
     listed = msgspec.structs.replace(head, list=True)
-    assert json.loads(item_at_end(listed, b'{"a":1}\n2\n', b"", ""))["data"] == {"build": 1, "items": [{"a": 1}, 2]}
+    assert json.loads(item_at_end(listed, b'{"a":1}\n2\n', b"", "", 9))["data"] == {"build": 1, "items": [{"a": 1}, 2]}
 
 
 @pytest.mark.parametrize(("text", "values"), [(b"", []), (b"1\n\nno json\n", [1, "no json"])])
 def test_a_line_that_is_no_json_is_a_text(text: bytes, values: list[object]) -> None:
-    assert json.loads(msgspec.json.encode(values_of(text))) == values
+    assert json.loads(msgspec.json.encode(values_of(text, 9))) == values

@@ -182,6 +182,15 @@ async def test_a_list_grows_by_lines(world: EdgeWorld) -> None:
     assert messages(world)[0]["data"]["items"] == [{"row": 1}, {"row": 2}]
 
 
+async def test_a_line_of_a_list_that_is_nested_too_deeply_for_a_message_is_a_text(world: EdgeWorld) -> None:
+    depth = world.gateway.config.json_depth_max - 2  # in an array in `data`
+    deepest, deeper = "[" * depth + "]" * depth, "[" * (depth + 1) + "]" * (depth + 1)
+    begun = await begin(world, list=True)
+    await add(world, begun, 0, f"{deepest}\n{deeper}\n")
+    await end(world, begun, len(deepest) + len(deeper) + 2)
+    assert messages(world)[0]["data"]["items"] == [json.loads(deepest), deeper]
+
+
 # -- Losses. -----------------------------------------------------------------------------------------------------------
 async def test_another_edge_tells_what_the_first_had_not_stored(world: EdgeWorld, redis_client: Redis) -> None:
     async with edge_world(storage=redis_client, **FAST) as other:
