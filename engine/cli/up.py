@@ -56,6 +56,7 @@ _ALONE_S: Final = 0.5  # for Redis of its own before Ray starts beside it: its d
 _POLL_S: Final = 0.1  # of the status while actors start
 _SLOW_POLL_S: Final = 0.5  # the same when it takes longer: with an autoscaler it may be many minutes
 _WATCH_S: Final = 5.0  # of Ray's processes and the actors' restarts while the engine runs
+_NEXT_CONTROLLER_S: Final = 10.0  # for the next process of one that dies while the actors stop: twice what Ray takes
 _EDGES_OF_KILLED_S: Final = 10.0  # Ray ends the actors of a killed engine within about 3 s
 _DEMO_TOKEN_TTL_S: Final = 3600  # the demo link is for trying, not for keeping
 _HINT_S: Final = 5.0  # before the message says what the cluster lacks: actors take some time in any case
@@ -524,13 +525,20 @@ class _Run:
     async def _stop_actors(self) -> None:
         import ray
 
-        config = self._config
-        try:
-            async with asyncio.timeout((config.drain_ms + 2 * config.stop_timeout_ms) / 1000 + 1):
-                await self._controller.unlock.remote(self._key)  # it may have started again on a node that does not have the key
-                await self._controller.stop.remote(proof(self._key, "stop"))
-        except (ray.exceptions.RayError, TimeoutError) as error:
-            self._console.print(f"[yellow]warning:[/] not all actors stopped in order ({type(error).__name__}); the journal has it all")
+        config, until = self._config, time.monotonic() + _NEXT_CONTROLLER_S
+        while True:
+            try:
+                async with asyncio.timeout((config.drain_ms + 2 * config.stop_timeout_ms) / 1000 + 1):
+                    await self._controller.unlock.remote(self._key)  # it may have started again on a node that does not have the key
+                    await self._controller.stop.remote(proof(self._key, "stop"))
+                break
+            except (ray.exceptions.RayError, TimeoutError) as error:
+                if not isinstance(error, ray.exceptions.ActorUnavailableError) or time.monotonic() > until:
+                    left = "; what runs on in the cluster ends with the next `engine up` that is stopped" if config.address else ""
+                    why = f"not all actors stopped in order ({type(error).__name__}); the journal has it all{left}"
+                    self._console.print(f"[yellow]warning:[/] {why}", soft_wrap=True)
+                    break
+                await asyncio.sleep(_POLL_S)  # it has died: Ray starts the next one, which finds the actors that are left
         try:
             ray.kill(self._controller, no_restart=True)
         except ray.exceptions.RayError as error:

@@ -159,6 +159,8 @@ def test_the_address_of_ray_is_printed_with_what_joining_it_needs() -> None:
 class Controller:
     """The controller of a running engine, as `engine up` calls it. `status` gives one answer after the other, None for no answer."""
 
+    dies = 0  # so often, when the actors are to stop
+
     def __init__(self, config: Config, answers: list[dict[str, Any] | None], done: Callable[[], None]) -> None:
         self.stopped = False
         self.locked = True
@@ -186,6 +188,9 @@ class Controller:
         raise ActorUnavailableError("no route to the head", b"\0" * 16)
 
     async def stop(self, proof: bytes) -> None:
+        if self.dies:
+            self.dies, self.locked = self.dies - 1, True
+            raise ActorUnavailableError("its process has ended", b"\0" * 16)
         self.stopped = not self.locked
 
 
@@ -243,6 +248,15 @@ async def test_a_start_waits_for_a_controller_that_does_not_answer_and_a_signal_
     assert "waiting for the controller" in printed
     assert "ready in" in printed
     assert controller.stopped
+
+
+async def test_the_next_process_of_a_controller_that_dies_stops_the_actors(
+    redis_server: RedisServer, redis_client: Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Controller, "dies", 2)
+    controller, printed = await _up(redis_server, monkeypatch, tmp_path, [WHOLE], told=True)
+    assert controller.stopped
+    assert "warning" not in printed
 
 
 async def test_engine_up_prints_when_the_controller_stops_answering_and_when_it_answers_again(
