@@ -27,6 +27,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
 
@@ -50,6 +51,9 @@ RETRY_S: Final = 30.0
 
 NOWHERE: Final = Address()
 """Of an actor that is reached by Ray calls only."""
+
+_finder: Final = ThreadPoolExecutor(1, "find-actor")
+"""A lookup lasts for as long as Ray's control service is away. Those that wait for it take no thread that others need."""
 
 _FIND_S: Final = 0.1  # between two lookups of an actor that is being created
 
@@ -263,7 +267,7 @@ def node_id() -> str:
 
 async def find_actor(name: str, namespace: str) -> Any:
     """The handle of a named actor. Raises ValueError when there is no such actor."""
-    return await asyncio.get_running_loop().run_in_executor(None, lambda: ray.get_actor(name, namespace=namespace))
+    return await asyncio.get_running_loop().run_in_executor(_finder, lambda: ray.get_actor(name, namespace=namespace))
 
 
 async def await_actor(name: str, namespace: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -238,3 +239,25 @@ async def test_without_ray_nobody_listens(keys: KeyStore) -> None:
 
 def no_connection(_vouched: Any) -> Any:
     raise AssertionError("nobody connects")
+
+
+async def test_lookups_that_ray_leaves_unanswered_take_no_thread_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered, asked = threading.Event(), []
+
+    def get_actor(name: str, **_: str) -> str:
+        asked.append(name)
+        answered.wait(30)
+        return name
+
+    monkeypatch.setattr(carrier.ray, "get_actor", get_actor)
+    lookups = [asyncio.ensure_future(carrier.find_actor(f"shard-{index}", "engine")) for index in range(100)]
+    await until(lambda: asked)
+    try:
+        async with asyncio.timeout(10):
+            assert await asyncio.to_thread(lambda: "served")
+        for lookup in lookups[:-1]:
+            lookup.cancel()
+    finally:
+        answered.set()
+    assert await lookups[-1] == "shard-99"
+    assert asked == ["shard-0", "shard-99"], "nobody waits for the others any more"
