@@ -506,8 +506,13 @@ class Reconciler:
             others = (other for other in fleet.keys("edge") if other not in going)
             if fleet.serves(key) and any(map(fleet.serves, others)):
                 log.info("edge %d hands its clients over, and starts anew", key[1])
-                async with asyncio.timeout(_ANSWER_S):
-                    await fleet.handles[key].hand_over.remote(self._prove("hand_over"))
+                fleet.drained(key)  # before it answers: no other edge may leave to it meanwhile
+                try:
+                    async with asyncio.timeout(_ANSWER_S):
+                        await fleet.handles[key].hand_over.remote(self._prove("hand_over"))
+                except (RayError, TimeoutError):
+                    fleet.kept(key)
+                    raise
                 self._replacements.told(key)
         surplus = [key for key in fleet.keys("edge") if key[1] >= wanted]
         if surplus and any(fleet.serves(("edge", index)) for index in range(wanted)) and not self.spare_wait.holds_back():

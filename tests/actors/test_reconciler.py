@@ -218,6 +218,45 @@ async def test_an_edge_serves_on_after_a_lost_call_to_leave(world: World) -> Non
     assert await controller.drain_edge(0) == ("", 0)
 
 
+async def test_no_edge_is_drained_while_the_other_one_is_told_to_leave(world: World) -> None:
+    controller = await world.start(edges=2)
+    await world.settled()
+    first, second = (world.actors.actors["edge", index] for index in (0, 1))
+    told, answers = asyncio.Event(), asyncio.Event()
+    hand_over = first._hand_over
+
+    async def slowly(*arguments: Any) -> int:
+        told.set()
+        await answers.wait()
+        return await hand_over(*arguments)
+
+    first._hand_over = slowly  # type: ignore[method-assign]
+    await controller.upgrade()
+    async with asyncio.timeout(30):
+        await told.wait()
+    refusal, _ = await controller.drain_edge(1)
+    assert refusal == "no edge but edge-1 serves: its clients would have nowhere to go"
+    answers.set()
+    await upgraded(world)
+    assert second.calls.count(("hand_over",)) == 1
+
+
+async def test_an_edge_is_told_again_to_leave_that_did_not_answer(world: World) -> None:
+    controller = await world.start(edges=2)
+    await world.settled()
+    edge = world.actors.actors["edge", 0]
+    hand_over, lost = edge._hand_over, AsyncMock(side_effect=RayError("lost"))
+
+    async def at_the_second_call(*arguments: Any) -> int:
+        edge._hand_over = hand_over  # type: ignore[method-assign]
+        return int(await lost())
+
+    edge._hand_over = at_the_second_call  # type: ignore[method-assign]
+    await controller.upgrade()
+    await upgraded(world)
+    assert lost.await_count == 1
+
+
 async def test_numbers_beyond_what_the_nodes_carry_are_refused_unless_forced(world: World) -> None:
     controller = await world.start()
     await world.settled()
