@@ -46,5 +46,5 @@ def test_the_go_client_is_formatted_and_vetted() -> None:
     assert done.stdout == ""
 
 
-def test_the_go_client_keeps_its_connection_while_a_message_is_handled() -> None:
+def test_the_unit_tests_of_the_go_client_pass() -> None:
     go("test", "-count=1", "./...")

@@ -21,6 +21,8 @@ from tests.support.scripted_engine import ScriptedEngine, serving, token
 
 TICK_S = 0.02
 STAYS_AWAY_S = 1.0  # a client that must not come back would have, 15 times
+REFUSALS_MAX = 3  # one on each transport, or of as many tokens
+SLOW_MS = 800  # between attempts, after those that did not last
 RANDOM_STEPS = 60
 SWITCHES = 2  # to each transport
 WINDOW = 256
@@ -126,6 +128,8 @@ async def trial_of(client: ClientUnderTest, check: ClientPromise) -> AsyncIterat
             server.welcome |= {"heartbeat_ms": 400, "timeout_ms": 1500}
         if "probes" in check.__name__:
             server.welcome |= {"heartbeat_ms": 900}
+        if "slows" in check.__name__:
+            server.welcome |= {"reconnect": {"delays_ms": [30, SLOW_MS], "jitter": 0.0}}
         server.refuse = {"sse": {"websocket": 404}, "poll": {"websocket": 404, "sse": 404}}.get(NEEDS[check], {})
         await client.start(server.url, token(), manual=check in MANUAL)
         try:
@@ -355,6 +359,7 @@ async def ignores_the_unknown(trial: Trial, _random: random.Random) -> None:
     """Frames of unknown types and unknown fields are ignored."""
     await trial.connected()
     trial.server.say({"type": "of-the-future", "x": {"y": 1}})
+    trial.server.say({"type": "of-the-future", "messages": 3, "ids": {"m1": 1}, "from": "here", "reconnect": [], "epoch": 9})
     trial.server.publish(of_the_future=[1])
     await trial.all_acknowledged()
     assert len(trial.server.connects) == 1
@@ -423,11 +428,63 @@ async def probes_while_it_cannot_connect(trial: Trial, _random: random.Random) -
 @promise(also=("sse",))
 async def stays_away_when_told(trial: Trial, _random: random.Random) -> None:
     """After 4409 (too many connections of this user) the client stays away: two devices would throw each other out for ever."""
+    await _stays_away_after_close(trial, 4409)
+
+
+@promise(also=("sse",))
+async def stays_away_when_forbidden(trial: Trial, _random: random.Random) -> None:
+    """After 4403 the client stays away: its user has been erased, or the token does not allow to connect."""
+    await _stays_away_after_close(trial, 4403)
+
+
+async def _stays_away_after_close(trial: Trial, code: int) -> None:
     await trial.connected()
-    trial.server.cut(4409)
+    trial.server.cut(code)
     await trial.until(lambda: not trial.server.queues, "the end")
     await asyncio.sleep(STAYS_AWAY_S)  # the promise is that nothing happens
     assert len(trial.server.connects) == 1
+
+
+@promise()
+async def gives_up_without_the_right(trial: Trial, _random: random.Random) -> None:
+    """A client that is answered 403 on each of its transports stays away."""
+    await _gives_up_after_status(trial, 403)
+
+
+@promise()
+async def gives_up_with_a_refused_token(trial: Trial, _random: random.Random) -> None:
+    """A client whose token is refused (401) asks for another one, and stays away when these are refused too."""
+    await _gives_up_after_status(trial, 401)
+
+
+async def _gives_up_after_status(trial: Trial, status: int) -> None:
+    await trial.connected()
+    trial.server.refuse = dict.fromkeys(TRANSPORTS, status)
+    before = len(trial.server.tokens)
+    trial.server.cut()
+    await trial.until(lambda: len(trial.server.tokens) > before, "an attempt")
+    await asyncio.sleep(STAYS_AWAY_S)  # the promise is that nothing happens
+    assert len(trial.server.tokens) <= before + REFUSALS_MAX, "it goes on"
+
+
+@promise()
+async def comes_back_after_other_ends(trial: Trial, _random: random.Random) -> None:
+    """After every other close code the client comes back."""
+    await trial.connected()
+    for code in (1001, 1008, 1009, 1011, 4408, 4413, 4429):
+        await trial.cut(code)
+    trial.server.publish()
+    await trial.all_acknowledged()
+
+
+@promise()
+async def slows_down(trial: Trial, _random: random.Random) -> None:
+    """A server that welcomes the client and ends each connection at once is tried less and less often."""
+    await trial.connected()
+    await trial.cut()
+    begin = time.monotonic()
+    await trial.cut()
+    assert time.monotonic() - begin > SLOW_MS / 2000, "it came back as fast as at first"
 
 
 # -- other transports --------------------------------------------------------------------------------------------------

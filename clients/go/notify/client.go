@@ -26,12 +26,17 @@ const (
 	frameBytesMax = 16 << 20 // a frame of messages is bounded by the engine, far below
 	ackedIDs      = 50       // in one frame: it has 64 KiB at most, and an id 128 characters of up to 6 bytes
 	requestTime   = 10 * time.Second
-	tooMany       = 4409 // close code: too many connections of this user
+	retryAfterMax = 86400 // seconds
+	refusalsMax   = 2     // of a token, one after another: the first one is followed by another attempt at once
+	tokenExpired  = 4401  // close codes
 	forbidden     = 4403
+	tooMany       = 4409 // connections of this user
 )
 
 // ErrStopped ends Run: the engine refuses this client for good.
 var ErrStopped = errors.New("notify: the engine refuses this client")
+
+var errToken = errors.New("notify: the token is not valid, or has expired")
 
 // Client is one user's connection. Its fields are set before Run, and not changed after.
 type Client struct {
@@ -39,7 +44,7 @@ type Client struct {
 	Token        func(context.Context) (string, error) // asked before every connection
 	OnMessage    func(*Message)                        // called for each message, one after another
 	OnDisconnect func(error)                           // why a connection ended, or could not be made; may be nil
-	OnGap        func(from, to uint64)                 // these numbers are gone; may be nil
+	OnGap        func(from, to uint64)                 // these numbers are gone, 0 and 0: the engine does not know which; may be nil
 	Cursor       string                                // where to begin; "" for the oldest pending message
 	Device       string                                // name of this device; may be empty
 
@@ -98,10 +103,21 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 	c.stopProbes = func() {}
 	defer func() { c.stopProbes() }()
+	refusals := 0 // of the token, since a connection was welcomed
 	for failures := 0; ; failures++ {
 		welcomed, after, err := c.connect(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if !welcomed.IsZero() {
+			refusals = 0
+		}
+		if errors.Is(err, errToken) {
+			if refusals++; refusals == 1 {
+				after = 0 // another token may do
+			} else if refusals > refusalsMax {
+				err = fmt.Errorf("%w: %w", ErrStopped, err)
+			}
 		}
 		if c.OnDisconnect != nil {
 			c.OnDisconnect(err)
@@ -109,13 +125,15 @@ func (c *Client) Run(ctx context.Context) error {
 		if errors.Is(err, ErrStopped) {
 			return err
 		}
-		if welcomed {
-			failures = 0
+		if !welcomed.IsZero() {
+			if time.Since(welcomed) >= c.timing.delays[len(c.timing.delays)-1] {
+				failures = 0 // not before: a server that ends each connection at once is tried less and less often
+			}
 			var probing context.Context
 			probing, c.stopProbes = context.WithCancel(ctx)
 			go c.probe(probing, c.timing)
 		}
-		if after <= 0 {
+		if after < 0 {
 			after = c.timing.varied(c.timing.delays[min(failures, len(c.timing.delays)-1)])
 		}
 		select {
@@ -130,11 +148,13 @@ func (t timing) varied(delay time.Duration) time.Duration {
 	return time.Duration(float64(delay) * (1 + t.jitter*(2*mathrand.Float64()-1)))
 }
 
-// connect serves one connection until it ends. after: when the engine asks to come again, 0 where it does not.
-func (c *Client) connect(ctx context.Context) (welcomed bool, after time.Duration, err error) {
+// connect serves one connection until it ends. welcomed: zero where it was not. after: when the engine asks to come again, below 0 where it
+// does not.
+func (c *Client) connect(ctx context.Context) (welcomed time.Time, after time.Duration, err error) {
+	after = -1
 	token, err := c.Token(ctx)
 	if err != nil {
-		return false, 0, err
+		return welcomed, after, err
 	}
 	query := url.Values{}
 	if cursor := c.LastEventID(); cursor != "" {
@@ -145,11 +165,11 @@ func (c *Client) connect(ctx context.Context) (welcomed bool, after time.Duratio
 	}
 	dialing, stop := context.WithTimeout(ctx, requestTime)
 	defer stop()
-	socket, answer, err := websocket.Dial(dialing, "ws"+strings.TrimPrefix(c.URL, "http")+"/v1/ws?"+query.Encode(), &websocket.DialOptions{
+	socket, answer, err := websocket.Dial(dialing, "ws"+strings.TrimPrefix(c.base(), "http")+"/v1/ws?"+query.Encode(), &websocket.DialOptions{
 		Subprotocols: []string{"notify.v1.json"}, HTTPHeader: http.Header{"Authorization": {"Bearer " + token}},
 	})
 	if err != nil {
-		return false, retryAfter(answer), err
+		return welcomed, retryAfter(answer), refusal(answer, err)
 	}
 	socket.SetReadLimit(frameBytesMax)
 	// Not the caller's context: its end lets `say` write what is due, and close.
@@ -166,13 +186,17 @@ func (c *Client) connect(ctx context.Context) (welcomed bool, after time.Duratio
 	for {
 		_, text, err := socket.Read(open)
 		if err != nil {
-			if code := websocket.CloseStatus(err); code == tooMany || code == forbidden {
+			switch code := websocket.CloseStatus(err); code {
+			case tooMany, forbidden:
 				err = fmt.Errorf("%w: close code %d", ErrStopped, code)
+			case tokenExpired:
+				err = errToken
 			}
 			return welcomed, after, err
 		}
 		var got frame
-		if err := json.Unmarshal(text, &got); err != nil {
+		var other *json.UnmarshalTypeError // a member of a type that this client does not know
+		if err := json.Unmarshal(text, &got); err != nil && !errors.As(err, &other) {
 			return welcomed, after, fmt.Errorf("notify: a frame is not valid: %w", err)
 		}
 		silent.Stop() // a slow OnMessage is no silence of the engine
@@ -180,7 +204,7 @@ func (c *Client) connect(ctx context.Context) (welcomed bool, after time.Duratio
 		switch got.Type {
 		case "welcome":
 			c.take(&got)
-			welcomed = true
+			welcomed = time.Now()
 			unwelcomed()
 			c.stopProbes()
 			saying.Add(1)
@@ -195,13 +219,33 @@ func (c *Client) connect(ctx context.Context) (welcomed bool, after time.Duratio
 	}
 }
 
+// refusal of a connection: why it is final, where it is.
+func refusal(answer *http.Response, err error) error {
+	if answer != nil {
+		switch answer.StatusCode {
+		case http.StatusUnauthorized:
+			return errToken
+		case http.StatusForbidden:
+			return fmt.Errorf("%w: %w", ErrStopped, err)
+		}
+	}
+	return err
+}
+
+// retryAfter is how long the answer wants to be waited for; below 0 where it does not say.
 func retryAfter(answer *http.Response) time.Duration {
 	if answer == nil {
-		return 0
+		return -1
 	}
-	seconds, _ := strconv.ParseFloat(answer.Header.Get("Retry-After"), 64)
+	seconds, err := strconv.ParseFloat(answer.Header.Get("Retry-After"), 64)
+	if err != nil || seconds <= 0 || seconds > retryAfterMax {
+		return -1
+	}
 	return time.Duration(seconds * float64(time.Second) * (1 + 0.3*mathrand.Float64()))
 }
+
+// base is the URL without a slash at its end.
+func (c *Client) base() string { return strings.TrimRight(c.URL, "/") }
 
 // take sets the pace that the engine asks for.
 func (c *Client) take(got *frame) {
@@ -223,6 +267,9 @@ func (c *Client) handle(got *frame) {
 	switch got.Type {
 	case "welcome":
 		c.change(func(l *ledger) { l.welcome(got.Epoch, got.Resumed == "gap", got.From) })
+		if got.Resumed == "gap" && c.OnGap != nil {
+			c.OnGap(0, 0)
+		}
 	case "messages", "early":
 		for _, message := range got.Messages {
 			message.client = c
@@ -321,7 +368,7 @@ func (c *Client) probe(ctx context.Context, pace timing) {
 		}
 		_, seq, _ := parseEventID(c.LastEventID())
 		asking, stop := context.WithTimeout(ctx, requestTime)
-		request, err := http.NewRequestWithContext(asking, http.MethodGet, c.URL+"/v1/heartbeat", nil)
+		request, err := http.NewRequestWithContext(asking, http.MethodGet, c.base()+"/v1/heartbeat", nil)
 		if err == nil {
 			request.Header.Set("Authorization", "Bearer "+token)
 			request.Header.Set("X-Client-ID", c.name)

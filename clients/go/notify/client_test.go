@@ -14,16 +14,17 @@ import (
 const welcome = `{"type":"welcome","epoch":"7","resumed":"new","from":1,"heartbeat_ms":100,"timeout_ms":300}`
 const two = `{"type":"messages","messages":[{"seq":1,"id":"m1","event_id":"7-1"},{"seq":2,"id":"m2","event_id":"7-2"}]}`
 
-// A message whose handling takes longer than the engine may be silent does not end the connection.
-func TestASlowHandlerKeepsItsConnection(t *testing.T) {
+// serve sends these frames on each connection, and a pong for each frame of the client. Returns its URL, and how many connections there were.
+func serve(t *testing.T, frames ...string) (string, *atomic.Int32) {
 	var connections atomic.Int32
-	server := httptest.NewServer(http.HandlerFunc(func(answer http.ResponseWriter, request *http.Request) {
+	routes := http.NewServeMux()
+	routes.HandleFunc("GET /v1/ws", func(answer http.ResponseWriter, request *http.Request) {
 		socket, err := websocket.Accept(answer, request, &websocket.AcceptOptions{Subprotocols: []string{"notify.v1.json"}})
 		if err != nil {
 			return
 		}
 		connections.Add(1)
-		for _, text := range []string{welcome, two} {
+		for _, text := range frames {
 			_ = socket.Write(request.Context(), websocket.MessageText, []byte(text))
 		}
 		for {
@@ -32,14 +33,23 @@ func TestASlowHandlerKeepsItsConnection(t *testing.T) {
 			}
 			_ = socket.Write(request.Context(), websocket.MessageText, []byte(`{"type":"pong"}`))
 		}
-	}))
-	defer server.Close()
+	})
+	server := httptest.NewServer(routes)
+	t.Cleanup(server.Close)
+	return server.URL, &connections
+}
+
+func token(context.Context) (string, error) { return "t", nil }
+
+// A message whose handling takes longer than the engine may be silent does not end the connection.
+func TestASlowHandlerKeepsItsConnection(t *testing.T) {
+	url, connections := serve(t, welcome, two)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	var lost atomic.Int32
 	client := &Client{
-		URL:          server.URL,
-		Token:        func(context.Context) (string, error) { return "t", nil },
+		URL:          url,
+		Token:        token,
 		OnDisconnect: func(error) { lost.Add(1) },
 		OnMessage: func(message *Message) {
 			time.Sleep(500 * time.Millisecond)
@@ -52,5 +62,27 @@ func TestASlowHandlerKeepsItsConnection(t *testing.T) {
 	_ = client.Run(ctx)
 	if connections.Load() != 1 || lost.Load() != 0 {
 		t.Fatalf("%d connections, %d lost", connections.Load(), lost.Load())
+	}
+}
+
+// A URL may end in a slash, and a cursor that the engine does not know is told.
+func TestAnUnknownCursorIsToldAsAGap(t *testing.T) {
+	url, _ := serve(t, `{"type":"welcome","epoch":"8","resumed":"gap","from":1}`)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	told := false
+	client := &Client{
+		URL:       url + "/",
+		Token:     token,
+		Cursor:    "7-12",
+		OnMessage: func(*Message) {},
+		OnGap: func(from, to uint64) {
+			told = from == 0 && to == 0
+			cancel()
+		},
+	}
+	_ = client.Run(ctx)
+	if !told {
+		t.Fatal("the gap was not told")
 	}
 }

@@ -57,7 +57,7 @@ const RELAYED = new Set(["revoke", "gap", "nacked", "error", "counts", "digest",
 const TOO_MANY = 4409;
 /** What a request over HTTP may get answered otherwise. @param {number} status */ const RETRIED = (status) => status === 429 || status >= 500;
 /** Close codes after which connecting again would end the same way. */
-const FINAL = new Map([[1008, "protocol violation"], [4403, "forbidden"], [TOO_MANY, "too many connections of this user"]]);
+const FINAL = new Map([[4403, "forbidden"], [TOO_MANY, "too many connections of this user"]]);
 
 /** What is given, as the query of a URL. @param {object} query */
 function queryOf(query) {

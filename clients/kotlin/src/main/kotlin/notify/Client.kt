@@ -6,6 +6,7 @@ import kotlin.random.Random
 import kotlin.time.Duration
 import kotlin.time.Duration.Companion.milliseconds
 import kotlin.time.Duration.Companion.seconds
+import kotlin.time.TimeSource
 import kotlin.time.toJavaDuration
 import kotlinx.coroutines.CancellationException
 import kotlinx.coroutines.Dispatchers
@@ -20,7 +21,6 @@ import kotlinx.coroutines.launch
 import kotlinx.coroutines.runInterruptible
 import kotlinx.coroutines.withContext
 import kotlinx.coroutines.withTimeoutOrNull
-import kotlinx.serialization.SerializationException
 import kotlinx.serialization.json.Json
 import kotlinx.serialization.json.JsonArray
 import kotlinx.serialization.json.JsonObject
@@ -41,12 +41,17 @@ import okhttp3.WebSocketListener
 
 private val REQUEST_TIME = 10.seconds
 private const val ACKED_IDS = 100 // in one frame: it has 64 KiB at most, and an id 128 characters
-private const val TOO_MANY = 4409 // close code: too many connections of this user
+private const val REFUSALS_MAX = 2 // of a token, one after another: the first one is followed by another attempt at once
+private const val RETRY_AFTER_MAX = 86400.0 // seconds
+private const val TOKEN_EXPIRED = 4401 // close codes
 private const val FORBIDDEN = 4403
+private const val TOO_MANY = 4409 // connections of this user
 private const val NORMAL_CLOSURE = 1000
 
 /** The engine refuses this client for good. */
 public class Stopped(reason: String) : IOException(reason)
+
+private class TokenRefused(reason: String) : IOException(reason)
 
 /**
  * One user's connection. It keeps itself connected, and shows each message once, in order. A message is acknowledged by [Message.ack], and
@@ -56,7 +61,7 @@ public class Stopped(reason: String) : IOException(reason)
  * @param token asked before every connection
  * @param onMessage called for each message, one after another, by [run]
  * @param onDisconnect why a connection ended, or could not be made
- * @param onGap these numbers are gone
+ * @param onGap these numbers are gone; 0 and 0: the engine does not know which
  * @param cursor where to begin; null for the oldest pending message
  * @param device name of this device
  */
@@ -85,7 +90,7 @@ public class Client(
         }
     }
 
-    private class Ended(val welcomed: Boolean, val after: Duration?, val reason: Exception)
+    private class Ended(val welcomed: TimeSource.Monotonic.ValueTimeMark?, val after: Duration?, val reason: Exception)
 
     private sealed interface Event {
         class Text(val text: String) : Event
@@ -111,19 +116,25 @@ public class Client(
      */
     public suspend fun run(): Unit = coroutineScope {
         var failures = 0
+        var refusals = 0 // of the token, since a connection was welcomed
         var probing: Job? = null
         while (true) {
             val ended = connect { probing?.cancel() }
-            onDisconnect(ended.reason)
-            if (ended.reason is Stopped) {
+            if (ended.welcomed != null) refusals = 0
+            if (ended.reason is TokenRefused) refusals += 1
+            val reason = if (refusals > REFUSALS_MAX) Stopped("the token is refused: ${ended.reason.message}") else ended.reason
+            onDisconnect(reason)
+            if (reason is Stopped) {
                 probing?.cancel()
-                throw ended.reason
+                throw reason
             }
-            if (ended.welcomed) {
-                failures = 0
+            if (ended.welcomed != null) {
+                // Not before: a server that ends each connection at once is tried less and less often.
+                if (ended.welcomed.elapsedNow() >= pace.delays.last()) failures = 0
                 probing = launch { probe(pace) }
             }
-            delay(ended.after ?: pace.varied(pace.delays[minOf(failures, pace.delays.size - 1)]))
+            val backoff = pace.varied(pace.delays[minOf(failures, pace.delays.size - 1)])
+            delay(ended.after ?: if (reason is TokenRefused && refusals == 1) Duration.ZERO else backoff) // another token may do
             failures += 1
         }
         @Suppress("UNREACHABLE_CODE") Unit
@@ -136,12 +147,14 @@ public class Client(
     private suspend fun connect(onWelcome: () -> Unit): Ended = coroutineScope {
         val request = try {
             request()
-        } catch (error: IOException) {
-            return@coroutineScope Ended(false, null, error)
+        } catch (cancelled: CancellationException) {
+            throw cancelled
+        } catch (error: Exception) { // of the application's `token`
+            return@coroutineScope Ended(null, null, error)
         }
         val events = Channel<Event>(Channel.UNLIMITED) // the engine sends a window ahead of the acknowledgements, not more
         val socket = http.newWebSocket(request, Listener(events))
-        var welcomed = false
+        var welcomed: TimeSource.Monotonic.ValueTimeMark? = null
         var after: Duration? = null
         var saying: Job? = null
         try {
@@ -151,7 +164,7 @@ public class Client(
                 if (event is Event.End) return@coroutineScope Ended(welcomed, event.after ?: after, event.reason)
                 val frame = try {
                     Json.parseToJsonElement((event as Event.Text).text).jsonObject
-                } catch (error: SerializationException) {
+                } catch (error: IllegalArgumentException) {
                     return@coroutineScope Ended(welcomed, after, IOException("a frame is not valid", error))
                 }
                 val type = frame["type"]?.jsonPrimitive?.content
@@ -159,7 +172,7 @@ public class Client(
                 if (type == "drain") after = frame.number("after_ms")?.milliseconds
                 if (type == "welcome") {
                     pace = pace.after(frame)
-                    welcomed = true
+                    welcomed = TimeSource.Monotonic.markNow()
                     onWelcome()
                     saying = launch { say(socket, pace.heartbeat) }
                 }
@@ -168,7 +181,7 @@ public class Client(
         } catch (cancelled: CancellationException) {
             withContext(NonCancellable) {
                 saying?.cancelAndJoin()
-                if (welcomed) due().forEach { socket.send(it.toString()) }
+                if (welcomed != null) due().forEach { socket.send(it.toString()) }
                 socket.close(NORMAL_CLOSURE, null)
                 withTimeoutOrNull(REQUEST_TIME) { while (events.receive() !is Event.End) Unit }
             }
@@ -195,18 +208,35 @@ public class Client(
         override fun onClosing(webSocket: WebSocket, code: Int, reason: String) {
             webSocket.close(NORMAL_CLOSURE, null)
             val error = "close code $code $reason"
-            events.trySend(Event.End(if (code == TOO_MANY || code == FORBIDDEN) Stopped(error) else IOException(error)))
+            events.trySend(
+                Event.End(
+                    when (code) {
+                        TOO_MANY, FORBIDDEN -> Stopped(error)
+                        TOKEN_EXPIRED -> TokenRefused(error)
+                        else -> IOException(error)
+                    },
+                ),
+            )
         }
 
         override fun onFailure(webSocket: WebSocket, t: Throwable, response: Response?) {
-            events.trySend(Event.End(t as? IOException ?: IOException(t), response?.retryAfter()))
+            val reason = when (response?.code) {
+                401 -> TokenRefused("HTTP 401")
+                403 -> Stopped("HTTP 403")
+                else -> t as? IOException ?: IOException(t)
+            }
+            events.trySend(Event.End(reason, response?.retryAfter()))
         }
     }
 
     /** Takes a frame into the ledger, and shows what is new. Frames of unknown types are ignored. */
     private fun handle(type: String?, frame: JsonObject) {
         when (type) {
-            "welcome" -> change { it.welcome(frame.text("epoch") ?: "", frame.text("resumed") == "gap", frame.number("from") ?: 1) }
+            "welcome" -> {
+                val gap = frame.text("resumed") == "gap"
+                change { it.welcome(frame.text("epoch") ?: "", gap, frame.number("from") ?: 1) }
+                if (gap) onGap(0, 0)
+            }
             "messages", "early" -> for (members in frame["messages"]?.jsonArray.orEmpty()) {
                 val message = Message(this, members.jsonObject)
                 if (change { it.receive(message) } == Ledger.Verdict.NEW) onMessage(message)
@@ -253,14 +283,17 @@ public class Client(
                     .header("X-Last-Seq", synchronized(ledger) { ledger.handled }.toString()).build()
                 val after = runInterruptible(Dispatchers.IO) { http.newCall(request).execute().use { it.retryAfter() } }
                 after?.let { delay(it) }
-            } catch (_: IOException) {
+            } catch (cancelled: CancellationException) {
+                throw cancelled
+            } catch (_: Exception) {
                 continue
             }
         }
     }
 }
 
-private fun Response.retryAfter(): Duration? = header("Retry-After")?.toDoubleOrNull()?.let { (it * (1 + 0.3 * Random.nextDouble())).seconds }
+private fun Response.retryAfter(): Duration? =
+    header("Retry-After")?.toDoubleOrNull()?.takeIf { it > 0 && it <= RETRY_AFTER_MAX }?.let { (it * (1 + 0.3 * Random.nextDouble())).seconds }
 
 private fun JsonObject.text(name: String): String? = this[name]?.jsonPrimitive?.content
 
