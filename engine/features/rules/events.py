@@ -7,7 +7,8 @@
 
 Everything is validated before anything is changed, so an event that is refused has had no effect. Cancellations come before what is
 published, so an event that ends one thing and begins another does both. All of it is repeatable: cancelling twice is cancelling once,
-and the ids of notifications come from the event. So a publisher that got no answer, or a 503, sends the event again.
+what an event has begun is not cancelled by its repeat, and the ids of notifications come from the event. So a publisher that got no
+answer, or a 503, sends the event again.
 
 Events take turns with publish requests, by tenant. One that concerns more users than a publish request may have items is refused before
 anything is made of it; of a large one, what is made takes a turn for each few notifications.
@@ -23,7 +24,7 @@ Shards need no rules: the limits of a category and the conditions that must hold
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -36,9 +37,9 @@ from engine.core.mailbox.broadcast_log import EVERYONE
 from engine.core.model.action import action_of
 from engine.core.model.constants import TS_MS_MAX
 from engine.core.model.names import is_event_type, is_id, is_user
-from engine.core.model.routing import audience_key, mailbox_key
+from engine.core.model.routing import audience_key, mailbox_key, split_key
 from engine.core.policy.profile import NO_PROFILE
-from engine.core.wire.records import OK, ProfileIs
+from engine.core.wire.records import ALREADY_FIRED, NOT_FOUND, OK, ProfileIs
 from engine.errors import Invalid, StorageUnavailable
 from engine.features.policy import profiles
 from engine.features.policy.message_links import MessageLinks
@@ -182,7 +183,7 @@ class EventEndpoint:
         if linked := frozenset[str]().union(*(part.rules.linked for part in applied)):
             await self._message_links.add(drafts, linked)
         followers = await self._inactivity_timers.happened(rules, happening, notifications, tenant)
-        cancelled = await self._cancel(applied, tenant)
+        cancelled = await self._cancel(applied, drafts, tenant)
         results = await self._send(notifications, drafts, followers)
         await self._arm_steps(applied, drafts, results)
         self._sample.add(tenant, delivery, now_ms, body)
@@ -268,15 +269,26 @@ class EventEndpoint:
             raise too_large(self._config.body_bytes_max)
         return drafts
 
-    async def _cancel(self, applied: Sequence[AppliedRules], tenant: str) -> int:
-        """Cancel what the event ends; returns how many notifications those were."""
+    async def _cancel(self, applied: Sequence[AppliedRules], drafts: Sequence[Draft], tenant: str) -> int:
+        """Cancel what the event ends, and nothing that it begins: its repeat finds that armed. Returns how many notifications those were."""
         ended = [cancellation for part in applied for cancellation in part.outcome.cancellations]
         keys = dict.fromkeys((_recipient_key(tenant, one.user, one.topic), one.collapse) for one in ended)
-        answers = await asyncio.gather(*(self._shard_client.cancel_all(*key) for key in keys))
-        failed = next((answer for answer in answers if answer.status != OK), None)
+        begun: dict[tuple[str, str], set[str]] = {}
+        for draft in drafts:
+            begun.setdefault((draft.key, draft.envelope.collapse), set()).add(draft.envelope.id)
+        return sum(await asyncio.gather(*(self._cancelled(*key, begun.get(key)) for key in keys)))
+
+    async def _cancelled(self, key: str, collapse: str, spared: Container[str] | None) -> int:
+        """Cancel the timers of a recipient's collapse key, but those of messages with these ids; returns how many."""
+        if spared is None:
+            answers = [await self._shard_client.cancel_all(key, collapse)]
+        else:
+            others = [timer.sid async for timer in self._shard_client.every_timer(key, collapse) if timer.envelope.id not in spared]
+            answers = await asyncio.gather(*(self._shard_client.cancel(split_key(key)[0], sid) for sid in others))
+        failed = next((answer for answer in answers if answer.status not in (OK, ALREADY_FIRED, NOT_FOUND)), None)
         if failed is not None:
             raise unavailable(failed.detail or "durable storage did not answer", RETRY_AFTER_S)
-        return sum(answer.count for answer in answers)
+        return sum(answer.count if spared is None else answer.status == OK for answer in answers)
 
     async def _arm_steps(self, applied: Sequence[AppliedRules], drafts: Sequence[Draft], results: Sequence[ItemResult]) -> None:
         """Arm the steps of rules and categories, each by the version of the rules that made the notification."""

@@ -446,6 +446,18 @@ do = "ray://shop/likes.count"
         assert len(world.shard.of(wire.Post)) == 1
 
 
+async def test_the_repeat_of_an_event_that_cancels_and_begins_the_same_leaves_what_it_began(rules: Path) -> None:
+    """A reminder an hour after the last event."""
+    rules.write_text(TO_ALL.replace('"done"', '"e"').replace("{delay}", "1h"))
+    async with edge_world(rules_path=str(rules)) as world, world.http() as client:
+        for id in ("1", "1", "2"):
+            event = {"type": "e", "user": "u1", "id": id, "data": {"users": ["a"]}}
+            assert (await client.post("/v1/events", json=event)).status_code == 202
+            (armed,) = world.scheduler.timers.values()
+            assert armed.envelope.id == f"all/{id}"
+            world.scheduler.known[armed.key, armed.envelope.id] = armed
+
+
 # -- Windows, topics, languages and variants. --------------------------------------------------------------------------
 COMPLETE = """
 [[rule]]
