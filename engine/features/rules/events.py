@@ -270,7 +270,7 @@ class EventEndpoint:
         return drafts
 
     async def _cancel(self, applied: Sequence[AppliedRules], drafts: Sequence[Draft], tenant: str) -> int:
-        """Cancel what the event ends, and nothing that it begins: its repeat finds that armed. Returns how many notifications those were."""
+        """Cancel what the event ends, and nothing that it begins: its repeat finds that armed. Returns how many those were."""
         ended = [cancellation for part in applied for cancellation in part.outcome.cancellations]
         keys = dict.fromkeys((_recipient_key(tenant, one.user, one.topic), one.collapse) for one in ended)
         begun: dict[tuple[str, str], set[str]] = {}
