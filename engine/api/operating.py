@@ -14,10 +14,11 @@ from engine.api.exposition import metrics_page
 from engine.api.scaling import numbers_of
 from engine.auth import tokens
 from engine.errors import StorageUnavailable
-from engine.gateway.tenant_quotas import UsageStore, quotas_of
+from engine.gateway.tenant_quotas import quotas_of
 from engine.http.description import operate_paths
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import RETRY_AFTER_S, conflict, not_found, unavailable
+from engine.store.tenant_usage import TenantUsage
 
 ConnectionsOf = Callable[[str], Awaitable[int]]
 Ready = Callable[[], Awaitable[Mapping[str, bool]]]
@@ -44,7 +45,7 @@ class EngineControls(Struct, frozen=True):
     status: Status
     connections_of: ConnectionsOf
     ready: Ready
-    usage: UsageStore
+    usage: TenantUsage
     drain_edge: DrainEdge
     scale: Scale
     rebalance: Rebalance

@@ -65,11 +65,12 @@ from engine.gateway.shard_client import ShardClient
 from engine.gateway.tenant_quotas import TenantQuotas
 from engine.gateway.transient_frames import TransientFrames
 from engine.http.problems import RETRY_AFTER_S, Problem, too_many_requests, unavailable, whole_seconds
-from engine.publish.broadcasts import BroadcastPublisher, BroadcastSink
+from engine.publish.broadcasts import BroadcastPublisher
 from engine.publish.category_book import PREDEFINED
 from engine.publish.drafts import Draft
 from engine.publish.request_queue import RequestQueue
 from engine.publish.results import ItemResult
+from engine.store.broadcast_stream import BroadcastLog
 from engine.store.durability import REASONS
 from engine.store.storage_state import StorageState
 from engine.store.traces.edge_spans import EdgeSpans
@@ -240,7 +241,7 @@ class Gateway:
         slots: RoutingTable,
         context: EdgeContext,
         links: PeerLinks,
-        broadcast_log: BroadcastSink,
+        broadcast_log: BroadcastLog,
         metrics: EdgeMetrics,
     ) -> None:
         self.config = config

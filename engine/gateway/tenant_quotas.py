@@ -18,7 +18,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from engine.auth.tokens import OPERATOR, Principal
 from engine.config import Config
@@ -26,7 +26,7 @@ from engine.core.edge.token_bucket import TokenBucket, TokenBuckets
 from engine.core.model.period import until_next
 from engine.errors import StorageUnavailable
 from engine.http.problems import RETRY_AFTER_S, Problem, over_quota, unavailable, whole_seconds
-from engine.store.tenant_usage import UsageFigure
+from engine.store.tenant_usage import TenantUsage, UsageFigure
 
 log = logging.getLogger(__name__)
 
@@ -47,16 +47,6 @@ _SETTINGS: Final[Mapping[UsageFigure, str]] = {
 _FULL_RETRY_S: Final = 10  # messages are acknowledged, subscriptions ended
 
 
-class UsageStore(Protocol):
-    """The figures in storage, see `engine.store.tenant_usage`."""
-
-    async def of(self, tenant: str) -> dict[UsageFigure, int]: ...
-
-    async def full(self, limits: Mapping[UsageFigure, int]) -> dict[UsageFigure, frozenset[str]]: ...
-
-    async def known_topics(self, tenant: str, topics: Sequence[str]) -> set[str]: ...
-
-
 def quotas_of(config: Config) -> dict[str, int]:
     """The quotas that are in force, by the names of their settings."""
     settings = ("tenant_requests_per_s", *_SETTINGS.values())
@@ -75,7 +65,7 @@ class TenantQuotas:
         self._clock = clock
         self._limits = {figure: limit for figure, setting in _SETTINGS.items() if (limit := getattr(config, setting))}
         self._full: Mapping[UsageFigure, frozenset[str]] = {}
-        self._usage: UsageStore
+        self._usage: TenantUsage
         self._checks: set[asyncio.Future[None]] = set()
         rate = config.tenant_requests_per_s
         self._requests = TokenBuckets(lambda now_ms: TokenBucket(rate, rate * BURST_S, now_ms), _TENANTS_MAX) if rate else None
@@ -142,7 +132,7 @@ class TenantQuotas:
         except StorageUnavailable as error:
             log.info("%s", error)
 
-    async def follow(self, usage: UsageStore) -> None:
+    async def follow(self, usage: TenantUsage) -> None:
         """Ask for ever, if there is a quota to ask about. Called once, before the edge serves."""
         self._usage = usage
         while self._limits:

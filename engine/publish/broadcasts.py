@@ -11,25 +11,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from engine.config import Config
 from engine.core.mailbox.broadcast_log import BroadcastEntry
 from engine.core.model.routing import split_key
 from engine.errors import StorageUnavailable
 from engine.publish.drafts import Draft
-from engine.store.broadcast_stream import Appended
+from engine.store.broadcast_stream import Appended, BroadcastLog
 
 log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.1
-
-
-class BroadcastSink(Protocol):
-    """The part of `engine.store.broadcast_stream.BroadcastLog` that an edge uses."""
-
-    async def append(self, entries: Sequence[tuple[BroadcastEntry, str]], *, repeated: bool = False) -> list[Appended]:
-        """See there."""
 
 
 class BroadcastPublisher:
@@ -42,7 +35,7 @@ class BroadcastPublisher:
         clock: milliseconds that never step.
     """
 
-    def __init__(self, config: Config, log: BroadcastSink, wall_ms: Callable[[], int], clock: Callable[[], int]) -> None:
+    def __init__(self, config: Config, log: BroadcastLog, wall_ms: Callable[[], int], clock: Callable[[], int]) -> None:
         self._config = config
         self._log = log
         self._wall_ms = wall_ms

@@ -7,7 +7,7 @@ cannot be decoded, is left out: delivery announces it, or quarantines it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import redis.asyncio as redis
 
@@ -20,12 +20,6 @@ from engine.store.storage_calls import StorageCalls
 
 _PAGE: Final = 200
 """Entries of one read: a tenth of a millisecond of Redis, and 13 MB when all of them are as large as allowed."""
-
-
-class BodyStore(Protocol):
-    """Bodies in the offline streams, see `PendingBodies`."""
-
-    async def read(self, key: str, ranges: Sequence[tuple[int, int]], bytes_max: int) -> list[StoredMessage]: ...
 
 
 class PendingBodies:

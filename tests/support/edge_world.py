@@ -44,7 +44,6 @@ from engine.errors import Invalid, Overloaded, StorageUnavailable, Unavailable
 from engine.features.audit import endpoints as audit
 from engine.features.audit.audit_log import Act, AuditLog
 from engine.features.dead_letters import endpoints as dead_letters
-from engine.features.dead_letters.endpoints import LetterStore
 from engine.features.dead_letters.store import DeadLetterStream, LetterPage, StoredLetter
 from engine.features.digest import endpoints as digest
 from engine.features.event_groups import endpoints as event_groups
@@ -63,13 +62,13 @@ from engine.features.ray_events import endpoints as ray_events
 from engine.features.ray_events.core.exported import Death
 from engine.features.reach import endpoints as reach
 from engine.features.reach.core.addresses import NO_ADDRESSES, Addresses
-from engine.features.reach.deliveries import MailAsked
+from engine.features.reach.store import MailAsked
 from engine.features.rules import endpoints as rules
 from engine.features.rules.rules_endpoint import RulesEndpoint
 from engine.features.rules.tenant_rules import TenantRules
 from engine.features.signals import endpoints as signals
 from engine.features.signals.core import CounterBatch
-from engine.features.signals.endpoints import CounterSignals, SumStore
+from engine.features.signals.endpoints import CounterSignals
 from engine.features.signals.store import CounterSums
 from engine.features.snooze import endpoints as snooze
 from engine.features.subscriptions import endpoints as subscriptions
@@ -79,7 +78,6 @@ from engine.features.user_data import endpoints as user_data
 from engine.gateway.gateway import Gateway
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.ports import EdgeContext
-from engine.gateway.tenant_quotas import UsageStore
 from engine.publish.message_ids import MessageIds
 from engine.routes import EdgeServices, app
 from engine.store.broadcast_stream import Appended
@@ -880,14 +878,14 @@ class EdgeWorld:
             EdgeMetrics("edge-0"),
         )
         self.sums = FakeSums()
-        self.usage: UsageStore = FakeUsage() if storage is None else TenantUsage(storage)
-        sums: SumStore = self.sums if storage is None else CounterSums(storage, config.tenant_signal_names_max)
+        self.usage: Any = FakeUsage() if storage is None else TenantUsage(storage)
+        sums: Any = self.sums if storage is None else CounterSums(storage, config.tenant_signal_names_max)
         self.signals = CounterSignals(config, sums, "e0-test", clock, self.gateway.metrics, self.gateway.tenant_quotas)
         keyed = config if config.jwt_secret else msgspec.structs.replace(config, jwt_secret=SECRET)
         self.authenticator = Authenticator(keyed, self.gateway.revoked)
         self.revocation_log = FakeRevocationLog()
         self.revocations = token_revocation.TokenRevocations(config, self.revocation_log, self.authenticator, self.gateway)
-        self.dead_letters: LetterStore = FakeLetters() if storage is None else DeadLetterStream(storage, config)
+        self.dead_letters: Any = FakeLetters() if storage is None else DeadLetterStream(storage, config)
         self.questions = FakeQuestions() if storage is None else QuestionStore([storage], config.questions_per_user_max)
         self.event_groups: Any = FakeGroups() if storage is None else EventStreams(storage, config, wall_ms)
         self.arrivals = FakeArrivals()

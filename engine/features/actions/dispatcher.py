@@ -30,8 +30,8 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, NamedTuple
 
 from engine.config import Config
 from engine.core.edge.circuit_breaker import BreakerLimits, BreakerState, CircuitBreaker
@@ -42,7 +42,7 @@ from engine.core.model.trace_context import trace_in
 from engine.core.wire.outcomes import Outcome, OutcomeLog
 from engine.errors import ActionFailed, Invalid, NobodyToReach, StorageUnavailable
 from engine.features.actions.ray_targets import REASON_CHARS_MAX
-from engine.features.actions.store import QueuedAction
+from engine.features.actions.store import ActionStreams, QueuedAction
 from engine.gateway.metrics import Figures
 from engine.store.traces.spans import Attributes, Spans
 
@@ -59,24 +59,6 @@ _HOLDS_PER_CLAIM: Final = 5
 
 Call = Callable[[Target, QueuedAction], Awaitable[None]]
 """Calls a target; returns when it has done the action. Raises ActionFailed, NobodyToReach."""
-
-
-class Streams(Protocol):
-    """Where the actions are, see `engine.features.actions.store`."""
-
-    async def targets(self) -> set[str]: ...
-
-    async def forget(self, target: str) -> None: ...
-
-    async def read(self, target: str, count: int, *, again: bool = False) -> list[QueuedAction]: ...
-
-    async def claim(self, target: str, count: int) -> list[QueuedAction]: ...
-
-    async def hold(self, target: str, entries: Sequence[str]) -> set[str]: ...
-
-    async def done(self, action: QueuedAction) -> None: ...
-
-    async def give_up(self, action: QueuedAction, reason: str, tries: int) -> None: ...
 
 
 class ActionFigures(NamedTuple):
@@ -135,7 +117,7 @@ class Dispatcher:
     def __init__(
         self,
         config: Config,
-        streams: Streams,
+        streams: ActionStreams,
         call: Call,
         clock: Callable[[], int],
         wall_ms: Callable[[], int],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
@@ -28,24 +28,12 @@ log = logging.getLogger(__name__)
 _ENTRY: Final = re.compile(description.ENTRY_PATTERN)
 
 
-class ActStore(Protocol):
-    """The log in storage, see `engine.features.audit.audit_log`."""
-
-    async def append(self, act: Act, /) -> None: ...
-
-    async def page(self, before: str, count: int, /) -> list[Act]: ...
-
-    async def after(self, entry: str, count: int, before: str = "", /) -> list[Act]: ...
-
-    def about(self, key: str, /) -> AsyncIterator[Act]: ...
-
-
 def on_edge(ports: EdgePorts) -> EdgeFeature:
     """The feature on an edge."""
     return feature_of(ports.gateway, AuditLog(ports.redis, ports.config))
 
 
-def feature_of(gateway: Gateway, store: ActStore) -> EdgeFeature:
+def feature_of(gateway: Gateway, store: AuditLog) -> EdgeFeature:
     """The feature, with this storage."""
 
     async def record(who: Principal, act: str, on: str, details: Mapping[str, Any]) -> None:
@@ -65,7 +53,7 @@ def feature_of(gateway: Gateway, store: ActStore) -> EdgeFeature:
     return EdgeFeature("audit", lambda access: table(access, store))
 
 
-def table(access: Access, store: ActStore) -> EndpointTable:
+def table(access: Access, store: AuditLog) -> EndpointTable:
     """The endpoint."""
 
     async def acts(request: Request) -> Response:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
@@ -43,7 +43,7 @@ from engine.core.model.routing import mailbox_key
 from engine.core.model.trace_context import trace_in, traced_body
 from engine.errors import Invalid, StorageUnavailable
 from engine.features.dead_letters import description
-from engine.features.dead_letters.store import DeadLetterStream, LetterPage, StoredLetter
+from engine.features.dead_letters.store import DeadLetterStream, StoredLetter
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, not_found, unavailable
@@ -62,16 +62,6 @@ _STAYS: Final = frozenset(("suppressed", "conflict", "unavailable", "overloaded"
 
 _GONE: Final = "gone"
 _UNREADABLE: Final = "unreadable"
-
-
-class LetterStore(Protocol):
-    """The dead letters in storage, see `engine.features.dead_letters.store`."""
-
-    async def page(self, tenant: str, user: str = "", after: str = "", count: int = 0, *, oldest_first: bool = False) -> LetterPage: ...
-
-    async def read(self, tenant: str, letters: Sequence[str]) -> list[StoredLetter | None]: ...
-
-    async def remove(self, tenant: str, letters: Sequence[str]) -> int: ...
 
 
 class _Chosen(Struct, forbid_unknown_fields=True):
@@ -96,7 +86,7 @@ class DeadLetters:
         gateway: publishes what is redriven.
     """
 
-    def __init__(self, config: Config, store: LetterStore, gateway: Gateway) -> None:
+    def __init__(self, config: Config, store: DeadLetterStream, gateway: Gateway) -> None:
         self._config = config
         self._store = store
         self._gateway = gateway
@@ -283,7 +273,7 @@ def on_edge(ports: EdgePorts) -> EdgeFeature:
     return EdgeFeature("dead_letters", lambda access: table(access, store))
 
 
-def table(access: Access, store: LetterStore) -> EndpointTable:
+def table(access: Access, store: DeadLetterStream) -> EndpointTable:
     """The endpoints."""
     letters = DeadLetters(access.config, store, access.gateway)
 

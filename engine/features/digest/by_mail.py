@@ -46,8 +46,8 @@ from engine.features.actions.store import QueuedAction
 from engine.features.digest.mail_text import digest_mail, digest_page
 from engine.features.policy.unsubscribe_links import make_link_token, read_link_token
 from engine.features.policy.unsubscribing import LinkKey
-from engine.features.reach.deliveries import AddressBook
 from engine.features.reach.email_channel import EmailChannel
+from engine.features.reach.store import AddressStore
 from engine.gateway.shard_client import ShardClient
 
 CHANNEL: Final = "digest"
@@ -91,7 +91,7 @@ class MailDigests:
         config: Config,
         shard_client: ShardClient,
         wall_ms: Callable[[], int],
-        addresses: AddressBook,
+        addresses: AddressStore,
         link_key: LinkKey,
         digest: MakeDigest,
         email: EmailChannel,

@@ -43,7 +43,6 @@ from engine.features.digest.core.wording import line_of
 from engine.features.digest.digester import DigestModel
 from engine.features.policy.unsubscribing import LinkKey, stored_key
 from engine.features.reach.caught_mails import CaughtMails
-from engine.features.reach.deliveries import AddressBook
 from engine.features.reach.email_channel import EmailChannel
 from engine.features.reach.store import AddressStore
 from engine.gateway.connection import Connection
@@ -52,7 +51,7 @@ from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.link_page import FORM_BYTES_MAX
 from engine.http.problems import RETRY_AFTER_S, bad_request, unavailable
 from engine.http.request_body import read_body
-from engine.store.pending_bodies import BodyStore, PendingBodies
+from engine.store.pending_bodies import PendingBodies
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +79,7 @@ class Digests:
         model: for what no rule settles.
     """
 
-    def __init__(self, config: Config, gateway: Gateway, bodies: BodyStore, model: TextModel) -> None:
+    def __init__(self, config: Config, gateway: Gateway, bodies: PendingBodies, model: TextModel) -> None:
         self._config = config
         self._gateway = gateway
         self._bodies = bodies
@@ -216,7 +215,7 @@ def on_edge(ports: EdgePorts) -> EdgeFeature:
     return feature_of(ports, PendingBodies(*ports.stores), model, addresses, stored_key(ports))
 
 
-def feature_of(ports: EdgePorts, bodies: BodyStore, model: TextModel, addresses: AddressBook, link_key: LinkKey) -> EdgeFeature:
+def feature_of(ports: EdgePorts, bodies: PendingBodies, model: TextModel, addresses: AddressStore, link_key: LinkKey) -> EdgeFeature:
     """The feature, with this storage and model: clients that come back, and mailboxes, get their digests."""
     gateway = ports.gateway
     digests = Digests(ports.config, gateway, bodies, model)

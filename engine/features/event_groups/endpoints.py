@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -31,7 +31,6 @@ from engine.errors import Invalid, StorageUnavailable
 from engine.features.dead_letters.endpoints import summary
 from engine.features.event_groups import description
 from engine.features.event_groups.store import (
-    EventGroup,
     EventStreams,
     Gap,
     GroupEvent,
@@ -47,28 +46,6 @@ from engine.publish import media_types
 
 CONSUMER_CHARS_MAX: Final = 128
 """Of a consumer's name for itself."""
-
-
-class GroupStore(Protocol):
-    """The groups in storage, see `engine.features.event_groups.store`."""
-
-    async def take(
-        self,
-        tenant: str,
-        group: str,
-        consumer: str,
-        reached: Position | None = None,
-        *,
-        oldest: bool = False,
-        leave: bool = False,
-        outcomes: bool = False,
-    ) -> tuple[str, Position] | None: ...
-
-    async def look(self, tenant: str, position: Position, count: int) -> Look: ...
-
-    async def groups(self, tenant: str) -> list[EventGroup]: ...
-
-    async def drop(self, tenant: str, group: str) -> bool: ...
 
 
 class _Acknowledgement(Struct, forbid_unknown_fields=True):
@@ -90,7 +67,7 @@ class EventGroups:
         draining: whether this edge is about to end; polls are answered then.
     """
 
-    def __init__(self, config: Config, store: GroupStore, clock: Callable[[], int], draining: Callable[[], bool]) -> None:
+    def __init__(self, config: Config, store: EventStreams, clock: Callable[[], int], draining: Callable[[], bool]) -> None:
         self._config = config
         self._store = store
         self._clock = clock
@@ -250,7 +227,7 @@ def on_edge(ports: EdgePorts) -> EdgeFeature:
     return EdgeFeature("event_groups", lambda access: table(access, store))
 
 
-def table(access: Access, store: GroupStore) -> EndpointTable:
+def table(access: Access, store: EventStreams) -> EndpointTable:
     """The endpoints."""
     gateway = access.gateway
     groups = EventGroups(access.config, store, gateway.clock, lambda: gateway.draining)

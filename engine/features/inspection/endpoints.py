@@ -7,7 +7,7 @@ asks the shards.
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -27,28 +27,10 @@ from engine.gateway.tenant_quotas import quotas_of
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import RETRY_AFTER_S, unavailable
 from engine.store.load_history import LoadHistory
-from engine.store.quarantine import Quarantine, QuarantinedRecord
-from engine.store.tenant_usage import TenantUsage, UsageFigure
+from engine.store.quarantine import Quarantine
+from engine.store.tenant_usage import TenantUsage
 
 _T = TypeVar("_T")
-
-
-class PointStore(Protocol):
-    """The load of the last hour, see `engine.store.load_history`."""
-
-    async def read(self) -> list[bytes]: ...
-
-
-class TenantStore(Protocol):
-    """The largest tenants, see `engine.store.tenant_usage`."""
-
-    async def largest(self, count: int) -> dict[str, dict[UsageFigure, int]]: ...
-
-
-class QuarantineStore(Protocol):
-    """The quarantined records, see `engine.store.quarantine`."""
-
-    async def newest(self, count: int) -> tuple[list[QuarantinedRecord], int]: ...
 
 
 class Inspection:
@@ -57,9 +39,9 @@ class Inspection:
     def __init__(
         self,
         config: Config,
-        points: PointStore,
-        tenants: TenantStore,
-        quarantine: QuarantineStore,
+        points: LoadHistory,
+        tenants: TenantUsage,
+        quarantine: Quarantine,
         slow_clients: SlowClients,
     ) -> None:
         self._config = config

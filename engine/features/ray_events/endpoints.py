@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Sequence
 from ipaddress import ip_address
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,7 +26,7 @@ from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.config import Config
 from engine.errors import Invalid, StorageUnavailable
 from engine.features.ray_events import description
-from engine.features.ray_events.core.exported import Batch, Death, read_batch
+from engine.features.ray_events.core.exported import Batch, read_batch
 from engine.features.ray_events.store import RayEventsStore
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import RETRY_AFTER_S, forbidden, not_found, unavailable
@@ -41,12 +40,6 @@ PATH: Final = "/v1/ray-events/{secret}"
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
 
 
-class DeathStore(Protocol):
-    """The deaths that wait for the watcher, see `engine.features.ray_events.store`."""
-
-    async def append(self, deaths: Sequence[Death], /) -> bool: ...
-
-
 class ExportedEvents:
     """Takes exported events, on one edge.
 
@@ -55,7 +48,7 @@ class ExportedEvents:
         store: where the watcher finds them.
     """
 
-    def __init__(self, config: Config, store: DeathStore) -> None:
+    def __init__(self, config: Config, store: RayEventsStore) -> None:
         self._config = config
         self._store = store
         self._received = 0
@@ -98,7 +91,7 @@ def on_edge(ports: EdgePorts) -> EdgeFeature:
     return feature_of(ports.config, RayEventsStore(ports.redis, ports.config))
 
 
-def feature_of(config: Config, store: DeathStore) -> EdgeFeature:
+def feature_of(config: Config, store: RayEventsStore) -> EdgeFeature:
     """The feature, of its parts."""
     exported = ExportedEvents(config, store)
     return EdgeFeature("ray_events", lambda access: table(access, exported), stats=exported.stats if config.ray_events_secret else None)

@@ -16,14 +16,14 @@ Crash: the actions of the look-up are stored once each, by the key of the step, 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import blake2b
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 import msgspec
 
 from engine.config import Config, apprise_recipients
-from engine.core.model.action import Action, ChannelCap, ChannelTarget, Target
+from engine.core.model.action import Action, ChannelTarget, Target
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import mailbox_key, timer_id
 from engine.core.policy.contact_policy import spoken
@@ -34,35 +34,13 @@ from engine.features.reach import apprise_channel, push_channel
 from engine.features.reach.core.addresses import Addresses
 from engine.features.reach.email_channel import EmailChannel
 from engine.features.reach.push_channel import PushChannel
+from engine.features.reach.store import AddressStore
 
 TO: Final = "to:"
 """Before the name of a recipient, in a target."""
 
 AppendActions = Callable[[Sequence[Timer]], Awaitable[tuple[list[str], list[str]]]]
 """See `engine.store.shard_feature.StoreActions`."""
-
-
-class MailAsked(NamedTuple):
-    """Whether a mail of confirmation may be sent, see `AddressBook.count_asked`."""
-
-    wait_ms: int  # until it may; 0: now
-    at_ms: int  # when it was asked for, by the clock of storage
-
-
-class AddressBook(Protocol):
-    """Where the addresses are, see `engine.features.reach.store`. Every method raises StorageUnavailable."""
-
-    async def read(self, key: str) -> Addresses: ...
-
-    async def change(self, key: str, change: Callable[[Addresses], Addresses]) -> Addresses: ...
-
-    async def confirm(self, key: str, email: str, asked_ms: int) -> bool: ...
-
-    async def count_asked(self, limits: Mapping[str, int], span_ms: int) -> MailAsked: ...
-
-    async def count_told(self, key: str, channel: str, cap: ChannelCap, step: str) -> bool: ...
-
-    async def erase(self, key: str) -> None: ...
 
 
 class StepDeliveries:
@@ -76,7 +54,7 @@ class StepDeliveries:
         email: sends mails.
     """
 
-    def __init__(self, config: Config, addresses: AddressBook, append: AppendActions, push: PushChannel, email: EmailChannel) -> None:
+    def __init__(self, config: Config, addresses: AddressStore, append: AppendActions, push: PushChannel, email: EmailChannel) -> None:
         self._config = config
         self._addresses = addresses
         self._append = append

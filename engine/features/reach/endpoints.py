@@ -29,7 +29,7 @@ from engine.features.reach.apprise_channel import check_url
 from engine.features.reach.arming import StepArming
 from engine.features.reach.caught_mails import CaughtMails, encode_mail
 from engine.features.reach.core.addresses import NO_ADDRESSES, Addresses, check_addresses, decoder, encode_addresses
-from engine.features.reach.deliveries import AddressBook, AppendActions, StepDeliveries
+from engine.features.reach.deliveries import AppendActions, StepDeliveries
 from engine.features.reach.email_channel import EmailChannel
 from engine.features.reach.own_browsers import OwnBrowsers, browser_routes
 from engine.features.reach.own_channels import PATH, OwnChannels
@@ -52,7 +52,7 @@ def on_edge(ports: EdgePorts) -> EdgeFeature:
 
 
 def feature_of(
-    ports: EdgePorts, addresses: AddressBook, append: AppendActions, link_key: LinkKey, push_secret: StoredSecret
+    ports: EdgePorts, addresses: AddressStore, append: AppendActions, link_key: LinkKey, push_secret: StoredSecret
 ) -> EdgeFeature:
     """The feature, with this storage."""
     gateway = ports.gateway
@@ -80,7 +80,7 @@ def feature_of(
     return EdgeFeature("reach", lambda access: table(access, addresses, own, push_secret, caught), drain=email.close)
 
 
-def table(access: Access, addresses: AddressBook, own: OwnChannels, push_secret: StoredSecret, caught: CaughtMails) -> EndpointTable:
+def table(access: Access, addresses: AddressStore, own: OwnChannels, push_secret: StoredSecret, caught: CaughtMails) -> EndpointTable:
     """The endpoints."""
 
     async def read(request: Request) -> Response:

@@ -18,8 +18,8 @@ from engine.core.model.routing import mailbox_key, split_key
 from engine.errors import Invalid, StorageUnavailable
 from engine.features.reach import push_channel
 from engine.features.reach.core.addresses import Addresses, PushSubscription
-from engine.features.reach.deliveries import AddressBook
 from engine.features.reach.push_channel import StoredSecret
+from engine.features.reach.store import AddressStore
 from engine.http.endpoint_table import json_answer, route
 from engine.http.problems import RETRY_AFTER_S, not_found, unavailable
 from engine.publish import media_types
@@ -33,7 +33,7 @@ _browser: Final = msgspec.json.Decoder(PushSubscription)
 class OwnBrowsers:
     """The browsers of users. `secret`: of the engine's key. Every method raises Problem: 503 where storage does not answer."""
 
-    def __init__(self, config: Config, addresses: AddressBook, secret: StoredSecret) -> None:
+    def __init__(self, config: Config, addresses: AddressStore, secret: StoredSecret) -> None:
         self._config = config
         self._addresses = addresses
         self._secret = secret

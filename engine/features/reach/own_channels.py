@@ -32,8 +32,8 @@ from engine.features.policy.unsubscribe_links import make_link_token, read_link_
 from engine.features.policy.unsubscribing import LinkKey
 from engine.features.reach.confirmation import confirmation_mail, confirmation_page
 from engine.features.reach.core.addresses import Addresses, check_addresses
-from engine.features.reach.deliveries import AddressBook
 from engine.features.reach.email_channel import EmailChannel
+from engine.features.reach.store import AddressStore
 from engine.http.problems import RETRY_AFTER_S, not_found, too_many_requests, unavailable, whole_seconds
 from engine.publish import media_types
 
@@ -71,7 +71,7 @@ class OwnChannels:
         email: sends the mails.
     """
 
-    def __init__(self, config: Config, addresses: AddressBook, link_key: LinkKey, wall_ms: Callable[[], int], email: EmailChannel) -> None:
+    def __init__(self, config: Config, addresses: AddressStore, link_key: LinkKey, wall_ms: Callable[[], int], email: EmailChannel) -> None:
         self._config = config
         self._addresses = addresses
         self._link_key = link_key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import redis.asyncio as redis
@@ -15,7 +15,6 @@ from engine.core.model.routing import split_key
 from engine.core.model.sealed import sealed, unsealed
 from engine.errors import StorageUnavailable
 from engine.features.reach.core.addresses import NO_ADDRESSES, Addresses, decoder, encode_addresses
-from engine.features.reach.deliveries import MailAsked
 from engine.store.keys import channels_asked_key, channels_erased_key, channels_key, channels_told_key
 from engine.store.lua import Replicas, Script
 from engine.store.storage_calls import StorageCalls
@@ -26,6 +25,13 @@ _COUNT: Final = Script("channels_count")
 _ERASE: Final = Script("channels_erase")
 _ROUNDS_MAX: Final = 20
 """Changes of one user at once: a user has some devices."""
+
+
+class MailAsked(NamedTuple):
+    """Whether a mail of confirmation may be sent, see `count_asked`."""
+
+    wait_ms: int  # until it may; 0: now
+    at_ms: int  # when it was asked for, by the clock of storage
 
 
 class AddressStore:

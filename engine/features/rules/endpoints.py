@@ -20,7 +20,7 @@ from engine.features.policy.unsubscribing import LinkKey, stored_key
 from engine.features.rules import description
 from engine.features.rules.event_arrivals import EventArrivals
 from engine.features.rules.event_frames import EventFrames
-from engine.features.rules.events import Arrivals, EventEndpoint
+from engine.features.rules.events import EventEndpoint
 from engine.features.rules.recorded_events import RecordedEvents
 from engine.features.rules.rules_endpoint import RulesEndpoint
 from engine.features.rules.rules_store import RulesStore, stamps_of_tenants
@@ -40,7 +40,7 @@ def on_edge(ports: EdgePorts) -> EdgeFeature:
     return feature_of(ports, rules, tenants, EventArrivals(ports.redis, ports.config), stored_key(ports))
 
 
-def feature_of(ports: EdgePorts, rules: RulesEndpoint, tenants: TenantRules, arrivals: Arrivals, link_key: LinkKey) -> EdgeFeature:
+def feature_of(ports: EdgePorts, rules: RulesEndpoint, tenants: TenantRules, arrivals: EventArrivals, link_key: LinkKey) -> EdgeFeature:
     """The feature, of its parts."""
     gateway, rule_book = ports.gateway, rules.rule_book
     message_links = MessageLinks(ports.config, link_key, gateway.wall_ms)

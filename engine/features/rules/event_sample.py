@@ -14,13 +14,13 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from engine.config import Config
 from engine.core.model.period import until_next
 from engine.errors import StorageUnavailable
 from engine.features.rules.core.staging import AppliedRules
-from engine.features.rules.recorded_events import RecordedEvent
+from engine.features.rules.recorded_events import RecordedEvent, RecordedEvents
 
 log = logging.getLogger(__name__)
 
@@ -31,18 +31,6 @@ _RULES_COUNTED_MAX: Final = 2000
 """Twice as many as a version has: names of earlier versions make room."""
 
 
-class SampleStore(Protocol):
-    """The sample in storage, see `engine.features.rules.recorded_events`."""
-
-    async def add(self, events: Sequence[RecordedEvent], /) -> None: ...
-
-    async def newest(self, limit: int, since_ms: int, /) -> list[RecordedEvent]: ...
-
-    def of_user(self, key: str, /) -> AsyncIterator[RecordedEvent]: ...
-
-    async def erase(self, key: str, /) -> None: ...
-
-
 class EventSample:
     """The sample of one edge.
 
@@ -51,7 +39,7 @@ class EventSample:
         store: where the sample is kept.
     """
 
-    def __init__(self, config: Config, store: SampleStore) -> None:
+    def __init__(self, config: Config, store: RecordedEvents) -> None:
         self._config = config
         self._store = store
         self._waiting: list[RecordedEvent] = []

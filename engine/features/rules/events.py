@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -57,6 +57,7 @@ from engine.features.rules.core.rules import (
     delivery_id,
 )
 from engine.features.rules.core.staging import AppliedRules
+from engine.features.rules.event_arrivals import EventArrivals
 from engine.features.rules.event_sample import EventSample
 from engine.features.rules.inactivity import Followers, Happening, InactivityTimers, split
 from engine.features.rules.rule_book import RuleBook
@@ -110,13 +111,6 @@ _NOTIFICATION_BYTES: Final = 1024
 """Parsing so much of a publish request takes as long as making a notification with an average template."""
 
 
-class Arrivals(Protocol):
-    """Knows when events came first (`engine.features.rules.event_arrivals`)."""
-
-    async def first(self, tenant: str, content: str, now_ms: int) -> int:
-        """When this content came first lately, ms since the epoch. Raises StorageUnavailable."""
-
-
 class EventEndpoint:
     """Takes events on an edge.
 
@@ -139,7 +133,7 @@ class EventEndpoint:
         shard_client: ShardClient,
         request_queue: RequestQueue,
         rule_book: RuleBook,
-        arrivals: Arrivals,
+        arrivals: EventArrivals,
         sample: EventSample,
         wall_ms: Callable[[], int],
         metrics: EdgeMetrics,

@@ -31,12 +31,12 @@ from engine.features.policy import profiles
 from engine.features.rules.core.dry_run import OutcomeDifference, difference
 from engine.features.rules.core.rules import Rule, Rules, RulesOutcome
 from engine.features.rules.core.versions import FILE, VersionInfo, VersionState
-from engine.features.rules.event_sample import EventSample, SampleStore
+from engine.features.rules.event_sample import EventSample
 from engine.features.rules.events import read_event, user_facts_of
-from engine.features.rules.recorded_events import RecordedEvent
+from engine.features.rules.recorded_events import RecordedEvent, RecordedEvents
 from engine.features.rules.rule_book import RuleBook, parse_version
-from engine.features.rules.rules_follower import ParseVersion, RulesFollower, VersionStore
-from engine.features.rules.rules_store import StoredState
+from engine.features.rules.rules_follower import ParseVersion, RulesFollower
+from engine.features.rules.rules_store import RulesStore, StoredState
 from engine.gateway.gateway import Gateway
 from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, conflict, not_found, too_many_requests, unavailable, unprocessable
 from engine.publish import media_types
@@ -91,8 +91,8 @@ class RulesEndpoint:
         self,
         config: Config,
         gateway: Gateway,
-        store: VersionStore,
-        sample_store: SampleStore,
+        store: RulesStore,
+        sample_store: RecordedEvents,
         parse: ParseVersion = parse_version,
         tenant: str = "",
     ) -> None:
@@ -111,7 +111,7 @@ class RulesEndpoint:
             gateway.kept_of_user["sampled_events"] = self.sample.kept_rows
             gateway.erase_of_user["sampled_events"] = self.sample.erase
 
-    def for_tenant(self, tenant: str, config: Config, store: VersionStore, parse: ParseVersion) -> RulesEndpoint:
+    def for_tenant(self, tenant: str, config: Config, store: RulesStore, parse: ParseVersion) -> RulesEndpoint:
         """The rules of a tenant's own, which share the sample of events with these, and the turn of dry runs."""
         made = RulesEndpoint(config, self._gateway, store, self._sample_store, parse, tenant)
         made.sample, made._dry_run = self.sample, self._dry_run

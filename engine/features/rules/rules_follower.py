@@ -16,8 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
 from engine.config import Config
 from engine.core.model.period import until_next
@@ -25,25 +24,13 @@ from engine.errors import CorruptRecord, RulesError, StorageUnavailable
 from engine.features.rules.core.rules import Rules
 from engine.features.rules.core.versions import VersionState
 from engine.features.rules.rule_book import RuleBook, StoredRules, parse_version
-from engine.features.rules.rules_store import StoredState
+from engine.features.rules.rules_store import RulesStore
 
 log = logging.getLogger(__name__)
 
 
 ParseVersion = Callable[[str, int, Config], Rules]
 """See `engine.features.rules.rule_book.parse_version`."""
-
-
-class VersionStore(Protocol):
-    """The versions in storage, see `engine.features.rules.rules_store`."""
-
-    async def stamp(self) -> str: ...
-
-    async def read(self) -> StoredState: ...
-
-    async def texts(self, versions: Iterable[int], /) -> dict[int, str]: ...
-
-    async def change(self, read: StoredState, state: VersionState, text: str | None = None, /) -> StoredState | None: ...
 
 
 async def follow(catch_up: Callable[[], Awaitable[None]], poll_ms: int) -> None:
@@ -66,7 +53,7 @@ class RulesFollower:
         parse: reads a version.
     """
 
-    def __init__(self, config: Config, store: VersionStore, rule_book: RuleBook, parse: ParseVersion = parse_version) -> None:
+    def __init__(self, config: Config, store: RulesStore, rule_book: RuleBook, parse: ParseVersion = parse_version) -> None:
         self._parse = parse
         self._config = config
         self._store = store

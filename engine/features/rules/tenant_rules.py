@@ -18,10 +18,11 @@ from engine.features.rules.core.own_rules import OwnLimits, parse_own
 from engine.features.rules.core.rules import Rules
 from engine.features.rules.rule_book import check_by_config
 from engine.features.rules.rules_endpoint import RulesEndpoint
-from engine.features.rules.rules_follower import VersionStore, follow
+from engine.features.rules.rules_follower import follow
+from engine.features.rules.rules_store import RulesStore
 from engine.http.problems import not_found
 
-StoreOf = Callable[[str], VersionStore]
+StoreOf = Callable[[str], RulesStore]
 """The versions of a tenant."""
 
 Stamps = Callable[[], Awaitable[Mapping[str, str]]]

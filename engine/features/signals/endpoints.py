@@ -18,7 +18,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -33,7 +33,7 @@ from engine.core.model.names import is_id
 from engine.core.model.period import until_next
 from engine.errors import Invalid, StorageUnavailable
 from engine.features.signals import description
-from engine.features.signals.core import CounterBatch, CounterMerge
+from engine.features.signals.core import CounterMerge
 from engine.features.signals.store import CounterSums
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.tenant_quotas import TenantQuotas
@@ -56,16 +56,6 @@ class _Signal(Struct, forbid_unknown_fields=True):
     amount: int = 1
 
 
-class SumStore(Protocol):
-    """The sums in storage, see `engine.features.signals.store`."""
-
-    async def add(self, writer: str, batch: CounterBatch) -> int: ...
-
-    async def known(self, tenant: str, names: Sequence[str]) -> set[str]: ...
-
-    async def read(self, tenant: str, names: Sequence[str]) -> list[int]: ...
-
-
 _SIGNALS: Final = msgspec.json.Decoder(list[_Signal] | _Signal)
 
 
@@ -80,7 +70,7 @@ class CounterSignals:
     """
 
     def __init__(
-        self, config: Config, store: SumStore, writer: str, clock: Callable[[], int], metrics: EdgeMetrics, quotas: TenantQuotas
+        self, config: Config, store: CounterSums, writer: str, clock: Callable[[], int], metrics: EdgeMetrics, quotas: TenantQuotas
     ) -> None:
         self._config = config
         self._store = store

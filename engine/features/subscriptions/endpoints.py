@@ -6,7 +6,7 @@ Frames of clients change them too: `engine.api.subscriptions`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -26,18 +26,12 @@ from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import RETRY_AFTER_S, bad_request, forbidden, unavailable
 
 
-class TopicStore(Protocol):
-    """The topics of tenants, see `engine.features.subscriptions.topic_subscribers`."""
-
-    async def page(self, tenant: str, after: str, count: int) -> tuple[dict[str, int], str, int]: ...
-
-
 def on_edge(ports: EdgePorts) -> EdgeFeature:
     """The feature on an edge."""
     return EdgeFeature("subscriptions", lambda access: table(access, TopicSubscribers(*ports.stores)))
 
 
-async def topic_page(store: TopicStore, tenant: str, query: QueryParams, rows_max: int) -> dict[str, Any]:
+async def topic_page(store: TopicSubscribers, tenant: str, query: QueryParams, rows_max: int) -> dict[str, Any]:
     """Topics with their numbers of subscribers, most first within the page. Raises Problem: 400, or 503."""
     if "after" in query and not query["after"]:
         raise bad_request("`after`: what the page before answered as `after`")
@@ -66,7 +60,7 @@ async def change(shard_client: ShardClient, key: str, add: Sequence[str] = (), r
     raise Unavailable("durable storage did not answer")
 
 
-def table(access: Access, topics_of_tenants: TopicStore) -> EndpointTable:
+def table(access: Access, topics_of_tenants: TopicSubscribers) -> EndpointTable:
     """The endpoints."""
 
     async def list_subscriptions(request: Request) -> Response:

@@ -24,7 +24,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -42,7 +42,7 @@ from engine.core.model.period import until_next
 from engine.core.model.revocation import JTI, TOKEN, USER, Revocation
 from engine.errors import Invalid, Overloaded, StorageUnavailable
 from engine.features.token_revocation import description
-from engine.features.token_revocation.revocation_log import RevocationLog, RevocationsRead
+from engine.features.token_revocation.revocation_log import RevocationLog
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import RETRY_AFTER_S, Problem, forbidden, unavailable
@@ -55,14 +55,6 @@ BEFORE_AHEAD_S: Final = 300
 """How far in the future `before` may be: the issuer's clock may be ahead of the engine's."""
 
 _BEHIND_MS: Final = 1000
-
-
-class RevocationStore(Protocol):
-    """The revocations in storage, see `engine.features.token_revocation.revocation_log`."""
-
-    async def append(self, revocations: Sequence[Revocation], /) -> None: ...
-
-    async def read(self, head: str, /) -> RevocationsRead: ...
 
 
 class _Request(Struct, forbid_unknown_fields=True):
@@ -112,7 +104,7 @@ class TokenRevocations:
         gateway: its `revoked` is kept here, and its connections are closed.
     """
 
-    def __init__(self, config: Config, store: RevocationStore, authenticator: Authenticator, gateway: Gateway) -> None:
+    def __init__(self, config: Config, store: RevocationLog, authenticator: Authenticator, gateway: Gateway) -> None:
         self._config = config
         self._store = store
         self._authenticator = authenticator

@@ -19,7 +19,7 @@ from engine.features.user_data.user_export import FindEntries, UserExport
 from engine.features.user_data.user_reports import report
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import RETRY_AFTER_S, not_found, unavailable
-from engine.store.pending_bodies import BodyStore, PendingBodies
+from engine.store.pending_bodies import PendingBodies
 from engine.store.user_entries import find_user_entries
 
 
@@ -28,13 +28,13 @@ def on_edge(ports: EdgePorts) -> EdgeFeature:
     return feature_of(ports, PendingBodies(*ports.stores), partial(find_user_entries, ports.redis))
 
 
-def feature_of(ports: EdgePorts, bodies: BodyStore, find_entries: FindEntries) -> EdgeFeature:
+def feature_of(ports: EdgePorts, bodies: PendingBodies, find_entries: FindEntries) -> EdgeFeature:
     """The feature, with this storage."""
     user_export = UserExport(ports.config, ports.gateway, bodies, find_entries)
     return EdgeFeature("user_data", lambda access: table(access, bodies, user_export))
 
 
-def table(access: Access, bodies: BodyStore, user_export: UserExport) -> EndpointTable:
+def table(access: Access, bodies: PendingBodies, user_export: UserExport) -> EndpointTable:
     """The endpoints."""
 
     async def user_report(request: Request) -> Response:

@@ -21,7 +21,7 @@ from engine.api.scheduled import as_json
 from engine.config import Config
 from engine.features.user_data.user_reports import state_of
 from engine.gateway.gateway import Gateway
-from engine.store.pending_bodies import BodyStore
+from engine.store.pending_bodies import PendingBodies
 from engine.store.sealed_fields import FIELD, is_whole
 from engine.store.user_entries import UserEntry
 
@@ -51,7 +51,7 @@ class UserExport:
         find_entries: of a user in the streams for other systems (`engine.store.user_entries`).
     """
 
-    def __init__(self, config: Config, gateway: Gateway, bodies: BodyStore, find_entries: FindEntries) -> None:
+    def __init__(self, config: Config, gateway: Gateway, bodies: PendingBodies, find_entries: FindEntries) -> None:
         self._config = config
         self._gateway = gateway
         self._shard_client = gateway.shard_client

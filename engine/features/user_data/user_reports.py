@@ -20,7 +20,7 @@ from engine.core.wire.records import ConnectionState, Step, UserIs
 from engine.errors import StorageUnavailable
 from engine.gateway.shard_client import ShardClient
 from engine.http.problems import RETRY_AFTER_S, unavailable
-from engine.store.pending_bodies import BodyStore
+from engine.store.pending_bodies import PendingBodies
 
 
 class _Message(Struct):
@@ -37,7 +37,7 @@ class _Message(Struct):
 _MESSAGE: Final = msgspec.json.Decoder(_Message)
 
 
-async def report(shard_client: ShardClient, bodies: BodyStore, key: str, config: Config) -> dict[str, Any]:
+async def report(shard_client: ShardClient, bodies: PendingBodies, key: str, config: Config) -> dict[str, Any]:
     """The report of a user; for a user of whom nothing is known, one without anything.
 
     Raises:
