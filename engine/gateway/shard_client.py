@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
@@ -44,12 +44,26 @@ from engine.publish.results import (
 
 _priority_of: Final = attrgetter("envelope.priority")
 
-OpenQuestions = Callable[[Sequence[Draft]], Awaitable[Collection[int]]]
-"""Stores the questions of these drafts before their messages are published, and returns the places of those that are not to be: their
-questions are over. Raises Problem: nothing is to be published."""
+_CONFLICT: Final = wire.PUBLISH_STATUS[wire.CONFLICT]
 
 
-async def _refuse_questions(_drafts: Sequence[Draft]) -> Collection[int]:
+class OpenedQuestions(NamedTuple):
+    """The questions of some drafts, which are stored.
+
+    Attributes:
+        over: the places of drafts that are not to be published: their questions are over.
+        forget: called with the places of messages that were refused for good. Forgets their questions, if they were not there before.
+    """
+
+    over: Collection[int]
+    forget: Callable[[Collection[int]], Awaitable[None]]
+
+
+OpenQuestions = Callable[[Sequence[Draft]], Awaitable[OpenedQuestions]]
+"""Stores the questions of these drafts before their messages are published. Raises Problem: nothing is to be published."""
+
+
+async def _refuse_questions(_drafts: Sequence[Draft]) -> OpenedQuestions:
     """Of an edge that keeps no questions."""
     raise unprocessable("this engine keeps no questions", [{"path": "$.ask", "detail": "this engine keeps no questions"}])
 
@@ -103,8 +117,9 @@ class ShardClient:
             asks = asks or draft.question is not None
             if draft.topic is not None and not draft.due_ms:
                 to_log.append(place)
-        if asks:
-            apart = {place: over_result(drafts[place]) for place in await self.open_questions(drafts)}
+        opened = await self.open_questions(drafts) if asks else None
+        if opened is not None:
+            apart = {place: over_result(drafts[place]) for place in opened.over}
             to_log = [place for place in to_log if place not in apart]
         others = drafts
         if to_log or apart:
@@ -122,6 +137,8 @@ class ShardClient:
             results.insert(place, apart[place])
         if PUT_OFF in statuses or apart:
             statuses = list(map(status_of, results))
+        if opened is not None:
+            await opened.forget([place for place, status in enumerate(statuses) if status == _CONFLICT])
         if drafts:
             envelope = drafts[0].envelope
             self._metrics.publish_took(self._clock() - started_ms, envelope.id, self._wall_ms(), envelope.body[:TRACE_BYTES])

@@ -37,7 +37,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -56,6 +56,7 @@ from engine.features.questions.core import DEADLINE, WITHDRAWN, GivenAnswer, agr
 from engine.features.questions.outcome import action_of, event_of, outcome_of
 from engine.features.questions.store import Asked, QuestionStore, StoredQuestion, TooMany
 from engine.gateway.gateway import Gateway
+from engine.gateway.shard_client import OpenedQuestions
 from engine.http.problems import RETRY_AFTER_S, Problem, conflict, not_found, too_many_requests, unavailable
 from engine.publish import media_types
 from engine.publish.drafts import Draft
@@ -108,12 +109,29 @@ class Questions:
         self._waits = 0
 
     # -- Asking. -------------------------------------------------------------------------------------------------------
-    async def open(self, drafts: Sequence[Draft]) -> set[int]:
-        """Store the questions of these drafts. Returns the places of those that are over: their messages would ask what nobody can answer.
+    async def open(self, drafts: Sequence[Draft]) -> OpenedQuestions:
+        """Store the questions of these drafts. Those that are over would ask what nobody can answer.
 
-        Raises Problem: 409, an id asks something else; 429, 503.
+        Raises Problem, and leaves none: 409, an id asks something else; 429, 503.
         """
-        now_ms, over = self._gateway.wall_ms(), set[int]()
+        over, new = set[int](), dict[int, Draft]()
+        try:
+            await self._open(drafts, over, new)
+        except Problem:
+            await self._forget(new.values())
+            raise
+        return OpenedQuestions(over, lambda refused: self._forget([new[place] for place in refused if place in new]))
+
+    async def _forget(self, drafts: Iterable[Draft]) -> None:
+        """Forget questions that nobody was asked. One that stays is over at its deadline."""
+        for draft in drafts:
+            try:
+                await self._store.forget(draft.key, draft.envelope.id)
+            except StorageUnavailable as error:
+                log.warning("question %s of %s stays: %s", draft.envelope.id, draft.key, error)
+
+    async def _open(self, drafts: Sequence[Draft], over: set[int], new: dict[int, Draft]) -> None:
+        now_ms = self._gateway.wall_ms()
         for place, draft in enumerate(drafts):
             if draft.question is None:
                 continue
@@ -128,12 +146,13 @@ class Questions:
                 raise too_many_requests(detail, _FULL_RETRY_S) from None
             except StorageUnavailable as error:
                 raise unavailable(str(error), RETRY_AFTER_S) from None
+            if first.stored is stored:
+                new[place] = draft
             if first.stored.digest != envelope.digest:
                 detail = "the same id was used with a different payload"
                 raise conflict(detail, errors=[{"index": draft.item, "user": draft.user, "detail": detail}])
             if first.answer is not None or (first.stored is not stored and first.stored.question.deadline <= now_ms):
                 over.add(place)
-        return over
 
     async def _with_members(self, question: Question, tenant: str) -> Question:
         """The question; one to everyone knows how many are subscribed now. Raises StorageUnavailable, TooMany."""

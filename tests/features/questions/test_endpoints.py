@@ -99,6 +99,17 @@ async def test_the_first_answer_wins_and_the_others_hear_who_and_what(world: Edg
     assert (await told(world))["answer"]["answer"] == (await look(world)).json()["answer"] == won.pop()
 
 
+async def test_a_question_whose_message_is_refused_is_forgotten(world: EdgeWorld) -> None:
+    first = {"user": "u1", "type": "deploy.done", "id": "q1"}
+    await ask(world, "q2", others=[first])
+    await ask(world, "q1", status=409)
+    assert (await look(world, "q1")).status_code == 404, "its default would take the place of the other message"
+    asks_otherwise = {"user": "u1", "type": "deploy.ask", "id": "q2", "ask": {"text": True}}
+    await ask(world, "q3", status=409, others=[{**first, "id": "m1"}, asks_otherwise])
+    await ask(world, "q2")
+    assert [(await look(world, id)).status_code for id in ("q2", "q3")] == [200, 404]
+
+
 async def test_a_repeated_answer_of_the_same_user_is_the_same_answer(world: EdgeWorld) -> None:
     await ask(world)
     first, again = [await answer(world, {"answer": "yes"}) for _ in range(2)]
