@@ -41,10 +41,8 @@ def table(access: Access, link_key: LinkKey) -> EndpointTable:
         """`PUT /v1/users/{user}/profile`."""
         key = access.user_of(request, own=False)
         gateway.check_room(split_key(key)[0])
-        body = await access.body(request)
-        profile = profiles.read(body, access.config)
-        keep = not profiles.names_categories(body)
-        return json_answer(profiles.as_json(await profiles.put(gateway.shard_client, key, profile, keep_categories=keep)))
+        profile, categories = profiles.read(await access.body(request), access.config)
+        return json_answer(profiles.as_json(await profiles.put(gateway.shard_client, key, profile, keep_categories=not categories)))
 
     async def forget_profile(request: Request) -> Response:
         """`DELETE /v1/users/{user}/profile`."""

@@ -10,12 +10,12 @@ hours by category: an application that does not know of them would subscribe its
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any
 
-import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET
 
 from engine.api import time_zones
+from engine.api.json_bodies import decode_body
 from engine.config import Config
 from engine.core.model.category import ANY_CHOICE, INBOX
 from engine.core.model.routing import split_key
@@ -23,35 +23,24 @@ from engine.core.policy.preferences import PreferencesPatch
 from engine.core.policy.profile import NO_PROFILE, Profile, shown
 from engine.core.wire.records import OK, OVERLOADED, ProfileIs
 from engine.errors import Invalid, Unavailable
-from engine.features.policy.core.preferences_json import NOTHING, parse_patch, preferences_of
-from engine.features.policy.core.profile_json import ProfileLimits, parse_profile
+from engine.features.policy.core.preferences_json import NOTHING, PatchText, parse_patch, patch_decoder, preferences_of
+from engine.features.policy.core.profile_json import ProfileLimits, ProfileText, parse_profile, profile_decoder
 from engine.gateway.shard_client import ShardClient
 from engine.publish import media_types
 from engine.publish.category_book import CategoryBook
 
 
-class _Named(Struct):
-    categories: Raw | UnsetType = UNSET
-
-
-_named: Final = msgspec.json.Decoder(_Named)
-
-
-def read(body: bytes, config: Config) -> Profile:
-    """The profile in a request body.
+def read(body: bytes, config: Config) -> tuple[Profile, bool]:
+    """The profile in a request body, and whether it names choices for categories, if only none.
 
     Raises:
-        Problem: 422, with the path of what is wrong.
+        Problem: 400, it is no JSON; 422, with the path of what is wrong.
     """
+    text = decode_body(profile_decoder, body, ProfileText)
     try:
-        return parse_profile(body, time_zones.zone, _limits(config))
+        return parse_profile(text, time_zones.zone, _limits(config)), text.categories is not UNSET
     except Invalid as error:
         raise media_types.unacceptable(error) from None
-
-
-def names_categories(body: bytes) -> bool:
-    """Whether the profile that `read` returns for this body has choices for categories, if only none."""
-    return _named.decode(body).categories is not UNSET
 
 
 def _limits(config: Config) -> ProfileLimits:
@@ -100,7 +89,7 @@ class Preferences:
         """The answer to `PATCH /v1/preferences`; durable on return.
 
         Raises:
-            Problem: 422, with the path of what is wrong, or not left to users.
+            Problem: 400, it is no JSON; 422, with the path of what is wrong, or not left to users.
             Unavailable: the shard or its storage did not answer, or the rules cannot be read.
         """
         patch = self._patch(split_key(key)[0], body)
@@ -120,8 +109,9 @@ class Preferences:
         return told
 
     def _patch(self, tenant: str, body: bytes) -> PreferencesPatch:
+        text = decode_body(patch_decoder, body, PatchText)
         try:
-            return parse_patch(body, self._category_book.in_use(tenant).categories, time_zones.zone, _limits(self._config))
+            return parse_patch(text, self._category_book.in_use(tenant).categories, time_zones.zone, _limits(self._config))
         except Invalid as error:
             if self._category_book.unread():
                 raise Unavailable("the rules file, which defines categories, cannot be used") from error

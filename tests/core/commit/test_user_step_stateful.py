@@ -20,7 +20,7 @@ from engine.core.model.category import DIGEST, INBOX, OFF, ON, Category, PolicyT
 from engine.core.model.defined_categories import DefinedCategories
 from engine.core.policy.profile import NO_PROFILE, Profile
 from engine.core.wire.records import OK, ChangeProfile, ProfileIs, SetProfile
-from engine.features.policy.core.preferences_json import parse_patch, preferences_of
+from engine.features.policy.core.preferences_json import parse_patch, patch_decoder, preferences_of
 from engine.features.policy.core.profile_json import ProfileLimits
 from tests.support.merge_patch import DEFAULTS, merge_patch
 from tests.support.shard_world import World, of
@@ -79,7 +79,7 @@ class PreferencesMachine(RuleBasedStateMachine):
     def devices_change_them_at_once(self, user: str, bodies: list[dict[str, Any]]) -> None:
         for body in bodies:
             self.world.refs += 1
-            patch = parse_patch(json.dumps(body).encode(), CATEGORIES, zone, LIMITS)
+            patch = parse_patch(patch_decoder.decode(json.dumps(body)), CATEGORIES, zone, LIMITS)
             self.asked[self.world.refs] = (f"t:{user}", body)
             self.world.tell(ChangeProfile(self.world.refs, f"t:{user}", patch, LIMITS.entries_max))
 

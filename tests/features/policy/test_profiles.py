@@ -71,7 +71,9 @@ async def test_users_read_their_own_and_only_who_looks_after_users_writes(world:
         ({"quiet": [{"from": "07:00", "to": "07:00"}]}, "$.quiet[0].to", "other"),
         ({"mute": {"types": ["a b"]}}, "$.mute.types[0]", "event type"),
         ({"mute": {"types": ["a", "b", "c"]}}, "$.mute.types", "at most 2"),
-        ({"colour": "red"}, "$", "colour"),
+        ({"quiet": [{"to": "10:00"}]}, "$.quiet[0]", "`from`"),
+        ({"digest": {"types": [1]}}, "$.digest.types[0]", "str"),
+        ({"colour": "red"}, "$.colour", "allowed are zone, "),
         ([], "$", "object"),
     ],
 )
@@ -182,6 +184,9 @@ async def test_others_preferences_are_for_applications(chosen: EdgeWorld) -> Non
         ({"categories": {"billing": "off"}}, "$.categories.billing", "the category billing cannot be off: users may choose on, digest"),
         ({"categories": {"touch": "off", "nope": "off"}}, "$.categories.nope", "no category has this name"),
         ({"types": {"a": "off", "b": "off", "c": "off"}}, "$.types", "at most 2"),
+        ({"categories": {"news": 1}}, "$.categories[...]", "str"),
+        ({"colour": 1}, "$.colour", "allowed are zone, "),
+        ([], "$", "object"),
     ],
 )
 async def test_what_is_not_left_to_users_is_told_with_its_place(chosen: EdgeWorld, body: Any, path: str, words: str) -> None:
@@ -191,6 +196,11 @@ async def test_what_is_not_left_to_users_is_told_with_its_place(chosen: EdgeWorl
     assert error["path"] == path
     assert words in error["detail"]
     assert chosen.shard.received == []
+
+
+async def test_malformed_json_is_a_bad_request(chosen: EdgeWorld) -> None:
+    for answer in (await ask(chosen, "PATCH", content=b"{"), await call(chosen, "PUT", content=b"{")):
+        assert (answer.status_code, answer.json()["detail"][:17]) == (400, "JSON is malformed")
 
 
 async def test_choices_do_not_grow_without_end(chosen: EdgeWorld) -> None:

@@ -37,7 +37,6 @@ from engine.features.policy.core.profile_json import (
     QuietText,
     check_locale,
     check_type,
-    decode_text,
     parse_mail_digest,
     parse_quiet,
 )
@@ -51,7 +50,9 @@ _Choices = dict[str, str | None]
 NOTHING: Final = PreferencesPatch()
 
 
-class _PatchText(Struct, forbid_unknown_fields=True):
+class PatchText(Struct, forbid_unknown_fields=True):
+    """A change of preferences in JSON."""
+
     zone: str | UnsetType | None = UNSET
     locale: str | UnsetType | None = UNSET
     quiet: list[QuietText] | UnsetType | None = UNSET
@@ -66,16 +67,16 @@ class _PatchText(Struct, forbid_unknown_fields=True):
     level: Raw | UnsetType = UNSET
 
 
-_text: Final = msgspec.json.Decoder(_PatchText)
+patch_decoder: Final = msgspec.json.Decoder(PatchText)
 
 
 def parse_patch(
-    body: bytes, categories: Mapping[str, Category], check_zone: Callable[[str], object], limits: ProfileLimits
+    text: PatchText, categories: Mapping[str, Category], check_zone: Callable[[str], object], limits: ProfileLimits
 ) -> PreferencesPatch:
     """A patch from JSON.
 
     Args:
-        body: a merge patch of what `preferences_of` returns.
+        text: a merge patch of what `preferences_of` returns.
         categories: by name, those that are defined.
         check_zone: raises Invalid when there is no zone of this name.
         limits: entries of each map, and characters of each name.
@@ -83,7 +84,6 @@ def parse_patch(
     Raises:
         Invalid: with the path of what is wrong, or of what the application does not leave to users.
     """
-    text = decode_text(_text, body)
     for name, reason in _READ_ONLY.items():
         if getattr(text, name) is not UNSET:
             raise Invalid(reason, f"$.{name}")

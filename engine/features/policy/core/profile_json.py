@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from engine.core.model.category import CHOICES, INBOX
 from engine.core.model.names import is_event_type, is_id
@@ -26,8 +26,6 @@ from engine.core.policy.mail_digest import MailDigest
 from engine.core.policy.profile import DAYS, Profile
 from engine.core.policy.quiet_hours import ALL_DAYS, QUIET_MAX, QuietHours
 from engine.errors import Invalid
-
-T = TypeVar("T")
 
 LEVEL_CHARS_MAX: Final = 32
 NO_INBOX: Final = "this engine keeps no inbox"
@@ -69,7 +67,9 @@ class _TypesText(Struct, forbid_unknown_fields=True):
     types: list[str] = []
 
 
-class _ProfileText(Struct, forbid_unknown_fields=True):
+class ProfileText(Struct, forbid_unknown_fields=True):
+    """A profile in JSON."""
+
     zone: str = "UTC"
     locale: str = ""
     level: str = ""
@@ -78,33 +78,33 @@ class _ProfileText(Struct, forbid_unknown_fields=True):
     digest: _TypesText = msgspec.field(default_factory=_TypesText)
     inbox: _TypesText = msgspec.field(default_factory=_TypesText)
     on: _TypesText = msgspec.field(default_factory=_TypesText)
-    categories: dict[str, Literal["on", "digest", "off", "inbox"]] = {}
+    categories: dict[str, Literal["on", "digest", "off", "inbox"]] | UnsetType = UNSET
 
 
-_text: Final = msgspec.json.Decoder(_ProfileText)
+profile_decoder: Final = msgspec.json.Decoder(ProfileText)
 
 
-def parse_profile(body: bytes, check_zone: Callable[[str], object], limits: ProfileLimits) -> Profile:
+def parse_profile(text: ProfileText, check_zone: Callable[[str], object], limits: ProfileLimits) -> Profile:
     """A profile from JSON.
 
     Args:
-        body: an object as in the module's text; what is left out is the default.
+        text: as in the module's text; what is left out is the default.
         check_zone: raises Invalid when there is no zone of this name.
         limits: of its lists.
 
     Raises:
         Invalid: with the path of what is wrong.
     """
-    text = decode_text(_text, body)
+    categories = text.categories or {}
     check_zone(text.zone)
     if text.level and not (len(text.level) <= LEVEL_CHARS_MAX and _LEVEL.fullmatch(text.level)):
         raise Invalid(f"1 to {LEVEL_CHARS_MAX} of a-z 0-9 _ -", "$.level")
     check_locale(text.locale)
-    _names(list(text.categories), "$.categories", limits)
+    _names(list(categories), "$.categories", limits)
     if not limits.inbox:
         if text.inbox.types:
             raise Invalid(NO_INBOX, "$.inbox.types")
-        for name, choice in text.categories.items():
+        for name, choice in categories.items():
             if choice == CHOICES[INBOX]:
                 raise Invalid(NO_INBOX, f"$.categories.{name}")
     return Profile(
@@ -115,21 +115,10 @@ def parse_profile(body: bytes, check_zone: Callable[[str], object], limits: Prof
         _names(text.mute.targets, "$.mute.targets", limits),
         _types(text.digest.types, "$.digest.types", limits),
         text.locale,
-        {name: CHOICES.index(choice) for name, choice in text.categories.items()},
+        {name: CHOICES.index(choice) for name, choice in categories.items()},
         _types(text.on.types, "$.on.types", limits),
         _types(text.inbox.types, "$.inbox.types", limits),
     )
-
-
-def decode_text(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """What a request body holds. Raises Invalid, with the path of what is wrong."""
-    try:
-        return decoder.decode(body)
-    except msgspec.ValidationError as error:
-        what, _, place = str(error).partition(" - at `")
-        raise Invalid(what, place.rstrip("`") or "$") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Invalid(f"malformed JSON: {error}") from None
 
 
 def check_locale(text: str) -> None:

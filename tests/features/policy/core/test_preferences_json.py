@@ -18,7 +18,7 @@ from engine.core.policy.mail_digest import MailDigest
 from engine.core.policy.preferences import PreferencesPatch, patched
 from engine.core.policy.profile import NO_PROFILE, Profile
 from engine.errors import Invalid
-from engine.features.policy.core.preferences_json import NOTHING, parse_patch, preferences_of
+from engine.features.policy.core.preferences_json import NOTHING, parse_patch, patch_decoder, preferences_of
 from engine.features.policy.core.profile_json import ProfileLimits
 from tests.support.merge_patch import DEFAULTS, merge_patch
 
@@ -32,7 +32,7 @@ LIMITS = ProfileLimits(4, 40)
 
 
 def parse(body: Any) -> PreferencesPatch:
-    return parse_patch(json.dumps(body).encode(), CATEGORIES, zone, LIMITS)
+    return parse_patch(patch_decoder.decode(json.dumps(body)), CATEGORIES, zone, LIMITS)
 
 
 def shown(profile: Profile) -> dict[str, Any]:
@@ -92,9 +92,6 @@ def test_of_patches_to_different_members_the_order_does_not_matter(
         ({"level": "vip"}, "$.level", "only the application"),
         ({"available": {}}, "$.available", "read only"),
         ({"user": "u"}, "$.user", "read only"),
-        ({"colour": 1}, "$", "colour"),
-        ([], "$", "object"),
-        (None, "$", "object"),
         ({"zone": "Berlin"}, "$.zone", "IANA"),
         ({"locale": "?"}, "$.locale", "BCP 47"),
         ({"quiet": [{"from": "7", "to": "08:00"}]}, "$.quiet[0].from", "time of day"),
@@ -103,7 +100,6 @@ def test_of_patches_to_different_members_the_order_does_not_matter(
         ({"categories": {"billing": "off"}}, "$.categories.billing", "the category billing cannot be off: users may choose on, digest"),
         ({"categories": {"other": "on"}}, "$.categories.other", "defined are billing, law, news, social"),
         ({"categories": {"news": "mute"}}, "$.categories.news", "on, digest, off"),
-        ({"categories": {"news": 1}}, "$.categories[...]", "str"),
         ({"types": {"a b": "off"}}, "$.types.a b", "event type"),
         ({"types": {f"t{n}": "off" for n in range(5)}}, "$.types", "at most 4"),
         ({"targets": {"x": "digest"}}, "$.targets.x", "off, or null"),
