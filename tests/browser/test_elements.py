@@ -222,6 +222,36 @@ async def test_a_mark_that_fails_says_so(page: Page, scripted: ScriptedEngine) -
     await page.get_by_role("button", name="Notifications").click()
     await page.get_by_role("button", name="Mark as read: one").click()
     await expect(page.get_by_role("alert")).to_have_text("That did not work. Try again.")
+    await expect(page.get_by_role("button", name="Mark as read: one")).to_be_visible()
+
+
+async def test_a_page_that_was_asked_for_before_a_mark_takes_nothing_back(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.keeps_inbox = True
+    for number in range(25):
+        scripted.publish(f"number {number}")
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        answer = await route.fetch()
+        asked.set()
+        await answered.wait()
+        await route.fulfill(response=answer)
+
+    await place(page, scripted)
+    await page.get_by_role("button", name="Notifications").click()
+    await expect(page.get_by_role("button", name="Show more")).to_be_visible()
+    await page.route("**/v1/inbox?**", hold, times=1)
+    await page.evaluate("client.reconnect()")
+    await asked.wait()
+    await wait(page, "client.state === 'open'")
+    await page.get_by_role("button", name="Mark as read: number 24").click()
+    await page.get_by_role("button", name="Archive: number 23").click()
+    await expect(page.get_by_text("number 23")).to_have_count(0)
+    async with page.expect_response("**/v1/inbox?**"):  # asked for again: the first one was too old
+        answered.set()
+        await page.wait_for_event("response", lambda response: "/v1/inbox?" in response.url)
+    await expect(page.get_by_text("number 23")).to_have_count(0)
+    await expect(page.get_by_role("button", name="Mark as read: number 24")).to_have_count(0)
 
 
 async def test_a_message_that_arrives_during_a_look_stays_in_the_list(page: Page, scripted: ScriptedEngine) -> None:

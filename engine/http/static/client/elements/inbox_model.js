@@ -29,6 +29,7 @@ export class InboxModel extends EventTarget {
   /** @type {number | undefined} begins the next page */ #before;
   /** @type {{unread: number, revision: number} | null} by the engine; null: it keeps no inbox, or has not answered */ #counts = null;
   /** @type {ReturnType<typeof setTimeout> | undefined} */ #reload;
+  #late = false; // the last page was older than what is known
   #shown = false; // the messages, not only how many are unread
 
   /** @param {import("../notify_client.js").NotifyClient} client */
@@ -72,16 +73,26 @@ export class InboxModel extends EventTarget {
 
   /** @param {string[]} ids */
   async read(ids) {
-    this.#setRead(ids);
-    if (this.#counts) await this.#marked(this.client.mark("read", { ids }));
-    else for (const id of ids) this.#acknowledge(id);
+    await this.#markRead(ids, { ids });
   }
 
   async readAll() {
-    const ids = [...this.#entries.keys()];
-    if (!this.#counts) return this.read(ids);
+    await this.#markRead([...this.#entries.keys()], { all: true });
+  }
+
+  /** It shows at once, and no more when the engine does not take it. @param {string[]} ids @param {{ids: string[]} | {all: true}} which */
+  async #markRead(ids, which) {
+    const entries = this.#entries;
+    const unread = ids.filter((id) => entries.get(id)?.read === false);
     this.#setRead(ids);
-    await this.#marked(this.client.mark("read", { all: true }));
+    if (!this.#counts) return ids.forEach((id) => this.#acknowledge(id));
+    try {
+      await this.#marked(this.client.mark("read", which));
+    } catch (error) {
+      if (entries === this.#entries) this.#setRead(unread, false);
+      throw error;
+    }
+    if (entries === this.#entries) this.#setRead(ids); // a page that was asked for before may have come meanwhile
   }
 
   /** @param {string} id */
@@ -148,10 +159,15 @@ export class InboxModel extends EventTarget {
 
   /** @param {any} page */
   #take({ messages, before, unread, revision }) {
-    for (const message of messages) this.#entries.set(message.id, { message, read: message.read });
+    const late = !this.#late && revision < (this.#counts?.revision ?? -1); // something was marked meanwhile
+    this.#late = late; // of two the second one is right: revisions have begun anew
+    for (const message of messages) {
+      if (!late || !this.#entries.has(message.id)) this.#entries.set(message.id, { message, read: message.read });
+    }
     for (const { replaces, answer } of messages) if (answer) this.#entries.delete(replaces); // a question that is answered
     this.#before = before;
-    if (revision >= (this.#counts?.revision ?? -1)) this.#counts = { unread, revision };
+    if (late) this.#reloadSoon();
+    else this.#counts = { unread, revision };
     this.#changed();
   }
 
@@ -196,10 +212,10 @@ export class InboxModel extends EventTarget {
   }
 
   /** @param {string[]} ids */
-  #setRead(ids) {
+  #setRead(ids, read = true) {
     for (const id of ids) {
       const entry = this.#entries.get(id);
-      if (entry) entry.read = true;
+      if (entry) entry.read = read;
     }
     this.#changed();
   }
