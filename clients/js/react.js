@@ -74,7 +74,8 @@ export function useInbox() {
 }
 
 /**
- * What the client answers for its user, null until then; asked for again when the user is another one.
+ * What the client answers for its user, null until then; asked for again when the user is another one. `show` takes a newer answer, unless it
+ * is an earlier user's.
  * @template T
  * @param {NotifyClient | null} client
  * @param {(client: NotifyClient) => Promise<T>} ask
@@ -82,35 +83,45 @@ export function useInbox() {
 function useAnswer(client, ask) {
   const [answer, setAnswer] = useState(/** @type {T | null} */ (null));
   const [problem, setProblem] = useState(/** @type {Error | null} */ (null));
+  const users = useRef(0);
+  const show = useCallback(async (/** @type {Promise<T>} */ asked) => {
+    const user = users.current;
+    const found = await asked;
+    if (user === users.current) setAnswer(found);
+  }, []);
   useEffect(() => {
     if (!client) return;
-    let user = 0;
     const load = () => {
-      const mine = ++user;
+      const user = ++users.current;
       setAnswer(null);
       setProblem(null);
-      ask(client).then(
-        (found) => mine === user && setAnswer(found),
-        (error) => mine === user && setProblem(error),
-      );
+      show(ask(client)).catch((error) => user === users.current && setProblem(error));
     };
     load();
     client.addEventListener("user", load);
     return () => {
-      user++;
+      users.current++;
       client.removeEventListener("user", load);
     };
   }, [client]);
-  return { answer, setAnswer, problem };
+  return { answer, show, problem, users };
 }
 
 export function usePreferences() {
   const client = useContext(Notifications);
-  const { answer: preferences, setAnswer: setPreferences, problem } = useAnswer(client, (asked) => asked.preferences());
+  const { answer: preferences, show, problem, users } = useAnswer(client, (asked) => asked.preferences());
+  /** One after another: the answer to an earlier one says less. */
+  const last = useRef(/** @type {Promise<unknown>} */ (Promise.resolve()));
   const change = useCallback(
     async (/** @type {import("ray-notification-client").PreferencesChange} */ changes) => {
       if (!client) throw new Error("the client is not there before the first effect");
-      setPreferences(await client.setPreferences(changes));
+      const user = users.current;
+      const answer = last.current.then(() => {
+        if (user !== users.current) throw new Error("another user has signed in");
+        return client.setPreferences(changes);
+      });
+      last.current = answer.catch(() => {});
+      await show(answer);
     },
     [client],
   );
@@ -119,14 +130,14 @@ export function usePreferences() {
 
 export function usePush() {
   const client = useContext(Notifications);
-  const { answer: state, setAnswer: setState } = useAnswer(client, (asked) => asked.pushState());
+  const { answer: state, show } = useAnswer(client, (asked) => asked.pushState());
   const change = useCallback(
     async (/** @type {(client: NotifyClient) => Promise<void>} */ act) => {
       if (!client) throw new Error("the client is not there before the first effect");
       try {
         await act(client);
       } finally {
-        setState(await client.pushState());
+        await show(client.pushState());
       }
     },
     [client],

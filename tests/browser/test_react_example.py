@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -67,7 +68,8 @@ import { createRoot } from "react-dom/client";
 import { NotificationProvider, usePreferences, usePush } from "ray-notification-client/react";
 
 function Probe() {
-  const { preferences } = usePreferences();
+  const { preferences, change } = usePreferences();
+  window.change = change;
   const { state } = usePush();
   return <output>{`${preferences?.available.news.choice ?? "unknown"}, ${state ?? "unknown"}`}</output>;
 }
@@ -80,18 +82,47 @@ SUBSCRIBED = """() => {
 }"""
 
 
-async def test_hooks_show_nothing_of_an_earlier_user(page: Page, scripted: ScriptedEngine, built: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def probe(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of the hooks alone, as a script."""
+    script = tmp_path_factory.mktemp("probe") / "probe.js"
     esbuild = [EXAMPLE / "node_modules" / ".bin" / "esbuild", "--bundle", "--preserve-symlinks", "--format=iife", "--jsx=automatic"]
-    script = tmp_path / "probe.js"
     done = subprocess.run(
         [*esbuild, "--loader=jsx", f"--outfile={script}"], cwd=EXAMPLE, input=PROBE, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+    return script
+
+
+async def test_the_choice_that_was_made_last_is_shown_last(page: Page, scripted: ScriptedEngine, probe: Path) -> None:
+    held: list[Route] = []
+
+    async def hold(route: Route) -> None:
+        if route.request.method == "PATCH" and not held:
+            held.append(route)
+        else:
+            await route.continue_()
+
+    await page.goto(f"{scripted.url}/blank")
+    await page.evaluate("(tokens) => { window.tokens = tokens; }", [token()])
+    await page.add_script_tag(path=probe)
+    await expect(page.locator("output")).to_have_text(re.compile("^digest, "))
+    await page.route("**/v1/preferences", hold)
+    await page.evaluate("window.chosen = ['off', 'on'].map((news) => change({ categories: { news } })); 0")
+    await scripted.until(lambda: bool(held))
+    await page.evaluate("fetch('/v1/preferences').then((answer) => answer.text())")
+    await held[0].continue_()
+    await page.evaluate("Promise.all(chosen)")
+    await expect(page.locator("output")).to_have_text(re.compile("^on, "))
+    assert scripted.choices == {"news": "on"}
+
+
+async def test_hooks_show_nothing_of_an_earlier_user(page: Page, scripted: ScriptedEngine, probe: Path) -> None:
     await page.goto(f"{scripted.url}/blank")
     await page.evaluate(SUBSCRIBED)
     await page.evaluate("(tokens) => { window.tokens = tokens; }", [token("demo"), token("other")])
     await page.route("**/v1/channels/push", lambda route: route.abort())
-    await page.add_script_tag(path=script)
+    await page.add_script_tag(path=probe)
     await expect(page.locator("output")).to_have_text("digest, on")
     held: list[Route] = []
 
