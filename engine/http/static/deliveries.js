@@ -105,25 +105,26 @@ export class Deliveries extends EventTarget {
     this.dispatchEvent(new CustomEvent("acknowledge", { detail: messages }));
   }
 
-  /** @param {Delivery} delivery */
+  /** What became of it. Its question stays as it is: somebody may be typing the answer. @param {Delivery} delivery */
   #redraw(delivery) {
-    const hadFocus = delivery.element.contains(document.activeElement);
-    const element = this.#draw(delivery);
-    delivery.element.replaceWith(element);
-    delivery.element = element;
-    if (hadFocus) (element.querySelector("button") ?? byId("deliveries")).focus();
+    const { element, settled } = delivery;
+    const foot = element.querySelector(".message-foot");
+    const hadFocus = foot.contains(document.activeElement);
+    element.classList.toggle("waiting", settled === "no");
+    const again = this.#foot(delivery);
+    foot.replaceWith(again);
+    if (hadFocus) (again.querySelector("button") ?? byId("deliveries")).focus();
   }
 
   /** @param {Delivery} delivery */
-  #draw({ message, resumed, settled }) {
+  #draw(delivery) {
+    const { message, settled } = delivery;
     const words = described(message);
     const actor = nameOf(message.actor);
     const at = new Date(message.due ?? message.ts);
     const time = make("time", { dateTime: at.toISOString(), title: at.toLocaleString() }, fromNow(at.getTime() - Date.now()));
     const initial = [...(actor || message.type)][0]?.toUpperCase() ?? "";
     const tone = [...(actor || message.type)].reduce((sum, letter) => sum + (letter.codePointAt(0) ?? 0), 0) % 6;
-    const button = make("button", { type: "button", className: "quiet", ariaLabel: `Acknowledge: ${words[0]}` }, "Acknowledge");
-    button.addEventListener("click", () => this.#acknowledge([message]));
     return make(
       "li",
       { className: settled === "no" ? "message waiting" : "message", data: { id: message.id } },
@@ -136,20 +137,28 @@ export class Deliveries extends EventTarget {
         questionOf(message, words[0], wordsFor(this.#list), this.#typed, (answer, text) =>
           this.dispatchEvent(new CustomEvent("answer", { detail: { message, answer, text } })),
         ),
-        make(
-          "div",
-          { className: "message-foot" },
-          make("code", {}, message.type),
-          message.priority !== "normal" && make("span", { className: "chip", data: { kind: message.priority } }, message.priority),
-          actor && make("span", {}, `by ${actor}`),
-          make("span", {}, `#${message.seq}`),
-          message.count && make("span", { className: "chip" }, `${message.count} in one`),
-          message.attempt > 1 && make("span", { className: "chip", data: { kind: "again" } }, `attempt ${message.attempt}`),
-          resumed && make("span", { className: "chip", data: { kind: "resumed" } }, "caught up"),
-          make("span", { className: settled === "no" ? "ack" : "ack done" }, settled !== "no" && icon("check"), SETTLED[settled]),
-          settled === "no" && button,
-        ),
+        this.#foot(delivery),
       ),
+    );
+  }
+
+  /** @param {Delivery} delivery */
+  #foot({ message, resumed, settled }) {
+    const actor = nameOf(message.actor);
+    const button = make("button", { type: "button", className: "quiet", ariaLabel: `Acknowledge: ${described(message)[0]}` }, "Acknowledge");
+    button.addEventListener("click", () => this.#acknowledge([message]));
+    return make(
+      "div",
+      { className: "message-foot" },
+      make("code", {}, message.type),
+      message.priority !== "normal" && make("span", { className: "chip", data: { kind: message.priority } }, message.priority),
+      actor && make("span", {}, `by ${actor}`),
+      make("span", {}, `#${message.seq}`),
+      message.count && make("span", { className: "chip" }, `${message.count} in one`),
+      message.attempt > 1 && make("span", { className: "chip", data: { kind: "again" } }, `attempt ${message.attempt}`),
+      resumed && make("span", { className: "chip", data: { kind: "resumed" } }, "caught up"),
+      make("span", { className: settled === "no" ? "ack" : "ack done" }, settled !== "no" && icon("check"), SETTLED[settled]),
+      settled === "no" && button,
     );
   }
 

@@ -26,6 +26,7 @@ export class NotificationInbox extends Base {
   #clock = 0;
   /** @type {string | null} the message for which a time is being chosen */ #choosing = null;
   /** @type {Map<string, string>} what is being typed, by id of the question */ #typed = new Map();
+  #composing = false; // with an input method: a field that is drawn anew would lose it
   /** @type {Record<string, any>} */ #parts;
 
   constructor() {
@@ -46,6 +47,11 @@ export class NotificationInbox extends Base {
     readAll.addEventListener("click", () => this.#attempt(this.#model?.readAll()));
     more.addEventListener("click", () => this.#attempt(this.#model?.more()));
     root.addEventListener("keydown", (event) => this.#pressed(/** @type {KeyboardEvent} */ (event)));
+    root.addEventListener("compositionstart", () => (this.#composing = true));
+    root.addEventListener("compositionend", () => {
+      this.#composing = false;
+      this.#draw();
+    });
   }
 
   /** @returns {import("../notify_client.js").NotifyClient | null} */
@@ -70,6 +76,7 @@ export class NotificationInbox extends Base {
   }
 
   disconnectedCallback() {
+    this.#composing = false;
     this.#listening?.abort();
     clearInterval(this.#clock);
   }
@@ -83,6 +90,7 @@ export class NotificationInbox extends Base {
   }
 
   #draw() {
+    if (this.#composing) return;
     const words = wordsFor(this);
     const { title, readAll, list, empty, problem, more } = this.#parts;
     const root = /** @type {ShadowRoot} */ (this.shadowRoot);
@@ -90,6 +98,7 @@ export class NotificationInbox extends Base {
     const entries = this.#model?.entries ?? [];
     const focused = list.querySelector("li:focus-within")?.dataset.id;
     const focusedAction = this.#focusedAction();
+    const { selectionStart, selectionEnd } = held ?? {};
     title.textContent = words.title;
     readAll.textContent = words.readAll;
     readAll.disabled = !this.#model?.unread;
@@ -103,7 +112,9 @@ export class NotificationInbox extends Base {
     this.#drawn = new Set(entries.map(({ message }) => message.id));
     if (focused !== undefined) {
       const again = [...list.children].find((item) => item.dataset.id === focused) ?? list.firstElementChild;
-      (focusedAction ? (again?.querySelector(focusedAction) ?? again) : again)?.focus();
+      const one = focusedAction ? (again?.querySelector(focusedAction) ?? again) : again;
+      one?.focus();
+      if (one?.matches("input")) one.setSelectionRange(selectionStart, selectionEnd);
     }
     const lost = held && (held.disabled || held.hidden || !held.isConnected);
     if (lost && [null, held].includes(root.activeElement)) this.focus(); // Escape closes a bell from within only

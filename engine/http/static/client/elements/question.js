@@ -9,6 +9,7 @@ import { make } from "./content.js";
 /** @typedef {import("../ledger.js").Message} Message */
 
 const TEXT_CHARS_MAX = 1000;
+const COMPOSED_KEY = 229; // of the key that ends a composition (an input method) in Safari
 
 /** Its style sheet. */
 export const QUESTION_LOOK = `
@@ -23,7 +24,8 @@ export const QUESTION_LOOK = `
 `;
 
 /**
- * The buttons of a question, and its field where it takes a text; nothing for another message, or when its time is over.
+ * The buttons of a question, and its field where it takes a text; nothing for another message. It is open until the engine ends it: the
+ * page's clock may be wrong.
  * @param {Message} message
  * @param {string} title Of the message.
  * @param {{ownWords: string, send: string}} words
@@ -31,7 +33,7 @@ export const QUESTION_LOOK = `
  * @param {(answer: string | null, text: string) => void} chosen
  */
 export function questionOf({ id, ask }, title, words, typed, chosen) {
-  if (!ask || ask.deadline <= Date.now()) return false;
+  if (!ask) return false;
   const field = ask.text && make("input", { className: "words", type: "text", maxLength: TEXT_CHARS_MAX, value: typed.get(id) ?? "", ariaLabel: `${words.ownWords}: ${title}`, placeholder: words.ownWords });
   const text = () => (field ? /** @type {HTMLInputElement} */ (field).value.trim() : "");
   const answer = (/** @type {string | null} */ which) => chosen(which, text());
@@ -46,8 +48,10 @@ export function questionOf({ id, ask }, title, words, typed, chosen) {
   if (field) {
     field.addEventListener("input", () => typed.set(id, /** @type {HTMLInputElement} */ (field).value));
     field.addEventListener("keydown", (event) => {
-      event.stopPropagation(); // arrows and Home are of the field
-      if (/** @type {KeyboardEvent} */ (event).key === "Enter" && !choices.length) answer(null);
+      const { key, isComposing, keyCode } = /** @type {KeyboardEvent} */ (event);
+      const composing = isComposing || keyCode === COMPOSED_KEY;
+      if (key !== "Escape" || composing) event.stopPropagation(); // arrows and Home are of the field
+      if (key === "Enter" && !composing && !choices.length) answer(null);
     });
   }
   const group = make("div", { className: "question" }, ...choices, field || false, send || false);
