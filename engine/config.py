@@ -515,7 +515,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     load_points_max: Positive = 360  # an hour of them: some 120 KB in storage, and in an answer
     health_ms: Positive = 2000  # time between health checks; each costs an actor about 1 ms of CPU
     health_timeout_ms: Positive = 6_000  # an actor that leaves its checks unanswered for this long, four in a row, is replaced
-    failover_ms: Positive = 600  # for the next process of a dead shard: twice what one takes that is spare; a new one takes 2 s
+    failover_ms: Positive = 600  # for the next process of a dead shard, where one is spare: twice what that takes; a new one takes 2 s
     takeover_ms: Positive = 60_000  # twice what Ray takes to give a node up: then users wait for a machine, and not for a restart
     upgrade_step_ms: Positive = 300_000  # without progress, an upgrade ends: a set of slots moves, and a process starts, in seconds
     drain_reserve_ms: Positive = (

@@ -584,11 +584,11 @@ class Controller:
         watch = fleet.watches[key]
         watch.failed()
         watch.restarting(self._context.monotonic_ms())
-        fleet.failed(key, died=True)
+        patience_ms = fleet.broke(key)
         asking = asyncio.ensure_future(self._ask(key))
         self._asking.add(asking)
         asking.add_done_callback(self._asking.discard)
-        asyncio.get_running_loop().call_later(self._config.failover_ms / 1000, self._reconciler.look_at_shards)
+        asyncio.get_running_loop().call_later(patience_ms / 1000, self._reconciler.look_at_shards)
 
     async def _ask(self, key: ActorKey) -> None:
         fleet = self._fleet

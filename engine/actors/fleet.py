@@ -37,6 +37,9 @@ ROLES: Final = ("shard", "scheduler", "edge", *FEATURE_ROLES)
 _PLACES_S: Final = 0.5
 """For Ray's control service to say what is free; while it is away that is not known."""
 
+_ANSWER_MS: Final = 100
+"""For the answer of a process to which only the connection broke."""
+
 _SILENT_MS: Final = 5000
 """An actor that has not answered for so long may wait for a place: a process that Ray starts takes less."""
 
@@ -65,6 +68,7 @@ class Fleet:
         self._asking: asyncio.Future[dict[str, tuple[int, int]]] | None = None
         self._away: dict[ActorKey, float] = {}  # members that do not answer: since when
         self._died: dict[ActorKey, float] = {}  # those of them whose process has ended, or was told to since it hangs: since when
+        self._patience_ms: dict[ActorKey, float] = {}  # for the next process of those that broke
         self._drained: dict[ActorKey, int] = {}  # the process that was last told to end
 
     async def existing(self) -> set[ActorKey]:
@@ -103,6 +107,7 @@ class Fleet:
         self._drained.pop(key, None)
         self._away.pop(key, None)
         self._died.pop(key, None)
+        self._patience_ms.pop(key, None)
         self.guests.discard(key)
 
     def failed(self, key: ActorKey, *, died: bool = False) -> None:
@@ -111,14 +116,28 @@ class Fleet:
         if died:
             self._died.setdefault(key, self._clock())
 
+    def broke(self, key: ActorKey) -> float:
+        """The connection to its process broke; returns for how many milliseconds its next one is waited for (`dead`).
+
+        Hardly at all where its node has no spare process for it, by what the others there have said: one that is started takes longer.
+        """
+        node = self.watches[key].stats.get("node_id")
+        others = [other for other, watch in self.watches.items() if watch.stats.get("node_id") == node and other != key]
+        spares = min((self.watches[other].stats.get("spares", 0) for other in others if other not in self._away), default=0)
+        has_one = spares > sum(other in self._died for other in others)
+        self.failed(key, died=True)
+        self._patience_ms[key] = self._config.failover_ms if has_one else min(_ANSWER_MS, self._config.failover_ms)
+        return self._patience_ms[key]
+
     def died_since(self, key: ActorKey, since_ms: float) -> bool:
         """Whether its process has ended since then, and the next one has not answered."""
         return self._died.get(key, -math.inf) > since_ms
 
-    def dead(self, role: str, for_ms: float) -> list[int]:
-        """Indices of the members of this role that have had no process for so long."""
-        since_ms = self._clock() - for_ms
-        gone = (key for key, died_ms in self._died.items() if died_ms <= since_ms and key[0] == role)
+    def dead(self, role: str, for_ms: float | None = None) -> list[int]:
+        """Indices of the members of this role that have had no process for so long; None: for longer than the next one is waited for."""
+        now_ms, usual_ms = self._clock(), self._config.failover_ms
+        waited_ms = {key: self._patience_ms.get(key, usual_ms) if for_ms is None else for_ms for key in self._died if key[0] == role}
+        gone = (key for key, wait_ms in waited_ms.items() if now_ms - self._died[key] >= wait_ms)
         return sorted(key[1] for key in gone if not (key in self.joining or key in self.leaving))
 
     def without_place(self) -> list[ActorKey]:
@@ -191,6 +210,7 @@ class Fleet:
         """It has just answered; once it is ready it is a member. It may have been ended meanwhile."""
         self._away.pop(key, None)
         self._died.pop(key, None)
+        self._patience_ms.pop(key, None)
         if key not in self.watches:
             return
         row = self.watches[key].row()
@@ -244,6 +264,7 @@ class Fleet:
         """Their storage did not answer this process, which may be cut off from them as well: they count as alive."""
         for key in keys:
             self._died.pop(key, None)
+            self._patience_ms.pop(key, None)
 
     def ready(self) -> bool:
         """Whether all members are."""

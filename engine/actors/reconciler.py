@@ -22,9 +22,10 @@ beyond the smaller one exist, and own nothing in that map.
     edges, growing          create
     edges, shrinking        the clients are handed over and have left -> end
 
-A shard that has died and has no next process after `failover_ms` loses its slots to those that serve, by one change of the map: they take a
-higher epoch on them, and read their journals. A process of it that lives all the same, cut off or hung, may write until then, which is read
-too, and is fenced from then on. Its next process begins without slots, and gets its share like a new shard.
+A shard that has died and has no next process after `failover_ms`, or at once where its node has no spare one for it (`Fleet.broke`), loses
+its slots to those that serve, by one change of the map: they take a higher epoch on them, and read their journals. A process of it that
+lives all the same, cut off or hung, may write until then, which is read too, and is fenced from then on. Its next process begins without
+slots, and gets its share like a new shard.
 
 An actor whose process is to be replaced (`engine.actors.replacements`) stays in the map, and Ray starts its next process:
 
@@ -343,7 +344,7 @@ class Reconciler:
     async def _step_dead_shards(self, store: int) -> float:
         """Give the slots of this store's dead shards to those that serve. No other step, and no other store, holds it up."""
         fleet, client, stores = self._fleet, self._clients[store], len(self._clients)
-        dead = [shard for shard in fleet.dead("shard", self._config.failover_ms) if store_of(shard, stores) == store]
+        dead = [shard for shard in fleet.dead("shard") if store_of(shard, stores) == store]
         if not dead:
             return _POLL_S
         try:
@@ -353,7 +354,7 @@ class Reconciler:
             fleet.doubt(("shard", shard) for shard in dead)
             raise
         late = fleet.dead("shard", _RESTART_MS)  # one that a record has ended starts again with its slots: the record comes with them
-        lost = [shard for shard in fleet.dead("shard", self._config.failover_ms) if shard in dead and (shard in late or shard not in ended)]
+        lost = [shard for shard in fleet.dead("shard") if shard in dead and (shard in late or shard not in ended)]
         going = self._replacements.turn("shard", self.wanted)
         homes = [key[1] for key in fleet.keys("shard") if fleet.serves(key) and key not in going]
         moves = away_moves(slot_map, lost, homes)

@@ -511,6 +511,20 @@ async def test_slots_move_when_a_connection_breaks_and_nobody_answers(world: Wor
     assert Counter((await world.slots()).owners) == dict.fromkeys(range(2), SLOTS // 2)
 
 
+async def test_only_a_dead_shard_with_a_spare_process_keeps_its_slots(world: World) -> None:
+    controller = await world.start(shards=3, failover_ms=600_000)
+    await world.settled()
+    assert world.actors.warm == 1
+    before = await world.slots()
+    for index in (1, 2):
+        dead = world.actors.actors["shard", index]
+        dead.silent = True
+        dead.break_connections()
+        await until(lambda index=index: index in controller._fleet.dead("shard", 0))
+    after = await until(world.slots, holds=lambda slots: 2 not in slots.owners)
+    assert after.slots_of(1) == before.slots_of(1)
+
+
 async def test_slots_of_a_dead_shard_go_to_others_during_another_move(world: World) -> None:
     controller = await world.start(shards=3, failover_ms=100)
     await world.settled()
