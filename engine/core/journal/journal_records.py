@@ -314,9 +314,13 @@ def looks_at(page: MailboxPage) -> int:
     return min(page.oldest_expires_ms, aged_ms) if page.oldest_expires_ms and aged_ms else page.oldest_expires_ms or aged_ms
 
 
-def removal_of(mailbox: Mailbox, forget_at_ms: int, *, whole: bool = False) -> Spill:
-    """Deletes what storage has of the mailbox; but for what has come since, which an earlier checkpoint may have stored."""
-    if mailbox.idle and not mailbox.has_preferences:
+def removal_of(mailbox: Mailbox, forget_at_ms: int, *, whole: bool = False, erased: bool = False) -> Spill:
+    """Deletes what storage has of the mailbox; but for what has come since, which an earlier checkpoint may have stored.
+
+    `erased`: the user was, so whatever is known of the user has come since.
+    """
+    is_known = erased and mailbox.user_state is not None and not mailbox.user_state.empty
+    if mailbox.idle and not (mailbox.has_preferences or is_known):
         return Spill(mailbox.key, b"", 0, [], 0, 0, 0, mailbox.head)
     spill = spill_of(mailbox, forget_at_ms, whole=whole)  # an erasure settles all numbers of before, so they are trimmed
     spill.closes_ms = max(spill.closes_ms, 0)

@@ -386,7 +386,7 @@ class MailboxStore:
         if key not in removals or not (removals[key] or (mailbox.idle and not mailbox.has_preferences)):
             return spill_of(mailbox, forget_at_ms, whole=checkpoint.whole)
         self._floors[mailbox.slot] = max(mailbox.head, self._floors.get(mailbox.slot, 0))
-        return removal_of(mailbox, forget_at_ms, whole=checkpoint.whole)
+        return removal_of(mailbox, forget_at_ms, whole=checkpoint.whole, erased=removals[key])
 
     def checkpoint_done(self, mailboxes_max: int | None = None) -> bool:
         """The checkpoint is written: drop bodies from memory that the offline streams have, where memory or the limits require it.

@@ -272,6 +272,23 @@ def test_what_comes_while_the_erasure_is_written_is_kept() -> None:
     assert delivered(world.settle(), 2) == [(5, 1)]
 
 
+def test_an_event_that_comes_while_the_erasure_is_written_is_kept() -> None:
+    world = used_world()
+    world.tell(Erase(7, KEY))
+    world.settle()
+    world.tell(Happened(8, KEY, world.now_ms, "paid"))
+    world.settle()
+    world.checkpoint()
+    assert answered(world) == [OK]
+    world.crash()
+    world.attach(2)
+    world.settle()
+    user_state = world.core.mailboxes[KEY].user_state
+    assert user_state is not None
+    assert user_state.events == {"paid": world.now_ms}
+    assert user_state.profile is None
+
+
 def test_an_erasure_spares_what_earlier_checkpoints_have_of_later_messages() -> None:
     world = used_world()
     world.tell(Erase(7, KEY))
