@@ -207,6 +207,9 @@ class GroupBuilder:
         """Number the adopted broadcasts and encode the payloads. False when there is nothing to write."""
         group, mailboxes = self._group, self._mailboxes
         by_slot: defaultdict[int, list[Record]] = defaultdict(list)
+        for settled in group.handled:
+            key = settled.key  # its mailbox may have left memory when the group is built again
+            by_slot[mailboxes[key].slot if key in mailboxes else slot_of(key)].append(settled)
         for record in group.records:
             by_slot[mailboxes[record.key].slot].append(record)
         if group.riders.adoptions:
@@ -218,9 +221,6 @@ class GroupBuilder:
             if isinstance(note.record, Erased):
                 note.record.head = self._heads.get(note.record.key, note.mailbox.head)
             by_slot[note.mailbox.slot].append(note.record)
-        for settled in group.handled:
-            key = settled.key  # its mailbox may have left memory when the group is built again
-            by_slot[mailboxes[key].slot if key in mailboxes else slot_of(key)].append(settled)
         for slot, records in by_slot.items():
             group.payloads[slot] = sealed(_encoder.encode(records))
         return bool(by_slot)

@@ -184,6 +184,21 @@ def test_a_refused_message_leaves_the_inbox_when_it_is_among_the_dead_letters_fo
     assert ids(read(w)) == ["b"]
 
 
+def test_a_full_inbox_survives_a_crash_behind_a_refusal_and_a_message_of_one_group() -> None:
+    w = world()
+    w.attach(1)
+    for id in "abcdef":
+        w.post(id=id)
+    w.settle()
+    w.nack(1, "c")
+    w.fetch()
+    w.post(id="g")
+    w.settle()
+    before = ids(read(w))
+    w.crash()
+    assert ids(read(w)) == before == [*"gfedba"]
+
+
 def test_ids_that_only_storage_knows_are_answered_as_unknown() -> None:
     w = world(recent_ids=1)
     w.attach(1)
