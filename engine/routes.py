@@ -4,7 +4,8 @@
        +--- plain WebSockets and publish requests: `engine.transports.websocket_handshake`, `engine.api.publish_endpoint` --^
 
 An endpoint authenticates by `Access`, parses, calls the gateway, encodes. Errors are raised as `Problem` (or `Overloaded` or
-`Unavailable` by the gateway) and become `application/problem+json` in one place; before a WebSocket's upgrade too.
+`Unavailable` by the gateway, `StorageUnavailable` by a store) and become `application/problem+json` in one place; before a WebSocket's
+upgrade too.
 """
 
 from __future__ import annotations

@@ -13,11 +13,10 @@ from engine.api.access import Access, Status
 from engine.api.exposition import metrics_page
 from engine.api.scaling import numbers_of
 from engine.auth import tokens
-from engine.errors import StorageUnavailable
 from engine.gateway.tenant_quotas import quotas_of
 from engine.http.description import operate_paths
 from engine.http.endpoint_table import EndpointTable, json_answer, route
-from engine.http.problems import RETRY_AFTER_S, conflict, not_found, unavailable
+from engine.http.problems import conflict, not_found
 from engine.store.tenant_usage import TenantUsage
 
 ConnectionsOf = Callable[[str], Awaitable[int]]
@@ -62,10 +61,7 @@ def table(access: Access, controls: EngineControls) -> EndpointTable:
             return json_answer(metrics_page.without_figures(await controls.status()))
         tokens.require(principal, "admin")
         tenant = principal.tenant
-        try:
-            used = await controls.usage.of(tenant)
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
+        used = await controls.usage.of(tenant)
         return json_answer(
             {"tenant": tenant, "connections": await controls.connections_of(tenant), **used, "quotas": quotas_of(access.config)}
         )

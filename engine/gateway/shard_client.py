@@ -60,7 +60,8 @@ class OpenedQuestions(NamedTuple):
 
 
 OpenQuestions = Callable[[Sequence[Draft]], Awaitable[OpenedQuestions]]
-"""Stores the questions of these drafts before their messages are published. Raises Problem: nothing is to be published."""
+"""Stores the questions of these drafts before their messages are published. Raises Problem or StorageUnavailable: nothing is
+to be published."""
 
 
 async def _refuse_questions(_drafts: Sequence[Draft]) -> OpenedQuestions:

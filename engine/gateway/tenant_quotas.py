@@ -25,7 +25,7 @@ from engine.config import Config
 from engine.core.edge.token_bucket import TokenBucket, TokenBuckets
 from engine.core.model.period import until_next
 from engine.errors import StorageUnavailable
-from engine.http.problems import RETRY_AFTER_S, Problem, over_quota, unavailable, whole_seconds
+from engine.http.problems import Problem, over_quota, whole_seconds
 from engine.store.tenant_usage import TenantUsage, UsageFigure
 
 log = logging.getLogger(__name__)
@@ -101,12 +101,10 @@ class TenantQuotas:
         """Check that the tenant may have these topics: while it is full, those that some user of it is subscribed to already.
 
         Raises:
-            Problem: 429, one would be new; 503, storage does not tell.
+            Problem: 429, one would be new.
+            StorageUnavailable: storage does not tell.
         """
-        try:
-            new = set(topics) - await self._usage.known_topics(tenant, topics)
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
+        new = set(topics) - await self._usage.known_topics(tenant, topics)
         if new:
             detail = f"this tenant has {self._config.tenant_topics_max} topics, as many as it may: {min(new)} would be a new one"
             raise over_quota("tenant_topics_max", detail, _FULL_RETRY_S)
@@ -122,6 +120,8 @@ class TenantQuotas:
             await self.check_topics(tenant, topics)
         except Problem as problem:
             on_result("over_quota" if problem.status == 429 else "unavailable")
+        except StorageUnavailable:
+            on_result("unavailable")
         else:
             on_result("")
 

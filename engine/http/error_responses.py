@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.websockets import WebSocket
 
-from engine.errors import Overloaded, Unavailable
+from engine.errors import Overloaded, StorageUnavailable, Unavailable
 from engine.http.problems import (
+    RETRY_AFTER_S,
     Problem,
     method_not_allowed,
     not_found,
@@ -24,6 +25,8 @@ from engine.http.problems import (
 )
 
 log = logging.getLogger(__name__)
+
+_EXPECTED: Final = (Problem, Overloaded, Unavailable, StorageUnavailable)
 
 
 def handlers(refused: Counter[int]) -> Mapping[Any, Any]:
@@ -39,7 +42,7 @@ def handlers(refused: Counter[int]) -> Mapping[Any, Any]:
     async def answer_nobody(_request: Request, _error: Exception) -> Response:
         return Response(status_code=400)  # the client has disconnected; the server discards this
 
-    expected = (Problem, Overloaded, Unavailable, HTTPException)
+    expected = (*_EXPECTED, HTTPException)
     # Exception: a bug. The server logs it with its traceback; the response contains nothing of it.
     return {**dict.fromkeys(expected, cast("Any", refuse)), ClientDisconnect: answer_nobody, Exception: refuse}
 
@@ -53,7 +56,7 @@ def refusal(error: Exception, refused: Counter[int]) -> Response:
 
 def problem_for(error: Exception, refused: Counter[int]) -> Problem:
     """The problem that a client is answered without Starlette, counted in `refused`. A bug is logged."""
-    if not isinstance(error, Problem | Overloaded | Unavailable):
+    if not isinstance(error, _EXPECTED):
         log.error("a request failed", exc_info=error)
     problem = problem_of(error)
     refused[problem.status] += 1
@@ -68,6 +71,8 @@ def problem_of(error: Exception) -> Problem:
         return too_many_requests(str(error), retry_after_s(error.backlog_ms))
     if isinstance(error, Unavailable):
         return unavailable(str(error), retry_after_s(error.retry_ms))
+    if isinstance(error, StorageUnavailable):
+        return unavailable(str(error), RETRY_AFTER_S)
     if not isinstance(error, HTTPException):
         return Problem(500, "the engine failed to answer; the operator's log says why")
     headers: Mapping[str, str] = error.headers or {}

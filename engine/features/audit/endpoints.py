@@ -21,7 +21,7 @@ from engine.features.audit import description
 from engine.features.audit.audit_log import Act, AuditLog
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable, json_answer, route
-from engine.http.problems import RETRY_AFTER_S, bad_request, unavailable
+from engine.http.problems import bad_request
 
 log = logging.getLogger(__name__)
 
@@ -64,11 +64,8 @@ def table(access: Access, store: AuditLog) -> EndpointTable:
             if name in query and not _ENTRY.fullmatch(query[name]):
                 raise bad_request(f"`{name}`: the `entry` of an act")
         limit = limit_of(query, limit_max, min(100, limit_max))
-        try:
-            before = query.get("before", "")
-            page = await (store.after(query["after"], limit, before) if "after" in query else store.page(before, limit))
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
+        before = query.get("before", "")
+        page = await (store.after(query["after"], limit, before) if "after" in query else store.page(before, limit))
         following = {"before": page[-1].entry} if len(page) == limit and "after" not in query else {}
         return json_answer({"acts": [_shown(act) for act in page], **following})
 

@@ -41,12 +41,12 @@ from engine.core.model.constants import PRIORITIES
 from engine.core.model.names import is_user
 from engine.core.model.routing import mailbox_key
 from engine.core.model.trace_context import trace_in, traced_body
-from engine.errors import Invalid, StorageUnavailable
+from engine.errors import Invalid
 from engine.features.dead_letters import description
 from engine.features.dead_letters.store import DeadLetterStream, StoredLetter
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable, json_answer, route
-from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, not_found, unavailable
+from engine.http.problems import Problem, bad_request, not_found
 from engine.publish import media_types
 from engine.publish.drafts import Draft, republished
 from engine.publish.results import ItemResult
@@ -92,7 +92,7 @@ class DeadLetters:
         self._gateway = gateway
 
     async def page(self, tenant: str, query: QueryParams) -> dict[str, Any]:
-        """Some dead letters as `GET /v1/dead-letters` answers them. Raises Problem: 400 or 503."""
+        """Some dead letters as `GET /v1/dead-letters` answers them. Raises Problem: 400; StorageUnavailable."""
         user, after, order = query.get("user", ""), query.get("after", ""), query.get("order", "newest")
         if "user" in query and not is_user(user, self._config.id_chars_max):
             raise bad_request("`user`: text without control characters")
@@ -102,16 +102,13 @@ class DeadLetters:
             raise bad_request("`after`: what the page before answered as `after`")
         count_max = self._config.dead_letters_page_max
         limit = limit_of(query, count_max, count_max)
-        try:
-            page = await self._store.page(tenant, user, after, limit, oldest_first=order == "oldest")
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
+        page = await self._store.page(tenant, user, after, limit, oldest_first=order == "oldest")
         following = {"after": page.after} if page.after else {}
         return {"tenant": tenant, "total": page.total, "dead_letters": [summary(letter) for letter in page.letters], **following}
 
     async def look(self, tenant: str, letter: str) -> dict[str, Any]:
-        """One dead letter with its message. Raises Problem: 404 or 503."""
-        (found,) = await self._read(tenant, [letter])
+        """One dead letter with its message. Raises Problem: 404; StorageUnavailable."""
+        (found,) = await self._store.read(tenant, [letter])
         if found is None:
             raise not_found("there is no such dead letter: it was redriven, dropped, or trimmed by newer ones")
         return {**summary(found), "notification": _members(found)}
@@ -128,7 +125,7 @@ class DeadLetters:
         now_ms = self._gateway.wall_ms()
         results: dict[str, dict[str, Any]] = {}
         drafts: dict[str, Draft] = {}
-        for letter, found in zip(letters, await self._read(tenant, letters), strict=True):
+        for letter, found in zip(letters, await self._store.read(tenant, letters), strict=True):
             if found is None:
                 results[letter] = {"letter": letter, "status": _GONE}
             elif (draft := _draft(tenant, found, now_ms, self._config.ttl_s_default * 1000)) is None:
@@ -151,14 +148,14 @@ class DeadLetters:
             results |= {
                 letter: {"letter": letter, **of_draft[draft.key, draft.envelope.id]} for letter, draft in drafts.items()
             }  # fmt: skip
-        await self._remove(tenant, [letter for letter in drafts if results[letter]["status"] not in _STAYS])
+        await self._store.remove(tenant, [letter for letter in drafts if results[letter]["status"] not in _STAYS])
         if refused is not None:
             raise refused
         return {"results": [results[letter] for letter in letters]}
 
     async def drop(self, tenant: str, body: bytes) -> dict[str, Any]:
         """Delete these dead letters. Raises Problem: 400 or 422, the request is not valid; 503: repeat it."""
-        return {"dropped": await self._remove(tenant, self._chosen(body))}
+        return {"dropped": await self._store.remove(tenant, self._chosen(body))}
 
     def _chosen(self, body: bytes) -> list[str]:
         """The letters that a request names, each once. Raises Problem."""
@@ -170,18 +167,6 @@ class DeadLetters:
             if not is_letter(letter):
                 raise media_types.unacceptable(Invalid("the `letter` of a dead letter, such as 1700000000000-0", f"$.letters[{index}]"))
         return list(dict.fromkeys(letters))
-
-    async def _read(self, tenant: str, letters: Sequence[str]) -> list[StoredLetter | None]:
-        try:
-            return await self._store.read(tenant, letters)
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
-
-    async def _remove(self, tenant: str, letters: Sequence[str]) -> int:
-        try:
-            return await self._store.remove(tenant, letters)
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
 
 
 def is_letter(text: str) -> bool:

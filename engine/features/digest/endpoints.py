@@ -49,7 +49,7 @@ from engine.gateway.connection import Connection
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.link_page import FORM_BYTES_MAX
-from engine.http.problems import RETRY_AFTER_S, bad_request, unavailable
+from engine.http.problems import bad_request
 from engine.http.request_body import read_body
 from engine.store.pending_bodies import PendingBodies
 
@@ -98,10 +98,7 @@ class Digests:
         """
         since = _number(query, "since", 0, 0, TS_MS_MAX)
         limit = _number(query, "limit", self._config.digest_lines, 1, self._config.digest_lines_max)
-        try:
-            return await self._one(key, since, limit, returned=False) or {}
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
+        return await self._one(key, since, limit, returned=False) or {}
 
     async def for_mail(self, key: str, since_ms: int) -> dict[str, Any]:
         """The digest by mail of what came since then. Raises StorageUnavailable, Overloaded, Unavailable."""

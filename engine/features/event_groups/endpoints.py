@@ -27,7 +27,7 @@ from engine.api.json_bodies import decode_body
 from engine.auth.tokens import ADMIN, EVENTS, Principal
 from engine.config import Config
 from engine.core.model.names import is_group
-from engine.errors import Invalid, StorageUnavailable
+from engine.errors import Invalid
 from engine.features.dead_letters.endpoints import summary
 from engine.features.event_groups import description
 from engine.features.event_groups.store import (
@@ -41,7 +41,7 @@ from engine.features.event_groups.store import (
     parse_position,
 )
 from engine.http.endpoint_table import EndpointTable, json_answer, route, without_head
-from engine.http.problems import RETRY_AFTER_S, bad_request, conflict, forbidden, not_found, too_many_requests, unavailable
+from engine.http.problems import RETRY_AFTER_S, bad_request, conflict, forbidden, not_found, too_many_requests
 from engine.publish import media_types
 
 CONSUMER_CHARS_MAX: Final = 128
@@ -80,11 +80,8 @@ class EventGroups:
             raise forbidden(f"the scope `{EVENTS}` or `{ADMIN}` is needed", scope=EVENTS)
 
     async def list(self, tenant: str) -> dict[str, Any]:
-        """The groups as `GET /v1/event-groups` answers them. Raises Problem: 503."""
-        try:
-            groups = await self._store.groups(tenant)
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
+        """The groups as `GET /v1/event-groups` answers them. Raises StorageUnavailable."""
+        groups = await self._store.groups(tenant)
         return {
             "tenant": tenant,
             "groups": [
@@ -93,16 +90,13 @@ class EventGroups:
         }
 
     async def drop(self, tenant: str, group: str) -> None:
-        """Forget a group. Raises Problem: 404 or 503."""
+        """Forget a group. Raises Problem: 404; StorageUnavailable."""
         _check_group(group)
-        try:
-            if not await self._store.drop(tenant, group):
-                raise not_found("there is no such group")
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
+        if not await self._store.drop(tenant, group):
+            raise not_found("there is no such group")
 
     async def acknowledge(self, tenant: str, group: str, body: bytes) -> dict[str, Any]:
-        """Store how far a consumer has come. Raises Problem: 400, 404, 409, 422 or 503."""
+        """Store how far a consumer has come. Raises Problem: 400, 404, 409 or 422; StorageUnavailable."""
         _check_group(group)
         given = decode_body(_ACKNOWLEDGEMENT, body, _Acknowledgement)
         if not _is_consumer(given.consumer):
@@ -115,7 +109,7 @@ class EventGroups:
         return {"position": str(position), "held_by": holder}
 
     async def poll(self, tenant: str, group: str, query: QueryParams, wait_s: float) -> dict[str, Any]:
-        """The next events of a group, for the consumer that has it. Raises Problem: 400, 404, 409, 429 or 503."""
+        """The next events of a group, for the consumer that has it. Raises Problem: 400, 404, 409 or 429; StorageUnavailable."""
         _check_group(group)
         outcomes = query.get("outcomes", "false")
         if outcomes not in ("true", "false"):
@@ -164,10 +158,7 @@ class EventGroups:
         """The first look that finds something, or the last of `event_looks_max`."""
         look = Look([], position, False)
         for _ in range(self._config.event_looks_max):
-            try:
-                look = await self._store.look(tenant, look.position, limit)
-            except StorageUnavailable as error:
-                raise unavailable(str(error), RETRY_AFTER_S) from None
+            look = await self._store.look(tenant, look.position, limit)
             if look.events or not (look.more or await self._pause(deadline_ms)):
                 break
         return look
@@ -181,10 +172,7 @@ class EventGroups:
         return True
 
     async def _take(self, tenant: str, group: str, consumer: str, reached: Position | None, **how: bool) -> tuple[str, Position]:
-        try:
-            taken = await self._store.take(tenant, group, consumer, reached, **how)
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
+        taken = await self._store.take(tenant, group, consumer, reached, **how)
         if taken is None:
             raise conflict(f"a tenant has at most {self._config.event_groups_max} groups; DELETE one", type="about:blank")
         return taken

@@ -19,14 +19,14 @@ from engine.config import Config
 from engine.core.model.constants import SEQ_MAX
 from engine.core.model.names import is_id, is_user
 from engine.core.model.routing import mailbox_key
-from engine.errors import Invalid, StorageUnavailable
+from engine.errors import Invalid
 from engine.features.growing import description
 from engine.features.growing.core import Head
 from engine.features.growing.growing import Growing, GrownPart
 from engine.features.growing.store import GrowingStore, StoredGrowth
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable, json_answer, route, without_head
-from engine.http.problems import RETRY_AFTER_S, Problem, bad_request, unavailable, unprocessable
+from engine.http.problems import Problem, bad_request, unprocessable
 from engine.publish import media_types
 from engine.publish.drafts import Draft
 from engine.publish.media_types import Content
@@ -167,10 +167,7 @@ def table(access: Access, growing: Growing) -> EndpointTable:
     async def listed(request: Request) -> Response:
         """`GET /v1/growing?user=`."""
         _, key, _ = access.subscriber(request)
-        try:
-            found = await growing.all_of(key)
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
+        found = await growing.all_of(key)
         return json_answer({"growing": [_shown(id, stored) for id, stored in found]})
 
     routes = [

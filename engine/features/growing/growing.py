@@ -154,8 +154,6 @@ class Growing:
             limit = "growing_per_user_max" if error.args[0] == "user" else "growing_per_tenant_max"
             detail = f"{limit}: as many messages of this {error.args[0]} grow as may"
             raise too_many_requests(detail, _FULL_RETRY_S) from None
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
         if word == "KNOWN" and known is not None:
             return OK, known, ended
         growth = Growth(key, id, generation, body=head.body, store=self._store.place(key), lines=head.list)
@@ -196,16 +194,13 @@ class Growing:
         self._flushed(name)
 
     async def take(self, parts: Sequence[GrownPart]) -> list[PartResult]:
-        """Take parts of any messages; one result for each. Raises Problem 429 or 503: none was taken."""
+        """Take parts of any messages; one result for each. Raises Problem 429, StorageUnavailable: none was taken."""
         if self._bytes > self._config.growing_buffer_bytes_max:
             raise too_many_requests("storage has not taken what was sent before (`growing_buffer_bytes_max`)", RETRY_AFTER_S)
         unknown = {part.name for part in parts if not self._knows(part)}
         if unknown:
             names = list(unknown)
-            try:
-                found = await self._store.read_many(names)
-            except StorageUnavailable as error:
-                raise unavailable(str(error), RETRY_AFTER_S) from None
+            found = await self._store.read_many(names)
             for name, stored in zip(names, found, strict=True):
                 self._loaded(name, stored)
         self._parts += len(parts)
@@ -367,8 +362,6 @@ class Growing:
         except GrowthBehind as error:
             detail = f"the text has {error.args[0]} bytes here, not {size}: send the rest again"
             raise conflict(detail, type=BEHIND_PROBLEM, have=error.args[0]) from None
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
         self._forget((key, id))
         if stored == GONE:
             raise not_found("no message with this id grows")
@@ -440,15 +433,12 @@ class Growing:
     async def look(self, key: str, id: str, generation: int, offset: int, wait_s: float) -> tuple[StoredGrowth, int]:
         """The message, and the offset from which the reader lacks its text: as soon as there is some, or after `wait_s`.
 
-        `generation` of the text that the reader has, 0 for any. Raises Problem 404, 429 or 503.
+        `generation` of the text that the reader has, 0 for any. Raises Problem 404 or 429; StorageUnavailable.
         """
         deadline_ms = self._gateway.clock() + wait_s * 1000
         first: tuple[Any, ...] | None = None
         while True:
-            try:
-                (stored,) = await self._store.read_many([(key, id)])
-            except StorageUnavailable as error:
-                raise unavailable(str(error), RETRY_AFTER_S) from None
+            (stored,) = await self._store.read_many([(key, id)])
             if stored is None:
                 raise not_found("no message with this id grows")
             begins = 0 if generation and generation != stored.generation else offset

@@ -6,8 +6,7 @@ asks the shards.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -20,17 +19,13 @@ from engine.auth import tokens
 from engine.config import Config
 from engine.core.model.routing import split_key
 from engine.core.shard.user_overview import SlowConnection
-from engine.errors import StorageUnavailable
 from engine.features.inspection import description
 from engine.features.user_data.user_reports import connection_json
 from engine.gateway.tenant_quotas import quotas_of
 from engine.http.endpoint_table import EndpointTable, json_answer, route
-from engine.http.problems import RETRY_AFTER_S, unavailable
 from engine.store.load_history import LoadHistory
 from engine.store.quarantine import Quarantine
 from engine.store.tenant_usage import TenantUsage
-
-_T = TypeVar("_T")
 
 
 class Inspection:
@@ -52,18 +47,18 @@ class Inspection:
 
     async def load(self) -> dict[str, Any]:
         """`GET /v1/load`: a point every few seconds, of an hour, the oldest first."""
-        points = await _answered(self._points.read())
+        points = await self._points.read()
         return {"every_ms": self._config.load_point_ms, "points": [Raw(point) for point in points]}
 
     async def tenants(self) -> dict[str, Any]:
         """`GET /v1/tenants`: what the largest have in storage, and the quotas."""
-        found = await _answered(self._tenants.largest(self._config.operator_rows_max))
+        found = await self._tenants.largest(self._config.operator_rows_max)
         rows = [{"tenant": tenant, **figures} for tenant, figures in found.items()]
         return {"tenants": rows, "quotas": quotas_of(self._config)}
 
     async def quarantine(self) -> dict[str, Any]:
         """`GET /v1/quarantine`: stored records that could not be read, the newest first."""
-        records, total = await _answered(self._quarantine.newest(self._config.operator_rows_max))
+        records, total = await self._quarantine.newest(self._config.operator_rows_max)
         return {"total": total, "records": [msgspec.structs.asdict(record) for record in records]}
 
     async def slow_clients(self) -> dict[str, Any]:
@@ -75,13 +70,6 @@ class Inspection:
 def _slow_client(found: SlowConnection) -> dict[str, Any]:
     tenant, user = split_key(found.key)
     return {"tenant": tenant, "user": user, "behind": found.behind, **connection_json(found.state)}
-
-
-async def _answered(answer: Awaitable[_T]) -> _T:
-    try:
-        return await answer
-    except StorageUnavailable as error:
-        raise unavailable(str(error), RETRY_AFTER_S) from None
 
 
 def on_edge(ports: EdgePorts) -> EdgeFeature:

@@ -14,10 +14,8 @@ import msgspec
 
 from engine.config import Config
 from engine.core.model.routing import split_key
-from engine.errors import StorageUnavailable
 from engine.features.policy.unsubscribe_links import LinkClaims
 from engine.features.policy.unsubscribing import LinkKey, link_paths
-from engine.http.problems import RETRY_AFTER_S, unavailable
 from engine.publish.drafts import Draft
 
 
@@ -33,15 +31,12 @@ class MessageLinks:
         """Give the drafts of these categories their links.
 
         Raises:
-            Problem: 503, the key cannot be read.
+            StorageUnavailable: the key cannot be read.
         """
         wanted = [(draft, terms.category) for draft in drafts if (terms := draft.envelope.policy_terms) and terms.category in categories]
         if not wanted:
             return
-        try:
-            key = await self._link_key()
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
+        key = await self._link_key()
         expires_s = self._wall_ms() // 1000 + self._config.unsubscribe_link_s
         links = [LinkClaims(split_key(draft.key)[0], draft.user, category, expires_s) for draft, category in wanted]
         for (draft, _), path in zip(wanted, await link_paths(links, key), strict=True):

@@ -41,7 +41,7 @@ from engine.features.policy.profiles import Preferences
 from engine.features.policy.unsubscribe_links import KEY_BYTES, LinkClaims, make_link_token, read_link_token, unsubscribe_claims
 from engine.features.policy.unsubscribe_page import unsubscribe_page
 from engine.gateway.shard_client import ShardClient
-from engine.http.problems import RETRY_AFTER_S, Problem, unavailable
+from engine.http.problems import RETRY_AFTER_S, Problem
 from engine.publish import media_types
 from engine.publish.category_book import CategoryBook
 from engine.store.keys import unsubscribe_key_key
@@ -135,10 +135,7 @@ class Unsubscribing:
         except Invalid as error:
             raise media_types.unacceptable(error) from None
         expires_s = self._wall_ms() // 1000 + self._config.unsubscribe_link_s
-        try:
-            key = await self._link_key()
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
+        key = await self._link_key()
         paths = await link_paths([LinkClaims(tenant, user, wanted.category, expires_s) for user in users], key)
         links = [{"user": user, "path": path} for user, path in zip(users, paths, strict=True)]
         return {"links": links, "expires_at": expires_s * 1000}

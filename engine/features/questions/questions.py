@@ -57,7 +57,7 @@ from engine.features.questions.outcome import action_of, event_of, outcome_of
 from engine.features.questions.store import Asked, QuestionStore, StoredQuestion, TooMany
 from engine.gateway.gateway import Gateway
 from engine.gateway.shard_client import OpenedQuestions
-from engine.http.problems import RETRY_AFTER_S, Problem, conflict, not_found, too_many_requests, unavailable
+from engine.http.problems import RETRY_AFTER_S, Problem, conflict, not_found, too_many_requests
 from engine.publish import media_types
 from engine.publish.drafts import Draft
 
@@ -112,12 +112,12 @@ class Questions:
     async def open(self, drafts: Sequence[Draft]) -> OpenedQuestions:
         """Store the questions of these drafts. Those that are over would ask what nobody can answer.
 
-        Raises Problem, and leaves none: 409, an id asks something else; 429, 503.
+        Raises Problem or StorageUnavailable, and leaves none: 409, an id asks something else; 429.
         """
         over, new = set[int](), dict[int, Draft]()
         try:
             await self._open(drafts, over, new)
-        except Problem:
+        except (Problem, StorageUnavailable):
             await self._forget(new.values())
             raise
         return OpenedQuestions(over, lambda refused: self._forget([new[place] for place in refused if place in new]))
@@ -144,8 +144,6 @@ class Questions:
                 limits = f"{self._config.questions_per_user_max} questions (`questions_per_user_max`)"
                 detail = f"at most {limits} of a user or a topic, to {self._config.question_members_max} members (`question_members_max`)"
                 raise too_many_requests(detail, _FULL_RETRY_S) from None
-            except StorageUnavailable as error:
-                raise unavailable(str(error), RETRY_AFTER_S) from None
             if first.stored is stored:
                 new[place] = draft
             if first.stored.digest != envelope.digest:
@@ -168,7 +166,8 @@ class Questions:
         """The answer of the user with this mailbox key; durable on return. Of a topic whose answers are counted it is one of them.
 
         Raises:
-            Problem: 404, the user was not asked this; 409, it has another answer, which the problem tells; 422 or 503.
+            Problem: 404, the user was not asked this; 409, it has another answer, which the problem tells; 422.
+            StorageUnavailable: it may be stored.
         """
         user = split_key(key)[1]
         if given.topic:
@@ -202,8 +201,6 @@ class Questions:
             votes = await self._store.vote(key, id, own, self._config.question_members_max)
         except TooMany:
             raise too_many_requests("this question has as many answers as it may (`question_members_max`)", _FULL_RETRY_S) from None
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
         if votes is None:
             raise not_found("no question with this id is known")
         if (answer := agreed(asked.stored.question, votes.values())) is not None:
@@ -218,7 +215,7 @@ class Questions:
         return _report(id, Asked(asked.stored, _same(own, winner)))
 
     async def look(self, key: str, id: str, wait_s: float) -> dict[str, Any]:
-        """The question, and its answer as soon as there is one, or without one after `wait_s`. Raises Problem: 404, 429 or 503."""
+        """The question, and its answer as soon as there is one, or without one after `wait_s`. Raises Problem: 404 or 429."""
         deadline_ms = self._gateway.clock() + wait_s * 1000
         while True:
             asked = await self._look(key, id)
@@ -230,10 +227,7 @@ class Questions:
 
     async def _look(self, key: str, id: str) -> Asked:
         """The question; one whose deadline is over is answered. Raises Problem."""
-        try:
-            asked = await self._store.read(key, id)
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
+        asked = await self._store.read(key, id)
         if asked is None:
             raise not_found("no question with this id is known")
         if asked.answer is None and (answer := await self._due(key, id, asked.stored.question)) is not None:
@@ -242,20 +236,14 @@ class Questions:
 
     async def _due(self, key: str, id: str, question: Question) -> GivenAnswer | None:
         """The answer that an open question is to have now: what members agreed on before an edge died, or the default. Raises Problem."""
-        try:
-            answer = agreed(question, (await self._store.votes(key, id)).values()) if question.counts else None
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
+        answer = agreed(question, (await self._store.votes(key, id)).values()) if question.counts else None
         if answer is None and question.deadline <= self._gateway.wall_ms():
             return answer_at_deadline(question)
         return answer
 
     async def _decide(self, key: str, id: str, answer: GivenAnswer) -> GivenAnswer:
         """Store this answer, unless there is one; returns the one that is stored. Raises Problem."""
-        try:
-            winner = await self._store.decide(key, id, answer, self._gateway.wall_ms())
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
+        winner = await self._store.decide(key, id, answer, self._gateway.wall_ms())
         if winner is None:
             raise not_found("no question with this id is known")
         self._stirred.set()

@@ -24,7 +24,7 @@ from starlette.responses import Response
 from engine.api.access import Access
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.config import Config
-from engine.errors import Invalid, StorageUnavailable
+from engine.errors import Invalid
 from engine.features.ray_events import description
 from engine.features.ray_events.core.exported import Batch, read_batch
 from engine.features.ray_events.store import RayEventsStore
@@ -73,11 +73,8 @@ class ExportedEvents:
             batch = read_batch(body)
         except Invalid as error:
             raise media_types.unacceptable(error) from None
-        try:
-            if batch.deaths and not await self._store.append(batch.deaths):
-                raise unavailable("too many events wait for the watcher", RETRY_AFTER_S)
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
+        if batch.deaths and not await self._store.append(batch.deaths):
+            raise unavailable("too many events wait for the watcher", RETRY_AFTER_S)
         if batch.unreadable and not self._unreadable:
             log.error("%d events of Ray cannot be read: its version is not known", batch.unreadable)
         self._received += batch.count

@@ -21,7 +21,7 @@ from engine.api.json_bodies import decode_body
 from engine.config import CATCH_MAILS, Config
 from engine.core.model.routing import mailbox_key, split_key
 from engine.core.model.step import CHANNELS
-from engine.errors import Invalid, StorageUnavailable
+from engine.errors import Invalid
 from engine.features.actions.store import append_actions
 from engine.features.policy.unsubscribing import LinkKey, RememberedKey, stored_key
 from engine.features.reach import description
@@ -37,7 +37,7 @@ from engine.features.reach.push_channel import SECRET_BYTES, PushChannel, Stored
 from engine.features.reach.store import AddressStore
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.link_page import FORM_BYTES_MAX
-from engine.http.problems import RETRY_AFTER_S, not_found, unavailable
+from engine.http.problems import not_found
 from engine.http.request_body import read_body
 from engine.publish import media_types
 from engine.store.keys import push_key_key
@@ -143,21 +143,15 @@ def _caught_route(access: Access, caught: CaughtMails) -> Route:
         access.authenticate(request, "operator")
         if access.config.smtp_url != CATCH_MAILS:
             raise not_found("this engine catches no mails: the setting smtp_url is not catch://")
-        try:
-            mails = await caught.read()
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
+        mails = await caught.read()
         return json_answer({"mails": [{"at": mail.at, "to": mail.to, "subject": mail.subject, "text": mail.text} for mail in mails]})
 
     return route("/v1/caught-mails", GET=show_caught)
 
 
 async def _answer(addresses: Awaitable[Addresses]) -> Response:
-    """These addresses, as they are kept. Raises Problem: 503."""
-    try:
-        return json_answer(Raw(encode_addresses(await addresses)))
-    except StorageUnavailable as error:
-        raise unavailable(str(error), RETRY_AFTER_S) from None
+    """These addresses, as they are kept."""
+    return json_answer(Raw(encode_addresses(await addresses)))
 
 
 async def parse(body: bytes, config: Config) -> Addresses:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -15,13 +14,13 @@ from engine.api.access import Access
 from engine.api.json_bodies import decode_body
 from engine.config import Config
 from engine.core.model.routing import mailbox_key, split_key
-from engine.errors import Invalid, StorageUnavailable
+from engine.errors import Invalid
 from engine.features.reach import push_channel
-from engine.features.reach.core.addresses import Addresses, PushSubscription
+from engine.features.reach.core.addresses import PushSubscription
 from engine.features.reach.push_channel import StoredSecret
 from engine.features.reach.store import AddressStore
 from engine.http.endpoint_table import json_answer, route
-from engine.http.problems import RETRY_AFTER_S, not_found, unavailable
+from engine.http.problems import not_found
 from engine.publish import media_types
 
 PATH: Final = "/v1/channels/push"
@@ -31,7 +30,7 @@ _browser: Final = msgspec.json.Decoder(PushSubscription)
 
 
 class OwnBrowsers:
-    """The browsers of users. `secret`: of the engine's key. Every method raises Problem: 503 where storage does not answer."""
+    """The browsers of users. `secret`: of the engine's key. Every method raises StorageUnavailable."""
 
     def __init__(self, config: Config, addresses: AddressStore, secret: StoredSecret) -> None:
         self._config = config
@@ -42,10 +41,7 @@ class OwnBrowsers:
         """What a browser subscribes with. Raises Problem: 404 where this edge cannot push."""
         if not push_channel.available():
             raise not_found("pushes need the extra `push` where the edges run")
-        try:
-            return {"key": push_channel.public_key_of(await self._secret())}
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
+        return {"key": push_channel.public_key_of(await self._secret())}
 
     async def add(self, key: str, body: bytes) -> None:
         """Keep a browser of the user with this mailbox key. Raises Problem: 400 or 422 too."""
@@ -54,19 +50,13 @@ class OwnBrowsers:
             push_channel.check_push(browser, self._config)
         except Invalid as error:
             raise media_types.unacceptable(Invalid(error.detail, f"$.{error.path}")) from None
-        await self._change(key, lambda found: found.with_browser(browser))
+        await self._addresses.change(key, lambda found: found.with_browser(browser))
 
     async def remove(self, key: str, id: str) -> None:
         """Forget a browser of the user; idempotent. Raises Problem: 404, no browser has such an id."""
         if _ID.fullmatch(id) is None:
             raise not_found("the id of a browser has 32 hexadecimal digits")
-        await self._change(key, lambda found: found.without_browser(id))
-
-    async def _change(self, key: str, change: Callable[[Addresses], Addresses]) -> None:
-        try:
-            await self._addresses.change(key, change)
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
+        await self._addresses.change(key, lambda found: found.without_browser(id))
 
 
 def browser_routes(access: Access, browsers: OwnBrowsers) -> list[Route]:

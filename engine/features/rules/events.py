@@ -40,7 +40,7 @@ from engine.core.model.names import is_event_type, is_id, is_user
 from engine.core.model.routing import audience_key, mailbox_key, split_key
 from engine.core.policy.profile import NO_PROFILE
 from engine.core.wire.records import ALREADY_FIRED, NOT_FOUND, OK, ProfileIs
-from engine.errors import Invalid, StorageUnavailable
+from engine.errors import Invalid
 from engine.features.policy import profiles
 from engine.features.policy.message_links import MessageLinks
 from engine.features.rules.core.rules import (
@@ -190,16 +190,13 @@ class EventEndpoint:
         return {"matched": matched, "results": msgspec.to_builtins(results), "scheduled": scheduled, "cancelled": cancelled}
 
     async def _delivery(self, event: _Event, payload: dict[str, Any], tenant: str, now_ms: int) -> str:
-        """Identifies the event, see the module's text. Raises Problem: 503."""
+        """Identifies the event, see the module's text. Raises StorageUnavailable."""
         if event.id is not UNSET:
             return event.id
         content = delivery_id(event.type, payload)
         if event.ts is not UNSET:
             return content
-        try:
-            first_ms = await self._arrivals.first(tenant, content, now_ms)
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
+        first_ms = await self._arrivals.first(tenant, content, now_ms)
         return delivery_id(event.type, {"content": content, "first_ms": first_ms})
 
     def _record(self, event: _Event, delivery: str, applied: Sequence[AppliedRules], results: Sequence[ItemResult], tenant: str) -> None:

@@ -299,10 +299,7 @@ class RulesEndpoint:
         tenant, kind = self._tenant or query.get("tenant"), query.get("type")
         await self.sample.flush()
         since_ms = self._gateway.wall_ms() - self._config.recorded_events_keep_s * 1000
-        try:
-            found = await self._sample_store.newest(self._config.recorded_events_max if tenant or kind else limit, since_ms)
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
+        found = await self._sample_store.newest(self._config.recorded_events_max if tenant or kind else limit, since_ms)
         events = await asyncio.to_thread(self._select, found, tenant, kind, limit)
         asked: dict[tuple[str, str], None] = {}
         run = partial(_outcomes, events, now, then)

@@ -38,7 +38,7 @@ from engine.features.signals.store import CounterSums
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.tenant_quotas import TenantQuotas
 from engine.http.endpoint_table import EndpointTable, json_answer, route
-from engine.http.problems import RETRY_AFTER_S, bad_request, over_quota, unavailable
+from engine.http.problems import RETRY_AFTER_S, bad_request, over_quota
 from engine.publish import media_types
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class CounterSignals:
         signals = self._read(body)
         names = {signal.name for signal in signals}
         full = self._quotas.is_full("signal_names", tenant)
-        known = await self._known(tenant, list(names)) if full else names
+        known = await self._store.known(tenant, list(names)) if full else names
         counted, quota = 0, ""
         for signal in signals:
             if signal.name not in known:
@@ -107,12 +107,6 @@ class CounterSignals:
         if not counted:
             raise over_quota(quota, "this tenant has as many names of signals as it may", _NEW_NAMES_S if full else RETRY_AFTER_S)
         return {"counted": counted, "dropped": dropped, "quota": quota}
-
-    async def _known(self, tenant: str, names: Sequence[str]) -> set[str]:
-        try:
-            return await self._store.known(tenant, names)
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
 
     def _read(self, body: bytes) -> list[_Signal]:
         found = decode_body(_SIGNALS, body, _Signal)
@@ -135,10 +129,7 @@ class CounterSignals:
         """
         if not 0 < len(names) <= self._config.items_max or not all(is_id(name, self._config.id_chars_max) for name in names):
             raise bad_request(f"the query parameter `name` is needed, 1 to {self._config.items_max} times, with names of signals")
-        try:
-            return {"signals": dict(zip(names, await self._store.read(tenant, names), strict=True))}
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
+        return {"signals": dict(zip(names, await self._store.read(tenant, names), strict=True))}
 
     async def run(self) -> None:
         """Add the gathered signals to storage whenever a batch is due. Runs until cancelled."""

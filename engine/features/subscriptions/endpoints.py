@@ -18,12 +18,12 @@ from engine.auth.tokens import Principal
 from engine.auth.topic_permissions import check_topics, memberships, permits
 from engine.core.model.routing import mailbox_key, split_key
 from engine.core.wire.records import OK, OVERLOADED
-from engine.errors import Invalid, Overloaded, StorageUnavailable, Unavailable
+from engine.errors import Invalid, Overloaded, Unavailable
 from engine.features.subscriptions import description
 from engine.features.subscriptions.topic_subscribers import TopicSubscribers
 from engine.gateway.shard_client import ShardClient
 from engine.http.endpoint_table import EndpointTable, json_answer, route
-from engine.http.problems import RETRY_AFTER_S, bad_request, forbidden, unavailable
+from engine.http.problems import bad_request, forbidden
 
 
 def on_edge(ports: EdgePorts) -> EdgeFeature:
@@ -39,8 +39,6 @@ async def topic_page(store: TopicSubscribers, tenant: str, query: QueryParams, r
         counts, after, total = await store.page(tenant, query.get("after", ""), rows_max)
     except Invalid as error:
         raise bad_request(f"`{error.path}`: {error.detail}") from None
-    except StorageUnavailable as error:
-        raise unavailable(str(error), RETRY_AFTER_S) from None
     rows = [{"topic": topic, "subscribers": users} for topic, users in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
     return {"tenant": tenant, "total": total, "topics": rows, **({"after": after} if after else {})}
 

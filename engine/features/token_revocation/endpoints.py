@@ -45,7 +45,7 @@ from engine.features.token_revocation import description
 from engine.features.token_revocation.revocation_log import RevocationLog
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable, json_answer, route
-from engine.http.problems import RETRY_AFTER_S, Problem, forbidden, unavailable
+from engine.http.problems import Problem, forbidden
 from engine.publish import media_types
 from engine.publish.items import rfc3339_ms
 
@@ -172,12 +172,9 @@ class TokenRevocations:
         except Invalid as error:
             raise media_types.unacceptable(error) from None
         if revocation.expires_ms > now_ms:  # else the token has expired by itself
-            try:
-                async with self._turn:
-                    await self._store.append([revocation])
-                    await self._put_in_force([revocation])
-            except StorageUnavailable as error:
-                raise unavailable(str(error), RETRY_AFTER_S) from error
+            async with self._turn:
+                await self._store.append([revocation])
+                await self._put_in_force([revocation])
             log.info("%s of tenant %s revoked by %s", revocation.kind, principal.tenant, principal.user)
         before = {"before": revocation.before_ms} if revocation.kind == USER else {}
         return {"revoked": revocation.kind, **before, "until": revocation.expires_ms}

@@ -12,13 +12,12 @@ from engine.api.access import Access
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.core.model.names import is_user
 from engine.core.model.routing import mailbox_key, split_key
-from engine.errors import StorageUnavailable
 from engine.features.user_data import description
 from engine.features.user_data.erasure import erase_user
 from engine.features.user_data.user_export import FindEntries, UserExport
 from engine.features.user_data.user_reports import report
 from engine.http.endpoint_table import EndpointTable, json_answer, route
-from engine.http.problems import RETRY_AFTER_S, not_found, unavailable
+from engine.http.problems import not_found
 from engine.store.pending_bodies import PendingBodies
 from engine.store.user_entries import find_user_entries
 
@@ -56,10 +55,7 @@ def table(access: Access, bodies: PendingBodies, user_export: UserExport) -> End
         key = key_of(request)
         request.state.details = {"tenant": split_key(key)[0]}
         pieces = user_export.pieces(key)
-        try:
-            first = await anext(pieces)
-        except StorageUnavailable as error:
-            raise unavailable(str(error), RETRY_AFTER_S) from None
+        first = await anext(pieces)
 
         async def content() -> AsyncIterator[bytes]:
             yield first

@@ -17,9 +17,7 @@ from engine.config import Config
 from engine.core.model.routing import split_key
 from engine.core.policy.profile import NO_PROFILE, shown
 from engine.core.wire.records import ConnectionState, Step, UserIs
-from engine.errors import StorageUnavailable
 from engine.gateway.shard_client import ShardClient
-from engine.http.problems import RETRY_AFTER_S, unavailable
 from engine.store.pending_bodies import PendingBodies
 
 
@@ -43,7 +41,7 @@ async def report(shard_client: ShardClient, bodies: PendingBodies, key: str, con
     Raises:
         Overloaded: too many records await answers.
         Unavailable: the shard or the scheduler did not answer.
-        Problem: 503, storage did not.
+        StorageUnavailable: storage did not.
     """
     rows_max = config.user_report_rows_max
     user, backlog, listed = await asyncio.gather(
@@ -52,10 +50,7 @@ async def report(shard_client: ShardClient, bodies: PendingBodies, key: str, con
         shard_client.list_timers(key, limit=rows_max),
     )
     timers = raise_unless_ok(listed).timers
-    try:
-        stored = await bodies.read(key, backlog.cold, config.user_report_bytes_max) if backlog.cold else []
-    except StorageUnavailable as error:
-        raise unavailable(str(error), RETRY_AFTER_S) from None
+    stored = await bodies.read(key, backlog.cold, config.user_report_bytes_max) if backlog.cold else []
     messages = {row.seq: _message(row.seq, row.expires_ms, row.body) for row in backlog.rows}
     messages |= {one.seq: _message(one.seq, one.expires_ms, one.envelope.body) for one in stored if one.seq not in messages}
     return {
