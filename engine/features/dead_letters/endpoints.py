@@ -10,7 +10,7 @@ A redrive publishes the message again under an id derived from the dead letter, 
 
 So a letter that is redriven twice, by two operators at once, or from both of the entries that a dying shard can leave of one message, is
 delivered once; ids are kept for 24 h (`idempotency_caller_s`). What the contact policy suppresses is not delivered, and its letter
-stays.
+stays. So does that of a question: it is answered under its own id, and what a client does with another one would be a 404.
 A message that is refused again becomes a dead letter under its new id, which can be redriven as any other.
 
 An action that was given up is redriven as a timer that is due now, under its key: the target can recognise what it did before.
@@ -62,6 +62,8 @@ _STAYS: Final = frozenset(("suppressed", "conflict", "unavailable", "overloaded"
 
 _GONE: Final = "gone"
 _UNREADABLE: Final = "unreadable"
+_SUPPRESSED: Final = "suppressed"
+_QUESTION: Final = "a question is answered under its own id: its publisher asks again"
 
 
 class _Chosen(Struct, forbid_unknown_fields=True):
@@ -128,6 +130,8 @@ class DeadLetters:
         for letter, found in zip(letters, await self._store.read(tenant, letters), strict=True):
             if found is None:
                 results[letter] = {"letter": letter, "status": _GONE}
+            elif not found.action and "ask" in _members(found):
+                results[letter] = {"letter": letter, "status": _SUPPRESSED, "reason": _QUESTION}
             elif (draft := _draft(tenant, found, now_ms, self._config.ttl_s_default * 1000)) is None:
                 results[letter] = {"letter": letter, "status": _UNREADABLE, "reason": "the stored message cannot be read"}
             else:

@@ -42,6 +42,11 @@ def copy_of(key: str, seq: int, body: bytes, until_ms: int, ttl_ms: int) -> Draf
     return Draft(key, split_key(key)[1], envelope, True, until_ms + ttl_ms, ttl_ms, until_ms)
 
 
+def asks(body: bytes) -> bool:
+    """Whether this message is a question, which is answered under its own id: a copy's buttons would do nothing."""
+    return "ask" in _MEMBERS.decode(b"{%b}" % body)
+
+
 def original_of(timer: Timer) -> tuple[int, str] | None:
     """Number and id of the message that this timer brings back; None for a timer of something else."""
     if not timer.envelope.id.startswith(PREFIX):

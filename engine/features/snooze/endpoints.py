@@ -38,7 +38,7 @@ from engine.core.wire.records import ALREADY_FIRED, NOT_FOUND, Timer
 from engine.errors import Invalid
 from engine.features.inbox.inboxes import answered, find_rows
 from engine.features.snooze import description
-from engine.features.snooze.copies import copy_of, original_of
+from engine.features.snooze.copies import asks, copy_of, original_of
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import Problem
@@ -85,6 +85,9 @@ class Snoozes:
         seqs = set(moved.values())  # once more: the request before this one may have ended before the mark
         rest = set(ids) - moved.keys()
         rows = await find_rows(self._shard_client, key, rest, self._config, (ALL,))
+        for id, row in rows.items():
+            if asks(row.body):
+                raise media_types.unacceptable(Invalid("a question, which stays until its answer or deadline", f"$.ids[{ids.index(id)}]"))
         ttl_ms = self._config.ttl_s_default * 1000
         drafts = [copy_of(key, row.seq, row.body, until_ms, ttl_ms) for row in rows.values()]
         refused: Problem | None = None

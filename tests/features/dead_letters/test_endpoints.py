@@ -206,6 +206,15 @@ async def test_what_cannot_be_read_is_reported_and_stays() -> None:
         assert [one["type"] for one in (await client.get(PATH)).json()["dead_letters"]] == ["", "", ""]
 
 
+async def test_a_question_stays_and_the_step_of_one_is_redriven() -> None:
+    asking = b'{"id":"q1","type":"deploy.ask","ask":{"text":true,"deadline":1}}'
+    async with edge_world() as world, world.http(scopes="admin") as client:
+        store = letters_of(world, letter(1, body=asking), letter(2, body=asking, action="channel://email", key="k"))
+        results = (await redrive(client, *store.letters))["results"]
+        assert [result["status"] for result in results] == ["suppressed", "scheduled"]
+        assert [one.seq for one in store.letters] == [1]
+
+
 # -- drop, and storage that is away --------------------------------------------------------------------------------------
 async def test_dropped_letters_are_gone_and_a_repeat_says_so() -> None:
     async with edge_world() as world, world.http(scopes="admin") as client:

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from redis.asyncio import Redis
 
 from engine.core.wire import records as wire
 from tests.support.edge_world import EdgeWorld, edge_world
@@ -138,6 +139,15 @@ async def test_what_is_not_valid_is_refused_by_name(world: EdgeWorld, body: Any,
     assert (answer.status_code, names in answer.text) == (status, True), answer.text
     assert await listed(world) == ["a"]
     assert not timers(world)
+
+
+async def test_a_question_is_not_put_away(redis_client: Redis) -> None:
+    async with edge_world(storage=redis_client) as world:
+        await publish(world, "a")
+        await publish(world, "q", ask={"text": True})
+        answer = await call(world, "/snooze", {"ids": ["a", "q"], "until": until(world)})
+        assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, "$.ids[1]")
+        assert (await listed(world), timers(world)) == (["q", "a"], [])
 
 
 async def test_an_engine_without_inboxes_says_so(world: EdgeWorld) -> None:
