@@ -23,7 +23,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from engine.client.publish_results import body_of, rejection_of
-from engine.client.retried_requests import RetriedRequests
+from engine.client.retried_requests import CLOSED, RetriedRequests
 from engine.errors import Refused
 
 SEND_EACH_S: Final = 0.08
@@ -46,9 +46,6 @@ UNSENT_BYTES_MAX: Final = 64 << 10
 
 _OF_SOME: Final = frozenset({413, 422})
 """Statuses of a request that is refused for some of its parts, or for their size together."""
-
-CLOSED: Final = "this Publisher is closed"
-"""Of a call that needs a publisher which was closed."""
 
 _REPLACED: Final = "another writer has begun this message anew"
 _LONGER: Final = "another run of this writer has written more"

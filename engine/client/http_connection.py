@@ -150,6 +150,7 @@ class HttpConnection:
         self._ssl = (ssl or True) if address.secure else None
         self._idle: deque[_Exchange] = deque()
         self._slots = asyncio.Semaphore(connections_max)
+        self._closed = False
 
     async def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"", *, timeout_s: float) -> Response:
         """Send one request; returns its answer.
@@ -163,7 +164,9 @@ class HttpConnection:
             async with asyncio.timeout(timeout_s):
                 connection = await self._connection()
                 answer = await connection.send(head + body)
-            if connection.open:
+            if self._closed:
+                connection.abort()
+            elif connection.open:
                 self._idle.append(connection)
             return answer
 
@@ -177,10 +180,11 @@ class HttpConnection:
         return made
 
     async def close(self) -> None:
-        """Close the idle connections."""
+        """Close the idle connections, and each other one after its answer."""
         self.abort()
 
     def abort(self) -> None:
         """Likewise: there is nothing to wait for."""
+        self._closed = True
         while self._idle:
             self._idle.pop().abort()

@@ -288,7 +288,7 @@ class Session:
         delays = self._reconnect.delays_ms
         delay = delays[min(self._attempt, len(delays) - 1)]
         self._attempt += 1
-        if self._retry_after_ms is not None:  # never earlier than asked
+        if self._retry_after_ms:  # never earlier than asked
             asked, self._retry_after_ms = self._retry_after_ms, None
             return round(asked * (1 + self._reconnect.jitter * random))
         return round(delay * (1 + self._reconnect.jitter * (2 * random - 1)))

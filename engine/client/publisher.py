@@ -36,13 +36,13 @@ from engine.client.event_requests import (
     move_scheduled,
     send_event,
 )
-from engine.client.growing_messages import CLOSED, GrowingMessage, PartSender
+from engine.client.growing_messages import GrowingMessage, PartSender
 from engine.client.held_publishing import PATH, HeldPublishing
 from engine.client.http_connection import HttpConnection, Response
 from engine.client.message_members import EventMembers, MessageMembers, Seconds, sent_form
 from engine.client.publish_results import ItemError, PublishError, Result, problem_of, raise_rejection, results_of
 from engine.client.question_requests import WAIT_S_MAX, AskedQuestion, QuestionAnswer, fetch_question, withdraw
-from engine.client.retried_requests import Carrier, RetriedRequests
+from engine.client.retried_requests import CLOSED, Carrier, RetriedRequests
 from engine.client.signal_requests import CountedSignals, count_signals, fetch_sums
 from engine.client.user_inbox import InboxPage, fetch_inbox
 from engine.client.user_preferences import PreferenceChanges, UserPreferences

@@ -25,6 +25,9 @@ RETRIED: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 NOT_TAKEN: Final = frozenset({429, 503})
 """After these an engine has done nothing of the request."""
 
+CLOSED: Final = "this Publisher is closed"
+"""Of a call that needs a publisher which was closed."""
+
 
 class Carrier(Protocol):
     """What takes one attempt of a request to an engine, over HTTP (`engine.client.http_connection`) or Ray (`engine.ray.edge_calls`).
@@ -59,6 +62,7 @@ class RetriedRequests:
         self._credentials = credentials
         self.timeout_s = timeout_s
         self._retry_for_s = retry_for_s
+        self._closed = False
 
     async def send(
         self,
@@ -80,12 +84,15 @@ class RetriedRequests:
 
         Raises:
             Unreachable: there was none within `retry_for_s`, or the request may not be repeated; it may have taken effect.
+            RuntimeError: it is closed.
             Exception: whatever the source of tokens raises.
         """
         give_up = time.monotonic() + self._retry_for_s
         attempt = 0
         refused: str | None = None  # a token
         while True:
+            if self._closed:
+                raise RuntimeError(CLOSED)
             token = await self._credentials.get(refused=refused)
             headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
             wait_s = None
@@ -114,7 +121,8 @@ class RetriedRequests:
             await asyncio.sleep(delay_s)
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections, and end what is to be repeated."""
+        self._closed = True
         await self._carrier.close()
 
 

@@ -71,6 +71,26 @@ async def test_a_request_has_its_path_headers_and_body_and_the_answer_status_hea
         assert server.requests[0].endswith(b"Content-Length: 4\r\nName: value\r\n\r\nbody")
 
 
+async def test_a_request_under_way_leaves_no_connection_after_close() -> None:
+    asked, answered, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await answered.wait()
+        writer.write(OK)
+        await writer.drain()
+        asyncio.get_running_loop().create_task(writer.wait_closed()).add_done_callback(lambda _: ended.set())
+
+    async with serving(answer) as (_, http):
+        request = asyncio.create_task(get(http))
+        await asked.wait()
+        await http.close()
+        answered.set()
+        assert (await request).body == b"hi"
+        async with asyncio.timeout(5):
+            await ended.wait()
+
+
 async def test_a_connection_is_used_again_and_the_number_of_requests_in_flight_is_bounded() -> None:
     async with serving(OK, connections_max=3) as (server, http):
         for _ in range(5):

@@ -470,6 +470,8 @@ def test_retry_after_is_kept_and_spread(status: int) -> None:
     assert session.retry_in_ms(0.0, NOW) == 7000
     session.refused(status, "later", None)
     assert session.retry_in_ms(0.5, NOW) == 2000
+    session.refused(status, "a proxy's", 0.0)
+    assert session.retry_in_ms(0.5, NOW) == 5000, "a refusal without a delay of its own is no reason to hurry"
 
 
 @pytest.mark.parametrize(("code", "kind"), [(4403, Forbidden), (4409, TooManyConnections)])

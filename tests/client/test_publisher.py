@@ -182,6 +182,17 @@ async def test_leaving_on_an_exception_does_not_wait_for_the_buffer() -> None:
             await publisher.post(user="u", type="t")
 
 
+async def test_a_closed_publisher_makes_no_request() -> None:
+    async with running() as engine:
+        async with Publisher(engine.url, "tok") as publisher:
+            begun = publisher.stream(user="u", type="t")
+        with pytest.raises(RuntimeError, match="closed"):
+            await begun.__aenter__()
+        with pytest.raises(RuntimeError, match="closed"):
+            await publisher.event(user="u", type="t")
+        assert not engine.requests
+
+
 async def test_an_answer_that_is_not_http_counts_as_a_lost_one() -> None:
     async def babbles(engine: Engine, writer: asyncio.StreamWriter, items: Items) -> None:
         writer.write(b"SSH-2.0-OpenSSH\r\n")
