@@ -18,7 +18,7 @@ class EdgePublisher(Protocol):
     """Publishes notifications and events for every tenant, through one edge of several."""
 
     async def publish(self, tenant: str, path: str, bodies: Sequence[bytes]) -> list[EdgeAnswer]:
-        """The answer to each body, in their order. The edge stops after a 429 or a 5xx, so there may be fewer answers than bodies.
+        """The answer to each body, in their order. The edge stops after a 429, a 5xx or 20 s: there may be fewer answers than bodies.
 
         Args:
             tenant: of the notifications or events.

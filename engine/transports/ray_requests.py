@@ -45,6 +45,9 @@ FEATURE: Final = "engine"
 _LIFETIME_S: Final = 600
 """Of a principal: beyond what any request takes."""
 
+_INGEST_S: Final = 20.0
+"""Of the requests of one call. Its caller waits for 30 s, and would repeat all of them for ever where they take longer."""
+
 _METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _EVENTS: Final = "/v1/event-groups"
 _STREAMS: Final = ("/v1/sse", "/v1/ws")
@@ -90,12 +93,14 @@ class RayRequests:
             self._under_way -= 1
 
     async def ingest(self, tenant: str, path: str, bodies: Sequence[bytes]) -> list[EdgeAnswer]:
-        """The answers to requests of a feature's actor, which may publish for every tenant; none after a 429 or a 5xx."""
+        """The answers to requests of a feature's actor, which may publish for every tenant; none after a 429, a 5xx or `_INGEST_S`."""
         answers: list[EdgeAnswer] = []
+        clock = asyncio.get_running_loop().time
+        ends_s = clock() + _INGEST_S
         for body in bodies:
             with self._authenticator.granted(self._granted(tenant, FEATURE, "publish")) as token:
                 answers.append(await self._ask(token, "POST", path, body))
-            if (status := answers[-1][0]) == 429 or status >= 500:
+            if (status := answers[-1][0]) == 429 or status >= 500 or clock() >= ends_s:
                 break
         return answers
 

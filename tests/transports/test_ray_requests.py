@@ -156,6 +156,14 @@ async def test_the_engine_itself_publishes_for_any_tenant() -> None:
         assert not world.authenticator._granted
 
 
+async def test_slow_requests_of_the_engine_are_answered_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.transports.ray_requests._INGEST_S", 0)
+    async with ray_world() as (world, requests):
+        bodies = [json.dumps([{**ITEM, "id": f"n{number}"}]).encode() for number in range(5)]
+        assert [status for status, _, _ in await requests.ingest("default", "/v1/notifications", bodies)] == [202]
+        assert len(world.shard.mailboxes["default:u1"]) == 1
+
+
 async def test_requests_of_the_engine_after_one_that_has_to_wait_are_not_made() -> None:
     async with ray_world(tenant_requests_per_s=1) as (world, requests):
         bodies = [json.dumps([{**ITEM, "id": f"n{number}"}]).encode() for number in range(5)]

@@ -221,7 +221,7 @@ def fates_of(source: Source, places: Sequence[int], answers: Sequence[HttpAnswer
     """The fates of the rows at these positions.
 
     Args:
-        answers: to the bodies of `requests_of`; fewer where an edge stopped at one that it cannot take now.
+        answers: to the bodies of `requests_of`; fewer where an edge stopped before the last one.
     """
     fates = Fates()
     if source.what == "notifications":
