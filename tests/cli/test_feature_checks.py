@@ -79,6 +79,22 @@ async def test_a_setting_whose_extra_is_missing_is_told(given: dict[str, Any], e
     assert (level, f"install the extra `{extra}`" in told, next(iter(given)) in told) == ("failed", True, True)
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (
+            {"apprise_recipients": "ops=slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/ oncall=slakc://token"},
+            "oncall: no URL of a service",
+        ),
+        ({"apprise_recipients": "oncall=json://[::1/token"}, "oncall: no URL of a service"),
+        ({"tenant_channels": ("push", "emial")}, "'emial' is not allowed; allowed are "),
+    ],
+)
+async def test_a_recipient_or_channel_that_does_not_exist_is_told(given: dict[str, Any], why: str) -> None:
+    level, told = (await found(Config(**given)))["channels"]
+    assert (level, told.startswith(f"{next(iter(given))}: {why}"), "token" in told) == ("failed", True, False)
+
+
 async def test_the_file_of_the_history_is_not_made_by_the_check(tmp_path: Path) -> None:
     config = Config(history_url="sqlite:///history.db", data_dir=str(tmp_path))
     assert (await only(config)).level == "ok"

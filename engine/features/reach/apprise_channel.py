@@ -40,9 +40,12 @@ class _Service(Protocol):
 
 
 def lane_of(url: str) -> str:
-    """The service of a URL, as a part of the name of its lane and its metrics: scheme and host where users name it, else the scheme."""
-    parts = urlsplit(url)
+    """The service of a URL, as a part of the name of its lane and its metrics: scheme and host where users name it, else the scheme.
+
+    Raises ActionFailed as `send`.
+    """
     service = _service(url)
+    parts = urlsplit(url)
     return f"{parts.scheme}.{parts.hostname}" if "host" in service.template_tokens and parts.hostname else parts.scheme
 
 
