@@ -53,11 +53,21 @@ def ddl(name: Name) -> None:
 
 
 def list_() -> None:
-    """Print each source with the rows that wait, the age of the oldest, and its dead rows."""
+    """Print each source with the rows that wait, the age of the oldest, and its dead rows. Exit code 1 when one does not answer."""
+    from engine.cli.local_engine import printable
+
+    away = False
     for source in _sources():
-        lag = _asked(source, lambda reader: reader.lag())
+        try:
+            lag = _asked(source, lambda reader: reader.lag())
+        except StorageUnavailable as error:
+            sys.stdout.write(f"{printable(error)}\n")
+            away = True
+            continue
         age_s = max(time.time() - lag.oldest_ms / 1000, 0) if lag.oldest_ms else 0
         sys.stdout.write(f"{source.name}  waiting={lag.waiting} oldest={age_s:.1f}s dead={lag.dead}\n")
+    if away:
+        raise typer.Exit(1)
 
 
 def dead(name: Name, limit: Annotated[int, typer.Option("--limit", min=1, help="The oldest so many.")] = 20) -> None:

@@ -53,6 +53,14 @@ def test_the_tables_are_made_by_the_printed_ddl_and_their_rows_are_listed_and_re
     assert "redriven 0\nnot in the audit log: " in run("redrive", "orders", sources=sources, redis_url=away)
 
 
+def test_a_source_that_is_away_hides_no_other(redis_server_url: str) -> None:
+    connections = ("redis://127.0.0.1:1", redis_server_url)
+    sources = json.dumps([{"kind": "redis", "name": f"s{n}", "connection": url} for n, url in enumerate(connections)])
+    listed = CliRunner().invoke(app, ["source", "list"], env={"ENGINE_SOURCES": sources})
+    away, there = listed.stdout.splitlines()
+    assert (away[:27], there, listed.exit_code) == ("source s0: ConnectionError ", "s1  waiting=0 oldest=0.0s dead=0", 1)
+
+
 def test_an_unknown_source_is_answered_with_those_there_are(sources: str) -> None:
     assert "no source 'clicks'; the settings have orders" in run("dead", "clicks", sources=sources, exit_code=1)
     assert "the settings have none" in run("dead", "clicks", sources="", exit_code=1)
