@@ -10,7 +10,7 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -841,6 +841,9 @@ class FakeAddresses:
             return MailAsked(7000, self.asks)
         self.asked.update(list(limits))
         return MailAsked(0, self.asks)
+
+    async def uncount_asked(self, names: Iterable[str]) -> None:
+        self.asked.subtract(list(names))
 
     async def count_told(self, key: str, channel: str, cap: ChannelCap, step: str) -> bool:
         raise AssertionError("steps of the tests of edges have no cap")

@@ -9,7 +9,8 @@ Until the button is pressed nothing is kept: user and address are in the link, s
 server does not take it.
 
 Whom such mails could bother: `confirm_address_max` in a day to one address, whoever asks, and `confirm_user_max` for one user. They have no
-text of the user's own. The counters name users and addresses by a digest, and expire.
+text of the user's own. The counters name users and addresses by a digest, and expire. A mail that the server does not take now is not
+counted; one that it refuses for good is, since the next one would be, too.
 """
 
 from __future__ import annotations
@@ -111,7 +112,12 @@ class OwnChannels:
             expires_s = self._wall_ms() // 1000 + config.confirm_link_s
             token = make_link_token(_Claims(*split_key(key), email, asked.at_ms, expires_s), await self._link_key())
             link = f"{config.public_url.rstrip('/')}{PATH}?token={quote(token, safe='')}"
-            await self._email.deliver(confirmation_mail(email, config.mail_from, link, language), email, key)
+            try:
+                await self._email.deliver(confirmation_mail(email, config.mail_from, link, language), email, key)
+            except ActionFailed as error:
+                if not error.final:  # or an outage of the mail server would cost the user a day
+                    await self._addresses.uncount_asked(limits)
+                raise
         except (StorageUnavailable, ActionFailed) as error:
             raise unavailable(str(error), RETRY_AFTER_S) from None
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -80,6 +80,10 @@ class AddressStore:
         """Count one more mail of confirmation for each of these names, unless one has as many as its limit in `span_ms`."""
         reply = await _ASK.run(self._client, [channels_asked_key(name) for name in limits], [span_ms, *limits.values()])
         return MailAsked(int(reply[1]), int(reply[2]))
+
+    async def uncount_asked(self, names: Iterable[str]) -> None:
+        """Count one mail less for each of these names: it was not sent."""
+        await _ASK.run(self._client, [channels_asked_key(name) for name in names], [0])
 
     async def count_told(self, key: str, channel: str, cap: ChannelCap, step: str) -> bool:
         """Whether the user is told of a step, which counts then; false where the cap is reached. A step that was counted is told again."""

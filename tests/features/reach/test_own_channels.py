@@ -107,6 +107,12 @@ async def test_an_address_gets_three_mails_a_day_and_a_user_causes_five(world: E
     assert len(mails.mails) == 8
 
 
+async def test_mails_that_could_not_be_sent_now_are_not_counted(world: EdgeWorld, mails: MailServer) -> None:
+    mails.answers = ["451 later"] * 4 + ["550 no"] * 2
+    got = [(await ask(world)).status_code for _ in range(8)]
+    assert got == [503] * 6 + [202, 429]
+
+
 async def test_a_token_of_another_use_or_another_key_confirms_nothing(world: EdgeWorld, mails: MailServer) -> None:
     await ask(world)
     path = link_of(mails)

@@ -55,6 +55,8 @@ async def test_confirmations_are_counted_up_to_the_limit_of_each_name_and_then_a
     assert [(await store.count_asked({"user": 9, "address": 2}, 60_000)).wait_ms for _ in range(2)] == [0, 0]
     assert 0 < (await store.count_asked({"user": 9, "address": 2}, 60_000)).wait_ms <= 60_000
     assert await redis_client.get("{channels}asked:user") == b"2", "a refused one does not count"
+    await store.uncount_asked(["address", "unknown"])
+    assert [(await store.count_asked({"address": 2}, 60_000)).wait_ms > 0 for _ in range(2)] == [False, True]
     assert (await store.count_asked({"other": 1}, 1)).wait_ms == 0
     while await redis_client.exists("{channels}asked:other"):
         await asyncio.sleep(0.001)
