@@ -93,8 +93,10 @@ func (c *Client) LastEventID() string {
 // is told to the engine first.
 func (c *Client) Run(ctx context.Context) error {
 	c.mutex.Lock()
-	c.ledger = newLedger(c.Cursor)
-	c.changed = make(chan struct{}, 1)
+	if c.ledger == nil { // else it goes on where the last Run ended
+		c.ledger = newLedger(c.Cursor)
+		c.changed = make(chan struct{}, 1)
+	}
 	c.mutex.Unlock()
 	c.name = rand.Text()
 	c.timing = timing{

@@ -14,16 +14,16 @@ import (
 const welcome = `{"type":"welcome","epoch":"7","resumed":"new","from":1,"heartbeat_ms":100,"timeout_ms":300}`
 const two = `{"type":"messages","messages":[{"seq":1,"id":"m1","event_id":"7-1"},{"seq":2,"id":"m2","event_id":"7-2"}]}`
 
-// serve sends these frames on each connection, and a pong for each frame of the client. Returns its URL, and how many connections there were.
-func serve(t *testing.T, frames ...string) (string, *atomic.Int32) {
-	var connections atomic.Int32
+// serve sends these frames on each connection, and a pong for each frame of the client. Returns its URL, and the cursors of the connections.
+func serve(t *testing.T, frames ...string) (string, chan string) {
+	cursors := make(chan string, 9)
 	routes := http.NewServeMux()
 	routes.HandleFunc("GET /v1/ws", func(answer http.ResponseWriter, request *http.Request) {
 		socket, err := websocket.Accept(answer, request, &websocket.AcceptOptions{Subprotocols: []string{"notify.v1.json"}})
 		if err != nil {
 			return
 		}
-		connections.Add(1)
+		cursors <- request.URL.Query().Get("last_event_id")
 		for _, text := range frames {
 			_ = socket.Write(request.Context(), websocket.MessageText, []byte(text))
 		}
@@ -36,14 +36,14 @@ func serve(t *testing.T, frames ...string) (string, *atomic.Int32) {
 	})
 	server := httptest.NewServer(routes)
 	t.Cleanup(server.Close)
-	return server.URL, &connections
+	return server.URL, cursors
 }
 
 func token(context.Context) (string, error) { return "t", nil }
 
 // A message whose handling takes longer than the engine may be silent does not end the connection.
 func TestASlowHandlerKeepsItsConnection(t *testing.T) {
-	url, connections := serve(t, welcome, two)
+	url, cursors := serve(t, welcome, two)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	var lost atomic.Int32
@@ -60,8 +60,28 @@ func TestASlowHandlerKeepsItsConnection(t *testing.T) {
 		},
 	}
 	_ = client.Run(ctx)
-	if connections.Load() != 1 || lost.Load() != 0 {
-		t.Fatalf("%d connections, %d lost", connections.Load(), lost.Load())
+	if len(cursors) != 1 || lost.Load() != 0 {
+		t.Fatalf("%d connections, %d lost", len(cursors), lost.Load())
+	}
+}
+
+// A client that is run again goes on where it ended, and shows nothing twice.
+func TestASecondRunGoesOnWhereTheFirstEnded(t *testing.T) {
+	url, cursors := serve(t, welcome, two)
+	shown := 0
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	client := &Client{URL: url, Token: token, OnMessage: func(message *Message) {
+		message.Ack()
+		if shown++; shown == 2 {
+			cancel()
+		}
+	}}
+	_ = client.Run(ctx)
+	again, stop := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer stop()
+	_ = client.Run(again)
+	if first, second := <-cursors, <-cursors; first != "" || second != "7-2" || shown != 2 {
+		t.Fatalf("cursors %q and %q, %d shown", first, second, shown)
 	}
 }
 

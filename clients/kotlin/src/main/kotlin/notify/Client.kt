@@ -145,15 +145,15 @@ public class Client(
 
     /** Serves one connection until it ends. */
     private suspend fun connect(onWelcome: () -> Unit): Ended = coroutineScope {
-        val request = try {
-            request()
+        val bearer = try {
+            token()
         } catch (cancelled: CancellationException) {
             throw cancelled
-        } catch (error: Exception) { // of the application's `token`
+        } catch (error: Exception) { // whatever an HTTP client throws: the issuer of tokens may be back soon
             return@coroutineScope Ended(null, null, error)
         }
         val events = Channel<Event>(Channel.UNLIMITED) // the engine sends a window ahead of the acknowledgements, not more
-        val socket = http.newWebSocket(request, Listener(events))
+        val socket = http.newWebSocket(request(bearer), Listener(events))
         var welcomed: TimeSource.Monotonic.ValueTimeMark? = null
         var after: Duration? = null
         var saying: Job? = null
@@ -192,12 +192,12 @@ public class Client(
         }
     }
 
-    private suspend fun request(): Request {
+    private fun request(bearer: String): Request {
         val query = url.toHttpUrl().newBuilder().addPathSegments("v1/ws")
         lastEventId?.let { query.addQueryParameter("last_event_id", it) }
         device?.let { query.addQueryParameter("device", it) }
         return Request.Builder().url(query.build())
-            .header("Authorization", "Bearer ${token()}").header("Sec-WebSocket-Protocol", "notify.v1.json").build()
+            .header("Authorization", "Bearer $bearer").header("Sec-WebSocket-Protocol", "notify.v1.json").build()
     }
 
     private class Listener(private val events: Channel<Event>) : WebSocketListener() {
