@@ -173,22 +173,6 @@ class ShardOutput:
         outcomes: for the history; None: there is none.
     """
 
-    __slots__ = (
-        "_categories",
-        "_decisions",
-        "_taken_events",
-        "ack_latency",
-        "clock_skew",
-        "counters",
-        "latency",
-        "outcomes",
-        "read_latency",
-        "send_latency",
-        "session_events",
-        "to_edges",
-        "to_schedulers",
-    )
-
     def __init__(self, outcomes: OutcomeLog | None = None) -> None:
         self.outcomes = outcomes
         self.to_edges: list[tuple[str, Struct]] = []

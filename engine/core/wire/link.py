@@ -94,20 +94,6 @@ class LinkOverflow(Exception):
 class _Outbox:
     """Records waiting to leave: eager ones encoded in order, lazy ones by key. `waiting`: there are some."""
 
-    __slots__ = (
-        "_budget",
-        "_counts",
-        "_latest",
-        "_limits",
-        "_runs",
-        "bytes",
-        "eager_since",
-        "interval_ms",
-        "latest_since",
-        "taken",
-        "waiting",
-    )
-
     def __init__(self, limits: LinkLimits, budget: CallBudget) -> None:
         self._limits = limits
         self._budget = budget
@@ -231,22 +217,6 @@ class Caller:
         wake_ms: when to ask for `calls` again if no event comes before.
     """
 
-    __slots__ = (
-        "_budget",
-        "_inflight",
-        "_last_ms",
-        "_last_records_ms",
-        "_limits",
-        "_lively",
-        "_next",
-        "_open",
-        "_replies",
-        "outbox",
-        "over",
-        "session",
-        "wake_ms",
-    )
-
     def __init__(self, session: str, limits: LinkLimits, now_ms: float, budget: CallBudget) -> None:
         self.session = session
         self.over = False
@@ -310,20 +280,6 @@ class Callee:
         over: whether the session has ended.
         wake_ms: when to ask for `replies` again if no event comes before.
     """
-
-    __slots__ = (
-        "_budget",
-        "_last_ms",
-        "_last_request_ms",
-        "_limits",
-        "_next",
-        "_parked",
-        "_requests",
-        "outbox",
-        "over",
-        "session",
-        "wake_ms",
-    )
 
     def __init__(self, session: str, limits: LinkLimits, now_ms: float, budget: CallBudget) -> None:
         self.session = session
