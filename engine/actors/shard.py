@@ -71,7 +71,7 @@ from engine.errors import DataLost, Fenced, StorageUnavailable
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.external_streams import Inherited, forget_handed, read_inherited
 from engine.store.journal import RECORD_ORIGIN, Journal
-from engine.store.keys import EPOCH_FIELD, meta_key
+from engine.store.keys import EPOCH_FIELD, META_KEY
 from engine.store.lua import Replicas
 from engine.store.offline_streams import OfflineStreams
 from engine.store.outcome_stream import OutcomeWriter
@@ -348,7 +348,7 @@ class Shard(Server):
     async def _read_placement(self) -> tuple[SlotMap, str]:
         slot_map = await require_slot_map(self._client)
         with StorageCalls("data epoch"):
-            data_epoch: Any = await self._client.hget(meta_key(), EPOCH_FIELD)
+            data_epoch: Any = await self._client.hget(META_KEY, EPOCH_FIELD)
         if data_epoch is None:
             raise StorageUnavailable("the data epoch is not written yet")
         return slot_map, data_epoch.decode()

@@ -34,7 +34,7 @@ import redis.asyncio as redis
 
 from engine.core.commit.first_result import packed_result, parse_idempotency_value, unpacked_result
 from engine.core.model.message import TIMER_EFFECT
-from engine.store.keys import idempotency_key, ids_prefix, ids_state_key
+from engine.store.keys import IDS_PREFIX, IDS_STATE_KEY, idempotency_key
 from engine.store.lua import Script
 
 Pairs = Sequence[tuple[str, str]]
@@ -52,7 +52,7 @@ _STAMP_BYTES: Final = 4
 _PASSES: Final = 3  # over all buckets, in the time that an id is remembered
 _SWEPT_AT_ONCE: Final = 64  # buckets: a millisecond of Redis
 
-KEYS: Final = (ids_state_key(), ids_prefix())
+KEYS: Final = (IDS_STATE_KEY, IDS_PREFIX)
 """The last keys of a script that stores ids."""
 
 

@@ -28,12 +28,12 @@ from engine.core.mailbox.broadcast_log import Broadcast, BroadcastEntry, Channel
 from engine.core.model.routing import audience_key
 from engine.core.wire.records import ACCEPTED, CONFLICT, DUPLICATE, UNREADABLE
 from engine.store.keys import (
-    broadcast_dropped_key,
-    broadcast_log_key,
-    broadcast_lost_key,
-    broadcast_parts_key,
+    BROADCAST_DROPPED_KEY,
+    BROADCAST_LOG_KEY,
+    BROADCAST_LOST_KEY,
+    BROADCAST_PARTS_KEY,
+    BROADCAST_STATE_KEY,
     broadcast_positions_key,
-    broadcast_state_key,
     idempotency_key,
 )
 from engine.store.lua import Replicas, Script
@@ -45,11 +45,11 @@ _APPEND = Script("broadcast_log/append")
 _DROP = Script("broadcast_log/drop")
 
 _KEYS: Final = [
-    broadcast_log_key(),
-    broadcast_state_key(),
-    broadcast_parts_key(),
-    broadcast_dropped_key(),
-    broadcast_lost_key(),
+    BROADCAST_LOG_KEY,
+    BROADCAST_STATE_KEY,
+    BROADCAST_PARTS_KEY,
+    BROADCAST_DROPPED_KEY,
+    BROADCAST_LOST_KEY,
     broadcast_positions_key(""),
 ]
 
@@ -132,7 +132,7 @@ class BroadcastLog:
         """
         block_ms = self._block_ms if wait else None
         with StorageCalls("broadcast log"):
-            found: Any = await self._client.xread({broadcast_log_key(): f"{after}-0"}, count=_READ_ENTRIES, block=block_ms)
+            found: Any = await self._client.xread({BROADCAST_LOG_KEY: f"{after}-0"}, count=_READ_ENTRIES, block=block_ms)
         broadcasts: list[Broadcast] = []
         for entry_id, fields in found[0][1] if found else ():
             pos = int(entry_id.partition(b"-")[0])
@@ -148,7 +148,7 @@ class BroadcastLog:
     async def first(self) -> int:
         """Position of the oldest entry; 0 when the log is empty. Raises StorageUnavailable."""
         with StorageCalls("broadcast log"):
-            found: Any = await self._client.xrange(broadcast_log_key(), count=1)
+            found: Any = await self._client.xrange(BROADCAST_LOG_KEY, count=1)
         return int(found[0][0].partition(b"-")[0]) if found else 0
 
     async def dropped(self, since: int) -> tuple[Sequence[Dropped] | None, int]:
@@ -157,8 +157,8 @@ class BroadcastLog:
         None in place of the entries: not all of them are stored any more, the newest `broadcasts_max` only. Raises StorageUnavailable.
         """
         with StorageCalls("broadcast log"):
-            newest = int(await self._client.hget(broadcast_state_key(), "drops") or 0)
-            found: Any = await self._client.zrangebyscore(broadcast_dropped_key(), f"({since}", newest) if newest > since else ()
+            newest = int(await self._client.hget(BROADCAST_STATE_KEY, "drops") or 0)
+            found: Any = await self._client.zrangebyscore(BROADCAST_DROPPED_KEY, f"({since}", newest) if newest > since else ()
         if len(found) != newest - since:
             return None, newest
         return [Dropped(int(pos), _channel(audience)) for pos, _, audience in (one.decode().partition(" ") for one in found)], newest
@@ -169,8 +169,8 @@ class BroadcastLog:
         Raises StorageUnavailable.
         """
         with StorageCalls("broadcast log"):
-            found: Any = await self._client.zrange(broadcast_lost_key(), 0, -1, withscores=True)
-            horizon = int(await self._client.hget(broadcast_state_key(), "horizon") or 0)
+            found: Any = await self._client.zrange(BROADCAST_LOST_KEY, 0, -1, withscores=True)
+            horizon = int(await self._client.hget(BROADCAST_STATE_KEY, "horizon") or 0)
         return {channel: int(pos) for audience, pos in found if (channel := _channel(audience.decode())) is not None}, horizon
 
     async def positions(self) -> list[int]:
@@ -179,7 +179,7 @@ class BroadcastLog:
         after = "-"
         with StorageCalls("broadcast log"):
             while after:
-                page: Any = await self._client.xrange(broadcast_log_key(), after, count=_READ_ENTRIES)
+                page: Any = await self._client.xrange(BROADCAST_LOG_KEY, after, count=_READ_ENTRIES)
                 found += [int(entry_id.partition(b"-")[0]) for entry_id, _ in page]
                 after = f"({found[-1]}-0" if page else ""
         return found

@@ -36,7 +36,7 @@ from redis.exceptions import RedisError
 from engine.config import REDIS_MEMORY_BYTES_MIN, Config
 from engine.errors import ConfigError, StorageUnavailable
 from engine.store.append_only_file import damage_before_end
-from engine.store.keys import EPOCH_FIELD, meta_key
+from engine.store.keys import EPOCH_FIELD, META_KEY
 from engine.store.redis_client import check_version, connect, replace_data_epoch
 from engine.store.server_program import NAMES, ServerProgram, installed_servers
 
@@ -291,7 +291,7 @@ class EmbeddedRedis:
         log.critical("%d writes in %s are damaged and lost; clients are told of a gap, see %s", self.lost_writes, self._dir, self._log_path)
         client = connect(msgspec.structs.replace(self._config, redis_url=self.url, redis_durability="reported"))
         try:
-            epoch: Any = await client.hget(meta_key(), EPOCH_FIELD)
+            epoch: Any = await client.hget(META_KEY, EPOCH_FIELD)
             if epoch is not None:
                 await replace_data_epoch(client, epoch.decode(), int(time.time()))
             await client.bgrewriteaof()

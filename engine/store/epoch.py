@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import redis.asyncio as redis
 
-from engine.store.keys import CONTROLLER_FIELD, epoch_key, meta_key
+from engine.store.keys import CONTROLLER_FIELD, EPOCH_KEY, META_KEY
 from engine.store.lua import Script
 from engine.store.storage_calls import StorageCalls
 
@@ -17,25 +17,25 @@ async def take_epoch(client: redis.Redis) -> int:
 
     Raises StorageUnavailable.
     """
-    _, epoch = await _TAKE.run(client, [epoch_key()], [])
+    _, epoch = await _TAKE.run(client, [EPOCH_KEY], [])
     return int(epoch)
 
 
 async def claim_name(client: redis.Redis, name: str, epoch: int) -> int:
     """Make this the epoch of the newest process of `name`, unless there is a newer one; returns the newest. Raises StorageUnavailable."""
-    _, newest = await _CLAIM.run(client, [meta_key()], [name, epoch])
+    _, newest = await _CLAIM.run(client, [META_KEY], [name, epoch])
     return int(newest)
 
 
 async def claim_end(client: redis.Redis, name: str, epoch: int) -> None:
     """Store that this process of `name` ends itself, and that its next one is to be waited for. Raises StorageUnavailable."""
-    await _CLAIM.run(client, [meta_key()], [_end_of(name), epoch])
+    await _CLAIM.run(client, [META_KEY], [_end_of(name), epoch])
 
 
 async def has_ended(client: redis.Redis, name: str) -> bool:
     """Whether the newest process of `name` has said that it ends itself. Raises StorageUnavailable."""
     with StorageCalls(f"the end of {name}"):
-        newest, ended = await client.hmget(meta_key(), [name, _end_of(name)])
+        newest, ended = await client.hmget(META_KEY, [name, _end_of(name)])
     return newest is not None and newest == ended
 
 
@@ -52,4 +52,4 @@ async def take_control(client: redis.Redis) -> int:
 
 async def controller_epoch(client: redis.Redis) -> int:
     """The epoch of the controller that took control last, 0 when storage has none. Raises RedisError or OSError."""
-    return int(await client.hget(meta_key(), CONTROLLER_FIELD) or 0)
+    return int(await client.hget(META_KEY, CONTROLLER_FIELD) or 0)

@@ -24,7 +24,7 @@ from msgspec import Struct
 from engine.core.model.routing import slot_of, split_key
 from engine.core.shard.output import SessionEvent
 from engine.core.wire.records import TRANSPORTS
-from engine.store.keys import handed_events_key, online_key, session_stream_key, trimmed_mark_key
+from engine.store.keys import SESSION_STREAM_KEY, handed_events_key, online_key, trimmed_mark_key
 from engine.store.lua import Script
 from engine.store.storage_calls import StorageCalls
 
@@ -47,7 +47,7 @@ async def trim_external(
 
 async def trim_session_events(client: redis.Redis, length_max: int, added: int) -> None:
     """Trim `session:stream` to about so many entries. `added`: as many were just appended. Raises StorageUnavailable."""
-    await trim_external(client, session_stream_key(), length_max, added)
+    await trim_external(client, SESSION_STREAM_KEY, length_max, added)
 
 
 async def write_session_events(client: redis.Redis, events: Sequence[SessionEvent], *, own: redis.Redis | None = None) -> None:
@@ -71,7 +71,7 @@ async def write_session_events(client: redis.Redis, events: Sequence[SessionEven
             await pipeline.execute()
             pipeline = client.pipeline(transaction=False)
         for event in events:
-            pipeline.xadd(session_stream_key(), _fields(event))  # type: ignore[arg-type]
+            pipeline.xadd(SESSION_STREAM_KEY, _fields(event))  # type: ignore[arg-type]
         if own is not client:
             await pipeline.execute()
             pipeline = own.pipeline(transaction=False)

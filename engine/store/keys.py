@@ -1,4 +1,4 @@
-"""Every key the engine has in Redis, one function each. No other module builds a key.
+"""Every key the engine has in Redis: a constant, or a function of what the key is of. No other module builds a key.
 
 These are names within a store. On a Redis Cluster the store's own hash tag stands before each, so those in braces here mean nothing there
 (`engine.store.cluster`).
@@ -12,63 +12,44 @@ from zlib import crc32
 from engine.core.model.routing import SLOTS, slot_of
 
 EPOCH_FIELD: Final = "epoch"
-"""Field of `meta_key()` with the data epoch: first half of every cursor."""
+"""Field of `META_KEY` with the data epoch: first half of every cursor."""
 
 CONTROLLER_FIELD: Final = "controller"
-"""Field of `meta_key()`: epoch of the controller that may replace actors (`engine.store.epoch`)."""
+"""Field of `META_KEY`: epoch of the controller that may replace actors (`engine.store.epoch`)."""
 
 WANTED_FIELD: Final = "wanted"
-"""Field of `meta_key()`: how many actors are wanted, `engine.core.controller.wanted.WantedNumbers` as JSON."""
+"""Field of `META_KEY`: how many actors are wanted, `engine.core.controller.wanted.WantedNumbers` as JSON."""
 
 
-def slots_key() -> str:
-    """String: the slot map, `engine.core.model.routing.SlotMap` as MessagePack."""
-    return "engine:slots"
+SLOTS_KEY: Final = "engine:slots"
+"""String: the slot map, `engine.core.model.routing.SlotMap` as MessagePack."""
 
+META_KEY: Final = "engine:meta"
+"""Hash: facts about the data as a whole, the data epoch among them."""
 
-def meta_key() -> str:
-    """Hash: facts about the data as a whole, the data epoch among them."""
-    return "engine:meta"
+EPOCH_KEY: Final = "engine:epoch"
+"""String: the last fencing epoch issued, one sequence for all writers of a cluster."""
 
+REPLICATION_KEY: Final = "engine:replicated"
+"""String, always empty: written before every WAIT, see `engine.store.lua.Replicas`."""
 
-def epoch_key() -> str:
-    """String: the last fencing epoch issued, one sequence for all writers of a cluster."""
-    return "engine:epoch"
+ABSENT_KEY: Final = "engine:absent"
+"""Never exists: declared by every script, see `engine.store.lua`."""
 
+LEASE_KEY: Final = "engine:lease"
+"""String, which expires: name of the engine that uses this database (`engine.store.redis_lease`)."""
 
-def replication_key() -> str:
-    """String, always empty: written before every WAIT, see `engine.store.lua.Replicas`."""
-    return "engine:replicated"
+LINK_KEY_KEY: Final = "engine:link-key"
+"""String: 32 secret bytes, the key that links between nodes are proven with (`engine.store.link_key`)."""
 
+LOAD_HISTORY_KEY: Final = "engine:load"
+"""Stream: the load of the last hour, a point each few seconds (`engine.store.load_history`)."""
 
-def absent_key() -> str:
-    """Never exists: declared by every script, see `engine.store.lua`."""
-    return "engine:absent"
+UNSUBSCRIBE_KEY_KEY: Final = "engine:unsubscribe-key"
+"""String: 32 secret bytes, the key that unsubscribe links are signed with."""
 
-
-def lease_key() -> str:
-    """String, which expires: name of the engine that uses this database (`engine.store.redis_lease`)."""
-    return "engine:lease"
-
-
-def link_key_key() -> str:
-    """String: 32 secret bytes, the key that links between nodes are proven with (`engine.store.link_key`)."""
-    return "engine:link-key"
-
-
-def load_history_key() -> str:
-    """Stream: the load of the last hour, a point each few seconds (`engine.store.load_history`)."""
-    return "engine:load"
-
-
-def unsubscribe_key_key() -> str:
-    """String: 32 secret bytes, the key that unsubscribe links are signed with."""
-    return "engine:unsubscribe-key"
-
-
-def push_key_key() -> str:
-    """String: 32 secret bytes, of which the key is made that pushes are signed with (VAPID)."""
-    return "engine:push-key"
+PUSH_KEY_KEY: Final = "engine:push-key"
+"""String: 32 secret bytes, of which the key is made that pushes are signed with (VAPID)."""
 
 
 def trimmed_mark_key(stream: str) -> str:
@@ -109,12 +90,11 @@ def journal_head_key(slot: int) -> str:
 
 def page_key(slot: int) -> str:
     """Hash: mailbox key -> page, the cold state of a mailbox."""
-    return f"{pages_prefix()}{slot}}}page"
+    return f"{PAGES_PREFIX}{slot}}}page"
 
 
-def pages_prefix() -> str:
-    """What every `page_key` begins with, for a script that makes these itself."""
-    return "{s"
+PAGES_PREFIX: Final = "{s"
+"""What every `page_key` begins with, for a script that makes these itself."""
 
 
 def online_key(slot: int) -> str:
@@ -157,14 +137,11 @@ def offline_key(key: str) -> str:
     return offline_prefix(slot_of(key)) + key
 
 
-def ids_state_key() -> str:
-    """Hash: how many buckets of ids there are, and how far they are swept (`engine.store.accepted_ids`)."""
-    return "{ids}state"
+IDS_STATE_KEY: Final = "{ids}state"
+"""Hash: how many buckets of ids there are, and how far they are swept (`engine.store.accepted_ids`)."""
 
-
-def ids_prefix() -> str:
-    """Prefix; with the number of a bucket appended, a hash: hash of an id -> the first result under it."""
-    return "{ids}"
+IDS_PREFIX: Final = "{ids}"
+"""Prefix; with the number of a bucket appended, a hash: hash of an id -> the first result under it."""
 
 
 def questions_key(key: str) -> str:
@@ -182,9 +159,8 @@ def votes_key(key: str, id: str) -> str:
     return f"{{s{slot_of(key)}}}votes:{len(key)}:{key}:{id}"
 
 
-def questions_due_key() -> str:
-    """Sorted set: `<mailbox key> LF <id>` of each question on this store, scored by when there is something to do about it, ms."""
-    return "{questions}due"
+QUESTIONS_DUE_KEY: Final = "{questions}due"
+"""Sorted set: `<mailbox key> LF <id>` of each question on this store, scored by when there is something to do about it, ms."""
 
 
 def growing_key(key: str) -> str:
@@ -197,14 +173,11 @@ def growth_key(key: str, id: str) -> str:
     return f"{{s{slot_of(key)}}}growth:{len(key)}:{key}:{id}"
 
 
-def growing_due_key() -> str:
-    """Sorted set: `<mailbox key> LF <id>` of each message on this store that grows, scored by when it ends unless something comes, ms."""
-    return "{growing}due"
+GROWING_DUE_KEY: Final = "{growing}due"
+"""Sorted set: `<mailbox key> LF <id>` of each message on this store that grows, scored by when it ends unless something comes, ms."""
 
-
-def growing_tenants_key() -> str:
-    """Hash: tenant -> how many of its messages grow on this store."""
-    return "{growing}tenants"
+GROWING_TENANTS_KEY: Final = "{growing}tenants"
+"""Hash: tenant -> how many of its messages grow on this store."""
 
 
 def idempotency_key(key: str, id: str) -> str:
@@ -287,29 +260,20 @@ def timer_epoch_key(partition: int) -> str:
 
 
 # -- of the broadcast log ----------------------------------------------------------------------------------------------
-def broadcast_log_key() -> str:
-    """Stream: broadcasts of all tenants, entry id = `<position>-0`."""
-    return "{broadcasts}log"
+BROADCAST_LOG_KEY: Final = "{broadcasts}log"
+"""Stream: broadcasts of all tenants, entry id = `<position>-0`."""
 
+BROADCAST_STATE_KEY: Final = "{broadcasts}state"
+"""Hash: `last`, the last position assigned; `bytes` of all entries; `drops`, how many have left; `horizon` of `BROADCAST_LOST_KEY`."""
 
-def broadcast_state_key() -> str:
-    """Hash: `last`, the last position assigned; `bytes` of all entries; `drops`, how many have left; `horizon` of `broadcast_lost_key`."""
-    return "{broadcasts}state"
+BROADCAST_PARTS_KEY: Final = "{broadcasts}parts"
+"""Sorted set: tenant -> its part of the log, the sum of its entries' shares of both limits."""
 
+BROADCAST_DROPPED_KEY: Final = "{broadcasts}dropped"
+"""Sorted set: `<position> <audience>` of an entry that has left the log -> the number of that drop. The newest only."""
 
-def broadcast_parts_key() -> str:
-    """Sorted set: tenant -> its part of the log, the sum of its entries' shares of both limits."""
-    return "{broadcasts}parts"
-
-
-def broadcast_dropped_key() -> str:
-    """Sorted set: `<position> <audience>` of an entry that has left the log -> the number of that drop. The newest only."""
-    return "{broadcasts}dropped"
-
-
-def broadcast_lost_key() -> str:
-    """Sorted set: audience, `<tenant> <topic>` -> position of its newest retained entry that has left. Those above the horizon only."""
-    return "{broadcasts}lost"
+BROADCAST_LOST_KEY: Final = "{broadcasts}lost"
+"""Sorted set: audience, `<tenant> <topic>` -> position of its newest retained entry that has left. Those above the horizon only."""
 
 
 def broadcast_positions_key(tenant: str) -> str:
@@ -318,40 +282,27 @@ def broadcast_positions_key(tenant: str) -> str:
 
 
 # -- of revoked tokens -------------------------------------------------------------------------------------------------
-def revocation_log_key() -> str:
-    """Stream: the revocations in force."""
-    return "{revoked}log"
+REVOCATION_LOG_KEY: Final = "{revoked}log"
+"""Stream: the revocations in force."""
 
+REVOCATION_ENTRIES_KEY: Final = "{revoked}entries"
+"""Hash: `kind:tenant:name` of a revocation -> `<id in the log>|<before in ms>|<expiry in ms>`."""
 
-def revocation_entries_key() -> str:
-    """Hash: `kind:tenant:name` of a revocation -> `<id in the log>|<before in ms>|<expiry in ms>`."""
-    return "{revoked}entries"
+REVOCATION_EXPIRIES_KEY: Final = "{revoked}expiries"
+"""Sorted set: `kind:tenant:name`, scored by when the revocation expires, ms."""
 
+REVOCATION_STATE_KEY: Final = "{revoked}state"
+"""Hash: `last`, the id of the last entry that was appended to the log."""
 
-def revocation_expiries_key() -> str:
-    """Sorted set: `kind:tenant:name`, scored by when the revocation expires, ms."""
-    return "{revoked}expiries"
+REVOCATION_TENANTS_KEY: Final = "{revoked}tenants"
+"""Hash: tenant -> its number of revocations."""
 
-
-def revocation_state_key() -> str:
-    """Hash: `last`, the id of the last entry that was appended to the log."""
-    return "{revoked}state"
-
-
-def revocation_tenants_key() -> str:
-    """Hash: tenant -> its number of revocations."""
-    return "{revoked}tenants"
-
-
-def revocation_useless_key() -> str:
-    """List: ids in the log whose revocation was merged or has expired; the oldest go when there are too many."""
-    return "{revoked}useless"
-
+REVOCATION_USELESS_KEY: Final = "{revoked}useless"
+"""List: ids in the log whose revocation was merged or has expired; the oldest go when there are too many."""
 
 # -- of operators ------------------------------------------------------------------------------------------------------
-def audit_key() -> str:
-    """Stream: acts of operators and admins, of all tenants."""
-    return "{audit}acts"
+AUDIT_KEY: Final = "{audit}acts"
+"""Stream: acts of operators and admins, of all tenants."""
 
 
 # -- of rules ----------------------------------------------------------------------------------------------------------
@@ -368,14 +319,11 @@ def rules_texts_key(tenant: str = "") -> str:
     return f"{{rules}}texts:{tenant}" if tenant else "{rules}texts"
 
 
-def rules_tenants_key() -> str:
-    """Hash: tenant that has rules of its own -> the stamp of their state."""
-    return "{rules}tenants"
+RULES_TENANTS_KEY: Final = "{rules}tenants"
+"""Hash: tenant that has rules of its own -> the stamp of their state."""
 
-
-def recorded_events_key() -> str:
-    """Stream: a sample of recent events, for dry runs; it expires."""
-    return "{rules}events"
+RECORDED_EVENTS_KEY: Final = "{rules}events"
+"""Stream: a sample of recent events, for dry runs; it expires."""
 
 
 # -- of counter signals ------------------------------------------------------------------------------------------------
@@ -395,15 +343,12 @@ def tenants_key(figure: str) -> str:
     return f"{{tenants}}{figure}"
 
 
-def subscribers_prefix() -> str:
-    """Prefix; with a tenant appended, a hash: topic -> how many of the tenant's users are subscribed to it."""
-    return "{tenants}subscribers:"
-
+SUBSCRIBERS_PREFIX: Final = "{tenants}subscribers:"
+"""Prefix; with a tenant appended, a hash: topic -> how many of the tenant's users are subscribed to it."""
 
 # -- actions -----------------------------------------------------------------------------------------------------------
-def action_targets_key() -> str:
-    """Set: targets of actions that have a stream."""
-    return "actions:targets"
+ACTION_TARGETS_KEY: Final = "actions:targets"
+"""Set: targets of actions that have a stream."""
 
 
 def action_stream_key(target: str) -> str:
@@ -432,53 +377,36 @@ def channels_told_key(name: str) -> str:
     return f"{{channels}}told:{name}"
 
 
-def caught_mails_key() -> str:
-    """List: mails that are shown in place of being sent, JSON, the newest first; it expires."""
-    return "{channels}caught"
-
+CAUGHT_MAILS_KEY: Final = "{channels}caught"
+"""List: mails that are shown in place of being sent, JSON, the newest first; it expires."""
 
 # -- history -----------------------------------------------------------------------------------------------------------
-def outcome_stream_key() -> str:
-    """Stream: batches of outcomes, see `engine.store.outcome_stream`."""
-    return "{outcomes}stream"
+OUTCOME_STREAM_KEY: Final = "{outcomes}stream"
+"""Stream: batches of outcomes, see `engine.store.outcome_stream`."""
 
-
-def outcome_state_key() -> str:
-    """Hash: `bytes` of the batches and `waiting` outcomes that are not in the database yet, how many were `dropped`, and what is kept for
-    consumers of events, see `engine/store/scripts/outcomes_settle.lua`."""
-    return "{outcomes}state"
-
+OUTCOME_STATE_KEY: Final = "{outcomes}state"
+"""Hash: `bytes` of the batches and `waiting` outcomes that are not in the database yet, how many were `dropped`, and what is kept for
+consumers of events, see `engine/store/scripts/outcomes_settle.lua`."""
 
 # -- of events of Ray --------------------------------------------------------------------------------------------------
-def ray_state_key() -> str:
-    """Hash: `horizon`, ms: the jobs that ended before it are settled."""
-    return "{ray}state"
+RAY_STATE_KEY: Final = "{ray}state"
+"""Hash: `horizon`, ms: the jobs that ended before it are settled."""
 
+RAY_TOLD_KEY: Final = "{ray}told"
+"""Sorted set: keys of the jobs whose end was told, scored by when they ended, ms. Those from the horizon on only."""
 
-def ray_told_key() -> str:
-    """Sorted set: keys of the jobs whose end was told, scored by when they ended, ms. Those from the horizon on only."""
-    return "{ray}told"
+RAY_RUNNING_KEY: Final = "{ray}running"
+"""Hash: key of a job that has not ended yet -> whom its end is to be told, as JSON."""
 
+RAY_DEATHS_KEY: Final = "{ray}deaths"
+"""Stream: deaths that Ray exported, and that are not told yet."""
 
-def ray_running_key() -> str:
-    """Hash: key of a job that has not ended yet -> whom its end is to be told, as JSON."""
-    return "{ray}running"
-
-
-def ray_deaths_key() -> str:
-    """Stream: deaths that Ray exported, and that are not told yet."""
-    return "{ray}deaths"
-
-
-def ray_unhealthy_key() -> str:
-    """Hash: unhealthy application of Ray Serve -> since when, ms, and `told`."""
-    return "{ray}unhealthy"
-
+RAY_UNHEALTHY_KEY: Final = "{ray}unhealthy"
+"""Hash: unhealthy application of Ray Serve -> since when, ms, and `told`."""
 
 # -- read by other systems -----------------------------------------------------------------------------------------
-def session_stream_key() -> str:
-    """Stream: connects, disconnects and presence of all tenants."""
-    return "session:stream"
+SESSION_STREAM_KEY: Final = "session:stream"
+"""Stream: connects, disconnects and presence of all tenants."""
 
 
 def dead_letter_key(tenant: str) -> str:

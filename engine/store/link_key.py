@@ -14,7 +14,7 @@ from __future__ import annotations
 import redis.asyncio as redis
 
 from engine.core.wire.link_handshake import KEY_BYTES
-from engine.store.keys import link_key_key
+from engine.store.keys import LINK_KEY_KEY
 from engine.store.stored_secret import claim_secret
 
 
@@ -24,4 +24,4 @@ async def claim_link_key(client: redis.Redis) -> bytes:
     Raises:
         StorageUnavailable: no reply, or what is stored is no key.
     """
-    return await claim_secret(client, link_key_key(), KEY_BYTES, "link key")
+    return await claim_secret(client, LINK_KEY_KEY, KEY_BYTES, "link key")

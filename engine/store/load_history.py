@@ -12,7 +12,7 @@ import msgspec
 import redis.asyncio as redis
 
 from engine.core.controller.load_points import LoadPoint
-from engine.store.keys import load_history_key
+from engine.store.keys import LOAD_HISTORY_KEY
 from engine.store.storage_calls import StorageCalls
 
 _FIELD = b"p"
@@ -33,10 +33,10 @@ class LoadHistory:
     async def add(self, point: LoadPoint) -> None:
         """Append a point. Raises StorageUnavailable."""
         with StorageCalls("load of the last hour"):
-            await self._client.xadd(load_history_key(), {_FIELD: msgspec.json.encode(point)}, maxlen=self._points_max)
+            await self._client.xadd(LOAD_HISTORY_KEY, {_FIELD: msgspec.json.encode(point)}, maxlen=self._points_max)
 
     async def read(self) -> list[bytes]:
         """All points as JSON objects, the oldest first. Raises StorageUnavailable."""
         with StorageCalls("load of the last hour"):
-            entries: Any = await self._client.xrevrange(load_history_key(), count=self._points_max)
+            entries: Any = await self._client.xrevrange(LOAD_HISTORY_KEY, count=self._points_max)
         return [fields[_FIELD] for _, fields in reversed(entries)]

@@ -25,7 +25,7 @@ import redis.asyncio as redis
 from msgspec import Struct
 
 from engine.errors import DataLost, Fenced
-from engine.store.keys import EPOCH_FIELD, journal_head_key, meta_key, slot_epoch_key, slot_mark_key
+from engine.store.keys import EPOCH_FIELD, META_KEY, journal_head_key, slot_epoch_key, slot_mark_key
 from engine.store.storage_calls import StorageCalls
 
 
@@ -90,7 +90,7 @@ class LossDetector:
         expected = [(slot, held, held.head, held.mark) for slot, held in self.slots.items()]
         with StorageCalls("check of the last writes"):
             pipeline = client.pipeline(transaction=False)
-            pipeline.hget(meta_key(), EPOCH_FIELD)
+            pipeline.hget(META_KEY, EPOCH_FIELD)
             for slot, *_ in expected:
                 pipeline.mget(slot_epoch_key(slot), journal_head_key(slot), slot_mark_key(slot))
             data_epoch, *found = await pipeline.execute()

@@ -28,11 +28,11 @@ from redis.exceptions import NoScriptError, RedisError
 
 from engine.config import Config
 from engine.errors import DataLost, Fenced, StorageUnavailable
-from engine.store.keys import absent_key, replication_key
+from engine.store.keys import ABSENT_KEY, REPLICATION_KEY
 
 _FOLDER = Path(__file__).parent / "scripts"
 
-_ABSENT: Final = absent_key()
+_ABSENT: Final = ABSENT_KEY
 _WITHOUT_ABSENT: Final = b"KEYS[#KEYS] = nil "
 
 
@@ -40,7 +40,7 @@ class Replicas(Struct, frozen=True):
     """How many replicas must have a write in memory before it is confirmed, and how long to wait for them.
 
     WAIT counts from the connection's last write. A script that finds its work done already writes nothing, so each WAIT is preceded
-    by a write to `replication_key()`. Replication is one ordered stream: a replica that has this write has all earlier ones, of any
+    by a write to `REPLICATION_KEY`. Replication is one ordered stream: a replica that has this write has all earlier ones, of any
     connection.
     """
 
@@ -55,7 +55,7 @@ class Replicas(Struct, frozen=True):
     def ask(self, pipeline: Any) -> None:
         """Append the WAIT to a pipeline, behind the writes it is for; pass the replies to `check`."""
         if self.count:
-            pipeline.set(replication_key(), b"")
+            pipeline.set(REPLICATION_KEY, b"")
             pipeline.execute_command("WAIT", self.count, self.timeout_ms)
 
     def check(self, replies: list[Any], what: str) -> None:

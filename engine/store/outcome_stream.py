@@ -33,7 +33,7 @@ from engine.config import Config
 from engine.core.wire.outcomes import AnyOutcome, OutcomeLog, decode_outcomes, encode_outcomes, is_erasure
 from engine.core.wire.records import UNREADABLE
 from engine.errors import StorageUnavailable
-from engine.store.keys import outcome_state_key, outcome_stream_key, trimmed_mark_key
+from engine.store.keys import OUTCOME_STATE_KEY, OUTCOME_STREAM_KEY, trimmed_mark_key
 from engine.store.lua import Script
 from engine.store.storage_calls import StorageCalls
 
@@ -100,7 +100,7 @@ class OutcomeWriter:
     async def _append(self, batch: Sequence[AnyOutcome], bytes_max: int) -> bool:
         """Whether there was room for the batch; else it is dropped. Raises StorageUnavailable."""
         arguments = [bytes_max, self._source, self._number, len(batch), zlib.compress(encode_outcomes(batch), _FAST)]
-        reply = await _APPEND.run(self._client, [outcome_stream_key(), outcome_state_key()], arguments)
+        reply = await _APPEND.run(self._client, [OUTCOME_STREAM_KEY, OUTCOME_STATE_KEY], arguments)
         return bool(reply[0] == b"OK")
 
 
@@ -156,11 +156,11 @@ class OutcomeReader:
         return [stored_batch(entry.decode(), fields or {}) for entry, fields in entries]
 
     async def _read(self, count: int, *, again: bool) -> Any:
-        return await self._client.xreadgroup(GROUP, GROUP, {outcome_stream_key(): "0" if again else ">"}, count)
+        return await self._client.xreadgroup(GROUP, GROUP, {OUTCOME_STREAM_KEY: "0" if again else ">"}, count)
 
     async def _make_group(self) -> None:
         try:
-            await self._client.xgroup_create(outcome_stream_key(), GROUP, "0", mkstream=True)
+            await self._client.xgroup_create(OUTCOME_STREAM_KEY, GROUP, "0", mkstream=True)
         except ResponseError as error:
             if not str(error).startswith("BUSYGROUP"):  # another archivist was faster
                 raise
@@ -170,15 +170,15 @@ class OutcomeReader:
         words: list[Any] = [GROUP, *self._kept]
         for batch, lost in batches:
             words += batch.entry, batch.size, batch.count, lost
-        stream = outcome_stream_key()
-        await _SETTLE.run(self._client, [stream, outcome_state_key(), trimmed_mark_key(stream)], words)
+        stream = OUTCOME_STREAM_KEY
+        await _SETTLE.run(self._client, [stream, OUTCOME_STATE_KEY, trimmed_mark_key(stream)], words)
 
     async def lag(self) -> StreamLag:
         """Raises StorageUnavailable."""
         with StorageCalls("outcomes"):
-            state: Any = await self._client.hmget(outcome_state_key(), ["waiting", "bytes", "dropped", "settled"])
+            state: Any = await self._client.hmget(OUTCOME_STATE_KEY, ["waiting", "bytes", "dropped", "settled"])
             waiting, size, dropped, settled = state
-            oldest: Any = await self._client.xrange(outcome_stream_key(), settled or "-", count=1)
+            oldest: Any = await self._client.xrange(OUTCOME_STREAM_KEY, settled or "-", count=1)
         if not oldest:
             return StreamLag(0, 0, 0, int(dropped or 0))
         return StreamLag(int(waiting or 0), int(size or 0), int(oldest[0][0].partition(b"-")[0]), int(dropped or 0))
@@ -187,7 +187,7 @@ class OutcomeReader:
 async def want_outcomes(client: redis.Redis, until_ms: int) -> None:
     """Keep settled batches until then. Raises StorageUnavailable."""
     with StorageCalls("outcomes"):
-        await client.hset(outcome_state_key(), "wanted", str(until_ms))
+        await client.hset(OUTCOME_STATE_KEY, "wanted", str(until_ms))
 
 
 def stored_batch(entry: str, fields: Mapping[bytes, bytes]) -> OutcomeBatch:

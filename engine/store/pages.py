@@ -15,6 +15,7 @@ from engine.core.journal.salvage import page_with, read_page, salvage_page
 from engine.core.model.routing import partition_of_slot, slot_of
 from engine.errors import CorruptRecord, StorageUnavailable
 from engine.store.keys import (
+    SUBSCRIBERS_PREFIX,
     floor_key,
     held_key,
     looks_key,
@@ -22,7 +23,6 @@ from engine.store.keys import (
     page_key,
     slot_epoch_key,
     slot_mark_key,
-    subscribers_prefix,
     tenants_key,
     timer_unpaged_key,
     timer_user_prefix,
@@ -260,4 +260,4 @@ def _keys_of(slot: int) -> list[str]:
     of_slot = [slot_epoch_key(slot), slot_mark_key(slot), page_key(slot), windows_key(slot), looks_key(slot), floor_key(slot)]
     partition = partition_of_slot(slot)
     of_timers = [timer_user_prefix(partition), timer_unpaged_key(partition)]
-    return [*of_slot, held_key(slot), topics_key(slot), *of_tenants, subscribers_prefix(), *of_timers]
+    return [*of_slot, held_key(slot), topics_key(slot), *of_tenants, SUBSCRIBERS_PREFIX, *of_timers]

@@ -28,7 +28,7 @@ from engine.store.cluster import SCHEMES as CLUSTER_SCHEMES
 from engine.store.cluster import ClusterPool, cluster_warnings, untag_replies
 from engine.store.connection_pool import CancellableConnection, ConnectionPool
 from engine.store.durability import REASONS, VerifiedConnection, WeakDurability, read_durability
-from engine.store.keys import EPOCH_FIELD, meta_key
+from engine.store.keys import EPOCH_FIELD, META_KEY
 from engine.store.lua import Script
 from engine.store.sentinel import SCHEMES, SentinelPool
 from engine.store.tls_context import SharedContext
@@ -177,8 +177,8 @@ async def claim_data_epoch(client: redis.Redis, now_s: int) -> str:
         StorageUnavailable: the server did not keep it.
         RedisError: no reply.
     """
-    await client.hsetnx(meta_key(), EPOCH_FIELD, base36(now_s))
-    epoch = await client.hget(meta_key(), EPOCH_FIELD)
+    await client.hsetnx(META_KEY, EPOCH_FIELD, base36(now_s))
+    epoch = await client.hget(META_KEY, EPOCH_FIELD)
     if epoch is None:
         raise StorageUnavailable("Redis lost the data epoch that was just written; is it a writable primary?")
     return epoch.decode() if isinstance(epoch, bytes) else str(epoch)
@@ -190,5 +190,5 @@ async def replace_data_epoch(client: redis.Redis, lost: str, now_s: int) -> str:
     Raises StorageUnavailable.
     """
     successor = base36(max(now_s, int(lost, 36) + 1))
-    _, epoch = await _REPLACE_EPOCH.run(client, [meta_key()], [EPOCH_FIELD, lost, successor])
+    _, epoch = await _REPLACE_EPOCH.run(client, [META_KEY], [EPOCH_FIELD, lost, successor])
     return str(epoch.decode())

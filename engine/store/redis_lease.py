@@ -19,7 +19,7 @@ from typing import Final
 import redis.asyncio as redis
 
 from engine.errors import ConfigError
-from engine.store.keys import lease_key
+from engine.store.keys import LEASE_KEY
 
 _LOOK_S: Final = 0.25
 
@@ -32,11 +32,11 @@ async def claim_redis(client: redis.Redis, engine: str, lease_ms: int) -> None:
         RedisError, OSError: no reply.
     """
     left_ms = -1
-    while not await client.set(lease_key(), engine, nx=True, px=lease_ms):
-        holder = bytes(await client.get(lease_key()) or b"").decode()  # type: ignore[arg-type]  # replies are bytes
+    while not await client.set(LEASE_KEY, engine, nx=True, px=lease_ms):
+        holder = bytes(await client.get(LEASE_KEY) or b"").decode()  # type: ignore[arg-type]  # replies are bytes
         if holder == engine:
             break
-        before_ms, left_ms = left_ms, await client.pttl(lease_key())
+        before_ms, left_ms = left_ms, await client.pttl(LEASE_KEY)
         if holder and 0 <= before_ms < left_ms:
             raise ConfigError(
                 f"redis_url: the engine {holder} uses this database of Redis; two engines need a database each (redis://HOST:PORT/1), "
@@ -48,10 +48,10 @@ async def claim_redis(client: redis.Redis, engine: str, lease_ms: int) -> None:
 
 async def renew_lease(client: redis.Redis, engine: str, lease_ms: int) -> None:
     """Keep the lease; only the controller in control may. Raises RedisError or OSError."""
-    await client.set(lease_key(), engine, px=lease_ms)
+    await client.set(LEASE_KEY, engine, px=lease_ms)
 
 
 async def end_lease(client: redis.Redis, engine: str) -> None:
     """Give the lease back, so that another engine can start at once. Raises RedisError or OSError."""
-    if await client.get(lease_key()) == engine.encode():
-        await client.delete(lease_key())
+    if await client.get(LEASE_KEY) == engine.encode():
+        await client.delete(LEASE_KEY)

@@ -24,7 +24,7 @@ from engine.core.model.routing import SLOTS, RoutingTable, SlotMap, spread
 from engine.core.model.sealed import sealed, unsealed
 from engine.core.wire.records import UNREADABLE
 from engine.errors import ConfigError, FormatsTooNew, StorageUnavailable
-from engine.store.keys import handed_events_key, slot_epoch_key, slots_key
+from engine.store.keys import SLOTS_KEY, handed_events_key, slot_epoch_key
 from engine.store.lua import Script
 from engine.store.storage_calls import StorageCalls
 
@@ -57,7 +57,7 @@ def decode_slot_map(packed: bytes) -> SlotMap:
         slot_map = _decoder.decode(unsealed(packed))
     except UNREADABLE as error:
         raise ConfigError(
-            f"the slot map in Redis ({slots_key()}) is damaged: {error}. Restore a snapshot (`engine restore latest`), or a backup of Redis"
+            f"the slot map in Redis ({SLOTS_KEY}) is damaged: {error}. Restore a snapshot (`engine restore latest`), or a backup of Redis"
         ) from error
     if len(slot_map.owners) != SLOTS:
         raise ConfigError(_UNRELEASED)
@@ -77,7 +77,7 @@ async def read_slot_map(client: redis.Redis) -> SlotMap | None:
 
 async def _read(client: redis.Redis) -> bytes:
     with StorageCalls("slot map"):
-        packed: Any = await client.get(slots_key())
+        packed: Any = await client.get(SLOTS_KEY)
     return packed or b""
 
 
@@ -109,7 +109,7 @@ async def swap_slot_map(client: redis.Redis, slot_map: SlotMap) -> bool:
     Raises StorageUnavailable: it may have been stored. Repeat it until there is an answer.
     """
     before, after = await _read(client), encode_slot_map(slot_map)
-    return _follows(before, slot_map) and bool((await _SWAP.run(client, [slots_key()], [before, after]))[1])
+    return _follows(before, slot_map) and bool((await _SWAP.run(client, [SLOTS_KEY], [before, after]))[1])
 
 
 def _follows(before: bytes, slot_map: SlotMap) -> bool:
@@ -133,7 +133,7 @@ async def hand_over_slots(client: redis.Redis, epochs: Mapping[int, int], slot_m
     before, after = await _read(client), encode_slot_map(slot_map)
     first, *others = map(slot_epoch_key, epochs)
     epoch, *more = epochs.values()
-    keys = [first, slots_key(), handed_events_key(to), *others]
+    keys = [first, SLOTS_KEY, handed_events_key(to), *others]
     return _follows(before, slot_map) and bool(
         (await _HAND_OVER.run(client, keys, [epoch, before, after, slot_map.version, events, *more]))[1]
     )
@@ -183,5 +183,5 @@ async def restore_slot_map(client: redis.Redis, slot_map: SlotMap) -> None:
         found = await _read(client)
         if found and decode_slot_map(found).version >= slot_map.version:
             return
-        if (await _SWAP.run(client, [slots_key()], [found, encode_slot_map(slot_map)]))[1]:
+        if (await _SWAP.run(client, [SLOTS_KEY], [found, encode_slot_map(slot_map)]))[1]:
             return

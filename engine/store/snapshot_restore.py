@@ -28,7 +28,7 @@ from redis.exceptions import RedisError
 from engine.config import Config
 from engine.errors import SnapshotFailed
 from engine.store.embedded_redis import REDIS_FOLDER, RESTORED_FOLDER, DataDirLock, EmbeddedRedis, adopt_restored
-from engine.store.keys import EPOCH_FIELD, meta_key
+from engine.store.keys import EPOCH_FIELD, META_KEY
 from engine.store.redis_client import connect, replace_data_epoch
 from engine.store.snapshots import DUMP, ROOM_BYTES, Snapshot, sync
 
@@ -98,4 +98,4 @@ async def _stage(config: Config, snapshot: Snapshot) -> tuple[int, str]:
 
 
 async def _keys_and_epoch(client: Any) -> tuple[int, bytes | None]:
-    return await client.dbsize(), await client.hget(meta_key(), EPOCH_FIELD)
+    return await client.dbsize(), await client.hget(META_KEY, EPOCH_FIELD)

@@ -35,7 +35,7 @@ from engine import __version__
 from engine.config import Config
 from engine.errors import SnapshotFailed
 from engine.store.embedded_redis import REDIS_FOLDER
-from engine.store.keys import EPOCH_FIELD, meta_key
+from engine.store.keys import EPOCH_FIELD, META_KEY
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +161,7 @@ class Snapshots:
             if free < needed:
                 raise SnapshotFailed(f"{folder} has {free >> 20} MiB free; a snapshot may need {needed >> 20} MiB")
         await _save(client, dump)
-        epoch: Any = await client.hget(meta_key(), EPOCH_FIELD)
+        epoch: Any = await client.hget(META_KEY, EPOCH_FIELD)
         server = f"{'Valkey' if 'valkey_version' in info else 'Redis'} {info.get('valkey_version') or info['redis_version']}"
         taken = await asyncio.to_thread(self._keep, dump, server, (epoch or b"").decode())
         for old in self.complete()[:-kept]:

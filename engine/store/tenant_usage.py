@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import redis.asyncio as redis
 
-from engine.store.keys import subscribers_prefix, tenants_key
+from engine.store.keys import SUBSCRIBERS_PREFIX, tenants_key
 from engine.store.storage_calls import StorageCalls
 
 UsageFigure = Literal["users", "stored_bytes", "topics", "signal_names"]
@@ -86,6 +86,6 @@ class TenantUsage:
         known: set[str] = set()
         for client in self._clients:
             with StorageCalls("topics of a tenant"):
-                counts: list[Any] = await client.hmget(subscribers_prefix() + tenant, list(topics))
+                counts: list[Any] = await client.hmget(SUBSCRIBERS_PREFIX + tenant, list(topics))
             known.update(topic for topic, count in zip(topics, counts, strict=True) if count is not None)
         return known

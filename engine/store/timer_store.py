@@ -82,9 +82,9 @@ from engine.errors import CorruptRecord, StorageUnavailable
 from engine.store.accepted_ids import KEYS, LIBRARY, AcceptedIds, id_hash, packed_text
 from engine.store.epoch import take_epoch
 from engine.store.keys import (
+    PAGES_PREFIX,
     idempotency_key,
     page_key,
-    pages_prefix,
     tenants_key,
     timer_cancelled_key,
     timer_claimed_key,
@@ -450,13 +450,13 @@ def _keys_of(partition: int) -> tuple[str, ...]:
     )
 
 
-_KEYS_OF_ALL: Final = (*_TENANTS_KEYS, pages_prefix(), *KEYS)
+_KEYS_OF_ALL: Final = (*_TENANTS_KEYS, PAGES_PREFIX, *KEYS)
 """The keys of a turn that are of no partition."""
 
 
 @cache
 def _rest_of_page_key(slot: int) -> str:
-    return page_key(slot).removeprefix(pages_prefix())
+    return page_key(slot).removeprefix(PAGES_PREFIX)
 
 
 def _open(entries: Iterable[_TurnEntry]) -> list[_TurnEntry]:

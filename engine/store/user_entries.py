@@ -13,7 +13,7 @@ import redis.asyncio as redis
 from msgspec import Struct
 
 from engine.core.model.routing import slot_of, split_key
-from engine.store.keys import action_stream_key, action_targets_key, dead_letter_key, online_key, session_stream_key
+from engine.store.keys import ACTION_TARGETS_KEY, SESSION_STREAM_KEY, action_stream_key, dead_letter_key, online_key
 from engine.store.lua import Script
 from engine.store.storage_calls import StorageCalls
 
@@ -65,11 +65,11 @@ async def _streams(client: redis.Redis, key: str) -> list[tuple[str, str, str, l
     """The streams that may have entries of a user: name, key in Redis, target of actions, and the fields that entries of the user have."""
     tenant, user = split_key(key)
     with StorageCalls("targets of actions"):
-        members: Any = await client.smembers(action_targets_key())
+        members: Any = await client.smembers(ACTION_TARGETS_KEY)
     mine = ["tenant", tenant, "user", user]
     targets = sorted(member.decode() for member in members)
     return [
         ("dead_letters", dead_letter_key(tenant), "", ["user", user]),
-        ("sessions", session_stream_key(), "", mine),
+        ("sessions", SESSION_STREAM_KEY, "", mine),
         *(("actions", action_stream_key(target), target, mine) for target in targets),
     ]

@@ -9,7 +9,7 @@ import msgspec
 import redis.asyncio as redis
 
 from engine.core.controller.wanted import WantedNumbers
-from engine.store.keys import CONTROLLER_FIELD, WANTED_FIELD, meta_key
+from engine.store.keys import CONTROLLER_FIELD, META_KEY, WANTED_FIELD
 from engine.store.lua import Script
 from engine.store.storage_calls import StorageCalls
 
@@ -24,7 +24,7 @@ _decoder = msgspec.json.Decoder(WantedNumbers)
 async def read_wanted(client: redis.Redis) -> WantedNumbers | None:
     """What was wanted last; None when nothing ever was, or when that cannot be read. Raises StorageUnavailable."""
     with StorageCalls("wanted numbers"):
-        packed: Any = await client.hget(meta_key(), WANTED_FIELD)
+        packed: Any = await client.hget(META_KEY, WANTED_FIELD)
     try:
         return None if packed is None else _decoder.decode(packed)
     except msgspec.DecodeError as error:
@@ -42,4 +42,4 @@ async def write_wanted(client: redis.Redis, wanted: WantedNumbers, epoch: int) -
         Fenced: another controller has taken control.
         StorageUnavailable: no reply; it may have been written.
     """
-    await _WRITE.run(client, [meta_key()], [CONTROLLER_FIELD, epoch, WANTED_FIELD, _encoder.encode(wanted)])
+    await _WRITE.run(client, [META_KEY], [CONTROLLER_FIELD, epoch, WANTED_FIELD, _encoder.encode(wanted)])

@@ -18,7 +18,7 @@ from engine.core.model.routing import audience_key, spread
 from engine.core.shard.shard import ShardCore
 from engine.core.wire.records import FireDone, FireFailed, Timer
 from engine.store.broadcast_stream import BroadcastLog
-from engine.store.keys import broadcast_log_key
+from engine.store.keys import BROADCAST_LOG_KEY
 from engine.store.redis_client import connect
 from tests.support.redis_server import RedisServer
 from tests.support.shard_world import limits
@@ -68,7 +68,7 @@ async def test_the_mirror_holds_what_the_log_holds_when_one_tenant_floods_it(
         await shard.append(*(f"f{round_}{n}" for n in range(at_once)), tenant="flood")
         await shard.follower.catch_up()
         assert shard.held == ["a", "b"]
-        assert len(shard.core.broadcast_audience.log) == await redis_client.xlen(broadcast_log_key()) == 5
+        assert len(shard.core.broadcast_audience.log) == await redis_client.xlen(BROADCAST_LOG_KEY) == 5
     await client.aclose()
 
 
@@ -77,7 +77,7 @@ async def test_it_hears_what_comes_and_drops_what_the_log_dropped(shard: Shard, 
     await shard.follower.catch_up()
     running = asyncio.ensure_future(shard.follower.run(lambda: None))
     try:
-        await redis_client.xdel(broadcast_log_key(), *[f"{pos}-0" for pos in positions[:2]])  # as newer ones push them out
+        await redis_client.xdel(BROADCAST_LOG_KEY, *[f"{pos}-0" for pos in positions[:2]])  # as newer ones push them out
         await shard.append("d")
         await until(lambda: shard.held == ["c", "d"])
     finally:
@@ -105,7 +105,7 @@ async def test_sweeping_takes_what_expired_out_of_log_and_mirror(shard: Shard, r
     await shard.follower.catch_up()
     await shard.follower.sweep(100)
     assert shard.held == ["long"]
-    assert await redis_client.xlen(broadcast_log_key()) == 1
+    assert await redis_client.xlen(BROADCAST_LOG_KEY) == 1
 
 
 async def test_it_learns_what_left_the_log_before_it_could_read_it_and_what_had_left_when_it_starts(
@@ -145,10 +145,10 @@ async def test_nobody_passes_what_left_the_log_before_its_loss_is_known(shard: S
 
 async def test_a_broadcast_with_another_bit_is_lost_to_those_whom_it_concerns(shard: Shard, redis_client: Redis) -> None:
     positions = await shard.append("a", "b", "c")
-    entries: Any = await redis_client.xrange(broadcast_log_key())
-    await redis_client.delete(broadcast_log_key())
+    entries: Any = await redis_client.xrange(BROADCAST_LOG_KEY)
+    await redis_client.delete(BROADCAST_LOG_KEY)
     for entry_id, fields in entries:
-        await redis_client.xadd(broadcast_log_key(), {**fields, b"b": fields[b"b"].replace(b"\xa1b", b"\xa1c")}, id=entry_id)
+        await redis_client.xadd(BROADCAST_LOG_KEY, {**fields, b"b": fields[b"b"].replace(b"\xa1b", b"\xa1c")}, id=entry_id)
     await shard.follower.catch_up()
     log = shard.core.broadcast_audience.log
     assert shard.held == ["a", "c"]
@@ -183,11 +183,11 @@ async def test_a_due_broadcast_is_appended_once_and_confirmed_each_time(shard: S
 
 async def test_what_storage_does_not_take_has_failed(shard: Shard, redis_client: Redis) -> None:
     shard.core.fire([timer("1-a")], 1000)
-    await redis_client.set(broadcast_log_key(), "not a stream")
+    await redis_client.set(BROADCAST_LOG_KEY, "not a stream")
     with pytest.raises(Exception, match="broadcast_log/append"):
         await shard.follower.announce()
     assert [record for _, record in shard.core.output.to_schedulers] == [FireFailed(["1-a"])]
-    await redis_client.delete(broadcast_log_key())
+    await redis_client.delete(BROADCAST_LOG_KEY)
     shard.core.fire([timer("1-a")], 1000)
     await shard.follower.announce()
     await shard.follower.catch_up()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engine.store.keys import CONTROLLER_FIELD, meta_key
+from engine.store.keys import CONTROLLER_FIELD, META_KEY
 from tests.support.chaos.breakable_engine import victim_of
 from tests.support.running_engine import RunningEngine
 
@@ -122,7 +122,7 @@ def test_a_controller_ends_when_another_has_taken_control_and_disturbs_nobody(tw
     before = two_edges.status_when(lambda status: bool(status["ready"]))
     pids = {kind: [row["pid"] for row in before[kind]] for kind in ("shards", "schedulers", "edges")}
     with victim_of(two_edges).redis() as redis:
-        redis.hincrby(meta_key(), CONTROLLER_FIELD, 1)
+        redis.hincrby(META_KEY, CONTROLLER_FIELD, 1)
         after = two_edges.status_when(lambda status: status["ready"] and status["controller"]["pid"] != before["controller"]["pid"])
     assert {kind: [row["pid"] for row in after[kind]] for kind in ("shards", "schedulers", "edges")} == pids
 

@@ -19,7 +19,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
 from engine.client import Client
-from engine.store.keys import session_stream_key
+from engine.store.keys import SESSION_STREAM_KEY
 from tests.support.load.poster import Poster
 from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until
@@ -192,7 +192,7 @@ async def test_a_user_whose_connection_is_lost_is_suspect_and_one_who_leaves_is_
 def session_events(engine: RunningEngine, user: str) -> list[tuple[str, str]]:
     """Events and codes of a user, as another system reads them."""
     with Redis.from_url(engine.state["redis_url"], decode_responses=True) as redis:
-        entries: Any = redis.xrange(session_stream_key())
+        entries: Any = redis.xrange(SESSION_STREAM_KEY)
     return [(fields["event"], fields["code"]) for _, fields in entries if fields["user"] == user]
 
 

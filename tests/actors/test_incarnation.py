@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from engine.actors.incarnation import Incarnation
 from engine.errors import Fenced
-from engine.store.keys import meta_key
+from engine.store.keys import META_KEY
 
 PERIOD_MS = 5
 
@@ -33,11 +33,11 @@ async def test_an_older_process_ends_when_there_is_a_newer_one_and_the_newer_goe
 async def test_a_claim_that_storage_has_lost_is_made_again(redis_client: Redis) -> None:
     process = Incarnation("edge-0", redis_client)
     await process.begin()
-    before = await redis_client.hget(meta_key(), "edge-0")
-    await redis_client.delete(meta_key())
+    before = await redis_client.hget(META_KEY, "edge-0")
+    await redis_client.delete(META_KEY)
     watching = asyncio.ensure_future(process.watch(PERIOD_MS))
     async with asyncio.timeout(60):
-        while await redis_client.hget(meta_key(), "edge-0") != before:
+        while await redis_client.hget(META_KEY, "edge-0") != before:
             await asyncio.sleep(0.005)
     assert not watching.done()
     watching.cancel()

@@ -27,7 +27,7 @@ from engine.core.model.formats import FORMATS
 from engine.core.model.routing import NOBODY, SLOTS, SlotMap
 from engine.errors import ConfigError, StorageUnavailable
 from engine.store.epoch import claim_end, claim_name, take_epoch
-from engine.store.keys import CONTROLLER_FIELD, WANTED_FIELD, meta_key
+from engine.store.keys import CONTROLLER_FIELD, META_KEY, WANTED_FIELD
 from engine.store.redis_client import connect
 from engine.store.slot_map import require_slot_map, swap_slot_map
 from engine.store.wanted_numbers import read_wanted, write_wanted
@@ -693,14 +693,14 @@ async def test_wanted_numbers_that_storage_took_without_an_answer_are_brought_ab
             await controller.scale(shards=3)
     await world.when(lambda scaling: scaling["wanted"]["shards"] == 3 and scaling["settled"])
     assert (await world.slots()).shards == 3
-    await world.redis.hset(meta_key(), WANTED_FIELD, msgspec.json.encode(WantedNumbers(1, 1, 1)))  # type: ignore[misc]
+    await world.redis.hset(META_KEY, WANTED_FIELD, msgspec.json.encode(WantedNumbers(1, 1, 1)))  # type: ignore[misc]
     await until(lambda: read_wanted(world.redis), holds=lambda stored: stored is not None and stored.shards == 3)
 
 
 async def test_a_controller_that_was_replaced_wants_nothing_any_more(world: World) -> None:
     controller = await world.start()
     await world.settled()
-    await world.redis.hincrby(meta_key(), CONTROLLER_FIELD, 1000)  # type: ignore[misc]
+    await world.redis.hincrby(META_KEY, CONTROLLER_FIELD, 1000)  # type: ignore[misc]
     with pytest.raises(Exception, match="owns the keys now"):
         await controller.scale(shards=3)
     assert (await read_wanted(world.redis)).shards == 2  # type: ignore[union-attr]

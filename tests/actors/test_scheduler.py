@@ -25,7 +25,7 @@ from engine.core.model.envelope import Envelope
 from engine.core.model.routing import scheduler_of, spread, timer_id
 from engine.core.wire import records as wire
 from engine.core.wire.records import Arm, Cancel, Due, Fire, FireDone, Inspect, Schedule, Timer, TimerAnswer
-from engine.store.keys import slots_key, timer_key
+from engine.store.keys import SLOTS_KEY, timer_key
 from engine.store.slot_map import encode_slot_map, swap_slot_map
 from tests.support.edge_world import edge_world
 from tests.support.redis_server import RedisServer, start_redis
@@ -128,7 +128,7 @@ async def end(scheduler: Scheduler) -> None:
 @asynccontextmanager
 async def world(server: RedisServer, **settings: Any) -> AsyncIterator[World]:
     client = Redis.from_url(server.url, socket_timeout=5)
-    await client.set(slots_key(), encode_slot_map(spread(1)))
+    await client.set(SLOTS_KEY, encode_slot_map(spread(1)))
     made = World(Config(redis_url=server.url, shards=1, **settings))
     try:
         yield made
@@ -418,7 +418,7 @@ def sid_of(request: Any) -> str:
 
 @asynccontextmanager
 async def crew(server: RedisServer, client: Redis) -> AsyncIterator[Crew]:
-    await client.set(slots_key(), encode_slot_map(spread(1)))
+    await client.set(SLOTS_KEY, encode_slot_map(spread(1)))
     made = Crew(server, client)
     made.start(0)
     await until(lambda: made.edges[0].open and made.shards[0].open)

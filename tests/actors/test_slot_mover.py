@@ -18,7 +18,7 @@ from engine.core.shard.slot_release import SlotRelease
 from engine.core.wire import records as wire
 from engine.core.wire.records import ACCEPTED, DUPLICATE, Ack, Deliver, GetProfile, Moved, ProfileIs, SetProfile, Subscribe, Subscribed
 from engine.errors import Fenced
-from engine.store.keys import slots_key
+from engine.store.keys import SLOTS_KEY
 from engine.store.redis_client import claim_data_epoch
 from engine.store.slot_map import claim_slot_map, encode_slot_map, hand_over_slots, require_slot_map, swap_slot_map
 from tests.support.redis_server import RedisServer
@@ -198,7 +198,7 @@ async def test_slots_come_back_when_the_shard_that_was_to_have_them_has_left_mea
 
     def written_too_late(release: SlotRelease) -> None:
         with redis.Redis.from_url(redis_server.url) as client:
-            client.set(slots_key(), encode_slot_map(alone))
+            client.set(SLOTS_KEY, encode_slot_map(alone))
         written(release)
 
     monkeypatch.setattr(SlotRelease, "written", written_too_late)

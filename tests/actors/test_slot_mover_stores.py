@@ -34,7 +34,7 @@ from engine.core.wire.records import (
 )
 from engine.errors import StorageUnavailable
 from engine.store.broadcast_stream import BroadcastLog
-from engine.store.keys import dead_letter_key, handed_events_key, session_stream_key
+from engine.store.keys import SESSION_STREAM_KEY, dead_letter_key, handed_events_key
 from engine.store.redis_client import claim_data_epoch, connect
 from engine.store.slot_map import claim_slot_map, require_slot_map
 from engine.store.stores import each_store
@@ -103,7 +103,7 @@ class Two:
 
     async def events(self) -> list[tuple[str, str]]:
         """Of the session stream: event and connection."""
-        entries: Any = await self.first.xrange(session_stream_key())
+        entries: Any = await self.first.xrange(SESSION_STREAM_KEY)
         return [(fields[b"event"].decode(), fields[b"session"].decode()) for _, fields in entries]
 
     async def letters(self) -> list[str]:

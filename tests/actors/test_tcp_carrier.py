@@ -22,7 +22,7 @@ from engine.actors.tcp_carrier import UNPROVEN_MAX, LinkCredentials, connect, li
 from engine.config import Config
 from engine.core.wire.link_handshake import MAGIC, HandshakeFailed
 from engine.errors import ConfigError, StorageUnavailable
-from engine.store.keys import link_key_key
+from engine.store.keys import LINK_KEY_KEY
 from tests.support.link_actors import LOOPBACK, PORTS, KeyStore, LinkActor, certificates
 from tests.support.waiting import until, until_done
 
@@ -160,10 +160,10 @@ async def test_a_key_that_was_rotated_is_read_again_by_both_ends(actor: LinkActo
     monkeypatch.setattr(tcp_carrier, "REREAD_S", 0.0)
     credentials = edge(keys)
     await linked(actor, credentials)
-    old = keys.values.pop(link_key_key())
+    old = keys.values.pop(LINK_KEY_KEY)
     with pytest.raises(HandshakeFailed):
         await linked(actor, edge(keys))  # a new actor makes another key, which this one does not know yet
-    assert keys.values[link_key_key()] != old
+    assert keys.values[LINK_KEY_KEY] != old
     await linked(actor, edge(keys))
     with pytest.raises(HandshakeFailed):
         await linked(actor, credentials)

@@ -25,7 +25,7 @@ from engine.cli.up import _Run, ray_line, waiting_for
 from engine.config import Config
 from engine.core.model.routing import shards_for, spread
 from engine.errors import ConfigError, StorageUnavailable
-from engine.store.keys import slots_key
+from engine.store.keys import SLOTS_KEY
 from engine.store.sealed_config import SealedConfig, seal
 from engine.store.slot_map import claim_slot_map
 from tests.support.redis_server import RedisServer
@@ -140,15 +140,15 @@ async def test_new_data_gets_shards_by_the_cores_alone_when_any_node_will_do(
 async def test_data_of_an_unreleased_version_are_refused_and_left_alone(
     redis_server: RedisServer, redis_client: Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    await redis_client.set(slots_key(), msgspec.msgpack.encode(spread(2)))  # without the version of the stored formats
-    before = await redis_client.dump(slots_key())
+    await redis_client.set(SLOTS_KEY, msgspec.msgpack.encode(spread(2)))  # without the version of the stored formats
+    before = await redis_client.dump(SLOTS_KEY)
     run = _Run(Config(redis_url=redis_server.url, data_dir=str(tmp_path), shards=2), Console(file=io.StringIO()))
     monkeypatch.setattr(run, "_handle_signals", lambda: None)
     monkeypatch.setattr(run._cluster, "start", lambda: pytest.fail("Ray is started"))
     with pytest.raises(ConfigError, match=r"before the first release.* Give another --data-dir"):
         await run.run()
-    assert await redis_client.keys() == [slots_key().encode()]
-    assert await redis_client.dump(slots_key()) == before
+    assert await redis_client.keys() == [SLOTS_KEY.encode()]
+    assert await redis_client.dump(SLOTS_KEY) == before
 
 
 def test_the_address_of_ray_is_printed_with_what_joining_it_needs() -> None:

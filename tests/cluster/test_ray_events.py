@@ -14,7 +14,7 @@ import httpx
 import pytest
 from redis import Redis
 
-from engine.store.keys import ray_deaths_key
+from engine.store.keys import RAY_DEATHS_KEY
 from ray_notifications import Client
 from tests.support.running_engine import RunningEngine
 from tests.support.shared_cluster import EVENTS_DATABASE, SharedCluster
@@ -109,7 +109,7 @@ async def test_each_owner_is_told_once_while_the_engine_is_killed(
                 assert answer.json()["news"] == 1
         await until(lambda: received["ops"])
         with Redis.from_url(cluster.redis_url(EVENTS_DATABASE)) as redis:
-            await until(lambda: redis.xlen(ray_deaths_key()) == 0)
+            await until(lambda: redis.xlen(RAY_DEATHS_KEY) == 0)
         for task in listening:
             task.cancel()
     types = {user: [message.type for _, message in received[user]] for user in OWNERS}

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from redis import Redis
 
-from engine.store.keys import link_key_key
+from engine.store.keys import LINK_KEY_KEY
 from engine.store.sealed_config import engine_key
 from tests.support.hosts import CHECKOUT
 from tests.support.missing_programs import missing
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
 def keys_of(cluster: SharedCluster, database: int) -> list[bytes]:
     with Redis.from_url(cluster.redis_url(database)) as redis:
-        link_key = redis.get(link_key_key())
+        link_key = redis.get(LINK_KEY_KEY)
     assert isinstance(link_key, bytes)
     return [link_key, engine_key(link_key)]
 

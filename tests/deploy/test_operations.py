@@ -18,7 +18,7 @@ from typer.main import get_command
 from engine.__main__ import app
 from engine.api.exposition.catalogue import FAMILIES
 from engine.config import FIELDS, Config
-from engine.store.keys import EPOCH_FIELD, link_key_key, meta_key
+from engine.store.keys import EPOCH_FIELD, LINK_KEY_KEY, META_KEY
 from engine.store.redis_client import claim_data_epoch
 from engine.store.server_program import find_server
 from tests.support.redis_server import RedisServer
@@ -73,7 +73,7 @@ def restored() -> Iterator[RedisServer]:
         server.start()
         with redis.Redis.from_url(server.url) as client:
             client.set("a message", "its text")
-            client.hset(meta_key(), EPOCH_FIELD, "old")
+            client.hset(META_KEY, EPOCH_FIELD, "old")
             client.save()  # what `redis-cli --rdb` gets
         server.kill()
         (script,) = re.findall(r"```\n +(mkdir .*?)```", TEXT, re.DOTALL)
@@ -86,10 +86,10 @@ def restored() -> Iterator[RedisServer]:
 
 
 async def test_a_restored_redis_has_everything_and_makes_old_cursors_those_of_another_time(restored: RedisServer) -> None:
-    assert f"redis-cli hdel {meta_key()} {EPOCH_FIELD}`" in TEXT
-    assert f"redis-cli del {link_key_key()}`" in TEXT
+    assert f"redis-cli hdel {META_KEY} {EPOCH_FIELD}`" in TEXT
+    assert f"redis-cli del {LINK_KEY_KEY}`" in TEXT
     async with Redis.from_url(restored.url, decode_responses=True) as client:
         assert await client.get("a message") == "its text"
         assert await claim_data_epoch(client, 1_800_000_000) == "old"
-        assert await client.execute_command("hdel", meta_key(), EPOCH_FIELD) == 1
+        assert await client.execute_command("hdel", META_KEY, EPOCH_FIELD) == 1
         assert await claim_data_epoch(client, 1_800_000_000) not in ("", "old")

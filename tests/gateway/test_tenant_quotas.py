@@ -9,7 +9,7 @@ import httpx
 from redis.asyncio import Redis
 
 from engine.core.wire import records as wire
-from engine.store.keys import subscribers_prefix, tenants_key
+from engine.store.keys import SUBSCRIBERS_PREFIX, tenants_key
 from engine.store.tenant_usage import TenantUsage, UsageFigure
 from tests.support.edge_world import DEADLINE_S, EdgeWorld, edge_world, frame_of, standing_still
 
@@ -132,7 +132,7 @@ async def test_a_tenant_with_all_its_topics_may_have_more_subscribers_and_no_new
         world.http(tenant="other") as other,
         world.connect("u2", token=world.token("u2", tenant="full")) as socket,
     ):
-        await redis_client.hset(subscribers_prefix() + "full", mapping={"old": 1, "older": 3})
+        await redis_client.hset(SUBSCRIBERS_PREFIX + "full", mapping={"old": 1, "older": 3})
         await full(world, redis_client, "topics", 2)
         over_quota(await tenant.put("/v1/subscriptions/new"), "tenant_topics_max")
         assert (await tenant.put("/v1/subscriptions/old")).status_code == 200

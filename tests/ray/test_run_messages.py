@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 from engine.client.sync import SyncPublisher
 from engine.ray import Publisher, RunMessages
 from engine.ray.run_messages import users_to_notify
-from engine.store.keys import growing_due_key, growth_key
+from engine.store.keys import GROWING_DUE_KEY, growth_key
 from tests.support.edge_world import EdgeWorld, edge_world, frame_of
 from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until
@@ -46,7 +46,7 @@ def messages(world: EdgeWorld, user: str = "u1") -> list[dict[str, Any]]:
 
 async def lose(redis_client: Redis, id: str) -> None:
     """Let the engine take the run for lost, as after `growing_idle_s`."""
-    await redis_client.zadd(growing_due_key(), {f"default:u1\n{id}": 1})
+    await redis_client.zadd(GROWING_DUE_KEY, {f"default:u1\n{id}": 1})
     await until(lambda: redis_client.hexists(growth_key("default:u1", id), "ended"), 20)
 
 

@@ -52,7 +52,7 @@ from engine.core.journal.journal_records import (
 from engine.core.journal.stored_formats import decode_journal, decode_page
 from engine.core.mailbox.aggregation_window import Counted, Ended
 from engine.core.model.routing import slot_of
-from engine.store.keys import CONTROLLER_FIELD, meta_key, offline_key, page_key
+from engine.store.keys import CONTROLLER_FIELD, META_KEY, offline_key, page_key
 from tests.sim.broadcastbook import LOG_KEY, BroadcastBook
 from tests.sim.choicebook import CHOSEN
 from tests.sim.cluster import DATA_EPOCH, MADE_PREFIX
@@ -62,7 +62,7 @@ from tests.sim.loop import Process
 from tests.sim.redis import MiniRedis, Stream
 from tests.sim.windowbook import Broken
 
-_META: Final = meta_key().encode()
+_META: Final = META_KEY.encode()
 _KEY: Final = re.compile(rb"\{(?:shard-(\d+)|s(\d+)|t(\d+))\}(\w+)(?::uid:)?(.*)")
 
 

@@ -41,7 +41,7 @@ from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.ports import EdgeContext
 from engine.publish.message_ids import short_id
 from engine.store.broadcast_stream import BroadcastLog
-from engine.store.keys import EPOCH_FIELD, meta_key, slots_key
+from engine.store.keys import EPOCH_FIELD, META_KEY, SLOTS_KEY
 from engine.store.slot_map import decode_slot_map, encode_slot_map, read_routing_table
 from tests.sim.control_service import ControlService
 from tests.sim.cuts import CONTROLLER, RAY, REDIS, Cuts, Place
@@ -260,8 +260,8 @@ class Cluster:
         for number, slot in enumerate(used):
             owners[slot] = number % config.shards
         slot_map = SlotMap(1, tuple(owners), config.shards, config.schedulers, formats=FORMATS)
-        self.server.execute("SET", slots_key(), encode_slot_map(slot_map))
-        self.server.execute("HSET", meta_key(), EPOCH_FIELD, DATA_EPOCH)
+        self.server.execute("SET", SLOTS_KEY, encode_slot_map(slot_map))
+        self.server.execute("HSET", META_KEY, EPOCH_FIELD, DATA_EPOCH)
         self.names = [
             *(f"shard-{index}" for index in range(config.shards)),
             *(f"scheduler-{index}" for index in range(config.schedulers)),
@@ -358,13 +358,13 @@ class Cluster:
     def set_schedulers(self, count: int) -> int:
         """Store the next slot map, with so many schedulers; returns its version."""
         stored = self.slot_map
-        self.server.execute("SET", slots_key(), encode_slot_map(replace(stored, version=stored.version + 1, schedulers=count)))
+        self.server.execute("SET", SLOTS_KEY, encode_slot_map(replace(stored, version=stored.version + 1, schedulers=count)))
         return stored.version + 1
 
     @property
     def slot_map(self) -> SlotMap:
         """As it is stored."""
-        return decode_slot_map(self.server.execute("GET", slots_key()))
+        return decode_slot_map(self.server.execute("GET", SLOTS_KEY))
 
     def kill(self, process: Process) -> None:
         if process.alive:

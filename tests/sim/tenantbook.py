@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from engine.core.journal.stored_formats import decode_page, decode_timer
 from engine.core.model.routing import TIMER_PARTITIONS, partition_of, slot_of, split_key, topic_of
 from engine.store.keys import (
+    SUBSCRIBERS_PREFIX,
     held_key,
     page_key,
-    subscribers_prefix,
     tenants_key,
     timer_key,
     timer_unpaged_key,
@@ -48,7 +48,7 @@ def check_tenants(server: MiniRedis, keys: Iterable[str]) -> None:
         stored[tenant] = stored.get(tenant, 0) + timer_bytes
         users[tenant] = users.get(tenant, 0) + _check_unpaged(server, key)
     for tenant, of_tenant in subscribers.items():
-        hash_key = (subscribers_prefix() + tenant).encode()
+        hash_key = (SUBSCRIBERS_PREFIX + tenant).encode()
         names = server.cmd_hkeys(hash_key)
         found = dict(zip(names, server.cmd_hmget(hash_key, *names), strict=True))
         if {topic: int(count or 0) for topic, count in found.items()} != of_tenant:

@@ -28,7 +28,7 @@ from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.routing import NOBODY, partitions_of, slot_of, topic_of
 from engine.core.wire.records import POLL, SSE, SSE_EXPLICIT, WEBSOCKET
 from engine.errors import Fenced, StorageUnavailable
-from engine.store.keys import WANTED_FIELD, meta_key
+from engine.store.keys import META_KEY, WANTED_FIELD
 from tests.sim.books import Books
 from tests.sim.clients import Device
 from tests.sim.cluster import SPARE_SLOTS, Cluster, layout_of
@@ -612,7 +612,7 @@ class World:
         """What is not as it is wanted, in worlds where shards come and go; "" when nothing is left to do."""
         if not self._settles:
             return ""
-        stored, slot_map, names = self.cluster.server.execute("HGET", meta_key(), WANTED_FIELD), self.cluster.slot_map, self.cluster.names
+        stored, slot_map, names = self.cluster.server.execute("HGET", META_KEY, WANTED_FIELD), self.cluster.slot_map, self.cluster.names
         if stored is None:
             return "nothing is wanted yet"
         wanted = msgspec.json.decode(stored, type=WantedNumbers)

@@ -13,7 +13,7 @@ from engine.core.commit.group import Group
 from engine.core.model.message import timer_effect_id
 from engine.store.accepted_ids import AcceptedIds, Pairs, id_hash
 from engine.store.journal import Journal
-from engine.store.keys import idempotency_key, ids_prefix, ids_state_key
+from engine.store.keys import IDS_PREFIX, IDS_STATE_KEY, idempotency_key
 from tests.support.simulated_client import SimulatedClient
 
 HOUR_MS = 3_600_000
@@ -65,11 +65,11 @@ class World(SimulatedClient):
             self.stored[pair] = (value, self.now_ms)
 
     def buckets(self) -> dict[bytes, dict[bytes, bytes]]:
-        prefix = ids_prefix().encode()
+        prefix = IDS_PREFIX.encode()
         return {
             key: value
             for key, value in self.server.data.items()
-            if key.startswith(prefix) and key != ids_state_key().encode() and self.server.execute("HLEN", key)
+            if key.startswith(prefix) and key != IDS_STATE_KEY.encode() and self.server.execute("HLEN", key)
         }
 
 
@@ -152,7 +152,7 @@ async def test_an_id_takes_less_than_45_bytes(redis_client: Redis) -> None:
         assert await journal.append(group) == {}
     assert (await AcceptedIds(redis_client, DAY_MS).look_up(pairs[:3000])).keys() == set(pairs[:3000])
     pipeline = redis_client.pipeline(transaction=False)
-    buckets = [key async for key in redis_client.scan_iter(f"{ids_prefix()}[0-9]*", count=1000)]
+    buckets = [key async for key in redis_client.scan_iter(f"{IDS_PREFIX}[0-9]*", count=1000)]
     for key in buckets:
         pipeline.memory_usage(key)
         pipeline.object("ENCODING", key)
@@ -166,7 +166,7 @@ async def test_an_id_of_the_engine_itself_is_not_stored(redis_client: Redis) -> 
     journal = Journal(redis_client, 3, DAY_MS)
     await journal.take_over([0])
     await journal.append(Group(1, {0: b"payload"}, [], [], [], [], [], []))
-    assert not [key async for key in redis_client.scan_iter(f"{ids_prefix()}[0-9]*")]
+    assert not [key async for key in redis_client.scan_iter(f"{IDS_PREFIX}[0-9]*")]
 
 
 def test_the_same_text_split_otherwise_is_another_id() -> None:

@@ -18,7 +18,7 @@ from engine.core.model.routing import audience_key
 from engine.core.wire.records import ACCEPTED, CONFLICT, DUPLICATE
 from engine.errors import StorageUnavailable
 from engine.store.broadcast_stream import BroadcastLog
-from engine.store.keys import broadcast_log_key, broadcast_state_key, idempotency_key
+from engine.store.keys import BROADCAST_LOG_KEY, BROADCAST_STATE_KEY, idempotency_key
 from tests.support.redis_server import start_redis
 from tests.support.waiting import until
 
@@ -40,7 +40,7 @@ async def append(log: BroadcastLog, id: str, topic: str = "", *, repeated: bool 
 
 
 async def stored_bytes(client: Redis) -> int:
-    entries: Any = await client.xrange(broadcast_log_key())
+    entries: Any = await client.xrange(BROADCAST_LOG_KEY)
     return sum(len(fields[b"b"]) for _, fields in entries)
 
 
@@ -94,7 +94,7 @@ async def test_the_oldest_make_room_when_there_are_too_many(redis_client: Redis)
     appended = [await append(log, f"i{n}") for n in range(5)]
     assert await log.first() == appended[2].pos
     assert [b.envelope.id for b in (await log.read(0, wait=False))[0]] == ["i2", "i3", "i4"]
-    assert int(await redis_client.hget(broadcast_state_key(), "bytes") or 0) == await stored_bytes(redis_client)
+    assert int(await redis_client.hget(BROADCAST_STATE_KEY, "bytes") or 0) == await stored_bytes(redis_client)
 
 
 async def test_the_oldest_make_room_when_they_are_too_large_but_the_newest_always_stays(redis_client: Redis) -> None:
@@ -104,14 +104,14 @@ async def test_the_oldest_make_room_when_they_are_too_large_but_the_newest_alway
     assert [b.envelope.id for b in (await log.read(0, wait=False))[0]] == ["i2", "i3"]
     await append(log, "large", body=b"x" * 5000)
     assert [b.envelope.id for b in (await log.read(0, wait=False))[0]] == ["large"]
-    assert int(await redis_client.hget(broadcast_state_key(), "bytes") or 0) == await stored_bytes(redis_client)
+    assert int(await redis_client.hget(BROADCAST_STATE_KEY, "bytes") or 0) == await stored_bytes(redis_client)
 
 
 async def test_an_entry_that_storage_lost_keeps_no_other_from_making_room(redis_client: Redis) -> None:
     """As a damaged write does, which Redis leaves out when it loads its files."""
     log = log_of(redis_client, broadcasts_max=3)
     positions = [(await append(log, id)).pos for id in "abc"]
-    await redis_client.xdel(broadcast_log_key(), f"{positions[0]}-0")
+    await redis_client.xdel(BROADCAST_LOG_KEY, f"{positions[0]}-0")
     for id in "defg":
         assert (await append(log, id)).status == ACCEPTED
     assert await held(log) == {"t": ["e", "f", "g"]}
@@ -143,7 +143,7 @@ async def test_a_tenant_that_floods_the_log_evicts_its_own_and_followers_learn_w
     for n in range(4, 7):
         await append(log, f"q{n}", tenant="quiet")
     assert await held(log) == {"quiet": ["q2", "q3", "q4", "q5", "q6"], "flood": ["f17"]}
-    assert int(await redis_client.hget(broadcast_state_key(), "bytes") or 0) == await stored_bytes(redis_client)
+    assert int(await redis_client.hget(BROADCAST_STATE_KEY, "bytes") or 0) == await stored_bytes(redis_client)
 
 
 async def test_large_broadcasts_count_by_their_bytes_and_the_one_that_is_appended_stays(redis_client: Redis) -> None:
@@ -179,13 +179,13 @@ async def test_dropping_twice_counts_the_bytes_once(redis_client: Redis) -> None
     await log.drop([appended[0].pos, appended[1].pos])
     await log.drop([appended[1].pos, 12345])
     assert [b.envelope.id for b in (await log.read(0, wait=False))[0]] == ["i2"]
-    assert int(await redis_client.hget(broadcast_state_key(), "bytes") or 0) == await stored_bytes(redis_client)
+    assert int(await redis_client.hget(BROADCAST_STATE_KEY, "bytes") or 0) == await stored_bytes(redis_client)
 
 
 async def test_positions_grow_over_an_empty_log_and_a_clock_that_was_ahead(redis_client: Redis) -> None:
     log = log_of(redis_client)
     ahead = 4_000_000_000_000_000  # microseconds: the year 2096
-    await redis_client.hset(broadcast_state_key(), "last", str(ahead))
+    await redis_client.hset(BROADCAST_STATE_KEY, "last", str(ahead))
     first = await append(log, "a")
     assert first.pos == ahead + 1
     await log.drop([first.pos])
@@ -212,8 +212,8 @@ async def test_an_entry_that_cannot_be_read_is_told_by_itself_with_whom_it_conce
 ) -> None:
     log = log_of(redis_client)
     first = await append(log, "a")
-    await redis_client.xadd(broadcast_log_key(), {"b": b"\xc1 no entry", "t": "t", "a": "t news"}, id=f"{first.pos + 1}-0")
-    await redis_client.hset(broadcast_state_key(), "last", str(first.pos + 1))
+    await redis_client.xadd(BROADCAST_LOG_KEY, {"b": b"\xc1 no entry", "t": "t", "a": "t news"}, id=f"{first.pos + 1}-0")
+    await redis_client.hset(BROADCAST_STATE_KEY, "last", str(first.pos + 1))
     last = await append(log, "c")
     before, reached, damaged = await log.read(0, wait=False)
     assert ([b.envelope.id for b in before], reached, damaged) == (["a"], first.pos, None)

@@ -23,7 +23,7 @@ from engine.config import REDIS_MEMORY_BYTES_MIN, Config
 from engine.errors import ConfigError, StorageUnavailable
 from engine.store import embedded_redis
 from engine.store.embedded_redis import DataDirLock, EmbeddedRedis, memory_bytes
-from engine.store.keys import EPOCH_FIELD, meta_key
+from engine.store.keys import EPOCH_FIELD, META_KEY
 from engine.store.redis_client import connect, replace_data_epoch
 from engine.store.server_program import ServerProgram, installed_servers
 from tests.support.chaos.disk import CannotMount, filled, small_disk
@@ -317,7 +317,7 @@ async def test_a_damaged_write_that_fails_while_the_files_are_loaded_is_told_by_
     config: Config, server: ServerProgram
 ) -> None:
     async with running(config, server) as redis:
-        await command(redis, config, "HSET", meta_key(), EPOCH_FIELD, "1")
+        await command(redis, config, "HSET", META_KEY, EPOCH_FIELD, "1")
         for number in range(1, 4):
             await command(redis, config, "XADD", "stream", f"{number}-0", "field", "value")
         assert redis.lost_writes == 0
@@ -326,12 +326,12 @@ async def test_a_damaged_write_that_fails_while_the_files_are_loaded_is_told_by_
     async with running(config, server) as redis:
         assert redis.lost_writes == 1
         assert await command(redis, config, "XLEN", "stream") == 2
-        epoch = await command(redis, config, "HGET", meta_key(), EPOCH_FIELD)
+        epoch = await command(redis, config, "HGET", META_KEY, EPOCH_FIELD)
         assert epoch != b"1"
         await until(lambda: command(redis, config, "INFO", "persistence"), holds=lambda info: not info["aof_rewrite_in_progress"])
     async with running(config, server) as redis:
         assert redis.lost_writes == 0, "it was left out for good"
-        assert await command(redis, config, "HGET", meta_key(), EPOCH_FIELD) == epoch
+        assert await command(redis, config, "HGET", META_KEY, EPOCH_FIELD) == epoch
 
 
 async def test_a_server_busy_after_its_start_hides_no_lost_write(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,7 +380,7 @@ async def test_a_loss_that_cannot_be_told_starts_no_second_server(
 
     monkeypatch.setattr(embedded_redis, "replace_data_epoch", replace)
     async with running(config, server) as redis:
-        await command(redis, config, "HSET", meta_key(), EPOCH_FIELD, "1")
+        await command(redis, config, "HSET", META_KEY, EPOCH_FIELD, "1")
         await command(redis, config, "XADD", "stream", "1-0", "field", "value")
         first = redis.pid
         assert first is not None
@@ -388,7 +388,7 @@ async def test_a_loss_that_cannot_be_told_starts_no_second_server(
         (path,) = [path for path in Path(config.data_dir).rglob("*.aof") if path.stat().st_size > 50]
         path.write_bytes(path.read_bytes().replace(b"1-0", b"0-0"))  # no number of an entry: Redis leaves the write out
         await until(lambda: told == 2 and redis.pid not in (None, first))
-        assert await until_done(lambda: command(redis, config, "HGET", meta_key(), EPOCH_FIELD), RedisError, OSError) != b"1"
+        assert await until_done(lambda: command(redis, config, "HGET", META_KEY, EPOCH_FIELD), RedisError, OSError) != b"1"
         assert servers_of(config) == [redis.pid]
 
 

@@ -8,7 +8,7 @@ import time
 from redis.asyncio import Redis
 
 from engine.store.epoch import claim_name, controller_epoch, take_control, take_epoch
-from engine.store.keys import epoch_key
+from engine.store.keys import EPOCH_KEY
 
 
 async def test_concurrent_callers_get_different_growing_epochs(redis_client: Redis) -> None:
@@ -23,13 +23,13 @@ async def test_a_server_that_lost_its_counter_issues_none_twice(redis_client: Re
     before = await take_epoch(redis_client)
     while (now := await redis_client.time())[0] * 1000 + now[1] // 1000 <= before:
         pass  # the clock, in ms, takes the place of the counter
-    await redis_client.delete(epoch_key())
+    await redis_client.delete(EPOCH_KEY)
     assert await take_epoch(redis_client) > before
 
 
 async def test_a_counter_ahead_of_the_clock_still_grows_by_one(redis_client: Redis) -> None:
     ahead = int(time.time() * 1000) + 1_000_000
-    await redis_client.set(epoch_key(), ahead)
+    await redis_client.set(EPOCH_KEY, ahead)
     assert await take_epoch(redis_client) == ahead + 1
 
 

@@ -15,7 +15,7 @@ from engine.store.external_streams import (
     trim_session_events,
     write_session_events,
 )
-from engine.store.keys import handed_events_key, session_stream_key, trimmed_mark_key
+from engine.store.keys import SESSION_STREAM_KEY, handed_events_key, trimmed_mark_key
 
 
 def event(key: str, transport: int = WEBSOCKET, *, name: str = "disconnect", online: bool | None = None) -> SessionEvent:
@@ -24,7 +24,7 @@ def event(key: str, transport: int = WEBSOCKET, *, name: str = "disconnect", onl
 
 async def test_a_session_event_has_every_field(redis_client: Redis) -> None:
     await write_session_events(redis_client, [event("acme:ann"), event("acme:ann", SSE)])
-    (_, first), (_, second) = await redis_client.xrange(session_stream_key())
+    (_, first), (_, second) = await redis_client.xrange(SESSION_STREAM_KEY)
     assert first == {
         b"event": b"disconnect",
         b"tenant": b"acme",
@@ -76,6 +76,6 @@ async def test_events_of_users_of_another_shard_tell_nobody_s_presence(redis_cli
 async def test_the_stream_is_trimmed_to_about_its_limit(redis_client: Redis) -> None:
     await write_session_events(redis_client, [event("acme:u")] * 400)
     await trim_session_events(redis_client, 50, 400)
-    assert 50 <= await redis_client.xlen(session_stream_key()) <= 150, "whole nodes of 100 entries are dropped"
-    (first, _), *_ = await redis_client.xrange(session_stream_key(), count=1)
-    assert await redis_client.get(trimmed_mark_key(session_stream_key())) == first
+    assert 50 <= await redis_client.xlen(SESSION_STREAM_KEY) <= 150, "whole nodes of 100 entries are dropped"
+    (first, _), *_ = await redis_client.xrange(SESSION_STREAM_KEY, count=1)
+    assert await redis_client.get(trimmed_mark_key(SESSION_STREAM_KEY)) == first

@@ -6,7 +6,7 @@ import redis.asyncio as redis
 
 from engine.config import Config
 from engine.core.wire.outcomes import ERASED, Outcome, OutcomeLog
-from engine.store.keys import outcome_state_key, outcome_stream_key
+from engine.store.keys import OUTCOME_STATE_KEY, OUTCOME_STREAM_KEY
 from engine.store.outcome_stream import OutcomeReader, OutcomeWriter
 from tests.support.redis_server import RedisServer
 
@@ -40,7 +40,7 @@ async def test_a_batch_is_read_again_until_it_is_settled_and_the_lag_is_what_wai
     lag = await reader.lag()
     assert (lag.waiting, lag.bytes, lag.oldest_ms, lag.dropped) == (0, 0, 0, 0)
     assert await reader.read(10, again=True) == []
-    state = await redis_client.hgetall(outcome_state_key())
+    state = await redis_client.hgetall(OUTCOME_STATE_KEY)
     assert [state[name] for name in (b"bytes", b"waiting", b"kept")] == [b"0"] * 3
 
 
@@ -75,8 +75,8 @@ async def test_a_full_stream_takes_the_erasures_of_a_batch(redis_client: redis.R
 
 
 async def test_a_batch_that_cannot_be_read_is_told_from_the_others(redis_client: redis.Redis) -> None:
-    await redis_client.xadd(outcome_stream_key(), {"s": "edge-0", "n": 0, "c": 3, "b": b"nonsense"})
-    await redis_client.xadd(outcome_stream_key(), {"later": "version"})
+    await redis_client.xadd(OUTCOME_STREAM_KEY, {"s": "edge-0", "n": 0, "c": 3, "b": b"nonsense"})
+    await redis_client.xadd(OUTCOME_STREAM_KEY, {"later": "version"})
     unreadable, strange = await OutcomeReader(redis_client, Config()).read(10)
     assert (unreadable.outcomes, unreadable.count) == (None, 3)
     assert (strange.outcomes, strange.count) == (None, 0)

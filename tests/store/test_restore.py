@@ -11,7 +11,7 @@ from engine.core.model.routing import slot_of, spread
 from engine.core.shard.shard import ShardCore
 from engine.errors import DataLost, Fenced, StorageUnavailable
 from engine.store.journal import Journal
-from engine.store.keys import EPOCH_FIELD, journal_key, meta_key
+from engine.store.keys import EPOCH_FIELD, META_KEY, journal_key
 from engine.store.redis_client import claim_data_epoch
 from engine.store.restore import restore_storage
 from engine.store.slot_map import read_slot_map
@@ -42,7 +42,7 @@ async def test_an_emptied_redis_gets_slot_map_data_epoch_and_mailboxes(redis_cli
     await redis_client.flushall()
     await restore_storage(redis_client, journal, core, core.slot_map, 1 << 20, NOW_S)
     assert await read_slot_map(redis_client) == SLOTS
-    replaced = await redis_client.hget(meta_key(), EPOCH_FIELD)  # type: ignore[misc]
+    replaced = await redis_client.hget(META_KEY, EPOCH_FIELD)  # type: ignore[misc]
     assert replaced is not None
     assert replaced.decode() != core.data_epoch, "a cursor of the lost data must not match"
     found = await records(journal)

@@ -13,7 +13,7 @@ from redis.backoff import NoBackoff
 from engine.core.model.formats import FORMATS
 from engine.core.model.routing import SLOTS, SlotMap, spread
 from engine.errors import ConfigError, FormatsTooNew, StorageUnavailable
-from engine.store.keys import slots_key
+from engine.store.keys import SLOTS_KEY
 from engine.store.slot_map import claim_slot_map, encode_slot_map, read_slot_map, require_slot_map, swap_slot_map
 
 
@@ -54,7 +54,7 @@ async def test_storage_that_is_away_is_an_error_that_passes() -> None:
 
 
 async def store(client: Redis, slot_map: SlotMap) -> None:
-    await client.set(slots_key(), encode_slot_map(slot_map))
+    await client.set(SLOTS_KEY, encode_slot_map(slot_map))
 
 
 async def test_new_data_and_data_whose_engine_starts_as_a_whole_are_written_in_the_formats_of_this_version(redis_client: Redis) -> None:

@@ -18,9 +18,9 @@ from engine.core.wire.records import OVERLOADED, SCHEDULED, USERS_FULL, Cancel, 
 from engine.errors import StorageUnavailable
 from engine.store.journal import Journal
 from engine.store.keys import (
+    SUBSCRIBERS_PREFIX,
     held_key,
     offline_key,
-    subscribers_prefix,
     tenants_key,
     timer_key,
     timer_user_prefix,
@@ -294,7 +294,7 @@ async def test_a_tenant_has_what_it_has_in_all_stores(redis_client: Redis, redis
     for client, users, topics in ((redis_client, {"a": 6, "b": 9, "c": 1}, {"a": 3}), (second, {"a": 4, "b": 0, "d": 5}, {"a": 5})):
         await client.zadd(tenants_key("users"), {tenant: count for tenant, count in users.items() if count})
         await client.zadd(tenants_key("topics"), topics)
-        await client.hset(subscribers_prefix() + "a", f"topic-{len(users)}-{users['a']}", "1")
+        await client.hset(SUBSCRIBERS_PREFIX + "a", f"topic-{len(users)}-{users['a']}", "1")
     assert await usage.of("a") == {"users": 10, "stored_bytes": 0, "topics": 5, "signal_names": 0}
     assert await usage.full({"users": 10, "topics": 5}) == {"users": {"a"}, "topics": {"a"}}
     assert await usage.full({"users": 9, "topics": 6}) == {"users": {"a", "b"}, "topics": frozenset()}

@@ -43,8 +43,8 @@ from engine.publish.message_ids import MessageIds
 from engine.store.accepted_ids import AcceptedIds
 from engine.store.journal import Journal
 from engine.store.keys import (
+    IDS_STATE_KEY,
     idempotency_key,
-    ids_state_key,
     tenants_key,
     timer_cancelled_key,
     timer_due_key,
@@ -136,7 +136,7 @@ class FailingClient:
 
 async def _buckets(client: Redis) -> dict[bytes, bytes]:
     """Field and value of all that is in buckets of ids."""
-    keys = [key for key in await client.keys("{ids}*") if key != ids_state_key().encode()]
+    keys = [key for key in await client.keys("{ids}*") if key != IDS_STATE_KEY.encode()]
     return {field: value for key in keys for field, value in (await client.hgetall(key)).items()}
 
 

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 from engine.core.controller.wanted import WantedNumbers
 from engine.errors import Fenced, StorageUnavailable
 from engine.store.epoch import take_control
-from engine.store.keys import WANTED_FIELD, meta_key
+from engine.store.keys import META_KEY, WANTED_FIELD
 from engine.store.wanted_numbers import read_wanted, write_wanted
 
 
@@ -30,7 +30,7 @@ async def test_a_controller_that_was_replaced_cannot_want_anything(redis_client:
 
 @pytest.mark.parametrize("stored", [b"{", b'{"shards":"many","schedulers":1,"edges":1}', b"\xff"])
 async def test_damaged_wanted_numbers_count_as_none(redis_client: Redis, stored: bytes) -> None:
-    await redis_client.hset(meta_key(), WANTED_FIELD, stored)
+    await redis_client.hset(META_KEY, WANTED_FIELD, stored)
     assert await read_wanted(redis_client) is None
 
 

@@ -30,7 +30,7 @@ from engine.core.model.routing import split_key
 from engine.core.wire.records import Timer
 from engine.errors import StorageUnavailable
 from engine.store.external_streams import trim_external
-from engine.store.keys import action_stream_key, action_targets_key, dead_letter_key, idempotency_key
+from engine.store.keys import ACTION_TARGETS_KEY, action_stream_key, dead_letter_key, idempotency_key
 from engine.store.lua import Replicas, Script
 from engine.store.sealed_fields import is_whole, with_checksum
 from engine.store.storage_calls import StorageCalls
@@ -97,7 +97,7 @@ async def append_actions(client: redis.Redis, config: Config, timers: Sequence[T
         }  # fmt: skip
         if action.cap is not None:
             fields["cap"] = msgspec.json.encode(action.cap)
-        keys = [idempotency_key(timer.key, timer_effect_id(timer.sid)), action_stream_key(action.target), action_targets_key()]
+        keys = [idempotency_key(timer.key, timer_effect_id(timer.sid)), action_stream_key(action.target), ACTION_TARGETS_KEY]
         effect = idempotency_value(envelope.digest, 0, timer.sid)
         calls.append(
             (keys, [effect, config.idempotency_caller_s, config.actions_waiting_max, action.target, *_flat(with_checksum(fields))])
@@ -127,12 +127,12 @@ class ActionStreams:
     async def targets(self) -> set[str]:
         """All targets that have a stream. Raises StorageUnavailable."""
         with StorageCalls("targets of actions"):
-            found: Any = await self._client.smembers(action_targets_key())
+            found: Any = await self._client.smembers(ACTION_TARGETS_KEY)
         return {target.decode() for target in found}
 
     async def forget(self, target: str) -> None:
         """Forget a target that no action waits for; the next action for it makes it known again. Raises StorageUnavailable."""
-        await _FORGET.run(self._client, [action_stream_key(target), action_targets_key()], [target])
+        await _FORGET.run(self._client, [action_stream_key(target), ACTION_TARGETS_KEY], [target])
 
     async def read(self, target: str, count: int, *, again: bool = False) -> list[QueuedAction]:
         """Up to `count` actions for this edge: new ones, or `again` those that were pending for it already. Raises StorageUnavailable."""

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from engine.config import Config
 from engine.core.model.routing import mailbox_key
-from engine.store.keys import audit_key
+from engine.store.keys import AUDIT_KEY
 from engine.store.storage_calls import StorageCalls
 
 _READ: Final = 1000
@@ -75,14 +75,14 @@ class AuditLog:
         fields: dict[Any, Any] = {"tenant": act.tenant, "by": act.by, "jti": act.jti, "act": act.act, "on": act.on}
         fields["details"] = details if len(details) <= _DETAIL_BYTES_MAX else b"{}"
         with StorageCalls("audit log"):
-            await self._client.xadd(audit_key(), fields, maxlen=self._entries_max, approximate=True)
+            await self._client.xadd(AUDIT_KEY, fields, maxlen=self._entries_max, approximate=True)
 
     async def after(self, entry: str, count: int, before: str = "") -> list[Act]:
         """Up to `count` acts after this entry, and before another one where that is given, the oldest first."""
         if before and before.strip("0") == "-":  # before 0-0 there is nothing, and Redis refuses to look there
             return []
         with StorageCalls("audit log"):
-            entries: Any = await self._client.xrange(audit_key(), f"({entry}", f"({before}" if before else "+", count)
+            entries: Any = await self._client.xrange(AUDIT_KEY, f"({entry}", f"({before}" if before else "+", count)
         return [_act(found.decode(), fields) for found, fields in entries]
 
     async def about(self, key: str) -> AsyncIterator[Act]:
@@ -99,7 +99,7 @@ class AuditLog:
         if before.strip("0") == "-":  # before 0-0 there is nothing, and Redis refuses to look there
             return []
         with StorageCalls("audit log"):
-            entries: Any = await self._client.xrevrange(audit_key(), f"({before}" if before else "+", "-", count)
+            entries: Any = await self._client.xrevrange(AUDIT_KEY, f"({before}" if before else "+", "-", count)
         return [_act(entry.decode(), fields) for entry, fields in entries]
 
 

@@ -41,7 +41,7 @@ from engine.core.model.routing import split_key, topic_of
 from engine.core.wire.outcomes import ERASED, Outcome
 from engine.errors import Invalid, StorageUnavailable
 from engine.features.dead_letters.store import StoredLetter, stored_letter
-from engine.store.keys import dead_letter_key, event_groups_key, outcome_stream_key, session_stream_key, trimmed_mark_key
+from engine.store.keys import OUTCOME_STREAM_KEY, SESSION_STREAM_KEY, dead_letter_key, event_groups_key, trimmed_mark_key
 from engine.store.lua import Script
 from engine.store.outcome_members import members_of, outcome_id
 from engine.store.outcome_stream import OutcomeBatch, stored_batch, want_outcomes
@@ -286,7 +286,7 @@ class EventStreams:
 
 
 def _streams(tenant: str) -> tuple[str, ...]:
-    return session_stream_key(), dead_letter_key(tenant), outcome_stream_key()
+    return SESSION_STREAM_KEY, dead_letter_key(tenant), OUTCOME_STREAM_KEY
 
 
 def _order(part: str) -> tuple[int, int, float]:

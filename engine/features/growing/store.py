@@ -22,7 +22,7 @@ from msgspec import Struct
 from engine.config import Config
 from engine.core.model.routing import slot_of, split_key, store_of
 from engine.features.growing.core import ENDED, REPLACED, Growth, Head
-from engine.store.keys import growing_due_key, growing_key, growing_tenants_key, growth_key
+from engine.store.keys import GROWING_DUE_KEY, GROWING_TENANTS_KEY, growing_key, growth_key
 from engine.store.lua import NO_REPLICAS, Replicas, Script
 from engine.store.storage_calls import StorageCalls
 
@@ -101,7 +101,7 @@ class GrowingStore:
 
         Raises StorageUnavailable, TooManyGrow.
         """
-        keys = [growth_key(key, id), growing_key(key), growing_due_key(), growing_tenants_key()]
+        keys = [growth_key(key, id), growing_key(key), GROWING_DUE_KEY, GROWING_TENANTS_KEY]
         config = self._config
         limits = config.growing_per_user_max, config.growing_per_tenant_max, config.growing_keep_s * 1000
         arguments = [id, writer, _encode(head), now_ms, self._due(now_ms), _member(key, id), split_key(key)[0], *limits]
@@ -119,7 +119,7 @@ class GrowingStore:
 
         Raises StorageUnavailable.
         """
-        keys = [growing_due_key()]
+        keys = [GROWING_DUE_KEY]
         arguments: list[Any] = [self._due(now_ms)]
         for growth, chunk in zip(growths, chunks, strict=True):
             keys.append(growth_key(growth.key, growth.id))
@@ -136,7 +136,7 @@ class GrowingStore:
 
         Raises StorageUnavailable, GrowthBehind.
         """
-        keys = [growth_key(key, id), growing_due_key()]
+        keys = [growth_key(key, id), GROWING_DUE_KEY]
         arguments = ["" if generation is None else generation, size, reason, ending, now_ms + lease_ms, _member(key, id)]
         word, *rest = await _CLOSE.run(self._of(key), keys, arguments, self._replicas)
         if word == b"SHORT":
@@ -147,7 +147,7 @@ class GrowingStore:
 
     async def end(self, key: str, id: str, now_ms: int) -> None:
         """The message is published. Raises StorageUnavailable."""
-        keys = [growth_key(key, id), growing_key(key), growing_due_key(), growing_tenants_key()]
+        keys = [growth_key(key, id), growing_key(key), GROWING_DUE_KEY, GROWING_TENANTS_KEY]
         arguments = [id, _member(key, id), split_key(key)[0], now_ms, self._config.growing_keep_s * 1000]
         await _END.run(self._of(key), keys, arguments, self._replicas)
 
@@ -191,7 +191,7 @@ class GrowingStore:
     async def take(self, store: int, now_ms: int, lease_ms: int) -> list[tuple[str, str]]:
         """Take messages of a store that are due, and hold them for `lease_ms`. Returns users and ids. Raises StorageUnavailable."""
         arguments = [now_ms, now_ms + lease_ms, _TAKEN_MAX]
-        _, *members = await _TAKE.run(self._clients[store], [growing_due_key()], arguments)
+        _, *members = await _TAKE.run(self._clients[store], [GROWING_DUE_KEY], arguments)
         parted = (member.decode().rpartition("\n") for member in members)
         return [(key, id) for key, _, id in parted]
 

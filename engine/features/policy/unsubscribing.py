@@ -44,7 +44,7 @@ from engine.gateway.shard_client import ShardClient
 from engine.http.problems import RETRY_AFTER_S, Problem
 from engine.publish import media_types
 from engine.publish.category_book import CategoryBook
-from engine.store.keys import unsubscribe_key_key
+from engine.store.keys import UNSUBSCRIBE_KEY_KEY
 from engine.store.stored_secret import claim_secret
 
 PATH: Final = "/v1/unsubscribe"
@@ -82,7 +82,7 @@ class RememberedKey:
 
 def stored_key(ports: EdgePorts) -> RememberedKey:
     """The key of the engine, which the first edge that asks makes."""
-    return RememberedKey(partial(claim_secret, ports.redis, unsubscribe_key_key(), KEY_BYTES, "unsubscribe key"), ports.gateway.clock)
+    return RememberedKey(partial(claim_secret, ports.redis, UNSUBSCRIBE_KEY_KEY, KEY_BYTES, "unsubscribe key"), ports.gateway.clock)
 
 
 class _Wanted(Struct, forbid_unknown_fields=True, gc=False):

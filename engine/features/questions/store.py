@@ -27,7 +27,7 @@ from msgspec import Struct
 from engine.core.model.question import Question
 from engine.core.model.routing import audience_key, slot_of, split_key, store_of
 from engine.features.questions.core import GivenAnswer
-from engine.store.keys import answers_key, questions_due_key, questions_key, subscribers_prefix, votes_key
+from engine.store.keys import QUESTIONS_DUE_KEY, SUBSCRIBERS_PREFIX, answers_key, questions_key, votes_key
 from engine.store.lua import NO_REPLICAS, Replicas, Script
 from engine.store.storage_calls import StorageCalls
 
@@ -99,7 +99,7 @@ class QuestionStore:
 
     async def open(self, key: str, id: str, stored: StoredQuestion) -> Asked:
         """Store a question, unless there is one with its id. Returns the one that is stored. Raises StorageUnavailable, TooMany."""
-        keys = [questions_key(key), questions_due_key(), answers_key(key)]
+        keys = [questions_key(key), QUESTIONS_DUE_KEY, answers_key(key)]
         arguments = [id, _encode(stored), _member(key, id), stored.question.deadline, self._per_user_max]
         reply = await _OPEN.run(self._of(key), keys, arguments, self._replicas)
         if reply[0] == b"FULL":
@@ -108,7 +108,7 @@ class QuestionStore:
 
     async def decide(self, key: str, id: str, answer: GivenAnswer, now_ms: int) -> GivenAnswer | None:
         """Store the answer, unless there is one. Returns the one that is stored; None without the question. Raises StorageUnavailable."""
-        keys = [questions_key(key), answers_key(key), questions_due_key()]
+        keys = [questions_key(key), answers_key(key), QUESTIONS_DUE_KEY]
         reply = await _DECIDE.run(self._of(key), keys, [id, _encode(answer), _member(key, id), now_ms], self._replicas)
         if reply[0] == b"NONE":
             return None
@@ -137,7 +137,7 @@ class QuestionStore:
         total = 0
         for client in self._clients:
             pipeline = client.pipeline(transaction=False)
-            pipeline.hget(subscribers_prefix() + tenant, topic)
+            pipeline.hget(SUBSCRIBERS_PREFIX + tenant, topic)
             (count,) = await _execute(pipeline)
             total += int(count or 0)
         return total
@@ -173,14 +173,14 @@ class QuestionStore:
     async def take(self, store: int, now_ms: int, lease_ms: int) -> list[tuple[str, str]]:
         """Take questions of a store that are due, and hold them for `lease_ms`. Returns users and ids. Raises StorageUnavailable."""
         arguments = [now_ms, now_ms + lease_ms, _TAKEN_MAX]
-        _, *members = await _TAKE.run(self._clients[store], [questions_due_key()], arguments)
+        _, *members = await _TAKE.run(self._clients[store], [QUESTIONS_DUE_KEY], arguments)
         parted = (member.decode().rpartition("\n") for member in members)
         return [(key, id) for key, _, id in parted]
 
     async def look_again(self, key: str, id: str, at_ms: int) -> None:
         """Set the time at which the question is due. Raises StorageUnavailable."""
         with StorageCalls("questions"):
-            await self._of(key).zadd(questions_due_key(), {_member(key, id): at_ms}, xx=True)
+            await self._of(key).zadd(QUESTIONS_DUE_KEY, {_member(key, id): at_ms}, xx=True)
 
     async def forget(self, key: str, *ids: str) -> None:
         """Delete questions of a user and their answers. Raises StorageUnavailable."""
@@ -190,7 +190,7 @@ class QuestionStore:
         pipeline.hdel(questions_key(key), *ids)
         pipeline.hdel(answers_key(key), *ids)
         pipeline.delete(*(votes_key(key, id) for id in ids))
-        pipeline.zrem(questions_due_key(), *(_member(key, id) for id in ids))
+        pipeline.zrem(QUESTIONS_DUE_KEY, *(_member(key, id) for id in ids))
         await _execute(pipeline)
 
     async def given_to_topics(self, key: str) -> AsyncIterator[tuple[str, str, GivenAnswer]]:
@@ -228,7 +228,7 @@ class QuestionStore:
             cursor = 0
             while True:
                 pipeline = client.pipeline(transaction=False)
-                pipeline.zscan(questions_due_key(), cursor, match=f"{audience_key(tenant, '')}*", count=_SCANNED)
+                pipeline.zscan(QUESTIONS_DUE_KEY, cursor, match=f"{audience_key(tenant, '')}*", count=_SCANNED)
                 ((cursor, found),) = await _execute(pipeline)
                 for member in [member for member, _ in found if member not in seen]:
                     seen.add(member)

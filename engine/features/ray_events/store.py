@@ -13,7 +13,7 @@ from msgspec import Struct
 from engine.config import Config
 from engine.features.ray_events.core.exported import Death
 from engine.features.ray_events.core.jobs import Running, decode_running, encode_running
-from engine.store.keys import ray_deaths_key, ray_running_key, ray_state_key, ray_told_key, ray_unhealthy_key
+from engine.store.keys import RAY_DEATHS_KEY, RAY_RUNNING_KEY, RAY_STATE_KEY, RAY_TOLD_KEY, RAY_UNHEALTHY_KEY
 from engine.store.lua import Replicas, Script
 from engine.store.storage_calls import StorageCalls
 
@@ -50,10 +50,10 @@ class RayEventsStore:
     async def jobs(self, now_ms: int) -> StoredJobs:
         """Everything that is stored about jobs; at the very first time the horizon is now."""
         pipeline = self._client.pipeline()
-        pipeline.hsetnx(ray_state_key(), "horizon", now_ms)
-        pipeline.hget(ray_state_key(), "horizon")
-        pipeline.zrange(ray_told_key(), 0, -1)
-        pipeline.hgetall(ray_running_key())
+        pipeline.hsetnx(RAY_STATE_KEY, "horizon", now_ms)
+        pipeline.hget(RAY_STATE_KEY, "horizon")
+        pipeline.zrange(RAY_TOLD_KEY, 0, -1)
+        pipeline.hgetall(RAY_RUNNING_KEY)
         _, horizon, told, packed = await _run(pipeline.execute())
         running: dict[str, Running] = {}
         for key, job in packed.items():
@@ -65,33 +65,31 @@ class RayEventsStore:
 
     async def set_running(self, jobs: Mapping[str, Running]) -> None:
         """Store these jobs as running."""
-        await self._write(
-            lambda pipeline: pipeline.hset(ray_running_key(), mapping={key: encode_running(job) for key, job in jobs.items()})
-        )
+        await self._write(lambda pipeline: pipeline.hset(RAY_RUNNING_KEY, mapping={key: encode_running(job) for key, job in jobs.items()}))
 
     async def set_told(self, key: str, end_ms: int) -> None:
         """Store the end of a job as told."""
 
         def write(pipeline: Any) -> None:
-            pipeline.zadd(ray_told_key(), {key: end_ms})
-            pipeline.hdel(ray_running_key(), key)
+            pipeline.zadd(RAY_TOLD_KEY, {key: end_ms})
+            pipeline.hdel(RAY_RUNNING_KEY, key)
 
         await self._write(write)
 
     async def move_horizon(self, horizon_ms: int) -> StoredJobs:
         """Move the horizon forward; what is stored then."""
-        await _MOVE.run(self._client, [ray_state_key(), ray_told_key()], [horizon_ms], self._replicas)
+        await _MOVE.run(self._client, [RAY_STATE_KEY, RAY_TOLD_KEY], [horizon_ms], self._replicas)
         return await self.jobs(horizon_ms)
 
     # -- Deaths. -----------------------------------------------------------------------------------------------------------
     async def append(self, deaths: Sequence[Death]) -> bool:
         """Append deaths, all or none; False: too many wait."""
-        reply = await _APPEND.run(self._client, [ray_deaths_key()], [self._waiting_max, msgspec.json.encode(deaths)], self._replicas)
+        reply = await _APPEND.run(self._client, [RAY_DEATHS_KEY], [self._waiting_max, msgspec.json.encode(deaths)], self._replicas)
         return bool(reply[0] == b"OK")
 
     async def waiting(self, count: int) -> list[tuple[str, list[Death]]]:
         """The oldest entries of the stream, by their ids."""
-        entries: Any = await _run(self._client.xrange(ray_deaths_key(), count=count))
+        entries: Any = await _run(self._client.xrange(RAY_DEATHS_KEY, count=count))
         found: list[tuple[str, list[Death]]] = []
         for id, members in entries:
             try:
@@ -103,12 +101,12 @@ class RayEventsStore:
 
     async def settle(self, ids: Sequence[str]) -> None:
         """Delete entries whose deaths are told."""
-        await self._write(lambda pipeline: pipeline.xdel(ray_deaths_key(), *ids))
+        await self._write(lambda pipeline: pipeline.xdel(RAY_DEATHS_KEY, *ids))
 
     # -- Serve. ------------------------------------------------------------------------------------------------------------
     async def unhealthy(self) -> dict[str, tuple[int, bool]]:
         """The incidents of applications: since when, ms, and whether they are told."""
-        found: Any = await _run(self._client.hgetall(ray_unhealthy_key()))
+        found: Any = await _run(self._client.hgetall(RAY_UNHEALTHY_KEY))
         return {
             app.decode(errors="replace"): (int(since.removesuffix(_TOLD.encode())), since.endswith(_TOLD.encode()))
             for app, since in found.items()
@@ -116,11 +114,11 @@ class RayEventsStore:
 
     async def set_unhealthy(self, app: str, since_ms: int, *, told: bool) -> None:
         """Store an incident."""
-        await self._write(lambda pipeline: pipeline.hset(ray_unhealthy_key(), app, f"{since_ms}{_TOLD if told else ''}"))
+        await self._write(lambda pipeline: pipeline.hset(RAY_UNHEALTHY_KEY, app, f"{since_ms}{_TOLD if told else ''}"))
 
     async def end_unhealthy(self, apps: Sequence[str]) -> None:
         """Delete the incidents of these applications."""
-        await self._write(lambda pipeline: pipeline.hdel(ray_unhealthy_key(), *apps))
+        await self._write(lambda pipeline: pipeline.hdel(RAY_UNHEALTHY_KEY, *apps))
 
     async def _write(self, write: Callable[[Any], Any]) -> None:
         pipeline = self._client.pipeline()

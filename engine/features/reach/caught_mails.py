@@ -11,7 +11,7 @@ import msgspec
 import redis.asyncio as redis
 from msgspec import Struct
 
-from engine.store.keys import caught_mails_key
+from engine.store.keys import CAUGHT_MAILS_KEY
 from engine.store.storage_calls import StorageCalls
 
 MAILS_MAX: Final = 50
@@ -57,7 +57,7 @@ class CaughtMails:
         assert isinstance(text, bytes)
         subject = str(make_header(decode_header(mail["Subject"])))
         caught = CaughtMail(key, int(time.time() * 1000), address, subject, text.decode()[:_TEXT_CHARS_MAX])
-        name = caught_mails_key()
+        name = CAUGHT_MAILS_KEY
         with StorageCalls("caught mails"):
             async with self._client.pipeline() as pipeline:
                 pipeline.lpush(name, encode_mail(caught))
@@ -74,9 +74,9 @@ class CaughtMails:
         with StorageCalls("caught mails"):
             for stored in await self._stored():
                 if _decoder.decode(stored).key == key:
-                    await self._client.lrem(caught_mails_key(), 1, stored.decode())
+                    await self._client.lrem(CAUGHT_MAILS_KEY, 1, stored.decode())
 
     async def _stored(self) -> list[bytes]:
         with StorageCalls("caught mails"):
-            found: Any = await self._client.lrange(caught_mails_key(), 0, -1)
+            found: Any = await self._client.lrange(CAUGHT_MAILS_KEY, 0, -1)
         return list(found)

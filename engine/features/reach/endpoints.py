@@ -40,14 +40,14 @@ from engine.http.link_page import FORM_BYTES_MAX
 from engine.http.problems import not_found
 from engine.http.request_body import read_body
 from engine.publish import media_types
-from engine.store.keys import push_key_key
+from engine.store.keys import PUSH_KEY_KEY
 from engine.store.stored_secret import claim_secret
 
 
 def on_edge(ports: EdgePorts) -> EdgeFeature:
     """The feature on an edge."""
     store = AddressStore(ports.redis, ports.config)
-    secret = RememberedKey(partial(claim_secret, ports.redis, push_key_key(), SECRET_BYTES, "push key"), ports.gateway.clock)
+    secret = RememberedKey(partial(claim_secret, ports.redis, PUSH_KEY_KEY, SECRET_BYTES, "push key"), ports.gateway.clock)
     return feature_of(ports, store, partial(append_actions, ports.redis, ports.config), stored_key(ports), secret)
 
 

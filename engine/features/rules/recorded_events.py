@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from engine.config import Config
 from engine.core.model.routing import split_key
-from engine.store.keys import recorded_events_key
+from engine.store.keys import RECORDED_EVENTS_KEY
 from engine.store.storage_calls import StorageCalls
 
 _READ: Final = 200
@@ -51,7 +51,7 @@ class RecordedEvents:
         """Add events, which came just now. Raises StorageUnavailable."""
         if not events:
             return
-        key = recorded_events_key()
+        key = RECORDED_EVENTS_KEY
         pipeline = self._client.pipeline(transaction=False)
         for event in events:
             fields: dict[Any, Any] = {"t": event.tenant, "d": event.delivery, "a": event.at_ms, "e": event.body}
@@ -64,7 +64,7 @@ class RecordedEvents:
     async def newest(self, limit: int, since_ms: int) -> list[RecordedEvent]:
         """The newest so many, newest first, of those added at or after this time. Raises StorageUnavailable."""
         with StorageCalls("recorded events"):
-            found: Any = await self._client.xrevrange(recorded_events_key(), min=f"{since_ms}-0", count=limit)
+            found: Any = await self._client.xrevrange(RECORDED_EVENTS_KEY, min=f"{since_ms}-0", count=limit)
         return [_event(fields) for _, fields in found]
 
     async def of_user(self, key: str) -> AsyncIterator[RecordedEvent]:
@@ -78,7 +78,7 @@ class RecordedEvents:
         start = b"-"
         while True:
             with StorageCalls("recorded events"):
-                found: Any = await self._client.xrange(recorded_events_key(), min=start, count=_READ)
+                found: Any = await self._client.xrange(RECORDED_EVENTS_KEY, min=start, count=_READ)
             for entry, fields in found:
                 event = _event(fields)
                 if event.tenant == tenant and _has_text(msgspec.json.decode(event.body), user):
@@ -92,7 +92,7 @@ class RecordedEvents:
         entries = [entry async for entry, _ in self._of_user(key)]
         with StorageCalls("recorded events"):
             if entries:
-                await self._client.xdel(recorded_events_key(), *entries)
+                await self._client.xdel(RECORDED_EVENTS_KEY, *entries)
 
 
 def _event(fields: dict[bytes, bytes]) -> RecordedEvent:

@@ -23,7 +23,7 @@ from msgspec import Struct
 from engine.config import Config
 from engine.errors import CorruptRecord
 from engine.features.rules.core.versions import VersionState
-from engine.store.keys import rules_state_key, rules_tenants_key, rules_texts_key
+from engine.store.keys import RULES_TENANTS_KEY, rules_state_key, rules_texts_key
 from engine.store.lua import Replicas, Script
 from engine.store.storage_calls import StorageCalls
 
@@ -102,7 +102,7 @@ class RulesStore:
         added = ("", "") if text is None else (state.last, text)
         arguments = [read.stamp, changed.stamp, _encode(state), *added, self._tenant, *dropped]
         reply = await _CHANGE.run(
-            self._client, [rules_state_key(self._tenant), rules_texts_key(self._tenant), rules_tenants_key()], arguments, self._replicas
+            self._client, [rules_state_key(self._tenant), rules_texts_key(self._tenant), RULES_TENANTS_KEY], arguments, self._replicas
         )
         return changed if reply[0] == b"OK" else None
 
@@ -110,5 +110,5 @@ class RulesStore:
 async def stamps_of_tenants(client: redis.Redis) -> dict[str, str]:
     """The stamp of each tenant that has stored rules of its own. Raises StorageUnavailable."""
     with StorageCalls("rules of tenants"):
-        found: Any = await client.hgetall(rules_tenants_key())
+        found: Any = await client.hgetall(RULES_TENANTS_KEY)
     return {tenant.decode(): stamp.decode() for tenant, stamp in found.items()}

@@ -13,7 +13,7 @@ from typing import Any, Final
 import redis.asyncio as redis
 
 from engine.errors import Invalid
-from engine.store.keys import subscribers_prefix
+from engine.store.keys import SUBSCRIBERS_PREFIX
 from engine.store.storage_calls import StorageCalls
 
 _CURSOR: Final = re.compile(r"([0-9]{1,2})-([0-9]{1,20})")
@@ -40,7 +40,7 @@ class TopicSubscribers:
             StorageUnavailable.
         """
         store, cursor = self._position(after)
-        key = subscribers_prefix() + tenant
+        key = SUBSCRIBERS_PREFIX + tenant
         with StorageCalls("topics of a tenant"):
             total = max([int(await client.hlen(key)) for client in self._clients])
             found: Any

@@ -25,12 +25,12 @@ from engine.config import Config
 from engine.core.model.revocation import Revocation, revocation_of
 from engine.errors import Overloaded
 from engine.store.keys import (
-    revocation_entries_key,
-    revocation_expiries_key,
-    revocation_log_key,
-    revocation_state_key,
-    revocation_tenants_key,
-    revocation_useless_key,
+    REVOCATION_ENTRIES_KEY,
+    REVOCATION_EXPIRIES_KEY,
+    REVOCATION_LOG_KEY,
+    REVOCATION_STATE_KEY,
+    REVOCATION_TENANTS_KEY,
+    REVOCATION_USELESS_KEY,
 )
 from engine.store.lua import Replicas, Script
 from engine.store.storage_calls import StorageCalls
@@ -77,12 +77,12 @@ class RevocationLog:
             StorageUnavailable: no reply, or too few replicas have it; it may be in force: repeat it.
         """
         keys = [
-            revocation_log_key(),
-            revocation_entries_key(),
-            revocation_expiries_key(),
-            revocation_state_key(),
-            revocation_tenants_key(),
-            revocation_useless_key(),
+            REVOCATION_LOG_KEY,
+            REVOCATION_ENTRIES_KEY,
+            REVOCATION_EXPIRIES_KEY,
+            REVOCATION_STATE_KEY,
+            REVOCATION_TENANTS_KEY,
+            REVOCATION_USELESS_KEY,
         ]
         for revocation in revocations:
             arguments = [revocation.entry, revocation.tenant, revocation.before_ms, revocation.expires_ms, *self._limits, _USELESS_MAX]
@@ -97,7 +97,7 @@ class RevocationLog:
         Raises StorageUnavailable.
         """
         with StorageCalls("revocations"):
-            found: Any = await self._client.hget(revocation_state_key(), "last")
+            found: Any = await self._client.hget(REVOCATION_STATE_KEY, "last")
             last = _text(found)
             if last == head:
                 return RevocationsRead([], head, whole=not head)
@@ -114,7 +114,7 @@ class RevocationLog:
         previous = ""
         reached = after
         while True:
-            page: Any = await self._client.xrange(revocation_log_key(), f"({reached}" if reached else "-", count=_PAGE)
+            page: Any = await self._client.xrange(REVOCATION_LOG_KEY, f"({reached}" if reached else "-", count=_PAGE)
             if page and reached == after:
                 previous = _text(page[0][1].get(b"p"))
             revocations += _revocations(page)  # page by page: all at once would keep the event loop for long

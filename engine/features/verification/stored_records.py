@@ -41,11 +41,12 @@ from engine.core.wire.records import UNREADABLE
 from engine.errors import ConfigError, CorruptRecord
 from engine.store.journal import is_next
 from engine.store.keys import (
+    BROADCAST_LOG_KEY,
+    IDS_PREFIX,
+    SLOTS_KEY,
     action_stream_key,
-    broadcast_log_key,
     channels_key,
     dead_letter_key,
-    ids_prefix,
     journal_head_key,
     journal_key,
     offline_key,
@@ -53,7 +54,6 @@ from engine.store.keys import (
     page_key,
     rules_state_key,
     rules_texts_key,
-    slots_key,
     timer_due_key,
     timer_key,
 )
@@ -396,8 +396,8 @@ class Verification:
 
 
 _EXACT: Final = {
-    slots_key().encode(): ("slot map", 0),
-    broadcast_log_key().encode(): ("broadcast", 0),
+    SLOTS_KEY.encode(): ("slot map", 0),
+    BROADCAST_LOG_KEY.encode(): ("broadcast", 0),
     rules_state_key().encode(): ("rules", 0),
     rules_texts_key().encode(): ("texts of rules", 0),
     **{page_key(slot).encode(): ("page", slot) for slot in range(SLOTS)},
@@ -409,7 +409,7 @@ _BEGINNINGS: Final = (
     (re.compile(rb"\{s\d+\}(questions|answers|votes):"), "question"),
     (re.compile(rb"\{s\d+\}growth:"), "growing message"),
     (re.compile(rb"\{s\d+\}id:"), "accepted id of an audience"),
-    (re.compile(re.escape(ids_prefix().encode()) + rb"\d+$"), "accepted id"),
+    (re.compile(re.escape(IDS_PREFIX.encode()) + rb"\d+$"), "accepted id"),
     (re.compile(re.escape(dead_letter_key("").encode())), "dead letter"),
     (re.compile(re.escape(action_stream_key("").encode())), "action"),
     (re.compile(re.escape(channels_key("").encode())), "addresses"),

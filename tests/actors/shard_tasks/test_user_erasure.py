@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from engine.actors.shard_tasks.user_erasure import UserErasure
 from engine.core.shard.output import SessionEvent, ShardOutput
 from engine.store.external_streams import write_session_events
-from engine.store.keys import session_stream_key
+from engine.store.keys import SESSION_STREAM_KEY
 from tests.support.waiting import until
 
 KEY = "t:alice"
@@ -45,6 +45,6 @@ async def test_session_events_that_wait_for_storage_are_erased_too(redis_client:
         assert not answered, "it is not known to be written yet"
         assert not output.take_session_events(9)
         await until(lambda: answered)
-        assert await redis_client.xlen(session_stream_key()) == 0
+        assert await redis_client.xlen(SESSION_STREAM_KEY) == 0
     finally:
         running.cancel()

@@ -24,7 +24,7 @@ from engine.features.actions.dispatcher import Dispatcher
 from engine.features.actions.store import ActionStreams, QueuedAction, append_actions
 from engine.features.actions.webhooks import Webhooks
 from engine.features.dead_letters.store import DeadLetterStream, StoredLetter
-from engine.store.keys import action_stream_key, action_targets_key
+from engine.store.keys import ACTION_TARGETS_KEY, action_stream_key
 from engine.store.user_entries import drop_user_entries
 from tests.support.waiting import until
 from tests.support.webhook_target import SECRET, webhook_server
@@ -149,7 +149,7 @@ async def test_a_target_without_actions_is_forgotten_until_the_next(redis_client
     await act(redis_client, 1)
     async with dispatching(redis_client, targets) as one, dispatching(redis_client, targets, "edge-1") as other:
         await until(lambda: len(targets.calls) == 1)
-        await until(lambda: redis_client.exists(action_targets_key()), holds=lambda there: not there)
+        await until(lambda: redis_client.exists(ACTION_TARGETS_KEY), holds=lambda there: not there)
         await until(lambda: not one.breakers() and not other.breakers())
         assert not await redis_client.exists(action_stream_key(TARGET))
         await act(redis_client, 2)

@@ -16,7 +16,7 @@ from engine.core.wire.records import Timer
 from engine.errors import StorageUnavailable
 from engine.features.actions.store import GROUP, ActionStreams, QueuedAction, append_actions
 from engine.features.dead_letters.store import DeadLetterStream
-from engine.store.keys import action_stream_key, action_targets_key
+from engine.store.keys import ACTION_TARGETS_KEY, action_stream_key
 from engine.store.user_entries import drop_user_entries
 
 TARGET = "ray://shop/carts.touch"
@@ -126,7 +126,7 @@ async def test_nothing_is_there_before_the_first_action(redis_client: Redis) -> 
     assert await edge(redis_client).targets() == set()
     assert await edge(redis_client).claim(TARGET, 9) == []
     assert await edge(redis_client).read(TARGET, 9) == []
-    assert await redis_client.exists(action_targets_key()) == 0
+    assert await redis_client.exists(ACTION_TARGETS_KEY) == 0
 
 
 async def test_a_silent_redis_is_unavailable() -> None:

@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 
 from engine.config import Config
 from engine.features.audit.audit_log import Act, AuditLog
-from engine.store.keys import audit_key
+from engine.store.keys import AUDIT_KEY
 from tests.support.edge_world import SECRET, edge_world
 from tests.support.running_engine import RunningEngine
 
@@ -82,7 +82,7 @@ async def test_the_log_is_read_by_pages_and_bounded(redis_client: Redis) -> None
     log = AuditLog(redis_client, Config(audit_entries_max=100))
     for number in range(500):
         await log.append(Act("t", "ann", "", "scale", "/v1/scale", {"shards": number}))
-    assert 100 <= await redis_client.xlen(audit_key()) < 300
+    assert 100 <= await redis_client.xlen(AUDIT_KEY) < 300
     first = await log.page("", 2)
     second = await log.page(first[-1].entry, 2)
     assert [act.details["shards"] for act in (*first, *second)] == [499, 498, 497, 496]

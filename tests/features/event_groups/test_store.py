@@ -21,7 +21,7 @@ from engine.errors import Invalid, StorageUnavailable
 from engine.features.dead_letters.store import StoredLetter, write_dead_letters
 from engine.features.event_groups.store import EventStreams, Gap, Look, OutcomeEvent, Position, PresenceEvent, parse_position
 from engine.store.external_streams import trim_session_events, write_session_events
-from engine.store.keys import dead_letter_key, outcome_stream_key, session_stream_key
+from engine.store.keys import OUTCOME_STREAM_KEY, SESSION_STREAM_KEY, dead_letter_key
 from engine.store.outcome_stream import OutcomeReader, OutcomeWriter
 from engine.store.user_entries import drop_user_entries
 from tests.support.waiting import until
@@ -142,12 +142,12 @@ async def test_what_was_trimmed_unread_is_a_gap_told_once(redis_client: Redis) -
     gaps = [event for event in look.events if isinstance(event.what, Gap)]
     assert [gap.what.source for gap in gaps if isinstance(gap.what, Gap)] == ["sessions", "dead_letters"]
     assert gaps == look.events[:2]
-    first: Any = await redis_client.xrange(session_stream_key(), count=1)
+    first: Any = await redis_client.xrange(SESSION_STREAM_KEY, count=1)
     assert isinstance(gaps[0].what, Gap)
     assert (gaps[0].what.since, gaps[0].what.until) == (begin.parts[0], first[0][0].decode())
     behind = await groups.look("t", gaps[-1].position, 1000)
     assert not any(isinstance(event.what, Gap) for event in behind.events)
-    kept = await redis_client.xlen(session_stream_key())
+    kept = await redis_client.xlen(SESSION_STREAM_KEY)
     assert len([event for event in behind.events if isinstance(event.what, PresenceEvent)]) == kept, "nothing that was kept is passed over"
 
 
@@ -188,9 +188,9 @@ async def test_groups_are_listed_dropped_and_bounded(redis_client: Redis) -> Non
 
 async def test_a_group_that_reads_no_more_is_behind(redis_client: Redis) -> None:
     groups = streams(redis_client)
-    await redis_client.xadd(session_stream_key(), {"tenant": "t"}, id="1000-0")
+    await redis_client.xadd(SESSION_STREAM_KEY, {"tenant": "t"}, id="1000-0")
     await groups.take("t", "g", "a")
-    await redis_client.xadd(session_stream_key(), {"tenant": "t"}, id="4500-0")
+    await redis_client.xadd(SESSION_STREAM_KEY, {"tenant": "t"}, id="4500-0")
     assert (await groups.groups("t"))[0].behind_ms == {"sessions": 3500, "dead_letters": 0}
     assert await redis_client.exists(dead_letter_key("t")) == 0
 
@@ -293,10 +293,10 @@ async def test_while_no_group_asks_for_outcomes_settled_ones_are_deleted_at_once
     reader = OutcomeReader(redis_client, Config())
     (first, _) = await reader.read(2)
     await reader.settle([(first, 0)])
-    assert await redis_client.xlen(outcome_stream_key()) == 1, "what is not settled stays"
+    assert await redis_client.xlen(OUTCOME_STREAM_KEY) == 1, "what is not settled stays"
     (second,) = await reader.read(10, again=True)
     await reader.settle([(second, 0)])
-    assert await redis_client.xlen(outcome_stream_key()) == 0
+    assert await redis_client.xlen(OUTCOME_STREAM_KEY) == 0
 
 
 async def test_outcomes_that_found_no_room_are_announced_once_as_a_gap(redis_client: Redis) -> None:

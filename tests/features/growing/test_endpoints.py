@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 
 from engine.errors import StorageUnavailable
 from engine.features.growing.store import GrowingStore
-from engine.store.keys import growing_due_key, growing_key, growing_tenants_key, growth_key
+from engine.store.keys import GROWING_DUE_KEY, GROWING_TENANTS_KEY, growing_key, growth_key
 from tests.support.edge_world import EdgeWorld, edge_world, frame_of
 from tests.support.waiting import until
 
@@ -266,7 +266,7 @@ async def test_a_message_that_is_refused_for_good_grows_no_more(world: EdgeWorld
     smaller = {"data_bytes_max": 2100, "context_bytes_max": 10, "growing_bytes_max": 10}
     async with edge_world(storage=redis_client, **FAST, **smaller) as other:  # after a restart with other settings
         await end(other, begun, 3000, status=413)
-    assert not await redis_client.exists(growing_tenants_key(), growing_due_key())
+    assert not await redis_client.exists(GROWING_TENANTS_KEY, GROWING_DUE_KEY)
 
 
 async def test_progress_that_comes_late_replaces_no_newer_one(
@@ -349,9 +349,9 @@ async def test_a_message_with_parts_does_not_end_by_itself(redis_client: Redis) 
     async with edge_world(storage=redis_client, **FAST, growing_idle_s=1) as world:
         begun, size = await begin(world), 0
         member = f"{KEY}\nm1"
-        first = await redis_client.zscore(growing_due_key(), member) or 0
+        first = await redis_client.zscore(GROWING_DUE_KEY, member) or 0
         async with asyncio.timeout(20):
-            while (await redis_client.zscore(growing_due_key(), member) or 0) < first + 2000:
+            while (await redis_client.zscore(GROWING_DUE_KEY, member) or 0) < first + 2000:
                 assert (await add(world, begun, size, "x"))["state"] == "ok"
                 size += 1
         assert (await look(world)).json()["state"] == "growing"
@@ -377,7 +377,7 @@ async def test_a_message_with_parts_outlasts_an_outage_of_storage(redis_client: 
     async with edge_world(storage=redis_client, **FAST) as world:
         begun = await begin(world)
         assert (await add(world, begun, 0, "it still grows"))["state"] == "ok"
-        await redis_client.zadd(growing_due_key(), {f"{KEY}\nm1": 1})  # the outage is long
+        await redis_client.zadd(GROWING_DUE_KEY, {f"{KEY}\nm1": 1})  # the outage is long
         await until(lambda: "away" in seen)
         back.set()
         await stored(world, 14)
@@ -394,7 +394,7 @@ async def test_an_edge_that_died_before_it_published_leaves_that_to_another(redi
         ending = asyncio.create_task(end(dying, begun, 3, type="run.done"))
         await until_closed(redis_client)
         ending.cancel()
-    await redis_client.zadd(growing_due_key(), {f"{KEY}\nm1": 1})  # the lease is over
+    await redis_client.zadd(GROWING_DUE_KEY, {f"{KEY}\nm1": 1})  # the lease is over
     async with edge_world(storage=redis_client, **FAST) as other:
         await until(lambda: bool(messages(other)), 20)
         assert (messages(other)[0]["type"], messages(other)[0]["data"]) == ("run.done", {"text": "abc"})
@@ -439,7 +439,7 @@ async def test_a_tenant_has_so_many_at_once(redis_client: Redis) -> None:
         begun = await begin(world, "a")
         assert "growing_per_tenant_max" in (await begin(world, "b", status=429))["detail"]
         await end(world, begun, 0)
-        assert not await redis_client.exists(growing_tenants_key())
+        assert not await redis_client.exists(GROWING_TENANTS_KEY)
         await begin(world, "b")
 
 
@@ -497,7 +497,7 @@ async def test_an_erasure_and_an_export_have_what_grows(world: EdgeWorld, redis_
     rows = [json.loads(row) async for row in world.gateway.kept_of_user["growing"](KEY)]
     assert [(row["id"], row["text"]) for row in rows] == [("m1", "secret")]
     await world.gateway.erase_of_user["growing"](KEY)
-    assert not await redis_client.exists(growing_key(KEY), growth_key(KEY, "m1"), growing_due_key(), growing_tenants_key())
+    assert not await redis_client.exists(growing_key(KEY), growth_key(KEY, "m1"), GROWING_DUE_KEY, GROWING_TENANTS_KEY)
 
 
 async def test_a_full_list_of_short_lines_is_published(world: EdgeWorld) -> None:

@@ -21,7 +21,7 @@ from engine.core.wire.outcomes import AcceptedOutcome, AnyOutcome, OutcomeLog, S
 from engine.errors import StorageUnavailable
 from engine.features.event_groups.store import EventStreams, GroupEvent, OutcomeEvent
 from engine.features.history.history_database import HistoryDatabase, HistoryQuery
-from engine.store.keys import outcome_stream_key
+from engine.store.keys import OUTCOME_STREAM_KEY
 from engine.store.outcome_stream import OutcomeReader, OutcomeWriter
 from tests.support.archivist_process import archiving
 from tests.support.history_databases import emptied
@@ -91,7 +91,7 @@ async def test_outcomes_become_rows_and_leave_the_stream(redis_client: Redis, co
         await append(redis_client, config, 0, 500)
         await append(redis_client, config, 500, 10)
         await archived(config, 510)
-        await until(lambda: redis_client.xlen(outcome_stream_key()), holds=lambda left: left == 0)
+        await until(lambda: redis_client.xlen(OUTCOME_STREAM_KEY), holds=lambda left: left == 0)
         stats = await archivist.stats()
         assert (stats["archived"], stats["refused"], stats["database"]) == (1020, 0, "ok")
         rows = await archivist.ask({"tenant": "t", "user": "alice"}, 3)
@@ -110,11 +110,11 @@ async def test_rows_that_were_committed_and_not_settled_are_not_stored_twice(
         patch.setattr(OutcomeReader, "settle", never)
         async with archiving(config):
             await until(lambda: len(counts(config)) > 100, look_s=0.05)
-    assert await redis_client.xlen(outcome_stream_key()) > 0
+    assert await redis_client.xlen(OUTCOME_STREAM_KEY) > 0
     async with archiving(config), archiving(config):
         await append(redis_client, config, 300, 100)
         await archived(config, 400)
-        await until(lambda: redis_client.xlen(outcome_stream_key()), holds=lambda left: left == 0)
+        await until(lambda: redis_client.xlen(OUTCOME_STREAM_KEY), holds=lambda left: left == 0)
     assert (await OutcomeReader(redis_client, Config()).lag()).bytes == 0
 
 
@@ -169,8 +169,8 @@ def _named(event: GroupEvent) -> str:
 
 
 async def test_a_batch_that_nobody_can_read_holds_nobody_up_and_is_counted(redis_client: Redis, config: Config) -> None:
-    await redis_client.xadd(outcome_stream_key(), {"s": "x", "n": 0, "c": 7, "b": b"nonsense"})
-    await redis_client.xadd(outcome_stream_key(), {"s": "x", "n": b"4\xb2", "c": "", "b": b"nonsense"})
+    await redis_client.xadd(OUTCOME_STREAM_KEY, {"s": "x", "n": 0, "c": 7, "b": b"nonsense"})
+    await redis_client.xadd(OUTCOME_STREAM_KEY, {"s": "x", "n": b"4\xb2", "c": "", "b": b"nonsense"})
     await append(redis_client, config, 0, 5)
     async with archiving(config) as archivist:
         await archived(config, 5)
@@ -247,7 +247,7 @@ async def test_an_archivist_that_is_killed_again_and_again_writes_every_row_once
             process.wait()
     async with archiving(config):
         await archived(config, count)
-        await until(lambda: redis_client.xlen(outcome_stream_key()), holds=lambda left: left == 0)
+        await until(lambda: redis_client.xlen(OUTCOME_STREAM_KEY), holds=lambda left: left == 0)
 
 
 def growing(config: Config, before: int) -> Callable[[], bool]:

@@ -20,7 +20,7 @@ from engine.core.wire import records as wire
 from engine.errors import StorageUnavailable
 from engine.features.questions.core import GivenAnswer
 from engine.features.questions.questions import Questions
-from engine.store.keys import answers_key, questions_due_key, questions_key, subscribers_prefix, votes_key
+from engine.store.keys import QUESTIONS_DUE_KEY, SUBSCRIBERS_PREFIX, answers_key, questions_key, votes_key
 from tests.support.edge_world import SECRET, EdgeWorld, edge_world, frame_of
 from tests.support.waiting import until
 
@@ -165,8 +165,8 @@ async def test_the_answer_is_an_action_for_a_target_that_the_settings_name(redis
         assert (timer.key, timer.action.target) == (KEY, "ray://jobs/deployer.answered")
         assert json.loads(b"{%b}" % timer.envelope.body)["answer"]["answer"] == "yes"
         member, lease_over_ms = f"{KEY}\nq1", world.gateway.wall_ms() + 60_000
-        await until(lambda: redis_client.zscore(questions_due_key(), member), holds=lambda due_ms: due_ms > lease_over_ms)  # told
-        await redis_client.zadd(questions_due_key(), {member: 1})
+        await until(lambda: redis_client.zscore(QUESTIONS_DUE_KEY, member), holds=lambda due_ms: due_ms > lease_over_ms)  # told
+        await redis_client.zadd(QUESTIONS_DUE_KEY, {member: 1})
         await until(lambda: len([one for one in world.scheduler.received if type(one) is wire.Schedule]) > 1)
         again = [one.timer for one in world.scheduler.received if type(one) is wire.Schedule]
         assert {(one.sid, one.action) for one in again} == {(timer.sid, timer.action)}, "it is the same action"
@@ -251,7 +251,7 @@ async def test_more_members_answer_than_the_stack_of_a_script_holds(redis_client
 
 
 async def test_everyone_who_is_subscribed_is_asked(world: EdgeWorld, redis_client: Redis) -> None:
-    await redis_client.hset(subscribers_prefix() + "default", "oncall", "2")
+    await redis_client.hset(SUBSCRIBERS_PREFIX + "default", "oncall", "2")
     await ask_topic(world, "everyone")
     await ask_topic(world, "everyone", "q2")
     for question, second in (("q1", "yes"), ("q2", "no")):
@@ -401,7 +401,7 @@ async def test_a_withdrawal_is_not_told_before_its_question(
     await ask(world, delay=3600)
     await withdraw(world)
     await until(lambda: not statuses)
-    await redis_client.zadd(questions_due_key(), {f"{KEY}\nq1": 1})  # the lease is over
+    await redis_client.zadd(QUESTIONS_DUE_KEY, {f"{KEY}\nq1": 1})  # the lease is over
     await until(lambda: not world.scheduler.timers)
     assert not outcomes(world)
 
@@ -458,7 +458,7 @@ async def test_a_question_that_is_not_valid_is_refused_and_not_stored(
         refused = await client.post("/v1/notifications", json={name: value for name, value in item.items() if value is not None})
     assert refused.status_code == 422
     assert refused.json()["errors"][0]["path"] == path
-    assert not await redis_client.exists(questions_due_key())
+    assert not await redis_client.exists(QUESTIONS_DUE_KEY)
 
 
 @pytest.mark.parametrize(
@@ -543,9 +543,9 @@ async def test_an_answer_that_is_told_twice_is_one_message(world: EdgeWorld, red
     await answer(world, {"answer": "yes"})
     await told(world)
     member, lease_over_ms = f"{KEY}\nq1", world.gateway.wall_ms() + 60_000
-    await until(lambda: redis_client.zscore(questions_due_key(), member), holds=lambda due_ms: due_ms > lease_over_ms)
+    await until(lambda: redis_client.zscore(QUESTIONS_DUE_KEY, member), holds=lambda due_ms: due_ms > lease_over_ms)
     posts = len(world.shard.received)
-    await redis_client.zadd(questions_due_key(), {member: 1})
+    await redis_client.zadd(QUESTIONS_DUE_KEY, {member: 1})
     await until(lambda: len(world.shard.received) > posts)
     assert len(outcomes(world)) == 1
 
@@ -555,7 +555,7 @@ async def test_an_answered_question_is_forgotten_in_the_end(redis_client: Redis)
         await ask(world)
         await answer(world, {"answer": "yes"})
         for _ in range(400):
-            if not await redis_client.exists(questions_key(KEY), answers_key(KEY), questions_due_key()):
+            if not await redis_client.exists(questions_key(KEY), answers_key(KEY), QUESTIONS_DUE_KEY):
                 break
             await asyncio.sleep(0.02)
         assert (await look(world)).status_code == 404
@@ -572,7 +572,7 @@ async def test_erasing_a_user_erases_the_questions_and_an_export_shows_them(worl
             ("q2", "answered", {"build": 17}),
         ]
         assert (await client.delete("/v1/users/u1")).status_code == 204
-    assert not await redis_client.exists(questions_key(KEY), answers_key(KEY), questions_due_key())
+    assert not await redis_client.exists(questions_key(KEY), answers_key(KEY), QUESTIONS_DUE_KEY)
 
 
 async def test_erasing_a_user_takes_the_name_from_answers_to_topics(world: EdgeWorld, redis_client: Redis) -> None:

@@ -8,7 +8,7 @@ from engine.config import Config
 from engine.features.ray_events.core.exported import Death
 from engine.features.ray_events.core.jobs import Running
 from engine.features.ray_events.store import RayEventsStore, StoredJobs
-from engine.store.keys import ray_deaths_key, ray_running_key
+from engine.store.keys import RAY_DEATHS_KEY, RAY_RUNNING_KEY
 
 DEATH = Death("node", "ab", "", "", "UNSPECIFIED", "", 7)
 JOB = Running("a", "python x.py", 5, ("ann",))
@@ -40,7 +40,7 @@ async def test_a_horizon_moves_forward_and_forgets_what_is_before_it(redis_clien
 async def test_a_job_that_cannot_be_read_hides_no_other(redis_client: Redis) -> None:
     store = RayEventsStore(redis_client, Config())
     await store.set_running({"a:5": JOB})
-    await redis_client.hset(ray_running_key(), "b:6", b"?")  # type: ignore[misc]
+    await redis_client.hset(RAY_RUNNING_KEY, "b:6", b"?")  # type: ignore[misc]
     assert (await store.jobs(1)).running == {"a:5": JOB}
 
 
@@ -61,7 +61,7 @@ async def test_no_more_deaths_wait_than_the_limit(redis_client: Redis) -> None:
 
 async def test_deaths_that_cannot_be_read_are_settled_with_the_others(redis_client: Redis) -> None:
     store = RayEventsStore(redis_client, Config())
-    await redis_client.xadd(ray_deaths_key(), {"deaths": "?"})
+    await redis_client.xadd(RAY_DEATHS_KEY, {"deaths": "?"})
     ((id, deaths),) = await store.waiting(9)
     assert deaths == []
     await store.settle([id])

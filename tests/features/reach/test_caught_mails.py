@@ -13,7 +13,7 @@ from engine.errors import ActionFailed
 from engine.features.actions.store import QueuedAction
 from engine.features.reach.caught_mails import MAILS_MAX, CaughtMails
 from engine.features.reach.email_channel import EmailChannel
-from engine.store.keys import caught_mails_key
+from engine.store.keys import CAUGHT_MAILS_KEY
 from tests.support.edge_world import edge_world
 
 SETTINGS: dict[str, Any] = {"smtp_url": CATCH_MAILS, "mail_from": "Ops <ops@example.com>"}
@@ -32,7 +32,7 @@ async def test_caught_mails_are_kept_up_to_the_limit_the_newest_first(redis_clie
     mails = await caught.read()
     assert [mail.subject for mail in mails] == [f"Disk {number} is full" for number in range(MAILS_MAX, 0, -1)]
     assert (mails[0].to, mails[0].text.strip(), mails[0].key) == ("ann@example.org", "On db1", "acme:ann")
-    assert 0 < await redis_client.ttl(caught_mails_key()) <= 86_400
+    assert 0 < await redis_client.ttl(CAUGHT_MAILS_KEY) <= 86_400
 
 
 async def test_caught_mails_of_an_erased_user_go(redis_client: Redis) -> None:

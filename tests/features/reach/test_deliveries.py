@@ -27,7 +27,7 @@ from engine.features.reach.deliveries import StepDeliveries
 from engine.features.reach.email_channel import EmailChannel
 from engine.features.reach.push_channel import PushChannel
 from engine.features.reach.store import AddressStore
-from engine.store.keys import action_stream_key, action_targets_key
+from engine.store.keys import ACTION_TARGETS_KEY, action_stream_key
 from tests.support.mail_server import mail_server
 from tests.support.push_service import push_service
 from tests.support.waiting import until
@@ -76,12 +76,12 @@ async def delivering(client: Redis, told: Told | None = None, **settings: Any) -
 
 async def idle(client: Redis) -> bool:
     """Nothing waits in any lane."""
-    lanes: set[bytes] = await client.smembers(action_targets_key())  # type: ignore[misc]
+    lanes: set[bytes] = await client.smembers(ACTION_TARGETS_KEY)  # type: ignore[misc]
     return sum([await client.xlen(action_stream_key(lane.decode())) for lane in lanes]) == 0
 
 
 async def lanes_of(client: Redis) -> set[str]:
-    return {lane.decode() for lane in await client.smembers(action_targets_key())}  # type: ignore[misc]
+    return {lane.decode() for lane in await client.smembers(ACTION_TARGETS_KEY)}  # type: ignore[misc]
 
 
 async def reasons(client: Redis) -> Sequence[str]:

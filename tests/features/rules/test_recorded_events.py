@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from engine.config import Config
 from engine.errors import StorageUnavailable
 from engine.features.rules.recorded_events import RecordedEvent, RecordedEvents
-from engine.store.keys import recorded_events_key
+from engine.store.keys import RECORDED_EVENTS_KEY
 
 
 def event(number: int) -> RecordedEvent:
@@ -25,14 +25,14 @@ async def test_the_newest_come_first_and_the_oldest_make_room(redis_client: Redi
     found = await events.newest(3, 0)
     assert [one.delivery for one in found] == ["e399", "e398", "e397"]
     assert (found[0].tenant, found[0].body) == ("t", b'{"type":"x"}')
-    assert await redis_client.xlen(recorded_events_key()) <= 200
+    assert await redis_client.xlen(RECORDED_EVENTS_KEY) <= 200
     assert await events.newest(3, int(time.time() * 1000) + 60_000) == []
 
 
 async def test_the_sample_expires_when_nobody_adds_to_it(redis_client: Redis) -> None:
     events = RecordedEvents(redis_client, Config(recorded_events_keep_s=60))
     await events.add([event(1)])
-    assert 0 < await redis_client.pttl(recorded_events_key()) <= 60_000
+    assert 0 < await redis_client.pttl(RECORDED_EVENTS_KEY) <= 60_000
 
 
 async def test_the_events_of_a_user_are_found_wherever_they_name_the_user_and_can_be_erased(redis_client: Redis) -> None:

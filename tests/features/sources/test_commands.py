@@ -12,7 +12,7 @@ from redis import Redis
 from typer.testing import CliRunner
 
 from engine.__main__ import app
-from engine.store.keys import audit_key
+from engine.store.keys import AUDIT_KEY
 from tests.support.history_databases import emptied
 from tests.support.postgresql_server import PostgresqlServer
 
@@ -30,7 +30,7 @@ def sources(postgresql_server: PostgresqlServer) -> str:
 
 def acts(redis_url: str) -> list[Any]:
     with Redis.from_url(redis_url) as client:
-        return [fields for _, fields in client.xrange(audit_key())]  # type: ignore[union-attr]
+        return [fields for _, fields in client.xrange(AUDIT_KEY)]  # type: ignore[union-attr]
 
 
 def test_the_tables_are_made_by_the_printed_ddl_and_their_rows_are_listed_and_redriven(

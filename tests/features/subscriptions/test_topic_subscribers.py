@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 
 from engine.errors import Invalid, StorageUnavailable
 from engine.features.subscriptions.topic_subscribers import TopicSubscribers
-from engine.store.keys import subscribers_prefix
+from engine.store.keys import SUBSCRIBERS_PREFIX
 from tests.support.redis_server import RedisServer
 
 TOPICS = {f"topic-{number}": number for number in range(1, 1001)}  # more than fit one step of HSCAN
@@ -25,7 +25,7 @@ async def walk(topics: TopicSubscribers, tenant: str) -> tuple[dict[str, int], i
 
 
 async def test_every_topic_is_listed_in_pages_with_its_subscribers(redis_client: Redis) -> None:
-    await redis_client.hset(subscribers_prefix() + "t", mapping=TOPICS)
+    await redis_client.hset(SUBSCRIBERS_PREFIX + "t", mapping=TOPICS)
     topics = TopicSubscribers(redis_client)
     found, pages = await walk(topics, "t")
     assert found == TOPICS
@@ -37,8 +37,8 @@ async def test_every_topic_is_listed_in_pages_with_its_subscribers(redis_client:
 async def test_a_topic_in_two_stores_is_listed_once_with_the_sum(redis_client: Redis, redis_server: RedisServer) -> None:
     second = Redis.from_url(redis_server.url, db=1)  # as another store
     try:
-        await redis_client.hset(subscribers_prefix() + "t", mapping={"both": 2, "first": 1})
-        await second.hset(subscribers_prefix() + "t", mapping={"both": 5, "second": 3})
+        await redis_client.hset(SUBSCRIBERS_PREFIX + "t", mapping={"both": 2, "first": 1})
+        await second.hset(SUBSCRIBERS_PREFIX + "t", mapping={"both": 5, "second": 3})
         topics = TopicSubscribers(redis_client, second)
         first, after, total = await topics.page("t", "", 100)
         assert (first, total) == ({"both": 7, "first": 1}, 2)

@@ -14,11 +14,11 @@ from engine.errors import Overloaded, StorageUnavailable
 from engine.features.token_revocation import revocation_log
 from engine.features.token_revocation.revocation_log import RevocationLog
 from engine.store.keys import (
-    revocation_entries_key,
-    revocation_expiries_key,
-    revocation_log_key,
-    revocation_state_key,
-    revocation_tenants_key,
+    REVOCATION_ENTRIES_KEY,
+    REVOCATION_EXPIRIES_KEY,
+    REVOCATION_LOG_KEY,
+    REVOCATION_STATE_KEY,
+    REVOCATION_TENANTS_KEY,
 )
 
 LATER_MS = int(time.time() * 1000) + 3_600_000
@@ -30,7 +30,7 @@ def revocation(name: str = "ann", before_ms: int = 5, expires_ms: int = LATER_MS
 
 async def counts(client: Redis) -> tuple[int, int, int]:
     """Entries of the log, of the hash, of the sorted set: they must never differ."""
-    log_key, entries_key, expiries_key = revocation_log_key(), revocation_entries_key(), revocation_expiries_key()
+    log_key, entries_key, expiries_key = REVOCATION_LOG_KEY, REVOCATION_ENTRIES_KEY, REVOCATION_EXPIRIES_KEY
     return await client.xlen(log_key), await client.hlen(entries_key), await client.zcard(expiries_key)  # type: ignore[misc]
 
 
@@ -101,7 +101,7 @@ async def test_expired_revocations_are_dropped_and_make_room(redis_client: Redis
     head = (await log.read("")).head
     await log.append([revocation("a"), revocation("b")])
     assert (await counts(redis_client))[1:] == (2, 2)
-    assert await redis_client.hgetall(revocation_tenants_key()) == {b"acme": b"2"}  # type: ignore[misc]
+    assert await redis_client.hgetall(REVOCATION_TENANTS_KEY) == {b"acme": b"2"}  # type: ignore[misc]
     assert [entry.name for entry in (await log.read(head)).revocations] == ["a", "b"]
 
 
@@ -125,7 +125,7 @@ async def test_at_the_limit_a_new_one_is_refused_and_a_stronger_one_of_the_same_
 
 async def lost_its_end(client: Redis) -> None:
     """As after a fail-over to a replica that lagged: what was written since `moment` is not there."""
-    await client.delete(revocation_log_key(), revocation_entries_key(), revocation_expiries_key(), revocation_state_key())
+    await client.delete(REVOCATION_LOG_KEY, REVOCATION_ENTRIES_KEY, REVOCATION_EXPIRIES_KEY, REVOCATION_STATE_KEY)
 
 
 async def test_a_reader_notices_when_storage_has_lost_what_it_read(redis_client: Redis) -> None:
@@ -146,11 +146,11 @@ async def test_many_are_read_in_pages(redis_client: Redis) -> None:
     head = (await log.read("")).head
     for number in range(2100):
         await redis_client.xadd(
-            revocation_log_key(),
+            REVOCATION_LOG_KEY,
             {"p": head, "e": f"jti:acme:{number}", "b": 0, "x": LATER_MS},
             id=f"{int(head.partition('-')[0]) + 1 + number}-0",
         )
-    await redis_client.hset(revocation_state_key(), "last", f"{int(head.partition('-')[0]) + 2100}-0")  # type: ignore[misc]
+    await redis_client.hset(REVOCATION_STATE_KEY, "last", f"{int(head.partition('-')[0]) + 2100}-0")  # type: ignore[misc]
     assert len((await log.read("")).revocations) == 2101
     found = await log.read(head)
     assert (len(found.revocations), found.whole) == (2100, False)
@@ -160,7 +160,7 @@ async def test_an_entry_that_cannot_be_read_hides_no_other(redis_client: Redis, 
     log = RevocationLog(redis_client, Config())
     await log.append([revocation("a")])
     odd: Any = {"e": "nonsense"}
-    await redis_client.xadd(revocation_log_key(), odd)
+    await redis_client.xadd(REVOCATION_LOG_KEY, odd)
     assert (await log.read("")).revocations == [revocation("a")]
     assert "cannot be read" in caplog.text
 

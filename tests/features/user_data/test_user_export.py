@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from engine.core.journal.journal_records import StoredMessage
 from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
-from engine.store.keys import action_stream_key, action_targets_key, dead_letter_key, session_stream_key
+from engine.store.keys import ACTION_TARGETS_KEY, SESSION_STREAM_KEY, action_stream_key, dead_letter_key
 from engine.store.sealed_fields import with_checksum
 from tests.support.edge_world import edge_world
 from tests.support.running_engine import RunningEngine
@@ -25,10 +25,10 @@ async def test_an_export_has_what_every_place_keeps_of_the_user_and_nothing_of_o
     target = "ray://jobs/Robot.run"
     for user in ("u1", "u2"):
         await redis_client.xadd(dead_letter_key("default"), with_checksum({"user": user, "seq": 3, "reason": "no", "body": '{"id":"d1"}'}))
-        await redis_client.xadd(session_stream_key(), {"event": "connect", "tenant": "default", "user": user, "at": 5})
+        await redis_client.xadd(SESSION_STREAM_KEY, {"event": "connect", "tenant": "default", "user": user, "at": 5})
         await redis_client.xadd(action_stream_key(target), with_checksum({"tenant": "default", "user": user, "due": 9, "body": "{}"}))
     await redis_client.xadd(dead_letter_key("default"), {"user": "u1", "reason": "no", "body": '{"id":'})  # cut
-    await redis_client.sadd(action_targets_key(), target)
+    await redis_client.sadd(ACTION_TARGETS_KEY, target)
     async with edge_world(storage=redis_client) as world, world.http(scopes="publish operator") as client:
         await client.post("/v1/notifications", json={"user": "u1", "type": "post.liked", "id": "m1", "data": {"n": 1}})
         await client.post("/v1/notifications", json={"user": "u1", "type": "reminder", "delay": 60})

@@ -13,7 +13,7 @@ from engine.__main__ import app
 from engine.config import Config
 from engine.core.model.routing import spread
 from engine.errors import ConfigError
-from engine.store.keys import slots_key
+from engine.store.keys import SLOTS_KEY
 from engine.store.slot_map import encode_slot_map
 from engine.store.snapshots import DUMP, Snapshots
 from tests.support.own_redis import served
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.redis
 def stopped_engine(data_dir: Path) -> None:
     async def fill() -> None:
         async with served(Config(data_dir=str(data_dir))) as client:
-            await client.set(slots_key(), encode_slot_map(spread(1)))
+            await client.set(SLOTS_KEY, encode_slot_map(spread(1)))
             await Snapshots(data_dir).take(client, 1)
 
     asyncio.run(fill())

@@ -18,13 +18,13 @@ from engine.core.wire.records import Schedule, Timer
 from engine.features.verification import stored_records
 from engine.features.verification.stored_records import Damage, Verification
 from engine.store.keys import (
-    broadcast_log_key,
+    BROADCAST_LOG_KEY,
+    SLOTS_KEY,
     dead_letter_key,
     journal_head_key,
     journal_key,
     offline_key,
     page_key,
-    slots_key,
     timer_due_key,
     timer_key,
 )
@@ -119,8 +119,8 @@ async def test_a_damaged_timer_and_one_that_would_never_fire_are_found(data: Red
     [
         (offline_key(USER), b"m", "offline message"),
         (journal_key(JOURNALLED), b"b", "journal group"),
-        (broadcast_log_key(), b"b", "broadcast"),
-        (broadcast_log_key(), b"a", "broadcast"),
+        (BROADCAST_LOG_KEY, b"b", "broadcast"),
+        (BROADCAST_LOG_KEY, b"a", "broadcast"),
         (dead_letter_key("t"), b"body", "dead letter"),
     ],
 )
@@ -174,11 +174,11 @@ async def test_a_journal_trimmed_while_it_is_read_is_whole(data: Redis, monkeypa
 
 
 async def test_a_damaged_slot_map_and_a_key_of_no_kind_are_found(data: Redis) -> None:
-    packed = await data.get(slots_key())
-    await data.set(slots_key(), packed[:-1] + b"\x00")
+    packed = await data.get(SLOTS_KEY)
+    await data.set(SLOTS_KEY, packed[:-1] + b"\x00")
     await data.set("{s1}pagf", "x")
     found = await damage_of(data)
-    await data.set(slots_key(), packed)
+    await data.set(SLOTS_KEY, packed)
     await data.delete("{s1}pagf")
-    assert {(one.kind, one.key) for one in found} == {("slot map", slots_key()), ("unknown key", "{s1}pagf")}
+    assert {(one.kind, one.key) for one in found} == {("slot map", SLOTS_KEY), ("unknown key", "{s1}pagf")}
     assert msgspec.json.encode(found)
