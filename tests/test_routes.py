@@ -269,6 +269,13 @@ async def test_a_user_is_erased_after_its_timers_by_an_admin_of_its_tenant_only(
         assert (await client.delete("/v1/users/a%2Fb")).status_code == 204, "it may be repeated"
 
 
+async def test_a_user_is_erased_after_the_timers_that_are_firing() -> None:
+    async with edge_world() as world, world.http() as client:
+        world.scheduler.firing = 2
+        assert (await client.delete("/v1/users/u1")).status_code == 204
+        assert [type(record) for record in world.scheduler.received] == [wire.CancelAll] * 3
+
+
 async def test_an_erasure_that_storage_does_not_answer_is_no_success() -> None:
     async with edge_world() as world, world.http() as client:
         world.shard.erase_status = wire.UNAVAILABLE

@@ -59,6 +59,7 @@ from engine.core.wire.records import (
     ALREADY_FIRED,
     CONFLICT,
     DUPLICATE,
+    FIRING,
     GONE,
     NOT_FOUND,
     OK,
@@ -542,7 +543,7 @@ def _settle(entry: _TurnEntry, reply: list[Any], quarantined: list[str]) -> None
         timers = _read_all(reply[2:], quarantined)
         entry.settle(OK, timers, "truncated" if reply[1] else "")
     elif word == b"all":
-        entry.settle(OK, count=reply[1])
+        entry.settle(OK, detail=FIRING if reply[2] else "", count=reply[1])
     elif word == b"refused":
         entry.settle(UNAVAILABLE, detail=f"storage refuses: {reply[1].decode(errors='replace')}")
     elif entry.timer is not None and isinstance(entry.request, Schedule):

@@ -23,6 +23,7 @@ from engine.core.wire.records import (
     ALREADY_FIRED,
     CONFLICT,
     DUPLICATE,
+    FIRING,
     NOT_FOUND,
     OK,
     OVERLOADED,
@@ -449,8 +450,10 @@ async def test_the_timers_of_a_collapse_key_are_listed_and_cancelled_alone(hold:
 async def test_cancelling_all_spares_what_may_have_taken_effect(hold: Hold) -> None:
     await hold.schedule(timer("past", NOW - 5), timer("handed"), timer("free"))
     work = StoreWork(PARTITION, NOW - 1, {}, [StoreRequest(CancelAll(1, KEY), spared=[timer("handed").sid, timer("gone").sid])])
-    assert (await hold.store.apply([work], NOW))[0].answers[0].count == 1
+    assert (await hold.store.apply([work], NOW))[0].answers == [TimerAnswer(1, OK, [], FIRING, 1)]
     assert [found.envelope.id for found in (await hold.ask(ListTimers(2, KEY, 10)))[0].timers] == ["past", "handed"]
+    removal = StoreWork(PARTITION, NOW - 1, {timer(name).sid: KEY for name in ("past", "handed")}, [StoreRequest(CancelAll(3, KEY))])
+    assert (await hold.store.apply([removal], NOW))[0].answers == [TimerAnswer(3, OK)]
 
 
 # -- Ids given by callers. ---------------------------------------------------------------------------------------------

@@ -379,6 +379,7 @@ class FakeScheduler:
         self.world = world
         self.timers: dict[str, wire.Timer] = {}
         self.fired: set[str] = set()
+        self.firing = 0  # so many answers to CancelAll tell of a timer that is firing
         self.known: dict[tuple[str, str], wire.Timer] = {}  # ids that were given before
         self.status = 0
         self.schedule_status = 0  # of new timers
@@ -405,7 +406,8 @@ class FakeScheduler:
             for timer in chosen:
                 del self.timers[timer.sid]
                 self.fired.add(timer.sid)
-            return wire.TimerAnswer(record.ref, wire.OK, count=len(chosen))
+            self.firing, is_firing = max(self.firing - 1, 0), self.firing > 0
+            return wire.TimerAnswer(record.ref, wire.OK, [], wire.FIRING if is_firing else "", len(chosen))
         if record.sid in self.fired:
             return wire.TimerAnswer(record.ref, wire.ALREADY_FIRED)
         timer = self.timers.get(record.sid)

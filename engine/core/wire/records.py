@@ -697,7 +697,10 @@ class ListTimers(Struct, array_like=True, tag=65, gc=False):
 
 
 class CancelAll(Struct, array_like=True, tag=66, gc=False):
-    """Cancel the timers of one user: those of one `collapse` key, or all when it is "". `count` of the answer is their number."""
+    """Cancel the timers of one user: those of one `collapse` key, or all when it is "". `count` of the answer is their number.
+
+    Those that may have been sent to a shard are not cancelled; the `detail` says so.
+    """
 
     ref: int
     key: str
@@ -706,6 +709,7 @@ class CancelAll(Struct, array_like=True, tag=66, gc=False):
 
 # Outcomes of the timer requests above, beside SCHEDULED, DUPLICATE, CONFLICT and UNAVAILABLE.
 GONE: Final = "gone"  # detail of SCHEDULED: under this scheduled id there was a timer, which has fired or was cancelled
+FIRING: Final = "firing"  # detail of the answer to CancelAll: a timer may have been sent to a shard
 OK: Final = 20
 NOT_FOUND: Final = 21  # 404
 ALREADY_FIRED: Final = 22  # 409

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from engine.core.wire.records import OK
+from engine.core.wire.records import FIRING, OK
 from engine.errors import StorageUnavailable, Unavailable
 from engine.gateway.gateway import Gateway
 
@@ -36,10 +36,9 @@ async def erase_user(gateway: Gateway, key: str, timeout_ms: int) -> None:
         raise Unavailable(str(error)) from error
     while True:
         cancelled = await shard_client.cancel_all(key)
-        left = await shard_client.list_timers(key)
-        if cancelled.status != OK or left.status != OK:
-            raise Unavailable(left.detail or cancelled.detail or "durable storage did not answer")
-        if not left.timers:
+        if cancelled.status != OK:
+            raise Unavailable(cancelled.detail or "durable storage did not answer")
+        if cancelled.detail != FIRING:
             break
         if clock() > deadline_ms:
             raise Unavailable("timers of this user are firing; repeat it")

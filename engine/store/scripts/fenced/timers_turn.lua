@@ -16,7 +16,7 @@
 --         'A' cancel all: sid is the collapse key or '', mailbox key, scheduled ids to keep joined by spaces
 --       page: after-ms, after-sid, until-ms, limit, bytes
 -- Returns {'OK', the lowest claimed-until or 0, of each partition {timers in it, replies, page, more, moved, young}...}; times are ms.
---   reply: {status} or {status, due, packed} or {'list', more, sid, due, packed, ...} or {'all', number cancelled}
+--   reply: {status} or {status, due, packed} or {'list', more, sid, due, packed, ...} or {'all', number cancelled, number spared}
 --   page: sid, due, packed (false where it is missing), ...
 --   moved: 1, or 0 for a timer that does not exist; shorter than the request where Redis rejected a write
 --   young: those of these sids that are due up to claimed-before and were stored or moved under this epoch
@@ -348,23 +348,28 @@ local function list(collapse, key, limit, bytes, after)
   return reply
 end
 
--- Cancel all timers of a user, at most timers-per-user; atomic, so that timers scheduled later are not affected.
+-- Cancel all timers of a user, at most timers-per-user; atomic, so that timers scheduled later are not affected. Those that may have been
+-- sent to a shard are spared.
 local function cancel_all(collapse, key, kept_sids)
   local kept = {}
   for sid in string.gmatch(kept_sids, '%S+') do
     kept[sid] = true
   end
-  local tenant, count = tenant_of(key), 0
+  local tenant, count, spared = tenant_of(key), 0, 0
   local found = redis.call('ZRANGE', user_prefix .. key, 0, -1, 'WITHSCORES')
   for i = 1, #found, 2 do
     local sid = found[i]
-    if not is_claimed(sid, found[i + 1]) and not kept[sid] and is_of(sid, collapse) then
+    if not is_of(sid, collapse) then
+      -- of another collapse key
+    elseif (is_claimed(sid, found[i + 1]) or kept[sid]) and redis.call('HEXISTS', timer_key, sid) == 1 then
+      spared = spared + 1
+    else
       remove(sid, key, redis.call('HSTRLEN', timer_key, sid))
       add_tombstone(cancelled_key, tenant, sid, found[i + 1])
       count = count + 1
     end
   end
-  return {'all', count}
+  return {'all', count, spared}
 end
 
 local function read_page(after_ms, after_sid, until_ms, limit, bytes)
