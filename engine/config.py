@@ -22,6 +22,7 @@ from engine.errors import ConfigError
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Positive = Annotated[int, Meta(ge=1)]
 NonNegative = Annotated[int, Meta(ge=0)]
+Ahead = Annotated[int, Meta(ge=1, le=1000 * 365 * 86400)]  # seconds, a thousand years: a timer's wheel and a date of 4 digits have room
 Tenant = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")]
 
 
@@ -239,11 +240,11 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     context_bytes_max: Positive = 4096  # each member beside `data`: `engine.core.model.members.COPIED`
     json_depth_max: Positive = 200  # a fifth of what Python clients can read; hand-made JSON stays below 20
     errors_told_max: Positive = 100  # bad items listed in one 422: enough to see the pattern
-    ttl_s_max: Positive = 30 * 86400
-    collapse_window_s_max: Positive = 86_400  # a day: what is merged for longer is not news; and ids are not remembered for longer
+    ttl_s_max: Ahead = 30 * 86400
+    collapse_window_s_max: Ahead = 86_400  # a day: what is merged for longer is not news; and ids are not remembered for longer
     collapse_text_chars_max: Positive = 500  # of a template for a summary's text
     collapse_data_bytes_max: Positive = 8 << 10  # of a message with a window: the newest of each window is part of the user's page
-    delay_s_max: Positive = 10 * 365 * 86400
+    delay_s_max: Ahead = 10 * 365 * 86400
     idempotency_caller_s: Positive = 24 * 3600
     rules_check_ms: Positive = 1000  # how often an edge checks whether the rules file has changed
     rules_poll_ms: Positive = 500  # how often it looks for another version of stored rules: in force on every edge within a second

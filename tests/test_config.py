@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
 import pytest
 
 from engine.config import FIELDS, STORES_DEFAULT, Config, check, store_urls
+from engine.core.model.constants import AT_MAX_MS
 from engine.errors import ConfigError
 
 
@@ -18,6 +20,12 @@ def test_the_defaults_hold_every_rule() -> None:
 def test_the_defaults_are_of_the_types_they_are_declared_with() -> None:
     for name, field in FIELDS.items():
         assert msgspec.convert(getattr(Config(), name), field.type) == field.default
+
+
+@pytest.mark.parametrize("name", ["collapse_window_s_max", "delay_s_max", "ttl_s_max"])
+def test_no_time_ahead_can_exceed_the_timer_wheel(name: str) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(AT_MAX_MS // 1000 - int(time.time()), FIELDS[name].type)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from engine.http.description.json_schema import TIME_MS, Schema, answer_of, obje
 from engine.http.description.member_schemas import when
 from engine.http.description.operation import Part, json_of, operation, parameter
 
-POSITION: Final = re.compile(r"[0-9]{1,15}-([0-9]{1,2}-[!-~]{1,300})?")
-"""In a listing: due time and scheduled id of the last timer of an answer."""
+POSITION: Final = re.compile(r"[0-9]{1,14}-([0-9]{1,2}-[!-~]{1,300})?")
+"""In a listing: due time and scheduled id of the last timer of an answer. No number of so many digits exceeds `AT_MAX_MS`: the scheduler
+reads none that does, and ends the link."""
 
 by_publisher = partial(operation, "publishing", "publish")
 
