@@ -192,7 +192,7 @@ func (c *Client) connect(ctx context.Context) (welcomed time.Time, after time.Du
 			case tooMany, forbidden:
 				err = fmt.Errorf("%w: close code %d", ErrStopped, code)
 			case tokenExpired:
-				err = errToken
+				err = fmt.Errorf("%w: %w", errToken, err)
 			}
 			return welcomed, after, err
 		}
@@ -226,7 +226,7 @@ func refusal(answer *http.Response, err error) error {
 	if answer != nil {
 		switch answer.StatusCode {
 		case http.StatusUnauthorized:
-			return errToken
+			return fmt.Errorf("%w: %w", errToken, err)
 		case http.StatusForbidden:
 			return fmt.Errorf("%w: %w", ErrStopped, err)
 		}
