@@ -34,7 +34,7 @@ from datetime import UTC, tzinfo
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from engine.core.commit.user_step import user_state_of
 from engine.core.journal.journal_records import Decided, StoredMessage
@@ -80,6 +80,7 @@ def utc(_name: str) -> tzinfo:
 class _Named(Struct):
     type: str = ""
     target: Any = None
+    ask: Raw | UnsetType = UNSET
 
 
 _named: Final = msgspec.json.Decoder(_Named)
@@ -100,6 +101,7 @@ def facts_of(envelope: Envelope) -> Facts:
         targets=target_names(named.target),
         unless_active_since_ms=terms.unless_active_since_ms,
         retain=envelope.retain,
+        asks=named.ask is not UNSET,
     )
 
 

@@ -9,7 +9,8 @@ first that decides ends them:
     2  interaction  the user has been active since the moment the message names -> SUPPRESS
     3  bypass       priority high, or a mandatory category -> DELIVER, without the checks below
     4  choice       the user wants the type or the category in the digest -> DIGEST, or in the inbox only -> INBOX; one that is not to be
-                    retained -> SUPPRESS; where no inbox keeps messages of the type or category, the choice is as ON
+                    retained -> SUPPRESS; where no inbox keeps messages of the type or category, the choice is as ON. So is the digest
+                    for a question: it has a deadline, and a summary has no buttons
     5  quiet hours  of the category, else of the user -> DEFER until they end, then `evaluate` again: the checks below are made at delivery
     6  same type    the user got this type less than `same_type_ms` ago -> SUPPRESS
     7  cap          the user got `cap` of this category in the last `cap_ms`, a rolling window -> SUPPRESS
@@ -83,6 +84,7 @@ class Facts(Struct, frozen=True, kw_only=True):
         targets: how its target can be muted, see `engine.core.policy.profile.target_names`.
         unless_active_since_ms: suppress it when the user has been active after this; 0 for no such condition.
         retain: whether it is kept for a user without a connection, and so may be in the inbox.
+        asks: whether it is a question.
     """
 
     type: str
@@ -92,6 +94,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     targets: tuple[str, ...] = ()
     unless_active_since_ms: int = 0
     retain: bool = True
+    asks: bool = False
 
 
 class Recent(Struct, array_like=True):
@@ -176,7 +179,7 @@ def wished(facts: Facts, profile: Profile, active_ms: int, *, digest: bool = Tru
         if facts.retain:
             return Verdict(Decision.INBOX, (reason,))
         return Verdict(Decision.SUPPRESS, (Reason(reason.code, f"{reason.detail}, which does not keep it"),))
-    if reason is not None and digest:
+    if reason is not None and digest and not facts.asks:
         return Verdict(Decision.DIGEST, (reason,))
     return None
 
