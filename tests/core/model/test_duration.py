@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.core.model.constants import AT_MAX_MS
 from engine.core.model.duration import parse_duration_ms
 from engine.errors import Invalid
 
@@ -37,6 +38,14 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 def test_the_parts_of_a_duration_add_up(days: int, hours: int, minutes: int, seconds: int, ms: int) -> None:
     written = f"{days}d{hours}h{minutes}m{seconds}s{ms}ms"
     assert parse_duration_ms(written) == (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + ms
+
+
+def test_no_duration_exceeds_the_timer_wheel() -> None:
+    assert 4 * parse_duration_ms("365000d") < AT_MAX_MS
+    with pytest.raises(Invalid, match="at most 365000d"):
+        parse_duration_ms("365000d1ms")
+    with pytest.raises(Invalid, match="at most"):
+        parse_duration_ms("9" * 60 + "d")
 
 
 def test_a_rejected_duration_is_quoted_and_cut() -> None:
