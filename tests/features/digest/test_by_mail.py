@@ -108,6 +108,14 @@ async def test_a_user_whose_timers_were_cancelled_gets_digests_again(world: Edge
         await world.gateway.shard_client.cancel_all("default:u1")
 
 
+async def test_an_application_that_cancels_all_timers_ends_no_digests(world: EdgeWorld) -> None:
+    await choose(world, mail_digest={"at": "08:00"})
+    (before,) = armed(world)
+    async with world.http("app", scopes="publish") as client:
+        assert (await client.delete("/v1/scheduled", params={"user": "u1"})).json() == {"cancelled": 1}
+    assert [timer.due_ms for timer in armed(world)] == [before.due_ms]
+
+
 async def test_a_digest_that_was_due_weeks_ago_still_arms_the_next(world: EdgeWorld) -> None:
     await choose(world, mail_digest={"at": "08:00"})
     shard, (timer,) = World(), armed(world)
