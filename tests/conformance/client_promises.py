@@ -478,6 +478,24 @@ async def comes_back_after_other_ends(trial: Trial, _random: random.Random) -> N
 
 
 @promise()
+async def waits_as_told(trial: Trial, _random: random.Random) -> None:
+    """A client that is refused with `Retry-After` tries each of its transports, and none again before that time."""
+    server = trial.server
+    await trial.connected()
+    server.retry_after = "2"
+    server.refuse = dict.fromkeys(TRANSPORTS, 429)
+    before = len(server.tokens)
+    server.cut()
+    await trial.until(lambda: len(server.tokens) > before, "an attempt")
+    begin = time.monotonic()
+    await asyncio.sleep(STAYS_AWAY_S)  # the promise is that nothing happens
+    assert len(server.tokens) <= before + REFUSALS_MAX, "it does not wait"
+    server.refuse = {}
+    await trial.connected(len(server.connects) + 1)
+    assert time.monotonic() - begin > 2 * STAYS_AWAY_S * 0.9
+
+
+@promise()
 async def slows_down(trial: Trial, _random: random.Random) -> None:
     """A server that welcomes the client and ends each connection at once is tried less and less often."""
     await trial.connected()
