@@ -19,11 +19,12 @@ starts with the new time. Steps below `STEP_BACK_MS` only delay things by as muc
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -130,6 +131,20 @@ def tune_memory() -> None:
     gc.freeze()
 
 
+@contextlib.contextmanager
+def lasting() -> Iterator[None]:
+    """Collect no garbage while the block makes what lives as long as the process, and exclude that from later collections.
+
+    Looking for garbage among 200 000 users took 0.6 of the 2.2 s of CPU in which a shard recovers them.
+    """
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        gc.enable()
+
+
 def end_process() -> NoReturn:
     """End this process at once, without any cleanup: what is not in storage is lost, as in a crash."""
     os._exit(1)
@@ -146,6 +161,7 @@ class ProcessContext:
     peer: Callable[[str, LinkCredentials], Peer] = ActorPeer  # (name, credentials of this one) -> another actor
     listen: Callable[[Config, LinkCredentials, ServedBy], Awaitable[Address]] = listen
     tune_memory: Callable[[], None] = tune_memory
+    lasting: Callable[[], contextlib.AbstractContextManager[None]] = lasting  # around what a process makes once
     vitals: Callable[[str, int, int], dict[str, Any]] = vitals
     end_process: Callable[[], None] = end_process
 

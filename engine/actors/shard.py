@@ -327,7 +327,8 @@ class Shard(Server):
         core.refused_records = refused_after(await self._journal.failed_records(slot_map.local(slot_map.shards)))
         await self._follower.catch_up()
         slots = slot_map.slots_of(self._index)
-        await self._recovery.replay(set(slots))
+        with self._context.lasting():
+            await self._recovery.replay(set(slots))
         await self._recovery.find_windows(slots)
         inherited = await read_inherited(self._client, self._index, slots, slot_map.version)
         self._journal.serve(slots)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any
 
 import pytest
 
-from engine.actors.actor_process import ProcessContext, Server
+from engine.actors.actor_process import ProcessContext, Server, lasting
 from engine.config import Config
 from engine.errors import StorageUnavailable
 from tests.sim.loop import SimLoop
@@ -100,3 +102,17 @@ def test_a_clock_set_forward_and_back_between_two_looks_ends_the_process(world: 
     world.offset_s -= 3600
     world.run(5)
     assert world.ended[0] <= 4.1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_no_garbage_is_collected_among_what_lasts(fails: bool) -> None:
+    before = gc.get_freeze_count()
+    try:
+        with contextlib.suppress(StorageUnavailable), lasting():
+            assert not gc.isenabled()
+            if fails:
+                raise StorageUnavailable("away")
+        assert gc.isenabled()
+        assert (gc.get_freeze_count() > before) != fails
+    finally:
+        gc.unfreeze()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -45,6 +46,7 @@ class Process:
             connect=lambda _config: self.client,
             peer=lambda _name, _namespace: Nobody(),
             tune_memory=lambda: None,
+            lasting=contextlib.nullcontext,
             vitals=vitals_without_ray,
         )
         self.shard = Shard(config, 0, context)
@@ -293,3 +295,20 @@ async def test_a_stored_message_under_another_users_name_is_not_delivered(start:
     assert (gap.first, gap.last) == (1, 1)
     assert second.delivered(1) == []
     await until(lambda: redis_client.xlen(journal_quarantine_key(0)))
+
+
+async def test_no_garbage_is_collected_while_a_journal_is_read(start: Start) -> None:
+    first = start()
+    await first.post(ANN, "one")
+    await first.kill()
+    seen, process = [], start()
+
+    @contextlib.contextmanager
+    def lasting() -> Iterator[None]:
+        seen.append(list(process.shard._core.mailboxes))
+        yield
+        seen.append(list(process.shard._core.mailboxes))
+
+    process.shard._context = dataclasses.replace(process.shard._context, lasting=lasting)
+    await until(lambda: process.link.open)
+    assert seen == [[], [ANN]]

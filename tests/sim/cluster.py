@@ -10,6 +10,7 @@ actors. On several there is a controller, links take the carrier that the engine
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -309,6 +310,7 @@ class Cluster:
             listen=listen,
             vitals=vitals,
             tune_memory=lambda: self.on_recovered(process, actor),
+            lasting=contextlib.nullcontext,
             end_process=lambda: self.ended(process),
         )
         role, _, index = name.partition("-")

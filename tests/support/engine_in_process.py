@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -60,6 +61,7 @@ async def _engine(config: Config) -> AsyncIterator[str]:
         connect=connected,
         peer=lambda name, _credentials: RayPeer(_Actor(actors[name])),
         tune_memory=lambda: None,
+        lasting=contextlib.nullcontext,
         end_process=_end,
         vitals=vitals_without_ray,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -41,6 +42,7 @@ class ShardProcess:
             connect=self._connect,
             peer=lambda _name, _namespace: Nobody(),
             tune_memory=lambda: None,
+            lasting=contextlib.nullcontext,
             end_process=self._end,
             vitals=vitals_without_ray,
         )
