@@ -91,6 +91,7 @@ class Watcher:
         self._apis: Apis = RayApis() if apis is None else apis
         self._asking = ThreadPoolExecutor(2, "ray")
         self._told = 0
+        self._taken = set[str]()  # ids of events that an edge has, and that are not stored as told yet
         self._refused = 0
         self._running = 0
         self._faults: dict[str, str] = {"jobs": "not asked yet"}
@@ -167,6 +168,7 @@ class Watcher:
             await self._tell([one.event for one in ended])
             for one in ended:
                 await self._store.set_told(one.key, one.end_ms)
+                self._taken.discard(one.event.id)
                 followed.stored_told(one.key)
         self._running = len(followed.running)
         horizon_ms = followed.next_horizon(now_ms)
@@ -184,8 +186,10 @@ class Watcher:
             nodes = await self._ask(self._apis.node_names) if any(death.kind == "node" for death in deaths) else {}
             users = self._config.ray_events_users
             made = (event_of_death(death, followed.job_of(death.job), nodes.get(death.id, ""), users) for death in deaths)
-            await self._tell([event for event in made if event is not None])
+            events = [event for event in made if event is not None]
+            await self._tell(events)
             await self._store.settle([id for id, _ in entries])
+            self._taken.difference_update(event.id for event in events)
 
     async def _list_after(self) -> None:
         """Wait for a list of jobs that begins now or later. While the Jobs API is away, not for long."""
@@ -208,25 +212,29 @@ class Watcher:
             if not since_ms:
                 since_ms = self._now_ms()
                 await self._store.set_unhealthy(name, since_ms, told=False)
-            await self._tell([app.event(since_ms, self._config.ray_events_users)])
+            event = app.event(since_ms, self._config.ray_events_users)
+            await self._tell([event])
             await self._store.set_unhealthy(name, since_ms, told=True)
+            self._taken.discard(event.id)
 
     # -- both --------------------------------------------------------------------------------------------------------------
     async def _tell(self, events: Sequence[RayEvent]) -> None:
-        """Give events to an edge; returns when each is accepted or refused for good. Raises Unavailable: not all are."""
-        if not events:
-            return
-        answers = await self._edges.publish(self._config.ray_events, _PATH, [event.body() for event in events])
-        for event, (status, _, body) in zip(events, answers, strict=False):
-            if status in _AGAIN or status >= 500:
-                raise Unavailable(f"an edge answers {status}")
-            if status < 300 or status == 409:  # 409: it was told with another text
-                self._told += 1
-            else:
-                self._refused += 1
-                log.error("the event %s was refused with %d: %s", event.id, status, body.decode(errors="replace")[:_SHOWN_CHARS])
-        if len(answers) < len(events):
-            raise Unavailable("an edge has not taken all events")
+        """Give events to an edge; returns when each is accepted or refused for good, and in `_taken`. Raises Unavailable: not all are."""
+        left = [event for event in events if event.id not in self._taken]
+        for start in range(0, len(left), _BATCH):
+            sent = left[start : start + _BATCH]
+            answers = await self._edges.publish(self._config.ray_events, _PATH, [event.body() for event in sent])
+            for event, (status, _, body) in zip(sent, answers, strict=False):
+                if status in _AGAIN or status >= 500:
+                    raise Unavailable(f"an edge answers {status}")
+                self._taken.add(event.id)
+                if status < 300 or status == 409:  # 409: it was told with another text
+                    self._told += 1
+                else:
+                    self._refused += 1
+                    log.error("the event %s was refused with %d: %s", event.id, status, body.decode(errors="replace")[:_SHOWN_CHARS])
+            if len(answers) < len(sent):
+                raise Unavailable("an edge has not taken all events")
 
     async def _ask(self, question: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._asking, question)

@@ -137,6 +137,19 @@ async def test_an_end_whose_acceptance_was_not_stored_is_told_again_under_its_id
     assert (edges.types(), edges.repeats > 0) == (["ray.job.failed"], True)
 
 
+async def test_many_deaths_are_told_in_parts_and_none_twice_where_a_quota_stops_them(
+    redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher_module, "_BATCH", 10)
+    ray, edges = Ray(), Edges()
+    await RayEventsStore(redis_client, CONFIG).append([death(id=f"{number:02}") for number in range(35)])
+    edges.statuses = [*[202] * 4, 429] * 3
+    async with watching(ray, edges, redis_client) as watcher:
+        await until(lambda: watcher.stats()["told"] == 35)
+        await until(lambda: RayEventsStore(redis_client, CONFIG).waiting(1), holds=lambda waiting: waiting == [])
+    assert (len(edges.events), edges.repeats) == (35, 0)
+
+
 async def test_a_job_that_its_cluster_lost_is_told_after_the_restart(redis_client: Redis) -> None:
     ray, edges = Ray(), Edges()
     ray.listed = [job("a")]
