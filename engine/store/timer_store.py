@@ -238,7 +238,7 @@ class TimerStore:
         await self._find_owners(work)
         audiences = _for_audiences(every)
         if audiences:
-            await self._take_ids_of_audiences(audiences)
+            await self._take_ids_of_audiences(audiences, now_ms)
         # Answers to requests and timers sent to shards rely on this turn. A removal that a fail-over loses only makes a timer fire
         # again.
         replicas = self._replicas if claim_ms or every or moved else NO_REPLICAS
@@ -247,7 +247,7 @@ class TimerStore:
             await self._redirected(work, entries, done, now_ms, replicas)
         for result, of_part in zip(done, entries, strict=True):
             result.answers = [entry.answer for entry in of_part if entry.answer is not None]
-        await self._extend_ids(every, moved)
+        await self._extend_ids(every, moved, now_ms)
         if audiences:
             await self._release_ids(audiences)
         quarantined = {part.partition: part.quarantined for part in done if part.quarantined}
@@ -301,15 +301,17 @@ class TimerStore:
                         part.fired[sid] = _read(sid, b"0", packed).key
 
     # -- Ids given by callers. -----------------------------------------------------------------------------------------
-    async def _extend_ids(self, entries: Sequence[_TurnEntry], deferred: Sequence[StoreWork]) -> None:
+    async def _extend_ids(self, entries: Sequence[_TurnEntry], deferred: Sequence[StoreWork], now_ms: int) -> None:
         """Let the ids of timers that were moved, or deferred by a shard, last as long as these. Raises StorageUnavailable."""
-        moved = [
+        rescheduled = [
             timer
             for entry in entries
             if isinstance(entry.request, Reschedule) and entry.answer is not None and entry.answer.status == OK
             for timer in entry.answer.timers
-            if topic_of(timer.key) is None
         ]
+        if for_audiences := [timer for timer in rescheduled if topic_of(timer.key) is not None]:
+            await self._extend_ids_of_audiences(for_audiences, now_ms)
+        moved = [timer for timer in rescheduled if topic_of(timer.key) is None]
         for part in deferred:
             moved += await self._deferred(part)
         if moved:
@@ -327,23 +329,39 @@ class TimerStore:
                 found.append(_read(sid, b"%d" % due_ms, packed))
         return [timer for timer in found if topic_of(timer.key) is None]
 
-    async def _take_ids_of_audiences(self, scheduling: Sequence[_Scheduling]) -> None:
+    async def _extend_ids_of_audiences(self, timers: Sequence[Timer], now_ms: int) -> None:
+        try:
+            with _storage("ids"):
+                pipeline = self._first.pipeline(transaction=False)
+                for timer in timers:
+                    pipeline.pexpire(idempotency_key(timer.key, timer.envelope.id), self._kept_ms(timer, now_ms))
+                await pipeline.execute()
+        except StorageUnavailable as error:
+            if self._first is self._client:
+                raise
+            log.warning("ids of broadcasts that were moved end as before: %s", error)
+
+    def _kept_ms(self, timer: Timer, now_ms: int) -> int:
+        """How long the id of a broadcast is kept: its time begins when the broadcast is due."""
+        return self._config.idempotency_caller_s * 1000 + max(timer.due_ms - now_ms, 0)
+
+    async def _take_ids_of_audiences(self, scheduling: Sequence[_Scheduling], now_ms: int) -> None:
         """Store the ids of broadcasts, and answer or redirect the requests whose id is stored."""
         try:
-            await self._take_ids(scheduling)
+            await self._take_ids(scheduling, now_ms)
         except StorageUnavailable as error:
             if self._first is self._client:
                 raise
             for entry, _ in scheduling:  # the timers of users go on. A repeat under an id that was stored stores the timer that it names
                 entry.settle(UNAVAILABLE, detail=str(error))
 
-    async def _take_ids(self, scheduling: Sequence[_Scheduling]) -> None:
+    async def _take_ids(self, scheduling: Sequence[_Scheduling], now_ms: int) -> None:
         with _storage("ids"):
             pipeline = self._first.pipeline(transaction=False)
             for _, timer in scheduling:
                 key = idempotency_key(timer.key, timer.envelope.id)
                 value = idempotency_value(timer.envelope.digest, 0, timer.sid)
-                pipeline.set(key, value, nx=True, px=self._config.idempotency_caller_s * 1000)
+                pipeline.set(key, value, nx=True, px=self._kept_ms(timer, now_ms))
                 pipeline.get(key)
             replies: list[Any] = await pipeline.execute(raise_on_error=False)
         for (entry, timer), taken, value in zip(scheduling, replies[::2], replies[1::2], strict=True):

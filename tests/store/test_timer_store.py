@@ -457,6 +457,20 @@ async def test_cancelling_all_spares_what_may_have_taken_effect(hold: Hold) -> N
 
 
 # -- Ids given by callers. ---------------------------------------------------------------------------------------------
+async def test_the_id_of_a_broadcast_is_kept_for_a_day_after_it_is_due(hold: Hold, redis_client: Redis) -> None:
+    day_ms = 86_400_000
+    everyone = timer("a", NOW + 7 * day_ms, key=audience_key("default", ""), id="mine")
+
+    async def asked(request: Any) -> None:
+        work = StoreWork(partition_of(everyone.key), NOW - 1, {}, [StoreRequest(request)])
+        await hold.store.apply([work], NOW)
+
+    await asked(Schedule(1, True, everyone))
+    assert 7.9 * day_ms < await redis_client.pttl(idempotency_key(everyone.key, "mine")) <= 8 * day_ms
+    await asked(Reschedule(2, "default", everyone.sid, NOW + 9 * day_ms))
+    assert 9.9 * day_ms < await redis_client.pttl(idempotency_key(everyone.key, "mine")) <= 10 * day_ms
+
+
 async def test_the_same_id_gets_the_first_timer_back(hold: Hold) -> None:
     first, second = timer("a", NOW + 100, id="mine"), timer("b", NOW + 900, id="mine")
     answers = await hold.schedule(first, second, idempotent=True)
