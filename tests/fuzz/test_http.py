@@ -124,6 +124,12 @@ def test_any_acknowledgement_is_answered(edge: EdgeInProcess, body: bytes) -> No
     edge.ask("POST", "/v1/ack", body).check(200)
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10**15 - 1), st.sampled_from(["", "3-a"]))
+def test_any_position_of_a_listing_is_answered(edge: EdgeInProcess, due_ms: int, sid: str) -> None:
+    edge.ask("GET", "/v1/scheduled", query=b"user=u1&after=%d-%b" % (due_ms, sid.encode())).check(200)
+
+
 ROUTES = (
     ("GET", "/v1/scheduled"), ("DELETE", "/v1/scheduled"),
     ("GET", "/v1/heartbeat"), ("GET", "/openapi.json"), ("GET", "/v1/status"), ("OPTIONS", "/v1/ack"), ("PUT", "/x"),

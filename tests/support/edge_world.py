@@ -999,14 +999,15 @@ class EdgeWorld:
         )
 
     def send_shard(self, index: int, record: Any, _eager: bool) -> None:
-        self.shards[index].take(record)
+        self.ask_shard(index, [record])
 
     def ask_shard(self, index: int, records: Sequence[Any]) -> None:
-        for record in records:
+        """A shard reads everything that an edge sends: where it cannot, the link ends for all."""
+        for record in wire.to_shard.decode(wire.encode(records)):
             self.shards[index].take(record)
 
     def ask_scheduler(self, _index: int, records: Sequence[Any]) -> None:
-        for record in records:
+        for record in wire.to_scheduler.decode(wire.encode(records)):
             self.scheduler.take(record)
 
     def need_slots(self, _server: int, version: int) -> None:
