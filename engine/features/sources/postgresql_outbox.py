@@ -36,6 +36,9 @@ _STATEMENT_TIMEOUT_MS: Final = 10_000
 _ANSWER_S: Final = 2 * _STATEMENT_TIMEOUT_MS / 1000
 """The server ends a statement before."""
 
+_NAME_BYTES_MAX: Final = 63
+"""Of a name in PostgreSQL. LISTEN cuts a longer one, and pg_notify refuses it, with the INSERT of the application."""
+
 _DDL: Final = """\
 CREATE TABLE {table} (
     seq        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -65,7 +68,7 @@ def ddl(source: PostgresqlSource) -> str:
 
 
 def _channel(source: PostgresqlSource) -> str:
-    return source.table.replace(".", "_")
+    return source.table.replace(".", "_")[:_NAME_BYTES_MAX]
 
 
 class PostgresqlOutbox:

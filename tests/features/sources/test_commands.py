@@ -53,6 +53,19 @@ def test_the_tables_are_made_by_the_printed_ddl_and_their_rows_are_listed_and_re
     assert "redriven 0\nnot in the audit log: " in run("redrive", "orders", sources=sources, redis_url=away)
 
 
+def test_a_table_with_the_longest_name_takes_rows_and_wakes_its_reader(sources: str) -> None:
+    schema, table = "s" * 41, "t" * 41
+    (source,) = json.loads(sources)
+    longest = json.dumps([{**source, "table": f"{schema}.{table}"}])
+    with psycopg.connect(source["connection"], autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}".encode())
+        connection.execute(run("ddl", "orders", sources=longest).encode())
+        connection.execute(f"LISTEN {f'{schema}_{table}'[:63]}".encode())
+        connection.execute(f"INSERT INTO {schema}.{table} (body) VALUES ('{{}}')".encode())
+        assert len(list(connection.notifies(timeout=10, stop_after=1))) == 1
+    assert "waiting=1" in run("list", sources=longest)
+
+
 def test_a_source_that_is_away_hides_no_other(redis_server_url: str) -> None:
     connections = ("redis://127.0.0.1:1", redis_server_url)
     sources = json.dumps([{"kind": "redis", "name": f"s{n}", "connection": url} for n, url in enumerate(connections)])
