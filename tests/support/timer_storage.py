@@ -80,8 +80,10 @@ class TimerStorage:
         if isinstance(request, Schedule):
             return self._schedule(request)
         if isinstance(request, ListTimers):
-            found = sorted(self._of(request), key=lambda timer: timer.due_ms)
-            return TimerAnswer(request.ref, OK, [replace(timer) for timer in found[: request.limit]])
+            after = request.after_ms, request.after_sid
+            found = sorted((timer.due_ms, timer.sid) for timer in self._of(request) if (timer.due_ms, timer.sid) > after)
+            listed = [replace(self.timers[sid]) for _, sid in found[: request.limit]]
+            return TimerAnswer(request.ref, OK, listed, "truncated" if len(found) > request.limit else "")
         if isinstance(request, CancelAll):
             chosen = [timer.sid for timer in self._of(request) if not self.is_claimed(timer, claimed_ms) and timer.sid not in item.spared]
             for sid in chosen:

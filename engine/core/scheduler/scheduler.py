@@ -461,7 +461,8 @@ class SchedulerCore:
                     if not self._firing.is_claimed(sid) and not self._settling.is_moving(sid):
                         self._firing.forget(sid)
             case ListTimers():
-                answer.timers = [timer for timer in answer.timers if not self._is_fired(timer.sid)]
+                shown = [timer for timer in answer.timers if not self._is_fired(timer.sid)]
+                answer.timers = shown or (answer.timers[-1:] if answer.detail else [])  # the next page begins behind the last one
             case _:
                 pass
         self._deciding.end(request, now_ms)

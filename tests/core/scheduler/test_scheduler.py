@@ -823,6 +823,18 @@ def test_a_listing_leaves_out_what_is_being_fired() -> None:
     assert [listed.sid for listed in rig.ask(ListTimers(1, USERS[0], 10)).timers] == [later]
 
 
+def test_a_page_of_what_is_being_fired_leads_to_the_next_page() -> None:
+    rig = Rig()
+    rig.open_all()
+    rig.schedule(0, 10, "a")
+    later = rig.schedule(0, 1000, "b")
+    rig.at(START + 10)
+    first = rig.ask(ListTimers(1, USERS[0], 1))
+    assert first.detail == "truncated"
+    last = first.timers[-1]
+    assert [listed.sid for listed in rig.ask(ListTimers(2, USERS[0], 1, "", last.due_ms, last.sid)).timers] == [later]
+
+
 def test_requests_beyond_the_limit_are_refused_at_once() -> None:
     rig = Rig(Config(timer_removal_ms=0, timer_requests_max=2))
     rig.store()
