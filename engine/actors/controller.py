@@ -272,6 +272,7 @@ class Controller:
                 fits = {f"{role}s": carried for role, carried in (await self._actors.capacity(by_cores=local or anywhere)).items()}
         except (RayError, TimeoutError) as error:
             log.warning("what the nodes carry is not known: %s", error)
+            self._fleet.ray_answers = False
             return {}
         wanted = self._reconciler.wanted
         beyond = [f"{number} {name}" for name, number in numbers.items() if number and number > max(fits[name], getattr(wanted, name))]
@@ -533,9 +534,11 @@ class Controller:
 
     async def _ask_nodes(self) -> None:
         """Learn which nodes are to go. While Ray's control service is away, what it said last holds."""
+        fleet = self._fleet
         try:
-            self._fleet.draining_nodes = await self._actors.draining_nodes()
+            fleet.draining_nodes, fleet.ray_answers = await self._actors.draining_nodes(), True
         except RayError as error:
+            fleet.ray_answers = False
             log.info("nodes that are to go are not known: %s", error)
 
     async def _find_strays(self) -> None:

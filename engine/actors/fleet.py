@@ -63,6 +63,7 @@ class Fleet:
         self.joining: dict[ActorKey, float] = {}  # since when
         self.leaving: set[ActorKey] = set()
         self.draining_nodes: Mapping[str, int] = {}  # ids of nodes that are to go, and their deadlines
+        self.ray_answers = True  # its control service: to create an actor blocks the process while that is away
         self.guests: set[ActorKey] = set()
         self.places: Mapping[str, tuple[int, int]] = {}  # by role, as Ray said last: offered, and of these free
         self._asking: asyncio.Future[dict[str, tuple[int, int]]] | None = None

@@ -41,9 +41,9 @@ class Newcomers:
         self.created_ms = float("-inf")  # the last one
 
     def create(self, role: str, indices: Iterable[int]) -> None:
-        """Create those of these actors that are missing, as far as it is their turn."""
+        """Create those of these actors that are missing, as far as it is their turn; none while Ray's control service is away."""
         missing = [(role, index) for index in indices if (role, index) not in self._fleet.watches]
-        if not missing:
+        if not missing or not self._fleet.ray_answers:
             return
         for key in missing[: self._turns(role, len(missing))]:
             self._fleet.add(key, joining=True)

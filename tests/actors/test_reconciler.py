@@ -284,6 +284,21 @@ async def test_numbers_are_taken_when_ray_does_not_say_what_the_nodes_carry(worl
     assert (await world.settled())["have"]["shards"] == 3
 
 
+async def test_no_actor_is_created_while_rays_control_service_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call would block the controller, and with it the fail-over of shards."""
+    controller = await world.start()
+    await world.settled()
+    with monkeypatch.context() as patch:
+        away = AsyncMock(side_effect=RayError("away"))
+        patch.setattr(world.actors, "capacity", away)
+        patch.setattr(world.actors, "draining_nodes", away)
+        await controller.scale(edges=2)
+        await until(lambda: away.await_count > 5)
+        assert world.actors.of("edge") == [0]
+    await world.settled()
+    assert world.actors.of("edge") == [0, 1]
+
+
 async def test_an_actor_that_is_ended_while_a_round_of_questions_begins_is_not_asked(world: World) -> None:
     controller = await world.start()
     await world.settled()
