@@ -47,6 +47,9 @@ _SWEEP_ROWS: Final = 10_000
 _ERASED_MS: Final = 86_400_000
 """Rows of before an erasure that arrive later than this were recorded by nobody who still has them."""
 
+_AHEAD_MS: Final = 500
+"""The clock of an edge may be so far ahead of the shard's that erases a user: rows of before carry a later time."""
+
 
 class HistoryQuery(dict[str, Any]):
     """Conditions: `tenant`, `user`, `message`, `since_ms`, `until_ms`, `before` (a row id); those that are absent do not limit."""
@@ -151,7 +154,7 @@ class HistoryDatabase:
         for key in keys if known else ():
             tenant, user = split_key(key)
             if (erased_ms := known.get(_digest(tenant, user))) is not None:
-                of_user = (history.c.tenant == tenant) & (history.c.user_id == user) & (history.c.id < first_id(erased_ms + 1))
+                of_user = (history.c.tenant == tenant) & (history.c.user_id == user) & (history.c.id < first_id(erased_ms + _AHEAD_MS))
                 while _delete_some(connection, select(history.c.id).where(of_user)):
                     pass
 

@@ -119,6 +119,12 @@ def test_an_erased_user_has_no_rows_also_not_those_that_arrive_later(database: H
     assert len(stored(database, user="alice")) == 4, "the note of the erasure is gone after a day"
 
 
+def test_an_erasure_deletes_what_an_edge_with_a_clock_ahead_recorded_before_it(database: HistoryDatabase) -> None:
+    """An edge records that it cancels the user's timers, milliseconds before the shard erases the user."""
+    database.store(some_rows(1, first_ms=2100), [("t:alice", 2000)])
+    assert not stored(database, user="alice")
+
+
 def test_no_statement_deletes_all_rows_of_an_erased_user(database: HistoryDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """PostgreSQL ends one that takes too long, each time that it is repeated."""
     monkeypatch.setattr(history_database, "_SWEEP_ROWS", 30)
