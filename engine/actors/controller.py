@@ -579,7 +579,7 @@ class Controller:
     def _peer(self, name: str) -> Peer:
         return self._context.peer(name, self._credentials)
 
-    def _on_break(self, name: str) -> None:
+    def _on_break(self, name: str, here: bool) -> None:
         """A shard's process has ended. Its slots go to others unless the next one answers in time."""
         fleet, key = self._fleet, ("shard", int(name.rpartition("-")[2]))
         if self._reconciler is None or key not in fleet.watches or key in fleet.leaving:
@@ -587,7 +587,7 @@ class Controller:
         watch = fleet.watches[key]
         watch.failed()
         watch.restarting(self._context.monotonic_ms())
-        patience_ms = fleet.broke(key)
+        patience_ms = fleet.broke(key, certain=here)
         asking = asyncio.ensure_future(self._ask(key))
         self._asking.add(asking)
         asking.add_done_callback(self._asking.discard)

@@ -70,6 +70,7 @@ class Fleet:
         self._away: dict[ActorKey, float] = {}  # members that do not answer: since when
         self._died: dict[ActorKey, float] = {}  # those of them whose process has ended, or was told to since it hangs: since when
         self._patience_ms: dict[ActorKey, float] = {}  # for the next process of those that broke
+        self._certain: set[ActorKey] = set()  # those that broke for no other reason than their end
         self._drained: dict[ActorKey, int] = {}  # the process that was last told to end
 
     async def existing(self) -> set[ActorKey]:
@@ -107,8 +108,7 @@ class Fleet:
         self.leaving.discard(key)
         self._drained.pop(key, None)
         self._away.pop(key, None)
-        self._died.pop(key, None)
-        self._patience_ms.pop(key, None)
+        self._revived(key)
         self.guests.discard(key)
 
     def failed(self, key: ActorKey, *, died: bool = False) -> None:
@@ -117,17 +117,23 @@ class Fleet:
         if died:
             self._died.setdefault(key, self._clock())
 
-    def broke(self, key: ActorKey) -> float:
+    def broke(self, key: ActorKey, *, certain: bool) -> float:
         """The connection to its process broke; returns for how many milliseconds its next one is waited for (`dead`).
 
-        Hardly at all where its node has no spare process for it, by what the others there have said: one that is started takes longer.
+        Not at all where its node has no spare process for it, by what the others there have said: one that is started takes longer.
+
+        Args:
+            certain: its process has ended; else the process may be about to answer.
         """
         node = self.watches[key].stats.get("node_id")
         others = [other for other, watch in self.watches.items() if watch.stats.get("node_id") == node and other != key]
         spares = min((self.watches[other].stats.get("spares", 0) for other in others if other not in self._away), default=0)
         has_one = spares > sum(other in self._died for other in others)
         self.failed(key, died=True)
-        self._patience_ms[key] = self._config.failover_ms if has_one else min(_ANSWER_MS, self._config.failover_ms)
+        usual_ms = self._config.failover_ms
+        self._patience_ms[key] = usual_ms if has_one else 0 if certain else min(_ANSWER_MS, usual_ms)
+        if certain:
+            self._certain.add(key)
         return self._patience_ms[key]
 
     def died_since(self, key: ActorKey, since_ms: float) -> bool:
@@ -210,8 +216,7 @@ class Fleet:
     def answered(self, key: ActorKey) -> None:
         """It has just answered; once it is ready it is a member. It may have been ended meanwhile."""
         self._away.pop(key, None)
-        self._died.pop(key, None)
-        self._patience_ms.pop(key, None)
+        self._revived(key)
         if key not in self.watches:
             return
         row = self.watches[key].row()
@@ -261,11 +266,16 @@ class Fleet:
         for watch in self.watches.values():
             watch.excuse(self._clock())
 
+    def _revived(self, key: ActorKey) -> None:
+        self._died.pop(key, None)
+        self._patience_ms.pop(key, None)
+        self._certain.discard(key)
+
     def doubt(self, keys: Iterable[ActorKey]) -> None:
-        """Their storage did not answer this process, which may be cut off from them as well: they count as alive."""
+        """Their storage did not answer this process, which may be cut off from them as well: they count as alive, unless it is certain."""
         for key in keys:
-            self._died.pop(key, None)
-            self._patience_ms.pop(key, None)
+            if key not in self._certain:
+                self._revived(key)
 
     def ready(self) -> bool:
         """Whether all members are."""

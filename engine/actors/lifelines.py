@@ -1,7 +1,7 @@
 """A connection to each shard, over which nothing is sent: it breaks with the shard's process.
 
-Ray tells callers of a death after one or two seconds, and a round of calls looks every two; the kernel tells at once. A connection may
-break for another reason, so whoever is told calls the shard.
+Ray tells callers of a death after one or two seconds, and a round of calls looks every two; the kernel tells at once. A connection between
+nodes may break for another reason, so whoever is told calls the shard. One within a node breaks for no other.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Lifelines:
 
     Args:
         peer: (name of an actor) -> the actor.
-        on_break: called with the name of an actor whose connection broke.
+        on_break: called with the name of an actor whose connection broke, and whether that was within this node.
     """
 
-    def __init__(self, peer: Callable[[str], Peer], on_break: Callable[[str], None]) -> None:
+    def __init__(self, peer: Callable[[str], Peer], on_break: Callable[[str, bool], None]) -> None:
         self._peer = peer
         self._on_break = on_break
         self._held: dict[str, asyncio.Task[None]] = {}
@@ -57,4 +57,4 @@ class Lifelines:
             del self._held[name]
         if broke:
             log.info("the connection to %s broke", name)
-            self._on_break(name)
+            self._on_break(name, peer.carrier == "unix")

@@ -38,7 +38,12 @@ class World:
         self.opened: list[Connection] = []
         self.told: list[str] = []
         self.made = Connection
-        self.lifelines = Lifelines(self._peer, self.told.append)  # type: ignore[arg-type]
+        self.here: list[bool] = []
+        self.lifelines = Lifelines(self._peer, self._on_break)  # type: ignore[arg-type]
+
+    def _on_break(self, name: str, here: bool) -> None:
+        self.told.append(name)
+        self.here.append(here)
 
     def _peer(self, name: str) -> Connection:
         self.opened.append(self.made())
@@ -79,3 +84,14 @@ async def test_connections_that_are_cut_are_closed_and_tell_nothing() -> None:
     world.lifelines.cut()
     await until(lambda: all(one.closed for one in world.opened))
     assert world.told == []
+
+
+@pytest.mark.parametrize(("carrier", "here"), [("unix", True), ("tcp", False)])
+async def test_a_break_within_the_node_is_told_as_such(monkeypatch: pytest.MonkeyPatch, carrier: str, here: bool) -> None:
+    monkeypatch.setattr(Connection, "carrier", carrier)
+    world = World()
+    world.lifelines.hold("shard-1")
+    await until(lambda: bool(world.opened))
+    world.opened[0].broken.set()
+    await until(lambda: world.told == ["shard-1"])
+    assert world.here == [here]

@@ -31,6 +31,7 @@ from engine.store.keys import CONTROLLER_FIELD, META_KEY, WANTED_FIELD
 from engine.store.redis_client import connect
 from engine.store.slot_map import require_slot_map, swap_slot_map
 from engine.store.wanted_numbers import read_wanted, write_wanted
+from tests.support import fake_actors
 from tests.support.chaos.traffic import Traffic
 from tests.support.fake_actors import FakeActors
 from tests.support.running_engine import RunningEngine
@@ -576,19 +577,25 @@ async def test_slots_of_a_dead_shard_go_to_others_while_another_store_is_away(tw
     await until(two_stores.slots, 5, holds=lambda slots: set(slots.owners) == {0, NOBODY})
 
 
-async def test_a_dead_shard_keeps_its_slots_while_its_store_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The controller may be the one that is cut off."""
+@pytest.mark.parametrize(("carrier", "kept"), [("tcp", True), ("unix", False)])
+async def test_a_break_while_storage_is_away_counts_only_within_a_node(
+    world: World, monkeypatch: pytest.MonkeyPatch, carrier: str, kept: bool
+) -> None:
+    """Between nodes the controller may be the one that is cut off."""
+    monkeypatch.setattr(fake_actors.Connection, "carrier", carrier)
     controller = await world.start(failover_ms=50)
     await world.settled()
-    before, silent = await world.slots(), world.actors.actors["shard", 1]
-    away = AsyncMock(side_effect=ConnectionError("away"))
+    silent, away = world.actors.actors["shard", 1], AsyncMock(side_effect=ConnectionError("away"))
     with monkeypatch.context() as patch:
         patch.setattr(controller._clients[0], "execute_command", away)
         silent.silent = True
         silent.break_connections()
-        await until(lambda: not controller._fleet.dead("shard", 0) and away.await_count > 5)
+        await until(lambda: not controller._fleet.serves(("shard", 1)))
+        await asyncio.sleep(0.3)
+        assert (controller._fleet.dead("shard", 0) == []) == kept
     await until(lambda: controller._redis["alive"])
-    assert await world.slots() == before
+    await asyncio.sleep(0.3)
+    assert (1 in (await world.slots()).owners) == kept
 
 
 async def test_an_answer_asked_before_the_break_keeps_no_slots(world: World) -> None:

@@ -130,7 +130,7 @@ class FakeActor:
         self.drained = True
 
 
-class _Connection:
+class Connection:
     """To a process, over which nothing is sent; a Peer."""
 
     carrier, retry_s = "unix", None
@@ -202,7 +202,7 @@ class FakeActors(RayActors):
 
     def peer(self, name: str, _credentials: Any) -> Any:
         role, _, index = name.partition("-")
-        return _Connection(self.actors.get((role, int(index))))
+        return Connection(self.actors.get((role, int(index))))
 
     async def names(self, _namespace: str) -> set[str]:
         return {f"{role}-{index}" for role, index in self.actors}
