@@ -241,6 +241,7 @@ class Connections:
         if change:
             self._session_event(change, mailbox.key, client, now_ms, record.code, online=False if change == OFFLINE else None)
         if not mailbox.connections:
+            self._delivery.forget((mailbox.key,))
             if mailbox.hot:
                 self._mailbox_store.mark_urgent(mailbox)
             self._mailbox_store.unused(mailbox)

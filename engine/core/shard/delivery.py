@@ -212,7 +212,7 @@ class Delivery:
         return arms
 
     def forget(self, keys: Iterable[str]) -> None:
-        """These mailboxes leave memory."""
+        """These mailboxes have no connection any more, so they may leave memory."""
         for key in keys:
             self.unarmed.pop(key, None)
             self.held.pop(key, None)

@@ -300,3 +300,22 @@ def test_questions_that_wait_for_their_pages_count_with_their_bytes() -> None:
     (_, pending) = world.core.page_wait.take("t:x")[0]
     world.tell(Explain(1, "t:x", 0, pending.post))  # type: ignore[union-attr]
     assert world.core.admission.bytes > 200_000
+
+
+def test_short_memory_writes_no_page_of_a_mailbox_that_was_held_back_and_has_been_evicted() -> None:
+    world = World()
+    world.core.delivery.hold_low = True
+    world.attach(1)
+    world.post(id="a", priority=LOW)
+    world.settle()
+    world.detach(1)
+    world.checkpoint()
+    world.now_ms += world.limits.mailbox_idle_ms
+    assert world.core.evict(world.now_ms) == 1
+    world.post(id="b")
+    world.settle()
+    world.core.mailbox_store.spill_idle(world.core.delivery.held.values())
+    world.checkpoint()
+    world.crash()
+    world.attach(2)
+    assert delivered(world.settle(), 2) == [(1, 1), (2, 1)]
