@@ -257,6 +257,7 @@ async def test_lookups_that_ray_leaves_unanswered_take_no_thread_of_others(monke
             assert await asyncio.to_thread(lambda: "served")
         for lookup in lookups[:-1]:
             lookup.cancel()
+        await asyncio.wait(lookups[:-1])
     finally:
         answered.set()
     assert await lookups[-1] == "shard-99"
