@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.conformance.connections import Server
 from tests.conformance.without_features import check_at_once, config_of
 from tests.support.engine_in_process import engine_in_process
@@ -13,6 +15,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.running_engine import running_engine
 
 
+@pytest.mark.usefixtures("redis_client")  # which empties the Redis of the session
 async def test_edge_shard_and_scheduler_deliver_without_features(redis_server: RedisServer, tmp_path: Path) -> None:
     config = config_of(redis_server.url, tmp_path)
     async with engine_in_process(config, FOLDERS) as url:
