@@ -225,7 +225,8 @@ async def test_a_mark_that_fails_says_so(page: Page, scripted: ScriptedEngine) -
     await expect(page.get_by_role("button", name="Mark as read: one")).to_be_visible()
 
 
-async def test_a_page_that_was_asked_for_before_a_mark_takes_nothing_back(page: Page, scripted: ScriptedEngine) -> None:
+async def held_look(page: Page, scripted: ScriptedEngine, times: int | None = None) -> asyncio.Event:
+    """Look at an inbox of 25 messages again; so many answers, or all, were made and wait for the event that is returned."""
     scripted.keeps_inbox = True
     for number in range(25):
         scripted.publish(f"number {number}")
@@ -240,10 +241,15 @@ async def test_a_page_that_was_asked_for_before_a_mark_takes_nothing_back(page: 
     await place(page, scripted)
     await page.get_by_role("button", name="Notifications").click()
     await expect(page.get_by_role("button", name="Show more")).to_be_visible()
-    await page.route("**/v1/inbox?**", hold, times=1)
+    await page.route("**/v1/inbox?**", hold, times=times)
     await page.evaluate("client.reconnect()")
     await asked.wait()
     await wait(page, "client.state === 'open'")
+    return answered
+
+
+async def test_a_page_that_was_asked_for_before_a_mark_takes_nothing_back(page: Page, scripted: ScriptedEngine) -> None:
+    answered = await held_look(page, scripted, times=1)
     await page.get_by_role("button", name="Mark as read: number 24").click()
     await page.get_by_role("button", name="Archive: number 23").click()
     await expect(page.get_by_text("number 23")).to_have_count(0)
@@ -255,24 +261,7 @@ async def test_a_page_that_was_asked_for_before_a_mark_takes_nothing_back(page: 
 
 
 async def test_a_message_that_arrives_during_a_look_stays_in_the_list(page: Page, scripted: ScriptedEngine) -> None:
-    scripted.keeps_inbox = True
-    for number in range(25):
-        scripted.publish(f"number {number}")
-    asked, answered = asyncio.Event(), asyncio.Event()
-
-    async def hold(route: Route) -> None:
-        answer = await route.fetch()
-        asked.set()
-        await answered.wait()
-        await route.fulfill(response=answer)
-
-    await place(page, scripted)
-    await page.get_by_role("button", name="Notifications").click()
-    await expect(page.get_by_role("button", name="Show more")).to_be_visible()
-    await page.route("**/v1/inbox?**", hold)
-    await page.evaluate("client.reconnect()")
-    await asked.wait()
-    await wait(page, "client.state === 'open'")
+    answered = await held_look(page, scripted)
     scripted.publish("meanwhile")
     await expect(page.get_by_role("listitem").first).to_contain_text("meanwhile")
     async with page.expect_response("**/v1/inbox?**"):
