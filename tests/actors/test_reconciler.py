@@ -565,7 +565,7 @@ async def test_slots_of_a_dead_shard_go_to_others_during_another_move(world: Wor
     assert Counter((await world.slots()).owners) == dict.fromkeys(range(2), SLOTS // 2)
 
 
-async def test_slots_of_a_dead_shard_go_to_others_while_another_store_is_away(two_stores: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_store_that_is_away_delays_no_fail_over(two_stores: World, monkeypatch: pytest.MonkeyPatch) -> None:
     controller = await two_stores.start(shards=4, schedulers=2, failover_ms=300)
     await two_stores.settled()
     away = AsyncMock(side_effect=ConnectionError("away"))

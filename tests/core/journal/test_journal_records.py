@@ -91,7 +91,7 @@ def test_acknowledging_by_id_what_is_out_of_memory_leaves_a_page_that_can_be_rea
     assert page.user_state == mailbox.user_state
 
 
-def test_a_page_names_the_expiry_of_a_refused_message_that_storage_has_as_pending() -> None:
+def test_a_page_names_the_expiry_of_a_refused_pending_message() -> None:
     mailbox = _mailbox()
     _append(mailbox, 0)
     _die(mailbox, 1)

@@ -184,7 +184,7 @@ def test_a_refused_message_leaves_the_inbox_when_it_is_among_the_dead_letters_fo
     assert ids(read(w)) == ["b"]
 
 
-def test_a_full_inbox_survives_a_crash_behind_a_refusal_and_a_message_of_one_group() -> None:
+def test_a_full_inbox_survives_a_crash_after_a_refusal() -> None:
     w = world()
     w.attach(1)
     for id in "abcdef":

@@ -302,7 +302,7 @@ def test_questions_that_wait_for_their_pages_count_with_their_bytes() -> None:
     assert world.core.admission.bytes > 200_000
 
 
-def test_short_memory_writes_no_page_of_a_mailbox_that_was_held_back_and_has_been_evicted() -> None:
+def test_short_memory_writes_no_page_of_an_evicted_mailbox() -> None:
     world = World()
     world.core.delivery.hold_low = True
     world.attach(1)

@@ -182,7 +182,7 @@ async def test_a_list_grows_by_lines(world: EdgeWorld) -> None:
     assert messages(world)[0]["data"]["items"] == [{"row": 1}, {"row": 2}]
 
 
-async def test_a_line_of_a_list_that_is_nested_too_deeply_for_a_message_is_a_text(world: EdgeWorld) -> None:
+async def test_a_too_deeply_nested_line_of_a_list_is_a_text(world: EdgeWorld) -> None:
     depth = world.gateway.config.json_depth_max - 2  # in an array in `data`
     deepest, deeper = "[" * depth + "]" * depth, "[" * (depth + 1) + "]" * (depth + 1)
     begun = await begin(world, list=True)

@@ -47,7 +47,7 @@ def test_the_steps_make_the_schema_that_the_engine_uses(database: HistoryDatabas
     database.migrate()
 
 
-def test_the_schema_of_a_newer_release_is_named_as_the_reason_to_wait(database: HistoryDatabase, url: str, tmp_path: Path) -> None:
+def test_the_schema_of_a_newer_release_is_waited_for(database: HistoryDatabase, url: str, tmp_path: Path) -> None:
     engine = create_engine(database_url(url, str(tmp_path)))
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = 'history_9999'"))
@@ -119,7 +119,7 @@ def test_an_erased_user_has_no_rows_also_not_those_that_arrive_later(database: H
     assert len(stored(database, user="alice")) == 4, "the note of the erasure is gone after a day"
 
 
-def test_an_erasure_deletes_what_an_edge_with_a_clock_ahead_recorded_before_it(database: HistoryDatabase) -> None:
+def test_an_erasure_deletes_rows_of_an_edge_with_a_fast_clock(database: HistoryDatabase) -> None:
     """An edge records that it cancels the user's timers, milliseconds before the shard erases the user."""
     database.store(some_rows(1, first_ms=2100), [("t:alice", 2000)])
     assert not stored(database, user="alice")

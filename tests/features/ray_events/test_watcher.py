@@ -137,9 +137,7 @@ async def test_an_end_whose_acceptance_was_not_stored_is_told_again_under_its_id
     assert (edges.types(), edges.repeats > 0) == (["ray.job.failed"], True)
 
 
-async def test_many_deaths_are_told_in_parts_and_none_twice_where_a_quota_stops_them(
-    redis_client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_many_deaths_are_told_in_parts_and_once(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher_module, "_BATCH", 10)
     ray, edges = Ray(), Edges()
     await RayEventsStore(redis_client, CONFIG).append([death(id=f"{number:02}") for number in range(35)])
