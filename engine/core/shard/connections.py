@@ -209,7 +209,7 @@ class Connections:
         sent = min(sent, mailbox.head)
         if mailbox.cold and connection.retries:
             sent = min(sent, mailbox.cold[0] - 1)
-        connection.sent = max(connection.sent, sent)
+        connection.sent = connection.untold = max(connection.sent, sent)  # numbers may have been lost after they were sent
         for seq in sorted(seq for seq in mailbox.hot if seq <= sent):
             connection.fly(mailbox.hot[seq], now_ms)
         if connection.flight:

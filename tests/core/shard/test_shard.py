@@ -516,6 +516,24 @@ def test_an_edge_that_announces_its_connections_again_does_not_get_everything_ag
     assert [seq for seq, _ in delivered(world.wait(1000))][:2] == [2, 3]
 
 
+def test_a_renewed_link_settles_no_gap_that_was_not_announced() -> None:
+    world = World()
+    world.attach(1)
+    for id, ttl_ms in (("a", 60_000), ("b", 100), ("c", 60_000)):
+        world.post(id=id, ttl_ms=ttl_ms)
+    assert delivered(world.settle()) == [(1, 1), (2, 1), (3, 1)]
+    world.core.closed(EDGE, world.now_ms)
+    world.core.opened(EDGE)
+    world.now_ms += 200
+    world.attach(2)
+    assert of(world.settle(), GapRange) == [GapRange(2, 2, 2)]
+    world.attach(1, cursor=0, resume=True, sent=3)
+    world.ack_ids(1, "c", "a")
+    world.settle()
+    world.attach(3)
+    assert of(world.settle(), GapRange) == [GapRange(3, 2, 2)], "no connection but the second was sent it"
+
+
 def test_a_connection_that_outlived_its_epoch_is_sent_to_reconnect() -> None:
     world = World()
     world.tell(Attach(1, "t:u", 0, "e0", 5, "s1", "", True, 5))
