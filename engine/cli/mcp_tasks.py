@@ -29,8 +29,8 @@ from mcp_types.jsonrpc import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_PARAMS
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec import to_builtins
 
+from engine.client.answers import AskedQuestion
 from engine.client.publisher import Publisher
-from engine.client.question_requests import AskedQuestion
 from engine.errors import ClientError, Refused
 
 EXTENSION: Final = "io.modelcontextprotocol/tasks"

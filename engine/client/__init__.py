@@ -13,35 +13,33 @@ from typing import TYPE_CHECKING, Any
 from engine.errors import ClientError, Forbidden, Refused, TooManyConnections, Unauthorized, Unreachable
 
 if TYPE_CHECKING:
+    from engine.client.answers import AskedQuestion, CountedSignals, EventOutcome, QuestionAnswer, ScheduledMessage
     from engine.client.client import Client
     from engine.client.digest import Digest, DigestLine, DigestMessage
-    from engine.client.event_requests import EventOutcome, ScheduledMessage
     from engine.client.frames import Counts, Message, Part
     from engine.client.growing_messages import GrowingMessage, GrownText
     from engine.client.message_members import NewMessage
     from engine.client.protocol import Connected, Disconnected, Draining, Gap, Revoked, ServerError
     from engine.client.publish_results import ItemError, PublishError, Result
     from engine.client.publisher import Publisher
-    from engine.client.question_requests import AskedQuestion, QuestionAnswer
-    from engine.client.signal_requests import CountedSignals
     from engine.client.sync import SyncClient, SyncGrowingMessage, SyncPublisher
     from engine.client.token_signer import TokenSigner
     from engine.client.user_inbox import InboxMessage, InboxPage, Marked
     from engine.client.user_preferences import CategoryPreference, UserPreferences
 
 _HOME = {
-    "AskedQuestion": "question_requests",
+    "AskedQuestion": "answers",
     "CategoryPreference": "user_preferences",
     "Client": "client",
     "Connected": "protocol",
-    "CountedSignals": "signal_requests",
+    "CountedSignals": "answers",
     "Counts": "frames",
     "Digest": "digest",
     "DigestLine": "digest",
     "DigestMessage": "digest",
     "Disconnected": "protocol",
     "Draining": "protocol",
-    "EventOutcome": "event_requests",
+    "EventOutcome": "answers",
     "Gap": "protocol",
     "GrowingMessage": "growing_messages",
     "GrownText": "growing_messages",
@@ -53,11 +51,11 @@ _HOME = {
     "NewMessage": "message_members",
     "Part": "frames",
     "PublishError": "publish_results",
-    "QuestionAnswer": "question_requests",
+    "QuestionAnswer": "answers",
     "Publisher": "publisher",
     "Result": "publish_results",
     "Revoked": "protocol",
-    "ScheduledMessage": "event_requests",
+    "ScheduledMessage": "answers",
     "ServerError": "protocol",
     "SyncClient": "sync",
     "SyncGrowingMessage": "sync",

@@ -6,29 +6,32 @@ Here messages are handed out and settled, the cursor is reported, and requests b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from ssl import SSLContext
 from types import TracebackType
-from typing import Final, Self, TypeVar, Unpack
+from typing import Any, Final, Self, Unpack
 
+import msgspec
+
+from engine.client.answers import QuestionAnswer
 from engine.client.credentials import Credentials, Token, parse_url
-from engine.client.digest import Digest, fetch_digest
-from engine.client.event_requests import change_topics
+from engine.client.digest import Digest
 from engine.client.frames import Message
-from engine.client.growing_messages import GrownText, fetch_grown
+from engine.client.growing_messages import GrownText
 from engine.client.http_connection import HttpConnection
 from engine.client.links.transport_ladder import TransportLadder
 from engine.client.links.transport_link import LinkOptions
 from engine.client.protocol import TRANSPORTS, Event, Session, Transport
-from engine.client.question_requests import QuestionAnswer, give_answer, give_answer_by_frame
+from engine.client.publish_results import body_of
 from engine.client.receiver import Receiver
-from engine.client.retried_requests import RetriedRequests
-from engine.client.user_inbox import InboxPage, Mark, Marked, fetch_inbox, mark_inbox
-from engine.client.user_preferences import PreferenceChanges, UserPreferences, change_preferences, fetch_preferences
+from engine.client.retried_requests import RETRIED, RetriedRequests, segment, with_query
+from engine.client.user_inbox import InboxPage, Mark, Marked, fetch_inbox
+from engine.client.user_preferences import PATH as PREFERENCES
+from engine.client.user_preferences import PreferenceChanges, UserPreferences
 from engine.errors import Unreachable
 
-T = TypeVar("T")
-
+SUBSCRIPTIONS: Final = "/v1/subscriptions"
 YIELD_EVERY: Final = 32  # messages returned without yielding to the loop, which writes the acknowledgements
 
 
@@ -198,7 +201,8 @@ class Client:
             Unreachable: no engine answered within `open_timeout_s`.
             Unauthorized, Forbidden: the token was rejected.
         """
-        return await self._ask(lambda requests: fetch_digest(requests, since, limit))
+        async with self._requests() as requests:
+            return await requests.fetch(Digest, "GET", with_query("/v1/digest", since=since, limit=limit))
 
     async def inbox(
         self,
@@ -228,8 +232,8 @@ class Client:
             Unreachable: no engine answered within `open_timeout_s`.
             Unauthorized, Forbidden: the token was rejected.
         """
-        query = {"before": before, "limit": limit, "unread": unread, "archived": archived, "type": type, "q": text}
-        return await self._ask(lambda requests: fetch_inbox(requests, **query))
+        async with self._requests() as requests:
+            return await fetch_inbox(requests, before=before, limit=limit, unread=unread, archived=archived, type=type, q=text)
 
     async def mark(self, mark: Mark, *, ids: Sequence[str] | None = None, upto: int | None = None, all: bool = False) -> Marked:
         """Mark messages of the inbox, chosen by exactly one of `ids`, `upto` and `all`. Durable on return, idempotent.
@@ -248,7 +252,10 @@ class Client:
             Unreachable: no engine answered within `open_timeout_s`.
             Unauthorized, Forbidden: the token was rejected.
         """
-        return await self._ask(lambda requests: mark_inbox(requests, mark, ids, upto, all))
+        chosen = {"ids": None if ids is None else list(ids), "upto": upto, "all": all or None}
+        body = {name: value for name, value in chosen.items() if value is not None}
+        async with self._requests() as requests:
+            return await requests.fetch(Marked, "POST", f"/v1/inbox/{mark}", body)
 
     async def answer(self, id: str, answer: str | None = None, *, text: str = "", topic: str = "") -> QuestionAnswer:
         """Answer a question of the user. Durable on return, and idempotent. The client need not be entered.
@@ -269,9 +276,13 @@ class Client:
             Unreachable: no engine answered within `open_timeout_s`.
             Unauthorized, Forbidden: the token was rejected.
         """
-        if (given := await give_answer_by_frame(self._receiver.ask, id, answer, text, topic)) is not None:
-            return given
-        return await self._ask(lambda requests: give_answer(requests, id, answer, text, self._device, topic))
+        members = {"answer": answer, "text": text, "topic": topic}
+        reply = await self._receiver.ask("answer", {"message": id, **members})
+        if reply is not None and reply.status not in RETRIED:
+            return msgspec.json.decode(body_of(reply), type=QuestionAnswer)
+        async with self._requests() as requests:
+            path = with_query(f"/v1/answers/{segment(id)}", device=self._device)
+            return await requests.fetch(QuestionAnswer, "POST", path, members)
 
     async def grown(self, id: str, *, generation: int = 0, offset: int = 0, wait_s: float = 0.0) -> GrownText:
         """Read a message that grows, or grew within the last hour. The client need not be entered.
@@ -292,7 +303,10 @@ class Client:
             Unreachable: no engine answered within `open_timeout_s`.
             Unauthorized, Forbidden: the token was rejected.
         """
-        return await self._ask(lambda requests: fetch_grown(requests, id, generation, offset, min(wait_s, self._open_timeout_s * 0.8)))
+        wait = f"{min(wait_s, self._open_timeout_s * 0.8):g}"
+        async with self._requests() as requests:
+            path = with_query(f"/v1/growing/{segment(id)}", generation=generation, offset=offset, wait=wait)
+            return await requests.fetch(GrownText, "GET", path)
 
     async def subscribe(self, *topics: str) -> list[str]:
         """Subscribe the user to topics, until `unsubscribe`. Durable on return.
@@ -308,7 +322,7 @@ class Client:
             Unreachable: no engine answered within `open_timeout_s`.
             Unauthorized, Forbidden: the token was rejected.
         """
-        return await self._ask(lambda requests: change_topics(requests, "PUT", topics))
+        return await self._change_topics("PUT", topics)
 
     async def unsubscribe(self, *topics: str) -> list[str]:
         """End subscriptions of the user. Durable on return.
@@ -324,7 +338,7 @@ class Client:
             Unreachable: no engine answered within `open_timeout_s`.
             Unauthorized, Forbidden: the token was rejected.
         """
-        return await self._ask(lambda requests: change_topics(requests, "DELETE", topics))
+        return await self._change_topics("DELETE", topics)
 
     async def preferences(self) -> UserPreferences:
         """Read what the user has chosen, and may choose. The client need not be entered.
@@ -336,7 +350,8 @@ class Client:
             Unreachable: no engine answered within `open_timeout_s`.
             Unauthorized, Forbidden: the token was rejected.
         """
-        return await self._ask(fetch_preferences)
+        async with self._requests() as requests:
+            return await requests.fetch(UserPreferences, "GET", PREFERENCES)
 
     async def set_preferences(self, **changes: Unpack[PreferenceChanges]) -> UserPreferences:
         """Change what is named, and leave the rest. Changes of several devices at once are all applied. Durable on return.
@@ -352,17 +367,29 @@ class Client:
             Unreachable: no engine answered within `open_timeout_s`.
             Unauthorized, Forbidden: the token was rejected.
         """
-        return await self._ask(lambda requests: change_preferences(requests, changes))
+        async with self._requests() as requests:
+            return await requests.fetch(UserPreferences, "PATCH", PREFERENCES, changes)
 
     # -- inside --------------------------------------------------------------------------------------------------------
-    async def _ask(self, question: Callable[[RetriedRequests], Awaitable[T]]) -> T:
-        """The answer to a request beside the connection."""
+    @asynccontextmanager
+    async def _requests(self) -> AsyncIterator[RetriedRequests]:
+        """For requests beside the connection."""
         carrier = HttpConnection(self._address, connections_max=1, ssl=self._ssl)
         requests = RetriedRequests(carrier, self._credentials, timeout_s=self._open_timeout_s, retry_for_s=self._open_timeout_s)
         try:
-            return await question(requests)
+            yield requests
         finally:
             await requests.close()
+
+    async def _change_topics(self, method: str, topics: Sequence[str]) -> list[str]:
+        """All topics of the user, after a PUT or DELETE of each of `topics`."""
+        paths = [f"{SUBSCRIPTIONS}/{segment(topic)}" for topic in topics]
+        async with self._requests() as requests:
+            found: dict[str, Any] = {}
+            for path in paths:
+                found = await requests.fetch(dict[str, Any], method, path)
+            names: list[str] = (found or await requests.fetch(dict[str, Any], "GET", SUBSCRIPTIONS))["topics"]
+            return names
 
     def _changed(self) -> None:
         """Messages may have arrived, or the cursor moved: a nack was confirmed, or another device settled what held it."""

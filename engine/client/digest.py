@@ -7,9 +7,6 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from engine.client.publish_results import body_of
-from engine.client.retried_requests import RetriedRequests
-
 
 class DigestMessage(Struct):
     """A message that a line stands for. `event_id` as of a `Message`."""
@@ -58,14 +55,3 @@ class Digest(Struct, tag="digest"):
     skipped: dict[str, int] = {}
     older: bool = False
     model: bool = False
-
-
-async def fetch_digest(requests: RetriedRequests, since: int, limit: int) -> Digest:
-    """Ask for the digest of the token's user.
-
-    Raises:
-        Refused: `since` or `limit` is not valid; Unauthorized, Forbidden: the token.
-        Unreachable: no engine answered.
-    """
-    answer = await requests.send("GET", f"/v1/digest?since={since}&limit={limit}", b"")
-    return msgspec.json.decode(body_of(answer), type=Digest)

@@ -17,13 +17,12 @@ import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self
-from urllib.parse import quote, urlencode
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from engine.client.publish_results import body_of, rejection_of
-from engine.client.retried_requests import CLOSED, RetriedRequests
+from engine.client.retried_requests import CLOSED, RetriedRequests, segment
 from engine.errors import Refused
 
 SEND_EACH_S: Final = 0.08
@@ -106,12 +105,6 @@ class GrownText(Struct):
     message: dict[str, Any]
     progress: dict[str, Any] | None = None
     ended: str = ""
-
-
-async def fetch_grown(requests: RetriedRequests, id: str, generation: int, offset: int, wait_s: float) -> GrownText:
-    """The text of the bearer's message from an offset on. Raises Refused (404: nothing grows under this id), Unreachable."""
-    query = urlencode({"generation": generation, "offset": offset, "wait": f"{wait_s:g}"})
-    return msgspec.json.decode(body_of(await requests.send("GET", f"/v1/growing/{quote(id, safe='')}?{query}", b"")), type=GrownText)
 
 
 class GrowingMessage:
@@ -304,7 +297,7 @@ class PartSender:
         """End a message. Returns the end, or None and up to where the engine has the text. Raises as `begin`."""
         ending = {name: value for name, value in (("type", type), ("data", data)) if value is not None}
         body = msgspec.json.encode({"user": message.user, "generation": generation, "size": size, **ending})
-        answer = await self._requests.send("POST", f"/v1/growing/{quote(message.id, safe='')}/end", body)
+        answer = await self._requests.send("POST", f"/v1/growing/{segment(message.id)}/end", body)
         if answer.status == 409 and (have := msgspec.json.decode(answer.body, type=_Behind).have) is not UNSET:
             return None, have
         if answer.status != 200:

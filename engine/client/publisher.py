@@ -21,42 +21,41 @@ from datetime import datetime
 from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
+from urllib.parse import urlencode
 
 import msgspec
 from msgspec import Struct
 
+from engine.client.answers import AskedQuestion, CountedSignals, EventOutcome, QuestionAnswer, ScheduledMessage, asked_question
 from engine.client.credentials import Credentials, Token, parse_url
-from engine.client.event_requests import (
-    EventOutcome,
-    ScheduledMessage,
-    cancel_all_scheduled,
-    cancel_scheduled,
-    fetch_all_scheduled,
-    fetch_scheduled,
-    move_scheduled,
-    send_event,
-)
 from engine.client.growing_messages import GrowingMessage, PartSender
 from engine.client.held_publishing import PATH, HeldPublishing
 from engine.client.http_connection import HttpConnection, Response
 from engine.client.message_members import EventMembers, MessageMembers, Seconds, sent_form
-from engine.client.publish_results import ItemError, PublishError, Result, problem_of, raise_rejection, results_of
-from engine.client.question_requests import WAIT_S_MAX, AskedQuestion, QuestionAnswer, fetch_question, withdraw
-from engine.client.retried_requests import CLOSED, Carrier, RetriedRequests
-from engine.client.signal_requests import CountedSignals, count_signals, fetch_sums
+from engine.client.publish_results import ItemError, PublishError, Result, body_of, problem_of, raise_rejection, results_of
+from engine.client.retried_requests import CLOSED, Carrier, RetriedRequests, segment, with_query
 from engine.client.user_inbox import InboxPage, fetch_inbox
+from engine.client.user_preferences import PATH as PREFERENCES
 from engine.client.user_preferences import PreferenceChanges, UserPreferences
-from engine.client.user_settings import UserSettings
 from engine.publish.message_ids import MessageIds
 
 BODY_BYTES_MAX: Final = (1 << 20) - 2  # an engine's default limit, minus the brackets of the array
 ERRORS_KEPT_MAX: Final = 1000  # of posted items, until `flush` reports them
+QUESTION_WAIT_S_MAX: Final = 20.0
+"""Of one request; proxies cut those that are silent for longer."""
+
+SCHEDULED: Final = "/v1/scheduled"
 
 
 class _Item(Struct, frozen=True):
     id: str
     body: bytes
     users: int
+
+
+class _Scheduled(Struct):
+    scheduled: list[ScheduledMessage]
+    next: str = ""
 
 
 class Publisher:
@@ -122,7 +121,6 @@ class Publisher:
         self._linger_s = linger_s
         self._queue_max = queue_max
         self._on_result = on_result
-        self._settings = UserSettings(self._requests)
         self._new_id = new_id
         self._parts = PartSender(self._requests, MessageIds())
         self._queue: deque[_Item] = deque()
@@ -227,10 +225,10 @@ class Publisher:
         if members.get("id") is None:
             members["id"] = self._new_id()
         topic = members.get("topic")
-        of = _asked(user, topic)
+        _question("", user, topic)  # raises before anything is published
         result = await self.publish(type=type, user=user, data=data, **members)
         while True:
-            asked = await fetch_question(self._requests, result.id, of, self._wait_s(WAIT_S_MAX))
+            asked = await self.question(result.id, user=user, topic=topic, wait_s=QUESTION_WAIT_S_MAX)
             if asked.answer is not None:
                 return asked.answer
 
@@ -252,7 +250,8 @@ class Publisher:
             Unauthorized, Forbidden: the token was rejected.
             ValueError: not exactly one of `user` and `topic` was given.
         """
-        return await fetch_question(self._requests, id, _asked(user, topic), self._wait_s(wait_s))
+        wait = f"{min(wait_s, self._requests.timeout_s * 0.8):g}"
+        return asked_question(body_of(await self._requests.send("GET", _question(id, user, topic, wait=wait))))
 
     async def withdraw(self, id: str, *, user: str | None = None, topic: str | None = None) -> None:
         """End a question without an answer: devices show that it was withdrawn. Durable on return, and idempotent.
@@ -268,11 +267,7 @@ class Publisher:
             Unauthorized, Forbidden: the token was rejected.
             ValueError: not exactly one of `user` and `topic` was given.
         """
-        await withdraw(self._requests, id, _asked(user, topic))
-
-    def _wait_s(self, wanted_s: float) -> float:
-        """How long one request may wait."""
-        return min(wanted_s, self._requests.timeout_s * 0.8)
+        body_of(await self._requests.send("DELETE", _question(id, user, topic)))
 
     # -- messages that grow --------------------------------------------------------------------------------------------
     def stream(
@@ -332,7 +327,8 @@ class Publisher:
             Unauthorized, Forbidden: the token was rejected.
             ValueError: a `datetime` has no time zone.
         """
-        return await send_event(self._requests, {"id": self._new_id(), **sent_form({**members, "type": type, "user": user, "data": data})})
+        event = {"id": self._new_id(), **sent_form({**members, "type": type, "user": user, "data": data})}
+        return await self._requests.fetch(EventOutcome, "POST", "/v1/events", event, good=202)
 
     async def scheduled(self, scheduled_id: str) -> ScheduledMessage | None:
         """Look up a scheduled message.
@@ -348,7 +344,8 @@ class Publisher:
             Unreachable: no engine answered within `retry_for_s`.
             Unauthorized, Forbidden: the token was rejected.
         """
-        return await fetch_scheduled(self._requests, scheduled_id)
+        answer = await self._requests.send("GET", f"{SCHEDULED}/{segment(scheduled_id)}")
+        return None if answer.status == 404 else msgspec.json.decode(body_of(answer), type=ScheduledMessage)
 
     async def reschedule(self, scheduled_id: str, *, at: int | str | datetime | None = None, delay: Seconds | None = None) -> bool:
         """Move a scheduled message to another time, given by exactly one of `at` and `delay`.
@@ -367,7 +364,8 @@ class Publisher:
             Unauthorized, Forbidden: the token was rejected.
             ValueError: a `datetime` has no time zone.
         """
-        return await move_scheduled(self._requests, scheduled_id, sent_form({"at": at, "delay": delay}))
+        when = msgspec.json.encode(sent_form({"at": at, "delay": delay}))
+        return _in_time(await self._requests.send("PATCH", f"{SCHEDULED}/{segment(scheduled_id)}", when))
 
     async def cancel(self, scheduled_id: str) -> bool:
         """Cancel a scheduled message.
@@ -383,7 +381,7 @@ class Publisher:
             Unreachable: no engine answered within `retry_for_s`.
             Unauthorized, Forbidden: the token was rejected.
         """
-        return await cancel_scheduled(self._requests, scheduled_id)
+        return _in_time(await self._requests.send("DELETE", f"{SCHEDULED}/{segment(scheduled_id)}"))
 
     async def scheduled_for(self, user: str, *, collapse: str | None = None) -> list[ScheduledMessage]:
         """List what is scheduled for a user.
@@ -400,7 +398,13 @@ class Publisher:
             Unreachable: no engine answered within `retry_for_s`.
             Unauthorized, Forbidden: the token was rejected.
         """
-        return await fetch_all_scheduled(self._requests, user, collapse)
+        found: list[ScheduledMessage] = []
+        after = ""
+        while True:
+            page = await self._requests.fetch(_Scheduled, "GET", with_query(SCHEDULED, user=user, collapse=collapse, after=after))
+            found += page.scheduled
+            if not (after := page.next):
+                return found
 
     async def cancel_for(self, user: str, *, collapse: str | None = None) -> int:
         """Cancel all that is scheduled for a user and has not fired.
@@ -417,7 +421,8 @@ class Publisher:
             Unreachable: no engine answered within `retry_for_s`.
             Unauthorized, Forbidden: the token was rejected.
         """
-        return await cancel_all_scheduled(self._requests, user, collapse)
+        path = with_query(SCHEDULED, user=user, collapse=collapse)
+        return int((await self._requests.fetch(dict[str, Any], "DELETE", path))["cancelled"])
 
     # -- signals -------------------------------------------------------------------------------------------------------
     async def count_signals(self, amounts: Mapping[str, int]) -> CountedSignals:
@@ -436,7 +441,9 @@ class Publisher:
             Unreachable: not counted, or the connection broke before the answer.
             Unauthorized, Forbidden: the token was rejected.
         """
-        return await count_signals(self._requests, amounts)
+        body = msgspec.json.encode([{"name": name, "amount": amount} for name, amount in amounts.items()])
+        answer = await self._requests.send("POST", "/v1/signals", body, "did not count the signals", repeatable=False)
+        return msgspec.json.decode(body_of(answer, 202), type=CountedSignals)
 
     async def signal_sums(self, *names: str) -> dict[str, int]:
         """Read sums of the tenant.
@@ -452,7 +459,9 @@ class Publisher:
             Unreachable: no engine answered within `retry_for_s`.
             Unauthorized, Forbidden: the token was rejected.
         """
-        return await fetch_sums(self._requests, names)
+        path = f"/v1/signals?{urlencode([('name', name) for name in names])}"
+        sums: dict[str, int] = (await self._requests.fetch(dict[str, Any], "GET", path))["signals"]
+        return sums
 
     # -- users and messages --------------------------------------------------------------------------------------------------------
     async def explain(
@@ -475,7 +484,9 @@ class Publisher:
             Unauthorized, Forbidden: the token was rejected.
             ValueError: a `datetime` has no time zone.
         """
-        return await self._settings.explain(sent_form({"user": user, "type": type, "data": data, **members}))
+        item = sent_form({"user": user, "type": type, "data": data, **members})
+        results: list[dict[str, Any]] = (await self._requests.fetch(dict[str, Any], "POST", "/v1/explain", item))["results"]
+        return results
 
     async def profile(self, user: str) -> dict[str, Any]:
         """Read the profile of a user.
@@ -491,7 +502,7 @@ class Publisher:
             Unreachable: no engine answered within `retry_for_s`.
             Unauthorized, Forbidden: the token was rejected.
         """
-        return await self._settings.profile(user)
+        return await self._requests.fetch(dict[str, Any], "GET", f"/v1/users/{segment(user)}/profile")
 
     async def set_profile(self, user: str, profile: Mapping[str, Any] | None) -> dict[str, Any]:
         """Store the profile of a user in place of the present one. Durable on return.
@@ -508,7 +519,10 @@ class Publisher:
             Unreachable: no engine answered within `retry_for_s`.
             Unauthorized, Forbidden: the token was rejected.
         """
-        return await self._settings.set_profile(user, profile)
+        if profile is None:
+            body_of(await self._requests.send("DELETE", f"/v1/users/{segment(user)}/profile"), 204)
+            return await self.profile(user)
+        return await self._requests.fetch(dict[str, Any], "PUT", f"/v1/users/{segment(user)}/profile", profile)
 
     async def preferences(self, user: str) -> UserPreferences:
         """Read what a user has chosen, and may choose.
@@ -524,7 +538,7 @@ class Publisher:
             Unreachable: no engine answered within `retry_for_s`.
             Unauthorized, Forbidden: the token was rejected.
         """
-        return await self._settings.preferences(user)
+        return await self._requests.fetch(UserPreferences, "GET", with_query(PREFERENCES, user=user))
 
     async def set_preferences(self, user: str, **changes: Unpack[PreferenceChanges]) -> UserPreferences:
         """Change what is named, and leave the rest. Durable on return. `set_profile` sets what users may not choose.
@@ -541,7 +555,7 @@ class Publisher:
             Unreachable: no engine answered within `retry_for_s`.
             Unauthorized, Forbidden: the token was rejected.
         """
-        return await self._settings.set_preferences(user, changes)
+        return await self._requests.fetch(UserPreferences, "PATCH", with_query(PREFERENCES, user=user), changes)
 
     async def unsubscribe_links(self, category: str, users: Iterable[str]) -> dict[str, str]:
         """Make links that turn off a category without login.
@@ -561,7 +575,9 @@ class Publisher:
             Unreachable: no engine answered within `retry_for_s`.
             Unauthorized, Forbidden: the token was rejected.
         """
-        return await self._settings.unsubscribe_links(category, list(users))
+        body = {"category": category, "users": list(users)}
+        found = await self._requests.fetch(dict[str, Any], "POST", "/v1/unsubscribe-links", body)
+        return {link["user"]: link["path"] for link in found["links"]}
 
     async def erase_user(self, user: str) -> None:
         """Erase a user everywhere; returns when nothing is left. Needs a token with the scope `admin`.
@@ -574,7 +590,7 @@ class Publisher:
             Unreachable: no engine answered within `retry_for_s`.
             Unauthorized, Forbidden: the token was rejected.
         """
-        await self._settings.erase(user)
+        body_of(await self._requests.send("DELETE", f"/v1/users/{segment(user)}"), 204)
 
     async def inbox_of(self, user: str, *, limit: int = 50, unread: bool = False) -> InboxPage:
         """Read the newest messages of a user's inbox. Acknowledges nothing.
@@ -609,7 +625,8 @@ class Publisher:
             Unreachable: no engine answered within `retry_for_s`.
             Unauthorized, Forbidden: the token was rejected.
         """
-        return await self._settings.timeline(user, id)
+        answer = await self._requests.send("GET", f"/v1/users/{segment(user)}/messages/{segment(id)}")
+        return None if answer.status == 404 else msgspec.json.decode(body_of(answer), type=dict[str, Any])
 
     # -- buffered ------------------------------------------------------------------------------------------------------
     async def post(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> str:
@@ -797,8 +814,15 @@ class Publisher:
         return [taken.get((result.id, result.user), result) for result in results_of(answer)]
 
 
-def _asked(user: str | None, topic: str | None) -> dict[str, str]:
-    """Whom a question is for, as a query. Raises ValueError."""
+def _question(id: str, user: str | None, topic: str | None, **more: str) -> str:
+    """The path of a question. Raises ValueError when it is not for exactly one of a user and a topic."""
     if (user is None) == (topic is None):
         raise ValueError("exactly one of `user` and `topic` is asked")
-    return {"topic": topic} if topic is not None else {"user": user or ""}
+    return with_query(f"/v1/questions/{segment(id)}", user=user, topic=topic, **more)
+
+
+def _in_time(answer: Response) -> bool:
+    if answer.status in (404, 409):
+        return False
+    body_of(answer)
+    return True

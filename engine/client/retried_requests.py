@@ -11,12 +11,17 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
 
 from engine.client.credentials import Credentials
 from engine.client.http_connection import Response
-from engine.client.publish_results import problem_of
+from engine.client.publish_results import body_of, problem_of
 from engine.errors import Unreachable
+
+T = TypeVar("T")
 
 RETRY_FIRST_S: Final = 0.1
 RETRY_CAP_S: Final = 5.0
@@ -68,7 +73,7 @@ class RetriedRequests:
         self,
         method: str,
         path: str,
-        body: bytes,
+        body: bytes = b"",
         failed: str = "did not answer",
         on_retry: Callable[[Response], None] | None = None,
         *,
@@ -120,10 +125,34 @@ class RetriedRequests:
                 raise Unreachable(f"{self._carrier.engine} {failed} within {self._retry_for_s:g} s: {reason}")
             await asyncio.sleep(delay_s)
 
+    async def fetch(self, kind: type[T], method: str, path: str, body: Any = None, *, good: int = 200) -> T:
+        """What an answer with the status `good` holds.
+
+        Args:
+            body: sent as JSON; None: there is none.
+        Raises:
+            Refused, Unauthorized, Forbidden: the answer has another status. Otherwise as `send`.
+        """
+        answer = await self.send(method, path, b"" if body is None else msgspec.json.encode(body))
+        return msgspec.json.decode(body_of(answer, good), type=kind)
+
     async def close(self) -> None:
         """Close the connections, and end what is to be repeated."""
         self._closed = True
         await self._carrier.close()
+
+
+def segment(name: str) -> str:
+    """A name as a segment of a path."""
+    return quote(name, safe="")
+
+
+def with_query(path: str, **parameters: Any) -> str:
+    """The path with these parameters; those that are None, False or "" are left out."""
+    given = {
+        name: "true" if value is True else value for name, value in parameters.items() if value not in (None, "") and value is not False
+    }
+    return f"{path}?{urlencode(given)}" if given else path
 
 
 def retry_after_s(header: str | None) -> float | None:

@@ -5,16 +5,13 @@ Pages and marks are requests of their own, so an inbox can be read without a con
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal, get_args
-from urllib.parse import urlencode
 
 import msgspec
 from msgspec import Struct
 
 from engine.client.frames import Counts, Message
-from engine.client.publish_results import body_of
-from engine.client.retried_requests import RetriedRequests
+from engine.client.retried_requests import RetriedRequests, with_query
 
 Mark = Literal["read", "unread", "seen", "archive", "unarchive", "pin", "unpin"]
 MARKS: tuple[Mark, ...] = get_args(Mark)
@@ -59,26 +56,6 @@ class Marked(Counts):
     unknown: list[str] = msgspec.field(default_factory=list)
 
 
-async def fetch_inbox(requests: RetriedRequests, **query: Any) -> InboxPage:
-    """One page. `query`: the parameters of `GET /v1/inbox`; what is None or False is left out.
-
-    Raises:
-        Refused: a parameter is not valid, or the engine keeps no inboxes; Unauthorized, Forbidden: the token.
-        Unreachable: no engine answered.
-    """
-    given = {name: "true" if value is True else value for name, value in query.items() if value is not None and value is not False}
-    answer = await requests.send("GET", "/v1/inbox" + (f"?{urlencode(given)}" if given else ""), b"")
-    return msgspec.json.decode(body_of(answer), type=InboxPage)
-
-
-async def mark_inbox(requests: RetriedRequests, mark: Mark, ids: Sequence[str] | None, upto: int | None, all: bool) -> Marked:
-    """Mark messages, by exactly one of `ids`, `upto` and `all`; durable on return.
-
-    Raises:
-        Refused: not exactly one, or one that is not valid, or the engine keeps no inboxes; Unauthorized, Forbidden: the token.
-        Unreachable: no engine answered.
-    """
-    chosen = {"ids": None if ids is None else list(ids), "upto": upto, "all": all or None}
-    body = {name: value for name, value in chosen.items() if value is not None}
-    answer = await requests.send("POST", f"/v1/inbox/{mark}", msgspec.json.encode(body))
-    return msgspec.json.decode(body_of(answer), type=Marked)
+async def fetch_inbox(requests: RetriedRequests, **parameters: Any) -> InboxPage:
+    """A page, by the parameters of `GET /v1/inbox`."""
+    return await requests.fetch(InboxPage, "GET", with_query("/v1/inbox", **parameters))

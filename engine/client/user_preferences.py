@@ -6,14 +6,11 @@ A change names only what it changes, so it is idempotent, and so is retried.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypedDict
-from urllib.parse import urlencode
+from typing import Any, Final, Literal, TypedDict
 
-import msgspec
 from msgspec import Struct
 
-from engine.client.publish_results import body_of
-from engine.client.retried_requests import RetriedRequests
+PATH: Final = "/v1/preferences"
 
 Wish = Literal["on", "inbox", "digest", "off"]
 
@@ -74,34 +71,3 @@ class PreferenceChanges(TypedDict, total=False):
     channels: Mapping[str, Literal["on", "off", "digest"] | None] | None
     quiet_categories: Mapping[str, list[dict[str, Any]] | None] | None
     mail_digest: Mapping[str, Any] | None
-
-
-async def fetch_preferences(requests: RetriedRequests, user: str | None = None) -> UserPreferences:
-    """The preferences of a user; None: of the token's.
-
-    Raises:
-        Refused: the user's name is not valid; Unauthorized, Forbidden: the token.
-        Unreachable: no engine answered.
-    """
-    return await _ask(requests, "GET", user, b"")
-
-
-async def change_preferences(requests: RetriedRequests, changes: Mapping[str, Any], user: str | None = None) -> UserPreferences:
-    """Change what is named, by a merge patch (RFC 7396): None removes a choice, or a whole member. Durable on return.
-
-    Raises:
-        Refused: a change is not valid, or not left to users; the others as `fetch_preferences`.
-    """
-    return await _ask(requests, "PATCH", user, msgspec.json.encode(changes))
-
-
-async def _ask(requests: RetriedRequests, method: str, user: str | None, body: bytes) -> UserPreferences:
-    path = "/v1/preferences" if user is None else f"/v1/preferences?{urlencode({'user': user})}"
-    answer = await requests.send(method, path, body)
-    return msgspec.json.decode(body_of(answer), type=UserPreferences)
-
-
-async def make_unsubscribe_links(requests: RetriedRequests, category: str, users: list[str]) -> dict[str, str]:
-    """For each user the path of a link that turns the category off. Raises as `change_preferences`."""
-    answer = await requests.send("POST", "/v1/unsubscribe-links", msgspec.json.encode({"category": category, "users": users}))
-    return {link["user"]: link["path"] for link in msgspec.json.decode(body_of(answer))["links"]}
