@@ -22,7 +22,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -103,7 +103,7 @@ class Controller:
         self._clients: list[Redis] = []  # of the stores, the first one first; none before they are known
         self._started_ms = context.wall_ns() // 1_000_000
         self._lifelines = Lifelines(self._peer, self._on_break)
-        self._asking: set[asyncio.Task[None]] = set()  # those whose process has ended
+        self._asking: set[asyncio.Task[None]] = set()  # those whose process has ended, and waiting for their next ones
         self._reconciler: Reconciler | None = None  # once storage has what it goes by
         self._policy = ScalingPolicy(config)
         self._connection_balance = ConnectionBalance(config.connection_moves_per_s, config.connection_moves_min)
@@ -572,9 +572,6 @@ class Controller:
         if took_ms > _HELD_UP * self._config.health_timeout_ms / _ANSWER_TIMEOUTS:
             log.warning("this process stood still: a round that gives up sooner took %d ms; nobody's silence counts", took_ms)
             fleet.excuse()
-        for key in fleet.keys("shard"):
-            if fleet.serves(key):
-                self._lifelines.hold(name_of(key))
 
     def _peer(self, name: str) -> Peer:
         return self._context.peer(name, self._credentials)
@@ -587,11 +584,23 @@ class Controller:
         watch = fleet.watches[key]
         watch.failed()
         watch.restarting(self._context.monotonic_ms())
-        patience_ms = fleet.broke(key, certain=here)
-        asking = asyncio.ensure_future(self._ask(key))
-        self._asking.add(asking)
-        asking.add_done_callback(self._asking.discard)
-        asyncio.get_running_loop().call_later(patience_ms / 1000, self._reconciler.look_at_shards)
+        fleet.broke(key, certain=here)
+        self._beside(self._await_next(key, self._reconciler))
+
+    async def _await_next(self, key: ActorKey, reconciler: Reconciler) -> None:
+        """Returns when the next process of this shard serves, or is waited for no longer.
+
+        It is asked again and again, since a call of a process that dies meanwhile fails late.
+        """
+        while self._fleet.waited_for(key):
+            self._beside(self._ask(key))
+            await asyncio.sleep(RETRY_S)
+        reconciler.look_at_shards()
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
 
     async def _ask(self, key: ActorKey) -> None:
         fleet = self._fleet
@@ -608,6 +617,8 @@ class Controller:
                 return  # the answer is of a process that has ended
             watch.answered(stats, self._context.monotonic_ms())
             fleet.answered(key)
+            if key[0] == "shard" and fleet.serves(key):
+                self._lifelines.hold(name_of(key))
         except ActorDiedError as error:
             watch.failed()
             if key in fleet.watches and key not in fleet.leaving:

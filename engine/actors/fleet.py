@@ -69,7 +69,7 @@ class Fleet:
         self._asking: asyncio.Future[dict[str, tuple[int, int]]] | None = None
         self._away: dict[ActorKey, float] = {}  # members that do not answer: since when
         self._died: dict[ActorKey, float] = {}  # those of them whose process has ended, or was told to since it hangs: since when
-        self._patience_ms: dict[ActorKey, float] = {}  # for the next process of those that broke
+        self._given_up_ms: dict[ActorKey, float] = {}  # when the next process of those that died is waited for no longer
         self._certain: set[ActorKey] = set()  # those that broke for no other reason than their end
         self._drained: dict[ActorKey, int] = {}  # the process that was last told to end
 
@@ -113,12 +113,14 @@ class Fleet:
 
     def failed(self, key: ActorKey, *, died: bool = False) -> None:
         """It did not answer; `died`: its process has ended, as far as Ray knows, or is being ended."""
-        self._away.setdefault(key, self._clock())
+        now_ms = self._clock()
+        self._away.setdefault(key, now_ms)
         if died:
-            self._died.setdefault(key, self._clock())
+            self._died.setdefault(key, now_ms)
+            self._given_up_ms.setdefault(key, now_ms + self._config.failover_ms)
 
-    def broke(self, key: ActorKey, *, certain: bool) -> float:
-        """The connection to its process broke; returns for how many milliseconds its next one is waited for (`dead`).
+    def broke(self, key: ActorKey, *, certain: bool) -> None:
+        """The connection to its process broke; its next one is waited for (`waited_for`).
 
         Not at all where its node has no spare process for it, by what the others there have said: one that is started takes longer.
 
@@ -131,20 +133,23 @@ class Fleet:
         has_one = spares > sum(other in self._died for other in others)
         self.failed(key, died=True)
         usual_ms = self._config.failover_ms
-        self._patience_ms[key] = usual_ms if has_one else 0 if certain else min(_ANSWER_MS, usual_ms)
+        self._given_up_ms[key] = self._clock() + (usual_ms if has_one else 0 if certain else min(_ANSWER_MS, usual_ms))
         if certain:
             self._certain.add(key)
-        return self._patience_ms[key]
+
+    def waited_for(self, key: ActorKey) -> bool:
+        """Whether its process has ended, and the next one may be about to serve."""
+        return self._given_up_ms.get(key, -math.inf) > self._clock()
 
     def died_since(self, key: ActorKey, since_ms: float) -> bool:
         """Whether its process has ended since then, and the next one has not answered."""
         return self._died.get(key, -math.inf) > since_ms
 
     def dead(self, role: str, for_ms: float | None = None) -> list[int]:
-        """Indices of the members of this role that have had no process for so long; None: for longer than the next one is waited for."""
-        now_ms, usual_ms = self._clock(), self._config.failover_ms
-        waited_ms = {key: self._patience_ms.get(key, usual_ms) if for_ms is None else for_ms for key in self._died if key[0] == role}
-        gone = (key for key, wait_ms in waited_ms.items() if now_ms - self._died[key] >= wait_ms)
+        """Indices of the members of this role that have served nobody for so long; None: for longer than the next process is waited for."""
+        now_ms = self._clock()
+        over_ms = self._given_up_ms if for_ms is None else {key: at_ms + for_ms for key, at_ms in self._died.items()}
+        gone = (key for key, at_ms in over_ms.items() if key[0] == role and now_ms >= at_ms)
         return sorted(key[1] for key in gone if not (key in self.joining or key in self.leaving))
 
     def without_place(self) -> list[ActorKey]:
@@ -214,12 +219,19 @@ class Fleet:
         return sorted(key for key in self.watches if key[0] == role)
 
     def answered(self, key: ActorKey) -> None:
-        """It has just answered; once it is ready it is a member. It may have been ended meanwhile."""
+        """It has just answered; once it is ready it is a member. It may have been ended meanwhile.
+
+        The next process of a dead one, which has answered and is not ready, is waited for from now on: it may die as well.
+        """
         self._away.pop(key, None)
-        self._revived(key)
         if key not in self.watches:
             return
         row = self.watches[key].row()
+        if row["ready"]:
+            self._revived(key)
+        elif key in self._died:
+            self._given_up_ms[key] = self._clock() + self._config.failover_ms
+            self._certain.discard(key)
         if self._needs_places and not row.get("has_place", True) and not self.told_to_end(key):
             self.guests.add(key)
         if row["ready"]:
@@ -268,7 +280,7 @@ class Fleet:
 
     def _revived(self, key: ActorKey) -> None:
         self._died.pop(key, None)
-        self._patience_ms.pop(key, None)
+        self._given_up_ms.pop(key, None)
         self._certain.discard(key)
 
     def doubt(self, keys: Iterable[ActorKey]) -> None:

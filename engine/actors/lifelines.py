@@ -1,7 +1,8 @@
 """A connection to each shard, over which nothing is sent: it breaks with the shard's process.
 
 Ray tells callers of a death after one or two seconds, and a round of calls looks every two; the kernel tells at once. A connection between
-nodes may break for another reason, so whoever is told calls the shard. One within a node breaks for no other.
+nodes may break for another reason, so whoever is told calls the shard. One within a node breaks for no other. A shard that Ray does not
+reach any more when it is to be connected to has probably died since it answered.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ class Lifelines:
             async with asyncio.timeout(_OPEN_S):
                 await peer.open()
             broke = await peer.lost()
-        except (RayError, OSError, TimeoutError) as error:
+        except RayError as error:
+            log.info("%s has answered, and is not to be reached: %r", name, error)
+            broke = True
+        except (OSError, TimeoutError) as error:
             log.info("the end of %s will be found late: %r", name, error)
         finally:
             peer.close()

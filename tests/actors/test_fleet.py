@@ -50,3 +50,27 @@ async def test_where_actors_need_no_place_none_is_a_guest_and_ray_is_not_asked()
     assert fleet.without_place() == [key]
     assert not await fleet.look_for_places()
     assert actors.asked == 0
+
+
+def test_a_next_process_that_does_not_serve_yet_is_waited_for_again() -> None:
+    now_ms = [0.0]
+    fleet, key = Fleet(Config(failover_ms=600), FakeActors(), lambda: now_ms[0]), ("shard", 0)
+    fleet.add(key)
+
+    def answer(at_ms: float, ready: bool) -> None:
+        now_ms[0] = at_ms
+        fleet.watches[key].answered({"pid": 1, "started_ms": 1, "cpu_s": 0.0, "queued_s": 0.0, "ready": ready}, at_ms)
+        fleet.answered(key)
+
+    answer(0, ready=True)
+    fleet.failed(key, died=True)
+    answer(500, ready=False)
+    answer(1000, ready=False)
+    now_ms[0] = 1599
+    assert fleet.waited_for(key)
+    assert not fleet.dead("shard")
+    now_ms[0] = 1600
+    assert not fleet.waited_for(key)
+    assert fleet.dead("shard") == [0]
+    answer(1601, ready=True)
+    assert not fleet.dead("shard", 0)

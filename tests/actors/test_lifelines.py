@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from ray.exceptions import ActorUnavailableError
 
 from engine.actors.lifelines import Lifelines
 from tests.support.waiting import until
 
 
 class Connection:
-    """A Peer to which nothing is sent. `fails`: nobody listens; `direct`: it is not Ray's."""
+    """A Peer to which nothing is sent. `failure`: of its opening; `direct`: it is not Ray's."""
 
     carrier, retry_s = "unix", None
 
-    def __init__(self, *, fails: bool = False, direct: bool = True) -> None:
-        self.fails, self.direct = fails, direct
+    def __init__(self, *, failure: Exception | None = None, direct: bool = True) -> None:
+        self.failure, self.direct = failure, direct
         self.broken, self.closed = asyncio.Event(), False
 
     async def open(self) -> float:
-        if self.fails:
-            raise ConnectionRefusedError
+        if self.failure:
+            raise self.failure
         return 0.05
 
     async def lost(self) -> bool:
@@ -65,7 +66,7 @@ async def test_a_break_is_told_once_and_the_next_process_is_looked_after() -> No
     world.lifelines.cut()
 
 
-@pytest.mark.parametrize("made", [lambda: Connection(fails=True), lambda: Connection(direct=False)])
+@pytest.mark.parametrize("made", [lambda: Connection(failure=ConnectionRefusedError()), lambda: Connection(direct=False)])
 async def test_nothing_is_told_of_an_actor_without_a_connection(made: type[Connection]) -> None:
     world = World()
     world.made = made
@@ -74,6 +75,13 @@ async def test_nothing_is_told_of_an_actor_without_a_connection(made: type[Conne
         await until(lambda count=count: len(world.opened) == count and world.opened[-1].closed)
         await asyncio.sleep(0)
     assert world.told == []
+
+
+async def test_a_shard_that_ray_does_not_reach_any_more_is_told() -> None:
+    world = World()
+    world.made = lambda: Connection(failure=ActorUnavailableError("it died", None))  # type: ignore[assignment]
+    world.lifelines.hold("shard-1")
+    await until(lambda: world.told == ["shard-1"])
 
 
 async def test_connections_that_are_cut_are_closed_and_tell_nothing() -> None:

@@ -527,6 +527,18 @@ async def test_slots_move_when_a_connection_breaks_and_nobody_answers(world: Wor
     assert Counter((await world.slots()).owners) == dict.fromkeys(range(2), SLOTS // 2)
 
 
+async def test_the_next_process_of_a_dead_shard_may_die_right_after_its_answer(world: World) -> None:
+    controller = await world.start(failover_ms=100, health_ms=600_000)
+    await world.settled()
+    dead = world.actors.actors["shard", 1]
+    calls = len(dead.calls)
+    dead.break_connections()  # of its process: the next one answers, and serves
+    await until(lambda: len(dead.calls) > calls and controller._fleet.serves(("shard", 1)))
+    dead.silent = True
+    dead.break_connections()
+    await until(world.slots, 5, holds=lambda slots: set(slots.owners) == {0})
+
+
 async def test_only_a_dead_shard_with_a_spare_process_keeps_its_slots(world: World) -> None:
     controller = await world.start(shards=3, failover_ms=600_000)
     await world.settled()

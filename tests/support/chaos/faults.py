@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -38,6 +39,9 @@ _SCALED_S: Final = 120.0
 """For new numbers to be reached, with parts that are killed meanwhile."""
 
 _KILLS_EACH: Final = 3
+
+_SERVES_S: Final = 0.1
+"""For a process of a shard that was spare to serve, on a machine with nothing else to do."""
 
 STEP_S: Final = 3.0
 NUISANCE_S: Final = 5.0
@@ -128,12 +132,14 @@ async def lost_shard(victim: Victim) -> dict[str, Any]:
 
 
 async def _kept_dead(victim: Victim, survivors: set[int]) -> None:
-    """Shards other than these are killed as soon as there is a process of them."""
-    while True:
-        for pid in set(victim.pids("shard")) - survivors:
+    """Shards other than these are killed as soon as there is a process of them, and each other one when it may have begun to serve."""
+    for lived_s in itertools.cycle((0.0, _SERVES_S)):
+        while not (pids := set(victim.pids("shard")) - survivors):
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(lived_s)
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        await asyncio.sleep(0.02)
 
 
 async def asked(http: httpx.AsyncClient, victim: Victim, method: str, path: str, body: Any = None) -> Any:
