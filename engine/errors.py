@@ -45,11 +45,13 @@ class ActionFailed(EngineError):
     Args:
         detail: why.
         final: trying again is of no use.
+        retry_after_s: the target wants no try before; 0: it named no time.
     """
 
-    def __init__(self, detail: str, *, final: bool = False) -> None:
+    def __init__(self, detail: str, *, final: bool = False, retry_after_s: int = 0) -> None:
         super().__init__(detail)
         self.final = final
+        self.retry_after_s = retry_after_s
 
 
 class NobodyToReach(EngineError):

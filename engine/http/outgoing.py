@@ -14,15 +14,17 @@ from typing import Final, NamedTuple
 import httpx
 
 _CALLS_MAX: Final = 1000
+_DIGITS_MAX: Final = 9
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # below, it logs URLs, whose paths may be secrets
 
 
 class OutgoingAnswer(NamedTuple):
-    """The status and the body of an answer."""
+    """The status and the body of an answer, and the seconds of its `Retry-After`; 0 where it has none in seconds."""
 
     status: int
     body: bytes
+    retry_after_s: int = 0
 
 
 class Outgoing:
@@ -53,6 +55,7 @@ class Outgoing:
         timeout_s: float | None,
         answer_bytes_max: int,
         server_name: str = "",
+        connect_s: float | None = None,
     ) -> OutgoingAnswer:
         """Make one request.
 
@@ -60,14 +63,17 @@ class Outgoing:
             timeout_s: for all of it; None: the caller bounds it.
             answer_bytes_max: of the answer's body; with 0 only the status is awaited.
             server_name: the name that a certificate must be of, where the URL has an address in its place.
+            connect_s: for the connection, and again for its TLS; None: no bound of their own.
 
         Raises:
+            TimeoutError: among others, when the connection took too long.
             OSError: there was no answer, none in time, or none that is HTTP and short enough.
         """
         extensions = {"sni_hostname": server_name} if server_name else {}
+        timeout = httpx.Timeout(None, connect=connect_s)
         text = bytearray()
         try:
-            request = self._client.build_request(method, url, headers=headers, content=body, extensions=extensions, timeout=None)
+            request = self._client.build_request(method, url, headers=headers, content=body, extensions=extensions, timeout=timeout)
             async with asyncio.timeout(timeout_s):
                 answer = await self._client.send(request, stream=True)
                 try:
@@ -80,7 +86,12 @@ class Outgoing:
                     await answer.aclose()
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
             raise _cause(error) from error
-        return OutgoingAnswer(answer.status_code, bytes(text))
+        return OutgoingAnswer(answer.status_code, bytes(text), _seconds(answer.headers.get("Retry-After", "")))
+
+
+def _seconds(text: str) -> int:
+    """RFC 9110, section 10.2.3; a date counts as no time."""
+    return int(text) if len(text) <= _DIGITS_MAX and text.isascii() and text.isdigit() else 0
 
 
 def _cause(error: BaseException) -> OSError:

@@ -28,8 +28,8 @@ async def answering(answer: bytes) -> AsyncIterator[str]:
 
 async def test_an_answer_is_taken_and_a_redirect_is_one() -> None:
     async with Outgoing(proxies=False) as outgoing, answering(b"HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 2\r\n\r\nhi") as url:
-        assert await outgoing.request("GET", url, {}, timeout_s=10, answer_bytes_max=2) == (302, b"hi")
-        assert await outgoing.request("POST", url, {}, b"x", timeout_s=10, answer_bytes_max=0) == (302, b"")
+        assert await outgoing.request("GET", url, {}, timeout_s=10, answer_bytes_max=2) == (302, b"hi", 0)
+        assert await outgoing.request("POST", url, {}, b"x", timeout_s=10, answer_bytes_max=0) == (302, b"", 0)
 
 
 @pytest.mark.parametrize(

@@ -281,16 +281,18 @@ class Dispatcher:
                     lane.breaker.succeeded(1)  # it answered
                     return f"refused: {error}", tries
                 lane.breaker.failed(began_ms)
-                if self._wall_ms() - action.since_ms > self._config.action_give_up_s * 1000:
+                left_s = self._config.action_give_up_s - (self._wall_ms() - action.since_ms) / 1000
+                if left_s < 0:
                     return f"given up after {self._config.action_give_up_s} s: {error}", tries
                 log.info("an action is tried again: %s", error)
+                pause_s = max(self._backoff_s(tries), min(error.retry_after_s, left_s))
             else:
                 lane.breaker.succeeded(1)
                 return "", tries
             finally:
                 lane.calling -= 1
                 lane.breaker.look(self._clock())
-            await asyncio.sleep(self._backoff_s(tries))
+            await asyncio.sleep(pause_s)
 
     async def _call_traced(self, label: str, target: Target, action: QueuedAction, tries: int) -> None:
         if self._spans is None:

@@ -13,10 +13,12 @@ from engine.errors import ActionFailed
 from engine.features.actions.address_guard import AddressGuard
 
 if TYPE_CHECKING:
-    from engine.http.outgoing import Outgoing
+    from engine.http.outgoing import Outgoing, OutgoingAnswer
 
 _UNREACHABLE: Final = frozenset((errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT))
 _MAY_PASS: Final = frozenset((408, 425, 429))
+_CONNECT_S: Final = 3.0
+"""For an address while there is another one: a host that is reached takes milliseconds, and one lost packet a second more."""
 
 
 class GuardedPost:
@@ -37,8 +39,8 @@ class GuardedPost:
 
         return Outgoing(self._tls, proxies=False)
 
-    async def __call__(self, target: WebhookTarget, headers: Mapping[str, str], body: bytes) -> int:
-        """The status that the first address answers which can be connected to; no more than the head of the answer is read.
+    async def __call__(self, target: WebhookTarget, headers: Mapping[str, str], body: bytes) -> OutgoingAnswer:
+        """What the first address answers which can be connected to; no more than the head of the answer is read.
 
         Raises ActionFailed: no address is allowed, or there was no answer. Its reason has the host, and nothing else of the target.
         """
@@ -48,19 +50,23 @@ class GuardedPost:
         for address in addresses:
             host = f"[{address}]" if ":" in address else address
             url = f"{scheme}://{host}:{target.port}{target.path}"
+            last = address == addresses[-1]
+            connect_s, name = None if last else _CONNECT_S, target.host
             try:
-                answer = await self._outgoing.request("POST", url, sent, body, timeout_s=None, answer_bytes_max=0, server_name=target.host)
+                return await self._outgoing.request(
+                    "POST", url, sent, body, timeout_s=None, answer_bytes_max=0, server_name=name, connect_s=connect_s
+                )
             except OSError as error:
-                if address == addresses[-1] or error.errno not in _UNREACHABLE:
+                if last or not (isinstance(error, TimeoutError) or error.errno in _UNREACHABLE):
                     raise ActionFailed(f"{target.authority}: {str(error) or type(error).__name__}") from error
-                continue
-            return answer.status
         raise ActionFailed(f"{target.authority}: the name has no address")
 
 
-def check_status(target: WebhookTarget, status: int) -> None:
+def check_status(target: WebhookTarget, answer: OutgoingAnswer) -> None:
     """Raises ActionFailed unless it is a success: 408, 425, 429 and 5xx may pass, everything else is refused for good."""
+    status = answer.status
     if 200 <= status < 300:
         return
     hint = "; redirects are not followed" if 300 <= status < 400 else ""
-    raise ActionFailed(f"{target.authority} answered {status}{hint}", final=status not in _MAY_PASS and status < 500)
+    final = status not in _MAY_PASS and status < 500
+    raise ActionFailed(f"{target.authority} answered {status}{hint}", final=final, retry_after_s=answer.retry_after_s)

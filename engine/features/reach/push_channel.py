@@ -133,10 +133,10 @@ class PushChannel:
             "Urgency": PRIORITIES[action.priority],
             "Topic": message_digest(action, browser.endpoint)[:32],
         }
-        status = await self._post(target, headers, body)
-        if status in _GONE:
+        answer = await self._post(target, headers, body)
+        if answer.status in _GONE:
             return False
-        check_status(target, status)
+        check_status(target, answer)
         return True
 
     def _signature(self, target: WebhookTarget, secret: bytes, now_ms: int) -> str:

@@ -106,6 +106,18 @@ async def test_a_failure_that_may_pass_is_tried_again_under_the_same_key(redis_c
     assert await letters(redis_client) == []
 
 
+async def test_a_target_that_names_a_pause_gets_it_until_the_action_is_given_up(redis_client: Redis) -> None:
+    targets = Targets()
+    targets.answers = [ActionFailed("answered 429", retry_after_s=100)]
+    began_ms = clock()
+    await act(redis_client, 1)
+    async with dispatching(redis_client, targets, action_give_up_s=1):
+        await until(lambda: is_empty(redis_client))
+    assert clock() - began_ms > 900
+    assert targets.keys() == ["k1", "k1"]
+    assert await letters(redis_client) == []
+
+
 async def test_what_became_of_actions_is_counted_by_target(redis_client: Redis) -> None:
     targets = Targets()
     targets.answers = [ActionFailed("busy"), ActionFailed("answered 410", final=True)]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import ssl
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from engine.config import Config
 from engine.core.model.action import WebhookTarget, parse_target
 from engine.core.model.constants import NORMAL
 from engine.errors import ActionFailed
+from engine.features.actions import guarded_post
 from engine.features.actions.address_guard import AddressGuard
 from engine.features.actions.store import QueuedAction
 from engine.features.actions.webhooks import Webhooks
@@ -80,6 +84,13 @@ async def test_an_answer_is_done_may_pass_or_is_final(status: int, final: bool |
         else:
             error = await failure(server.url(), webhooks())
             assert (error.final, str(status) in str(error)) == (final, True)
+
+
+@pytest.mark.parametrize(("header", "seconds"), [("7", 7), ("Fri, 31 Dec 1999 23:59:59 GMT", 0), ("9" * 5000, 0), ("-1", 0)])
+async def test_a_refusal_has_the_seconds_of_its_retry_after(header: str, seconds: int) -> None:
+    async with webhook_server() as server:
+        server.statuses, server.headers = [429], f"Retry-After: {header}\r\n"
+        assert (await failure(server.url(), webhooks())).retry_after_s == seconds
 
 
 async def test_a_redirect_is_not_followed() -> None:
@@ -175,4 +186,21 @@ async def test_a_name_with_an_address_that_refuses_is_called_at_its_next_one() -
     async with webhook_server() as server:
         guard = AddressGuard(["127.0.0.0/8"], resolve)
         await webhooks(guard).call(target(f"http://hooks.example.com:{server.port}/"), ACTION)
+        assert len(server.received) == 1
+
+
+async def test_an_address_that_does_not_answer_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def resolve(_host: str, _port: int) -> Sequence[str]:
+        return ["127.0.0.2", "127.0.0.1"]
+
+    monkeypatch.setattr(guarded_post, "_CONNECT_S", 0.1)
+    async with webhook_server() as server:
+        with ExitStack() as open_sockets:
+            deaf = open_sockets.enter_context(socket.create_server(("127.0.0.2", server.port), backlog=0))
+            for _ in range(3):  # its queue is full: Linux drops what comes
+                waiting = open_sockets.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(deaf.getsockname())
+            async with asyncio.timeout(5):
+                await webhooks(AddressGuard(["127.0.0.0/8"], resolve)).call(target(f"http://h.example.com:{server.port}/"), ACTION)
         assert len(server.received) == 1
