@@ -20,9 +20,15 @@ from msgspec import Meta, Struct
 from engine.errors import ConfigError
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
-Positive = Annotated[int, Meta(ge=1)]
-NonNegative = Annotated[int, Meta(ge=0)]
-Ahead = Annotated[int, Meta(ge=1, le=1000 * 365 * 86400)]  # seconds, a thousand years: a timer's wheel and a date of 4 digits have room
+NUMBER_MAX: Final = 10**13
+"""10 TB, or 300 years in ms: what is computed from it stays below 64 bits in Redis, links and stored records."""
+
+DURATION_S_MAX: Final = 1000 * 365 * 86_400
+"""A thousand years: the sum of some durations and of the time of now is within a timer's wheel and a date of 4 digits."""
+
+Positive = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]
+NonNegative = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
+Ahead = Annotated[int, Meta(ge=1, le=DURATION_S_MAX)]  # seconds
 Tenant = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")]
 
 
@@ -156,8 +162,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     offline_max: Positive = 10_000  # nobody reads further back after an absence
     offline_bytes_max: Positive = 16 << 20  # and their bytes: 10 000 messages of 1.6 KB
     inbox_max: NonNegative = 100  # five screens of an inbox; one of 170 bytes takes some 250 of Redis
-    inbox_ttl_s: Positive = 30 * 86_400  # what is older, nobody looks for in a list of notifications
-    user_forget_s: Positive = 90 * 86_400  # a season: then nobody comes back for a notification
+    inbox_ttl_s: Ahead = 30 * 86_400  # what is older, nobody looks for in a list of notifications
+    user_forget_s: Ahead = 90 * 86_400  # a season: then nobody comes back for a notification
     data_bytes_max: Positive = 64 << 10  # a notification carries a reference to a document, not the document
     shard_memory_bytes_max: Positive = 512 << 20  # a process takes some 200 MB beside it
 
@@ -184,11 +190,11 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tenant_rules_max: Annotated[int, Meta(ge=0, le=1000)] = 0  # closed by default: each edge tries them on each event of the tenant
     tenant_channels: tuple[str, ...] = ("push", "email")
     tenant_hosts: tuple[str, ...] = ()  # empty: who writes a tenant's rules says not which systems get data of users
-    tenant_cap_max: Annotated[int, Meta(ge=0)] = 20  # above what anyone reads in a day
+    tenant_cap_max: NonNegative = 20  # above what anyone reads in a day
 
     # -- published: [history] ------------------------------------------------------------------------------------------
     history_url: str = ""  # empty: none. It costs a process, a database, and a seventh of a shard's CPU
-    history_ttl_s: Positive = 30 * 86_400  # complaints and analyses come within a month
+    history_ttl_s: Ahead = 30 * 86_400  # complaints and analyses come within a month
 
     # -- published: [ingest] -------------------------------------------------------------------------------------------
     sources: str = ""  # JSON of the tables [[source]]; empty: none, and no process for them
@@ -249,7 +255,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rules_check_ms: Positive = 1000  # how often an edge checks whether the rules file has changed
     rules_poll_ms: Positive = 500  # how often it looks for another version of stored rules: in force on every edge within a second
     rules_bytes_max: Positive = 256 << 10  # of one version: a thousand rules of average length
-    rules_versions_max: Annotated[int, Meta(ge=3)] = 50  # kept for rolling back: 12 MiB of the largest
+    rules_versions_max: Annotated[int, Meta(ge=3, le=NUMBER_MAX)] = 50  # kept for rolling back: 12 MiB of the largest
     recorded_events_max: Positive = 2000  # for dry runs, of all tenants: 16 MiB of the largest
     recorded_event_bytes_max: Positive = 8 << 10  # larger ones are not recorded
     recorded_events_per_s: NonNegative = 50  # at one edge: a sample under load, for 0.1 % of a core. 0: none, no dry runs
@@ -282,7 +288,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     window_bytes: Positive = 1 << 20  # and their bytes: a window of the largest messages must not be 16 MiB
     ack_timeout_factor: float = 1.8  # of the smoothed round trip
     ack_rtt_initial_ms: Positive = 250  # before the first measurement
-    frame_bytes_max: Annotated[int, Meta(ge=125)] = 64 << 10  # from a client; ACKs are tiny, control frames have up to 125
+    frame_bytes_max: Annotated[int, Meta(ge=125, le=NUMBER_MAX)] = 64 << 10  # from a client; ACKs are tiny, control frames have up to 125
     malformed_frames_max: Positive = 10
     fragments_max: Positive = 128  # frames of one message: clients fragment by the kilobyte, if at all
     client_frames_per_s: Positive = 20  # of one connection, beside cumulative ACKs: heartbeats, topics, tokens; beyond it 4429
@@ -530,7 +536,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     connection_moves_min: Positive = 50  # an edge with so many more than the mean lets them go: fewer are no load
     autoscale_target_share: float = 0.5  # which a change of the number aims at; between both, so that its own effect does not undo it
     stop_timeout_ms: Positive = 3000  # per kind of actor, for writing its state when the engine stops
-    object_store_bytes: Annotated[int, Meta(ge=75 << 20)] = 256 << 20  # of a local Ray: link batches above 100 KB pass through it
+    object_store_bytes: Annotated[int, Meta(ge=75 << 20, le=NUMBER_MAX)] = (
+        256 << 20
+    )  # of a local Ray: link batches above 100 KB pass through it
 
 
 def _unpickled(values: dict[str, Any]) -> Config:

@@ -22,7 +22,13 @@ def test_the_defaults_are_of_the_types_they_are_declared_with() -> None:
         assert msgspec.convert(getattr(Config(), name), field.type) == field.default
 
 
-@pytest.mark.parametrize("name", ["collapse_window_s_max", "delay_s_max", "ttl_s_max"])
+@pytest.mark.parametrize("name", [name for name, field in FIELDS.items() if type(field.default) is int])
+def test_no_number_can_exceed_what_storage_and_links_count_to(name: str) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(10**18, FIELDS[name].type)
+
+
+@pytest.mark.parametrize("name", ["collapse_window_s_max", "delay_s_max", "history_ttl_s", "inbox_ttl_s", "ttl_s_max", "user_forget_s"])
 def test_no_time_ahead_can_exceed_the_timer_wheel(name: str) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(AT_MAX_MS // 1000 - int(time.time()), FIELDS[name].type)

@@ -33,7 +33,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 import msgspec
 from msgspec import Struct, inspect
 
-from engine.config import FIELDS, SECRETS, Config, check
+from engine.config import FIELDS, NUMBER_MAX, SECRETS, Config, check
 from engine.errors import ConfigError
 from engine.store.traces.spans import require_exporter
 
@@ -456,8 +456,8 @@ def _shortened(value: Any) -> str:
 
 def _described(kind: inspect.Type) -> str:
     match kind:
-        case inspect.IntType(ge=low, le=None) if low is not None:
-            return f"an integer of at least {low}"
+        case inspect.IntType(ge=low, le=high) if high == NUMBER_MAX:
+            return f"an integer from {low} to 10^13"
         case inspect.IntType(ge=low, le=high):
             return "an integer" if low is None else f"an integer from {low} to {high}"
         case inspect.BoolType():

@@ -72,7 +72,7 @@ def test_a_setting_states_its_unit_and_what_it_takes() -> None:
     ]  # fmt: skip
     assert [unit(name) for name in ("session_stream_max", "port", "redis_timeout_ms")] == ["", "", "ms"]
     assert allowed("port") == "an integer from 0 to 65535"
-    assert allowed("retry_tries") == "an integer of at least 1"
+    assert allowed("retry_tries") == "an integer from 1 to 10^13"
     assert allowed("redis_fsync") == "one of always, everysec"
     assert allowed("allowed_origins").startswith("a list")
     assert allowed("autoscale_dry_run") == "true or false"
@@ -201,7 +201,9 @@ def test_a_wrong_file_is_answered_with_the_place_and_what_is_allowed(tmp_path: P
         ("ENGINE_PORT", "many", ["port (ENGINE_PORT)", "'many' is not allowed", "an integer from 0 to 65535"]),
         ("ENGINE_JWKS_URL", "https://i", ["ENGINE_JWT_JWKS_URL?"]),
         ("ENGINE_PORT", "9" * 5000, ["port (ENGINE_PORT)", "..."]),
-        ("ENGINE_TTL_S_DEFAULT", "3d", ["'3d' is not allowed", "an integer of at least 1, in seconds, such as 3600 for 1h"]),
+        ("ENGINE_TTL_S_DEFAULT", "3d", ["'3d' is not allowed", "an integer from 1 to 10^13, in seconds, such as 3600 for 1h"]),
+        ("ENGINE_INBOX_TTL_S", "1" + "0" * 18, ["inbox_ttl_s", "an integer from 1 to 31536000000"]),
+        ("ENGINE_CONNECTIONS_MAX", "1" + "0" * 18, ["connections_max", "an integer from 1 to 10^13"]),
         ("ENGINE_HEARTBEAT_MS", "30s", ["'30s' is not allowed", "in milliseconds, such as 1500 for 1.5s"]),
         ("ENGINE_DATA_BYTES_MAX", "64K", ["'64K' is not allowed", "in bytes, such as 1048576 for 1 MiB"]),
     ],

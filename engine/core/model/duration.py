@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from engine.config import DURATION_S_MAX
 from engine.errors import Invalid
 
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
-_DAYS_MAX: Final = 1000 * 365
-"""A thousand years, so that the sum of some durations and of the time of now is within the range of a timer wheel."""
-
 _WHOLE: Final = re.compile(rf"(?:{_PART.pattern})+")
 
 
@@ -25,6 +23,6 @@ def parse_duration_ms(text: str) -> int:
     if len(compact) > 64 or not _WHOLE.fullmatch(compact):
         raise Invalid(f"a duration looks like 250ms, 5s, 15m, 2h, 7d or 1h30m; this is {text[:64]!r}")
     duration_ms = round(sum(float(number) * _UNITS_MS[unit] for number, unit in _PART.findall(compact)))
-    if duration_ms > _DAYS_MAX * _UNITS_MS["d"]:
-        raise Invalid(f"at most {_DAYS_MAX}d; this is {compact}")
+    if duration_ms > DURATION_S_MAX * 1000:
+        raise Invalid(f"at most {DURATION_S_MAX // 86_400}d; this is {compact}")
     return duration_ms
