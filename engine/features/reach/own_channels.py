@@ -6,7 +6,7 @@
 
 Until the button is pressed nothing is kept: user and address are in the link, signed with the key of unsubscribe links, for
 `confirm_link_s`. So a crash loses a mail at most, and the user asks again. The mail is sent within the request, which fails when the mail
-server does not take it.
+server does not take it: with 503 for now, with 422 for good.
 
 Whom such mails could bother: `confirm_address_max` in a day to one address, whoever asks, and `confirm_user_max` for one user. They have no
 text of the user's own. The counters name users and addresses by a digest, and expire. A mail that the server does not take now is not
@@ -87,7 +87,8 @@ class OwnChannels:
             The address that is to be confirmed, and until when; without the time when it is the user's already, and there is no mail.
 
         Raises:
-            Problem: 400 or 422, it is no address; 404, this engine sends no such mails; 429, a limit; 503, storage or the mail server.
+            Problem: 400 or 422, it is no address, or none that the mail server sends to; 404, this engine sends no such mails; 429, a
+                limit; 503, storage or the mail server does not answer.
         """
         config = self._config
         if not (config.smtp_url and config.public_url):
@@ -115,8 +116,9 @@ class OwnChannels:
             try:
                 await self._email.deliver(confirmation_mail(email, config.mail_from, link, language), email, key)
             except ActionFailed as error:
-                if not error.final:  # or an outage of the mail server would cost the user a day
-                    await self._addresses.uncount_asked(limits)
+                if error.final:
+                    raise media_types.unacceptable(Invalid(str(error), "$.email")) from None
+                await self._addresses.uncount_asked(limits)  # or an outage of the mail server would cost the user a day
                 raise
         except (StorageUnavailable, ActionFailed) as error:
             raise unavailable(str(error), RETRY_AFTER_S) from None

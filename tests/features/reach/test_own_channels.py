@@ -109,8 +109,10 @@ async def test_an_address_gets_three_mails_a_day_and_a_user_causes_five(world: E
 
 async def test_mails_that_could_not_be_sent_now_are_not_counted(world: EdgeWorld, mails: MailServer) -> None:
     mails.answers = ["451 later"] * 4 + ["550 no"] * 2
-    got = [(await ask(world)).status_code for _ in range(8)]
-    assert got == [503] * 6 + [202, 429]
+    answers = [await ask(world) for _ in range(8)]
+    assert [answer.status_code for answer in answers] == [503] * 4 + [422] * 2 + [202, 429]
+    assert answers[4].json()["errors"][0]["path"] == "$.email"
+    assert "550" in answers[4].text
 
 
 async def test_a_token_of_another_use_or_another_key_confirms_nothing(world: EdgeWorld, mails: MailServer) -> None:
