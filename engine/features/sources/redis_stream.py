@@ -4,7 +4,7 @@ States of an entry
     new       nobody has read it
     pending   delivered to the consumer of the engine, and not acknowledged
     gone      acknowledged and deleted; accepted by the engine
-    dead      in the stream `<stream>:dead`, with the reason
+    dead      in the stream `<stream>:dead`, with the reason. An entry without a `body` there is another program's: it stays
 
 Crash points. The reader dies while entries are pending: the next one has the same name, and reads pending entries first. What the engine
 had accepted is a duplicate then, since an entry's id is its message's. Settling is one transaction (MULTI). Redis restarts: entries are as
@@ -96,20 +96,24 @@ class RedisStream:
     async def dead_rows(self, limit: int) -> list[DeadRow]:
         """The oldest entries of the stream of dead ones."""
         found = await self._ask(self._client.xrange(self._dead_key, count=limit))
-        return [DeadRow(*(fields[name].decode("utf-8", "replace") for name in (b"id", b"reason", b"body"))) for _, fields in found]
+        names = (b"id", b"reason", b"body")
+        return [DeadRow(*(fields.get(name, b"").decode("utf-8", "replace") for name in names)) for _, fields in found]
 
     async def redrive(self) -> int:
         """Move the entries that are dead now back. They get new ids, since the engine refused the old ones."""
         newest = await self._ask(self._client.xrevrange(self._dead_key, count=1))
         last = newest[0][0] if newest else "-"  # those that the engine refuses again meanwhile come behind it
+        first: bytes | str = "-"
         moved = 0
-        while found := await self._ask(self._client.xrange(self._dead_key, max=last, count=_REDRIVEN)):
+        while found := await self._ask(self._client.xrange(self._dead_key, first, last, _REDRIVEN)):
+            own = [(id, fields[b"body"]) for id, fields in found if b"body" in fields]
             async with self._client.pipeline(transaction=True) as pipe:
-                for id, fields in found:
-                    pipe.xadd(self._source.stream, {"body": fields[b"body"]})
+                for id, body in own:
+                    pipe.xadd(self._source.stream, {"body": body})
                     pipe.xdel(self._dead_key, id)
                 await self._ask(pipe.execute())
-            moved += len(found)
+            moved += len(own)
+            first = b"(" + found[-1][0]
         return moved
 
     async def close(self) -> None:

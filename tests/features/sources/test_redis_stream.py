@@ -36,3 +36,18 @@ async def test_a_redrive_ends_though_the_engine_refuses_all_again(
     assert len(await operator.dead_rows(10)) == 3
     await operator.close()
     await ingester.close()
+
+
+async def test_an_entry_that_the_engine_did_not_set_aside_is_shown_and_stays(
+    redis_client: Redis, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator = RedisStream(RedisSource(name="orders", connection=redis_server.url))
+    monkeypatch.setattr(redis_stream, "_REDRIVEN", 1)
+    await redis_client.xadd("notifications:dead", {"note": "of another program"})
+    await redis_client.xadd("notifications:dead", {"id": "1", "reason": "no user", "body": "{}"})
+    assert [tuple(row) for row in await operator.dead_rows(10)] == [("", "", ""), ("1", "no user", "{}")]
+    async with asyncio.timeout(20):
+        assert await operator.redrive() == 1
+    assert [fields for _, fields in await redis_client.xrange("notifications:dead")] == [{b"note": b"of another program"}]
+    assert [fields for _, fields in await redis_client.xrange("notifications")] == [{b"body": b"{}"}]
+    await operator.close()
