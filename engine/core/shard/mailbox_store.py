@@ -354,6 +354,7 @@ class MailboxStore:
             or mailbox.hot
             or mailbox.dying
             or len(mailbox.recent) > PAGE_RECENT_IDS
+            or (mailbox.connections and not quiet and not mailbox.is_new)  # the page keeps when the user was last seen
         ]
         if not chosen and not quiet:
             return None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from engine.core.journal.journal_records import PAGE_RECENT_IDS
+from engine.core.journal.stored_formats import decode_page
 from engine.core.mailbox.memory import MAILBOX_BYTES
 from engine.core.model.constants import HIGH, LOW, NORMAL
 from engine.core.model.envelope import Merge
@@ -233,6 +234,20 @@ def test_ids_that_the_page_leaves_out_stay_for_as_long_as_an_edge_may_repeat_the
     assert [record.status for record in of(world.settle(), Posted)] == [DUPLICATE], "only memory knows it"
     world.now_ms += 5000
     assert evict(world) == 1
+
+
+def test_a_hand_over_takes_along_when_a_connected_user_was_last_seen() -> None:
+    world = written("ann")
+    world.now_ms += 60_000
+    world.core.tick(world.now_ms)
+    world.attach(2, "ann")
+    world.settle()
+    store = world.core.mailbox_store
+    checkpoint = store.take_whole([slot_of("t:ann")], quiet=False)
+    assert checkpoint is not None
+    assert not store.fill_checkpoint(2, world.now_ms)
+    (spill,) = checkpoint.spills
+    assert decode_page("t:ann", spill.page).seen_ms == world.now_ms
 
 
 def test_when_a_user_without_a_page_was_active_is_known_until_they_are_idle() -> None:
