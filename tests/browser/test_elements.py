@@ -248,6 +248,28 @@ async def held_look(page: Page, scripted: ScriptedEngine, times: int | None = No
     return answered
 
 
+async def test_a_look_from_the_beginning_keeps_the_pages_behind_it(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.keeps_inbox = True
+    for number in range(45):
+        scripted.publish(f"number {number}")
+    await place(page, scripted)
+    await page.get_by_role("button", name="Notifications").click()
+    items, more = page.get_by_role("listitem"), page.get_by_role("button", name="Show more")
+
+    async def looked_again(newest: int) -> None:
+        scripted.mark("read", ids=[f"m{newest + 1}"])  # the next look shows it
+        await page.evaluate("client.reconnect()")
+        await expect(page.get_by_role("button", name=f"Mark as read: number {newest}")).to_have_count(0)
+
+    await more.click()
+    await expect(items).to_have_count(40)
+    await looked_again(44)
+    await more.click()
+    await expect(items).to_have_count(45)
+    await looked_again(43)
+    await expect(more).to_have_count(0)
+
+
 async def test_a_page_that_was_asked_for_before_a_mark_takes_nothing_back(page: Page, scripted: ScriptedEngine) -> None:
     answered = await held_look(page, scripted, times=1)
     await page.get_by_role("button", name="Mark as read: number 24").click()

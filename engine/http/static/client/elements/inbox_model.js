@@ -26,7 +26,7 @@ export function modelOf(client) {
 
 export class InboxModel extends EventTarget {
   /** @type {Map<string, Entry>} by id */ #entries = new Map();
-  /** @type {number | undefined} begins the next page */ #before;
+  #before = Infinity; // begins the next page; 0: there is none; Infinity: there was no first one
   /** @type {{unread: number, revision: number} | null} by the engine; null: it keeps no inbox, or has not answered */ #counts = null;
   /** @type {ReturnType<typeof setTimeout> | undefined} */ #reload;
   #late = false; // the last page was older than what is known
@@ -63,7 +63,7 @@ export class InboxModel extends EventTarget {
   }
 
   get hasMore() {
-    return this.#before !== undefined;
+    return this.#before > 0 && this.#before < Infinity;
   }
 
   /** Whether messages can be put away: only an inbox that the engine keeps has an archive. */
@@ -118,7 +118,7 @@ export class InboxModel extends EventTarget {
   async more() {
     const entries = this.#entries;
     const page = await this.client.inbox({ limit: PAGE, before: this.#before });
-    if (entries === this.#entries) this.#take(page);
+    if (entries === this.#entries) this.#take(page, page.before ?? 0);
   }
 
   /** Take the counts of an answer, unless they are of the user before. @param {Promise<any>} answer */
@@ -131,7 +131,7 @@ export class InboxModel extends EventTarget {
   /** Anew, for another user. */
   #begin() {
     this.#entries = new Map();
-    this.#before = undefined;
+    this.#before = Infinity;
     this.#counts = null;
     this.#changed();
   }
@@ -148,17 +148,19 @@ export class InboxModel extends EventTarget {
     try {
       const page = await this.client.inbox({ limit: PAGE });
       if (entries !== this.#entries) return; // it is of the user before
-      const oldest = page.before === undefined ? 0 : page.messages.at(-1).seq;
+      const before = page.before ?? 0;
+      const oldest = before && page.messages.at(-1).seq;
       const there = new Set(page.messages.map((/** @type {Message} */ { id }) => id));
       for (const { message } of known) if (message.seq >= oldest && !there.has(message.id)) entries.delete(message.id); // archived, or gone
-      this.#take(page);
+      const goesOn = known.some(({ message }) => there.has(message.id)); // what it was before follows without a hole
+      this.#take(page, goesOn ? Math.min(before, this.#before) : before);
     } catch {
       // No inbox there, or no answer: what arrives is shown, and the next welcome asks again.
     }
   }
 
-  /** @param {any} page */
-  #take({ messages, before, unread, revision }) {
+  /** @param {any} page @param {number} before */
+  #take({ messages, unread, revision }, before) {
     const late = !this.#late && revision < (this.#counts?.revision ?? -1); // something was marked meanwhile
     this.#late = late; // of two the second one is right: revisions have begun anew
     for (const message of messages) {
