@@ -113,6 +113,7 @@ class Connection:
         "pending_nacks",
         "sent",
         "shard",
+        "since_ms",
         "wants_counts",
         "wants_digest",
         "welcomed",
@@ -130,6 +131,7 @@ class Connection:
         self.wants_counts = False  # of the user's inbox, see `wants_counts`
         self.id = 0  # given by the gateway
         self.shard = -1  # the one it is attached to
+        self.since_ms = 0  # when it was attached, by the wall clock
         self.epoch = ""
         self.acked = 0  # highest cumulative ACK the client is known to have given
         self.sent = 0  # highest sequence number written

@@ -342,6 +342,7 @@ class Gateway:
 
     def attach(self, connection: Connection) -> None:
         """Add a connection and announce it to its user's shard, if it receives. Its first `check` is called at once."""
+        connection.since_ms = self.wall_ms()
         connection.id = self._next_id
         self._next_id += 1
         self.connections[connection.id] = connection
@@ -354,7 +355,7 @@ class Gateway:
             self.publishers.add(connection.key)
         if self.revoked.covers(connection.owner):  # since the request was authenticated
             connection.close(TOKEN_REFUSED, _REVOKED)
-        self._schedule(connection, connection.check(self.clock(), self.wall_ms()))
+        self._schedule(connection, connection.check(self.clock(), connection.since_ms))
 
     async def close_revoked(self, revocations: Iterable[Revocation]) -> None:
         """Close the connections whose token is covered by these, which are in force. Those that attach meanwhile are checked then."""
@@ -407,6 +408,7 @@ class Gateway:
             connection.memberships,
             connection.wants_counts,
             True,
+            connection.since_ms,
         )
         self._links.send_shard(connection.shard, record, True)
         pending_nacks = connection.pending_nacks

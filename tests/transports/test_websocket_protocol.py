@@ -360,6 +360,7 @@ async def test_connections_follow_their_slot_when_the_map_changes_under_them() -
         world.move_all_to(1, 2)
         await until(lambda: world.shards[1].of(wire.Attach))
         assert world.shards[1].of(wire.Attach)[0].resume
+        assert world.shards[1].of(wire.Attach)[0].since_ms == world.shards[0].of(wire.Attach)[0].since_ms > 0
         await until(lambda: world.shards[0].of(wire.Detach))
         await world.publish()
         assert [message["seq"] for message in (await frame_of(socket))["messages"]] == [1]

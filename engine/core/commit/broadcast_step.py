@@ -29,7 +29,8 @@ such number stands for one or more entries that were lost. A user who was never 
 
 After a crash a group in the journal is replayed, with the cursor. A group that is not there had no effect, and the successor's mailboxes
 are behind as soon as their connections are announced. A cursor that was not stored is older than the last one in memory: the entries after
-it either were adopted (then the journal or the page has moved the cursor) or did not concern the mailbox, and are checked once more.
+it either were adopted (then the journal or the page has moved the cursor) or did not concern the mailbox, and are checked once more. Edges
+announce connections with the time they began, so that an entry that is not retained reaches nobody who came after it.
 """
 
 from __future__ import annotations
@@ -109,11 +110,16 @@ class BroadcastStep:
 
     # -- Connections. -------------------------------------------------------------------------------------------------
 
-    def attached(self, mailbox: Mailbox, connection: Attachment, now_ms: int, *, resumed: bool) -> bool:
-        """A connection of the mailbox began, or was announced again on a new link session. Returns whether broadcasts wait for it."""
+    def attached(self, mailbox: Mailbox, connection: Attachment, now_ms: int, since_ms: int | None) -> bool:
+        """A connection of the mailbox began, or was announced again on a new link session: then `since_ms` is when it began.
+
+        Returns whether broadcasts wait for it.
+        """
         key = mailbox.key
         if len(mailbox.connections) == 1:
-            mailbox.live_pos = mailbox.log_pos if resumed else self._log.head
+            mailbox.live_pos = self._log.head
+            if since_ms is not None:  # what came since is live; the cursor may be older, where the shard is another one
+                mailbox.live_pos = max(mailbox.log_pos, min(since_ms * 1000, mailbox.live_pos))
             self._tenants.setdefault(split_key(key)[0], {})[key] = mailbox
         else:
             # The topics of its token count from here on, not from where this mailbox was last written.

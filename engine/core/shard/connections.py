@@ -189,7 +189,7 @@ class Connections:
         self._session_event("connect", mailbox.key, client, now_ms, online=True if found == OFFLINE else None)
         if back:
             self._session_event("back", mailbox.key, client, now_ms)
-        waits = self._broadcast_step.attached(mailbox, connection, now_ms, resumed=record.resume)
+        waits = self._broadcast_step.attached(mailbox, connection, now_ms, record.since_ms if record.resume else None)
         if record.resume:
             self._readopt(mailbox, connection, record.sent, now_ms)
         else:

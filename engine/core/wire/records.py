@@ -437,6 +437,7 @@ class Attach(Struct, array_like=True, tag=2, gc=False):
     topics: tuple[str, ...] = ()  # of which the bearer's token makes it a member
     counts: bool = False  # the client wants the counts of the inbox
     early: bool = False  # the edge takes `DeliverEarly`
+    since_ms: Instant = 0  # when the connection began; 0: the edge does not say
 
 
 class Detach(Struct, array_like=True, tag=3, gc=False):

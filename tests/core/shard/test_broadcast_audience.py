@@ -636,3 +636,24 @@ def test_positions_are_sorted_in_every_journal_record() -> None:
         assert all(earlier.pos < later.pos for earlier, later in pairwise(records))
         found += [(seq, key) for record in records for key, seq in record.numbers]
     assert sorted(found) == [(seq, f"t:{user}") for seq in range(1, 5) for user in "abc"]
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_successor_gives_nobody_an_unretained_broadcast_of_before_they_came(known: bool) -> None:
+    world = World()
+    if known:
+        world.post()
+        world.settle()
+        world.checkpoint()
+    world.log_end = world.now_ms * 1000  # positions are microseconds
+    world.broadcast("before", retain=False)
+    world.settle()
+    world.now_ms += 1
+    since_ms = world.now_ms
+    world.attach(1, since_ms=since_ms)
+    assert len(delivered(world.settle())) == known
+    world.log_end = world.now_ms * 1000
+    world.broadcast("meanwhile", retain=False)
+    world.crash()
+    world.attach(1, cursor=known, resume=True, sent=known, since_ms=since_ms)
+    assert ids(world.settle()) == ["meanwhile"]
