@@ -99,24 +99,6 @@ TOKEN_REFUSED: Final = 4401  # it has expired, or was revoked
 _CLOSED_MAX: Final = 100  # connections closed for a revoked token before others get their turn: some milliseconds
 
 _REVOKED: Final = "the token was revoked"
-_ANSWERS: Final = frozenset(
-    (
-        wire.Posted,
-        wire.Settled,
-        wire.Probed,
-        wire.Subscribed,
-        wire.ProfileIs,
-        wire.Explained,
-        wire.Traced,
-        wire.BacklogIs,
-        wire.Followed,
-        wire.ErasureDone,
-        wire.InboxIs,
-        wire.InboxMarked,
-        wire.UserIs,
-        wire.Rejected,
-    )
-)
 Messages = list[tuple[int, int, bytes]]
 """(seq, attempt, body) in sequence order."""
 
@@ -489,7 +471,7 @@ class Gateway:
                     frames[record.conn] = record.messages
             elif kind is wire.Shared or kind is wire.DeliverShared:
                 self._broadcast(index, record, frames)
-            elif kind in _ANSWERS:
+            elif kind in wire.ANSWERS:
                 answers.append(record)
             elif kind is wire.Moved or kind is wire.Shown:
                 self._unordered(index, record)

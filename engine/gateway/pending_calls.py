@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -32,9 +32,9 @@ from engine.core.model.constants import HIGH
 from engine.core.model.routing import split_key
 from engine.core.wire.records import (
     OVERLOADED,
+    TIMER_REQUESTS,
     UNAVAILABLE,
     Cancel,
-    EdgeToScheduler,
     Explain,
     Inspect,
     Post,
@@ -47,8 +47,6 @@ from engine.core.wire.records import (
 )
 from engine.errors import Overloaded, Unavailable
 from engine.publish.priority_lanes import LaneEntry, PriorityLanes, refuse_closed
-
-_TIMER_REQUESTS: Final = frozenset(get_args(EdgeToScheduler))
 
 _OF_A_TENANT: Final = frozenset((Cancel, Inspect, Reschedule))
 
@@ -124,7 +122,7 @@ def _refusal(ref: int, record: Struct, status: int, detail: str, retry_ms: float
     kind = type(record)
     if kind is Post:
         return Posted(ref, status, 0, detail, int(retry_ms))
-    if kind in _TIMER_REQUESTS:
+    if kind in TIMER_REQUESTS:
         return TimerAnswer(ref, status, detail=detail, retry_ms=int(retry_ms))
     return Rejected(ref, status, detail, int(retry_ms))
 

@@ -7,34 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from engine.config import Config
 from engine.core.model.routing import RoutingTable, partition_of, partition_of_timer
 from engine.core.wire import records as wire
 from engine.gateway.ports import EdgeContext, PeerLinks
 from engine.publish.priority_lanes import PriorityLanes
-
-_TO_THE_OWNER_OF_THE_SLOT: Final = frozenset(
-    (
-        wire.Post,
-        wire.Settle,
-        wire.Refuse,
-        wire.Probe,
-        wire.Subscribe,
-        wire.SetProfile,
-        wire.ChangeProfile,
-        wire.GetProfile,
-        wire.Explain,
-        wire.Trace,
-        wire.ReadBacklog,
-        wire.Happened,
-        wire.Erase,
-        wire.ReadInbox,
-        wire.MarkInbox,
-        wire.ReadUser,
-    )
-)
 
 
 class RecordRouter:
@@ -56,9 +35,8 @@ class RecordRouter:
     def routes_of(self, records: Iterable[Any]) -> list[int]:
         """The route of each record; it has a `key`, a `timer` or a scheduled id."""
         owner = self.slots.owner
-        return [
-            owner(record.key) if type(record) in _TO_THE_OWNER_OF_THE_SLOT else self._route_of_timer_request(record) for record in records
-        ]
+        requests = wire.TIMER_REQUESTS
+        return [self._route_of_timer_request(record) if type(record) in requests else owner(record.key) for record in records]
 
     def _route_of_timer_request(self, record: Any) -> int:
         kind = type(record)

@@ -10,7 +10,7 @@ The unions at the end of the module say who sends which record to whom: `ToShard
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, get_args
 
 import msgspec
 from msgspec import Meta, Struct
@@ -829,6 +829,12 @@ EdgeToScheduler = Schedule | Inspect | Reschedule | Cancel | CancelAll | ListTim
 SchedulerToEdge = TimerAnswer | Moved
 ShardToScheduler = Arm | FireDone | FireFailed | FireAgain
 SchedulerToShard = Due | Fire
+
+TIMER_REQUESTS: Final = frozenset(get_args(EdgeToScheduler))
+"""Those of edges that are for schedulers; all others are for the shard of their `key`."""
+
+ANSWERS: Final = frozenset(kind for kind in get_args(FromShard) if "ref" in kind.__struct_fields__) - {Moved}
+"""What a shard answers to a request, by the `ref` that this has."""
 
 NEWER: Final[Mapping[type[Struct], int]] = {}
 """Requests of edges that earlier releases do not read, with the formats that have them (`engine.core.model.formats`)."""
