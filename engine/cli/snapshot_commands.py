@@ -42,11 +42,8 @@ def snapshot(data_dir: DataDir = None) -> None:
     _of_own_redis(msgspec.structs.replace(config, redis_url="" if state.redis_url.startswith("unix:") else state.redis_url))
 
     async def take() -> Snapshot:
-        client = connect(msgspec.structs.replace(config, redis_url=state.redis_url, redis_durability="reported"))
-        try:
+        async with connect(msgspec.structs.replace(config, redis_url=state.redis_url, redis_durability="reported")) as client:
             return await Snapshots(config.data_dir).take(client, config.snapshots_kept)
-        finally:
-            await client.aclose()
 
     began = time.monotonic()
     taken = asyncio.run(take())

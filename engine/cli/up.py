@@ -290,24 +290,18 @@ class _Run:
             self._config = msgspec.structs.replace(config, redis_url=self._redis.url, redis_durability="reported", data_dir=data_dir)
             return
         for store in each_store(config):
-            client = connect(store)
-            try:
+            async with connect(store) as client:
                 await wait_ready(client, store, config.redis_timeout_ms / 1000)
                 for warning in await durability_warnings(client, config):
                     self._console.print(f"[yellow]warning:[/] {warning}")
-            finally:
-                await client.aclose()
 
     async def _check_storage(self) -> None:
         """It is open, and its data are of a release. Before anything is written. Raises EngineError."""
         assert self._opening is not None
         await self._opening
         for store in each_store(self._config):
-            client = connect(store)
-            try:
+            async with connect(store) as client:
                 await read_slot_map(client)
-            finally:
-                await client.aclose()
 
     async def _choose_numbers(self) -> None:
         """Of schedulers, one for each store at least; where no number of shards is given, that of the stored data, which must not change by
@@ -318,11 +312,8 @@ class _Run:
             self._config = msgspec.structs.replace(self._config, schedulers=stores)
         if self._config.shards:
             return
-        client = connect(self._config)
-        try:
+        async with connect(self._config) as client:
             stored = await read_slot_map(client)
-        finally:
-            await client.aclose()
         cores, (room, _) = self._cluster.cores(), self._cluster.places()["engine_shard"]
         shards = stored.shards if stored else shards_for(cores, room, stores)
         reason = "as the stored data has" if stored else f"for {cores:g} cores"
@@ -377,11 +368,8 @@ class _Run:
                 )
 
     async def _engine_key(self) -> bytes:
-        client = connect(self._config)
-        try:
+        async with connect(self._config) as client:
             return engine_key(await claim_link_key(client))
-        finally:
-            await client.aclose()
 
     async def _wait_ready(self, show: Callable[[str], None]) -> dict[str, Any] | None:
         """The status when all actors are ready; None when a signal came first.

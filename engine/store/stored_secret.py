@@ -24,7 +24,7 @@ async def claim_secret(client: redis.Redis, key: str, size_bytes: int, what: str
     Raises:
         StorageUnavailable: no reply, or what is stored has another size.
     """
-    with StorageCalls(f"{what}"):
+    with StorageCalls(what):
         stored: Any = await client.get(key)
         if stored is None:  # only then: a Redis that is full has one
             await client.set(key, secrets.token_bytes(size_bytes), nx=True)

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -103,7 +103,7 @@ from engine.store.lua import NO_REPLICAS, Replicas, Script
 from engine.store.storage_calls import StorageCalls
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable
 
 log = logging.getLogger(__name__)
 
@@ -115,12 +115,6 @@ _RELEASE_ID = Script("idempotency_release")
 
 _TENANTS_KEYS: Final = (tenants_key("users"), tenants_key("stored_bytes"))
 _ONE_TIMER: Final = {Inspect: "I", Reschedule: "M", Cancel: "C"}
-
-
-@contextmanager
-def _storage(what: str) -> Iterator[None]:
-    with StorageCalls(f"{what}"):
-        yield
 
 
 _TOO_MANY: Final = "as many timers of this user wait as may (timers_per_user_max), those that quiet hours hold back among them"
@@ -186,7 +180,7 @@ class TimerStore:
 
     async def is_held_by_others(self) -> bool:
         """Whether a scheduler of another name has taken one of the partitions over and not released it. Raises StorageUnavailable."""
-        with _storage("owners of partitions"):
+        with StorageCalls("owners of partitions"):
             pipeline = self._client.pipeline(transaction=False)
             for partition in self._partitions:
                 pipeline.get(timer_owner_key(partition))
@@ -294,7 +288,7 @@ class TimerStore:
         for part in work:
             if "" in part.fired.values():
                 sids = [sid for sid, key in part.fired.items() if not key]
-                with _storage("owners of fired timers"):
+                with StorageCalls("owners of fired timers"):
                     stored = await client.execute_command("HMGET", timer_key(part.partition), *sids)
                 for sid, packed in zip(sids, stored, strict=True):
                     with suppress(CorruptRecord):
@@ -321,7 +315,7 @@ class TimerStore:
     async def _deferred(self, part: StoreWork) -> list[Timer]:
         """The timers of users that shards have deferred, as far as they can be read. Raises StorageUnavailable."""
         client: Any = self._client
-        with _storage("ids"):
+        with StorageCalls("ids"):
             stored = await client.execute_command("HMGET", timer_key(part.partition), *part.moved)
         found = []
         for (sid, (due_ms, _)), packed in zip(part.moved.items(), stored, strict=True):
@@ -331,7 +325,7 @@ class TimerStore:
 
     async def _extend_ids_of_audiences(self, timers: Sequence[Timer], now_ms: int) -> None:
         try:
-            with _storage("ids"):
+            with StorageCalls("ids"):
                 pipeline = self._first.pipeline(transaction=False)
                 for timer in timers:
                     pipeline.pexpire(idempotency_key(timer.key, timer.envelope.id), self._kept_ms(timer, now_ms))
@@ -356,7 +350,7 @@ class TimerStore:
                 entry.settle(UNAVAILABLE, detail=str(error))
 
     async def _take_ids(self, scheduling: Sequence[_Scheduling], now_ms: int) -> None:
-        with _storage("ids"):
+        with StorageCalls("ids"):
             pipeline = self._first.pipeline(transaction=False)
             for _, timer in scheduling:
                 key = idempotency_key(timer.key, timer.envelope.id)

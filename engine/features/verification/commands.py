@@ -90,11 +90,8 @@ async def _verified(config: Config) -> dict[str, Any]:
 async def _of_server(config: Config, url: str, verification: Any) -> Any:
     from engine.store.redis_client import connect
 
-    client = connect(msgspec.structs.replace(config, redis_url=url, redis_durability="reported"))
-    try:
+    async with connect(msgspec.structs.replace(config, redis_url=url, redis_durability="reported")) as client:
         return await verification(client).run()
-    finally:
-        await client.aclose()
 
 
 def _told(one: Damage) -> dict[str, str]:
