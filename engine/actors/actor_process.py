@@ -28,7 +28,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Final, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar
 from uuid import uuid4
 
 import psutil
@@ -38,13 +38,16 @@ import redis.asyncio as redis
 from engine.actors import warm_processes
 from engine.actors.carrier import NOWHERE, ActorPeer, Peer, listen
 from engine.actors.engine_key import ConfigLock
-from engine.actors.socket_carrier import Address, CalleeConnection, ExchangeHandler, ServedBy
+from engine.actors.socket_carrier import Address, CalleeConnection, ServedBy
 from engine.actors.tcp_carrier import LinkCredentials
 from engine.config import Config
 from engine.core.model.formats import FORMATS
 from engine.errors import ClockSetBack, FormatsTooNew, StorageUnavailable
 from engine.store.redis_client import connect
 from engine.store.sealed_config import SealedConfig
+
+if TYPE_CHECKING:
+    from engine.actors.link import LinkServer
 
 log = logging.getLogger(__name__)
 
@@ -169,13 +172,6 @@ class ProcessContext:
 REAL: Final = ProcessContext()
 
 
-class LinkEnd(ExchangeHandler, Protocol):
-    """The called end of links: `engine.actors.link.LinkServer`."""
-
-    async def exchange(self, session: str, seq: int, batch: bytes) -> bytes:
-        """One request and its reply."""
-
-
 class Process:
     """An actor's start, its retries while storage is away, and its end. Subclasses implement `_run`.
 
@@ -263,7 +259,7 @@ class Server(Process):
     def __init__(self, config: Config | SealedConfig, index: int, context: ProcessContext = REAL) -> None:
         super().__init__(config, index, context)
         self._address = NOWHERE
-        self._links: LinkEnd
+        self._links: LinkServer
 
     # -- What other actors call. ---------------------------------------------------------------------------------------
     async def exchange(self, session: str, seq: int, batch: bytes, proof: bytes = b"") -> bytes:

@@ -24,9 +24,12 @@ import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from engine.store.embedded_redis import SOCKET_PATH_BYTES_MAX
+
+if TYPE_CHECKING:
+    from engine.actors.link import LinkServer
 
 log = logging.getLogger(__name__)
 
@@ -49,16 +52,6 @@ class Address(NamedTuple):
     path: str = ""
     host: str = ""
     port: int = 0
-
-
-class ExchangeHandler(Protocol):
-    """The callee's side of links, as connections use it; see `engine.actors.link.LinkServer`."""
-
-    def request(self, session: str, seq: int, batch: bytes, answer: Callable[[bytes], object], call_ms: float) -> None:
-        """Process a request; call `answer` once with the reply."""
-
-    def lost(self, session: str) -> None:
-        """The session's connection was lost."""
 
 
 Vouched = Callable[[str], bool]
@@ -112,7 +105,7 @@ class CalleeConnection(asyncio.Protocol):
         vouched: whether the caller may open a session under a name.
     """
 
-    def __init__(self, links: Callable[[], ExchangeHandler], ready: Callable[[], bool], vouched: Vouched) -> None:
+    def __init__(self, links: Callable[[], LinkServer], ready: Callable[[], bool], vouched: Vouched) -> None:
         self._links = links
         self._ready = ready
         self._vouched = vouched

@@ -6,11 +6,14 @@ import asyncio
 import logging
 import re
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.types import ASGIApp, Receive
 
 from engine.auth.tokens import RawHeaders
+
+if TYPE_CHECKING:
+    from engine.transports.http_protocol import HttpProtocol
 
 TRANSPORT: Final = "notify.transport"
 """Key of `scope["extensions"]` of HTTP requests: `{"transport": asyncio.Transport}`, so that a stream can abort a connection whose
@@ -24,33 +27,6 @@ _NOT_IN_VALUES: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # RFC 9110, se
 _BODILESS: Final = frozenset((204, 304))
 
 log: Final = logging.getLogger("engine.edge.http")
-
-
-class HttpConnection(Protocol):
-    """What an exchange uses of the connection it is on."""
-
-    @property
-    def default_headers(self) -> RawHeaders:
-        """Headers of every response."""
-
-    @property
-    def closes_next(self) -> bool:
-        """Is the connection to be closed after the response that is due?"""
-
-    def write(self, data: bytes) -> None:
-        """Send bytes, or buffer them; nothing once the connection is closing."""
-
-    async def until_writable(self) -> None:
-        """Wait while the client does not take what is buffered."""
-
-    def resume_reading(self) -> None:
-        """The exchange has consumed what was received for it."""
-
-    def answered(self, *, close: bool) -> None:
-        """The response is complete. `close`: the connection ends with it."""
-
-    def fail(self) -> None:
-        """The response is incomplete and stays so."""
 
 
 class AsgiExchange:
@@ -81,7 +57,7 @@ class AsgiExchange:
         "started",
     )
 
-    def __init__(self, connection: HttpConnection, scope: dict[str, Any], *, keep_alive: bool, expects_continue: bool) -> None:
+    def __init__(self, connection: HttpProtocol, scope: dict[str, Any], *, keep_alive: bool, expects_continue: bool) -> None:
         self._connection = connection
         self._scope = scope
         self._keep_alive = keep_alive
