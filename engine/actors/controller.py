@@ -196,22 +196,21 @@ class Controller:
     async def connections_of(self, tenant: str, proof: bytes = b"") -> int:
         """Open connections of this tenant, at the edges that answer at once."""
         self._lock.check("connections_of", proof)
-        edges = [self._fleet.handles[key] for key in self._fleet.keys("edge")]
-        calls = [asyncio.ensure_future(handle.connections_of.remote(tenant, self._lock.proof("connections_of"))) for handle in edges]
-        done, late = await asyncio.wait(calls, timeout=_REFRESH_TIMEOUT_S) if calls else (set(), set())
-        for call in late:
-            call.cancel()
-        return sum(call.result() for call in done if call.exception() is None)
+        return sum(await self._at_once("edge", "connections_of", tenant))
 
     async def slow_clients(self, count: int, proof: bytes = b"") -> Sequence[SlowConnection]:
         """The `count` slowest connections of the shards that answer at once, the worst first."""
         self._lock.check("slow_clients", proof)
-        shards = [self._fleet.handles[key] for key in self._fleet.keys("shard")]
-        calls = [asyncio.ensure_future(handle.slow_clients.remote(count, self._lock.proof("slow_clients"))) for handle in shards]
+        return slowest([one for found in await self._at_once("shard", "slow_clients", count) for one in found], count)
+
+    async def _at_once(self, role: str, method: str, argument: Any) -> list[Any]:
+        """The answers of the actors of a role that answer at once."""
+        handles = [self._fleet.handles[key] for key in self._fleet.keys(role)]
+        calls = [asyncio.ensure_future(getattr(handle, method).remote(argument, self._lock.proof(method))) for handle in handles]
         done, late = await asyncio.wait(calls, timeout=_REFRESH_TIMEOUT_S) if calls else (set(), set())
         for call in late:
             call.cancel()
-        return slowest([one for call in done if call.exception() is None for one in call.result()], count)
+        return [call.result() for call in done if call.exception() is None]
 
     async def drain_edge(self, index: int, proof: bytes = b"") -> tuple[str, int]:
         """Let an edge hand its clients over to the others and start anew (`Edge.hand_over`). Returns when it has begun.

@@ -272,40 +272,22 @@ class Edge(Process):
             tasks.create_task(self._listen(listener))
 
     def _app(self, authenticator: Authenticator, usage: TenantUsage) -> Starlette:
-        gateway = self._gateway
-        name, stores = f"edge-{self._index}", self._all_redis
-        status, slow_clients = self._status, self._slow_clients
+        gateway, config = self._gateway, self._config
         ports = EdgePorts(
-            self._config,
+            config,
             gateway,
             authenticator,
             self._redis,
-            stores,
+            self._all_redis,
             self._find_actor,
-            name,
+            f"edge-{self._index}",
             self._spans,
-            status,
-            slow_clients,
+            self._status,
+            self._slow_clients,
         )
         self._features = [on_edge(ports) for on_edge in FEATURES]
-        return app(
-            EdgeServices(
-                gateway,
-                authenticator,
-                self._config,
-                EngineControls(
-                    self._status,
-                    self._connections_of,
-                    self._checks,
-                    usage,
-                    self._drain_edge,
-                    self._scale,
-                    self._rebalance,
-                    self._upgrade,
-                ),
-                self._features,
-            )
-        )
+        controls = EngineControls(self._status, self._connections_of, self._checks, usage, self._ask)
+        return app(EdgeServices(gateway, authenticator, config, controls, self._features))
 
     def _make_gateway(self, slots: RoutingTable) -> Gateway:
         ids = MessageIds()
@@ -335,35 +317,14 @@ class Edge(Process):
 
     # -- Called by the routes. ---------------------------------------------------------------------------------------------
     async def _status(self) -> Mapping[str, Any]:
-        answer: Mapping[str, Any] = await self._cached("status", self._ask_controller)
-        return answer
-
-    async def _ask_controller(self) -> Mapping[str, Any]:
-        answer: Mapping[str, Any] = await self._ask("status")
+        answer: Mapping[str, Any] = await self._cached("status", lambda: self._ask("status"))
         return answer
 
     async def _connections_of(self, tenant: str) -> int:
         return int(await self._cached(f"connections of {tenant}", lambda: self._ask("connections_of", tenant)))
 
-    async def _drain_edge(self, index: int) -> tuple[str, int]:
-        answer: tuple[str, int] = await self._ask("drain_edge", index)
-        return answer
-
-    async def _scale(self, numbers: Mapping[str, int], by: str, force: bool) -> Mapping[str, Any]:
-        counts = (numbers.get(name) for name in ("shards", "schedulers", "edges"))
-        answer: Mapping[str, Any] = await self._ask("scale", *counts, by, force)
-        return answer
-
     async def _slow_clients(self, count: int) -> Sequence[SlowConnection]:
         answer: Sequence[SlowConnection] = await self._cached("slow clients", lambda: self._ask("slow_clients", count))
-        return answer
-
-    async def _rebalance(self, by: str) -> Mapping[str, Any]:
-        answer: Mapping[str, Any] = await self._ask("rebalance", by)
-        return answer
-
-    async def _upgrade(self, by: str) -> Mapping[str, Any]:
-        answer: Mapping[str, Any] = await self._ask("upgrade", by)
         return answer
 
     def _find_actor(self, role: str, what: str, storage: str) -> CallActor:

@@ -203,14 +203,8 @@ class RayActors:
         """The handle of the actor of this name, created when there is none. A guest starts on any node, whatever places that offers."""
         config = given.public if isinstance(given, SealedConfig) else given
         options = actor_options(config, f"{role}-{index}", resources_of(config, role, guest=guest))
-        if role == "shard":
-            return remote_class(_class_of("Shard")).options(**options).remote(given, index)
-        if role == "scheduler":
-            return remote_class(_class_of("Scheduler")).options(**options).remote(given, index)
-        if role == "edge":
-            return remote_class(_class_of("Edge")).options(**options).remote(given, index, config.port)
-        (actor,) = (actor for actor in FEATURES if actor.role == role)
-        return remote_class(_class_of(actor.class_name)).options(**options).remote(given, index)
+        arguments = (given, index, config.port) if role == "edge" else (given, index)
+        return remote_class(_class_of(role.capitalize())).options(**options).remote(*arguments)
 
     async def draining_nodes(self) -> dict[str, int]:
         """Ids of the nodes that are to go, and by when, in milliseconds since the epoch; 0: no deadline.

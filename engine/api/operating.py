@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from engine.api.access import Access, Status
 from engine.api.exposition import metrics_page
-from engine.api.scaling import numbers_of
+from engine.api.scaling import COUNT_MAX, numbers_of
 from engine.auth import tokens
 from engine.gateway.tenant_quotas import quotas_of
 from engine.http.description import operate_paths
@@ -21,9 +21,8 @@ from engine.store.tenant_usage import TenantUsage
 
 ConnectionsOf = Callable[[str], Awaitable[int]]
 Ready = Callable[[], Awaitable[Mapping[str, bool]]]
-DrainEdge = Callable[[int], Awaitable[tuple[str, int]]]
-Scale = Callable[[Mapping[str, int], str, bool], Awaitable[Mapping[str, Any]]]
-Rebalance = Callable[[str], Awaitable[Mapping[str, Any]]]
+AskController = Callable[..., Awaitable[Any]]
+"""(method of `engine.actors.controller.Controller`, its arguments but the proof) -> the answer. Raises Unavailable."""
 
 
 class EngineControls(Struct, frozen=True):
@@ -34,21 +33,14 @@ class EngineControls(Struct, frozen=True):
         connections_of: open connections of a tenant, at all edges.
         ready: does each part this edge depends on answer? `{"storage": True, "shard-0": False, ...}`.
         usage: how much each tenant has in storage.
-        drain_edge: lets the edge of this index leave its clients to the others; why it is refused, "" when not, and its connections.
-        scale: lets the engine have these numbers of actors, by `shards`, `schedulers`, `edges`, for this operator, and by
-            force also more than the nodes carry; `scaling` of the status, or `refused` and `fits`.
-        rebalance: lets it move slots by load, for this operator; likewise.
-        upgrade: lets it replace every process, for this operator; likewise.
+        ask: the controller, to change something.
     """
 
     status: Status
     connections_of: ConnectionsOf
     ready: Ready
     usage: TenantUsage
-    drain_edge: DrainEdge
-    scale: Scale
-    rebalance: Rebalance
-    upgrade: Rebalance
+    ask: AskController
 
 
 def table(access: Access, controls: EngineControls) -> EndpointTable:
@@ -73,7 +65,7 @@ def table(access: Access, controls: EngineControls) -> EndpointTable:
         edges = {f"edge-{row['index']}": row["index"] for row in (await controls.status())["edges"]}
         if name not in edges:
             raise not_found(f"there is no such edge; there are {', '.join(edges)}")
-        refused, connections = await controls.drain_edge(edges[name])
+        refused, connections = await controls.ask("drain_edge", edges[name])
         if refused:
             raise conflict(refused, type="about:blank")
         return json_answer({"edge": name, "connections": connections}, 202)
@@ -82,7 +74,7 @@ def table(access: Access, controls: EngineControls) -> EndpointTable:
         """`POST /v1/scale`."""
         principal = access.authenticate(request, tokens.OPERATOR)
         numbers, force = numbers_of(await access.body(request), access.config)
-        found = await controls.scale(numbers, principal.user, force)
+        found = await controls.ask("scale", *map(numbers.get, COUNT_MAX), principal.user, force)
         if "refused" in found:
             raise conflict(found["refused"], type="about:blank", fits=found["fits"])
         request.state.details = {**numbers, "force": force}
@@ -91,12 +83,12 @@ def table(access: Access, controls: EngineControls) -> EndpointTable:
     async def rebalance(request: Request) -> Response:
         """`POST /v1/rebalance`."""
         principal = access.authenticate(request, tokens.OPERATOR)
-        return json_answer(await controls.rebalance(principal.user), 202)
+        return json_answer(await controls.ask("rebalance", principal.user), 202)
 
     async def upgrade(request: Request) -> Response:
         """`POST /v1/upgrade`."""
         principal = access.authenticate(request, tokens.OPERATOR)
-        return json_answer(await controls.upgrade(principal.user), 202)
+        return json_answer(await controls.ask("upgrade", principal.user), 202)
 
     routes = [
         route("/v1/status", GET=status),

@@ -964,20 +964,20 @@ class EdgeWorld:
         return inspection.Inspection(self.config, *(self.figures,) * 3, self.figures.slow_clients)
 
     # -- the gateway's links -----------------------------------------------------------------------------------------------
-    async def drain_edge(self, index: int) -> tuple[str, int]:
-        return self.drains[index]
-
-    async def scale(self, numbers: Mapping[str, int], by: str, force: bool = False) -> Mapping[str, Any]:
-        if numbers.get("shards", 0) > 8 and not force:
-            return {"refused": "too many shards", "fits": {"shards": 8, "schedulers": 8, "edges": 8}}
-        self.scaled.append((dict(numbers), by))
-        return {"settled": False}
-
-    async def rebalance(self, by: str) -> Mapping[str, Any]:
-        return await self.scale({}, by)
-
-    async def upgrade(self, by: str) -> Mapping[str, Any]:
-        self.upgrades.append(by)
+    async def ask_controller(self, method: str, *arguments: Any) -> Any:
+        """As `Controller` answers."""
+        match method, *arguments:
+            case "drain_edge", index:
+                return self.drains[index]
+            case "scale", shards, schedulers, edges, by, force:
+                if (shards or 0) > 8 and not force:
+                    return {"refused": "too many shards", "fits": {"shards": 8, "schedulers": 8, "edges": 8}}
+                numbers = {"shards": shards, "schedulers": schedulers, "edges": edges}
+                self.scaled.append(({name: number for name, number in numbers.items() if number is not None}, by))
+            case "rebalance", by:
+                self.scaled.append(({}, by))
+            case "upgrade", by:
+                self.upgrades.append(by)
         return {"settled": False}
 
     def services(self, status: Status, ready: Ready) -> EdgeServices:
@@ -990,10 +990,7 @@ class EdgeWorld:
                 self.connections_of,
                 ready,
                 self.usage,
-                self.drain_edge,
-                self.scale,
-                self.rebalance,
-                self.upgrade,
+                self.ask_controller,
             ),
             self.features,
         )
