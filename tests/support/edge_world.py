@@ -27,7 +27,7 @@ from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.api.operating import EngineControls, Ready
 from engine.auth.tokens import Authenticator, mint
 from engine.config import Config
-from engine.core.commit.user_step import UserChange, settle_profiles
+from engine.core.commit.user_step import UserChange, settle_changes
 from engine.core.inbox.inbox import ARCHIVED, IN_ARCHIVE, READ, SEEN, UNREAD
 from engine.core.journal.journal_records import Profiled, StoredMessage
 from engine.core.mailbox.broadcast_log import BroadcastEntry
@@ -274,7 +274,7 @@ class FakeShard:
         if self.profile_status == wire.OK:
             depends = record if isinstance(record, wire.ChangeProfile) or record.keep_categories else None
             change = UserChange(mailbox, "", profiled, done, done, depends)
-            settle_profiles([change])
+            settle_changes([change], 0, 0)
             assert isinstance(change.record, Profiled)
             self.profiles[record.key] = change.record.profile
         self.say(done)

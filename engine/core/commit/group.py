@@ -33,10 +33,9 @@ from engine.core.commit.policy_step import (
     reason_text,
     utc,
 )
-from engine.core.commit.subscription_step import SubscriptionChange
 from engine.core.commit.user_step import UserChange, apply_note
 from engine.core.commit.window_step import ALONE, Events, WindowStep, apply_window
-from engine.core.journal.journal_records import Decided, Erased, Handled, Record, StoredMessage, Topics, message_of
+from engine.core.journal.journal_records import Decided, Erased, Handled, Record, StoredMessage, message_of
 from engine.core.mailbox.aggregation_window import in_digest
 from engine.core.mailbox.conflation import DEFAULTS, ConflationLimits, decide, remember
 from engine.core.mailbox.mailbox import Mailbox
@@ -81,7 +80,6 @@ class Riders(NamedTuple):
     """What a group carries beside posts and settlements."""
 
     adoptions: Sequence[Adoption] = ()
-    changes: Sequence[SubscriptionChange] = ()  # of subscriptions
     closing: Sequence[Mailbox] = ()  # with windows that are due
     notes: Sequence[UserChange] = ()  # changes of users' state
 
@@ -215,8 +213,6 @@ class GroupBuilder:
         if group.riders.adoptions:
             for slot, adopted in number(group.riders.adoptions, self._heads, self._now_ms):
                 by_slot[slot].append(adopted)
-        for change in group.riders.changes:
-            by_slot[change.mailbox.slot].append(Topics(change.mailbox.key, change.topics))
         for note in group.riders.notes:
             if isinstance(note.record, Erased):
                 note.record.head = self._heads.get(note.record.key, note.mailbox.head)
@@ -347,7 +343,6 @@ class PostQueue:
             keys.update(record.key for record in self.group.records)
             keys.update(mailbox.key for mailbox in self.group.riders.closing)
             keys.update(adoption.mailbox.key for adoption in self.group.riders.adoptions)
-            keys.update(change.mailbox.key for change in self.group.riders.changes)
             keys.update(note.mailbox.key for note in self.group.riders.notes)
         return keys
 

@@ -8,34 +8,45 @@ import msgspec
 from msgspec import Struct
 
 from engine.core.inbox.inbox import inbox_of
-from engine.core.journal.journal_records import Decided, Erased, Inboxed, Marked, Noticed, Profiled, Remembered
+from engine.core.journal.journal_records import Decided, Erased, Inboxed, Marked, Noticed, Profiled, Remembered, Topics
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.policy.preferences import outgrown, patched
 from engine.core.policy.profile import NO_PROFILE, Profile
 from engine.core.policy.user_state import UserState
-from engine.core.wire.records import OK, OVERLOADED, ChangeProfile, ProfileIs, SetProfile
+from engine.core.wire.records import OK, OVERLOADED, ChangeProfile, ProfileIs, SetProfile, Subscribe, Subscribed
 
 
 class UserChange(Struct):
     """A record for the next group (`engine.core.shard.user_requests`), the link session that asked for it, and the answer for either
-    outcome: `done` once the record is durable, `failed` when storage is unavailable. `change`: what makes the profile of the record, from
-    the one that the user has when the group is built."""
+    outcome: `done` once the record is durable, `failed` when storage is unavailable. `change`: what makes the profile or the topics of the
+    record, from those that the user has when the group is built."""
 
     mailbox: Mailbox
     session: str
-    record: Profiled | Noticed | Erased | Marked
+    record: Profiled | Noticed | Erased | Marked | Topics
     done: Struct
     failed: Struct
-    change: ChangeProfile | SetProfile | None = None
+    change: ChangeProfile | SetProfile | Subscribe | None = None
 
 
-def settle_profiles(changes: Iterable[UserChange]) -> None:
-    """Make the profiles of the changes of a group, in their order: each follows from the one before it."""
+def settle_changes(changes: Iterable[UserChange], log_head: int, topics_max: int) -> None:
+    """Make the profiles and topics of the changes of a group, in their order: each follows from the one before it.
+
+    Args:
+        log_head: of the broadcast log; a subscription made now covers what follows it.
+        topics_max: of one user.
+    """
     profiles: dict[str, Profile | None] = {}
+    topics: dict[str, dict[str, int]] = {}
     for change in changes:
         record, asked, done = change.record, change.change, change.done
         if isinstance(record, Erased):
-            profiles[record.key] = None
+            profiles[record.key], topics[record.key] = None, {}
+        elif isinstance(asked, Subscribe) and isinstance(done, Subscribed):
+            subscribed, done.status = _subscribed(topics.get(asked.key, change.mailbox.topics), asked, log_head, topics_max)
+            done.topics = sorted(subscribed)
+            change.record = Topics(asked.key, subscribed)
+            topics[asked.key] = subscribed
         elif isinstance(record, Profiled) and isinstance(done, ProfileIs):
             key = record.key
             if isinstance(asked, ChangeProfile | SetProfile):
@@ -59,6 +70,17 @@ def _changed(before: Profile | None, asked: ChangeProfile | SetProfile) -> tuple
         return msgspec.structs.replace(asked.profile, categories=kept, **own), OK
     after = patched(before or NO_PROFILE, asked.patch)
     if outgrown(before or NO_PROFILE, after, asked.entries_max):
+        return before, OVERLOADED
+    return after, OK
+
+
+def _subscribed(before: dict[str, int], asked: Subscribe, log_head: int, topics_max: int) -> tuple[dict[str, int], int]:
+    """The topics after a change, and the status of the answer. Subscribing again keeps the first position, so a request repeated because
+    its answer was lost changes nothing."""
+    after = {topic: since for topic, since in before.items() if topic not in asked.remove}
+    for topic in asked.add:
+        after.setdefault(topic, log_head)
+    if len(after) > topics_max and len(after) > len(before):
         return before, OVERLOADED
     return after, OK
 

@@ -1,7 +1,7 @@
-"""The receivers of broadcasts on this shard: the mirror of the log, the mailboxes behind it, and their subscriptions.
+"""The receivers of broadcasts on this shard: the mirror of the log, and the mailboxes behind it.
 
-The one interface for `engine.core.shard.shard`. Adoptions and subscriptions are committed with the posts of a journal group: `take`
-returns them, then exactly one of `committed` and `refused` reports the result.
+Adoptions are committed with the posts of a journal group: `take` returns them, then exactly one of `committed` and `refused` reports the
+result.
 
 Broadcasts come after posts in everything: in a group, in memory, and under pressure. While low-priority posts are refused,
 low-priority broadcasts stay in the log, at no cost and without loss; more urgent ones are adopted.
@@ -9,23 +9,21 @@ low-priority broadcasts stay in the log, at no cost and without loss; more urgen
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from engine.core.commit.broadcast_step import Adoption, BroadcastStep
-from engine.core.commit.subscription_step import SubscriptionChange, SubscriptionStep
 from engine.core.mailbox.broadcast_log import Broadcast, BroadcastEntry, BroadcastMirror, Channel
-from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.message import with_due
 from engine.core.model.routing import split_key, topic_of
 from engine.core.shard.delivery import Delivery
 from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import MailboxStore
 from engine.core.shard.output import ShardOutput
-from engine.core.wire.records import UNAVAILABLE, Subscribe, Subscribed, Timer
+from engine.core.wire.records import Timer
 
 
 class Announcement(Struct):
@@ -36,14 +34,12 @@ class Announcement(Struct):
 
 
 class BroadcastAudience:
-    """The broadcasts and subscriptions of one shard; see the module's text. Answers are appended to the shard's output."""
+    """The broadcasts of one shard; see the module's text."""
 
     def __init__(
         self, limits: ShardLimits, mailbox_store: MailboxStore, broadcast_step: BroadcastStep, delivery: Delivery, output: ShardOutput
     ) -> None:
         self.log: BroadcastMirror = mailbox_store.log
-        self.storage_away = False
-        self.subscriptions = SubscriptionStep(limits.topics_per_user_max)
         self._mailbox_store = mailbox_store
         self._broadcast_step = broadcast_step
         self._delivery = delivery
@@ -89,35 +85,20 @@ class BroadcastAudience:
         self.announcements.clear()
         return taken
 
-    def subscribe(self, mailbox: Mailbox, session: str, record: Subscribe) -> None:
-        """Read or change a user's subscriptions. Answers `UNAVAILABLE` while storage is unavailable."""
-        if self.storage_away:
-            answer: Subscribed | None = Subscribed(record.ref, UNAVAILABLE, [])
-        else:
-            answer = self.subscriptions.ask(mailbox, session, record)
-        if answer is not None:
-            self._output.to_edges.append((session, answer))
+    def take(self, now_ms: int, *, low: bool, high: bool, changing: Collection[str]) -> Sequence[Adoption]:
+        """Remove and return the adoptions of the next group.
 
-    def busy(self) -> set[str]:
-        """Keys of the mailboxes with waiting requests."""
-        return self.subscriptions.busy()
-
-    def take(self, now_ms: int, *, low: bool, high: bool) -> tuple[Sequence[Adoption], Sequence[SubscriptionChange]]:
-        """Remove and return the adoptions and subscription changes of the next group.
-
-        `low` and `high` admit broadcasts of low priority and more urgent ones.
+        `low` and `high` admit broadcasts of low priority and more urgent ones. `changing`: keys of the mailboxes whose topics the group
+        changes.
         """
-        changes, told = self.subscriptions.take(self.log.head)
-        self._output.to_edges.extend(told)
-        changing = [change.mailbox.key for change in changes]
         adoptions = self._broadcast_step.take(now_ms, low=low, high=high, changing=changing)
         for mailbox, messages in self._broadcast_step.expired:
             self._output.expired(mailbox, messages, now_ms)
         self._broadcast_step.expired.clear()
-        return adoptions, changes
+        return adoptions
 
-    def committed(self, adoptions: Sequence[Adoption], changes: Sequence[SubscriptionChange], now_ms: int) -> None:
-        """Apply a durable group: broadcasts and topics go into the mailboxes, then broadcasts and answers are sent to clients."""
+    def committed(self, adoptions: Sequence[Adoption], now_ms: int) -> None:
+        """Apply a durable group: broadcasts go into the mailboxes, and are sent to clients."""
         mailboxes = [adoption.mailbox for adoption in adoptions]
         self._output.counters["adopted"] += self._broadcast_step.committed(adoptions)
         for mailbox in mailboxes:
@@ -125,20 +106,3 @@ class BroadcastAudience:
             if mailbox.head - mailbox.floor > self._offline_max:
                 self._output.trimmed(mailbox, mailbox.trim(self._offline_max), now_ms)
         self._delivery.fan_out(mailboxes, now_ms)
-        self.subscriptions.committed()
-        for change in changes:
-            change.mailbox.topics = change.topics
-            self._mailbox_store.mark(change.mailbox)
-            self._broadcast_step.subscribed(change.mailbox)
-            self._output.to_edges.extend(change.answers)
-
-    def refused(self, adoptions: Sequence[Adoption], changes: Sequence[SubscriptionChange]) -> None:
-        """Undo a group because storage is unavailable; it is to be rolled back there. Until `storage_back` nothing is taken."""
-        self.storage_away = True
-        self._broadcast_step.refused(adoptions)
-        self._output.to_edges.extend(self.subscriptions.refused(changes))
-
-    def storage_back(self) -> None:
-        """Resume: storage answers again, and the refused group is rolled back."""
-        self.storage_away = False
-        self._output.to_edges.extend(self.subscriptions.rolled_back())

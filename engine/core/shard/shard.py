@@ -34,7 +34,7 @@ from msgspec import Struct
 from engine.core.commit.broadcast_step import BroadcastStep
 from engine.core.commit.group import NO_RIDERS, NOBODY_CONNECTED, Answer, Group, Pending, PostQueue, Riders
 from engine.core.commit.policy_step import ZoneOf, utc
-from engine.core.journal.journal_records import Decided, MailboxPage, Record, StoredMessage, recalled
+from engine.core.journal.journal_records import Decided, MailboxPage, Record, StoredMessage, Topics, recalled
 from engine.core.mailbox.aggregation_window import Counted, Ended
 from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.conflation import ConflationLimits
@@ -113,9 +113,7 @@ class ShardCore:
         self.broadcast_audience = BroadcastAudience(limits, store, step, self.delivery, output)
         self.inbox_requests = InboxRequests(limits, store, output, data_epoch)
         self.connections = Connections(limits, store, step, self.delivery, output, data_epoch, self.page_wait.behind, self.inbox_requests)
-        self.user_requests = UserRequests(
-            limits, store, self.connections, step, self.broadcast_audience, output, zone_of, self.inbox_requests
-        )
+        self.user_requests = UserRequests(limits, store, self.connections, step, output, zone_of, self.inbox_requests)
         self.fired_timers = FiredTimers(limits.postponed_max, output, zone_of)
         self.admission = Admission(limits, store, self.delivery, self.post_queue, self.page_wait, self.user_requests, output)
         self.slot_loads = SlotLoads()
@@ -125,7 +123,6 @@ class ShardCore:
             self.page_wait,
             self.connections,
             self.user_requests,
-            self.broadcast_audience,
             self.fired_timers,
             self.delivery,
             output,
@@ -136,13 +133,8 @@ class ShardCore:
         self.full_tenants: frozenset[str] = frozenset()  # those that have as many users as they may
         self._undecided: list[Pending] = []  # of a group that is being rolled back
         # Parts with something to do are found by what they hold: one look at all, whatever their number. None of these is ever replaced.
-        audience = self.broadcast_audience
         self._broadcasts_due: Final = (step.urgent, step.behind)
-        self._changes_due: Final = (
-            store.window_closer.due,
-            self.user_requests.waiting,
-            audience.subscriptions.waiting,
-        )
+        self._changes_due: Final = (store.window_closer.due, self.user_requests.waiting)
         self._commit_due: Final = (*self.post_queue.lanes, *self._changes_due)
         self.storage_work: Final[tuple[Sized, ...]] = (
             self.page_wait.pages_wanted,
@@ -150,7 +142,7 @@ class ShardCore:
             store.reads_wanted,
             store.dead_letters,
             store.urgent,
-            audience.announcements,
+            self.broadcast_audience.announcements,
             self.fired_timers.doubted,
             self.fired_timers.acting,
             self.inbox_requests.reads_wanted,
@@ -355,10 +347,12 @@ class ShardCore:
         return group
 
     def _take_riders(self, now_ms: int) -> Riders:
-        limits = self.limits
-        adoptions, changes = self.broadcast_audience.take(now_ms, low=self.admission.takes(LOW), high=self.admission.takes(HIGH))
+        limits, takes = self.limits, self.admission.takes
+        notes = self.user_requests.take()
+        changing = {note.mailbox.key for note in notes if isinstance(note.record, Topics)}
+        adoptions = self.broadcast_audience.take(now_ms, low=takes(LOW), high=takes(HIGH), changing=changing)
         closing = self.mailbox_store.window_closer.take(limits.windows_close_max, limits.commit_bytes_max, now_ms)
-        return Riders(adoptions, changes, closing, self.user_requests.take())
+        return Riders(adoptions, closing, notes)
 
     def _record_suppressed(self, answers: Iterable[Answer], now_ms: int) -> None:
         """Count and record the posts that were suppressed without a journal record: nobody was connected."""
@@ -426,7 +420,7 @@ class ShardCore:
 
     def _riders_committed(self, riders: Riders, now_ms: int) -> None:
         self._watch(riders.closing)
-        self.broadcast_audience.committed(riders.adoptions, riders.changes, now_ms)
+        self.broadcast_audience.committed(riders.adoptions, now_ms)
         for adoption in riders.adoptions:
             self.mailbox_store.counts_changed(adoption.mailbox)
         self.user_requests.committed(riders.notes, now_ms)
@@ -473,7 +467,7 @@ class ShardCore:
         group = self.post_queue.refused()
         self.storage_away = True
         self.connections.handled_again(group.handled)
-        self.broadcast_audience.refused(group.riders.adoptions, group.riders.changes)
+        self.broadcast_step.refused(group.riders.adoptions)
         self.user_requests.refused(group.riders.notes)
         self._watch(group.riders.closing)
         self._undecided = [answer.pending for answer in group.answers]
@@ -485,7 +479,6 @@ class ShardCore:
         self.storage_away = False
         undecided, self._undecided = self._undecided, []
         self._answer([Answer(pending, UNAVAILABLE) for pending in undecided])
-        self.broadcast_audience.storage_back()
         self.user_requests.storage_back()
 
     def _answer(self, answers: Iterable[Answer]) -> None:
@@ -663,7 +656,7 @@ class ShardCore:
     def _busy(self) -> set[str]:
         """Keys of the mailboxes that something waits for."""
         closing = self.mailbox_store.window_closer.due.keys()
-        return self.post_queue.busy() | self.broadcast_audience.busy() | self.user_requests.busy() | self.connections.acked.keys() | closing
+        return self.post_queue.busy() | self.user_requests.busy() | self.connections.acked.keys() | closing
 
     def stats(self, now_ms: int) -> dict[str, Any]:
         """Figures for status and metrics, in O(1) of the number of mailboxes."""

@@ -32,7 +32,6 @@ from collections.abc import Collection, Sequence
 from engine.core.commit.group import PostQueue
 from engine.core.journal.journal_records import Checkpoint
 from engine.core.model.routing import slot_of
-from engine.core.shard.broadcast_audience import BroadcastAudience
 from engine.core.shard.connections import Connections
 from engine.core.shard.delivery import Delivery
 from engine.core.shard.fired_timers import FiredTimers
@@ -52,7 +51,6 @@ class SlotRelease:
         page_wait: PageWait,
         connections: Connections,
         user_requests: UserRequests,
-        broadcast_audience: BroadcastAudience,
         fired_timers: FiredTimers,
         delivery: Delivery,
         output: ShardOutput,
@@ -65,7 +63,6 @@ class SlotRelease:
         self._page_wait = page_wait
         self._connections = connections
         self._user_requests = user_requests
-        self._broadcast_audience = broadcast_audience
         self._fired_timers = fired_timers
         self._delivery = delivery
         self._output = output
@@ -87,7 +84,6 @@ class SlotRelease:
             slot_of(key) in slots
             for keys in (
                 self._post_queue.busy(),
-                self._broadcast_audience.busy(),
                 self._user_requests.changing(),
                 self._page_wait.keys(),
                 self._fired_timers.keys(),

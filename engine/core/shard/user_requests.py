@@ -10,7 +10,7 @@ Reads are answered at once. A change is durable before it is answered:
 
 An edge repeats a request whose answer was lost. Changes are idempotent: each holds the new state, not a difference. Of two changes to one
 thing the later one wins, at commit and at replay, which both apply records in journal order (`apply_note`). A change of preferences becomes
-a whole profile when its group is built (`settle_profiles`), and is idempotent as well.
+a whole profile when its group is built (`settle_changes`), one of subscriptions all topics of the user; both are idempotent as well.
 
 Erasing a user is a change whose answer waits longer: the record is journalled, the user's connections end and the mailbox forgets all of
 it (`Mailbox.erase`); the next full checkpoint deletes page and stream and trims the journal; then the shell deletes the user's entries in
@@ -29,13 +29,12 @@ from typing import Final
 
 from engine.core.commit.broadcast_step import BroadcastStep
 from engine.core.commit.policy_step import ZoneOf
-from engine.core.commit.user_step import UserChange, apply_mark, apply_note, settle_profiles, user_state_of
-from engine.core.journal.journal_records import Erased, Marked, Noticed, Profiled
+from engine.core.commit.user_step import UserChange, apply_mark, apply_note, settle_changes, user_state_of
+from engine.core.journal.journal_records import Erased, Marked, Noticed, Profiled, Topics
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import HIGH, NORMAL
 from engine.core.model.routing import slot_of
 from engine.core.shard.backlog_reads import read_backlog
-from engine.core.shard.broadcast_audience import BroadcastAudience
 from engine.core.shard.connections import Connections
 from engine.core.shard.explain import explain, trace
 from engine.core.shard.inbox_requests import InboxRequests
@@ -67,6 +66,7 @@ from engine.core.wire.records import (
     SetProfile,
     Settle,
     Subscribe,
+    Subscribed,
     Trace,
 )
 
@@ -108,7 +108,6 @@ class UserRequests:
         mailbox_store: MailboxStore,
         connections: Connections,
         broadcast_step: BroadcastStep,
-        broadcast_audience: BroadcastAudience,
         output: ShardOutput,
         zone_of: ZoneOf,
         inbox_requests: InboxRequests,
@@ -117,11 +116,11 @@ class UserRequests:
         self._mailbox_store = mailbox_store
         self._connections = connections
         self._broadcast_step = broadcast_step
-        self._broadcast_audience = broadcast_audience
         self._limits = limits
         self._zone_of = zone_of
         self._output = output
         self.waiting: Final[list[UserChange]] = []
+        self._subscribing: set[str] = set()  # keys of the mailboxes whose topics change, in a group or waiting for one
         self._undecided: Sequence[UserChange] = ()  # of a group that is being rolled back
         self._storage_away = False
         self.erasing: Final[dict[str, list[tuple[str, ErasureDone]]]] = {}
@@ -160,7 +159,7 @@ class UserRequests:
             else:
                 self._connections.refuse(mailbox, session, record)
         elif isinstance(record, Subscribe):
-            self._broadcast_audience.subscribe(mailbox, session, record)
+            self._subscribe(mailbox, session, record)
         elif isinstance(record, Happened):
             noticed = Noticed(mailbox.key, record.at_ms, record.event, record.follow, record.ended, record.delivery)
             self._change(UserChange(mailbox, session, noticed, Followed(record.ref, OK), Followed(record.ref, UNAVAILABLE)))
@@ -179,6 +178,16 @@ class UserRequests:
         failed = ProfileIs(record.ref, UNAVAILABLE)
         self._change(UserChange(mailbox, session, Profiled(mailbox.key, profile), done, failed, depends))
 
+    def _subscribe(self, mailbox: Mailbox, session: str, record: Subscribe) -> None:
+        topics, failed = mailbox.topics, Subscribed(record.ref, UNAVAILABLE, [])
+        changes = any(topic not in topics for topic in record.add) or any(topic in topics for topic in record.remove)
+        # Behind a change that is not durable yet, the topics are not final: what changes nothing now may undo that one.
+        if changes or mailbox.key in self._subscribing or self._storage_away:
+            done = Subscribed(record.ref, OK, [])
+            self._change(UserChange(mailbox, session, Topics(mailbox.key, topics), done, failed, record))
+        else:
+            self._output.to_edges.append((session, Subscribed(record.ref, OK, sorted(topics))))
+
     def _mark(self, mailbox: Mailbox, session: str, record: MarkInbox) -> None:
         change = self._inbox_requests.mark(mailbox, session, record)
         if change is not None:
@@ -187,8 +196,10 @@ class UserRequests:
     def _change(self, change: UserChange) -> None:
         if self._storage_away:
             self._output.to_edges.append((change.session, change.failed))
-        else:
-            self.waiting.append(change)
+            return
+        self.waiting.append(change)
+        if isinstance(change.record, Topics):
+            self._subscribing.add(change.mailbox.key)
 
     def busy(self) -> set[str]:
         """Keys of the mailboxes with waiting changes, or that are being erased; they must stay in memory."""
@@ -207,11 +218,12 @@ class UserRequests:
         """Removes and returns all waiting changes, for the next group. To be followed by exactly one of `committed` and `refused`."""
         taken = self.waiting.copy()
         self.waiting.clear()
-        settle_profiles(taken)
+        settle_changes(taken, self._mailbox_store.log.head, self._limits.topics_per_user_max)
         return taken
 
     def committed(self, changes: Iterable[UserChange], now_ms: int) -> None:
         """The group with these changes is durable: apply and answer them."""
+        self._subscribing = {change.mailbox.key for change in self.waiting if isinstance(change.record, Topics)}
         for change in changes:
             if isinstance(change.done, ErasureDone):
                 self._connections.end_all(change.mailbox, "the user was erased", now_ms)
@@ -222,6 +234,9 @@ class UserRequests:
                 continue
             if isinstance(change.record, Marked):
                 self._marked(change, change.record, now_ms)
+            elif isinstance(change.record, Topics):
+                change.mailbox.topics = change.record.topics
+                self._broadcast_step.subscribed(change.mailbox)
             else:
                 self._noted(change, change.record)
             self._mailbox_store.mark(change.mailbox)
@@ -248,7 +263,9 @@ class UserRequests:
         """The group with these changes was refused. They are answered by `storage_back`; changes that no group carried are answered now."""
         self._storage_away = True
         self._undecided = changes
-        self._output.to_edges.extend((change.session, change.failed) for change in self.take())
+        self._output.to_edges.extend((change.session, change.failed) for change in self.waiting)
+        self.waiting.clear()
+        self._subscribing = set()
 
     def storage_back(self) -> None:
         """The refused group is rolled back: answer its changes "unavailable"."""

@@ -1,4 +1,4 @@
-"""Changes of a profile: what a group makes of several at once, and what a whole profile leaves of the user's choices."""
+"""Changes of profiles and subscriptions: what a group makes of several at once, what a whole profile leaves of the user's choices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 from engine.core.model.category import DIGEST, OFF, ON
 from engine.core.policy.preferences import PreferencesPatch
 from engine.core.policy.profile import Profile
-from engine.core.wire.records import OK, OVERLOADED, UNAVAILABLE, ChangeProfile, Erase, ProfileIs, SetProfile
+from engine.core.wire.records import OK, OVERLOADED, UNAVAILABLE, ChangeProfile, Erase, ProfileIs, SetProfile, Subscribed
+from tests.support.operations import calls_of
 from tests.support.policy_world import later_core, profile_of
 from tests.support.shard_world import World, of
 
@@ -101,3 +102,47 @@ def test_what_was_answered_survives_a_crash_between_journal_and_commit_of_the_ne
     world.append(group)
     world.crash()
     assert profile_of(world).profile == Profile(categories={"news": OFF, "social": ON})
+
+
+def test_behind_a_change_of_topics_that_is_not_durable_the_next_one_of_the_user_waits_too() -> None:
+    world = World()
+    first = world.subscribe("news")
+    assert world.settle() == [Subscribed(first, OK, ["news"])]
+    removed, again = world.subscribe(remove=["news"]), world.subscribe("news")
+    group = world.core.take_group(world.now_ms)
+    late = world.subscribe("news")
+    assert (group is not None, world.said()) == (True, []), "by then another may have removed it"
+    world.core.group_committed(world.now_ms)
+    assert world.said() == [Subscribed(removed, OK, []), Subscribed(again, OK, ["news"])]
+    assert world.settle() == [Subscribed(late, OK, ["news"])]
+    nothing = world.subscribe("news")
+    assert world.said() == [Subscribed(nothing, OK, ["news"])], "nothing waits any more"
+
+
+def test_an_erasure_ends_the_subscriptions_that_were_asked_for_before_it_and_not_those_after_it() -> None:
+    world = World()
+    world.subscribe("old")
+    world.tell(Erase(91, KEY))
+    new = world.subscribe("new")
+    assert of(world.settle(), Subscribed)[-1] == Subscribed(new, OK, ["new"])
+    for how in ("crash", "checkpoint and crash"):
+        later_core(world, how)
+        ref = world.subscribe()
+        assert of(world.settle(), Subscribed) == [Subscribed(ref, OK, ["new"])], how
+
+
+def test_the_cost_of_a_subscription_does_not_grow_with_those_that_wait() -> None:
+    def subscribe(count: int) -> int:
+        world = World()
+        for n in range(count):
+            world.post(f"u{n}")
+        world.settle()
+
+        def work() -> None:
+            for n in range(count):
+                world.subscribe("news", user=f"u{n}")
+            world.core.take_group(world.now_ms)
+
+        return calls_of(work)
+
+    assert subscribe(400) < 3 * subscribe(200)
