@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
+from tests.support.chaos.disk import CannotMount, small_disk
 from tests.support.chaos.movable_clock import MovableClock
 from tests.support.chaos.poison import POISONED_SHARDS
 from tests.support.redis_server import RedisServer
@@ -49,6 +51,10 @@ delay = "500ms"
 """What its events do: only test_conditions.py publishes any."""
 
 
+DISK_BYTES = 256 << 20
+"""Of the disk of `victim`, several times what its tests write."""
+
+
 @pytest.fixture(scope="package")
 def clock() -> Iterator[MovableClock]:
     """The wall clock of `victim`, whose shards are also ended by one message (test_poison.py).
@@ -61,12 +67,15 @@ def clock() -> Iterator[MovableClock]:
 
 @pytest.fixture(scope="package")
 def victim(redis_server: RedisServer, clock: MovableClock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
-    """An engine whose parts may be killed. It must be whole again when a test ends."""
+    """An engine whose parts may be killed, and whose disk may be filled. It must be whole again when a test ends."""
     rules = tmp_path_factory.mktemp("rules") / "rules.toml"
     rules.write_text(RULES)
     env = {"ENGINE_RULES_PATH": str(rules), "ENGINE_RAY_PUBLISH": "default", "ENGINE_RAY_LISTEN": "default"}
     env["ENGINE_INTERNAL_GROWING_IDLE_S"] = "25"  # publishers send something each 20 s
     env |= {"ENGINE_WEBHOOK_HOSTS": "127.0.0.1", "ENGINE_WEBHOOK_NETWORKS": "127.0.0.0/8", "ENGINE_WEBHOOK_SECRET": SECRET}
     env["ENGINE_QUESTION_TARGETS"] = "http://127.0.0.1:*"
-    with running_engine(env={**env, **clock.environment()}) as running:
-        yield running
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="engine-victim-", ignore_cleanup_errors=True)))
+        with suppress(CannotMount):
+            stack.enter_context(small_disk(folder / "data", DISK_BYTES))
+        yield stack.enter_context(running_engine(folder=folder, env={**env, **clock.environment()}))
