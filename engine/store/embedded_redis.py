@@ -315,7 +315,8 @@ class EmbeddedRedis:
             stale.unlink(missing_ok=True)
         self._process = await asyncio.create_subprocess_exec(
             *dying_with_parent([self.server.path, *self._arguments(), "--aof-load-truncated", torn_end]),
-            cwd=self._dir, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+            cwd=self._dir, env=self.server.environment,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C must not reach it: the engine stops it last
         )  # fmt: skip
         deadline = time.monotonic() + self._config.start_timeout_s

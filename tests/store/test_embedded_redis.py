@@ -111,6 +111,15 @@ async def test_it_listens_on_a_private_socket_only(config: Config, server: Serve
     assert redis.pid is None
 
 
+async def test_the_bundled_server_runs_with_jemalloc(config: Config) -> None:
+    bundled = next(server for server in installed_servers() if server.plain_malloc)
+    async with running(config, bundled) as redis:
+        assert any("libjemalloc" in found.path for found in psutil.Process(redis.pid).memory_maps())
+        await command(redis, config, "BGREWRITEAOF")  # forks
+        await until(lambda: redis._info("persistence")["aof_rewrite_in_progress"] == "0")
+        assert redis._info("persistence")["aof_last_bgrewrite_status"] == "ok"
+
+
 async def test_killed_it_comes_back_by_itself_with_everything_that_was_written(config: Config, server: ServerProgram) -> None:
     async with running(config, server) as redis:
         await command(redis, config, "SET", "before", "1")

@@ -59,6 +59,18 @@ def test_a_program_that_does_not_run_or_is_another_is_passed_over(tmp_path: Path
         installed_servers()
 
 
+def test_a_program_without_an_allocator_gets_that_of_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(tmp_path / "a", "redis-server", "Redis server v=98.0.0 sha=0:0 malloc=libc bits=64")
+    script(tmp_path / "b", "valkey-server", "Valkey server v=99.0.0 sha=0:0 malloc=jemalloc-5.3.0 bits=64")
+    monkeypatch.setenv("PATH", f"{tmp_path}/a:{tmp_path}/b:/bin")
+    monkeypatch.setenv("LD_PRELOAD", "libof.so.user")
+    with_own, without, *_ = installed_servers()
+    assert with_own.environment["LD_PRELOAD"] == "libof.so.user"
+    first, second = without.environment["LD_PRELOAD"].split()
+    assert (first, Path(second).name) == ("libof.so.user", "libjemalloc.so")
+    assert Path(second).exists()
+
+
 @pytest.mark.parametrize(
     ("product", "version", "fixed"),
     [
