@@ -46,6 +46,8 @@ LOCAL_SETTINGS: Final = {
     "RAY_raylet_check_gc_period_milliseconds": "5000",
     "RAY_object_manager_timer_freq_ms": "1000",
     "RAY_local_fs_monitor_interval_ms": "1000",  # 100 by default: how full the disk is, which batches of some kilobytes do not change
+    "RAY_raylet_client_connect_timeout_milliseconds": "50",  # 1000 by default: until a raylet tries again to reach its own object store,
+    "RAY_raylet_client_num_connect_attempts": "200",  # 10 by default, which often begins to listen some milliseconds too late
     "RAY_kill_idle_workers_interval_ms": "5000",
     "RAY_kill_worker_timeout_milliseconds": "500",  # 5000 by default: a hung actor is ended for good so long after it was told to end
     "RAY_gcs_pull_resource_loads_period_milliseconds": "5000",
