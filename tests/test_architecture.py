@@ -108,6 +108,7 @@ ACROSS_MODULES = {
     "http/test_description_conformance.py": "every endpoint of an edge, by requests made from the description",
     "features/test_left_out.py": "an edge without a feature",
     "transports/test_rfc_6455.py": "RFC 6455 over both handshakes, the frames of the engine's own reader and of the library",
+    "ray/test_runtime_environments.py": "tasks of another job on the Ray of an engine (`engine.cli.ray_parts`)",
     "ray/test_examples.py": "the examples of docs/RAY.md, as a user runs them",
     "test_public_interface.py": "what applications import: names, signatures and docstrings",
     "test_documents.py": "the documents: names in them exist",

@@ -27,6 +27,7 @@ import psutil
 
 import engine
 from engine.cli.node_packages import NodePackages, look_everywhere, look_here, requirements, runtime_env
+from engine.cli.ray_parts import without_unused_parts
 from engine.config import SECRETS, Config
 from engine.errors import EngineError
 
@@ -154,7 +155,7 @@ class RayCluster:
         deadline = time.monotonic() + self._config.start_timeout_s
         while True:
             try:
-                with _without_unused_parts():
+                with without_unused_parts():
                     found = self._init(
                         address="local",
                         include_dashboard=False,
@@ -314,40 +315,6 @@ def _without_secrets_in_entrypoint(config: Config) -> Iterator[None]:
         yield
     finally:
         utils.get_entrypoint_name = original
-
-
-@contextlib.contextmanager
-def _without_unused_parts() -> Iterator[None]:
-    """While the block runs, Ray starts without the parts that an engine on one machine does not use.
-
-    The log monitor sends log lines to the driver, the monitor scales the cluster, the API server is the dashboard's: three processes,
-    260 MB, 1.2 % of a core, and some seconds of the start. The listener prints a page of text for every process that ends; the engine
-    prints a line. Ray 2.60 has no public setting for these; when a later Ray lacks one of the names, that part runs.
-    """
-
-    def no_api_server(node: Any, **_options: Any) -> None:
-        node._webui_url = ""
-
-    replacements: tuple[tuple[Any, str, Any], ...] = ()
-    with contextlib.suppress(ImportError):
-        from ray._private import worker
-        from ray._private.node import Node
-
-        replacements = (
-            (Node, "start_log_monitor", lambda _node: None),
-            (Node, "start_monitor", lambda _node: None),
-            (Node, "start_api_server", no_api_server),
-            (worker, "listen_error_messages", lambda *_arguments: None),
-        )
-    originals = [(where, name, getattr(where, name)) for where, name, _ in replacements if hasattr(where, name)]
-    try:
-        for where, name, nothing in replacements:
-            if hasattr(where, name):
-                setattr(where, name, nothing)
-        yield
-    finally:
-        for where, name, original in originals:
-            setattr(where, name, original)
 
 
 def _start_sentinel(processes: set[psutil.Process]) -> subprocess.Popen[bytes]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 import ray
@@ -21,9 +20,7 @@ SECRET = "redis://:a-password@host/0"
 def test_this_ray_has_the_private_parts() -> None:
     assert callable(utils.get_entrypoint_name)
     assert hasattr(worker, "_global_node")
-    assert callable(worker.listen_error_messages)
-    for name in ("start_log_monitor", "start_monitor", "start_api_server", "dead_processes"):
-        assert callable(getattr(node.Node, name))
+    assert callable(node.Node.dead_processes)
 
 
 def test_the_command_that_starts_ray_sets_its_environment_before_it_imports_ray() -> None:
@@ -61,18 +58,6 @@ def test_where_ray_cannot_be_kept_from_showing_it_a_secret_on_the_command_line_i
     monkeypatch.setattr(sys, "argv", ["engine", "up"])
     with ray_cluster._without_secrets_in_entrypoint(Config(redis_url=SECRET)):
         assert not hasattr(utils, "get_entrypoint_name")
-
-
-def test_parts_of_ray_that_have_other_names_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    before: Any = node.Node.start_monitor
-    monkeypatch.delattr(node.Node, "start_log_monitor")
-    with ray_cluster._without_unused_parts():
-        assert node.Node.start_monitor is not before
-        assert not hasattr(node.Node, "start_log_monitor")
-    assert node.Node.start_monitor is before
-    monkeypatch.setitem(sys.modules, "ray._private.node", None)
-    with ray_cluster._without_unused_parts():
-        pass
 
 
 def test_the_end_of_ray_leaves_a_redis_started_after_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,97 @@
+"""Parts of Ray that a local one starts without: what is replaced is there in this Ray, and runs where a Ray lacks the names."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import _raylet
+from ray._private import node, services, worker
+
+from engine.cli import agent_stand_in
+from engine.cli.ray_parts import without_unused_parts
+
+NODE = "ab" * 28
+
+AGENT = """
+import os, socket, sys
+own = socket.socket()
+own.bind(("127.0.0.1", 0))
+own.listen()
+while True:
+    connection, _ = own.accept()
+    connection.sendall(" ".join([connection.recv(100).decode(), *sys.argv[1:]]).encode())
+    connection.close()
+"""
+
+
+def test_this_ray_has_the_parts() -> None:
+    assert callable(worker.listen_error_messages)
+    for name in ("start_log_monitor", "start_monitor", "start_api_server"):
+        assert callable(getattr(node.Node, name))
+    assert callable(services.start_ray_process)
+
+
+def test_parts_of_ray_that_have_other_names_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    before: Any = node.Node.start_monitor
+    start: Any = services.start_ray_process
+    monkeypatch.delattr(node.Node, "start_log_monitor")
+    monkeypatch.delattr(_raylet, "persist_port")
+    with without_unused_parts():
+        assert node.Node.start_monitor is not before
+        assert services.start_ray_process is start
+        assert not hasattr(node.Node, "start_log_monitor")
+    assert node.Node.start_monitor is before
+    monkeypatch.setitem(sys.modules, "ray._private.node", None)
+    with without_unused_parts():
+        pass
+
+
+def test_a_raylet_gets_stand_ins_for_its_agents(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(services, "start_ray_process", lambda command, *_arguments, **_named: started.append(command))
+    agents = ["--dashboard_agent_command=python agent.py", "--runtime_env_agent_command=python 'the agent.py' --a=b"]
+    with without_unused_parts():
+        services.start_ray_process(
+            ["raylet", f"--session_dir={tmp_path}", f"--node_id={NODE}", "--node_ip_address=::1", *agents, "--head"], "raylet"
+        )
+        services.start_ray_process(["gcs_server", "--config=a=b"], "gcs_server")
+    raylet, gcs = started
+    assert gcs == ["gcs_server", "--config=a=b"]
+    assert [raylet[0], raylet[-1], len(raylet)] == ["raylet", "--head", 7]
+    unused, later = (shlex.split(word.partition("=")[2]) for word in raylet[4:6])
+    assert unused == [sys.executable, "-IS", agent_stand_in.__file__]
+    assert later == [*unused, str(tmp_path / f"runtime_env_agent_port_{NODE}"), "::1", "python", "the agent.py", "--a=b"]
+    ports = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert ports == dict.fromkeys((f"{name}_port_{NODE}" for name in ("metrics_agent", "metrics_export", "dashboard_agent_listen")), "-1")
+
+
+def test_the_first_connection_is_served_by_the_agent(tmp_path: Path) -> None:
+    port_file, agent = tmp_path / "port", tmp_path / "agent.py"
+    agent.write_text(AGENT)
+    command = [sys.executable, "-IS", agent_stand_in.__file__, port_file, "127.0.0.1", sys.executable, "-u", agent, "--added"]
+    with subprocess.Popen(command) as process:
+        deadline = time.monotonic() + 20
+        while not port_file.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        for word in (b"first", b"next"):
+            with socket.create_connection(("127.0.0.1", int(port_file.read_text())), timeout=20) as connection:
+                connection.sendall(word)
+                assert connection.recv(100) == word + b" --added"
+        process.kill()
+
+
+def test_a_stand_in_ends_with_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    parents = iter([7, 7, 1])
+    monkeypatch.setattr(os, "getppid", lambda: next(parents))
+    monkeypatch.setattr(agent_stand_in, "_LOOK_S", 0.01)
+    with pytest.raises(SystemExit):
+        agent_stand_in.main(["--added-by-the-raylet"])
