@@ -19,11 +19,17 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from engine.cli import agent_stand_in
+
+_REGISTERED_S: Final = 5.0
+"""For a raylet to register. Afterwards Ray waits as it does without this, and says what is wrong."""
+
+_POLL_S: Final = 0.02
 
 _AGENTS: Final = frozenset({"--dashboard_agent_command", "--runtime_env_agent_command"})
 """Options of a raylet."""
@@ -44,7 +50,10 @@ def without_unused_parts() -> Iterator[None]:
             (worker, "listen_error_messages", lambda *_arguments: None),
         ]
         with contextlib.suppress(ImportError, AttributeError):
-            replacements.append((services, "start_ray_process", _with_stand_ins(services.start_ray_process)))
+            replacements += [
+                (services, "get_node", _of_registered_node(services.get_node)),
+                (services, "start_ray_process", _with_stand_ins(services.start_ray_process)),
+            ]
     originals = [(where, name, getattr(where, name)) for where, name, _ in replacements if hasattr(where, name)]
     try:
         for where, name, replacement in replacements:
@@ -58,6 +67,22 @@ def without_unused_parts() -> Iterator[None]:
 
 def _no_api_server(node: Any, **_options: Any) -> None:
     node._webui_url = ""
+
+
+def _of_registered_node(get_node: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, asked when the node is there: Ray looks for it at once and then once a second, and starts no worker before it is found."""
+    from ray import _raylet
+
+    raylet: Any = _raylet
+
+    def get(gcs_address: str, node_id: str) -> Any:
+        client = raylet.GcsClient(address=gcs_address)
+        until = time.monotonic() + _REGISTERED_S
+        while not client.get_all_node_info() and time.monotonic() < until:
+            time.sleep(_POLL_S)
+        return get_node(gcs_address, node_id)
+
+    return get
 
 
 def _with_stand_ins(start: Callable[..., Any]) -> Callable[..., Any]:

@@ -36,7 +36,8 @@ def test_this_ray_has_the_parts() -> None:
     assert callable(worker.listen_error_messages)
     for name in ("start_log_monitor", "start_monitor", "start_api_server"):
         assert callable(getattr(node.Node, name))
-    assert callable(services.start_ray_process)
+    for name in ("get_node", "start_ray_process"):
+        assert callable(getattr(services, name))
 
 
 def test_parts_of_ray_that_have_other_names_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,3 +96,19 @@ def test_a_stand_in_ends_with_its_parent(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(agent_stand_in, "_LOOK_S", 0.01)
     with pytest.raises(SystemExit):
         agent_stand_in.main(["--added-by-the-raylet"])
+
+
+def test_the_node_is_looked_up_when_it_has_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered = iter([{}, {}, {"id": "node"}])
+
+    class Client:
+        def __init__(self, address: str) -> None:
+            assert address == "host:1"
+
+        def get_all_node_info(self) -> dict[str, str]:
+            return next(registered)
+
+    monkeypatch.setattr(_raylet, "GcsClient", Client)
+    monkeypatch.setattr(services, "get_node", lambda _address, node_id: (node_id, list(registered)))
+    with without_unused_parts():
+        assert services.get_node("host:1", "id") == ("id", [])
