@@ -62,7 +62,7 @@ def read_backlog(mailbox: Mailbox, asked: ReadBacklog, epoch: str) -> BacklogIs:
 
 def _row(message: Message, expires_ms: int) -> BacklogRow:
     envelope = message.envelope
-    return BacklogRow(message.seq, expires_ms, envelope.collapse, bytes(envelope.body), envelope.policy_terms)
+    return BacklogRow(message.seq, expires_ms, envelope.collapse, bytes(envelope.body), envelope.policy_terms, message.accepted_ms)
 
 
 def _unread(mailbox: Mailbox, count_max: int) -> list[int]:

@@ -276,13 +276,15 @@ class ReadBacklog(Struct, array_like=True, tag=25, gc=False):
 
 
 class BacklogRow(Struct, array_like=True, gc=False):
-    """A message of a backlog: its number, when it expires (0: it is acknowledged), its collapse key, its body and its policy terms."""
+    """A message of a backlog: number, when it expires (0: it is acknowledged), collapse key, body, policy terms, and when it was accepted,
+    or due."""
 
     seq: int
     expires_ms: int
     collapse: str
     body: bytes
     terms: PolicyTerms | None = None
+    accepted_ms: int = 0
 
 
 class BacklogIs(Struct, array_like=True, tag=60, gc=False):

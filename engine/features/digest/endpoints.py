@@ -159,11 +159,15 @@ def _read(backlog: BacklogIs, stored: Sequence[StoredMessage], since: int) -> li
     rows: dict[int, BacklogRow] = {}
     for one in stored:
         envelope, expires_ms = one.envelope, 0 if one.seq in kept else one.expires_ms
-        rows[one.seq] = BacklogRow(one.seq, expires_ms, envelope.collapse, envelope.body, envelope.policy_terms)
+        rows[one.seq] = BacklogRow(one.seq, expires_ms, envelope.collapse, envelope.body, envelope.policy_terms, one.accepted_ms)
     rows |= {row.seq: row for row in backlog.rows}
     # A body may have been written to the stream between the two reads: then it is in both.
-    every = (read_missed(row.body, seq=seq, expires_ms=row.expires_ms, collapse=row.collapse, terms=row.terms) for seq, row in rows.items())
-    return [missed for missed in every if missed.at_ms >= since]
+    every = (
+        (row.accepted_ms, read_missed(row.body, seq=row.seq, expires_ms=row.expires_ms, collapse=row.collapse, terms=row.terms))
+        for row in rows.values()
+    )
+    # A delayed one happened before it came, and so did one of a source that was behind.
+    return [missed for accepted_ms, missed in every if max(missed.at_ms, accepted_ms) >= since]
 
 
 def _digest(found: Sorted, groups: list[list[int]] | None, backlog: BacklogIs, since: int, limit: int, now_ms: int) -> dict[str, Any]:

@@ -111,3 +111,10 @@ def test_acknowledged_bodies_that_are_in_storage_only_are_named_by_their_numbers
     box.spilled = 4
     box.cool()
     assert unread(box) == ([], [4, 3, 2, 1], [4, 2], False)
+
+
+def test_a_row_says_when_its_message_was_accepted() -> None:
+    box = mailbox(1000, 2)
+    box.hot[1].accepted_ms = 7
+    rows = read_backlog(box, ReadBacklog(1, KEY, 10, 1 << 20), "e1").rows
+    assert {row.seq: row.accepted_ms for row in rows}[1] == 7

@@ -114,6 +114,19 @@ async def test_since_then_unread_messages_of_the_inbox_are_in_it_whenever_they_e
     assert found["skipped"] == {"muted": 1}, "of a category that is off by now"
 
 
+async def test_a_message_that_happened_before_and_came_since_then_is_in_it(world: EdgeWorld) -> None:
+    """A delayed one, or one of a source that was behind."""
+    await missed(world)
+    now_ms = world.gateway.wall_ms()
+    mailbox = world.shard.mailboxes["default:u1"]
+    for seq, accepted_ms in ((1, now_ms + 60_000), (2, now_ms)):
+        body = mailbox.pop(seq)
+        world.bodies.stored[seq] = StoredMessage("default:u1", seq, Envelope("x", b"", NORMAL, True, body), 0, accepted_ms)
+    world.shard.cold = [(1, 2)]
+    found = await digest(world, f"?since={now_ms + 60_000}")
+    assert [message["seq"] for line in found["lines"] for message in line["messages"]] == [1]
+
+
 @pytest.mark.parametrize("query", ["since=x", "since=-1", "limit=0", "limit=101", "limit=", "since=1e3", "since=9999999999999999999"])
 async def test_a_wrong_parameter_is_named(world: EdgeWorld, query: str) -> None:
     assert f"`{query.partition('=')[0]}`: a whole number from" in (await digest(world, f"?{query}", 400))["detail"]
