@@ -1,7 +1,7 @@
 """Mails, to the server of `smtp_url` or, where that is `catch://`, to the engine's own catcher.
 
-What the server refuses for good (5xx) is given up, but for a login: that is for the operator to mend. Everything else is tried again. No
-reason names the address: reasons are logged, and kept with dead letters.
+A mail that the server refuses for good (5xx) is given up. Everything else is tried again, also a connection or a login that it refuses:
+that is for the operator to mend. No reason names the address: reasons are logged, and kept with dead letters.
 """
 
 from __future__ import annotations

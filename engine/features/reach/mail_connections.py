@@ -89,7 +89,7 @@ class MailConnections:
         """Send a mail. Raises ActionFailed, whose reason does not have the address."""
         try:
             from aiosmtplib import SMTPException, SMTPResponseException
-            from aiosmtplib.errors import SMTPAuthenticationError, SMTPRecipientsRefused
+            from aiosmtplib.errors import SMTPDataError, SMTPRecipientsRefused, SMTPSenderRefused
         except ImportError:
             raise ActionFailed("aiosmtplib is not installed where the edges run: install the extra `mail`") from None
         place = self._server.place
@@ -99,7 +99,7 @@ class MailConnections:
             code = error.recipients[0].code if error.recipients else 0
             raise ActionFailed(f"{place} refused the address with {code}", final=code >= 500) from None
         except SMTPResponseException as error:
-            final = error.code >= 500 and not isinstance(error, SMTPAuthenticationError)
+            final = error.code >= 500 and isinstance(error, SMTPSenderRefused | SMTPDataError)
             raise ActionFailed(f"{place} answered {error.code}", final=final) from None
         except (SMTPException, OSError) as error:
             raise ActionFailed(f"{place}: {type(error).__name__}") from None

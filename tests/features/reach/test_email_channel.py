@@ -98,6 +98,21 @@ async def test_a_server_that_is_away_is_tried_again(channel: Channel) -> None:
     assert not failed.value.final
 
 
+async def test_a_server_that_refuses_the_connection_is_tried_again(channel: Channel) -> None:
+    """As one does to an address that a list of senders of spam has for a while."""
+
+    async def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"554 no service for you\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        url = f"smtp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(ActionFailed, match="answered 554") as failed:
+            await channel(url).send(ACTION, "ann@example.org")
+    assert not failed.value.final
+
+
 async def test_mails_share_a_connection_until_it_has_carried_enough(channel: Channel) -> None:
     with mail_server() as server:
         email = channel(server.url, smtp_mails_max=3)
