@@ -13,8 +13,8 @@ from msgspec import Struct
 from tests.sim.faults import CLASSES
 from tests.sim.world import Options, Outcome, World
 
-SEEDS = 100
-"""Worlds of every run of the tests, 20 s of one core. New seeds are for `make sim`, by the hour."""
+SEEDS = 60
+"""Worlds of every run of the tests, 30 s of one core. New seeds are for `make sim`, by the hour."""
 
 SIGHTS = (
     "accepted", "duplicate", "503", "rolled back", "contradictions refused", "scheduled", "timers fired", "cancelled",

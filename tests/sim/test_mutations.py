@@ -29,13 +29,8 @@ def test_a_mutation_is_found_within_a_thousand_seeds(name: str) -> None:
     # A mutation that no longer fits the code it patches breaks something else than a promise.
     assert "TypeError" not in failure
     assert "AttributeError" not in failure
-
-
-@pytest.mark.parametrize("name", [name for name in MUTATIONS if name in ALONE or max(kept(name)) > SEEDS])
-def test_where_a_mutation_is_found_the_engine_as_it_is_breaks_nothing(name: str) -> None:
-    """Seeds up to SEEDS under all faults are those of test_sim.py."""
-    broken = {seed: World(options_of(name, seed)).run().failure for seed in kept(name) if name in ALONE or seed > SEEDS}
-    assert not any(broken.values()), broken
+    if name in ALONE or seed > SEEDS:  # the other worlds are those of test_sim.py
+        assert not World(options_of(name, seed)).run().failure, "the engine as it is breaks something there, too"
 
 
 def test_followers_that_read_late_break_nothing_by_themselves() -> None:

@@ -18,7 +18,7 @@ from tests.sim.shrink import report
 from tests.sim.world import Options, World
 
 SEEDS_MAX = 400
-"""The rarest situation is met by two of 100 worlds: where a change moves what happens in which world, a few more have to meet it."""
+"""The first 17 worlds meet every situation: where a change moves what happens in which world, a few more have to meet it."""
 
 PART = 20  # seeds of one test: none may take minutes, on any machine
 FIRST_SEED = 1
@@ -37,7 +37,7 @@ def run_part(first: int) -> Totals:
 
 
 @pytest.mark.parametrize("first", [pytest.param(first, marks=() if first == FIRST_SEED else pytest.mark.slow) for first in PARTS])
-def test_no_promise_is_broken_in_a_hundred_worlds(first: int) -> None:
+def test_no_promise_is_broken_in_sixty_worlds(first: int) -> None:
     totals = run_part(first)
     assert not totals.failed, "\n\n".join(report(Options(seed)) for seed in list(totals.failed)[:1])
     assert totals.steps >= PART * Options(0).steps
