@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.background_loop import in_background
 from tests.support.chaos.disk import CannotMount, small_disk
 from tests.support.chaos.movable_clock import MovableClock
 from tests.support.chaos.poison import POISONED_SHARDS
+from tests.support.mail_server import MailServer, mail_server
+from tests.support.push_service import PushService, push_service
 from tests.support.redis_server import RedisServer
 from tests.support.running_engine import RunningEngine, running_engine
-from tests.support.webhook_target import SECRET
+from tests.support.webhook_target import SECRET, WebhookServer, webhook_server
 
 RULES = """
 [[rule]]
@@ -47,8 +50,21 @@ recipients = ["user"]
 type = "touch.inactive"
 inactive = "40s"
 delay = "500ms"
+
+[category.alert]
+steps = [
+  { channel = "push", after = "120s", unless = "read" },
+  { channel = "email", after = "120s", unless = "read" },
+]
+
+[category.approval]
+steps = [
+  { channel = "push", after = "120s", unless = "acted" },
+  { channel = "email", after = "120s", unless = "acted" },
+  { channel = "apprise", to = "oncall", after = "240s", unless = "acted" },
+]
 """
-"""What its events do: only test_conditions.py publishes any."""
+"""Only test_conditions.py publishes events, only test_steps.py in these categories."""
 
 
 DISK_BYTES = 256 << 20
@@ -66,13 +82,36 @@ def clock() -> Iterator[MovableClock]:
 
 
 @pytest.fixture(scope="package")
-def victim(redis_server: RedisServer, clock: MovableClock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
+def mails() -> Iterator[MailServer]:
+    with mail_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="package")
+def pushes() -> Iterator[PushService]:
+    with in_background(push_service()) as service:
+        yield service
+
+
+@pytest.fixture(scope="package")
+def oncall() -> Iterator[WebhookServer]:
+    """The service of those who are on call."""
+    with in_background(webhook_server()) as service:
+        yield service
+
+
+@pytest.fixture(scope="package")
+def victim(
+    redis_server: RedisServer, clock: MovableClock, mails: MailServer, oncall: WebhookServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningEngine]:
     """An engine whose parts may be killed, and whose disk may be filled. It must be whole again when a test ends."""
     rules = tmp_path_factory.mktemp("rules") / "rules.toml"
     rules.write_text(RULES)
     env = {"ENGINE_RULES_PATH": str(rules), "ENGINE_RAY_PUBLISH": "default", "ENGINE_RAY_LISTEN": "default"}
     env["ENGINE_INTERNAL_GROWING_IDLE_S"] = "25"  # publishers send something each 20 s
     env |= {"ENGINE_WEBHOOK_HOSTS": "127.0.0.1", "ENGINE_WEBHOOK_NETWORKS": "127.0.0.0/8", "ENGINE_WEBHOOK_SECRET": SECRET}
+    env |= {"ENGINE_SMTP_URL": mails.url, "ENGINE_MAIL_FROM": "ops@example.com", "ENGINE_PUSH_HOSTS": "127.0.0.1"}
+    env["ENGINE_APPRISE_RECIPIENTS"] = f"oncall=json://127.0.0.1:{oncall.port}/"
     env["ENGINE_QUESTION_TARGETS"] = "http://127.0.0.1:*"
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="engine-victim-", ignore_cleanup_errors=True)))
