@@ -9,7 +9,7 @@
 
 A service that does not answer holds up its own lane alone (`engine.features.actions.dispatcher`). A lane's action names its URL, or its
 browser, by a digest in its key, not by itself: keys are in logs and with dead letters, addresses are not. An address that the user has no
-more gets nothing, and a browser that has unsubscribed is removed.
+more gets nothing, and a browser that has unsubscribed is removed. A step that is late by the life of its message is not taken.
 
 Crash: the actions of the look-up are stored once each, by the key of the step, so a repeated look-up adds those that are missing.
 """
@@ -52,19 +52,31 @@ class StepDeliveries:
         append: stores the actions of a look-up.
         push: pushes to browsers.
         email: sends mails.
+        wall_ms: milliseconds since the epoch.
     """
 
-    def __init__(self, config: Config, addresses: AddressStore, append: AppendActions, push: PushChannel, email: EmailChannel) -> None:
+    def __init__(
+        self,
+        config: Config,
+        addresses: AddressStore,
+        append: AppendActions,
+        push: PushChannel,
+        email: EmailChannel,
+        wall_ms: Callable[[], int],
+    ) -> None:
         self._config = config
         self._addresses = addresses
         self._append = append
         self._push = push
         self._email = email
+        self._wall_ms = wall_ms
         self._recipients = apprise_recipients(config.apprise_recipients)
 
     async def call(self, target: Target, action: QueuedAction) -> None:
         """Carry out an action whose target is a channel. Raises ActionFailed, NobodyToReach."""
         assert isinstance(target, ChannelTarget), "it is registered for channels"
+        if action.ttl_ms and self._wall_ms() >= action.due_ms + action.ttl_ms:
+            raise NobodyToReach("expired: it waited for its channel for longer than the message lives")
         if target.host.startswith(TO):
             await self._to_recipient(target.host.removeprefix(TO), action)
             return

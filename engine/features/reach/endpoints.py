@@ -69,7 +69,8 @@ def feature_of(
 
     caught = CaughtMails(ports.redis)
     email, push = EmailChannel(ports.config, caught), PushChannel(ports.config, push_secret, gateway.wall_ms)
-    gateway.channel_callers.update(dict.fromkeys(CHANNELS, StepDeliveries(ports.config, addresses, append, push, email).call))
+    deliveries = StepDeliveries(ports.config, addresses, append, push, email, gateway.wall_ms)
+    gateway.channel_callers.update(dict.fromkeys(CHANNELS, deliveries.call))
     gateway.arm_steps = StepArming(gateway.shard_client, gateway.wall_ms).arm
     gateway.kept_of_user["channels"] = rows
     gateway.erase_of_user["channels"] = addresses.erase

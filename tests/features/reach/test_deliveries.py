@@ -43,10 +43,10 @@ async def push_secret() -> bytes:
     return b"k" * 32
 
 
-async def due(client: Redis, target: str, number: int = 1, cap: ChannelCap | None = None) -> None:
+async def due(client: Redis, target: str, number: int = 1, cap: ChannelCap | None = None, ttl_ms: int = 60_000) -> None:
     """A step of the user ann is due."""
     envelope = Envelope(f"m{number}", b"", NORMAL, True, b'"id":"m%d","type":"alert","data":{"title":"Disk full"}' % number)
-    timer = Timer(f"3-{number}", "acme:ann", 1000, 0, 60_000, envelope, None, Action(target, f"k{number}", cap))
+    timer = Timer(f"3-{number}", "acme:ann", wall_ms(), 0, ttl_ms, envelope, None, Action(target, f"k{number}", cap))
     assert await append_actions(client, Config(), [timer]) == ([timer.sid], [])
 
 
@@ -62,7 +62,7 @@ async def delivering(client: Redis, told: Told | None = None, **settings: Any) -
     config = Config(**SETTINGS | settings)
     addresses = AddressStore(client, config)
     push, email = PushChannel(config, push_secret, wall_ms), EmailChannel(config, CaughtMails(client))
-    deliveries = StepDeliveries(config, addresses, partial(append_actions, client, config), push, email)
+    deliveries = StepDeliveries(config, addresses, partial(append_actions, client, config), push, email, wall_ms)
     streams = ActionStreams(client, config, "edge-0")
     running = asyncio.ensure_future(Dispatcher(config, streams, deliveries.call, clock, wall_ms, told).run())  # type: ignore[arg-type]
     try:
@@ -98,6 +98,19 @@ async def test_a_user_with_an_address_gets_one_mail_and_one_without_none(redis_c
             await due(redis_client, "channel://email", 2)
             await until(lambda: idle(redis_client))
     assert [mail["Subject"] for mail in mails.to("ann@example.org")] == ["Disk full"]
+    assert await reasons(redis_client) == []
+
+
+async def test_a_step_whose_message_expired_while_its_channel_was_away_is_not_taken(redis_client: Redis) -> None:
+    told = Told()
+    with mail_server() as mails:
+        mails.answers = ["451 later"] * 10_000
+        async with delivering(redis_client, told, smtp_url=mails.url) as addresses:
+            await addresses.change("acme:ann", lambda _: Addresses("ann@example.org"))
+            await due(redis_client, "channel://email", ttl_ms=200)
+            await until(lambda: idle(redis_client))
+    assert [(event, reason.partition(":")[0]) for event, reason in told] == [("step_unsent", "expired")]
+    assert mails.mails == []
     assert await reasons(redis_client) == []
 
 
