@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -41,6 +41,8 @@ from engine.publish.results import (
     results_of,
     status_of,
 )
+
+_Answer = TypeVar("_Answer", bound=Struct)
 
 _priority_of: Final = attrgetter("envelope.priority")
 
@@ -204,52 +206,44 @@ class ShardClient:
     async def settle(self, key: str, seq: int, ids: list[str], client_ms: int = 0) -> str:
         """Acknowledge without a connection; `seq` -1 when only ids are given. Returns "" or why nothing was acknowledged."""
         self._metrics.acks += 1
-        answer, _ = await self._ask(lambda ref: wire.Settle(ref, key, seq, ids, client_ms), HIGH)
-        return str(answer.error)
+        answer = await self._ask(wire.Settled, lambda ref: wire.Settle(ref, key, seq, ids, client_ms), HIGH)
+        return answer.error
 
     async def refuse(self, key: str, ids: list[str], reason: str) -> None:
         """Refuse messages without a connection; on return they are in the dead-letter stream, or were settled before."""
-        await self._ask(lambda ref: wire.Refuse(ref, key, ids, reason), HIGH)
+        await self._ask(wire.Settled, lambda ref: wire.Refuse(ref, key, ids, reason), HIGH)
 
     async def probe(self, key: str, client: str, seq: int) -> wire.Probed:
         """Return whether the user is online, and its newest sequence number."""
-        answer, _ = await self._ask(lambda ref: wire.Probe(ref, key, client, seq), HIGH)
-        return answer  # type: ignore[no-any-return]  # a Probe is answered by a Probed
+        return await self._ask(wire.Probed, lambda ref: wire.Probe(ref, key, client, seq), HIGH)
 
     async def subscribe(self, key: str, add: Sequence[str], remove: Sequence[str]) -> wire.Subscribed:
         """Change a user's subscriptions; with nothing to change, read them."""
-        answer, _ = await self._ask(lambda ref: wire.Subscribe(ref, key, list(add), list(remove)))
-        return answer  # type: ignore[no-any-return]  # a Subscribe is answered by a Subscribed
+        return await self._ask(wire.Subscribed, lambda ref: wire.Subscribe(ref, key, list(add), list(remove)))
 
     async def set_profile(self, key: str, profile: Profile | None, *, keep_categories: bool = False) -> wire.ProfileIs:
         """Store a user's profile, None to remove it; durable with the answer. `keep_categories` as in `SetProfile`."""
-        answer, _ = await self._ask(lambda ref: wire.SetProfile(ref, key, profile, keep_categories))
-        return answer  # type: ignore[no-any-return]  # a SetProfile is answered by a ProfileIs
+        return await self._ask(wire.ProfileIs, lambda ref: wire.SetProfile(ref, key, profile, keep_categories))
 
     async def change_profile(self, key: str, patch: PreferencesPatch) -> wire.ProfileIs:
         """Change what a user has chosen; durable with the answer, which is OVERLOADED when it would be too much."""
-        answer, _ = await self._ask(lambda ref: wire.ChangeProfile(ref, key, patch, self._config.profile_entries_max))
-        return answer  # type: ignore[no-any-return]  # a ChangeProfile is answered by a ProfileIs
+        return await self._ask(wire.ProfileIs, lambda ref: wire.ChangeProfile(ref, key, patch, self._config.profile_entries_max))
 
     async def get_profile(self, key: str) -> wire.ProfileIs:
         """A user's profile, and when they were last active."""
-        answer, _ = await self._ask(lambda ref: wire.GetProfile(ref, key))
-        return answer  # type: ignore[no-any-return]  # likewise
+        return await self._ask(wire.ProfileIs, lambda ref: wire.GetProfile(ref, key))
 
     async def trace(self, key: str, id: str) -> wire.Traced:
         """Return the state and the timeline of a user's message."""
-        answer, _ = await self._ask(lambda ref: wire.Trace(ref, key, id))
-        return answer  # type: ignore[no-any-return]  # likewise
+        return await self._ask(wire.Traced, lambda ref: wire.Trace(ref, key, id))
 
     async def read_user(self, key: str) -> wire.UserIs:
         """What an operator may see of a user: connections, counts, decisions."""
-        answer, _ = await self._ask(lambda ref: wire.ReadUser(ref, key), LOW)
-        return answer  # type: ignore[no-any-return]  # a ReadUser is answered by a UserIs
+        return await self._ask(wire.UserIs, lambda ref: wire.ReadUser(ref, key), LOW)
 
     async def read_backlog(self, key: str, limit: int, bytes_max: int, *, unread: bool = False) -> wire.BacklogIs:
         """The newest pending messages of a user, at most `limit`, of about `bytes_max` bytes; `unread`: and unread ones of the inbox."""
-        answer, _ = await self._ask(lambda ref: wire.ReadBacklog(ref, key, limit, bytes_max, unread), LOW)
-        return answer  # type: ignore[no-any-return]  # a ReadBacklog is answered by a BacklogIs
+        return await self._ask(wire.BacklogIs, lambda ref: wire.ReadBacklog(ref, key, limit, bytes_max, unread), LOW)
 
     async def explain(self, drafts: Sequence[Draft]) -> list[wire.Explained]:
         """Return what the shards would decide about these drafts for users, in their order; nothing is stored."""
@@ -263,30 +257,26 @@ class ShardClient:
         self, key: str, at_ms: int, event: str, follow: dict[str, str], ended: Sequence[str] = (), delivery: str = ""
     ) -> wire.Followed:
         """Record an event of a user at its shard, see `Happened`; durable with the answer."""
-        answer, _ = await self._ask(lambda ref: wire.Happened(ref, key, at_ms, event, follow, list(ended), delivery))
-        return answer  # type: ignore[no-any-return]  # a Happened is answered by a Followed
+        return await self._ask(wire.Followed, lambda ref: wire.Happened(ref, key, at_ms, event, follow, list(ended), delivery))
 
     async def erase(self, key: str) -> wire.ErasureDone:
         """Erase a user in memory and storage, except for the user's timers."""
-        answer, _ = await self._ask(lambda ref: wire.Erase(ref, key), HIGH)
-        return answer  # type: ignore[no-any-return]  # an Erase is answered by an ErasureDone
+        return await self._ask(wire.ErasureDone, lambda ref: wire.Erase(ref, key), HIGH)
 
     async def read_inbox(self, key: str, before: int, limit: int, view: int) -> wire.InboxIs:
         """Messages of a user's inbox, the newest first, see `ReadInbox`."""
-        answer, _ = await self._ask(lambda ref: wire.ReadInbox(ref, key, before, limit, view))
-        return answer  # type: ignore[no-any-return]  # a ReadInbox is answered by an InboxIs
+        return await self._ask(wire.InboxIs, lambda ref: wire.ReadInbox(ref, key, before, limit, view))
 
     async def mark_inbox(self, key: str, mark: int, on: bool, seqs: list[int], ids: list[str], upto: int) -> wire.InboxMarked:
         """Mark messages of a user's inbox, see `MarkInbox`; durable with the answer."""
-        answer, _ = await self._ask(lambda ref: wire.MarkInbox(ref, key, mark, on, seqs, ids, upto))
-        return answer  # type: ignore[no-any-return]  # a MarkInbox is answered by an InboxMarked
+        return await self._ask(wire.InboxMarked, lambda ref: wire.MarkInbox(ref, key, mark, on, seqs, ids, upto))
 
     async def schedule(self, timer: wire.Timer) -> wire.TimerAnswer:
         """Arm a timer under its scheduled id, if there never was one."""
-        answer, _ = await self._ask(lambda ref: wire.Schedule(ref, False, timer))
+        answer = await self._ask(wire.TimerAnswer, lambda ref: wire.Schedule(ref, False, timer))
         if answer.status == wire.SCHEDULED and not answer.timers:
             self.record(timer.key, "scheduled", timer.envelope.id, until_ms=timer.due_ms, timer=timer.sid)
-        return answer  # type: ignore[no-any-return]  # a timer request is answered by a TimerAnswer
+        return answer
 
     async def schedule_all(self, timers: Sequence[wire.Timer], formats: int) -> bool:
         """Arm timers under their scheduled ids. Returns whether none of them was cancelled, or has fired: such a one is not armed again.
@@ -345,8 +335,9 @@ class ShardClient:
             limit: 0 for as many as one answer may have. `detail` of the answer says whether there are more.
             after: due time and scheduled id of the last timer of the page before.
         """
-        answer, _ = await self._ask(lambda ref: wire.ListTimers(ref, key, limit or self._config.list_timers_max, collapse, *after))
-        return answer  # type: ignore[no-any-return]  # a timer request is answered by a TimerAnswer
+        return await self._ask(
+            wire.TimerAnswer, lambda ref: wire.ListTimers(ref, key, limit or self._config.list_timers_max, collapse, *after)
+        )
 
     async def every_timer(self, key: str, collapse: str = "") -> AsyncIterator[wire.Timer]:
         """All of them, a listing at a time. One that is moved meanwhile may be missing, or come twice. Raises Overloaded, Unavailable."""
@@ -362,23 +353,25 @@ class ShardClient:
 
     async def cancel_all(self, key: str, collapse: str = "") -> wire.TimerAnswer:
         """Cancel the timers of one user that have not fired: those of one collapse key, or all. `count` is their number."""
-        answer, _ = await self._ask(lambda ref: wire.CancelAll(ref, key, collapse), HIGH)
+        answer = await self._ask(wire.TimerAnswer, lambda ref: wire.CancelAll(ref, key, collapse), HIGH)
         if answer.status == wire.OK and answer.count:
             self._metrics.cancelled(split_key(key)[0], answer.count)
             self.record(key, "cancelled", reason=f"{answer.count} of {collapse}" if collapse else f"all {answer.count}")
-        return answer  # type: ignore[no-any-return]  # likewise
+        return answer
 
     async def _ask_timer(self, sid: str, build: Callable[[int], Struct]) -> wire.TimerAnswer:
         if partition_of_timer(sid) is None:
             return wire.TimerAnswer(-1, wire.NOT_FOUND)
-        answer, _ = await self._ask(build, HIGH)
-        return answer  # type: ignore[no-any-return]  # a timer request is answered by a TimerAnswer
+        return await self._ask(wire.TimerAnswer, build, HIGH)
 
-    async def _ask(self, build: Callable[[int], Struct], priority: int = NORMAL) -> tuple[Any, PendingCall]:
+    async def _ask(self, kind: type[_Answer], build: Callable[[int], Struct], priority: int = NORMAL) -> _Answer:
+        """The answer, of this kind, to a request. Raises Overloaded, Unavailable, Problem."""
         call = self._calls.begin(1, lambda ref: [self._readable(build(ref))], (priority,))
         await call.done
-        _raise_unless_answered(call.answers[0])
-        return call.answers[0], call
+        answer = call.answers[0]
+        _raise_unless_answered(answer)
+        assert isinstance(answer, kind)
+        return answer
 
     def _readable(self, record: Struct) -> Struct:
         """Raises Unavailable while a process of an earlier version may run that does not read this request."""
