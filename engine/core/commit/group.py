@@ -113,12 +113,13 @@ PostOutcome = tuple[int, bytes] | tuple[int, bytes, str]
 
 
 class GroupRules(Struct, frozen=True):
-    """The settings by which a shard builds all its groups."""
+    """The settings by which a shard builds and applies all its groups."""
 
-    conflation: ConflationLimits
-    windows_max: int
-    policy_limits: PolicyLimits
-    zone_of: ZoneOf
+    recent_max: int
+    conflation: ConflationLimits = DEFAULTS
+    windows_max: int = 16
+    policy_limits: PolicyLimits = DEFAULT_POLICY_LIMITS
+    zone_of: ZoneOf = utc
 
 
 class GroupBuilder:
@@ -307,20 +308,9 @@ class PostQueue:
     `lanes` are the queues: the shard looks into them for whether anything waits.
     """
 
-    def __init__(
-        self,
-        mailboxes: Mapping[str, Mailbox],
-        recent_max: int,
-        conflation: ConflationLimits = DEFAULTS,
-        windows_max: int = 16,
-        policy_limits: PolicyLimits = DEFAULT_POLICY_LIMITS,
-        zone_of: ZoneOf = utc,
-    ) -> None:
+    def __init__(self, mailboxes: Mapping[str, Mailbox], rules: GroupRules) -> None:
         self._mailboxes = mailboxes
-        self._recent_max = recent_max
-        self._conflation = conflation
-        self._policy_limits = policy_limits
-        self._rules = GroupRules(conflation, windows_max, policy_limits, zone_of)
+        self._rules = rules
         self.lanes: tuple[deque[tuple[Pending, int]], ...] = tuple(deque() for _ in PRIORITIES)
         self._number = 0
         self._group_bytes = 0
@@ -352,12 +342,7 @@ class PostQueue:
         return min((lane[0][1] for lane in self.lanes if lane), default=0)
 
     def build(
-        self,
-        handled: Sequence[Handled],
-        records_max: int,
-        bytes_max: int,
-        now_ms: int,
-        riders: Riders = NO_RIDERS,
+        self, handled: list[Handled], records_max: int, bytes_max: int, now_ms: int, riders: Riders = NO_RIDERS
     ) -> tuple[Group | None, list[Answer]]:
         """The next group, and answers that need no commit. `None` when there is nothing to write."""
         assert self.group is None, "one group at a time"
@@ -370,7 +355,7 @@ class PostQueue:
                 taken.append(pending)
         self._group_bytes = size
         self._number += 1
-        group = Group(self._number, {}, [], [], [], [], list(handled), [], riders)
+        group = Group(self._number, {}, [], [], [], [], handled, [], riders)
         return self._assemble(taken, group, now_ms)
 
     def _assemble(self, posts: Iterable[Pending], group: Group, now_ms: int) -> tuple[Group | None, list[Answer]]:
@@ -415,19 +400,19 @@ class PostQueue:
 
         Returns the group, the mailboxes by key, and the messages in memory that newer ones superseded.
         """
-        group = self._end()
+        group, rules = self._end(), self._rules
         touched: dict[str, Mailbox] = {}
         superseded: list[tuple[Mailbox, Message]] = []
         for record in group.records:
             mailbox = touched[record.key] = self._mailboxes[record.key]
             if isinstance(record, StoredMessage):
-                older = apply_stored(mailbox, record, self._recent_max, self._conflation.keys_max, self._policy_limits.counted_max)
+                older = apply_stored(mailbox, record, rules.recent_max, rules.conflation.keys_max, rules.policy_limits.counted_max)
                 if older is not None:
                     superseded.append((mailbox, older))
             elif isinstance(record, Decided):
-                apply_note(mailbox, record, self._policy_limits.decisions_max)
+                apply_note(mailbox, record, rules.policy_limits.decisions_max)
             else:
-                apply_window(mailbox, record, self._recent_max)
+                apply_window(mailbox, record, rules.recent_max)
         return group, touched, superseded
 
     def refused(self) -> Group:

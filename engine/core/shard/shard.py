@@ -32,7 +32,7 @@ from typing import Any, Final, get_args
 from msgspec import Struct
 
 from engine.core.commit.broadcast_step import BroadcastStep
-from engine.core.commit.group import NO_RIDERS, NOBODY_CONNECTED, Answer, Group, Pending, PostQueue, Riders
+from engine.core.commit.group import NO_RIDERS, NOBODY_CONNECTED, Answer, Group, GroupRules, Pending, PostQueue, Riders
 from engine.core.commit.policy_step import ZoneOf, utc
 from engine.core.journal.journal_records import Decided, MailboxPage, Record, StoredMessage, Topics, recalled
 from engine.core.mailbox.aggregation_window import Counted, Ended
@@ -106,7 +106,8 @@ class ShardCore:
         self.mailbox_store = store = MailboxStore(limits, BroadcastMirror())
         self.mailboxes = store.mailboxes
         conflation = ConflationLimits(limits.conflate_offline_min, limits.collapse_keys_max, limits.gaps_max)
-        self.post_queue = PostQueue(store.mailboxes, limits.recent_ids, conflation, limits.windows_max, limits.policy_limits, zone_of)
+        rules = GroupRules(limits.recent_ids, conflation, limits.windows_max, limits.policy_limits, zone_of)
+        self.post_queue = PostQueue(store.mailboxes, rules)
         self.page_wait = PageWait()
         self.delivery = Delivery(limits, store, output)
         self.broadcast_step = step = BroadcastStep(store.log, limits.window, limits.adopt_max, limits.recent_ids, zone_of)

@@ -10,6 +10,7 @@ from engine.core.commit.first_result import NEVER
 from engine.core.commit.group import (
     Answer,
     Group,
+    GroupRules,
     Pending,
     PostQueue,
     apply_stored,
@@ -63,7 +64,7 @@ class Queue(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.mailboxes = {key: Mailbox(key, 0) for key in self.keys}
-        self.queue = PostQueue(self.mailboxes, 1)
+        self.queue = PostQueue(self.mailboxes, GroupRules(1))
         self.stored: dict[tuple[str, str], bytes] = {}
         self.first: dict[tuple[str, str], tuple[bytes, int]] = {}  # what the accepted post of an id was, and its number
         self.waiting: list[Pending] = []  # without an answer, in order of arrival
