@@ -52,7 +52,7 @@ from engine.store.stores import each_store
 log = logging.getLogger(__name__)
 
 FORCED_EXIT: Final = 130
-_ALONE_S: Final = 0.5  # for Redis of its own before Ray starts beside it: its data may take many seconds
+_ALONE_S: Final = 0.1  # for Redis of its own before Ray starts beside it: without data it takes less, with much many seconds
 _POLL_S: Final = 0.1  # of the status while actors start
 _SLOW_POLL_S: Final = 0.5  # the same when it takes longer: with an autoscaler it may be many minutes
 _WATCH_S: Final = 5.0  # of Ray's processes and the actors' restarts while the engine runs
