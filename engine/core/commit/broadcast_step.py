@@ -430,7 +430,8 @@ def number(adoptions: Sequence[Adoption], heads: dict[str, int], now_ms: int) ->
         key, slot = adoption.mailbox.key, adoption.mailbox.slot
         seq = adoption.first = heads.get(key, adoption.mailbox.head) + 1
         adoption.adopted_ms = now_ms
-        adoption.inbox_only = _inbox_only(adoption)
+        if adoption.mailbox.user_state is not None:
+            adoption.inbox_only = _inbox_only(adoption)
         for broadcast in adoption.broadcasts:
             pos = broadcast.pos
             record = records.get((pos, slot))
