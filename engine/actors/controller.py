@@ -482,7 +482,6 @@ class Controller:
                 continue
             if watch.verdict(now_ms) == "replace":
                 log.error("%s-%d has been silent for %d ms; replacing it", *key, self._config.health_timeout_ms)
-                fleet.failed(key, died=True)
                 fleet.replace(key)
         await self._take_over()
         self._own.answered(self._stats(), now_ms)

@@ -92,7 +92,8 @@ class Fleet:
         self.handles[key] = self._actors.create(self._given, *key, guest=key in self.guests)
 
     def replace(self, key: ActorKey) -> None:
-        """End its process; Ray starts the next one, that of a guest where there is a place."""
+        """End its process; Ray starts the next one, which is waited for, that of a guest where there is a place."""
+        self.failed(key, died=True)
         if key in self.guests:
             self.guests.discard(key)
             self._actors.kill(self.handles[key], restart=False)
@@ -127,15 +128,17 @@ class Fleet:
         Args:
             certain: its process has ended; else the process may be about to answer.
         """
+        known = key in self._died
+        self.failed(key, died=True)
+        if certain:
+            self._certain.add(key)
+        if known:
+            return
         node = self.watches[key].stats.get("node_id")
         others = [other for other, watch in self.watches.items() if watch.stats.get("node_id") == node and other != key]
         spares = min((self.watches[other].stats.get("spares", 0) for other in others if other not in self._away), default=0)
-        has_one = spares > sum(other in self._died for other in others)
-        self.failed(key, died=True)
-        usual_ms = self._config.failover_ms
-        self._given_up_ms[key] = self._clock() + (usual_ms if has_one else 0 if certain else min(_ANSWER_MS, usual_ms))
-        if certain:
-            self._certain.add(key)
+        if spares <= sum(other in self._died for other in others):
+            self._given_up_ms[key] = self._clock() + (0 if certain else min(_ANSWER_MS, self._config.failover_ms))
 
     def waited_for(self, key: ActorKey) -> bool:
         """Whether its process has ended, and the next one may be about to serve."""

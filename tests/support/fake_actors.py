@@ -15,6 +15,7 @@ from engine.actors.fleet import ActorKey
 from engine.actors.ray_actors import RayActors
 from engine.core.model.formats import FORMATS
 from engine.store.slot_map import require_slot_map, swap_slot_map
+from tests.support.waiting import until
 
 
 class FakeActor:
@@ -26,6 +27,7 @@ class FakeActor:
         gone: Ray has given it up.
         busy: its process takes a whole core.
         connections: of an edge.
+        connected: somebody has a connection to its process, over which nothing is sent.
         lingers: an edge that has left says so, and does not end by itself.
         ready, formats: what `stats` says.
         calls: names of the methods that were called, with their arguments, the proof left out.
@@ -45,6 +47,7 @@ class FakeActor:
         self.formats = cloud.formats
         self.before_hand_over: Callable[[], None] = lambda: None
         self._cloud = cloud
+        self.connected = False
         self.broken = asyncio.Event()
         self.begin()
         self.silent = cloud.full
@@ -59,7 +62,13 @@ class FakeActor:
 
     def break_connections(self) -> None:
         self.broken.set()
-        self.broken = asyncio.Event()
+        self.broken, self.connected = asyncio.Event(), False
+
+    async def die(self) -> None:
+        """Its process ends once somebody is connected to it, and calls of it return late."""
+        await until(lambda: self.connected)
+        self.silent = True
+        self.break_connections()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -142,7 +151,7 @@ class Connection:
     async def open(self) -> float:
         if self._actor is None or self._actor.lost or self._actor.silent:
             raise OSError("nobody listens")
-        self._broken = self._actor.broken
+        self._broken, self._actor.connected = self._actor.broken, True
         return 0.05
 
     async def lost(self) -> bool:
