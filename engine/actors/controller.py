@@ -290,15 +290,18 @@ class Controller:
     async def upgrade(self, by: str = "", proof: bytes = b"") -> dict[str, Any]:
         """Replace every process that runs now by one that runs the code of its node then. Returns and raises as `scale`.
 
-        All actors are asked first: since the last round Ray may have started a process, with the code that was on its node then.
+        All actors are asked first: since the last round Ray may have started a process, with the code that was on its node then. So may
+        a controller that was cut off have done.
 
         Raises:
             StorageUnavailable: nothing was begun; or not everybody serves within `_ALL_READY_S`, and the upgrade would wait for that.
         """
         self._lock.check("upgrade", proof)
-        newcomers = self._running().newcomers
+        reconciler = self._running()
+        newcomers = reconciler.newcomers
         try:
             async with asyncio.timeout(_ALL_READY_S):
+                await self._find_actors(lambda key: key[1] < getattr(reconciler.wanted, f"{key[0]}s", 0))
                 await self._ask_actors()
                 while not self._fleet.ready() or newcomers.unanswered():
                     await asyncio.sleep(RETRY_S)
@@ -548,20 +551,19 @@ class Controller:
         if reconciler is None or not reconciler.settled or now_ms < self._strays_at_ms:
             return
         self._strays_at_ms = now_ms + _STRAYS_MS
-        await self._find_actors(lambda: reconciler.settled)  # or one that has just been ended may be among them
+        await self._find_actors(lambda _key: reconciler.settled)  # or one that has just been ended may be among them
 
-    async def _find_actors(self, still: Callable[[], bool] = lambda: True) -> None:
-        """Look after the actors that exist, if this holds when they are known."""
+    async def _find_actors(self, these: Callable[[ActorKey], bool] = lambda _key: True) -> None:
+        """Look after the actors that exist, those for which this holds when they are known."""
         try:
             async with asyncio.timeout(_STRAYS_S):
                 existing = await self._fleet.existing()
         except (RayError, TimeoutError) as error:
             log.info("the actors that exist are not known: %s", error)
             return
-        if still():
-            for key in existing - self._fleet.watches.keys():
-                log.warning("nobody looked after %s-%d", *key)
-                self._fleet.add(key, joining=True)
+        for key in filter(these, existing - self._fleet.watches.keys()):
+            log.warning("nobody looked after %s-%d", *key)
+            self._fleet.add(key, joining=True)
 
     async def _ask_actors(self) -> None:
         fleet, asked_ms = self._fleet, self._context.monotonic_ms()

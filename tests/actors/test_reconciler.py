@@ -1094,6 +1094,17 @@ async def test_an_upgrade_replaces_a_process_that_starts_when_it_is_wanted(world
     assert all(pid != before[key] for key, pid in processes(world).items())
 
 
+async def test_an_upgrade_replaces_what_a_controller_that_was_cut_off_created(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = await world.start()
+    await all_ready(world)
+    with monkeypatch.context() as patch:
+        patch.setattr(controller._reconciler.newcomers, "create", lambda *_: None)  # type: ignore[union-attr]
+        await controller.scale(edges=2)
+        world.actors.create(None, "edge", 1)
+        await controller.upgrade()
+    assert "edge-1" in controller._reconciler.wanted.replacing  # type: ignore[union-attr]
+
+
 async def test_an_upgrade_is_continued_by_the_successor_of_a_controller_that_dies(world: World) -> None:
     controller = await world.start(shards=3)
     await all_ready(world)

@@ -169,12 +169,14 @@ def test_a_client_that_is_not_entered_or_entered_twice_is_an_error() -> None:
 
 
 def test_a_closed_publisher_is_an_error_and_its_thread_has_ended() -> None:
+    before = set(threading.enumerate())
     publisher = SyncPublisher("http://127.0.0.1:9", "tok")
     publisher.flush()
-    assert "engine-publisher" in {thread.name for thread in threading.enumerate()}
+    (own,) = set(threading.enumerate()) - before
+    assert own.name == "engine-publisher"
     publisher.close()
     publisher.close()
-    assert "engine-publisher" not in {thread.name for thread in threading.enumerate()}
+    assert not own.is_alive()
     with pytest.raises(RuntimeError, match="closed"):
         publisher.publish(user="u", type="t")
 

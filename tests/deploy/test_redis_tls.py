@@ -37,7 +37,7 @@ async def test_each_store_is_reached_by_tls_and_followed_through_a_fail_over(clu
     clients = connect_each(connect, Config(redis_url=cluster.url, redis_timeout_ms=2000))
     for client in clients:
         await client.set("kept", "before")
-        assert await client.execute_command("WAIT", 1, 5000) == 1
+        assert await client.execute_command("WAIT", 1, 5000) >= 1
     dead = await asyncio.to_thread(cluster.fail_over, 1)
     assert await until_done(lambda: clients[1].get("kept"), ConnectionError, OSError, within_s=30) == b"before"
     dead.start()
