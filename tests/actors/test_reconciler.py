@@ -528,7 +528,7 @@ async def test_slots_move_when_a_connection_breaks_and_nobody_answers(world: Wor
     await until(world.slots, 60, holds=shared_evenly)
 
 
-async def test_the_next_process_of_a_dead_shard_may_die_right_after_its_answer(world: World) -> None:
+async def test_a_next_process_that_dies_after_its_answer_loses_its_slots(world: World) -> None:
     controller = await world.start(failover_ms=100, health_ms=600_000)
     await world.settled()
     dead = world.actors.actors["shard", 1]

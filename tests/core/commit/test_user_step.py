@@ -104,7 +104,7 @@ def test_what_was_answered_survives_a_crash_between_journal_and_commit_of_the_ne
     assert profile_of(world).profile == Profile(categories={"news": OFF, "social": ON})
 
 
-def test_behind_a_change_of_topics_that_is_not_durable_the_next_one_of_the_user_waits_too() -> None:
+def test_a_change_of_topics_waits_behind_one_not_durable_yet() -> None:
     world = World()
     first = world.subscribe("news")
     assert world.settle() == [Subscribed(first, OK, ["news"])]
@@ -119,7 +119,7 @@ def test_behind_a_change_of_topics_that_is_not_durable_the_next_one_of_the_user_
     assert world.said() == [Subscribed(nothing, OK, ["news"])], "nothing waits any more"
 
 
-def test_an_erasure_ends_the_subscriptions_that_were_asked_for_before_it_and_not_those_after_it() -> None:
+def test_an_erasure_ends_only_subscriptions_asked_for_before_it() -> None:
     world = World()
     world.subscribe("old")
     world.tell(Erase(91, KEY))
