@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -17,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-import psutil
 from msgspec import Struct
 from redis import Redis
 
@@ -30,12 +28,11 @@ from engine.cli.settings import variable
 from engine.store.embedded_redis import dying_with_parent
 from tests.support.free_port import free_port
 from tests.support.load.poster import Poster
-from tests.support.process_tree import spare_processes, tree
+from tests.support.process_tree import tree
 
 SECRET = "bench-secret-0123456789abcdef0123456789abcdef"
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 30
-_IDLE_S = 0.02  # of CPU within half a second
 _LINK_CALLS = re.compile(rb'^engine_edge_link_calls_total\{edge="[^"]+"\} (\S+)$', re.MULTILINE)
 
 
@@ -169,8 +166,6 @@ def engine(place: Place = HERE, **options: object) -> Iterator[Engine]:
         try:
             _wait_ready(process, f"http://{place.host}:{port}/readyz", log)
             _wait_parts(log)
-            if place is HERE:
-                _wait_spare(Path(folder, "data"))
             redis_url = str(settings.get("redis_url", ""))
             yield Engine(process.pid, port, Path(folder, "data"), place, redis_url)
         finally:
@@ -192,21 +187,6 @@ def _wait_parts(log: Path) -> None:
         if time.monotonic() > deadline:
             raise SystemExit("not all parts of the engine serve")
         time.sleep(0.05)
-
-
-def _wait_spare(data_dir: Path) -> None:
-    """The process that is kept ready for a killed one has been started, and is idle: a second of CPU that is no message's."""
-    ray_logs = json.loads((data_dir / "engine.json").read_text())["ray_logs"]
-    deadline = time.monotonic() + START_TIMEOUT_S
-    last = -1.0
-    while time.monotonic() < deadline:
-        spares = spare_processes(ray_logs)
-        spent = sum(psutil.Process(pid).cpu_times().user for pid in spares)
-        if spares and spent - last < _IDLE_S:
-            return
-        last = spent
-        time.sleep(0.5)
-    raise SystemExit("the engine has started no spare process")
 
 
 def _wait_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:

@@ -11,7 +11,7 @@ import gc
 import os
 import shutil
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -90,10 +90,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(marker)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Exempt the collected tests from garbage collection: they live until the end, and looking through them took a tenth of the CPU."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep garbage collection from the tests: they live until the end. It took a sixth of collecting them, and a tenth of the CPU later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def _take_few_examples(owner: Any, name: str) -> None:

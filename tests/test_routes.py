@@ -194,6 +194,9 @@ async def test_an_ack_by_http_settles_and_one_from_the_future_is_refused() -> No
         assert (await client.post("/v1/ack", json={"seq": 2})).status_code == 200
         assert world.shard.acked["default:u1"] == 2
         problem(await client.post("/v1/ack", json={"seq": 9}), 409)
+        await world.publish()
+        problem(await client.post("/v1/ack", json={"seq": 3, "epoch": "of another time"}), 409)
+        assert world.shard.acked["default:u1"] == 2
         problem(await client.post("/v1/ack", json={"seq": "2"}), 422)
         problem(await client.post("/v1/ack", content=b"{"), 400)
 

@@ -32,6 +32,7 @@ bell.client = client;
 bell.addEventListener("notification-open", ({ detail }) => location.assign(detail.url ?? "/"));
 client.addEventListener("counts", ({ detail: { unread } }) => console.log(unread));
 client.inbox({ unread: true, limit: 10 }).then(({ messages }) => client.mark("read", { ids: messages.map(({ id }) => id) }));
+client.inbox().then(({ messages: [newest] }) => newest && client.mark("seen", { upto: newest }));
 
 // @ts-expect-error: exactly one of ids, upto and all
 client.mark("read", {});

@@ -380,8 +380,11 @@ export class NotifyClient extends EventTarget {
   readonly grows: Growth[];
   /** Learn which messages grow, also those that began before this page; each comes as `part`. Rejects with {@link Refused}. */
   growing(): Promise<void>;
-  /** Mark messages of the inbox, for all devices; `read` and `archive` acknowledge them too. `unknown`: ids that are not in it. */
-  mark(mark: Mark, which: { ids: string[] } | { upto: number } | { all: true }): Promise<Counts & { unknown?: string[] }>;
+  /**
+   * Mark messages of the inbox, for all devices; `read` and `archive` acknowledge them too. `unknown`: ids that are not in it. A number
+   * alone is of another message when the engine has lost its data meanwhile; a message is then refused (409).
+   */
+  mark(mark: Mark, which: { ids: string[] } | { upto: Pick<Message, "seq" | "event_id"> | number } | { all: true }): Promise<Counts & { unknown?: string[] }>;
   /** Answer a question, once for all devices. Rejects with {@link Refused}: status 409, its message tells the answer that it has. */
   answer(id: string, answer: string | null, text?: string, topic?: string): Promise<Answer>;
   /** Put messages of the inbox away until a time; each comes back then, as a message that `replaces` it. Once more moves the time. */

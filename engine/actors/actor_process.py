@@ -56,6 +56,9 @@ T = TypeVar("T")
 RETRY_S: Final = 0.1
 """Pause before storage is asked again after it failed."""
 
+USERS_RETRY_S: Final = 0.03
+"""The same where users wait for the answer: Redis is started again in a tenth of a second."""
+
 TOO_OLD_S: Final = 10.0
 """Before a process ends that starts with code older than the data: Ray starts the next one at once, and nothing changes until somebody
 installs another version on the node."""
@@ -64,8 +67,6 @@ STEP_BACK_MS: Final = 1000
 """A wall clock set back by more than this ends the process. Time services slew smaller corrections."""
 
 _CLOCK_LOOK_S: Final = 1.0
-
-_self = psutil.Process()
 
 _SCHEDSTAT: Final = Path("/proc/thread-self/schedstat")
 
@@ -90,7 +91,7 @@ def vitals(role: str, index: int, started_ms: int) -> dict[str, Any]:
         "started_ms": started_ms,
         "cpu_s": time.process_time(),
         "queued_s": _queued_s(),
-        "rss_bytes": _self.memory_info().rss,
+        "rss_bytes": _own_process().memory_info().rss,
     }
 
 
@@ -100,6 +101,11 @@ def _queued_s() -> float:
         return int(_SCHEDSTAT.read_bytes().split()[1]) / 1e9
     except OSError:
         return 0.0
+
+
+@cache
+def _own_process() -> psutil.Process:
+    return psutil.Process()  # not of the module: the process that loaded it may have been forked since
 
 
 @cache
@@ -250,7 +256,7 @@ class Process:
                 return await action()
             except StorageUnavailable as error:
                 log.warning("%s %d waits for storage: %s", self.role, self._index, error)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(USERS_RETRY_S)
 
 
 class Server(Process):

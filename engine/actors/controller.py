@@ -12,8 +12,9 @@ restarts it; an actor that Ray has given up is created anew here; a shard or sch
 for `takeover_ms`, starts there without one (`engine.actors.fleet`).
 
 A controller whose node is cut off from the others sees all of them silent, and Ray carries out what it asked for as soon as the cut is
-over. So it kills nobody in a round in which storage did not answer, and silence counts from the next answer of storage. Meanwhile Ray may
-have started a successor elsewhere: each controller leaves a fencing epoch in storage, and one that finds another's there ends itself.
+over. So it kills nobody whose storage did not answer in this round, and silence counts from the next answer of storage (`Fleet.excuse`).
+Meanwhile Ray may have started a successor elsewhere: each controller leaves a fencing epoch in storage, and one that finds another's there
+ends itself.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from engine import __version__
-from engine.actors.actor_process import REAL, RETRY_S, TOO_OLD_S, ProcessContext
+from engine.actors.actor_process import REAL, RETRY_S, TOO_OLD_S, USERS_RETRY_S, ProcessContext
 from engine.actors.carrier import Peer
 from engine.actors.engine_key import ConfigLock
 from engine.actors.feature_actors import FEATURE_ROLES, FEATURES
@@ -120,7 +121,7 @@ class Controller:
         self._redis_restarts: Counter[int] = Counter()
         self._snapshots: SnapshotSchedule | None = None
         self._snapshotting: asyncio.Task[None] | None = None
-        self._spares = Spares(context.monotonic_ms)
+        self._spares = Spares(context.monotonic_ms, kept=bool(config.address))
         self._sparing: asyncio.Task[None] | None = None
         self._epoch = 0
         self._created: asyncio.Task[None] = asyncio.ensure_future(self._create_all())
@@ -422,7 +423,7 @@ class Controller:
                 raise
             except (StorageUnavailable, RedisError, OSError) as error:
                 log.warning("waiting for storage: %s", error)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(USERS_RETRY_S)
 
     async def _numbers(self) -> tuple[RoutingTable, WantedNumbers]:
         """How many actors there are, and how many are wanted: what was wanted last, or for an engine that starts what the settings say."""
@@ -627,6 +628,8 @@ class Controller:
                 fleet.create(key)
                 watch.restarting(self._context.monotonic_ms())  # calls of it time out until its process is up
         except (RayError, TimeoutError) as error:
+            if watch.answered_since(asked_ms):
+                return  # the failure is of a process before
             watch.failed()
             if isinstance(error, ActorUnavailableError):
                 watch.restarting(self._context.monotonic_ms())
@@ -702,10 +705,12 @@ class Controller:
             epoch = await controller_epoch(self._clients[0])
         except (RedisError, OSError) as error:
             self._redis |= {"alive": False, "error": str(error)}
+            self._fleet.stores_alive = ()
             return
         if epoch not in (0, self._epoch):
             raise Fenced(f"another controller has taken control, with epoch {epoch}")
         stores = await asyncio.gather(*(self._ask_store(at, store) for at, store in enumerate(self._clients)))
+        self._fleet.stores_alive = [store["alive"] for store in stores]
         self._redis.pop("error", None)
         restarts = sum(store["restarts"] for store in stores)
         self._redis |= {**stores[0], "alive": all(store["alive"] for store in stores), "restarts": restarts}

@@ -12,7 +12,7 @@ from typing import Any, Final
 import redis.asyncio as redis
 from msgspec import Struct
 
-from engine.actors.actor_process import REAL, RETRY_S, ProcessContext
+from engine.actors.actor_process import REAL, RETRY_S, USERS_RETRY_S, ProcessContext
 from engine.actors.link import LinkCaller
 from engine.actors.tcp_carrier import LinkCredentials
 from engine.config import Config
@@ -118,7 +118,7 @@ class EdgeLinks:
                 slot_map = await require_slot_map(self._clients[store])
             except StorageUnavailable as error:
                 log.warning("%s keeps its slot map: %s", self._credentials.name, error)
-                pause_s = RETRY_S
+                pause_s = USERS_RETRY_S
             else:
                 self._add_links(tasks, gateway, slot_map)
                 gateway.set_slots(slot_map)

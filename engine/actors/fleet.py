@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ray.exceptions import RayError
@@ -25,6 +25,7 @@ from engine.actors.feature_actors import FEATURE_ROLES
 from engine.actors.ray_actors import RayActors, place_of
 from engine.config import Config
 from engine.core.controller.health import HealthWatch
+from engine.core.model.routing import store_of
 from engine.store.sealed_config import SealedConfig
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class Fleet:
         self.leaving: set[ActorKey] = set()
         self.draining_nodes: Mapping[str, int] = {}  # ids of nodes that are to go, and their deadlines
         self.ray_answers = True  # its control service: to create an actor blocks the process while that is away
+        self.stores_alive: Sequence[bool] = ()  # in the controller's last round; empty where the first one did not answer at all
         self.guests: set[ActorKey] = set()
         self.places: Mapping[str, tuple[int, int]] = {}  # by role, as Ray said last: offered, and of these free
         self._asking: asyncio.Future[dict[str, tuple[int, int]]] | None = None
@@ -276,10 +278,16 @@ class Fleet:
         return self.draining_nodes.get(str(self.watches[key].stats.get("node_id")), 0)
 
     def excuse(self) -> None:
-        """Storage did not answer this process, which may be cut off itself: nobody's silence counts until now."""
-        self._away.clear()
-        for watch in self.watches.values():
-            watch.excuse(self._clock())
+        """Storage did not answer this process, which may be cut off itself: silence until now does not count.
+
+        It counts for shards and schedulers of a store that answers, while the first one does: that one confirms who is in control.
+        """
+        alive = self.stores_alive
+        partly = not all(alive) and alive[0]
+        for key, watch in self.watches.items():
+            if not (partly and key[0] in ("shard", "scheduler") and alive[store_of(key[1], len(alive))]):
+                self._away.pop(key, None)
+                watch.excuse(self._clock())
 
     def _revived(self, key: ActorKey) -> None:
         self._died.pop(key, None)

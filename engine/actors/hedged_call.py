@@ -30,9 +30,8 @@ async def hedged(call: Callable[[], Awaitable[T]]) -> T:
                 done, pending = await asyncio.wait(pending, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     break
-                for each in done:
-                    if each.exception() is None:
-                        return each.result()
+                if answered := [each for each in done if each.exception() is None]:  # of all: asyncio logs exceptions nobody asks for
+                    return answered[0].result()
             else:
                 return newest.result()
         raise AssertionError("the last call is waited for")

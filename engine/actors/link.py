@@ -14,6 +14,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from math import ceil
 from typing import Any
 
 from msgspec import Struct
@@ -65,7 +66,10 @@ def link_limits(config: Config, pacing_ms: float | None = None, call_ms: float =
 
 
 class _Alarm:
-    """The timer of one end of a session. It is only moved to an earlier time: firing too early costs less than arming it each time."""
+    """The timer of one end of a session. It is only moved to an earlier time: firing too early costs less than arming it each time.
+
+    It waits for whole milliseconds, as uvloop's timers do. These take less than half of one for no wait, and would fire again and again.
+    """
 
     __slots__ = ("_at_ms", "_handle", "_ring")
 
@@ -81,7 +85,7 @@ class _Alarm:
                 return
             self._handle.cancel()
         self._at_ms = at_ms
-        self._handle = asyncio.get_running_loop().call_later(max(at_ms - now_ms, 0) / 1000, self._rang)
+        self._handle = asyncio.get_running_loop().call_later(max(ceil(at_ms - now_ms), 0) / 1000, self._rang)
 
     def _rang(self) -> None:
         self._handle = None

@@ -1,7 +1,8 @@
 """Whether the files that this process has loaded its code from are still the same.
 
 A process that loads the modules of an actor ahead of its start (`engine.actors.spare_process`) may get the actor after an upgrade. What was
-installed anew has another inode or another time of change, also behind a link that leads elsewhere now.
+installed anew has another inode or was written later, also behind a link that leads elsewhere now. The time of the inode's change says
+nothing: an installer that links files hard changes it in every other environment, when it makes or removes one.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-FileState = tuple[int, int, int]
+FileState = tuple[int, int, int, int]
 
 _seen: dict[str, FileState] = {}
 
@@ -33,5 +34,5 @@ def _look(file: str) -> FileState:
     try:
         found = os.stat(file)
     except OSError:  # of an archive, or removed
-        return 0, 0, 0
-    return found.st_dev, found.st_ino, found.st_ctime_ns
+        return 0, 0, 0, 0
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

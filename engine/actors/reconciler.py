@@ -318,6 +318,8 @@ class Reconciler:
                 return 0
             self._give_place_to_lower(gap)
         kept = min(slots.shards, count)
+        if going:  # before the first slot leaves: one that dies while it is emptied is to go no more
+            await self._share_anew()
         moves = self._moves_away(slots, kept, going) if going else await self._moves(slots, kept)
         self._left = slots_in(moves)
         if moves and not going and self.spare_wait.holds_back():
@@ -326,8 +328,6 @@ class Reconciler:
             return 0 if await self._move(moves) else _BUSY_S
         held = set(slots.owners)
         if empty := [key for key in going if key[1] not in held or self._alone(key)]:
-            if self.wanted.sharing != "even":
-                await self._reached(self.wanted, sharing="even")  # so that they get their share again
             await self._replace(empty, slots)
             return _BUSY_S
         if slots.shards > kept > max(slots.owners):
@@ -405,8 +405,8 @@ class Reconciler:
             return [Move(move.source, move.target, left) for move, left in still if left]
         held = set(slots.owners)
         leaving, empty = any(shard in held for shard in range(kept, slots.shards)), any(shard not in held for shard in range(kept))
-        if empty and self.wanted.sharing != "even":  # a dead shard's slots were given away
-            await self._reached(self.wanted, sharing="even")
+        if empty:  # a dead shard's slots were given away
+            await self._share_anew()
         even = empty or (self.wanted.sharing == "even" and kept == self.wanted.shards)
         if leaving or (even and not self._upgrading_shards()):
             return [move for slot_map in slots.maps for move in even_moves(slot_map, kept)]
@@ -461,6 +461,11 @@ class Reconciler:
             self._set_size = max(self._set_size // 2, 1)
         elif took_ms < _QUICK_MS:
             self._set_size = min(self._set_size * 2, _SET_MAX)
+
+    async def _share_anew(self) -> None:
+        """Store that all shards are to get their share of the slots again."""
+        if self.wanted.sharing != "even":
+            await self._reached(self.wanted, sharing="even")
 
     async def _shared(self, wanted: WantedNumbers) -> None:
         """The slots are shared as it was wanted."""

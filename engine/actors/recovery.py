@@ -82,7 +82,7 @@ class Recovery:
             if records:
                 if self.reach_log is not None:
                     await self.reach_log(max((record.pos for record in records if isinstance(record, Adopted)), default=0))
-                keys = list(keys_of(records))
+                keys = keys_of(records)
                 parts = [await self._read(keys[start : start + _PAGES_READ]) for start in range(0, len(keys), _PAGES_READ)]
                 core.replay(slot, {key: page for part in parts for key, page in part.items()}, records, self._now_ms())
                 self._mark_damaged()

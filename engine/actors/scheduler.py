@@ -79,7 +79,7 @@ from engine.store.slot_map import require_slot_map
 from engine.store.stores import own_and_first
 from engine.store.timer_store import TimerStore
 from engine.store.traces.scheduler_spans import SchedulerSpans
-from engine.store.traces.spans import Spans, spans_of
+from engine.store.traces.spans import spans_of
 
 log = logging.getLogger(__name__)
 
@@ -273,7 +273,6 @@ class Scheduler(Server):
         self._followed = asyncio.Condition()  # notified when it serves by another slot map
         self._client: redis.Redis  # of the store that has the timers
         self._first: redis.Redis  # of the first store, which has what all share
-        self._process_spans: Spans | None = None
         self._spans: SchedulerSpans | None = None  # None: it makes none
         self._incarnation: Incarnation
         self._term: Term
@@ -295,7 +294,7 @@ class Scheduler(Server):
             "lag_ms": term.core.lag_ms(self._now_ms()),
             "quarantined": term.quarantined,
             **term.core.stats(),
-            **({} if self._process_spans is None else self._process_spans.stats()),
+            **({} if self._spans is None else self._spans.spans.stats()),
         }
 
     async def follow(self, version: int, proof: bytes = b"") -> None:
@@ -318,15 +317,14 @@ class Scheduler(Server):
                     await self._term.settled.wait()
             except TimeoutError:
                 log.warning("scheduler %d drains while storage is away", self._index)
-        if self._process_spans is not None:
-            await self._process_spans.flush()
+        if self._spans is not None:
+            await self._spans.spans.flush()
 
     # -- Taking over. --------------------------------------------------------------------------------------------------
     async def _recover(self) -> str:
         """Become the newest process of this name, and take over the partitions that the slot map gives it."""
-        self._process_spans = spans_of(self._config, self._credentials.name)
-        if self._process_spans is not None:
-            self._spans = SchedulerSpans(self._process_spans)
+        if (spans := spans_of(self._config, self._credentials.name)) is not None:
+            self._spans = SchedulerSpans(spans)
         self._client, self._first = own_and_first(self._context.connect, self._config, self._index)
         self._incarnation = Incarnation(self._credentials.name, self._client)
         await self._retry_storage(self._incarnation.begin)

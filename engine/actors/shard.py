@@ -44,7 +44,7 @@ from typing import Any, ClassVar
 
 from redis.asyncio import Redis
 
-from engine.actors.actor_process import REAL, RETRY_S, ProcessContext, Server
+from engine.actors.actor_process import REAL, USERS_RETRY_S, ProcessContext, Server
 from engine.actors.broadcast_follower import BroadcastFollower
 from engine.actors.incarnation import Incarnation
 from engine.actors.link import LinkServer
@@ -60,9 +60,9 @@ from engine.actors.slot_mover import SlotMover
 from engine.api.time_zones import zone_here
 from engine.config import Config
 from engine.core.commit.group import Group
+from engine.core.inbox.inbox import InboxLimits
 from engine.core.model.members import message_bytes_max
 from engine.core.model.routing import SlotMap
-from engine.core.shard.limits import ShardLimits, inbox_limits
 from engine.core.shard.poison import RecordFailed, fingerprint, refused_after
 from engine.core.shard.shard import ShardCore
 from engine.core.shard.user_overview import SlowConnection, slow_connections, slowest
@@ -83,7 +83,7 @@ from engine.store.slot_map import require_slot_map
 from engine.store.storage_calls import StorageCalls
 from engine.store.stores import own_and_first
 from engine.store.traces.shard_spans import ShardSpans
-from engine.store.traces.spans import Spans, spans_of
+from engine.store.traces.spans import spans_of
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,6 @@ class Shard(Server):
         self._first: Redis  # of the first store, which has what all share
         self._core: ShardCore
         self._outcomes: OutcomeWriter | None = None
-        self._process_spans: Spans | None = None
         self._spans: ShardSpans | None = None  # None: it makes none
         self._failure: asyncio.Future[None]
         self._incarnation: Incarnation
@@ -140,7 +139,7 @@ class Shard(Server):
             "quarantined": self._recovery.quarantined,
             "links": self._schedulers.carriers(),
             **self._core.stats(self._now_ms()),
-            **({} if self._process_spans is None else self._process_spans.stats()),
+            **({} if self._spans is None else self._spans.spans.stats()),
         }
 
     async def slot_loads(self, proof: bytes = b"") -> dict[int, float]:
@@ -182,8 +181,8 @@ class Shard(Server):
                 await self._checkpoints.write(full=True)
             if self._outcomes is not None:
                 await self._outcomes.flush()
-            if self._process_spans is not None:
-                await self._process_spans.flush()
+            if self._spans is not None:
+                await self._spans.spans.flush()
 
     # -- start --------------------------------------------------------------------------------------------------------
 
@@ -246,9 +245,8 @@ class Shard(Server):
     async def _recover(self) -> str:
         """Fence older incarnations and rebuild the core from pages and journal."""
         self._failure = asyncio.get_running_loop().create_future()
-        self._process_spans = spans_of(self._config, self._credentials.name)
-        if self._process_spans is not None:
-            self._spans = ShardSpans(self._process_spans)
+        if (spans := spans_of(self._config, self._credentials.name)) is not None:
+            self._spans = ShardSpans(spans)
         self._client, self._first = own_and_first(self._context.connect, self._config, self._index)
         client = self._client
         broadcasts = BroadcastLog(self._context.connect(self._config), self._config)
@@ -256,7 +254,7 @@ class Shard(Server):
         config = self._config
         stream_max = config.offline_max + config.inbox_max + config.inbox_pinned_max
         self._pages = Pages(client, self._journal.loss_detector, stream_max, config.offline_bytes_max, message_bytes_max(config))
-        self._offline = OfflineStreams(client, self._journal.loss_detector, inbox_limits(self._config))
+        self._offline = OfflineStreams(client, self._journal.loss_detector, InboxLimits.of(self._config))
         self._links = LinkServer(
             wire.to_shard,
             self._config,
@@ -320,7 +318,7 @@ class Shard(Server):
 
     async def _rebuild(self, slot_map: SlotMap, data_epoch: str, broadcasts: BroadcastLog) -> Inherited:
         """Build a core from storage. A retry builds a new one: what the first core had read would count twice."""
-        self._core = core = ShardCore(self._index, ShardLimits.wanted(self._config), slot_map, data_epoch, zone_here)
+        self._core = core = ShardCore(self._index, self._config, slot_map, data_epoch, zone_here)
         storage = (self._journal, self._pages, self._offline)
         self._recovery = Recovery(self._client, core, *storage, self._now_ms, self._config.quarantine_max)
         self._follower = BroadcastFollower(broadcasts, core)
@@ -440,7 +438,7 @@ class Shard(Server):
                 known = await self._journal.append(current)
             except StorageUnavailable as error:
                 if self._now_ms() < deadline_ms:
-                    await asyncio.sleep(RETRY_S)
+                    await asyncio.sleep(USERS_RETRY_S)
                     continue
                 log.error("shard %d: storage is away: %s", self._index, error)
                 self._core.group_refused()

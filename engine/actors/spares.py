@@ -1,4 +1,4 @@
-"""Spare processes on every node that has users: started, without an actor, with the modules of shards and edges imported.
+"""Spare processes on every node of a cluster that has users: started, without an actor, with the modules of shards and edges imported.
 
 A shard or edge that is killed is a new process. Python and Ray take 0.7 s of CPU to start, the modules 0.4 and 0.7 s, and on a busy machine
 both take several times as long. Ray gives an actor an idle process of its node before it starts one, and keeps as many idle ones as there
@@ -62,10 +62,12 @@ class Spares:
 
     Args:
         clock: monotonic milliseconds.
+        kept: False where processes are forks, which take no time to start (`engine.cli.fork_server`).
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], *, kept: bool) -> None:
         self._clock = clock
+        self._kept = kept
         self._warm: dict[str, set[_Process]] = {}  # by node: the processes it had when its spare was asked for
         self._asked: tuple[str, set[_Process]] = ("", set())  # the last node, and what `_warm` gets when Ray has done so
         self._asked_ms: dict[str, float] = {}  # by node
@@ -79,7 +81,7 @@ class Spares:
 
         Ask for spares there, and call `asked` when that worked, before the next call.
         """
-        if self._clock() - self._at_ms < EVERY_MS:
+        if not self._kept or self._clock() - self._at_ms < EVERY_MS:
             return ""
         processes, seen = self._look(rows)
         self._warm = {node: had for node, had in self._warm.items() if node in processes}
@@ -102,6 +104,8 @@ class Spares:
         """Whether a node is bare, or will have a spare in a moment. Not where the last one that was asked for has not come: where Ray was
         started without what loads the modules, or keeps no idle process.
         """
+        if not self._kept:
+            return False
         processes, seen = self._look(rows)
         soon_ms = self._clock() - SOON_MS
         barren = self._barren | {node for node, at_ms in self._to_come.items() if at_ms <= soon_ms}

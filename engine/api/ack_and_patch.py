@@ -27,6 +27,7 @@ class _Acknowledgement(Struct, forbid_unknown_fields=True, gc=False):
     """The body of POST /v1/ack."""
 
     seq: int | UnsetType = UNSET
+    epoch: str | UnsetType = UNSET
     ids: list[str] | UnsetType = UNSET
     ts: int | UnsetType = UNSET
 
@@ -57,8 +58,8 @@ def parse_patch(body: bytes, config: Config, now_ms: int) -> int:
     return max(due_ms, now_ms)
 
 
-def parse_ack(body: bytes, config: Config) -> tuple[int, list[str], int]:
-    """The sequence number, -1 when there is none, and the ids of `{"seq"}`, `{"ids"}` or both; and `ts`, 0 when there is none.
+def parse_ack(body: bytes, config: Config) -> tuple[int, list[str], int, str]:
+    """The sequence number, -1 when there is none, and the ids of `{"seq"}`, `{"ids"}` or both; `ts`, 0, and `epoch`, "" when there is none.
 
     Raises:
         Problem: 400 or 422.
@@ -71,12 +72,13 @@ def parse_ack(body: bytes, config: Config) -> tuple[int, list[str], int]:
             raise Invalid(f"0 to {SEQ_MAX}", "$.seq")
         if ack.ts is not UNSET and not 0 <= ack.ts <= TS_MS_MAX:
             raise Invalid(f"milliseconds since the epoch, 0 to {TS_MS_MAX}", "$.ts")
+        epoch = epoch_of(ack.epoch, config)
         if ack.seq is UNSET and not ids:
             raise Invalid("seq or at least one of ids is needed")
         check_ids(ids, config)
     except Invalid as error:
         raise media_types.unacceptable(error) from None
-    return seq, ids, 0 if ack.ts is UNSET else ack.ts
+    return seq, ids, 0 if ack.ts is UNSET else ack.ts, epoch
 
 
 def parse_nack(body: bytes, config: Config) -> tuple[list[str], str]:
@@ -102,5 +104,17 @@ def check_ids(ids: list[str], config: Config) -> None:
     if len(ids) > config.items_max:
         raise Invalid(f"at most {config.items_max} ids", "$.ids")
     for index, id_ in enumerate(ids):
-        if not is_id(id_, config.id_chars_max):
-            raise Invalid(f"printable text of 1 to {config.id_chars_max} characters", f"$.ids[{index}]")
+        _check_id(id_, config, f"$.ids[{index}]")
+
+
+def epoch_of(given: str | UnsetType, config: Config) -> str:
+    """The epoch of a number in a request, "" when there is none. Raises Invalid."""
+    if given is UNSET:
+        return ""
+    _check_id(given, config, "$.epoch")
+    return given
+
+
+def _check_id(text: str, config: Config, path: str) -> None:
+    if not is_id(text, config.id_chars_max):
+        raise Invalid(f"printable text of 1 to {config.id_chars_max} characters", path)

@@ -1,4 +1,4 @@
-"""Changing a user's subscriptions by a frame of a client.
+"""Changes a user's subscriptions: for requests, and for frames of clients.
 
 A token without the claim `topics` may subscribe to any topic of its tenant. With the claim, to the topics it names, and to those
 that begin with what stands before a `*` at the end of an entry (`team.*`). An entry without `*` also makes the bearer's connections
@@ -9,63 +9,51 @@ What a user is subscribed to is kept by the shard; a later token does not end it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from engine.core.model.routing import split_key
-from engine.core.wire.records import OK, OVERLOADED, Rejected, Subscribe, Subscribed
-from engine.errors import Overloaded, Unavailable
+from engine.core.wire import client_frames
+from engine.core.wire.records import OK, OVERLOADED
+from engine.errors import Overloaded, StorageUnavailable, Unavailable
 from engine.gateway.gateway import Gateway
-from engine.gateway.shard_client import ShardClient
 from engine.http.problems import Problem
 
 
-def begin_change(
-    gateway: Gateway, key: str, add: Sequence[str], remove: Sequence[str], on_result: Callable[[list[str] | str], None]
-) -> None:
-    """Check room and quota and change, for a frame of a client; without a task of its own, unless the tenant is full.
+class TooManyTopics(Overloaded):
+    """The user would be subscribed to more topics than are allowed."""
 
-    Args:
-        on_result: called once, with the subscriptions or with an error code.
+
+async def change(gateway: Gateway, key: str, add: Sequence[str] = (), remove: Sequence[str] = ()) -> list[str]:
+    """Change a user's subscriptions; with neither `add` nor `remove`, read them. Returns them, sorted.
+
+    Raises:
+        Overloaded: there would be too many (TooManyTopics), or storage or a shard has no room.
+        Unavailable, StorageUnavailable: the shard or its storage did not answer.
+        Problem: 429, a quota of the tenant is used up.
     """
-    tenant, quotas = split_key(key)[0], gateway.tenant_quotas
+    if add:
+        tenant = split_key(key)[0]
+        gateway.check_room(tenant)
+        if gateway.tenant_quotas.is_full("topics", tenant):
+            await gateway.tenant_quotas.check_topics(tenant, add)
+    answer = await gateway.shard_client.subscribe(key, add, remove)
+    if answer.status == OK:
+        return answer.topics
+    if answer.status == OVERLOADED:
+        raise TooManyTopics("the user is subscribed to as many topics as are allowed")
+    raise Unavailable("durable storage did not answer")
+
+
+async def answer_frame(gateway: Gateway, key: str, add: Sequence[str], remove: Sequence[str]) -> bytes:
+    """Change them for a frame of a client; the frame that answers it."""
     try:
-        if add:
-            gateway.check_room(tenant)
+        return client_frames.subscribed(await change(gateway, key, add, remove))
+    except TooManyTopics:
+        code = "too_many_topics"
     except Overloaded:
-        on_result("overloaded")
-        return
-    except Problem:
-        on_result("over_quota")
-        return
-    if not add or not quotas.is_full("topics", tenant):
-        _begin_change(gateway.shard_client, key, add, remove, on_result)
-        return
-
-    def checked(code: str) -> None:
-        if code:
-            on_result(code)
-        else:
-            _begin_change(gateway.shard_client, key, add, remove, on_result)
-
-    quotas.begin_check(tenant, add, checked)
-
-
-def _begin_change(
-    shard_client: ShardClient, key: str, add: Sequence[str], remove: Sequence[str], on_result: Callable[[list[str] | str], None]
-) -> None:
-
-    def answered(answer: Subscribed | Rejected | None) -> None:
-        overloaded = answer is not None and answer.status == OVERLOADED
-        if isinstance(answer, Subscribed) and answer.status == OK:
-            on_result(answer.topics)
-        elif isinstance(answer, Subscribed) and overloaded:
-            on_result("too_many_topics")
-        else:
-            on_result("overloaded" if overloaded else "unavailable")
-
-    try:
-        shard_client.send_request(lambda ref: Subscribe(ref, key, list(add), list(remove)), answered)
-    except Overloaded:
-        on_result("overloaded")
-    except Unavailable:
-        on_result("unavailable")
+        code = "overloaded"
+    except (Unavailable, StorageUnavailable):
+        code = "unavailable"
+    except Problem as problem:
+        code = "over_quota" if problem.status == 429 else "unavailable"
+    return client_frames.error(code, "the subscriptions are unchanged")

@@ -31,7 +31,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 def _await(listeners: list[socket.socket]) -> None:
     """Returns with a connection."""
-    raylet = os.getppid()
+    raylet = int(os.environ.get("RAY_RAYLET_PID", os.getppid()))  # by Ray: it may have ended before this program began
     while not select.select(listeners, [], [], _LOOK_S)[0]:
         if os.getppid() != raylet:
             sys.exit()

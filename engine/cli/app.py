@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from engine import __version__
-from engine.cli import client_commands, operator_commands, setup_commands, snapshot_commands, storage_commands
+from engine.cli import client_commands, operator_commands, setup_commands
 from engine.errors import EngineError
 
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -57,7 +57,7 @@ def options_of_all(
     """The application's own help is in the constructor."""
 
 
-for commands in (operator_commands, setup_commands, snapshot_commands, storage_commands, client_commands):
+for commands in (operator_commands, setup_commands, client_commands):
     commands.register(app)
 
 

@@ -24,7 +24,7 @@ PUBLISH_RETRY_S: Final = 5.0  # someone waits at the terminal; an engine that re
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    for command in (token, publish, listen, mcp):
+    for command in (token, publish, listen):
         app.command()(command)
 
 
@@ -44,9 +44,10 @@ def token(
     engine token billing --scope publish --ttl 30d
     curl -H "Authorization: Bearer $(engine token ops --scope admin)" http://127.0.0.1:8000/v1/status[/dim]
     """
-    from engine.cli.local_engine import config_of, mint_token
+    from engine.cli.local_engine import mint_token
+    from engine.cli.settings import load
 
-    made = mint_token(config_of(data_dir), user, scope or ["connect"], duration_s(ttl, "--ttl"), tenant)
+    made = mint_token(load({"data_dir": data_dir}), user, scope or ["connect"], duration_s(ttl, "--ttl"), tenant)
     sys.stdout.write(made + "\n")
 
 
@@ -160,32 +161,3 @@ def listen(
         raise target.explained(error) from error
     except ValueError as error:
         raise EngineError(f"--last-event-id: {error}") from error
-
-
-def mcp(
-    port: Annotated[int | None, typer.Option("--port", min=1, max=65535, help="Serve streamable HTTP on 127.0.0.1, not stdio.")] = None,
-    tenant: TenantOption = "default",
-    url: Url = None,
-    token: GivenToken = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Serve tools of the Model Context Protocol to an agent: publish, ask, explain, history, inbox. Needs the extra `mcp`.
-
-    On standard input and output it uses one token with the scope `publish`. Over HTTP each request brings its own, as a bearer token.
-
-    [dim]engine mcp
-    engine mcp --port 8765   # http://127.0.0.1:8765/mcp[/dim]
-    """
-    from engine.cli.local_engine import find_engine
-
-    try:
-        from engine.cli.mcp_tools import BearerNeeded, tools
-    except ModuleNotFoundError as error:
-        raise EngineError(f"{error}: install the extra, pip install 'ray-notification-engine[mcp]'") from error
-    target = find_engine(data_dir, url, token, "engine-mcp", ["publish"], tenant)
-    if port is None:
-        tools(target.url, target.token).run("stdio")
-        return
-    import uvicorn
-
-    uvicorn.run(BearerNeeded(tools(target.url, None).streamable_http_app()), host="127.0.0.1", port=port, log_level="warning")

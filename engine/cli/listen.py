@@ -24,10 +24,6 @@ from engine.client.protocol import Connected, Disconnected, Event, Gap, Revoked,
 from engine.errors import EngineError
 
 
-class OutputError(EngineError):
-    """Standard output does not take what is printed."""
-
-
 async def listen(url: str, token: str | Callable[[], str], *, json: bool, count: int | None, last_event_id: str | None) -> None:
     """Print and acknowledge `count` messages, or without end. A message whose printing fails is not acknowledged."""
     out, err = Console(highlight=False), Console(stderr=True, highlight=False)
@@ -48,7 +44,7 @@ async def listen(url: str, token: str | Callable[[], str], *, json: bool, count:
             except BrokenPipeError:
                 raise  # the reader has ended, as `head` does: the end of the command too
             except OSError as error:
-                raise OutputError(f"message {message.seq} cannot be printed and is not acknowledged: {error.strerror}") from error
+                raise EngineError(f"message {message.seq} cannot be printed and is not acknowledged: {error.strerror}") from error
             if count is not None:
                 count -= 1
                 if not count:

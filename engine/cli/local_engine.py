@@ -21,11 +21,6 @@ CONNECT_TIMEOUT_S: Final = 3.0
 COMMAND_TOKEN_TTL_S: Final = 600  # a command's own token; a longer one renews it
 
 
-def config_of(data_dir: str | None) -> Config:
-    """The configuration, with the data directory of the command line."""
-    return load({"data_dir": data_dir})
-
-
 def mint_token(config: Config, user: str, scopes: Sequence[str], ttl_s: float, tenant: str) -> str:
     """A token of this engine.
 
@@ -84,7 +79,7 @@ def find_engine(data_dir: str | None, url: str | None, token: str | None, user: 
     Raises:
         EngineError: nothing listens, or no token can be minted; the message says what to do.
     """
-    config = config_of(data_dir)
+    config = load({"data_dir": data_dir})
     where = _url_of(config, url)
 
     def mint_one() -> str:

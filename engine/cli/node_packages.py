@@ -88,7 +88,8 @@ def look_everywhere(names: Sequence[str]) -> dict[str, NodePackages]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    look = ray.remote(_by_value(look_here))
+    # The process ends with it. One that stays would look like a spare one (`engine.actors.spares`), and Ray gives it to no actor.
+    look = ray.remote(max_calls=1)(_by_value(look_here))
     asked = {}
     for node in ray.nodes():  # type: ignore[no-untyped-call]
         if node["Alive"]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -26,15 +27,6 @@ _POLL_S: Final = 0.05
 _DRAIN_POLL_S: Final = 0.5
 
 
-PortOption = Annotated[int | None, setting_option("port")]
-Host = Annotated[str | None, setting_option("host")]
-Shards = Annotated[int | None, setting_option("shards")]
-Schedulers = Annotated[int | None, setting_option("schedulers")]
-Edges = Annotated[int | None, setting_option("edges")]
-AddressOption = Annotated[str | None, setting_option("address")]
-PlaceOption = Annotated[str | None, setting_option("place")]
-
-
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     for command in (up, status, config, scale, rebalance, upgrade, drain, down):
@@ -42,15 +34,16 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
-    port: PortOption = None,
-    host: Host = None,
-    shards: Shards = None,
-    schedulers: Schedulers = None,
-    edges: Edges = None,
-    redis: RedisUrl = None,
+    context: typer.Context,
+    port: Annotated[int | None, setting_option("port")] = None,
+    host: Annotated[str | None, setting_option("host")] = None,
+    shards: Annotated[int | None, setting_option("shards")] = None,
+    schedulers: Annotated[int | None, setting_option("schedulers")] = None,
+    edges: Annotated[int | None, setting_option("edges")] = None,
+    redis_url: RedisUrl = None,
     data_dir: DataDir = None,
-    address: AddressOption = None,
-    place: PlaceOption = None,
+    address: Annotated[str | None, setting_option("address")] = None,
+    place: Annotated[str | None, setting_option("place")] = None,
 ) -> None:
     """Start an engine and stay in the foreground; Ctrl-C drains and stops it.
 
@@ -61,9 +54,7 @@ def up(
     """
     from engine.cli.up import up as run
 
-    loaded = load_with_sources(_options(port, host, shards, schedulers, edges, redis, data_dir, address, place))
-    _remark(loaded)
-    raise typer.Exit(run(loaded.config, Console()))
+    raise typer.Exit(run(_loaded(context.params).config, Console()))
 
 
 def config(
@@ -71,20 +62,11 @@ def config(
     internal: Annotated[
         bool, typer.Option("--internal", help="Internal limits too. They are not part of the interface and may change in any release.")
     ] = False,
-    port: PortOption = None,
-    host: Host = None,
-    shards: Shards = None,
-    schedulers: Schedulers = None,
-    edges: Edges = None,
-    redis: RedisUrl = None,
-    data_dir: DataDir = None,
-    address: AddressOption = None,
-    place: PlaceOption = None,
 ) -> None:
     """Show every setting: its value, where that comes from, and what it means.
 
-    A value is taken from an option, else from ENGINE_<NAME> in the environment, else from engine.toml in the working directory, where its
-    key stands in its section, else it is the default. This shows what `engine up` with the same options would run with.
+    A value is taken from ENGINE_<NAME> in the environment, else from engine.toml in the working directory, where its key stands in its
+    section, else it is the default. Options of `engine up` go before all of them.
 
     [dim]engine config
     ENGINE_PORT=9000 engine config
@@ -92,42 +74,19 @@ def config(
     """
     from engine.cli.settings_report import report, settings_table
 
-    loaded = load_with_sources(_options(port, host, shards, schedulers, edges, redis, data_dir, address, place))
-    _remark(loaded)
+    rows = report(_loaded({}), internal)
     if json:
-        print_json({"settings": report(loaded, internal)})
+        print_json({"settings": rows})
     else:
-        Console().print(settings_table(report(loaded, internal)))
+        Console().print(settings_table(rows))
 
 
-def _remark(loaded: Loaded) -> None:
-    """On standard error: what reads the output of `engine config --json` gets JSON."""
+def _loaded(options: Mapping[str, Any]) -> Loaded:
+    """The settings, with these options of the command. Remarks go to standard error: `engine config --json` prints nothing but JSON."""
+    loaded = load_with_sources(options)
     if text := remark(loaded.left_alone):
         Console(stderr=True).print(f"[yellow]warning:[/] {escape(text)}", soft_wrap=True)
-
-
-def _options(
-    port: int | None,
-    host: str | None,
-    shards: int | None,
-    schedulers: int | None,
-    edges: int | None,
-    redis: str | None,
-    data_dir: str | None,
-    address: str | None,
-    place: str | None,
-) -> dict[str, Any]:
-    return {
-        "port": port,
-        "host": host,
-        "shards": shards,
-        "schedulers": schedulers,
-        "edges": edges,
-        "redis_url": redis,
-        "data_dir": data_dir,
-        "address": address,
-        "place": place,
-    }
+    return loaded
 
 
 def status(

@@ -26,6 +26,7 @@ from typing import Any, Final
 import psutil
 
 import engine
+from engine.cli.fork_server import ForkServer
 from engine.cli.node_packages import NodePackages, look_everywhere, look_here, requirements, runtime_env
 from engine.cli.ray_parts import without_unused_parts
 from engine.config import SECRETS, Config
@@ -41,7 +42,6 @@ LOCAL_SETTINGS: Final = {
     "RAY_event_stats": "0",
     "RAY_task_events_report_interval_ms": "0",
     "RAY_enable_worker_prestart": "0",  # nobody submits tasks here; the first few are still started ahead, for the actors
-    "RAY_preload_python_modules": "engine.actors.spare_process",  # what a process that waits for an actor imports
     "RAY_memory_monitor_refresh_ms": "1000",
     "RAY_raylet_report_resources_period_milliseconds": "1000",
     "RAY_raylet_check_gc_period_milliseconds": "5000",
@@ -66,6 +66,7 @@ HEAD_SETTINGS: Final = {
 
 NODE_SETTINGS: Final = {
     "RAY_gcs_rpc_server_reconnect_timeout_s": "86400",  # 60 by default: every process of a cluster ends when its head is away for so long
+    "RAY_preload_python_modules": "engine.actors.spare_process",  # what a process that waits for an actor imports
 }
 """Environment of all nodes of a cluster, and of `engine up` in it: messages flow without the head."""
 
@@ -124,6 +125,7 @@ class RayCluster:
         self._before: set[psutil.Process] = set()  # children that are not Ray's
         self._processes: set[psutil.Process] = set()
         self._sentinel: subprocess.Popen[bytes] | None = None
+        self._workers: ForkServer | None = None
         self.address = ""
         self.runtime_env: dict[str, Any] = {}
         self.session = ""
@@ -154,8 +156,9 @@ class RayCluster:
         self._before = _descendants()
         deadline = time.monotonic() + self._config.start_timeout_s
         while True:
+            workers = ForkServer()
             try:
-                with without_unused_parts():
+                with without_unused_parts(workers.path):
                     found = self._init(
                         address="local",
                         include_dashboard=False,
@@ -163,9 +166,12 @@ class RayCluster:
                         resources=LOCAL_RESOURCES,
                     )
                 self._processes = _descendants() - self._before
-                self._sentinel = _start_sentinel(self._processes)
+                # The fork server notices by itself that this process was killed; it ends its workers, and removes its socket.
+                self._sentinel = _start_sentinel({each for each in self._processes if each.pid != workers.pid})
+                self._workers = workers
                 return found
             except Exception as error:  # Ray raises plain exceptions here
+                workers.stop()
                 self._end(_descendants() - self._before)
                 if "timed out during startup" not in str(error) or time.monotonic() > deadline:
                     raise ClusterError(f"Ray does not start: {error}") from error
@@ -270,6 +276,8 @@ class RayCluster:
         if self._sentinel is not None:
             self._sentinel.communicate(b".")
             self._sentinel = None
+        if self._workers is not None:
+            self._workers.stop()
         self._end(self._processes - _tree_of(self._redis_pid()))  # Redis is stopped after Ray, by who started it
         self._processes = set()
 

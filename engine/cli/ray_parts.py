@@ -22,22 +22,28 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
-from engine.cli import agent_stand_in
+from engine.cli import agent_stand_in, worker_start
 
 _REGISTERED_S: Final = 5.0
 """For a raylet to register. Afterwards Ray waits as it does without this, and says what is wrong."""
 
 _POLL_S: Final = 0.02
 
-_AGENTS: Final = frozenset({"--dashboard_agent_command", "--runtime_env_agent_command"})
+_WORKER: Final = "--python_worker_command"
+_COMMANDS: Final = frozenset({"--dashboard_agent_command", "--runtime_env_agent_command", _WORKER})
 """Options of a raylet."""
 
 
 @contextlib.contextmanager
-def without_unused_parts() -> Iterator[None]:
-    """While the block runs, Ray starts without them."""
+def without_unused_parts(workers: Path) -> Iterator[None]:
+    """While the block runs, Ray starts without them.
+
+    Args:
+        workers: socket of the fork server, from which the raylet has its workers (`engine.cli.fork_server`).
+    """
     replacements: list[tuple[Any, str, Callable[..., Any]]] = []
     with contextlib.suppress(ImportError):
         from ray._private import services, worker
@@ -52,7 +58,7 @@ def without_unused_parts() -> Iterator[None]:
         with contextlib.suppress(ImportError, AttributeError):
             replacements += [
                 (services, "get_node", _of_registered_node(services.get_node)),
-                (services, "start_ray_process", _with_stand_ins(services.start_ray_process)),
+                (services, "start_ray_process", _with_stand_ins(services.start_ray_process, workers)),
             ]
     originals = [(where, name, getattr(where, name)) for where, name, _ in replacements if hasattr(where, name)]
     try:
@@ -85,8 +91,8 @@ def _of_registered_node(get_node: Callable[..., Any]) -> Callable[..., Any]:
     return get
 
 
-def _with_stand_ins(start: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, where a raylet gets stand-ins for its agents."""
+def _with_stand_ins(start: Callable[..., Any], workers: Path) -> Callable[..., Any]:
+    """The same, where a raylet gets stand-ins for its agents, and its workers from the fork server."""
     from ray import _raylet
 
     raylet: Any = _raylet  # its types lack these names
@@ -95,19 +101,20 @@ def _with_stand_ins(start: Callable[..., Any]) -> Callable[..., Any]:
 
     def started(command: list[str], process_type: str, *arguments: Any, **named: Any) -> Any:
         given = dict(word.split("=", 1) for word in command if word.startswith("--") and "=" in word)
-        if given.keys() >= _AGENTS:
+        if given.keys() >= _COMMANDS:
             session, node = given["--session_dir"], given["--node_id"]
             for port in unused:
                 persist_port(session, node, port, -1)  # as the agent of a Ray that was installed without its dashboard
             port_file = Path(session, f"{used}_{node}")
-            given["--dashboard_agent_command"] = _stand_in()
-            later = _stand_in(str(port_file), given["--node_ip_address"])
+            given["--dashboard_agent_command"] = _program(agent_stand_in)
+            later = _program(agent_stand_in, str(port_file), given["--node_ip_address"])
             given["--runtime_env_agent_command"] = f"{later} {given['--runtime_env_agent_command']}"
-            command = [f"{name}={given[name]}" if (name := word.partition("=")[0]) in _AGENTS else word for word in command]
+            given[_WORKER] = f"{_program(worker_start, str(workers))} {given[_WORKER]}"
+            command = [f"{name}={given[name]}" if (name := word.partition("=")[0]) in _COMMANDS else word for word in command]
         return start(command, process_type, *arguments, **named)
 
     return started
 
 
-def _stand_in(*arguments: str) -> str:
-    return subprocess.list2cmdline([sys.executable, "-IS", agent_stand_in.__file__, *arguments])
+def _program(module: ModuleType, *arguments: str) -> str:
+    return subprocess.list2cmdline([sys.executable, "-IS", str(module.__file__), *arguments])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 from itertools import groupby
@@ -56,22 +57,27 @@ def print_status(found: dict[str, Any], console: Console) -> None:
     if snapshots := found["redis"].get("snapshots"):
         last = f"the last {snapshots['age_s'] / 60:.0f} min ago, {snapshots['bytes'] / 1e6:.1f} MB" if "name" in snapshots else "none yet"
         console.print(f"{snapshots['count']} snapshots, {last}", highlight=False)
-        if snapshots["error"]:
-            console.print(f"[yellow]snapshots:[/] {escape(printable(snapshots['error']))}", soft_wrap=True, highlight=False)
-    for row in found.get("archivists", ()):
-        if row.get("database", "ok") != "ok":
-            fault = escape(printable(row["database"]))
-            console.print(f"[yellow]history:[/] {row['waiting']} outcomes wait: {fault}", soft_wrap=True, highlight=False)
-    for row in found.get("watchers", ()):
-        if row.get("state", "ok") != "ok":
-            console.print(f"[yellow]ray events:[/] {escape(printable(row['state']))}", soft_wrap=True, highlight=False)
     for row in (row for row in found.get("ingesters", ()) if row.get("source")):
         state = f"{row['state']}, " if row["state"] != "ok" else ""
         words = f"{state}{row['waiting']} rows wait, the oldest {row['lag_ms'] / 1000:.1f} s, {row['dead_rows']} dead"
         console.print(f"source {row['source']}: {escape(printable(words))}", soft_wrap=True, highlight=False)
+    for part, fault in faults(found):
+        console.print(f"[yellow]{escape(part)}:[/] {escape(printable(fault))}", soft_wrap=True, highlight=False)
+
+
+def faults(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The parts that do less than they should, and why."""
+    if fault := found["redis"].get("snapshots", {}).get("error"):
+        yield "snapshots", fault
+    for row in found.get("archivists", ()):
+        if row.get("database", "ok") != "ok":
+            yield "history", f"{row['waiting']} outcomes wait: {row['database']}"
+    for row in found.get("watchers", ()):
+        if row.get("state", "ok") != "ok":
+            yield "ray events", row["state"]
     for row in found["edges"]:
         for part, reason in (row.get("degraded") or {}).items():
-            console.print(f"[yellow]edge-{row['index']}: {escape(part)}:[/] {escape(printable(reason))}", soft_wrap=True, highlight=False)
+            yield f"edge-{row['index']}: {part}", reason
 
 
 def scaling_lines(scaling: dict[str, Any]) -> list[str]:

@@ -55,7 +55,7 @@ FORCED_EXIT: Final = 130
 _ALONE_S: Final = 0.1  # for Redis of its own before Ray starts beside it: without data it takes less, with much many seconds
 _POLL_S: Final = 0.1  # of the status while actors start
 _SLOW_POLL_S: Final = 0.5  # the same when it takes longer: with an autoscaler it may be many minutes
-_WATCH_S: Final = 5.0  # of Ray's processes and the actors' restarts while the engine runs
+_WATCH_S: Final = 5.0  # of Ray's processes, and of the actors' restarts while the engine runs
 _NEXT_CONTROLLER_S: Final = 10.0  # for the next process of one that dies while the actors stop: twice what Ray takes
 _EDGES_OF_KILLED_S: Final = 10.0  # Ray ends the actors of a killed engine within about 3 s
 _DEMO_TOKEN_TTL_S: Final = 3600  # the demo link is for trying, not for keeping
@@ -266,10 +266,18 @@ class _Run:
         if self._stop.is_set():
             return
         await self._choose_numbers()
-        await self._create()
-        status = await self._wait_ready(show)
+        actors = asyncio.ensure_future(self._start_actors(show))
+        while not (await asyncio.wait({actors}, timeout=_WATCH_S))[0]:
+            if failure := self._cluster.failure():  # which no actor would answer
+                actors.cancel()
+                raise ClusterError(failure)
+        status = actors.result()
         if status is not None:
             self._announce(status)
+
+    async def _start_actors(self, show: Callable[[str], None]) -> dict[str, Any] | None:
+        await self._create()
+        return await self._wait_ready(show)
 
     async def _start_redis(self) -> None:
         """Start it, or wait until it answers. Raises EngineError."""

@@ -27,42 +27,22 @@ if TYPE_CHECKING:
     from engine.client.user_inbox import InboxMessage, InboxPage, Marked
     from engine.client.user_preferences import CategoryPreference, UserPreferences
 
-_HOME = {
-    "AskedQuestion": "answers",
-    "CategoryPreference": "user_preferences",
-    "Client": "client",
-    "Connected": "protocol",
-    "CountedSignals": "answers",
-    "Counts": "frames",
-    "Digest": "digest",
-    "DigestLine": "digest",
-    "DigestMessage": "digest",
-    "Disconnected": "protocol",
-    "Draining": "protocol",
-    "EventOutcome": "answers",
-    "Gap": "protocol",
-    "GrowingMessage": "growing_messages",
-    "GrownText": "growing_messages",
-    "InboxMessage": "user_inbox",
-    "InboxPage": "user_inbox",
-    "ItemError": "publish_results",
-    "Marked": "user_inbox",
-    "Message": "frames",
-    "NewMessage": "message_members",
-    "Part": "frames",
-    "PublishError": "publish_results",
-    "QuestionAnswer": "answers",
-    "Publisher": "publisher",
-    "Result": "publish_results",
-    "Revoked": "protocol",
-    "ScheduledMessage": "answers",
-    "ServerError": "protocol",
-    "SyncClient": "sync",
-    "SyncGrowingMessage": "sync",
-    "SyncPublisher": "sync",
-    "TokenSigner": "token_signer",
-    "UserPreferences": "user_preferences",
+_NAMES = {
+    "answers": ("AskedQuestion", "CountedSignals", "EventOutcome", "QuestionAnswer", "ScheduledMessage"),
+    "client": ("Client",),
+    "digest": ("Digest", "DigestLine", "DigestMessage"),
+    "frames": ("Counts", "Message", "Part"),
+    "growing_messages": ("GrowingMessage", "GrownText"),
+    "message_members": ("NewMessage",),
+    "protocol": ("Connected", "Disconnected", "Draining", "Gap", "Revoked", "ServerError"),
+    "publish_results": ("ItemError", "PublishError", "Result"),
+    "publisher": ("Publisher",),
+    "sync": ("SyncClient", "SyncGrowingMessage", "SyncPublisher"),
+    "token_signer": ("TokenSigner",),
+    "user_inbox": ("InboxMessage", "InboxPage", "Marked"),
+    "user_preferences": ("CategoryPreference", "UserPreferences"),
 }
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "AskedQuestion",
@@ -112,8 +92,8 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this mo
 
     def __getattr__(name: str) -> Any:
         """Import a name on first access (PEP 562): a publisher does not load the WebSocket library, nor `engine --help` either client."""
-        if name in _HOME:
-            return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+        if name in _MODULE_OF:
+            return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -12,8 +12,6 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
-import msgspec
-
 from engine.client.answers import QuestionAnswer
 from engine.client.credentials import Credentials, Token, parse_url
 from engine.client.digest import Digest
@@ -22,10 +20,9 @@ from engine.client.growing_messages import GrownText
 from engine.client.http_connection import HttpConnection
 from engine.client.links.transport_ladder import TransportLadder
 from engine.client.links.transport_link import LinkOptions
-from engine.client.protocol import TRANSPORTS, Event, Session, Transport
-from engine.client.publish_results import body_of
+from engine.client.protocol import TRANSPORTS, Event, Session, Transport, split_cursor
 from engine.client.receiver import Receiver
-from engine.client.retried_requests import RETRIED, RetriedRequests, segment, with_query
+from engine.client.retried_requests import RetriedRequests, segment, with_query
 from engine.client.user_inbox import InboxPage, Mark, Marked, fetch_inbox
 from engine.client.user_preferences import PATH as PREFERENCES
 from engine.client.user_preferences import PreferenceChanges, UserPreferences
@@ -79,6 +76,10 @@ class Client:
         Forbidden: the token lacks the scope.
         TooManyConnections: newer connections of this user replaced this one.
         Refused: any other answer that retrying does not change, on every transport.
+
+    Raises (from requests, such as `inbox`):
+        Unreachable: no engine answered within `open_timeout_s`.
+        Unauthorized, Forbidden: the token was rejected.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class Client:
         self._auto_ack = auto_ack
         self._on_cursor = on_cursor
         self._open_timeout_s = open_timeout_s
-        self._device = device or ""
+        self._device = device
         self._ssl = ssl
         self._session = Session(last_event_id, renewable=self._credentials.renewable)
         options = LinkOptions(
@@ -198,8 +199,6 @@ class Client:
 
         Raises:
             Refused: `since` or `limit` is not valid.
-            Unreachable: no engine answered within `open_timeout_s`.
-            Unauthorized, Forbidden: the token was rejected.
         """
         async with self._requests() as requests:
             return await requests.fetch(Digest, "GET", with_query("/v1/digest", since=since, limit=limit))
@@ -229,38 +228,41 @@ class Client:
 
         Raises:
             Refused: an argument is not valid, or the engine keeps no inboxes.
-            Unreachable: no engine answered within `open_timeout_s`.
-            Unauthorized, Forbidden: the token was rejected.
         """
         async with self._requests() as requests:
             return await fetch_inbox(requests, before=before, limit=limit, unread=unread, archived=archived, type=type, q=text)
 
-    async def mark(self, mark: Mark, *, ids: Sequence[str] | None = None, upto: int | None = None, all: bool = False) -> Marked:
+    async def mark(
+        self, mark: Mark, *, ids: Sequence[str] | None = None, upto: Message | str | int | None = None, all: bool = False
+    ) -> Marked:
         """Mark messages of the inbox, chosen by exactly one of `ids`, `upto` and `all`. Durable on return, idempotent.
 
         Args:
             mark: `read` and `archive` acknowledge what is pending, on all devices of the user; what is read is seen.
             ids: of the messages.
-            upto: all up to this `seq`.
+            upto: all up to this message or its `event_id`, or to a `seq` alone, which is of another message when the engine has lost its
+                data meanwhile.
             all: all messages.
 
         Returns:
             The counts after it, and the ids that the inbox does not have.
 
         Raises:
-            Refused: not exactly one was given, or it is not valid, or the engine keeps no inboxes.
-            Unreachable: no engine answered within `open_timeout_s`.
-            Unauthorized, Forbidden: the token was rejected.
+            Refused: not exactly one was given, or it is not valid, or the engine keeps no inboxes, or has lost the message (status 409).
+            ValueError: `upto` is a text, and no event_id.
         """
-        chosen = {"ids": None if ids is None else list(ids), "upto": upto, "all": all or None}
+        epoch = ""
+        if isinstance(upto, Message):
+            upto = upto.event_id or upto.seq
+        if isinstance(upto, str):
+            epoch, upto = split_cursor(upto)
+        chosen = {"ids": None if ids is None else list(ids), "upto": upto, "epoch": epoch or None, "all": all or None}
         body = {name: value for name, value in chosen.items() if value is not None}
         async with self._requests() as requests:
             return await requests.fetch(Marked, "POST", f"/v1/inbox/{mark}", body)
 
     async def answer(self, id: str, answer: str | None = None, *, text: str = "", topic: str = "") -> QuestionAnswer:
         """Answer a question of the user. Durable on return, and idempotent. The client need not be entered.
-
-        It goes by the open WebSocket, else by a request.
 
         Args:
             id: of the message that asks.
@@ -273,16 +275,10 @@ class Client:
 
         Raises:
             Refused: it has another answer, which the error tells (status 409), or it does not take this one.
-            Unreachable: no engine answered within `open_timeout_s`.
-            Unauthorized, Forbidden: the token was rejected.
         """
-        members = {"answer": answer, "text": text, "topic": topic}
-        reply = await self._receiver.ask("answer", {"message": id, **members})
-        if reply is not None and reply.status not in RETRIED:
-            return msgspec.json.decode(body_of(reply), type=QuestionAnswer)
+        path = with_query(f"/v1/answers/{segment(id)}", device=self._device)
         async with self._requests() as requests:
-            path = with_query(f"/v1/answers/{segment(id)}", device=self._device)
-            return await requests.fetch(QuestionAnswer, "POST", path, members)
+            return await requests.fetch(QuestionAnswer, "POST", path, {"answer": answer, "text": text, "topic": topic})
 
     async def grown(self, id: str, *, generation: int = 0, offset: int = 0, wait_s: float = 0.0) -> GrownText:
         """Read a message that grows, or grew within the last hour. The client need not be entered.
@@ -300,8 +296,6 @@ class Client:
 
         Raises:
             Refused: nothing grows under this id (status 404).
-            Unreachable: no engine answered within `open_timeout_s`.
-            Unauthorized, Forbidden: the token was rejected.
         """
         wait = f"{min(wait_s, self._open_timeout_s * 0.8):g}"
         async with self._requests() as requests:
@@ -319,8 +313,6 @@ class Client:
 
         Raises:
             Refused: a topic is not allowed, or there are too many; those before it are changed.
-            Unreachable: no engine answered within `open_timeout_s`.
-            Unauthorized, Forbidden: the token was rejected.
         """
         return await self._change_topics("PUT", topics)
 
@@ -335,8 +327,6 @@ class Client:
 
         Raises:
             Refused: a topic is not allowed; those before it are changed.
-            Unreachable: no engine answered within `open_timeout_s`.
-            Unauthorized, Forbidden: the token was rejected.
         """
         return await self._change_topics("DELETE", topics)
 
@@ -347,8 +337,7 @@ class Client:
             The choices, and the categories of the application.
 
         Raises:
-            Unreachable: no engine answered within `open_timeout_s`.
-            Unauthorized, Forbidden: the token was rejected.
+            Unreachable, Unauthorized, Forbidden: as every request.
         """
         async with self._requests() as requests:
             return await requests.fetch(UserPreferences, "GET", PREFERENCES)
@@ -364,8 +353,6 @@ class Client:
 
         Raises:
             Refused: a change is not valid, or the application does not leave it to users.
-            Unreachable: no engine answered within `open_timeout_s`.
-            Unauthorized, Forbidden: the token was rejected.
         """
         async with self._requests() as requests:
             return await requests.fetch(UserPreferences, "PATCH", PREFERENCES, changes)

@@ -6,7 +6,7 @@ Frames of unknown types and unknown members are ignored, so that old clients wor
 from __future__ import annotations
 
 from collections.abc import Awaitable, Generator
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, get_args
 
 import msgspec
 from msgspec import Struct
@@ -138,14 +138,6 @@ class NackedFrame(Struct, tag="nacked"):
     ids: list[str]
 
 
-class AnswerResultFrame(Struct, tag="answer_result"):
-    """The answer to a frame `answer` with this `ref`. Refused, it has a `problem`; else the members of the answer."""
-
-    ref: str
-    status: int
-    problem: msgspec.Raw = msgspec.Raw(b"")
-
-
 class PongFrame(Struct, tag="pong"):
     """Answer to a ping."""
 
@@ -170,7 +162,6 @@ Frame = (
     | RevokeFrame
     | GapFrame
     | NackedFrame
-    | AnswerResultFrame
     | PongFrame
     | DrainFrame
     | ErrorFrame
@@ -184,9 +175,7 @@ class _Typed(Struct):
     type: str
 
 
-_KNOWN: Final = frozenset(
-    {"welcome", "messages", "early", "revoke", "gap", "nacked", "answer_result", "pong", "drain", "error", "digest", "counts"}
-)
+_KNOWN: Final = frozenset(kind.__struct_config__.tag for kind in get_args(Frame))
 _frames: Final = msgspec.json.Decoder(Frame)
 _typed: Final = msgspec.json.Decoder(_Typed)
 

@@ -30,11 +30,6 @@ class Response(Struct, frozen=True):
     body: bytes
 
 
-def has_no_length(headers: Mapping[str, str]) -> bool:
-    """Whether the body of an answer with these headers ends with its connection (RFC 9112, section 6.3)."""
-    return "content-length" not in headers and "chunked" not in headers.get("transfer-encoding", "").lower()
-
-
 def request_head(address: EngineUrl, method: str, path: str, headers: Mapping[str, str], body_bytes: int = 0) -> bytes:
     """The head of a request (RFC 9112, section 3), to the empty line. Raises ValueError for a line break in a part of it."""
     head = f"{method} {address.prefix}{path} HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Length: {body_bytes}\r\n"
@@ -44,19 +39,53 @@ def request_head(address: EngineUrl, method: str, path: str, headers: Mapping[st
     return f"{head}{lines}\r\n".encode("latin-1")
 
 
-class _Exchange(asyncio.Protocol):
+class AnswerReader:
+    """What has come of one answer after another on a connection. httptools calls the methods `on_...`."""
+
+    def __init__(self) -> None:
+        self._expect_answer()
+
+    def _expect_answer(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self.headers: dict[str, str] = {}
+        self._body = bytearray()
+        self._has_head = self._complete = self._until_eof = False
+
+    def _parse(self, data: bytes) -> None:
+        """Raises ConnectionError."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            raise ConnectionError(f"the answer is not HTTP/1.1: {error}") from error
+
+    @property
+    def status(self) -> int:
+        """Of the answer."""
+        return int(self._parser.get_status_code())
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self._has_head = self.status >= 200  # 1xx answers precede the final one
+        # Without a length the end of the connection ends the body (RFC 9112, section 6.3).
+        sized = "content-length" in self.headers or "chunked" in self.headers.get("transfer-encoding", "").lower()
+        self._until_eof = self._has_head and not sized
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        self._complete = self._has_head
+
+
+class _Exchange(AnswerReader, asyncio.Protocol):
     """One connection: one request at a time."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[Response] | None = None
-        self._reset()
-
-    def _reset(self) -> None:
-        self._parser = httptools.HttpResponseParser(self)
-        self._headers: dict[str, str] = {}
-        self._body = bytearray()
-        self._until_eof = False
 
     # -- asyncio -----------------------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -67,40 +96,30 @@ class _Exchange(asyncio.Protocol):
             self.abort()  # data without a request
             return
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            self._fail(ConnectionError(f"the answer is not HTTP/1.1: {error}"))
+            self._parse(data)
+        except ConnectionError as error:
+            self._fail(error)
         if len(self._body) > RESPONSE_BYTES_MAX:
             self._fail(ConnectionError(f"the answer is longer than {RESPONSE_BYTES_MAX} bytes"))
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         if self._until_eof and error is None:
-            self._complete()
+            self._give()
         else:
             self._fail(
                 error if isinstance(error, ConnectionError) else ConnectionResetError("the connection was closed before an answer came")
             )
 
-    # -- httptools ---------------------------------------------------------------------------------------------------
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-
-    def on_headers_complete(self) -> None:
-        final = self._parser.get_status_code() >= 200  # 1xx answers precede the final one
-        self._until_eof = final and has_no_length(self._headers)
-
-    def on_body(self, body: bytes) -> None:
-        self._body += body
-
     def on_message_complete(self) -> None:
-        if self._parser.get_status_code() >= 200:
-            self._complete()
+        super().on_message_complete()
+        if self._complete:
+            self._give()
 
-    def _complete(self) -> None:
+    def _give(self) -> None:
         self._until_eof = False
         if self._answer is not None and not self._answer.done():
-            self._answer.set_result(Response(self._parser.get_status_code(), self._headers, bytes(self._body)))
+            self._answer.set_result(Response(self.status, self.headers, bytes(self._body)))
             if not self._parser.should_keep_alive():
                 self.abort()
 
@@ -122,7 +141,7 @@ class _Exchange(asyncio.Protocol):
     async def send(self, request: bytes) -> Response:
         if self._transport is None:
             raise ConnectionResetError("the connection was closed")
-        self._reset()
+        self._expect_answer()
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         try:

@@ -10,16 +10,14 @@ from collections.abc import Mapping
 from ssl import SSLContext
 from typing import Final, Self
 
-import httptools
-
 from engine.client.credentials import EngineUrl
-from engine.client.http_connection import has_no_length, request_head
+from engine.client.http_connection import AnswerReader, request_head
 
 READ_BYTES: Final = 64 << 10
 REFUSAL_BYTES_MAX: Final = 64 << 10  # of a body that is read as a whole: a problem detail, or a proxy's page
 
 
-class HttpStream:
+class HttpStream(AnswerReader):
     """One answer. Every method but `abort` raises `ConnectionError` when the connection breaks, or what comes is not HTTP/1.1.
 
     Attributes:
@@ -27,12 +25,9 @@ class HttpStream:
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        super().__init__()
         self._reader = reader
         self._writer = writer
-        self._parser = httptools.HttpResponseParser(self)
-        self._body = bytearray()
-        self._has_head = self._ended = self._until_eof = False
-        self.headers: dict[str, str] = {}
 
     @classmethod
     async def open(cls, address: EngineUrl, path: str, headers: Mapping[str, str], *, ssl: SSLContext | None = None) -> Self:
@@ -49,41 +44,19 @@ class HttpStream:
             raise
         return stream
 
-    @property
-    def status(self) -> int:
-        """Of the answer."""
-        return int(self._parser.get_status_code())
-
-    # -- httptools ---------------------------------------------------------------------------------------------------
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-
-    def on_headers_complete(self) -> None:
-        self._has_head = self.status >= 200  # 1xx answers precede the final one
-        self._until_eof = has_no_length(self.headers)
-
-    def on_body(self, body: bytes) -> None:
-        self._body += body
-
-    def on_message_complete(self) -> None:
-        self._ended = self._has_head
-
     # -- reading -----------------------------------------------------------------------------------------------------
     async def _feed(self) -> None:
         data = await self._reader.read(READ_BYTES)
-        if not data:
-            if not (self._has_head and self._until_eof):
-                raise ConnectionResetError("the connection was closed before the answer was complete")
-            self._ended = True
-            return
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            raise ConnectionError(f"the answer is not HTTP/1.1: {error}") from error
+        if data:
+            self._parse(data)
+        elif self._until_eof:
+            self._complete = True
+        else:
+            raise ConnectionResetError("the connection was closed before the answer was complete")
 
     async def read(self) -> bytes:
         """What has arrived of the body, waiting for at least a byte; b"" at its end. Cancelling the wait loses nothing."""
-        while not self._body and not self._ended:
+        while not self._body and not self._complete:
             await self._feed()
         body, self._body = bytes(self._body), bytearray()
         return body
@@ -91,7 +64,7 @@ class HttpStream:
     async def read_all(self) -> bytes:
         """The body to its end, or the first `REFUSAL_BYTES_MAX` bytes and some more."""
         body = await self.read()
-        while not self._ended and len(body) < REFUSAL_BYTES_MAX:
+        while not self._complete and len(body) < REFUSAL_BYTES_MAX:
             body += await self.read()
         return body
 

@@ -9,8 +9,8 @@ After each call the shell takes `events()` and `data_to_send()`, closes the conn
 `deadline_ms` at the latest. The application takes messages with `next_message` and settles each with `settle`.
 
 Transports. The session writes frames: on a WebSocket all, on SSE and polling acknowledgements and nacks only, which their links turn into
-requests. `ask` writes a request as a frame, where the connection takes it; the shell takes `results` as it takes `events`. `opened` while a
-connection is open replaces that one: a better transport was found, and what was acknowledged or refused over the former may be so again.
+requests. `opened` while a connection is open replaces that one: a better transport was found, and what was acknowledged or refused over the
+former may be so again.
 
 Cursor. `_open` holds the sequence numbers received and not settled, `_order` a heap of all numbers received above the cursor. The
 cursor is the highest number without an open one below it, so presenting it, which acknowledges everything up to it, never acknowledges
@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple, get_args
 
 import msgspec
@@ -42,7 +42,6 @@ from msgspec import Struct
 
 from engine.client.digest import Digest
 from engine.client.frames import (
-    AnswerResultFrame,
     Counts,
     DrainFrame,
     EarlyFrame,
@@ -185,8 +184,6 @@ class Session:
         self._nacks: dict[str, None] = {}  # ids of them whose nack is to be sent
         self._frames: list[bytes] = []
         self._events: list[Event] = []
-        self._asked = 0  # requests as frames, of all connections
-        self._results: dict[str, tuple[int, bytes]] = {}
         self._reconnect = Reconnect()
         self._attempt = 0
         self._renew_at_once = False  # the token was rejected, and no attempt was made since
@@ -259,7 +256,6 @@ class Session:
             self.failure = Refused(detail or "the engine refused the connection", status)
 
     def unreachable(self, reason: str) -> None:
-        """No connection could be made."""
         self._events.append(Disconnected(0, reason))
 
     def note(self, code: str, detail: str) -> None:
@@ -329,9 +325,7 @@ class Session:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._events.append(ServerError("malformed", f"a frame this client cannot read: {error}"))
             return
-        if isinstance(frame, AnswerResultFrame):
-            self._results[frame.ref] = frame.status, bytes(frame.problem) or (text.encode() if isinstance(text, str) else text)
-        elif frame is not None:
+        if frame is not None:
             self._handle(frame, now_ms)
 
     def _handle(self, frame: Frame, now_ms: int) -> None:
@@ -483,19 +477,6 @@ class Session:
         if self._connected and self._transport == "websocket":
             self._frames.append(msgspec.json.encode({"type": "auth", "token": token}))
 
-    def ask(self, type: str, members: Mapping[str, object]) -> str | None:
-        """Send a request as a frame; the `ref` of its result, which never comes if the connection ends. None: nothing takes it."""
-        if self.transport != "websocket":
-            return None
-        self._asked += 1
-        self._frames.append(msgspec.json.encode({"type": type, "ref": str(self._asked), **members}))
-        return str(self._asked)
-
-    def results(self) -> Mapping[str, tuple[int, bytes]]:
-        """Results of requests as frames since the last call, by `ref`: a status, and the JSON that the answer over HTTP has as its body."""
-        results, self._results = self._results, {}
-        return results
-
     def data_to_send(self, now_ms: int) -> list[bytes]:
         """Frames to write now; takes them from the session.
 
@@ -508,7 +489,9 @@ class Session:
         self._ack_ids.clear()
         if self._seq > self._acked:
             self._acked = self._seq
-            frames.append(b'{"type":"ack","seq":%d,"ts":%d}' % (self._seq, now_ms))
+            # A request belongs to no connection, so it says of which epoch the number is.
+            epoch = b"" if self._transport == "websocket" else b'"epoch":%b,' % msgspec.json.encode(self._epoch)
+            frames.append(b'{"type":"ack","seq":%d,%b"ts":%d}' % (self._seq, epoch, now_ms))
         by_reason: dict[str, list[str]] = {}
         for id_ in self._nacks:
             if id_ in self._refused:  # else confirmed or revoked meanwhile

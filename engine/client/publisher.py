@@ -81,6 +81,10 @@ class Publisher:
         on_result: called with the `Result` of every posted item.
         connections_max: requests in flight, of those that do not use the held connection; more wait for their turn.
         ssl: for `https`, instead of the system's default.
+
+    Raises (from every request):
+        Unreachable: no engine answered within `retry_for_s`.
+        Unauthorized, Forbidden: the token was rejected.
     """
 
     def __init__(
@@ -157,7 +161,6 @@ class Publisher:
         Raises:
             PublishError: the engine rejected it: a member is not valid, or its `id` was used with another payload.
             Unreachable: no engine accepted it within `retry_for_s`. It may be stored; publishing it again under the same `id` is safe.
-            Unauthorized, Forbidden: the token was rejected.
             ValueError: a `datetime` has no time zone, or `users` was given, which has several results.
         """
         if "users" in members:
@@ -180,7 +183,6 @@ class Publisher:
         Raises:
             PublishError: the engine rejected items; `results` has what was accepted before them.
             Unreachable: no engine accepted a request within `retry_for_s`. Publishing the items again under the same ids is safe.
-            Unauthorized, Forbidden: the token was rejected.
             ValueError: a `datetime` has no time zone.
         """
         results: list[Result] = []
@@ -217,7 +219,6 @@ class Publisher:
         Raises:
             PublishError: the engine rejected it: a member is not valid, or its `id` was used with another payload.
             Unreachable: no engine answered within `retry_for_s`. Ask again under the same `id`.
-            Unauthorized, Forbidden: the token was rejected.
             ValueError: `ask` is missing, or whom to ask, or a `datetime` has no time zone.
         """
         if members.get("ask") is None:
@@ -246,8 +247,6 @@ class Publisher:
 
         Raises:
             Refused: there is no such question.
-            Unreachable: no engine answered within `retry_for_s`.
-            Unauthorized, Forbidden: the token was rejected.
             ValueError: not exactly one of `user` and `topic` was given.
         """
         wait = f"{min(wait_s, self._requests.timeout_s * 0.8):g}"
@@ -263,8 +262,6 @@ class Publisher:
 
         Raises:
             Refused: it has an answer, which the error tells (status 409), or there is no such question.
-            Unreachable: no engine answered within `retry_for_s`.
-            Unauthorized, Forbidden: the token was rejected.
             ValueError: not exactly one of `user` and `topic` was given.
         """
         body_of(await self._requests.send("DELETE", _question(id, user, topic)))
@@ -323,8 +320,6 @@ class Publisher:
 
         Raises:
             Refused: a member is not valid, and nothing has happened.
-            Unreachable: no engine answered within `retry_for_s`.
-            Unauthorized, Forbidden: the token was rejected.
             ValueError: a `datetime` has no time zone.
         """
         event = {"id": self._new_id(), **sent_form({**members, "type": type, "user": user, "data": data})}
@@ -341,8 +336,6 @@ class Publisher:
 
         Raises:
             Refused: the id is not valid.
-            Unreachable: no engine answered within `retry_for_s`.
-            Unauthorized, Forbidden: the token was rejected.
         """
         answer = await self._requests.send("GET", f"{SCHEDULED}/{segment(scheduled_id)}")
         return None if answer.status == 404 else msgspec.json.decode(body_of(answer), type=ScheduledMessage)
@@ -360,8 +353,6 @@ class Publisher:
 
         Raises:
             Refused: the time is not valid.
-            Unreachable: no engine answered within `retry_for_s`.
-            Unauthorized, Forbidden: the token was rejected.
             ValueError: a `datetime` has no time zone.
         """
         when = msgspec.json.encode(sent_form({"at": at, "delay": delay}))
@@ -378,8 +369,6 @@ class Publisher:
 
         Raises:
             Refused: the id is not valid.
-            Unreachable: no engine answered within `retry_for_s`.
-            Unauthorized, Forbidden: the token was rejected.
         """
         return _in_time(await self._requests.send("DELETE", f"{SCHEDULED}/{segment(scheduled_id)}"))
 
@@ -395,8 +384,6 @@ class Publisher:
 
         Raises:
             Refused: an argument is not valid.
-            Unreachable: no engine answered within `retry_for_s`.
-            Unauthorized, Forbidden: the token was rejected.
         """
         found: list[ScheduledMessage] = []
         after = ""
@@ -418,8 +405,6 @@ class Publisher:
 
         Raises:
             Refused: an argument is not valid.
-            Unreachable: no engine answered within `retry_for_s`.
-            Unauthorized, Forbidden: the token was rejected.
         """
         path = with_query(SCHEDULED, user=user, collapse=collapse)
         return int((await self._requests.fetch(dict[str, Any], "DELETE", path))["cancelled"])
@@ -439,7 +424,6 @@ class Publisher:
         Raises:
             Refused: a name or an amount is not valid, and none was counted.
             Unreachable: not counted, or the connection broke before the answer.
-            Unauthorized, Forbidden: the token was rejected.
         """
         body = msgspec.json.encode([{"name": name, "amount": amount} for name, amount in amounts.items()])
         answer = await self._requests.send("POST", "/v1/signals", body, "did not count the signals", repeatable=False)
@@ -456,8 +440,6 @@ class Publisher:
 
         Raises:
             Refused: a name is not valid.
-            Unreachable: no engine answered within `retry_for_s`.
-            Unauthorized, Forbidden: the token was rejected.
         """
         path = f"/v1/signals?{urlencode([('name', name) for name in names])}"
         sums: dict[str, int] = (await self._requests.fetch(dict[str, Any], "GET", path))["signals"]
@@ -480,8 +462,6 @@ class Publisher:
 
         Raises:
             Refused: a member is not valid.
-            Unreachable: no engine answered within `retry_for_s`.
-            Unauthorized, Forbidden: the token was rejected.
             ValueError: a `datetime` has no time zone.
         """
         item = sent_form({"user": user, "type": type, "data": data, **members})
@@ -499,8 +479,6 @@ class Publisher:
 
         Raises:
             Refused: the user's name is not valid.
-            Unreachable: no engine answered within `retry_for_s`.
-            Unauthorized, Forbidden: the token was rejected.
         """
         return await self._requests.fetch(dict[str, Any], "GET", f"/v1/users/{segment(user)}/profile")
 
@@ -516,8 +494,6 @@ class Publisher:
 
         Raises:
             Refused: a member is not valid.
-            Unreachable: no engine answered within `retry_for_s`.
-            Unauthorized, Forbidden: the token was rejected.
         """
         if profile is None:
             body_of(await self._requests.send("DELETE", f"/v1/users/{segment(user)}/profile"), 204)
@@ -535,8 +511,6 @@ class Publisher:
 
         Raises:
             Refused: the user's name is not valid.
-            Unreachable: no engine answered within `retry_for_s`.
-            Unauthorized, Forbidden: the token was rejected.
         """
         return await self._requests.fetch(UserPreferences, "GET", with_query(PREFERENCES, user=user))
 
@@ -552,8 +526,6 @@ class Publisher:
 
         Raises:
             Refused: a change is not valid, or the application does not leave it to users.
-            Unreachable: no engine answered within `retry_for_s`.
-            Unauthorized, Forbidden: the token was rejected.
         """
         return await self._requests.fetch(UserPreferences, "PATCH", with_query(PREFERENCES, user=user), changes)
 
@@ -572,8 +544,6 @@ class Publisher:
 
         Raises:
             Refused: the category or a user is not valid.
-            Unreachable: no engine answered within `retry_for_s`.
-            Unauthorized, Forbidden: the token was rejected.
         """
         body = {"category": category, "users": list(users)}
         found = await self._requests.fetch(dict[str, Any], "POST", "/v1/unsubscribe-links", body)
@@ -587,8 +557,6 @@ class Publisher:
 
         Raises:
             Refused: the user's name is not valid.
-            Unreachable: no engine answered within `retry_for_s`.
-            Unauthorized, Forbidden: the token was rejected.
         """
         body_of(await self._requests.send("DELETE", f"/v1/users/{segment(user)}"), 204)
 
@@ -605,8 +573,6 @@ class Publisher:
 
         Raises:
             Refused: an argument is not valid, or the engine keeps no inboxes.
-            Unreachable: no engine answered within `retry_for_s`.
-            Unauthorized, Forbidden: the token was rejected.
         """
         return await fetch_inbox(self._requests, user=user, limit=limit, unread=unread)
 
@@ -622,8 +588,6 @@ class Publisher:
 
         Raises:
             Refused: an argument is not valid.
-            Unreachable: no engine answered within `retry_for_s`.
-            Unauthorized, Forbidden: the token was rejected.
         """
         answer = await self._requests.send("GET", f"/v1/users/{segment(user)}/messages/{segment(id)}")
         return None if answer.status == 404 else msgspec.json.decode(body_of(answer), type=dict[str, Any])

@@ -25,12 +25,11 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from engine.client.credentials import Credentials
 from engine.client.heartbeat_probes import HeartbeatProbes
-from engine.client.http_connection import Response
 from engine.client.links.event_stream_link import EventStreamLink
 from engine.client.links.poll_link import PollLink
 from engine.client.links.transport_ladder import TransportLadder
@@ -75,8 +74,6 @@ class Receiver:
         self._writable = asyncio.Event()
         self._sending = asyncio.Lock()  # what the session has given out is sent before the link is left
         self._trying = False  # a candidate is being made
-        self._serving = False
-        self._asked: dict[str, asyncio.Future[Response | None]] = {}  # by `ref`: requests as frames, unanswered
         self._probes = HeartbeatProbes(options)
         self.failure: BaseException | None = None
         self.reason = "no answer"
@@ -95,7 +92,6 @@ class Receiver:
         return self._runner is not None and not self._runner.done()
 
     def start(self) -> None:
-        """Begin to connect."""
         self._runner = asyncio.create_task(self._run(), name="engine-client")
 
     async def until_opened(self, timeout_s: float) -> bool:
@@ -113,22 +109,6 @@ class Receiver:
     def send_soon(self) -> None:
         """The session may have something to send."""
         self._writable.set()
-
-    async def ask(self, type: str, members: Mapping[str, object]) -> Response | None:
-        """The answer to a request as a frame; None: the connection takes none, or gave no answer. It may have taken effect then."""
-        ref = self._session.ask(type, members) if self._serving else None
-        if ref is None:
-            return None
-        answered: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()
-        self._asked[ref] = answered
-        self._writable.set()
-        try:
-            async with asyncio.timeout(self._options.timeout_s):
-                return await answered
-        except TimeoutError:
-            return None
-        finally:
-            del self._asked[ref]
 
     def fail(self, error: BaseException) -> None:
         """End it because of this."""
@@ -215,7 +195,7 @@ class Receiver:
         self._session.opened(self.now_ms(), link.presented, link.transport, welcome_timeout_ms)
         reading = asyncio.create_task(self._read(link, frames), name="engine-client-reader")
         writing = asyncio.create_task(self._write(link), name="engine-client-writer")
-        self._trying, self._serving = False, True
+        self._trying = False
         improving = asyncio.create_task(self._improve(link.transport, reading), name="engine-client-improver")
         renewing = asyncio.create_task(self._renew(link), name="engine-client-renewer")
         outcome: LinkEnded | tuple[Link, Sequence[bytes]] | None = None
@@ -226,8 +206,6 @@ class Receiver:
             outcome = improving.result() if improving.done() else (reading if reading.done() else writing).result()
             return outcome
         finally:
-            self._serving = False
-            self._answer(dict.fromkeys(self._asked))
             for task in (reading, improving, renewing):
                 task.cancel()  # one that is not done ends cancelled, so only one that is done has a candidate
             if outcome is None and improving.done() and not improving.cancelled() and improving.exception() is None:
@@ -249,7 +227,6 @@ class Receiver:
             now_ms = self.now_ms()
             for frame in frames:
                 session.receive(frame, now_ms)
-            self._answer({ref: Response(status, {}, body) for ref, (status, body) in session.results().items()})
             self._report_events()
             self._writable.set()
             self._on_change()
@@ -265,11 +242,6 @@ class Receiver:
                 return end
             else:
                 session.heard(self.now_ms())
-
-    def _answer(self, answers: Mapping[str, Response | None]) -> None:
-        for ref, answer in answers.items():
-            if ref in self._asked and not self._asked[ref].done():
-                self._asked[ref].set_result(answer)
 
     async def _write(self, link: Link) -> LinkEnded:
         """Send what the session has whenever it may have something; returns how the link ended."""

@@ -113,17 +113,6 @@ class _Loop:
         with self._changing:
             self._running().call_soon_threadsafe(function, *args)
 
-    def call_and_wait(self, function: Any, *args: Any) -> None:
-        """Call it in the loop's thread, and raise what it raises."""
-        if threading.current_thread() is self._thread:
-            function(*args)
-            return
-
-        async def calling() -> None:
-            function(*args)
-
-        self.run(calling())
-
     def close(self) -> None:
         with self._changing:
             self.closed = True
@@ -233,10 +222,7 @@ class SyncClient:
     @arguments_of(Client.settle)
     def settle(self, message: Message, reason: str | None) -> None:
         loop, client = self._entered()
-        if reason is None:
-            loop.call(client.settle, message, None)
-        else:
-            loop.call_and_wait(client.settle, message, reason)
+        loop.call(client.settle, message, reason)
 
     def _entered(self) -> tuple[_Loop, Client]:
         if self._loop is None or self._client is None:

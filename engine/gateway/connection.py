@@ -17,6 +17,8 @@ from msgspec import Struct
 
 from engine.auth.tokens import Principal
 from engine.auth.topic_permissions import memberships
+from engine.core.model.message import early_frame
+from engine.core.wire import client_frames
 from engine.core.wire import records as wire
 from engine.core.wire.client_frames import SEQ_MAX, ReconnectAdvice
 from engine.core.wire.client_frames import WelcomeEvent as WelcomeFrame
@@ -169,14 +171,10 @@ class Connection:
 
     def on_early(self, messages: Sequence[tuple[int, int, bytes]]) -> None:
         """Write early copies (seq, attempt, body). They advance neither `sent` nor a cursor."""
-        raise NotImplementedError
+        self.write_frame("early", early_frame(messages))
 
-    def on_revoke(self, ids: Sequence[str]) -> None:
-        """These messages were acknowledged on another device."""
-        raise NotImplementedError
-
-    def on_counts(self, record: wire.Counts) -> None:
-        """These are the counts of the user's inbox now. Only for transports that can send them."""
+    def write_frame(self, kind: str, frame: bytes) -> None:
+        """Write a frame, a JSON object of this `type`. Polling, which has no place for most, leaves it out."""
 
     def on_transient(self, kind: str, frame: bytes) -> None:
         """Write a frame of a feature, a JSON object. One whose client has not taken what was written before is dropped."""
@@ -184,13 +182,7 @@ class Connection:
 
     def on_gap(self, first: int, last: int) -> None:
         """Numbers `first` to `last` are gone; called before anything after them is sent."""
-        raise NotImplementedError
-
-    def on_digest(self, frame: bytes) -> None:
-        """The digest of what was missed, as JSON. Only for transports that write frames or events."""
-
-    def on_fault(self, code: str, detail: str) -> None:
-        """The shard rejected a frame of the client. Only for transports that receive frames."""
+        self.write_frame("gap", client_frames.gap(first, last))
 
     def confirm_nacks(self, ids: Sequence[str]) -> None:
         """The nacks of these ids are durable, or the messages were settled: tell the client."""
@@ -201,10 +193,7 @@ class Connection:
             if not pending_nacks.reasons:
                 self.acked = pending_nacks.acked
                 self.pending_nacks = None
-        self.on_nacks_stored(ids)
-
-    def on_nacks_stored(self, ids: Sequence[str]) -> None:
-        """These messages are in the dead-letter queue, or settled. Only for transports that receive frames."""
+        self.write_frame("nacked", client_frames.nacked(ids))
 
     def on_announced(self) -> None:
         """The gateway has announced it to a new link session: send again what that session needs beyond the cursor."""

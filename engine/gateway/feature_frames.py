@@ -14,7 +14,6 @@ client repeats it on another connection, so a feature registers only what may be
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Container, Coroutine, Mapping
 from typing import Any
@@ -39,7 +38,6 @@ class FeatureFrames:
     def __init__(self, refused: Counter[int]) -> None:
         self._refused = refused
         self._answers: dict[str, FrameHandler] = {}
-        self._tasks: set[asyncio.Task[None]] = set()  # the loop holds them weakly
 
     @property
     def types(self) -> Container[str]:
@@ -52,9 +50,7 @@ class FeatureFrames:
 
     def begin(self, connection: Connection, type: str, text: bytes, on_result: Callable[[int, Mapping[str, Any]], None]) -> None:
         """Answer a frame; `on_result` is called once, later. Raises Invalid: it is malformed, and nothing is called."""
-        task = asyncio.ensure_future(self._answer(self._answers[type](connection, text), on_result))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        connection.gateway.begin(self._answer(self._answers[type](connection, text), on_result))
 
     async def _answer(self, answer: Coroutine[Any, Any, Result], on_result: Callable[[int, Mapping[str, Any]], None]) -> None:
         try:

@@ -32,7 +32,7 @@ import asyncio
 import logging
 import random
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Final
@@ -41,15 +41,14 @@ from engine.auth.revoked_tokens import RevokedTokens
 from engine.auth.tokens import Principal
 from engine.auth.topic_permissions import memberships
 from engine.config import Config
-from engine.core.edge.circuit_breaker import BreakerLimits
-from engine.core.edge.connection_admission import AdmissionLimits, ConnectionAdmission, NotAdmitted
-from engine.core.edge.heartbeat import HeartbeatLimits
+from engine.core.edge.connection_admission import ConnectionAdmission, NotAdmitted
 from engine.core.mailbox.broadcast_log import BodyCache
 from engine.core.model.action import Target
 from engine.core.model.revocation import Revocation
 from engine.core.model.routing import RoutingTable, SlotMap, store_of
 from engine.core.model.step import ChannelStep
 from engine.core.policy.profile import Profile
+from engine.core.wire import client_frames
 from engine.core.wire import records as wire
 from engine.errors import CorruptRecord, Unavailable
 from engine.gateway.connection import Connection, PendingNacks
@@ -58,7 +57,7 @@ from engine.gateway.held_publishers import HeldPublishers
 from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.open_tokens import OpenTokens
 from engine.gateway.paced_turns import PacedTurns
-from engine.gateway.pending_calls import CallLimits, PendingCalls
+from engine.gateway.pending_calls import PendingCalls
 from engine.gateway.ports import EdgeContext, PeerLinks
 from engine.gateway.record_router import RecordRouter
 from engine.gateway.shard_client import ShardClient
@@ -77,7 +76,6 @@ from engine.store.traces.edge_spans import EdgeSpans
 
 log = logging.getLogger(__name__)
 
-PONG_MISSES_MAX: Final = 2  # pings in a row without an answer; then the connection is closed
 TICK_MS: Final = 100
 """Resolution of heartbeats, stalls and deadlines while there is something to do. Ten wake-ups a second cost 0.3 % of a core."""
 
@@ -101,18 +99,6 @@ _CLOSED_MAX: Final = 100  # connections closed for a revoked token before others
 _REVOKED: Final = "the token was revoked"
 Messages = list[tuple[int, int, bytes]]
 """(seq, attempt, body) in sequence order."""
-
-
-def _admission_limits(config: Config) -> AdmissionLimits:
-    return AdmissionLimits(
-        config.connections_per_s,
-        config.connections_idle_per_s,
-        config.connections_per_s * config.connections_burst_s,
-        config.connections_warmup_ms,
-        config.connections_retry_s_max * 1000,
-        config.connections_of_user_per_s,
-        config.connections_of_user_burst,
-    )
 
 
 def _not_admitted(refused: NotAdmitted) -> Problem:
@@ -182,19 +168,11 @@ class Gateway:
         self.wall_ms = wall_ms = context.wall_ms
         self.clock = clock = context.clock
         self.metrics = metrics
-        self.heartbeat = HeartbeatLimits(config.heartbeat_ms, config.heartbeat_max_ms, config.pong_timeout_ms, PONG_MISSES_MAX)
         self._links = links
         self._stirred = asyncio.Event()  # something is to be done that depends on time
         self._router = router = RecordRouter(config, slots, context, links)
         self.pending_calls = PendingCalls(
-            CallLimits(config.publish_inflight_max, config.publish_inflight_bytes_max, config.publish_timeout_ms),
-            BreakerLimits(
-                config.breaker_error_ratio,
-                config.breaker_window_ms,
-                config.breaker_calls_min,
-                config.breaker_open_ms,
-                config.breaker_probes,
-            ),
+            config,
             clock,
             router.routes_of,
             router.lanes,
@@ -228,6 +206,7 @@ class Gateway:
         self.backlog: set[Connection] = set()  # those with bytes their client has not taken
         self.draining = False
         self.frame_requests = 0  # of all connections, unanswered
+        self._tasks: set[asyncio.Task[None]] = set()  # the loop holds them weakly
         self._next_id = 1
         self._buckets: dict[int, list[int]] = {}
         self._ticks = clock() // TICK_MS
@@ -236,7 +215,7 @@ class Gateway:
         self._held_broadcasts: dict[int, tuple[int, Messages]] = {}  # by connection: its shard, and broadcasts that are not written yet
         self._releasing = False
         self._held_retries: dict[int, tuple[int, Messages]] = {}  # by connection: its shard, and messages that it was sent before
-        self._connection_admission = ConnectionAdmission(_admission_limits(config), clock())
+        self._connection_admission = ConnectionAdmission(config, clock())
         self.closings = PacedTurns(config.closings_per_s)  # of the sockets of connections whose client has left
         self._detaches = PacedTurns(config.closings_per_s)
         self._just_welcomed: list[Connection] = []  # by the batch that is being handled
@@ -286,6 +265,12 @@ class Gateway:
             return None
         refused = self._connection_admission.refuse_unread(self.clock())
         return None if refused is None else _not_admitted(refused)
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it in a task of its own."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def check_room(self, tenant: str) -> None:
         """Check that the tenant may store more.
@@ -602,20 +587,20 @@ class Gateway:
         elif not connection.welcomed:
             return
         elif kind is wire.Revoke:
-            connection.on_revoke(record.ids)
+            connection.write_frame("revoke", client_frames.revoke(record.ids))
         elif kind is wire.DeliverEarly:
             self.metrics.frames_sent += 1
             self.metrics.messages_sent += len(record.messages)
             connection.on_early(record.messages)
         elif kind is wire.Counts:
-            connection.on_counts(record)
+            connection.write_frame("counts", client_frames.counts(record.unread, record.unseen, record.revision))
         elif kind is wire.NacksStored:
             connection.confirm_nacks(record.ids)
         elif kind is wire.GapRange:
             connection.on_gap(record.first, record.last)
             connection.sent = max(connection.sent, record.last)
         elif kind is wire.Fault:
-            connection.on_fault(record.code, record.detail)
+            connection.write_frame("error", client_frames.error(record.code, record.detail))
 
     def _welcome(self, connection: Connection, record: wire.Welcome) -> None:
         if not connection.welcomed:

@@ -11,9 +11,9 @@ admit, records for that shard are refused. Records for other shards, for schedul
 and are accepted: a request for users of several shards gets a result for each. A record whose slot moves waits here for the next slot map:
 its shard has answered, so what becomes of the record meanwhile is no failure of the shard.
 
-Limits: `limits.records` records await answers at once, or of one tenant its part of `limits.bytes`, equal among those who have some, and
-what one request adds to it, then `Overloaded`; every call ends after `limits.timeout_ms`, with `None` in place of the answers that did not
-come. `engine.publish` has the table of who refuses what under load.
+Limits: `publish_inflight_max` records await answers at once, or of one tenant its part of `publish_inflight_bytes_max`, equal among those
+who have some, and what one request adds to it, then `Overloaded`; every call ends after `publish_timeout_ms`, with `None` in place of the
+answers that did not come. `engine.publish` has the table of who refuses what under load.
 
 A route is the number of the peer that answers, see `engine.gateway.record_router`.
 """
@@ -27,6 +27,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from engine.config import Config
 from engine.core.edge.circuit_breaker import BreakerLimits, BreakerState, CircuitBreaker
 from engine.core.model.constants import HIGH
 from engine.core.model.routing import split_key
@@ -55,14 +56,6 @@ _ENVELOPE_BYTES: Final = 500
 
 _RETRY_MS_MAX: Final = 5000
 """The longest that a publisher is told to wait while a breaker is open: usually a new session ends that within two seconds."""
-
-
-class CallLimits(Struct, frozen=True):
-    """Of the records of one edge that await answers: how many, their bytes on links, and for how long."""
-
-    records: int
-    bytes: int
-    timeout_ms: int
 
 
 def sizes_of(records: Iterable[Any]) -> list[int]:
@@ -131,8 +124,6 @@ class PendingCalls:
     """All calls of one edge.
 
     Args:
-        limits: of the records that await answers.
-        breaker_limits: of the breaker of each shard.
         clock: milliseconds that never step.
         routes_of: returns the routes of records, by the newest slot map.
         lanes: makes the lanes of a route. What they deliver may be lost; `repeat` is called then.
@@ -141,15 +132,20 @@ class PendingCalls:
 
     def __init__(
         self,
-        limits: CallLimits,
-        breaker_limits: BreakerLimits,
+        config: Config,
         clock: Callable[[], int],
         routes_of: Callable[[Sequence[Any]], list[int]],
         lanes: Callable[[int], PriorityLanes],
         began: Callable[[], object] = lambda: None,
     ) -> None:
-        self._limits = limits
-        self._breaker_limits = breaker_limits
+        self._config = config
+        self._breaker_limits = BreakerLimits(
+            config.breaker_error_ratio,
+            config.breaker_window_ms,
+            config.breaker_calls_min,
+            config.breaker_open_ms,
+            config.breaker_probes,
+        )
         self._clock = clock
         self._routes_of = routes_of
         self._make_lanes = lanes
@@ -215,14 +211,14 @@ class PendingCalls:
             Overloaded: too many records await answers, or some of these would wait too long; nothing was sent.
             Unavailable: no breaker admits any of them; nothing was sent.
         """
-        if len(self._calls) + count > self._limits.records:
-            raise self._full(f"{len(self._calls)} requests await their answers here, {self._limits.records} are allowed")
+        if len(self._calls) + count > self._config.publish_inflight_max:
+            raise self._full(f"{len(self._calls)} requests await their answers here, {self._config.publish_inflight_max} are allowed")
         base = self._next
         records = build(base)
         tenant = tenant or tenant_of(records[0]) if records else ""
         own_bytes = self._bytes_of.get(tenant, 0)
-        if own_bytes and own_bytes * len(self._bytes_of) >= self._limits.bytes:
-            allowed = self._limits.bytes // len(self._bytes_of)
+        if own_bytes and own_bytes * len(self._bytes_of) >= self._config.publish_inflight_bytes_max:
+            allowed = self._config.publish_inflight_bytes_max // len(self._bytes_of)
             raise self._full(f"{own_bytes} bytes of this tenant await their answers here, {allowed} are its part now")
         routes, sizes = self._routes_of(records), sizes_of(records)
         by_route: dict[int, list[LaneEntry]] = {}
@@ -239,7 +235,7 @@ class PendingCalls:
             wanted = set(zip(routes, priorities, strict=True))
             refuse_closed([(self._lanes[route], priority) for route, priority in wanted if route not in closed], tenant)
         self._next += count
-        call = PendingCall(tenant, base, records, sum(sizes), routes, self._clock() + self._limits.timeout_ms)
+        call = PendingCall(tenant, base, records, sum(sizes), routes, self._clock() + self._config.publish_timeout_ms)
         if records:
             self._bytes_of[tenant] = own_bytes + call.size
         self._deadlines.append(call)
@@ -385,7 +381,7 @@ class PendingCalls:
 
     def _expire(self, call: PendingCall) -> None:
         """End what is left of a call."""
-        began_ms = call.deadline_ms - self._limits.timeout_ms
+        began_ms = call.deadline_ms - self._config.publish_timeout_ms
         over: dict[tuple[int, str], list[int]] = {}
         for ref, route in enumerate(call.routes, call.base):
             if self._calls.pop(ref, None) is None:

@@ -203,10 +203,13 @@ class ShardClient:
                 result.reason = results[place].reason
             results[place], call.answers[place] = result, scheduling.answers[index]
 
-    async def settle(self, key: str, seq: int, ids: list[str], client_ms: int = 0) -> str:
-        """Acknowledge without a connection; `seq` -1 when only ids are given. Returns "" or why nothing was acknowledged."""
+    async def settle(self, key: str, seq: int, ids: list[str], client_ms: int = 0, epoch: str = "") -> str:
+        """Acknowledge without a connection; `seq` -1 when only ids are given, `epoch` that of `seq`, "" when unknown.
+
+        Returns "" or why nothing was acknowledged.
+        """
         self._metrics.acks += 1
-        answer = await self._ask(wire.Settled, lambda ref: wire.Settle(ref, key, seq, ids, client_ms), HIGH)
+        answer = await self._ask(wire.Settled, lambda ref: wire.Settle(ref, key, seq, ids, client_ms, epoch), HIGH)
         return answer.error
 
     async def refuse(self, key: str, ids: list[str], reason: str) -> None:
@@ -267,9 +270,11 @@ class ShardClient:
         """Messages of a user's inbox, the newest first, see `ReadInbox`."""
         return await self._ask(wire.InboxIs, lambda ref: wire.ReadInbox(ref, key, before, limit, view))
 
-    async def mark_inbox(self, key: str, mark: int, on: bool, seqs: list[int], ids: list[str], upto: int) -> wire.InboxMarked:
+    async def mark_inbox(
+        self, key: str, mark: int, on: bool, seqs: list[int], ids: list[str], upto: int, epoch: str = ""
+    ) -> wire.InboxMarked:
         """Mark messages of a user's inbox, see `MarkInbox`; durable with the answer."""
-        return await self._ask(wire.InboxMarked, lambda ref: wire.MarkInbox(ref, key, mark, on, seqs, ids, upto))
+        return await self._ask(wire.InboxMarked, lambda ref: wire.MarkInbox(ref, key, mark, on, seqs, ids, upto, epoch))
 
     async def schedule(self, timer: wire.Timer) -> wire.TimerAnswer:
         """Arm a timer under its scheduled id, if there never was one."""
@@ -301,11 +306,6 @@ class ShardClient:
                     raise Overloaded(answer.detail or "a limit is reached", answer.retry_ms)
                 raise Unavailable("no answer in time" if answer is None else answer.detail or "durable storage did not answer")
         return all(answer is not None and answer.detail != wire.GONE for answer in call.answers)
-
-    def send_request(self, build: Callable[[int], Struct], answered: Callable[[Any], None]) -> None:
-        """Send a record without awaiting its answer: `answered` is called with it, or with None when it did not come in time."""
-        call = self._calls.begin(1, lambda ref: [build(ref)], (NORMAL,))
-        call.done.add_done_callback(lambda _: answered(call.answers[0]))
 
     async def inspect(self, tenant: str, sid: str) -> wire.TimerAnswer:
         """Read one timer of a tenant. A malformed id is NOT_FOUND like an unknown one; likewise in `reschedule` and `cancel`."""

@@ -25,7 +25,7 @@ from engine.config import Config
 from engine.core.edge.token_bucket import TokenBucket, TokenBuckets
 from engine.core.model.period import until_next
 from engine.errors import StorageUnavailable
-from engine.http.problems import Problem, over_quota, whole_seconds
+from engine.http.problems import over_quota, whole_seconds
 from engine.store.tenant_usage import TenantUsage, UsageFigure
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,6 @@ class TenantQuotas:
         self._limits = {figure: limit for figure, setting in _SETTINGS.items() if (limit := getattr(config, setting))}
         self._full: Mapping[UsageFigure, frozenset[str]] = {}
         self._usage: TenantUsage
-        self._checks: set[asyncio.Future[None]] = set()
         rate = config.tenant_requests_per_s
         self._requests = TokenBuckets(lambda now_ms: TokenBucket(rate, rate * BURST_S, now_ms), _TENANTS_MAX) if rate else None
 
@@ -108,22 +107,6 @@ class TenantQuotas:
         if new:
             detail = f"this tenant has {self._config.tenant_topics_max} topics, as many as it may: {min(new)} would be a new one"
             raise over_quota("tenant_topics_max", detail, _FULL_RETRY_S)
-
-    def begin_check(self, tenant: str, topics: Sequence[str], on_result: Callable[[str], None]) -> None:
-        """As `check_topics`, for a frame of a client. `on_result` is called with an error code, "" when there is none."""
-        check = asyncio.ensure_future(self._check(tenant, topics, on_result))
-        self._checks.add(check)
-        check.add_done_callback(self._checks.discard)
-
-    async def _check(self, tenant: str, topics: Sequence[str], on_result: Callable[[str], None]) -> None:
-        try:
-            await self.check_topics(tenant, topics)
-        except Problem as problem:
-            on_result("over_quota" if problem.status == 429 else "unavailable")
-        except StorageUnavailable:
-            on_result("unavailable")
-        else:
-            on_result("")
 
     async def read(self) -> None:
         """Ask storage who is full."""

@@ -11,18 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
-from msgspec import Struct
 
+from engine.core.mailbox.aggregation_window import type_of
 from engine.core.model.category import PolicyTerms
 from engine.core.model.envelope import Envelope
 from engine.publish.drafts import Draft
 
-
-class _Type(Struct, gc=False):
-    type: str
-
-
-_type: Final = msgspec.json.Decoder(_Type)
 _NO_TERMS: Final = PolicyTerms()
 
 
@@ -34,7 +28,7 @@ def keep_by_type(drafts: Sequence[Draft], kept: Mapping[str, int]) -> None:
         if draft.topic is not None:
             continue
         if id(envelope) not in made:
-            keep_ms = _kept(_type.decode(b"{%b}" % envelope.body).type, kept)
+            keep_ms = _kept(type_of(envelope.body), kept)
             made[id(envelope)] = envelope if keep_ms is None else _with(envelope, keep_ms)
         draft.envelope = made[id(envelope)]
 

@@ -23,15 +23,13 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 from typing import Any, Final
-from urllib.parse import quote, urlencode
 from uuid import uuid4
 
 import msgspec
 from msgspec import Struct
 
 from engine.client.credentials import Credentials
-from engine.client.publish_results import rejection_of
-from engine.client.retried_requests import RetriedRequests
+from engine.client.retried_requests import RetriedRequests, segment, with_query
 from engine.ray.edge_calls import NAMESPACE, EdgeCalls
 from engine.ray.task_publisher import TENANT
 
@@ -106,9 +104,6 @@ class _Answer(Struct):
     events: list[TenantEvent]
     position: str
     held_by: str = ""
-
-
-_answers: Final = msgspec.json.Decoder(_Answer)
 
 
 async def events(
@@ -201,9 +196,9 @@ class _Reader:
     """One consumer. `position`: everything up to it was handled; "" while nothing was."""
 
     def __init__(self, group: str, namespace: str, tenant: str, consumer: str, begin: str, outcomes: bool, retry_for_s: float) -> None:
-        self._path = f"/v1/event-groups/{quote(group, safe='')}"
+        self._path = f"/v1/event-groups/{segment(group)}"
         self._consumer = consumer or uuid4().hex
-        self._begin = {"begin": begin, **({"outcomes": "true"} if outcomes else {})}
+        self._begin = {"begin": begin, "outcomes": outcomes}
         self._carrier = EdgeCalls(namespace, tenant, inflight_max=1)
         self._requests = RetriedRequests(self._carrier, Credentials(""), timeout_s=_WAIT_S + 10, retry_for_s=retry_for_s)
         self.position = ""
@@ -211,10 +206,7 @@ class _Reader:
     async def poll(self, limit: int, wait_s: float) -> list[TenantEvent]:
         """Acknowledge, and wait for events; none when there are none, or another consumer has the group."""
         query = {"consumer": self._consumer, **self._begin, "limit": limit, "wait": f"{wait_s:g}", "position": self.position}
-        answer = await self._requests.send("GET", f"{self._path}/events?{urlencode(query, quote_via=quote)}", b"")
-        if answer.status != 200:
-            raise rejection_of(answer)
-        found = _answers.decode(answer.body)
+        found = await self._requests.fetch(_Answer, "GET", with_query(f"{self._path}/events", **query))
         if not found.events and not found.held_by:
             self.position = found.position  # behind what is not the tenant's
         return found.events

@@ -17,15 +17,13 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from typing import Final
-from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
 
 from engine.client.credentials import Credentials
 from engine.client.message_members import DeliveredMembers
-from engine.client.publish_results import rejection_of
-from engine.client.retried_requests import RetriedRequests
+from engine.client.retried_requests import RetriedRequests, with_query
 from engine.ray.edge_calls import NAMESPACE, EdgeCalls
 from engine.ray.task_publisher import TENANT
 
@@ -42,9 +40,6 @@ class ReceivedNotification(DeliveredMembers):
 class _Answer(Struct):
     messages: list[ReceivedNotification]
     last_event_id: str
-
-
-_answers: Final = msgspec.json.Decoder(_Answer)
 
 
 async def listen(
@@ -74,11 +69,7 @@ async def listen(
     )
     cursor = last_event_id
     while True:
-        path = f"/v1/poll?wait={_WAIT_S:g}&device={quote(device, safe='')}&last_event_id={quote(cursor, safe='')}"
-        answer = await requests.send("GET", path, b"")
-        if answer.status != 200:
-            raise rejection_of(answer)
-        found = _answers.decode(answer.body)
+        found = await requests.fetch(_Answer, "GET", with_query("/v1/poll", wait=f"{_WAIT_S:g}", device=device, last_event_id=cursor))
         acked_s = time.monotonic()
         handled: list[str] = []
         for message in found.messages:

@@ -8,7 +8,7 @@ A start reads the append-only file, and a command of its end takes as long as te
 writes the file anew not only when it has doubled, but as soon as the last time that took has paid off.
 
 A server that dies is restarted on the same data; `restarts` counts it, and `lost_writes` the damaged writes that the last start left out.
-Data that a restore has prepared are adopted before a server starts (`engine.store.snapshot_restore`).
+Data that a restore has prepared are adopted before a server starts (`engine restore`).
 """
 
 from __future__ import annotations
@@ -70,22 +70,25 @@ _UNUSED_COMMANDS: Final = ("DEBUG", "MODULE")
 
 _PROBE_S: Final = 0.01
 _PROBE_TIMEOUT_S: Final = 0.5
-_STEADY_S: Final = 10.0  # after running this long the restart backoff begins anew
+_STEADY_S: Final = 1.0  # after serving this long the restart backoff begins anew: its start does not fail
 
-_LOOK_S: Final = 10.0
+_LOOK_S: Final = 5.0
 """Between two looks at the append-only file."""
 
-_END_BYTES_MIN: Final = 32 << 20
-"""Of the end of the append-only file, for which it is written anew: a second of the next start."""
+_END_BYTES_MIN: Final = 2 << 20
+"""Of the end of the append-only file, for which it is written anew: 50 ms of the next start, for which users wait."""
 
 _REST_PER_WORK: Final = 50
 """Times that writing it anew took pass before it is done again: 2 % of a core at most."""
 
+_WRITTEN_BYTES_PER_S: Final = 50 << 20
+"""By which a short time is estimated: Redis tells it in whole seconds, and as one when a second has begun meanwhile."""
+
 # A separate program instead of a `preexec_fn`, which may deadlock in a process with threads (Ray's driver has many).
 _DIE_WITH_PARENT: Final = """
-import ctypes, os, signal, sys
+import ctypes, os, sys
 if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    ctypes.CDLL(None).prctl(1, 15)  # SIGTERM: to import `signal` takes as long as to start Python
 if os.getppid() != int(sys.argv[1]):
     sys.exit(1)
 os.execvp(sys.argv[2], sys.argv[2:])
@@ -412,10 +415,11 @@ class EmbeddedRedis:
             found = self._info("persistence")
             if not found or int(found["aof_rewrite_in_progress"]) or int(found["rdb_bgsave_in_progress"]):
                 continue
-            end_bytes = int(found["aof_current_size"]) - int(found["aof_base_size"])
+            base_bytes, told_s = int(found["aof_base_size"]), int(found["aof_last_rewrite_time_sec"])
+            end_bytes = int(found["aof_current_size"]) - base_bytes
             if shutil.disk_usage(self._dir).free < int(found["aof_current_size"]) + _END_BYTES_MIN:
                 continue  # a disk that it fills ends a server that fsyncs every write
-            took_s = 1 + max(int(found["aof_last_rewrite_time_sec"]), 0)  # it is told in whole seconds
+            took_s = told_s if told_s > 1 else base_bytes / _WRITTEN_BYTES_PER_S
             if end_bytes >= _END_BYTES_MIN and time.monotonic() - rested_s >= _REST_PER_WORK * took_s:
                 rested_s = time.monotonic()
                 self._ask("BGREWRITEAOF")

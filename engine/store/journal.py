@@ -36,8 +36,8 @@ _ROLLBACK = Script("journal/rollback", LIBRARY)
 _COVER = Script("fenced/journal_cover")
 _OPEN = Script("journal_open")
 
-_WRITTEN: Final = tuple((journal_head_key(slot), journal_key(slot)) for slot in range(SLOTS))
-"""The keys that an append writes, by slot."""
+_HEADS: Final = tuple(map(journal_head_key, range(SLOTS)))
+_JOURNALS: Final = tuple(map(journal_key, range(SLOTS)))
 
 _NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
 
@@ -125,13 +125,9 @@ class Journal:
             StorageUnavailable: no reply; it may have been written: repeat it, or roll it back.
         """
         writes, payloads = self.loss_detector.slots, group.payloads
-        keys: list[str] = []
-        args: list[Any] = [group.number, self._idempotency_ms, len(payloads)]
-        for slot, payload in payloads.items():
-            keys += _WRITTEN[slot]
-            args += (writes[slot].head, payload)
-        args += words_of(group.ids, group.values)
-        reply = await _APPEND.run(self._client, [*keys, *KEYS], args, self._replicas)
+        heads = [writes[slot].head for slot in payloads]
+        args = [group.number, self._idempotency_ms, len(payloads), *heads, *payloads.values(), *words_of(group.ids, group.values)]
+        reply = await _APPEND.run(self._client, _keys(payloads), args, self._replicas)
         if reply[0] == b"KNOWN":
             return known_of(reply[1])
         for slot in payloads:
@@ -143,9 +139,8 @@ class Journal:
     async def rollback(self, group: Group) -> None:
         """Remove the group from the journals, and keep a delayed copy of its append from applying. Idempotent. Raises like `append`."""
         held = [self.loss_detector.slots[slot] for slot in group.payloads]
-        keys = [key for slot in group.payloads for key in _WRITTEN[slot]]
         args = [group.number, self._idempotency_ms, len(held), *(writes.head for writes in held), *words_of(group.ids)]
-        await _ROLLBACK.run(self._client, [*keys, *KEYS], args, self._replicas)
+        await _ROLLBACK.run(self._client, _keys(group.payloads), args, self._replicas)
         for writes in held:
             writes.head = f"{writes.epoch}-{group.number}u"
 
@@ -229,6 +224,11 @@ class Journal:
         """The number of quarantined records; an operator deletes them after inspection. Raises StorageUnavailable."""
         with StorageCalls("quarantine"):
             return int(await self._client.xlen(journal_quarantine_key(self._shard)))
+
+
+def _keys(slots: Collection[int]) -> list[str]:
+    """What an append or a rollback reads and writes that concerns these slots."""
+    return [*map(_HEADS.__getitem__, slots), *map(_JOURNALS.__getitem__, slots), *KEYS]
 
 
 def _group_of(head: str) -> int:

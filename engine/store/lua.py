@@ -32,7 +32,6 @@ from engine.store.keys import ABSENT_KEY, REPLICATION_KEY
 
 _FOLDER = Path(__file__).parent / "scripts"
 
-_ABSENT: Final = ABSENT_KEY
 _WITHOUT_ABSENT: Final = b"KEYS[#KEYS] = nil "
 
 
@@ -99,9 +98,9 @@ class Script:
         execute: Callable[..., Awaitable[list[Any]]] = client.execute_command
         try:
             try:
-                reply = await execute("EVALSHA", self._sha, len(keys) + 1, *keys, _ABSENT, *args)
+                reply = await execute("EVALSHA", self._sha, len(keys) + 1, *keys, ABSENT_KEY, *args)
             except NoScriptError:
-                reply = await execute("EVAL", self._text, len(keys) + 1, *keys, _ABSENT, *args)
+                reply = await execute("EVAL", self._text, len(keys) + 1, *keys, ABSENT_KEY, *args)
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"{self.name}: {error}") from error
         return reply if reply[0] == b"OK" else self.checked(reply)
@@ -138,7 +137,7 @@ class Script:
             if load:
                 pipeline.execute_command("SCRIPT LOAD", self._text)
             for keys, args in calls:
-                pipeline.execute_command("EVALSHA", self._sha, len(keys) + 1, *keys, _ABSENT, *args)
+                pipeline.execute_command("EVALSHA", self._sha, len(keys) + 1, *keys, ABSENT_KEY, *args)
             replicas.ask(pipeline)
             replies: list[Any] = await pipeline.execute(raise_on_error=False)
         except (RedisError, OSError) as error:

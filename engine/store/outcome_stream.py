@@ -2,7 +2,7 @@
 and groups of consumers.
 
     writer     shard, edge: a batch of what was recorded, every `history_flush_ms`: one entry, one script
-    archivist  a batch is pending for it from `read` until `settle`
+    archivist  a batch is pending for it from when it reads it until it settles it
     groups     read behind positions of their own, whether settled or not
 
 A batch is deleted when it is settled, unless a group has asked for outcomes within the last `outcomes_kept_ms`: then it is kept, for so
@@ -23,26 +23,22 @@ import asyncio
 import logging
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import redis.asyncio as redis
 from msgspec import Struct
-from redis.exceptions import ResponseError
 
 from engine.config import Config
 from engine.core.wire.outcomes import AnyOutcome, OutcomeLog, decode_outcomes, encode_outcomes, is_erasure
 from engine.core.wire.records import UNREADABLE
 from engine.errors import StorageUnavailable
-from engine.store.keys import OUTCOME_STATE_KEY, OUTCOME_STREAM_KEY, trimmed_mark_key
+from engine.store.keys import OUTCOME_STATE_KEY, OUTCOME_STREAM_KEY
 from engine.store.lua import Script
 from engine.store.storage_calls import StorageCalls
 
 log = logging.getLogger(__name__)
 
 _APPEND = Script("outcomes_append")
-_SETTLE = Script("outcomes_settle")
-
-GROUP: Final = "archivist"
 
 _BATCH: Final = 2000
 """Outcomes of one entry: some 40 KB, and 5 ms of the process that appends them."""
@@ -124,64 +120,6 @@ class OutcomeBatch(Struct, frozen=True):
     size: int
     outcomes: list[AnyOutcome] | None
     lost: int = 0
-
-
-class StreamLag(Struct, frozen=True):
-    """What waits in the stream: outcomes, bytes, since when the oldest does (0: none does); and how many were dropped so far."""
-
-    waiting: int
-    bytes: int
-    oldest_ms: int
-    dropped: int
-
-
-class OutcomeReader:
-    """Reads the stream, for the archivist."""
-
-    def __init__(self, client: redis.Redis, config: Config) -> None:
-        self._client = client
-        self._kept = (config.outcomes_kept_bytes_max, config.outcomes_kept_ms)
-
-    async def read(self, count: int, *, again: bool = False) -> list[OutcomeBatch]:
-        """Up to `count` batches: new ones, or `again` the first of those that were read and not settled. Raises StorageUnavailable."""
-        with StorageCalls("outcomes"):
-            try:
-                found: Any = await self._read(count, again=again)
-            except ResponseError as error:
-                if not str(error).startswith("NOGROUP"):
-                    raise
-                await self._make_group()
-                found = await self._read(count, again=again)
-        entries = found[0][1] if isinstance(found, list) and found else next(iter(found.values()))[0] if found else []
-        return [stored_batch(entry.decode(), fields or {}) for entry, fields in entries]
-
-    async def _read(self, count: int, *, again: bool) -> Any:
-        return await self._client.xreadgroup(GROUP, GROUP, {OUTCOME_STREAM_KEY: "0" if again else ">"}, count)
-
-    async def _make_group(self) -> None:
-        try:
-            await self._client.xgroup_create(OUTCOME_STREAM_KEY, GROUP, "0", mkstream=True)
-        except ResponseError as error:
-            if not str(error).startswith("BUSYGROUP"):  # another archivist was faster
-                raise
-
-    async def settle(self, batches: Sequence[tuple[OutcomeBatch, int]]) -> None:
-        """Batches are in the database, each but for a number of its outcomes. Idempotent. Raises StorageUnavailable."""
-        words: list[Any] = [GROUP, *self._kept]
-        for batch, lost in batches:
-            words += batch.entry, batch.size, batch.count, lost
-        stream = OUTCOME_STREAM_KEY
-        await _SETTLE.run(self._client, [stream, OUTCOME_STATE_KEY, trimmed_mark_key(stream)], words)
-
-    async def lag(self) -> StreamLag:
-        """Raises StorageUnavailable."""
-        with StorageCalls("outcomes"):
-            state: Any = await self._client.hmget(OUTCOME_STATE_KEY, ["waiting", "bytes", "dropped", "settled"])
-            waiting, size, dropped, settled = state
-            oldest: Any = await self._client.xrange(OUTCOME_STREAM_KEY, settled or "-", count=1)
-        if not oldest:
-            return StreamLag(0, 0, 0, int(dropped or 0))
-        return StreamLag(int(waiting or 0), int(size or 0), int(oldest[0][0].partition(b"-")[0]), int(dropped or 0))
 
 
 async def want_outcomes(client: redis.Redis, until_ms: int) -> None:

@@ -44,9 +44,6 @@ _SLOT_MESSAGES = 500
 _ROUND_TRIP_RUNS = 64
 """Streams trimmed per round trip."""
 
-_MEASURED_ENTRIES = 64
-"""The size of a stream is measured when it passes a multiple of so many entries; both scripts have the number."""
-
 _ROUND_TRIP_WORDS = 500
 """Keys and arguments of a checkpoint's runs per round trip: about fifty mailboxes or 250 messages, some 1.5 ms of Redis, and 1 of the
 shard to write them. After each, storage is left to others for as long: groups are appended meanwhile, so the checkpoint of thousands who
@@ -203,7 +200,7 @@ class Pages:
 
     async def _trim(self, names: Sequence[bytes]) -> None:
         """Trim the streams of these mailboxes to their bytes. What is trimmed is announced as a gap when it is not found."""
-        calls = [([offline_key(name.decode())], [self._stream_bytes_max, self._stream_count_min, _MEASURED_ENTRIES]) for name in names]
+        calls = [([offline_key(name.decode())], [self._stream_bytes_max, self._stream_count_min]) for name in names]
         for start in range(0, len(calls), _ROUND_TRIP_RUNS):
             await _TRIM.run_many(self._client, calls[start : start + _ROUND_TRIP_RUNS])
 

@@ -1,4 +1,4 @@
-"""Snapshots of the engine's own Redis: taken while it serves, in bounded number. `engine.store.snapshot_restore` restores them.
+"""Snapshots of the engine's own Redis: taken while it serves, in bounded number. `engine restore` restores them.
 
 A snapshot is a directory `snapshots/<time>/` of the data directory with two files: `dump.rdb`, which Redis writes in a child process as of
 one moment, and `manifest.json`. It is there whole or not at all: both are written and fsynced under a temporary name, then renamed.

@@ -6,7 +6,7 @@ are, and no process has to agree with another about the sum.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 import redis.asyncio as redis
@@ -39,8 +39,14 @@ class TenantUsage:
 
     async def of(self, tenant: str) -> dict[UsageFigure, int]:
         """Every figure of a tenant. Raises StorageUnavailable."""
-        scores = [await self._scores(client, FIGURES, tenant) for client in self._clients]
-        return {figure: _total(figure, column) for figure, *column in zip(FIGURES, *scores, strict=True)}
+        scores: list[Any] = []
+        for client in self._clients:
+            with StorageCalls("figures of a tenant"):
+                pipeline = client.pipeline(transaction=False)
+                for figure in FIGURES:
+                    pipeline.zscore(tenants_key(figure), tenant)
+                scores.append(await pipeline.execute())
+        return {figure: _total(figure, [int(score or 0) for score in column]) for figure, *column in zip(FIGURES, *scores, strict=True)}
 
     async def largest(self, count: int) -> dict[str, dict[UsageFigure, int]]:
         """Every figure of the tenants that have the most bytes or the most users, at most `count` of them, the most bytes first.
@@ -57,13 +63,6 @@ class TenantUsage:
                     names.update(tenant.decode() for tenant in reply)
         found = {tenant: await self.of(tenant) for tenant in sorted(names)}
         return dict(sorted(found.items(), key=lambda item: (-item[1]["stored_bytes"], -item[1]["users"]))[:count])
-
-    async def _scores(self, client: redis.Redis, figures: Iterable[UsageFigure], tenant: str) -> list[int]:
-        with StorageCalls("figures of a tenant"):
-            pipeline = client.pipeline(transaction=False)
-            for figure in figures:
-                pipeline.zscore(tenants_key(figure), tenant)
-            return [int(score or 0) for score in await pipeline.execute()]
 
     async def full(self, limits: Mapping[UsageFigure, int]) -> dict[UsageFigure, frozenset[str]]:
         """The tenants that have at least so much of each of these figures. Raises StorageUnavailable."""

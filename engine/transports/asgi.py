@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.types import ASGIApp, Receive
 
 from engine.auth.tokens import RawHeaders
+from engine.http.routed_path import routed_path
 
 if TYPE_CHECKING:
     from engine.transports.http_protocol import HttpProtocol
@@ -27,6 +29,26 @@ _NOT_IN_VALUES: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # RFC 9110, se
 _BODILESS: Final = frozenset((204, 304))
 
 log: Final = logging.getLogger("engine.edge.http")
+
+
+def http_scope(
+    method: str, target: bytes, headers: RawHeaders, *, version: str = "1.1", extensions: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The scope of a request. `target`: path and query, percent-encoded."""
+    path, _, query_string = target.partition(b"?")
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": version,
+        "method": method,
+        "scheme": "http",
+        "path": routed_path(path.decode("ascii")),
+        "raw_path": path,
+        "query_string": query_string,
+        "root_path": "",
+        "headers": headers,
+        "extensions": extensions or {},
+    }
 
 
 class AsgiExchange:
@@ -84,9 +106,13 @@ class AsgiExchange:
         return len(self._body)
 
     def feed_eof(self) -> None:
-        """The request's body is complete."""
         self._whole = True
         self._changed.set()
+
+    @property
+    def due(self) -> bool:
+        """Is this whole request, no GET, without any of its response?"""
+        return self._whole and not self.started and self._scope["method"] != "GET"
 
     def disconnect(self) -> None:
         """The client is gone: the application receives `http.disconnect`, and what it sends is discarded."""

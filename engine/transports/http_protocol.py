@@ -27,7 +27,7 @@ What is being read is one state, `Reading`:
     IDLE     a request with a kept head, nothing unanswered           PUBLISH  held until its body is complete; the parser is not told
              a request begins                                         HEAD
     any      the client's time is up                                  ENDED    as malformed; without a word where no request has begun
-             connection lost                                          ENDED
+             connection lost, or the client's half while no request but a GET waits for its response   ENDED
 
 What is being answered is the other half: at most one request at a time, `busy` while there is one. Requests that the client sends without
 waiting (RFC 9112, section 9.3.2) are answered in their order, one per turn of the event loop.
@@ -71,7 +71,7 @@ from engine.http import error_responses
 from engine.http.problems import Problem, bad_request, problem_response
 from engine.http.routed_path import routed_path
 from engine.transports import http_framing, websocket_handshake
-from engine.transports.asgi import STATUS_LINES, TRANSPORT, AsgiExchange
+from engine.transports.asgi import STATUS_LINES, TRANSPORT, AsgiExchange, http_scope
 from engine.transports.kept_heads import KeptHeads
 from engine.transports.open_sockets import OpenSockets
 from engine.transports.unread_refusals import UnreadRefusals
@@ -258,6 +258,14 @@ class HttpProtocol(asyncio.Protocol):
         self._waiting.clear()
         self.resume_writing()
 
+    def eof_received(self) -> bool | None:
+        """The client has ended its half: the connection closes behind the response to a publish, or to another request but a GET.
+
+        A GET may wait for messages, for a client that has left.
+        """
+        self._stopping = True
+        return self._publishing or (self._answering is not None and self._answering.due)
+
     def shutdown(self) -> None:
         """Close once everything is answered; for uvicorn, when the server stops."""
         self._stopping = True
@@ -423,8 +431,8 @@ class HttpProtocol(asyncio.Protocol):
         settings = self._settings
         return Problem(431, f"a request's head has at most {settings.request_head_bytes_max} bytes, {settings.request_headers_max} headers")
 
+    # The parser calls these as it comes to each part of a request.
     def on_message_begin(self) -> None:
-        """Parser: a request begins."""
         self._reading = Reading.HEAD
         self._turn_began_s = 0.0
         self._head_bytes = 0
@@ -432,7 +440,6 @@ class HttpProtocol(asyncio.Protocol):
         self._headers = []
 
     def on_url(self, url: bytes) -> None:
-        """Parser: a part of the request's target."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -441,7 +448,6 @@ class HttpProtocol(asyncio.Protocol):
             self._headers.append((name.lower(), value.rstrip(b" \t")))  # the parser strips the front only
 
     def on_headers_complete(self) -> None:
-        """Parser: the head is complete."""
         self._version = self._parser.get_http_version()
         try:
             self._check_head()
@@ -469,7 +475,6 @@ class HttpProtocol(asyncio.Protocol):
             self._url = http_framing.origin_form(self._parser.get_method(), self._url, self._headers)
 
     def on_body(self, body: bytes) -> None:
-        """Parser: a part of the body."""
         if self._reading is Reading.PUBLISH:
             self._parts.append(body)
         elif self._receiving is not None and not self._receiving.complete:
@@ -478,7 +483,6 @@ class HttpProtocol(asyncio.Protocol):
                 self._pause_reading()
 
     def on_message_complete(self) -> None:
-        """Parser: the request is complete."""
         self._turn_began_s = 0.0
         if self._reading is Reading.PUBLISH:
             self._reading = Reading.IDLE
@@ -545,21 +549,8 @@ class HttpProtocol(asyncio.Protocol):
     def _begin_exchange(self) -> None:
         """Let the application answer the request whose head was read, after those before it."""
         self._unused_left = self._settings.request_head_bytes_max + _PIECE
-        path, _, query_string = self._url.partition(b"?")
-        version, headers = self._version, self._headers
-        scope: dict[str, Any] = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": version,
-            "method": self._parser.get_method().decode("ascii"),
-            "scheme": "http",
-            "path": routed_path(path.decode("ascii")),
-            "raw_path": path,
-            "query_string": query_string,
-            "root_path": "",
-            "headers": headers,
-            "extensions": {TRANSPORT: {"transport": self.transport}},
-        }
+        version, headers, method = self._version, self._headers, self._parser.get_method().decode("ascii")
+        scope = http_scope(method, self._url, headers, version=version, extensions={TRANSPORT: {"transport": self.transport}})
         exchange = self._receiving = AsgiExchange(
             self,
             scope,
@@ -583,7 +574,6 @@ class HttpProtocol(asyncio.Protocol):
 
     @property
     def default_headers(self) -> RawHeaders:
-        """Headers of every response."""
         return self._server_state.default_headers
 
     @property
@@ -799,7 +789,6 @@ class HttpProtocol(asyncio.Protocol):
         return self._writable is not None
 
     def pause_writing(self) -> None:
-        """The transport's buffer is full."""
         self._writable = asyncio.Event()
         self._watch_unsent()
 

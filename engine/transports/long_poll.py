@@ -100,7 +100,6 @@ class Poll(Connection):
             self._ready.set()
 
     def on_messages(self, messages: Sequence[tuple[int, int, bytes]]) -> None:
-        """Answer with these messages."""
         for seq, attempt, body in messages:
             self._messages.append(object_bytes(self.epoch, seq, attempt, body))
             self._seq = max(self._seq, seq)
@@ -121,9 +120,6 @@ class Poll(Connection):
         self._gaps.append({"from": first, "to": last})
         self._seq = max(self._seq, last)
         self._ready.set()
-
-    def on_revoke(self, ids: Sequence[str]) -> None:
-        """Do nothing: the client has no message of this poll yet."""
 
     def drain(self, after_ms: int) -> None:
         """Answer with what has arrived, or with 503."""

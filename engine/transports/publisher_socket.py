@@ -100,7 +100,6 @@ class PublisherSocket(DirectWebSocket):
 
     @property
     def opened_as(self) -> str:
-        """A publisher, whatever carries it."""
         return PUBLISHER
 
     # -- Reading. ----------------------------------------------------------------------------------------------------------
@@ -126,7 +125,6 @@ class PublisherSocket(DirectWebSocket):
             self._regulate()
 
     def text(self, data: bytes) -> None:
-        """A text frame arrived."""
         if self.ended:
             return
         self.heard = True
@@ -272,7 +270,6 @@ class PublisherSocket(DirectWebSocket):
         self._regulate()
 
     def fail(self, code: int, reason: str) -> None:
-        """Likewise."""
         super().fail(code, reason)
         self._regulate()
 

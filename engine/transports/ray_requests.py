@@ -33,6 +33,7 @@ from engine.gateway.gateway import Gateway
 from engine.http.error_responses import refusal
 from engine.http.problems import Problem, bad_request, content_too_large, forbidden, too_many_requests
 from engine.http.routed_path import routed_path
+from engine.transports.asgi import http_scope
 
 log = logging.getLogger(__name__)
 
@@ -135,22 +136,8 @@ class RayRequests:
         return Principal(tenant, user, frozenset((scope,)), now_ms // 1000 + _LIFETIME_S, issued_ms=now_ms)
 
     async def _ask(self, token: str, method: str, target: str, body: bytes) -> EdgeAnswer:
-        path, _, query = target.partition("?")
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": "1.1",
-            "method": method,
-            "scheme": "http",
-            "path": routed_path(path),
-            "raw_path": path.encode(),
-            "query_string": query.encode(),
-            "root_path": "",
-            "headers": [(b"authorization", b"Bearer " + token.encode()), (b"content-type", b"application/json")],
-            "client": None,
-            "server": None,
-            "extensions": {},
-        }
+        headers_sent = [(b"authorization", b"Bearer " + token.encode()), (b"content-type", b"application/json")]
+        scope = http_scope(method, target.encode(), headers_sent)
         unread = [{"type": "http.request", "body": body, "more_body": False}]
         status = 0
         headers: dict[str, str] = {}
@@ -175,7 +162,7 @@ class RayRequests:
         except Exception:
             if not status:
                 raise
-            log.exception("a request of a Ray job failed: %s %s", method, path)  # answered with 500
+            log.exception("a request of a Ray job failed: %s %s", method, scope["path"])  # answered with 500
         return status, headers, b"".join(parts)
 
     def _refused(self, problem: Problem) -> EdgeAnswer:

@@ -30,8 +30,8 @@ def table(access: Access, sockets: Sockets) -> EndpointTable:
         """`POST /v1/ack`."""
         principal = access.authenticate(request, "connect")
         body = await access.body(request)
-        seq, ids, client_ms = parse_ack(body, access.config)
-        error = await access.gateway.shard_client.settle(mailbox_key(principal.tenant, principal.user), seq, ids, client_ms)
+        seq, ids, client_ms, epoch = parse_ack(body, access.config)
+        error = await access.gateway.shard_client.settle(mailbox_key(principal.tenant, principal.user), seq, ids, client_ms, epoch)
         if error:
             raise Problem(409, error)
         return json_answer({"acknowledged": True})
@@ -90,7 +90,6 @@ class _Sse:
         self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Authenticate, admit, stream."""
         access = self._access
         request = Request(scope)
         principal = access.authenticate(request, "connect")

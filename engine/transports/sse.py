@@ -16,7 +16,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from engine.auth.tokens import Principal
-from engine.core.model.message import early_frame, object_bytes
+from engine.core.model.message import object_bytes
 from engine.core.wire import client_frames
 from engine.core.wire import records as wire
 from engine.gateway.connection import Connection, Cursor, Outbox, Progress
@@ -118,7 +118,6 @@ class EventStream(Connection):
             self.gateway.written(self, self._written)
 
     def on_welcome(self, record: wire.Welcome) -> None:
-        """Send the `welcome` event."""
         retry = b"retry: %d\n" % self.gateway.config.reconnect_delays_ms[0]
         self._push(retry + event("welcome", client_frames.welcome(self.welcome_frame(record))))
 
@@ -134,30 +133,13 @@ class EventStream(Connection):
             )
         )
 
-    def on_early(self, messages: Sequence[tuple[int, int, bytes]]) -> None:
-        """Send an `early` event, with the frame of a WebSocket and without `id`: the browser's cursor stays."""
-        self._push(event("early", early_frame(messages)))
-
-    def on_revoke(self, ids: Sequence[str]) -> None:
-        """Send a `revoke` event: another connection of the user acknowledged these."""
-        self._push(event("revoke", client_frames.revoke(ids)))
-
-    def on_counts(self, record: wire.Counts) -> None:
-        """Send a `counts` event."""
-        self._push(event("counts", client_frames.counts(record.unread, record.unseen, record.revision)))
+    def write_frame(self, kind: str, frame: bytes) -> None:
+        self._push(event(kind, frame))
 
     def on_transient(self, kind: str, frame: bytes) -> None:
         """Send an event of this kind, unless the client is behind."""
         if self._outbox.size < _BEHIND_BYTES:
-            self._push(event(kind, frame))
-
-    def on_gap(self, first: int, last: int) -> None:
-        """Send a `gap` event: these sequence numbers will not come."""
-        self._push(event("gap", client_frames.gap(first, last)))
-
-    def on_digest(self, frame: bytes) -> None:
-        """Send a `digest` event: what was missed, in a few lines."""
-        self._push(event("digest", frame))
+            self.write_frame(kind, frame)
 
     def drain(self, after_ms: int) -> None:
         """Send when to reconnect, as `retry:` for browsers and as a `drain` event, and end the response."""
@@ -165,7 +147,6 @@ class EventStream(Connection):
         self.close(GOING_AWAY, "going away")
 
     def close(self, code: int, reason: str) -> None:
-        """Send a `close` event with code and reason, and end the response."""
         if self.ended:
             return
         self._push(event("close", msgspec.json.encode({"type": "close", "code": code, "reason": reason})))

@@ -24,7 +24,7 @@ from engine.auth.tokens import Principal
 from engine.auth.topic_permissions import check_topics, permits
 from engine.core.edge.heartbeat import Heartbeat, HeartbeatAction
 from engine.core.edge.token_bucket import TokenBucket
-from engine.core.model.message import early_frame, frame_bytes
+from engine.core.model.message import frame_bytes
 from engine.core.wire import client_frames
 from engine.core.wire import records as wire
 from engine.errors import Invalid
@@ -66,7 +66,7 @@ class WebSocketSession(Connection):
     def __init__(self, gateway: Gateway, owner: Principal, cursor: Cursor, device: str, verify: Verify) -> None:
         super().__init__(gateway, owner, wire.WEBSOCKET, cursor, device)
         self.verify = verify
-        self.heartbeat = Heartbeat(gateway.heartbeat, gateway.clock())
+        self.heartbeat = Heartbeat(gateway.config, gateway.clock())
         self.heard = False  # a frame arrived since the last `check`
         self.malformed_frames = 0
         self.unsent = False  # the client has not taken everything written
@@ -99,30 +99,12 @@ class WebSocketSession(Connection):
                 return
         self.write(frame_bytes(self.epoch, messages))
 
-    def on_early(self, messages: Sequence[tuple[int, int, bytes]]) -> None:
-        self.write(early_frame(messages))
-
-    def on_revoke(self, ids: Sequence[str]) -> None:
-        self.write(client_frames.revoke(ids))
-
-    def on_counts(self, record: wire.Counts) -> None:
-        self.write(client_frames.counts(record.unread, record.unseen, record.revision))
+    def write_frame(self, kind: str, frame: bytes) -> None:
+        self.write(frame)
 
     def on_transient(self, kind: str, frame: bytes) -> None:
         if not self.unsent:
             self.write(frame)
-
-    def on_gap(self, first: int, last: int) -> None:
-        self.write(client_frames.gap(first, last))
-
-    def on_digest(self, frame: bytes) -> None:
-        self.write(frame)
-
-    def on_nacks_stored(self, ids: Sequence[str]) -> None:
-        self.write(client_frames.nacked(ids))
-
-    def on_fault(self, code: str, detail: str) -> None:
-        self.write(client_frames.error(code, detail))
 
     def drain(self, after_ms: int) -> None:
         self.write(client_frames.drain(after_ms))
@@ -145,7 +127,6 @@ class WebSocketSession(Connection):
 
     # -- From the client. --------------------------------------------------------------------------------------------------
     def text(self, data: bytes) -> None:
-        """A text frame arrived."""
         if self.ended:
             return
         self.heard = True
@@ -170,7 +151,6 @@ class WebSocketSession(Connection):
             self._request(data)
 
     def binary(self) -> None:
-        """A binary frame arrived."""
         if not self.ended and self.spend(1):
             self.heard = True
             self.gateway.metrics.frames_received += 1
@@ -256,16 +236,14 @@ class WebSocketSession(Connection):
         else:
             self._requests += 1
             self.gateway.frame_requests += 1
-            subscriptions.begin_change(self.gateway, self.key, add, remove, self._on_subscribed)
+            self.gateway.begin(self._change(add, remove))
 
-    def _on_subscribed(self, topics: list[str] | str) -> None:
-        """The shard's answer: the user's topics, or the code of an error."""
-        self._requests -= 1
-        self.gateway.frame_requests -= 1
-        if isinstance(topics, str):
-            self.write(client_frames.error(topics, "the subscriptions are unchanged"))
-        else:
-            self.write(client_frames.subscribed(topics))
+    async def _change(self, add: Sequence[str], remove: Sequence[str]) -> None:
+        try:
+            self.write(await subscriptions.answer_frame(self.gateway, self.key, add, remove))
+        finally:
+            self._requests -= 1
+            self.gateway.frame_requests -= 1
 
     def _reauthenticate(self, token: str) -> None:
         try:

@@ -72,7 +72,6 @@ class _NoTransport(asyncio.Transport):
         """Do nothing: the transport belongs to another protocol."""
 
     def is_closing(self) -> bool:
-        """Always true."""
         return True
 
     def abort(self) -> None:
@@ -122,7 +121,6 @@ class HandshakeProtocol(WebSocketsSansIOProtocol):
         return await super().receive()
 
     async def send(self, message: Any) -> None:
-        """An ASGI event of the application."""
         await super().send(message)
         if self.close_sent:
             self.handshake_complete = True  # by a refusal; uvicorn 0.54 forgets it, and would log that the application has not answered
@@ -210,7 +208,6 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         return self.gateway.config.frame_bytes_max
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the client."""
         if self._tail:
             self._tail += data
             if len(self._tail) < self._needed:
@@ -335,7 +332,6 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
             self._put(b"".join(corked))
 
     def write(self, text: bytes) -> None:
-        """Send one text frame."""
         if self.ended:
             return
         size = len(text)
@@ -347,7 +343,6 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
             self._put(b"\x81\x7f%b%b" % (size.to_bytes(8, "big"), text))
 
     def ping(self, payload: bytes) -> None:
-        """Send a ping frame."""
         self._put(b"\x89%c%b" % (len(payload), payload))
 
     def _put(self, data: bytes) -> None:
@@ -373,7 +368,6 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
             self.gateway.backlog.add(self)
 
     def resume_writing(self) -> None:
-        """Nothing is unsent any more."""
         self.unsent = False
         self._progress = None
         self.gateway.backlog.discard(self)

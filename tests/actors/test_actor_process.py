@@ -74,9 +74,9 @@ def world() -> Iterator[World]:
 
 def test_a_server_waits_for_storage_however_long_it_takes(world: World) -> None:
     world.refusals = 50
-    world.run(4)
+    world.run(1.3)
     assert not world.server._ready.is_set()
-    world.run(2)
+    world.run(0.4)
     assert world.server._ready.is_set()
 
 

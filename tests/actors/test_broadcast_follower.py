@@ -21,7 +21,7 @@ from engine.store.broadcast_stream import BroadcastLog
 from engine.store.keys import BROADCAST_LOG_KEY
 from engine.store.redis_client import connect
 from tests.support.redis_server import RedisServer
-from tests.support.shard_world import limits
+from tests.support.shard_world import small_config
 from tests.support.waiting import until
 
 LONG_MS = 10**15
@@ -30,7 +30,7 @@ LONG_MS = 10**15
 class Shard:
     def __init__(self, client: Redis, **settings: Any) -> None:
         self.log = BroadcastLog(client, Config(**settings))
-        self.core = ShardCore(0, limits(), spread(1), "e1")
+        self.core = ShardCore(0, small_config(), spread(1), "e1")
         self.follower = BroadcastFollower(self.log, self.core)
 
     async def append(self, *ids: str, expires_ms: int = LONG_MS, tenant: str = "t") -> list[int]:

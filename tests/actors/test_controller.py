@@ -10,6 +10,7 @@ import signal
 import time
 from typing import Any
 
+import psutil
 import pytest
 
 from engine.store.keys import CONTROLLER_FIELD, META_KEY
@@ -36,6 +37,13 @@ def test_the_status_has_a_row_for_everybody(engine: RunningEngine) -> None:
     assert found["redis"]["aof_enabled"]
     assert {"connections", "published", "acknowledged", "pending", "p50_ms", "p95_ms", "p99_ms"} <= found["totals"].keys()
     assert {f"{what}_p{percent}_ms" for what in ("send", "ack") for percent in (50, 95, 99)} <= found["totals"].keys()
+
+
+def test_each_part_is_forked_from_a_process_that_has_loaded_its_code(engine: RunningEngine) -> None:
+    found = engine.status_when(lambda status: bool(status["ready"]))
+    rows = [*found["shards"], *found["schedulers"], *found["edges"], found["controller"]]
+    parents = {psutil.Process(row["pid"]).parent() for row in rows}
+    assert ["engine.cli.fork_server" in parent.cmdline() for parent in parents if parent] == [True]
 
 
 async def test_totals_and_quantiles_follow_what_is_delivered(engine: RunningEngine) -> None:

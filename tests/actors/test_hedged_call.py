@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -83,3 +84,18 @@ async def test_calls_that_nobody_answers_stay_few_and_end_with_their_caller(call
         await asyncio.wait_for(asked, 0.01)
     assert len(calls.made) == 4
     assert all(call.cancelled() for call in calls.made)
+
+
+@pytest.mark.parametrize("answered", range(4))
+async def test_failures_that_come_with_an_answer_are_not_logged(calls: Calls, at_once: Callable[[int], None], answered: int) -> None:
+    logged: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context["exception"]))
+    at_once(3)
+    asked = asyncio.ensure_future(hedged(calls))
+    await calls.number(4)
+    calls.made.pop(answered).set_result("here")
+    while calls.made:
+        calls.made.pop().set_exception(ConnectionError("its process has ended"))
+    assert await asked == "here"
+    gc.collect()
+    assert not logged

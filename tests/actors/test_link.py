@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from engine.actors.actor_process import ProcessContext
+import pytest
+import uvloop
+
+from engine.actors.actor_process import ProcessContext, monotonic_ms
 from engine.actors.carrier import Peer
-from engine.actors.link import LinkCaller, LinkServer
+from engine.actors.link import LinkCaller, LinkServer, _Alarm
 from engine.config import Config
 from engine.core.wire import records as wire
 from engine.core.wire.link import RESET
@@ -134,3 +138,26 @@ def test_a_caller_that_goes_silent_is_noticed_on_time_and_without_spinning() -> 
     assert session == "edge-0/1"
     assert 1.3 <= at_s < 1.31
     assert loop.steps < 10
+
+
+@pytest.mark.parametrize("wait_ms", [0.2, 0.5, 1.0, 1.4, 2.6])
+def test_an_alarm_does_not_ring_again_and_again_before_its_time(wait_ms: float) -> None:
+    """uvloop fires a timer of less than half a millisecond at once: a link that waited for so little turned its loop without a pause."""
+
+    async def rings() -> int:
+        at_ms, times, over = monotonic_ms() + wait_ms, 0, asyncio.Event()
+
+        def ring() -> None:
+            nonlocal times
+            times += 1
+            if monotonic_ms() >= at_ms:
+                over.set()
+            else:
+                alarm.arm(at_ms, monotonic_ms())
+
+        alarm = _Alarm(ring)
+        alarm.arm(at_ms, monotonic_ms())
+        await over.wait()
+        return times
+
+    assert max(uvloop.run(rings()) for _ in range(10)) <= 2  # the loop counts from a whole one

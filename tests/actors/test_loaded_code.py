@@ -47,6 +47,12 @@ def test_code_that_stays_is_the_same(installed: Path) -> None:
     assert not loaded_code.changed()
 
 
+def test_another_environment_that_links_the_same_file_changes_nothing(installed: Path) -> None:
+    loaded_code.remember()
+    (installed / "elsewhere.py").hardlink_to(installed / "1" / f"{NAME}.py")
+    assert not loaded_code.changed()
+
+
 def test_a_file_that_is_written_anew_is_noticed(installed: Path) -> None:
     loaded_code.remember()
     other = installed / "other"
@@ -75,7 +81,7 @@ def test_an_actor_may_start_while_other_modules_are_being_remembered(installed: 
     look = loaded_code._look
 
     def look_while_another_is_loaded(file: str) -> loaded_code.FileState:
-        loaded_code._seen.setdefault(f"{file}.loaded-now", (0, 0, 0))
+        loaded_code._seen.setdefault(f"{file}.loaded-now", (0, 0, 0, 0))
         return look(file)
 
     monkeypatch.setattr(loaded_code, "_look", look_while_another_is_loaded)

@@ -33,11 +33,11 @@ from engine.store.slot_map import require_slot_map, swap_slot_map
 from engine.store.wanted_numbers import read_wanted, write_wanted
 from tests.support import fake_actors
 from tests.support.chaos.traffic import Traffic
-from tests.support.fake_actors import FakeActors
+from tests.support.fake_actors import FakeActor, FakeActors
 from tests.support.running_engine import RunningEngine
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
-CONFIG = Config(shards=2, schedulers=1, edges=1, health_ms=20, stop_timeout_ms=200, drain_spread_ms=100, drain_ms=100)
+CONFIG = Config(address="auto", shards=2, schedulers=1, edges=1, health_ms=20, stop_timeout_ms=200, drain_spread_ms=100, drain_ms=100)
 
 
 class World:
@@ -540,6 +540,28 @@ async def test_a_next_process_that_dies_after_its_answer_loses_its_slots(world: 
     await until(world.slots, 5, holds=lambda slots: set(slots.owners) == {0})
 
 
+async def test_the_late_failure_of_a_call_says_nothing_of_the_next_process(world: World) -> None:
+    controller = await world.start(failover_ms=600_000, health_ms=600_000)
+    await world.settled()
+    shard, answer, failing = world.actors.actors["shard", 1], FakeActor.answer, asyncio.Event()
+
+    async def answer_late(actor: FakeActor, name: str, arguments: tuple[Any, ...]) -> Any:
+        if actor is shard and not failing.is_set():
+            await failing.wait()
+            raise ActorUnavailableError("its process has ended", None)
+        return await answer(actor, name, arguments)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(FakeActor, "answer", answer_late)
+        asked = asyncio.ensure_future(controller._ask(("shard", 1)))
+        await asyncio.sleep(0)
+    await controller._ask(("shard", 1))
+    failing.set()
+    await asked
+    assert controller._fleet.serves(("shard", 1))
+    assert not controller._fleet.dead("shard", 0)
+
+
 async def test_only_a_dead_shard_with_a_spare_process_keeps_its_slots(world: World) -> None:
     controller = await world.start(shards=3, failover_ms=600_000)
     await world.settled()
@@ -584,6 +606,28 @@ async def test_another_store_that_is_away_delays_no_fail_over(two_stores: World,
     dead = two_stores.actors.actors["shard", 2]
     await dead.die()
     await until(two_stores.slots, 5, holds=lambda slots: set(slots.owners) == {0, NOBODY})
+
+
+@pytest.mark.parametrize("away_store", [0, 1])
+async def test_a_silent_shard_of_a_store_that_answers_is_replaced(
+    two_stores: World, monkeypatch: pytest.MonkeyPatch, away_store: int
+) -> None:
+    """While the first store is away nobody is replaced: the controller may be cut off, or have a successor."""
+    controller = await two_stores.start(shards=4, schedulers=2, health_timeout_ms=200)
+    await two_stores.settled()
+    away = AsyncMock(side_effect=ConnectionError("away"))
+    monkeypatch.setattr(controller._clients[away_store], "execute_command", away)
+    await until(lambda: away.await_count > 5)
+    actors = [two_stores.actors.actors[key] for key in (("shard", 2), ("shard", 3), ("scheduler", 0), ("scheduler", 1), ("edge", 0))]
+    before = [actor.pid for actor in actors]
+    for actor in actors:
+        actor.silent = True
+    if away_store == 1:
+        await until(lambda: actors[0].pid != before[0] and actors[2].pid != before[2], 30)
+    else:
+        await asyncio.sleep(0.5)  # the silence itself
+    kept = (1, 3, 4) if away_store == 1 else range(5)
+    assert all(actors[at].pid == before[at] for at in kept)
 
 
 @pytest.mark.parametrize(("carrier", "kept"), [("tcp", True), ("unix", False)])
@@ -1045,6 +1089,26 @@ async def test_an_upgrade_of_one_actor_of_each_role_has_a_second_shard_and_edge_
     assert set(world.actors.ended) == {("shard", 1), ("edge", 1)}
 
 
+async def test_a_shard_that_dies_while_it_is_emptied_gets_its_slots_back(world: World) -> None:
+    controller = await world.start(failover_ms=600_000)
+    await all_ready(world)
+    shard, reconciler = world.actors.actors["shard", 0], controller._reconciler
+    assert reconciler is not None
+    before = shard.pid
+
+    def die_after_the_first_set() -> None:
+        if world.actors.moved and reconciler.wanted.replacing:
+            if shard.pid == before:
+                shard.begin()
+            raise ActorUnavailableError("its process has ended", None)
+
+    shard.before_hand_over = die_after_the_first_set
+    await reconciler.want(at_ms=1, replacing={"shard-0": before})  # the others are replaced already
+    await world.settled()
+    assert shard.pid != before
+    assert shared_evenly(await world.slots())
+
+
 async def test_an_upgrade_waits_until_the_last_process_that_it_started_serves(world: World) -> None:
     controller = await world.start(shards=3)
     await all_ready(world)
@@ -1073,20 +1137,24 @@ async def test_an_upgrade_replaces_a_process_that_came_since_the_last_round(worl
 
 
 @pytest.mark.parametrize("starts", [("scheduler", 0), ("edge", 1)], ids=["member", "newcomer"])
-async def test_an_upgrade_replaces_a_process_that_starts_when_it_is_wanted(world: World, starts: ActorKey) -> None:
-    controller = await world.start(shards=2, health_timeout_ms=200)
+async def test_an_upgrade_replaces_a_process_that_starts_when_it_is_wanted(
+    world: World, starts: ActorKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller_module, "_ALL_READY_S", PATIENCE_S)  # an edge waits for less; nobody waits here
+    controller = await world.start(shards=2, health_timeout_ms=2000)
     await all_ready(world)
-    world.actors.full = True
+    world.actors.full = True  # the controller may end the silent process before this test looks: the next one has to wait, too
     if starts in world.actors.actors:
         world.actors.actors[starts].silent = True
     else:
         await controller.scale(edges=2)
         await until(lambda: starts in world.actors.actors)
     starting = world.actors.actors[starts]
-    world.actors.full = False
+    await controller._begin_round()  # a call that had begun while it answered may return late
     upgrade = asyncio.ensure_future(controller.upgrade())
     await until(lambda: controller._fleet.watches[starts]._failed)
     assert not upgrade.done()
+    world.actors.full = False
     starting.begin()
     before = processes(world)
     await upgrade

@@ -17,7 +17,7 @@ class World:
         self.rows: list[dict[str, Any]] = []
         self.away: set[str] = set()
         self.seen: dict[str, int] = {}  # by node; 0 when absent
-        self.spares = Spares(lambda: self.now_ms)
+        self.spares = Spares(lambda: self.now_ms, kept=True)
 
     def start(self, role: str, index: int, node: str) -> None:
         """A process of an actor, which ends the one it had."""
@@ -53,6 +53,11 @@ def world() -> World:
 def test_every_node_that_has_users_gets_one_spare_and_then_no_other(world: World) -> None:
     world.start("scheduler", 0, "c")
     assert [world.next() for _ in range(3)] == ["a", "b", ""]
+
+
+def test_a_machine_whose_processes_are_forks_gets_none(world: World) -> None:
+    world.spares = Spares(lambda: world.now_ms, kept=False)
+    assert [world.next(), world.expected] == ["", False]
 
 
 def test_a_node_gets_another_when_a_process_has_started_on_it(world: World) -> None:

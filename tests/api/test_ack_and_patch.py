@@ -54,14 +54,15 @@ def test_a_patch_that_says_anything_else_is_a_problem(body: bytes, status: int) 
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        (b'{"seq":0}', (0, [], 0)),
-        (b'{"seq":%d}' % SEQ_MAX, (SEQ_MAX, [], 0)),
-        (b'{"ids":["a","b"],"ts":1}', (-1, ["a", "b"], 1)),
-        (b'{"ids":[],"seq":3}', (3, [], 0)),
-        (b'{"ids":["a"],"seq":3}', (3, ["a"], 0)),
+        (b'{"seq":0}', (0, [], 0, "")),
+        (b'{"seq":%d}' % SEQ_MAX, (SEQ_MAX, [], 0, "")),
+        (b'{"ids":["a","b"],"ts":1}', (-1, ["a", "b"], 1, "")),
+        (b'{"ids":[],"seq":3}', (3, [], 0, "")),
+        (b'{"ids":["a"],"seq":3}', (3, ["a"], 0, "")),
+        (b'{"seq":3,"epoch":"7"}', (3, [], 0, "7")),
     ],
 )
-def test_an_acknowledgement_has_a_sequence_number_or_ids(body: bytes, expected: tuple[int, list[str], int]) -> None:
+def test_an_acknowledgement_has_a_sequence_number_or_ids(body: bytes, expected: tuple[int, list[str], int, str]) -> None:
     assert parse_ack(body, CONFIG) == expected
 
 
@@ -74,6 +75,9 @@ def test_an_acknowledgement_has_a_sequence_number_or_ids(body: bytes, expected: 
         (b'{"seq":%d}' % (SEQ_MAX + 1), "$.seq"),
         (b'{"seq":1,"ts":-1}', "$.ts"),
         (b'{"seq":1,"ts":%d}' % (TS_MS_MAX + 1), "$.ts"),
+        (b'{"seq":1,"epoch":7}', "$.epoch"),
+        (b'{"seq":1,"epoch":""}', "$.epoch"),
+        (b'{"seq":1,"epoch":"%b"}' % (b"7" * 129), "$.epoch"),
         (b'{"seq":"1"}', "$.seq"),
         (b'{"seq":true}', "$.seq"),
         (b'{"ids":["a",""]}', "$.ids[1]"),
@@ -123,7 +127,9 @@ def test_a_problem_names_the_wrong_field_of_a_refusal(body: bytes, path: str) ->
 
 @given(
     st.binary(max_size=200)
-    | st.dictionaries(st.sampled_from(["seq", "ids", "ts", "at", "delay", "reason"]), json_values).map(lambda v: json.dumps(v).encode())
+    | st.dictionaries(st.sampled_from(["seq", "epoch", "ids", "ts", "at", "delay", "reason"]), json_values).map(
+        lambda v: json.dumps(v).encode()
+    )
 )
 def test_arbitrary_small_bodies_are_read_or_a_problem(body: bytes) -> None:
     for read in (lambda: parse_patch(body, CONFIG, NOW_MS), lambda: parse_ack(body, CONFIG), lambda: parse_nack(body, CONFIG)):

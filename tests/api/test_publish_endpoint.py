@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from engine.api import publish_endpoint
 from engine.core.model.revocation import USER, Revocation
 from engine.core.wire import records as wire
-from tests.support.edge_world import EdgeWorld, edge_world, until
+from tests.support.edge_world import EdgeWorld, edge_world, reset_at_close, until
 from tests.support.publish_requests import ITEM, ONE, asked, connected, connections, counting
 
 
@@ -269,6 +269,7 @@ async def test_a_client_that_leaves_before_the_answer_disturbs_nobody() -> None:
         async with connected(world) as connection:
             connection.writer.write(asked(world.token()))
             await until(lambda: world.server.server_state.tasks)
+            reset_at_close(connection.writer.get_extra_info("socket"))
         await until(lambda: not world.server.server_state.connections)
         world.shard.reset()
         await until(lambda: not world.server.server_state.tasks)

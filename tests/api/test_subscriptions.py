@@ -88,6 +88,15 @@ async def test_frames_subscribe_and_are_answered_with_all_topics(world: EdgeWorl
         assert (await ask("subscribe", "team.z"))["code"] == "unavailable"
 
 
+async def test_a_frame_is_told_that_the_tenant_may_have_no_more_users(world: EdgeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = world.shard
+    monkeypatch.setattr(shard, "subscribe", lambda record: shard.say(wire.Rejected(record.ref, wire.OVERLOADED, wire.USERS_FULL, 9000)))
+    async with world.connect() as socket:
+        await frame_of(socket, "welcome")
+        await socket.send('{"type":"subscribe","topics":["a"]}')
+        assert (await frame_of(socket, "error"))["code"] == "over_quota"
+
+
 async def test_a_fresh_token_decides_from_then_on(world: EdgeWorld) -> None:
     async with world.connect(token=token(topics=["a"])) as socket:
         await socket.recv()

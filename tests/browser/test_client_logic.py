@@ -798,6 +798,19 @@ async def test_a_client_that_is_closed_at_once_never_connects(page: Page, script
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
+async def test_a_message_of_a_lost_epoch_marks_no_other(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.publish()
+    await start(page, scripted)
+    await wait(page, "events.some(([type]) => type === 'message')")
+    await page.evaluate("() => { window.old = events.find(([type]) => type === 'message')[1]; }")
+    mark = "client.mark('read', { upto: old }).then(() => 200, ({ status }) => status)"
+    assert (await page.evaluate(mark), [one["read"] for one in scripted.inbox]) == (200, [True])
+    scripted.lose_data()
+    scripted.inbox.clear()
+    scripted.publish(id="n1")
+    assert (await page.evaluate(mark), [one["read"] for one in scripted.inbox]) == (409, [False])
+
+
 NEWER = """async (ask) => {
   const { Growing } = await import("/client/growing.js");
   window.parts = [];
@@ -848,18 +861,25 @@ async def test_growing_messages_of_an_earlier_user_are_not_shown(page: Page, scr
     assert await page.evaluate("client.grows") == []
 
 
-async def test_a_closed_client_asks_for_no_growing_message(page: Page, scripted: ScriptedEngine) -> None:
+@pytest.mark.parametrize("ends", ["before it closes", "after it closed"])
+async def test_a_closed_client_asks_for_no_growing_message(page: Page, scripted: ScriptedEngine, ends: str) -> None:
     asked: list[str] = []
+    failed, closed = asyncio.Event(), asyncio.Event()
 
     async def refuse(route: Route) -> None:
         asked.append(route.request.url)
+        if ends == "after it closed":
+            await closed.wait()
         await route.abort()
 
+    page.on("requestfailed", lambda _: failed.set())
     await page.route("**/v1/growing/**", refuse)
     await start(page, scripted)
     await wait(page, "client.state === 'open'")
     scripted.say({"type": "part", "id": "g1", "generation": 1, "offset": 5, "text": "late"})
     await scripted.until(lambda: asked)
+    if ends == "before it closes":
+        await failed.wait()
     await page.evaluate("""() => {
       client.close();
       const { setTimeout } = window;
@@ -867,6 +887,7 @@ async def test_a_closed_client_asks_for_no_growing_message(page: Page, scripted:
       window.setTimeout = (...given) => { armed += 1; return setTimeout(...given); };
     }""")
     asked.clear()
+    closed.set()
     await page.wait_for_timeout(2500)  # longer than until the next try
     assert asked == []
     assert await page.evaluate("armed") == 0

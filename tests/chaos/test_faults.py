@@ -19,9 +19,8 @@ from tests.support.chaos.breakable_engine import LATE_S, SMALL, assert_whole, st
 from tests.support.chaos.scenarios import PLACES, SCENARIOS, Place, Scenario, strike
 from tests.support.chaos.traffic import Traffic
 from tests.support.missing_programs import missing
-from tests.support.process_tree import free_processes, spare_processes
 from tests.support.running_engine import RunningEngine
-from tests.support.waiting import until, until_done
+from tests.support.waiting import until_done
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
@@ -69,26 +68,6 @@ async def test_a_killed_actor_is_replaced_by_another_process(victim: RunningEngi
     after = {role: set(broken.pids(role)) for role in before}
     assert {role: len(pids) for role, pids in after.items()} == {role: len(pids) for role, pids in before.items()}
     assert not killed & set().union(*after.values())
-
-
-async def test_a_killed_shard_starts_in_the_process_that_its_node_keeps_ready(victim: RunningEngine) -> None:
-    broken = victim_of(victim)
-    await status_when(victim, lambda status: status["ready"])
-    assert victim.process is not None
-    up = victim.process.pid
-
-    def alone() -> set[int]:
-        """Ray may give the next actor a process that only begins, for one of those that the test before has killed."""
-        spare = spare_processes(victim.state["ray_logs"])
-        return spare if spare == free_processes(up) else set()
-
-    spare = await until(alone, within_s=LATE_S)
-    before = set(broken.pids("shard"))
-    broken.kill("shard")
-    (started,) = await until(lambda: set(broken.pids("shard")) - before, within_s=LATE_S)
-    assert started in spare
-    await status_when(victim, lambda status: status["ready"])
-    assert await until(lambda: spare_processes(victim.state["ray_logs"]), within_s=LATE_S) != spare, "the node has another one"
 
 
 async def test_a_stopped_redis_answers_publishers_503_and_nothing_they_were_refused_appears(victim: RunningEngine) -> None:

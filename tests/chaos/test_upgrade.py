@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import pytest
 from tests.support.chaos.breakable_engine import ask
 from tests.support.chaos.traffic import Traffic
 from tests.support.code_versions import NEWER, OLDER, CodeVersions
-from tests.support.process_tree import spare_processes
 from tests.support.running_engine import RunningEngine, running_engine
 from tests.support.waiting import until
 
@@ -95,7 +93,6 @@ async def test_processes_of_two_versions_serve_side_by_side_and_an_upgrade_is_un
 
     older, newer = versions.formats(OLDER), versions.formats(NEWER)
     first = await when(lambda status: status["ready"] and status["scaling"]["settled"])
-    await until(partial(spare_processes, victim.state["ray_logs"]))  # which has loaded the older version
     order = {"user": "buyer", "type": "order.paid", "id": "order-1", "data": {}}
     (accepted,) = await victim.publish(order)
     async with Traffic(victim.url, victim.token, "versions", online=12, away=2, rate=150) as traffic:

@@ -46,11 +46,11 @@ def test_every_published_setting_is_shown_by_section_within_80_columns() -> None
 
 def test_each_value_is_shown_with_its_source(folder: Path) -> None:
     (folder / "engine.toml").write_text("[engine]\nshards = 3\n[internal]\nhealth_ms = 500\n")
-    found = rows("--redis", "redis://h:1", ENGINE_HEARTBEAT_MS="20000")
+    found = rows(ENGINE_REDIS_URL="redis://h:1", ENGINE_HEARTBEAT_MS="20000")
     assert (found["shards"]["value"], found["shards"]["source"], found["shards"]["default"]) == (3, "engine.toml", 0)
     assert (found["heartbeat_ms"]["value"], found["heartbeat_ms"]["source"]) == (20_000, "ENGINE_HEARTBEAT_MS")
     assert (found["heartbeat_ms"]["unit"], found["heartbeat_ms"]["section"]) == ("ms", "edge")
-    assert (found["redis_url"]["value"], found["redis_url"]["source"]) == ("redis://h:1", "--redis")
+    assert (found["redis_url"]["value"], found["redis_url"]["source"]) == ("redis://h:1", "ENGINE_REDIS_URL")
     assert (found["port"]["source"], found["port"]["allowed"]) == ("default", "an integer from 0 to 65535")
     assert found["port"]["variable"] == "ENGINE_PORT"
 

@@ -21,6 +21,7 @@ from redis.asyncio import Redis
 from rich.console import Console
 
 from engine.cli import up
+from engine.cli.ray_cluster import ClusterError
 from engine.cli.up import _Run, ray_line, waiting_for
 from engine.config import Config
 from engine.core.model.routing import shards_for, spread
@@ -307,6 +308,27 @@ async def test_no_reply_of_redis_is_awaited_while_ray_starts(monkeypatch: pytest
     monkeypatch.setattr(run._cluster, "start", lambda: (told.append("Ray"), run._stop.set()))
     assert await run.run() == 0
     assert told == ["asked", "answered", "Ray"]
+
+
+@pytest.mark.parametrize("waiting", ["_create", "_wait_ready"])
+async def test_a_start_fails_when_its_ray_dies(waiting: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run = _Run(Config(data_dir=str(tmp_path)), Console(file=io.StringIO()))
+
+    async def done(*_arguments: Any) -> None:
+        pass
+
+    async def unanswered(*_arguments: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(up, "_WATCH_S", 0.001)
+    for name in ("_start_redis", "_check_storage", "_choose_numbers", "_create", "_wait_ready"):
+        monkeypatch.setattr(run, name, unanswered if name == waiting else done)
+    monkeypatch.setattr(run, "_handle_signals", lambda: None)
+    monkeypatch.setattr(run._cluster, "start", lambda: None)
+    monkeypatch.setattr(run._cluster, "failure", lambda: "Ray's raylet died")
+    with pytest.raises(ClusterError, match="raylet died"):
+        async with asyncio.timeout(2):
+            await run.run()
 
 
 async def test_an_engine_in_a_cluster_lives_on_when_engine_up_fails(

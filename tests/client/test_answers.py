@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,9 @@ from redis.asyncio import Redis
 
 from engine import Client, Publisher, SyncClient, SyncPublisher
 from engine.client.answers import CountedSignals
-from engine.client.protocol import Transport
+from engine.client.protocol import TRANSPORTS, Transport
 from engine.core.wire import records as wire
 from engine.errors import Forbidden, Refused, Unauthorized, Unreachable
-from engine.gateway.connection import Connection
-from engine.gateway.feature_frames import Result
 from tests.support.background_loop import in_background
 from tests.support.edge_world import EdgeWorld, edge_world
 from tests.support.raw_http_server import RawRequest, answer, raw_server
@@ -67,46 +65,8 @@ async def test_a_program_that_asks_again_after_a_restart_gets_the_same_answer(wo
             await restarted.ask(user="u1", type="deploy.ask")
 
 
-async def no_request(*_: Any) -> None:
-    raise AssertionError("a frame would do")
-
-
-async def test_an_answer_goes_by_the_websocket_that_is_open(world: EdgeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.client.client.RetriedRequests.fetch", no_request)
-    async with Publisher(world.url(), world.token("app", "publish")) as publisher:
-        await publisher.publish(user="u1", type="deploy.ask", id="q1", ask=ASK)
-        async with Client(world.url(), world.token("u1", "connect"), device="phone") as client:
-            given = await client.answer("q1", "yes")
-            assert (given.answer, given.by, given.device) == ("yes", "u1", "phone")
-            with pytest.raises(Refused, match="answered by u1: Approve") as refused:
-                await client.answer("q1", "no")
-        assert refused.value.status == 409
-        assert (await publisher.question("q1", user="u1")).answer == given
-
-
-@pytest.mark.parametrize("ends", ["the connection", "the wait"])
-async def test_an_answer_by_frame_that_stays_open_goes_by_a_request(world: EdgeWorld, ends: str) -> None:
-    frames: list[bytes] = []
-
-    def lose(connection: Connection, frame: bytes) -> Coroutine[Any, Any, Result]:
-        frames.append(frame)
-        if ends == "the connection":
-            connection.drain(0)
-        return asyncio.sleep(3600, (500, {}))
-
-    world.gateway.feature_frames.register("answer", lose)
-    async with (
-        Publisher(world.url(), world.token("app", "publish")) as publisher,
-        Client(world.url(), world.token("u1", "connect"), open_timeout_s=10 if ends == "the connection" else 1) as client,
-    ):
-        await publisher.publish(user="u1", type="deploy.ask", id="q1", ask=ASK)
-        assert (await client.answer("q1", "yes")).by == "u1"
-        assert len(frames) == 1
-
-
-@pytest.mark.parametrize("transport", ["sse", "poll"])
-async def test_an_answer_goes_by_a_request_without_a_websocket(world: EdgeWorld, transport: Transport) -> None:
-    world.gateway.feature_frames.register("answer", lambda *_: 1 / 0)  # type: ignore[arg-type]
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_client_answers_whatever_its_transport_and_when_it_has_left(world: EdgeWorld, transport: Transport) -> None:
     async with Publisher(world.url(), world.token("app", "publish")) as publisher:
         await publisher.publish(user="u1", type="deploy.ask", id="q1", ask=ASK)
         client = Client(world.url(), world.token("u1", "connect"), transports=[transport])

@@ -547,7 +547,7 @@ def test_a_link_that_only_receives_is_acknowledged_by_requests_and_neither_pinge
     assert sent(session) == [{"type": "ack", "ids": ["m3"], "ts": NOW}]
     session.settle(first, None, NOW)
     session.settle(second, None, NOW)
-    assert sent(session) == [{"type": "ack", "seq": 3, "ts": NOW}]
+    assert sent(session) == [{"type": "ack", "seq": 3, "epoch": "7", "ts": NOW}]
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

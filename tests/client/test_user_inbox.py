@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from engine import Client, SyncClient
@@ -41,8 +42,24 @@ async def test_what_is_not_valid_or_not_allowed_says_why() -> None:
             await client.inbox(limit=1000)
         with pytest.raises(Refused, match="exactly one of ids, upto and all"):
             await client.mark("read", upto=1, all=True)
+        with pytest.raises(ValueError, match="the event_id of a message; this is 'last'"):
+            await client.mark("read", upto="last")
         with pytest.raises(Forbidden):
             await Client(world.url(), world.token("u1", "events")).inbox()
+
+
+async def test_messages_up_to_one_of_another_epoch_are_not_marked() -> None:
+    async with edge_world() as world:
+        await world.publish(count=3)
+        client = Client(world.url(), world.token("u1"))
+        newest, middle, _ = (await client.inbox()).messages
+        lost = msgspec.structs.replace(newest, event_id=f"6-{newest.seq}")
+        with pytest.raises(Refused) as refused:
+            await client.mark("read", upto=lost)
+        assert refused.value.status == 409
+        assert (await client.mark("read", upto=middle)).unread == 1
+        early = msgspec.structs.replace(newest, event_id="")
+        assert (await client.mark("read", upto=early)).unread == 0
 
 
 async def test_a_client_that_wants_counts_gets_them_and_each_change() -> None:

@@ -93,21 +93,23 @@ class Load:
         url = httpx.URL(engine.url)
         self._address = (url.host, url.port)
         host = f"Host: {url.netloc.decode()}\r\n"
-        self._requests = {"edges": f"GET /healthz HTTP/1.1\r\n{host}\r\n".encode() * 40}
-        for role, members in {"shards": {}, "schedulers": {"delay": 1}}.items():
+        self._requests: dict[str, bytes] = {}
+        for role, members in {"schedulers": {"delay": 1}, "shards": {}}.items():
             items = [
                 {"user": f"load-{n}", "type": "test.load", "priority": "low", "collapse": {"key": "newest"}, **members} for n in range(200)
             ]
             headers = f"{host}Authorization: Bearer {engine.token('app', 'publish')}\r\nContent-Type: application/json\r\n"
             body = json.dumps(items)
             self._requests[role] = f"POST /v1/notifications HTTP/1.1\r\n{headers}Content-Length: {len(body)}\r\n\r\n{body}".encode()
-        self._period_s = dict.fromkeys(ROLES, 0.2)
+        self._requests["edges"] = f"GET /healthz HTTP/1.1\r\n{host}\r\n".encode() * 40
+        self._period_s = dict.fromkeys(ROLES, 0.8)
 
     def press(self, status: dict[str, Any]) -> None:
-        """Raise the load of the roles that are not to grow yet."""
-        for role in ROLES:
+        """Raise the load of one role that is not to grow yet: what is refused for the load of the others is none of its own."""
+        for role in self._requests:
             if (role, 2) not in decided(status):
-                self._period_s[role] *= 0.9
+                self._period_s[role] *= 0.8
+                break
 
     async def send(self, role: str) -> None:
         """Send until cancelled. What is answered interests nobody; an edge that is behind stops reading."""

@@ -18,7 +18,7 @@ from engine.store.keys import RAY_DEATHS_KEY
 from ray_notifications import Client
 from tests.support.running_engine import RunningEngine
 from tests.support.shared_cluster import EVENTS_DATABASE, SharedCluster
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
@@ -77,7 +77,8 @@ async def test_each_owner_is_told_once_while_the_engine_is_killed(
     received: dict[str, list[tuple[float, Any]]] = {user: [] for user in (*OWNERS, "ops")}
 
     async def listen(user: str) -> None:
-        async with Client(engine.url, engine.token(user)) as client:
+        # Beside three jobs that start, a first connection may take longer than the client waits otherwise.
+        async with Client(engine.url, engine.token(user), open_timeout_s=PATIENCE_S) as client:
             async for message in client:
                 received[user].append((time.time(), message))
 
@@ -91,17 +92,19 @@ async def test_each_owner_is_told_once_while_the_engine_is_killed(
                 for user, how in OWNERS.items()
             )
         )
-        await until(lambda: all((tmp_path / f"{user}.ready").exists() for user in OWNERS), 60)
-        status = engine.status_when(
-            lambda found: len(found["watchers"]) == 1 and found["watchers"][0].get("running_jobs", 0) >= len(OWNERS)
+        await until(lambda: {user for user in OWNERS if (tmp_path / f"{user}.ready").exists()}, 60, holds=lambda up: up == OWNERS.keys())
+        status = await asyncio.to_thread(
+            engine.status_when, lambda found: len(found["watchers"]) == 1 and found["watchers"][0].get("running_jobs", 0) >= len(OWNERS)
         )
         go.touch()
         kill(status, "edges", "watchers", "shards")
-        await until(lambda: all(received[user] for user in OWNERS), 60)
+        await until(lambda: {user for user in OWNERS if received[user]}, 60, holds=lambda told: told == OWNERS.keys())
         ended = await asyncio.to_thread(ends, cluster)
         # What is told twice would come by now: the watcher is back, and has looked again.
         old = status["watchers"][0]["pid"]
-        engine.status_when(lambda found: found["watchers"][0].get("state") == "ok" and found["watchers"][0]["pid"] != old)
+        await asyncio.to_thread(
+            engine.status_when, lambda found: found["watchers"][0].get("state") == "ok" and found["watchers"][0]["pid"] != old
+        )
         assert received["ops"] == []
         async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
             for _ in range(3):

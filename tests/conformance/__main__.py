@@ -53,7 +53,7 @@ def main() -> int:
 async def check_server(server: Server, seed: int, only: set[str]) -> int:
     """Every promise of a server, or only some."""
     async with server.http:
-        checks = [(check, lambda check=check: check(server, random.Random(seed))) for check in server_promises.PROMISES]
+        checks = [(promise, lambda promise=promise: server_promises.check(promise, server, seed)) for promise in server_promises.PROMISES]
         return await report(checks, seed, only)
 
 

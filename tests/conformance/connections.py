@@ -25,6 +25,10 @@ TRANSPORTS: tuple[Transport, ...] = ("websocket", "sse", "poll")
 Frame = dict[str, Any]
 
 
+class Unavailable(AssertionError):
+    """The server says that a part of it is away (503): this tells nothing about what it promises while it serves."""
+
+
 class Server:
     """The server under test: where it is, and the secret that its HS256 tokens are signed with."""
 
@@ -44,11 +48,13 @@ class Server:
         return User(self, f"conformance-{uuid.uuid4().hex[:12]}")
 
     async def ask(self, method: str, path: str, *, as_user: str = "publisher", scope: str = "publish", **request: Any) -> httpx.Response:
-        """Ask, again while the server is too busy: with 429 it has accepted nothing, and says when to come back."""
+        """Ask, again while the server is too busy: with 429 it has accepted nothing, and says when to come back. Raises Unavailable."""
         headers = {"Authorization": f"Bearer {self.token(as_user, scope)}"}
         async with asyncio.timeout(DEADLINE_S):
             while (answer := await self.http.request(method, path, headers=headers, **request)).status_code == 429:
                 await asyncio.sleep(int(answer.headers["Retry-After"]))
+        if answer.status_code == 503:
+            raise Unavailable(f"{method} {path} was answered 503: {answer.text}")
         return answer
 
 

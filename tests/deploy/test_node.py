@@ -14,10 +14,7 @@ import pytest
 from engine.cli.ray_cluster import HEAD_SETTINGS, LOCAL_SETTINGS, NODE_SETTINGS
 
 NODE = Path(__file__).parents[2] / "deploy" / "node"
-ROLE = (
-    "RAY_AUTH_MODE", "RAY_worker_niceness", "RAY_enable_worker_prestart",
-    "RAY_preload_python_modules", "RAY_kill_worker_timeout_milliseconds",
-)  # fmt: skip
+ROLE = "RAY_AUTH_MODE", "RAY_worker_niceness", "RAY_enable_worker_prestart", "RAY_kill_worker_timeout_milliseconds"
 
 
 def run(home: Path, *words: str, **options: object) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError
 
 from engine.config import Config
 from engine.errors import StorageUnavailable
-from engine.store.cluster_moves import move, places
+from engine.features.redis_cluster.cluster_moves import move, places
 from engine.store.lua import Script
 from engine.store.redis_client import connect, wait_ready
 from engine.store.stores import connect_each

@@ -25,7 +25,7 @@ from engine.core.wire.link import RESET
 from engine.errors import CorruptRecord
 from tests.support.edge_world import EdgeWorld
 from tests.support.hostile_input import anything, integers
-from tests.support.shard_world import limits
+from tests.support.shard_world import small_config
 from tests.support.waiting import until
 
 CONFIG = Config(link_park_ms=20, link_timeout_ms=2000)
@@ -101,7 +101,7 @@ TO_SHARD_FROM_SCHEDULER = get_args(wire.SchedulerToShard)
 @settings(max_examples=200, deadline=None)
 @given(st.lists(batches_of(*TO_SHARD, *TO_SHARD_FROM_SCHEDULER), min_size=1, max_size=4))
 def test_a_shard_takes_every_readable_batch_and_can_write_what_it_made_of_it(batches: list[bytes]) -> None:
-    core = ShardCore(0, limits(), spread(1), "e1")
+    core = ShardCore(0, small_config(), spread(1), "e1")
     core.opened("edge-0/1")
     for number, data in enumerate(batches):
         now_ms = 1_000_000 + number
@@ -113,7 +113,7 @@ def test_a_shard_takes_every_readable_batch_and_can_write_what_it_made_of_it(bat
                 core.fire(record.timers, now_ms)
             else:
                 core.delivery.due(record.keys, now_ms)
-        core.pages_loaded(dict.fromkeys(core.take_pages_wanted()), now_ms)
+        core.pages_loaded(dict.fromkeys(core.page_wait.take_pages_wanted()), now_ms)
         while core.take_group(now_ms) is not None:
             core.group_committed(now_ms)
         checkpoint = core.mailbox_store.take_checkpoint(full=True, messages_max=100)

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from engine.core.commit.first_result import parse_idempotency_value, unpacked_result
 from engine.core.journal.journal_records import Handled, MailboxPage, StoredMessage, page_of, restore
-from engine.core.journal.salvage import SEQ_MAX, read_page, salvage_journal, salvage_page
+from engine.core.journal.salvage import read_page, salvage_journal, salvage_page
 from engine.core.journal.stored_formats import decode_journal, decode_page, decode_stored, decode_timer, encode_timer, read_entry
 from engine.core.mailbox.broadcast_log import BroadcastEntry, encode_entry
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.model.constants import SEQ_MAX
 from engine.core.model.envelope import Envelope
 from engine.core.model.sealed import sealed
 from engine.core.wire.records import UNREADABLE, Timer

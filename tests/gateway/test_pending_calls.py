@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from engine.core.edge.circuit_breaker import BreakerLimits, BreakerState
+from engine.config import Config
+from engine.core.edge.circuit_breaker import BreakerState
 from engine.core.model.constants import HIGH
 from engine.core.model.envelope import Envelope
 from engine.core.wire.records import (
@@ -29,12 +30,20 @@ from engine.core.wire.records import (
     encode,
 )
 from engine.errors import Overloaded, Unavailable
-from engine.gateway.pending_calls import CallLimits, PendingCall, PendingCalls, sizes_of
+from engine.gateway.pending_calls import PendingCall, PendingCalls, sizes_of
 from engine.publish.priority_lanes import PriorityLanes
 
 TIMEOUT_MS = 1000
-LIMITS = CallLimits(records=10, bytes=1000, timeout_ms=TIMEOUT_MS)
-BREAKER = BreakerLimits(error_ratio=0.5, window_ms=10_000, calls_min=4, open_ms=60_000, probes=2)
+CONFIG = Config(
+    publish_inflight_max=10,
+    publish_inflight_bytes_max=1000,
+    publish_timeout_ms=TIMEOUT_MS,
+    breaker_error_ratio=0.5,
+    breaker_window_ms=10_000,
+    breaker_calls_min=4,
+    breaker_open_ms=60_000,
+    breaker_probes=2,
+)
 WINDOW_BYTES = 5000
 
 
@@ -45,7 +54,7 @@ class Peers:
         self.now_ms = 0
         self.routes: dict[str, int] = {}
         self.sent: list[tuple[int, int]] = []  # route, ref
-        self.calls = PendingCalls(LIMITS, BREAKER, self.clock, self._routes_of, self._lanes)
+        self.calls = PendingCalls(CONFIG, self.clock, self._routes_of, self._lanes)
 
     def clock(self) -> int:
         return self.now_ms

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import subprocess
 import time
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from engine.actors.warm_processes import is_idle
 from engine.config import Config, port_range
 from engine.core.model.routing import mailbox_key
 from engine.store.slot_map import require_slot_map
@@ -67,6 +69,23 @@ def test_every_host_has_a_shard_and_an_edge(cluster: EngineOnHosts) -> None:
     everywhere = {host.address for host in cluster.hosts}
     assert {row["node"] for row in status["shards"]} == everywhere
     assert {row["node"] for row in status["edges"]} == everywhere
+
+
+async def test_a_killed_shard_starts_in_the_process_that_its_host_keeps_ready(cluster: EngineOnHosts) -> None:
+    host = cluster.hosts[1]
+
+    def is_ready(status: dict[str, Any]) -> bool:
+        return any(row["node"] == host.address and row["ready"] and row["spares"] for row in status["shards"])
+
+    def shards() -> set[int]:
+        return {pid for pid in host.pids() if role_of(pid) == "shard"}
+
+    await until(cluster.status, LATE_S, holds=is_ready, look_s=0.2)
+    kept, (killed,) = {pid for pid in host.pids() if is_idle(pid)}, shards()
+    os.kill(killed, signal.SIGKILL)
+    (started,) = await until(lambda: shards() - {killed}, LATE_S)
+    assert started in kept
+    await until(cluster.status, LATE_S, holds=is_ready, look_s=0.2)
 
 
 def carriers(cluster: EngineOnHosts) -> dict[str, set[str]]:

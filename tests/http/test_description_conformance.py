@@ -18,7 +18,7 @@ from schemathesis.pytest._test_builder import build_operation_test
 from engine.core.model.defined_categories import CATEGORIES
 from tests.support.background_loop import in_background
 from tests.support.described import described
-from tests.support.described_requests import CONFIG, at_once, unspoilt
+from tests.support.described_requests import CONFIG, at_once, beyond_json_schema, unspoilt
 from tests.support.edge_world import EdgeWorld, edge_world
 
 LEFT_OUT = (
@@ -100,3 +100,8 @@ def test_the_interface_is_as_described(path: str, method: str, edge: EdgeWorld, 
         feedback=FeedbackSources(),
     )
     test(edge=edge, session=session)
+
+
+@pytest.mark.parametrize("body", [{"type": "reminder", "at": 10**15}, {"ids": ["1"], "until": 10**15}, {"ids": ["1"], "until": 1e15}])
+def test_times_that_the_engine_refuses_are_no_findings(body: dict[str, Any]) -> None:
+    assert beyond_json_schema(body)

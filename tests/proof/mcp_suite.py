@@ -15,7 +15,7 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-from engine.cli.mcp_tools import tools
+from engine.features.mcp.commands.mcp_tools import tools
 from tests.support.edge_world import edge_world
 from tests.support.mcp_server import add_fixtures, served
 from tests.support.redis_server import redis_to_break

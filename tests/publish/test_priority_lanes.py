@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.edge.circuit_breaker import BreakerLimits
+from engine.config import Config
 from engine.core.model.constants import HIGH, LOW, NORMAL
 from engine.core.model.envelope import Envelope
 from engine.core.wire.records import ACCEPTED, OVERLOADED, Post, Posted
 from engine.errors import Overloaded
-from engine.gateway.pending_calls import CallLimits, PendingCalls
+from engine.gateway.pending_calls import PendingCalls
 from engine.http.problems import retry_after_s
 from engine.publish.priority_lanes import SHARES, PriorityLanes
 
@@ -38,10 +38,8 @@ class Edge:
             sent = self.sent.setdefault(route, [])
             return PriorityLanes(window, window_bytes, 10, rate_per_ms, TARGET_MS, sent.extend, self.clock)  # type: ignore[arg-type]
 
-        breaker_limits = BreakerLimits(error_ratio=0.5, window_ms=10_000, calls_min=20, open_ms=60_000, probes=10)
         self.calls = PendingCalls(
-            CallLimits(50_000, 64 << 20, 8000),
-            breaker_limits,
+            Config(),
             self.clock,
             lambda records: [int(record.key) if record.key else self.owner for record in records],
             lanes,

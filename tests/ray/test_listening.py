@@ -51,17 +51,17 @@ async def test_in_between_what_was_handled_is_acknowledged_by_id(monkeypatch: py
     """Once storage has lost data a number may be another message's."""
     sent: list[bytes] = []
 
-    class Requests:
+    class Calls:
         def __init__(self, *_arguments: Any, **_options: Any) -> None: ...
 
-        async def send(self, method: str, path: str, body: bytes) -> Response:
+        async def request(self, method: str, _path: str, _headers: Any, body: bytes, **_options: Any) -> Response:
             if method == "POST":
                 sent.append(body)
             rows = [{"id": id, "seq": seq, "type": "a", "ts": 1} for seq, id in enumerate(("a", 'b"', "c"), 1)]
             return Response(200, {}, msgspec.json.encode({"messages": rows, "last_event_id": "e-3"}))
 
     monkeypatch.setattr(listening, "_ACK_S", -1.0)
-    monkeypatch.setattr(listening, "RetriedRequests", Requests)
+    monkeypatch.setattr(listening, "EdgeCalls", Calls)
     await take(listen("lis-dan"), 3)
     assert sent == [b'{"ids":["a"]}', b'{"ids":["b\\""]}']
 

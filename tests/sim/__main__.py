@@ -5,7 +5,7 @@ make sim HOURS=1             for longer
 make sim SEED=7              that seed, with its whole trace in tests/output/sim-7.txt
 make sim SEED=7 FAULTS=a,b   and only these fault classes (`none`: no faults)
 
-`python -m tests.sim --mutations` prints the first seeds that show each mutation, for SEEN_AT in detection.py.
+`python -m tests.sim --mutations` prints the first seeds that show each mutation, or those that it names, for SEEN_AT in detection.py.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import multiprocessing
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -40,11 +41,13 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=1 / 60)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--faults", default="", help="only these classes, by commas; `none`")
-    parser.add_argument("--mutations", action="store_true", help="the first seeds that show each mutation of the engine")
+    parser.add_argument("--mutations", nargs="*", metavar="NAME", help="the first seeds that show each mutation of the engine, or these")
     arguments = parser.parse_args()
     console = Console()
-    if arguments.mutations:
-        return show_mutations(console)
+    if arguments.mutations is not None:
+        if strange := set(arguments.mutations) - MUTATIONS.keys():
+            parser.error(f"unknown mutations {sorted(strange)}")
+        return show_mutations(arguments.mutations or list(MUTATIONS), console)
     enabled = frozenset(CLASSES)
     if arguments.faults:
         enabled = frozenset(arguments.faults.split(",")) - {"none"}
@@ -56,11 +59,11 @@ def main() -> int:
     return explore(first, arguments.hours * 3600, arguments.steps, enabled, console)
 
 
-def show_mutations(console: Console) -> int:
+def show_mutations(names: Sequence[str], console: Console) -> int:
     """The first seeds of each; fails when one is never noticed."""
     unnoticed = 0
     with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0))) as pool:
-        for name, found in zip(MUTATIONS, pool.imap(first_failures, MUTATIONS), strict=True):
+        for name, found in zip(names, pool.imap(first_failures, names), strict=True):
             seeds, first = tuple(seed for seed, _ in found), found[0][1] if found else "never"
             console.print(f'    "{name}": {seeds},  # {first}', markup=False, highlight=False, soft_wrap=True)
             unnoticed += not found

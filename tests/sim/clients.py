@@ -554,7 +554,7 @@ class Device:
 
         async def post() -> None:
             try:
-                await link.gateway.shard_client.settle(self.book.key, seq, ids)
+                await link.gateway.shard_client.settle(self.book.key, seq, ids, 0, DATA_EPOCH)
             except EngineError:
                 self._later(_ACK_AGAIN_S, self._repeat_ack, link, seq, ids)
 

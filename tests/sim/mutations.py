@@ -20,11 +20,12 @@ from engine.actors.carrier import ActorPeer
 from engine.actors.controller import Controller
 from engine.actors.fleet import Fleet
 from engine.actors.incarnation import Incarnation
-from engine.actors.link import LinkCaller, LinkServer
+from engine.actors.link import LinkCaller
 from engine.actors.reconciler import Reconciler
 from engine.actors.scheduler import Scheduler, Term
 from engine.actors.shard import Shard
 from engine.actors.shard_tasks.checkpoints import Checkpoints
+from engine.config import Config
 from engine.core.commit import broadcast_step, user_step
 from engine.core.commit import group as commit
 from engine.core.commit.broadcast_step import BroadcastStep
@@ -352,11 +353,12 @@ def an_early_copy_settles_the_gaps_below_it() -> Any:
     def settle(self: Mailbox, seqs: Any, by: Attachment | None, *rest: Any) -> Any:
         if by is None:
             return original(self, seqs, by, *rest)
-        sent, by.sent = by.sent, max(by.sent, *seqs, 0)
+        sent, early = by.sent, by.early
+        by.sent, by.early = max(by.sent, *seqs, 0), None
         try:
             return original(self, seqs, by, *rest)
         finally:
-            by.sent = sent
+            by.sent, by.early = sent, early
 
     return patched(Mailbox, "settle", settle)
 
@@ -374,8 +376,8 @@ def gaps_are_not_announced() -> Any:
 
 @mutation
 def the_window_is_one_too_large() -> Any:
-    def wider(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: mailbox_send.SendLimits, **options: Any) -> Any:
-        return mailbox_send.send(mailbox, connection, now_ms, replace(limits, window=limits.window + 1), **options)
+    def wider(mailbox: Mailbox, connection: Attachment, now_ms: int, config: Config, **options: Any) -> Any:
+        return mailbox_send.send(mailbox, connection, now_ms, replace(config, window=config.window + 1), **options)
 
     return patched(delivery, "send", wider)
 
@@ -394,11 +396,6 @@ def tries_are_not_counted() -> Any:
 
 
 # -- Links. ------------------------------------------------------------------------------------------------------------
-@mutation
-def a_link_opens_for_what_came_before_the_session_that_is_open() -> Any:
-    return patched(LinkServer, "_is_over", lambda self, session: False)
-
-
 @mutation
 def a_link_applies_what_arrives_out_of_order() -> Any:
     def accept(self: Any, number: int, data: bytes) -> list[bytes]:
@@ -696,8 +693,8 @@ def what_is_turned_off_is_delivered_after_a_restart() -> Any:
 def what_is_for_the_inbox_only_is_sent_after_a_restart() -> Any:
     original = mailbox_store.apply_stored
 
-    def apply_stored(mailbox: Mailbox, stored: StoredMessage, *limits: Any) -> Any:
-        return original(mailbox, replace(stored, inbox_only=False), *limits)
+    def apply_stored(mailbox: Mailbox, stored: StoredMessage, config: Config) -> Any:
+        return original(mailbox, replace(stored, inbox_only=False), config)
 
     return patched(mailbox_store, "apply_stored", apply_stored)
 

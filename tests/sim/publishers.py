@@ -28,7 +28,7 @@ from engine.publish.media_types import Content
 from engine.publish.results import ItemResult
 from tests.sim.books import Books
 from tests.sim.choicebook import CHOSEN, WISHES
-from tests.sim.cluster import Cluster
+from tests.sim.cluster import DATA_EPOCH, Cluster
 from tests.sim.cuts import OUTSIDE, Place
 from tests.sim.limitbook import CATEGORIES
 from tests.sim.loop import Process
@@ -341,7 +341,7 @@ class Publisher:
 
     async def _mark_seen(self, key: str, gateway: Any, seq: int) -> None:
         with contextlib.suppress(EngineError):
-            answer = await gateway.shard_client.mark_inbox(key, SEEN, True, [], [], seq)
+            answer = await gateway.shard_client.mark_inbox(key, SEEN, True, [], [], seq, DATA_EPOCH)
             self._tell(key, f"{self.name} is told {answer.status} about marking up to {seq}")
             if answer.status == OK:
                 self._loop.call_soon(self._books.marked, key, seq, context=self._loop.outside)

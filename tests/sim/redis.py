@@ -157,6 +157,11 @@ class MiniRedis:
     def cmd_mget(self, *keys: bytes) -> list[bytes | None]:
         return [self.cmd_get(key) for key in keys]
 
+    def cmd_mset(self, *pairs: bytes) -> Status:
+        for key, value in zip(pairs[::2], pairs[1::2], strict=True):
+            self.cmd_set(key, value)
+        return Status("OK")
+
     def cmd_set(self, key: bytes, value: bytes, *options: bytes) -> Status | None:
         upper = [option.upper() for option in options]
         at_ms = self.expires.get(key)
@@ -267,10 +272,6 @@ class MiniRedis:
     def cmd_smembers(self, key: bytes) -> list[bytes]:
         """In order, where a real server has none."""
         return sorted(self._get(key, set) or ())
-
-    def cmd_smismember(self, key: bytes, *members: bytes) -> list[int]:
-        value = self._get(key, set) or ()
-        return [int(member in value) for member in members]
 
     def cmd_hstrlen(self, key: bytes, field: bytes) -> int:
         return len(self.cmd_hget(key, field) or b"")

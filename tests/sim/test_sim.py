@@ -25,7 +25,7 @@ FIRST_SEED = 1
 PARTS = range(FIRST_SEED, FIRST_SEED + SEEDS, PART)
 MORE = range(FIRST_SEED + SEEDS, FIRST_SEED + SEEDS_MAX, PART)
 
-ONCE_BROKEN = (247, 524, 905, 993, 3047, 41098, 70411, 79090, 200732, 910072)
+ONCE_BROKEN = (247, 524, 905, 993, 3047, 20021, 41098, 70411, 79090, 200732, 910072, 12002997)
 """Seeds that found a defect, in the engine or in the books."""
 
 pytestmark = pytest.mark.usefixtures("lua")

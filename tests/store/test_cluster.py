@@ -15,9 +15,9 @@ from redis.exceptions import ConnectionError, TimeoutError
 
 from engine.config import STORES_ALLOWED, Config
 from engine.errors import ConfigError, EngineError, StorageUnavailable
-from engine.store import cluster_moves
+from engine.features.redis_cluster import cluster_moves
+from engine.features.redis_cluster.cluster_moves import move, places
 from engine.store.cluster import HASH_SLOTS, STORES_MAX, _Topology, slot_of_tag, tag_of, with_tag
-from engine.store.cluster_moves import move, places
 from engine.store.lua import Script
 from engine.store.redis_client import connect, durability_warnings, wait_ready
 from engine.store.stores import connect_each

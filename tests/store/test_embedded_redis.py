@@ -94,9 +94,12 @@ async def test_a_long_end_of_the_append_only_file_becomes_its_base(config: Confi
             await asyncio.sleep(0.3)
             assert await base_bytes(redis) < 10_000, "the disk has no room for it"
         await until(lambda: base_bytes(redis), holds=lambda size: size > 10_000)
-        await command(redis, config, "SET", "longer", os.urandom(20_000).hex())
-        await asyncio.sleep(0.3)
-        assert await base_bytes(redis) < 40_000, "the last time has not paid off yet"
+        with monkeypatch.context() as slow:
+            slow.setattr(embedded_redis, "_WRITTEN_BYTES_PER_S", 1000)
+            await command(redis, config, "SET", "longer", os.urandom(20_000).hex())
+            await asyncio.sleep(0.3)
+            assert await base_bytes(redis) < 40_000, "the last time has not paid off yet"
+        await until(lambda: base_bytes(redis), holds=lambda size: size > 40_000)
     async with running(config) as redis:
         assert await command(redis, config, "STRLEN", "longer") == 40_000
 
@@ -128,6 +131,17 @@ async def test_killed_it_comes_back_by_itself_with_everything_that_was_written(c
         os.kill(killed, signal.SIGKILL)
         await until(lambda: redis.restarts == 1 and redis.pid not in (None, killed))
         assert await until_done(lambda: command(redis, config, "GET", "before"), RedisError, OSError) == b"1"
+
+
+async def test_a_server_that_served_a_while_is_started_again_at_once(config: Config) -> None:
+    never = msgspec.structs.replace(config, redis_restart_ms=600_000, redis_restart_max_ms=600_000)
+    async with running(never) as redis:
+        for deaths in (1, 2):
+            await until(lambda: int(redis._info("server").get("uptime_in_seconds", 0)) >= 2)
+            killed = redis.pid
+            assert killed is not None
+            os.kill(killed, signal.SIGKILL)
+            await until(lambda deaths=deaths, killed=killed: redis.restarts == deaths and redis.pid not in (None, killed))
 
 
 async def test_a_stop_and_a_start_keep_the_data(config: Config) -> None:

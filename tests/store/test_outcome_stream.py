@@ -6,8 +6,9 @@ import redis.asyncio as redis
 
 from engine.config import Config
 from engine.core.wire.outcomes import ERASED, Outcome, OutcomeLog
+from engine.features.history.outcome_reader import OutcomeReader
 from engine.store.keys import OUTCOME_STATE_KEY, OUTCOME_STREAM_KEY
-from engine.store.outcome_stream import OutcomeReader, OutcomeWriter
+from engine.store.outcome_stream import OutcomeWriter
 from tests.support.redis_server import RedisServer
 
 

@@ -16,7 +16,7 @@ from engine.store.redis_client import claim_data_epoch
 from engine.store.restore import restore_storage
 from engine.store.slot_map import read_slot_map
 from tests.support.mailboxes import KEY, mailbox
-from tests.support.shard_world import limits
+from tests.support.shard_world import small_config
 
 SLOTS = spread(1)
 NOW_S = 1_800_000_000
@@ -25,7 +25,7 @@ NOW_S = 1_800_000_000
 async def shard_of(client: Redis) -> tuple[Journal, ShardCore]:
     """A shard with two pending messages in memory."""
     epoch = await claim_data_epoch(client, NOW_S)
-    core = ShardCore(0, limits(), SLOTS, epoch, lambda _name: None)
+    core = ShardCore(0, small_config(), SLOTS, epoch, lambda _name: None)
     core.mailbox_store.restore(KEY, None, NOW_S * 1000)
     core.mailboxes[KEY] = mailbox(NOW_S * 1000, 2)
     journal = Journal(client, 0, 60_000)

@@ -267,16 +267,6 @@ async def test_the_figures_are_those_of_the_timers_that_are_there_after_any_hist
             assert await counted(redis_client, tenant) == await recount(redis_client, tenant)
 
 
-async def recount_pages(client: Redis, tenant: str) -> int:
-    """The bytes of its pages and streams."""
-    timers = 0
-    for name in await client.keys("{t*}timer"):
-        for sid, packed in (await client.hgetall(name)).items():
-            if not sid.endswith(b"broken") and packed.find(f"{tenant}:".encode()) >= 0:
-                timers += len(packed) + TIMER_BYTES
-    return (await counted(client, tenant))["stored_bytes"] - timers
-
-
 async def test_a_user_whose_timer_was_in_quarantine_is_counted_until_the_rest_is_erased(redis_client: Redis) -> None:
     store = await timers_of(redis_client)
     key, partition = "t:ann", partition_of("t:ann")

@@ -60,7 +60,10 @@ def beyond_json_schema(body: Any) -> bool:
                 for hours in (item.get("quiet"), *(item.get("quiet_categories") or {}).values())
                 for quiet in hours or ()
             )
-            or (isinstance(item.get("at"), int) and item["at"] > (time.time() + CONFIG.delay_s_max) * 1000)
+            or any(
+                isinstance(item.get(name), int | float) and item[name] > (time.time() + CONFIG.delay_s_max) * 1000
+                for name in ("at", "until")
+            )
             or item.get("ttl", CONFIG.ttl_s_default) <= collapse.get("window", 0)
             or not {"{", "}"}.isdisjoint(collapse.get("text", ""))
             or any(

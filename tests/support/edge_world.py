@@ -53,6 +53,7 @@ from engine.features.growing.store import GrowingStore
 from engine.features.history import endpoints as history
 from engine.features.inbox import endpoints as inbox
 from engine.features.inspection import endpoints as inspection
+from engine.features.inspection.store import QuarantinedRecord
 from engine.features.policy import endpoints as policy
 from engine.features.policy.unsubscribing import RememberedKey
 from engine.features.questions import endpoints as questions
@@ -81,7 +82,6 @@ from engine.gateway.ports import EdgeContext
 from engine.publish.message_ids import MessageIds
 from engine.routes import EdgeServices, app
 from engine.store.broadcast_stream import Appended
-from engine.store.quarantine import QuarantinedRecord
 from engine.store.tenant_usage import FIGURES, TenantUsage, UsageFigure
 from engine.store.user_entries import UserEntry, find_user_entries
 from engine.transports import http_server
@@ -133,6 +133,7 @@ class FakeShard:
         self.profiles: dict[str, Profile | None] = {}
         self.inboxes: dict[str, dict[int, wire.InboxRow]] = {}
         self.inbox_status = wire.OK
+        self.page_epoch = EPOCH  # of the numbers in pages of inboxes
         self.revision = 0
         self.forgotten_ids: set[str] = set()  # of messages that are in an inbox, and that the shard does not know by their ids any more
         self.user_states: dict[str, UserState] = {}
@@ -244,7 +245,7 @@ class FakeShard:
         self.attached[rejoin.conn].topics = rejoin.topics
 
     def settle(self, settle: wire.Settle) -> None:
-        if settle.seq > self.heads.get(settle.key, 0):
+        if settle.seq > self.heads.get(settle.key, 0) or settle.epoch not in ("", EPOCH):
             self.say(wire.Settled(settle.ref, "nothing beyond exists"))
             return
         self._acked(settle.key, settle.seq)
@@ -316,9 +317,12 @@ class FakeShard:
         rows = [row for row in rows if bool(row.flags & ARCHIVED) == bool(record.view & IN_ARCHIVE)]
         rows = [row for row in rows if not record.view & UNREAD or not row.flags & READ]
         before = rows[record.limit - 1].seq if len(rows) > record.limit else 0
-        self.say(wire.InboxIs(record.ref, self.inbox_status, rows[: record.limit], before, *self._counts(record.key), EPOCH))
+        self.say(wire.InboxIs(record.ref, self.inbox_status, rows[: record.limit], before, *self._counts(record.key), self.page_epoch))
 
     def markinbox(self, record: wire.MarkInbox) -> None:
+        if record.epoch not in ("", EPOCH):
+            self.say(wire.InboxMarked(record.ref, wire.CONFLICT))
+            return
         rows = self.inboxes.get(record.key, {})
         known = {id: seq for (key, id), (seq, _) in self.ids.items() if key == record.key and id not in self.forgotten_ids}
         for seq in {
@@ -1148,8 +1152,13 @@ class RawClient:
     def close(self, *, reset: bool = False) -> None:
         """Close. `reset`: as a process that dies would."""
         if reset:
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            reset_at_close(self._sock)
         self._sock.close()
+
+
+def reset_at_close(sock: socket.socket) -> None:
+    """Let it be closed as by a process that dies: a client that only closes may have ended its sending half."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def client_frame(payload: bytes, opcode: int = 1, *, fin: bool = True, mask: bytes = b"\x01\x02\x03\x04") -> bytes:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from redis.asyncio import Redis
 
-from engine.core.commit.group import Group, GroupRules, Pending, PostQueue
+from engine.config import Config
+from engine.core.commit.group import Group, Pending, PostQueue
 from engine.core.journal.journal_records import StoredMessage
 from engine.core.journal.stored_formats import decode_journal
 from engine.core.mailbox.mailbox import Mailbox
@@ -23,7 +24,7 @@ class Writer:
         self.key = key
         self.slot = slot_of(key)
         self.mailboxes = {key: Mailbox(key, 0)}
-        self.intake = PostQueue(self.mailboxes, GroupRules(10))
+        self.intake = PostQueue(self.mailboxes, Config(recent_ids=10))
         self.journal = Journal(client, shard, 60_000)
 
     def group(self, *ids: str) -> Group:

@@ -7,17 +7,18 @@ from copy import deepcopy
 from itertools import product
 from typing import Any
 
+from engine.config import Config
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.retry import RetryPolicy
-from engine.core.mailbox.send import SendLimits, send
+from engine.core.mailbox.send import send
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import Message, SharedBody
 from engine.core.wire.records import WEBSOCKET
 
 POLICY = RetryPolicy(100, 1.8, 100, 2000, 3)
-LIMITS = SendLimits(window=4, window_bytes=100, batch_bytes=1000)
+CONFIG = Config(window=4, window_bytes=100, deliver_bytes_max=1000)
 LATER_MS = 1_000_000
 
 
@@ -49,7 +50,7 @@ def append(mailbox: Mailbox, priority: int, expires_ms: int, body: bytes) -> Non
 
 def _send(mailbox: Mailbox) -> None:
     for connection in mailbox.connections.values():
-        send(mailbox, connection, 5, LIMITS, hold_low=False)
+        send(mailbox, connection, 5, CONFIG, hold_low=False)
 
 
 def _append_and_send(mailbox: Mailbox) -> None:

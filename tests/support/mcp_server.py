@@ -12,7 +12,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from starlette.types import ASGIApp
 
 from engine import Publisher
-from engine.cli.mcp_tasks import takes_tasks, told
+from engine.features.mcp.commands.mcp_tasks import takes_tasks, told
 from tests.support.free_port import free_port
 from tests.support.waiting import until
 

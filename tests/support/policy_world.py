@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from engine.core.commit.policy_step import PolicyLimits
+from engine.config import Config
 from engine.core.journal import rebuild
 from engine.core.model.category import DAY_MS, Category, PolicyTerms
 from engine.core.model.constants import NORMAL
@@ -41,10 +41,10 @@ def later_core(world: World, how: str) -> None:
         world.checkpoint()
         world.crash()
     elif how == "eviction":
-        world.now_ms += world.limits.ack_journal_ms
+        world.now_ms += world.config.ack_journal_ms
         world.settle()
         world.checkpoint()
-        world.now_ms += world.limits.mailbox_idle_ms
+        world.now_ms += world.config.mailbox_idle_ms
         assert world.core.evict(world.now_ms) == 1
     else:
         payloads = list(rebuild.payloads(world.core.mailboxes.values(), 1000))
@@ -59,7 +59,7 @@ TEN_PM = NOON + 10 * HOUR_MS
 SEVEN_AM = NOON + 19 * HOUR_MS
 CAPPED = PolicyTerms("touch", Category(cap=2, cap_ms=DAY_MS))
 ONCE = PolicyTerms("news", Category(same_type_ms=DAY_MS))
-DIGEST_MS = PolicyLimits().digest_ms
+DIGEST_MS = Config().digest_ms
 MANDATORY = PolicyTerms("law", Category(mandatory=True))
 
 

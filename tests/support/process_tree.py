@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 from pathlib import Path
-
-from engine.actors.warm_processes import is_idle
 
 _ROLES = {
     "ray::Edge": "edge",
@@ -52,33 +51,21 @@ def role_of(pid: int) -> str:
     return _ROLES.get(name, "others")
 
 
-def spare_processes(ray_logs: str) -> set[int]:
-    """Processes of the Ray with these logs that have no actor, and have told that the modules of a shard are loaded."""
-    marks = (Path(ray_logs).parent / "engine-spares").glob("*-*")
-    return {pid for mark in marks if is_idle(pid := int(mark.name.rpartition("-")[2]))}
-
-
-def free_processes(pid: int) -> set[int]:
-    """Of the Ray below this process, the processes that it may give to the next actor, also those that only begin."""
-    return {child for child in tree(pid) if is_idle(child) or _begins(child)}
-
-
-def _begins(pid: int) -> bool:
-    try:
-        return any(word.endswith(b"_worker.py") for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
-    except OSError:
-        return False
-
-
 def end_ray_node(node: subprocess.Popen[bytes], patience_s: float) -> None:
-    """End a `ray start --block`, within `patience_s` in order, and then the engine's actors that it has left."""
+    """End a `ray start --block`, within `patience_s` in order, and then the engine's actors that it has left.
+
+    Where actors of others outlived their job, as those of Ray Data do, Ray does not end: then everything is killed.
+    """
     family = tree(node.pid)
     node.terminate()
+    in_order = True
     try:
         node.wait(patience_s)
     except subprocess.TimeoutExpired:
+        in_order = False
         node.kill()
         node.wait()
     for pid in family:
-        if pid != node.pid and role_of(pid) != "others":
-            os.kill(pid, signal.SIGKILL)
+        if pid != node.pid and not (in_order and role_of(pid) == "others"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

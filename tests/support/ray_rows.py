@@ -1,7 +1,7 @@
 """A job that publishes rows in every way that `engine.ray` has, and listens for them, while somebody breaks the engine.
 
-Run as a program, `python -m tests.support.ray_rows ADDRESS`. It begins with a line on its output, and publishes until its input ends. Then
-it waits until its listeners have what was accepted, and prints, as one JSON object by user,
+Run as a program, `python -m tests.support.ray_rows ADDRESS`. It begins with a line on its output, and publishes until its input ends, and
+at least `ROWS_MIN` rows in each way. Then it waits until its listeners have what was accepted, and prints, as one JSON object by user,
 
     published    rows that were accepted
     missing      ids of rows that nobody received
@@ -27,6 +27,7 @@ from engine.ray import AsyncPublisher, Publisher, listen
 
 ENOUGH = threading.Event()
 BATCH = 10
+ROWS_MIN = 110
 PAUSE_S = 0.05
 HANGS_S = 60
 
@@ -34,7 +35,7 @@ HANGS_S = 60
 def batches(user: str) -> Iterator[list[dict[str, Any]]]:
     """Rows of a user, until it is enough."""
     number = 0
-    while not ENOUGH.wait(PAUSE_S):
+    while not ENOUGH.wait(PAUSE_S) or number < ROWS_MIN:
         yield [{"user": user, "type": "row", "id": f"{user}-{number + at}", "data": number + at} for at in range(BATCH)]
         number += BATCH
 

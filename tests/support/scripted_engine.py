@@ -131,7 +131,7 @@ class ScriptedEngine:
     def mark(self, mark: str, **which: Any) -> None:
         """On any device."""
         for one in self.inbox:
-            if which.get("all") or one["id"] in which.get("ids", ()):
+            if which.get("all") or one["id"] in which.get("ids", ()) or one["seq"] <= which.get("upto", 0):
                 one["archived" if mark == "archive" else "read"] = True
         self.revision += 1
         self.say_counts()
@@ -163,6 +163,12 @@ class ScriptedEngine:
             return "gap"
         self.acknowledge({"seq": int(seq), "cursor": True})
         return "ok"
+
+    def lose_data(self) -> None:
+        """Storage has lost all messages, and numbers begin anew. No connection hears of it."""
+        self.epoch = str(int(self.epoch) + 1)
+        self.head = 0
+        self.pending.clear()
 
     def gap(self, first: int, last: int) -> None:
         """Announce that these are gone; a polling client gets it with its next answer."""
@@ -320,7 +326,10 @@ class ScriptedEngine:
         return JSONResponse({"messages": found[:limit], **self.counts(), **more})
 
     async def mark_inbox(self, request: Request) -> Response:
-        self.mark(request.path_params["mark"], **await request.json())
+        which = await request.json()
+        if which.get("epoch", self.epoch) != self.epoch:
+            return JSONResponse({"title": "Conflict", "detail": "a number of another epoch", "status": 409}, 409)
+        self.mark(request.path_params["mark"], **which)
         return JSONResponse(self.counts())
 
     async def snooze(self, request: Request) -> Response:
@@ -352,7 +361,11 @@ class ScriptedEngine:
         return JSONResponse({**about, "available": {"news": news}})
 
     async def ack(self, request: Request) -> Response:
-        self.acknowledge(await request.json() | {"post": True})
+        ack = await request.json() | {"post": True}
+        if "seq" in ack and ack.get("epoch", self.epoch) != self.epoch:
+            self.acks.append(ack)
+            return JSONResponse({"title": "Conflict", "detail": "a number of another epoch", "status": 409}, 409)
+        self.acknowledge(ack)
         return JSONResponse({})
 
     async def nack(self, request: Request) -> Response:

@@ -11,17 +11,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.api.time_zones import zone
+from engine.config import Config
 from engine.core.commit.first_result import DIGEST_BYTES, packed_result, unpacked_result
 from engine.core.commit.group import Group
+from engine.core.inbox.inbox import InboxLimits
 from engine.core.journal.journal_records import MailboxPage, Record, keys_of
 from engine.core.journal.stored_formats import decode_journal, decode_page, decode_stored, read_entry
 from engine.core.mailbox.broadcast_log import BodyCache, BroadcastEntry, Channel, encode_entry
 from engine.core.mailbox.retry import RetryPolicy
+from engine.core.model.category import PolicyTerms
 from engine.core.model.constants import LOW, NORMAL
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import timer_effect_id
 from engine.core.model.routing import slot_of, spread
-from engine.core.shard.limits import ShardLimits
 from engine.core.shard.shard import ShardCore
 from engine.core.wire.records import WEBSOCKET, Ack, AckIds, Attach, Deliver, DeliverShared, Detach, Nack, Post, Shared, Subscribe
 
@@ -29,9 +31,8 @@ EDGE = "edge-0/1"
 RETRY = RetryPolicy(rtt_initial_ms=250, factor=1.8, first_ms=100, cap_ms=2000, tries=3)
 
 
-def limits(**changes: Any) -> ShardLimits:
+def small_config(inbox: InboxLimits | None = None, **changes: Any) -> Config:
     values: dict[str, Any] = {
-        "retry": RETRY,
         "window": 8,
         "window_bytes": 1 << 20,
         "deliver_bytes_max": 1 << 18,
@@ -44,11 +45,11 @@ def limits(**changes: Any) -> ShardLimits:
         "commit_bytes_max": 1 << 20,
         "ack_journal_ms": 200,
         "posts_pending_max": 1000,
-        "memory_messages_max": 100_000,
+        "shard_memory_messages_max": 100_000,
         "adopt_max": 3,
         "topics_per_user_max": 4,
         "shared_bytes_max": 64,
-        "memory_bytes_max": 1 << 30,
+        "shard_memory_bytes_max": 1 << 30,
         "hot_bytes_max": 1 << 20,
         "pressure_lag_ms": 250,
         "pressure_calm_ms": 1000,
@@ -57,16 +58,18 @@ def limits(**changes: Any) -> ShardLimits:
         "gaps_max": 8,
         "windows_max": 2,
         "windows_close_max": 2,
-        "postponed_max": 3,
+        "inbox_max": 0,
     }
-    return ShardLimits(**(values | changes))
+    if inbox is not None:
+        values |= {"inbox_max": inbox.messages_max, "inbox_ttl_s": inbox.keep_ms // 1000, "inbox_pinned_max": inbox.pinned_max}
+    return Config(**(values | changes))
 
 
 class World:
     """The core, its storage, and the clock of the test."""
 
     def __init__(self, **changes: Any) -> None:
-        self.limits = limits(**changes)
+        self.config = small_config(**changes)
         self.journal: list[tuple[int, bytes]] = []  # number of the group, payload of one slot
         self.pages: dict[str, bytes] = {}
         self.streams: dict[str, dict[int, bytes]] = {}
@@ -88,12 +91,12 @@ class World:
         self._new_core()
 
     def _new_core(self) -> None:
-        self.core = ShardCore(0, self.limits, spread(1), "e1", zone)
+        self.core = ShardCore(0, self.config, spread(1), "e1", zone)
         self.drops_followed = 0
         self.epoch += 1
         self.core.inbox_requests.epoch = self.epoch
         self.core.opened(EDGE)
-        self.bodies = BodyCache(self.limits.shared_bytes_max)  # the edge's
+        self.bodies = BodyCache(self.config.shared_bytes_max)  # the edge's
 
     # -- what an edge says ------------------------------------------------------------------------------------------------
 
@@ -154,12 +157,14 @@ class World:
         ttl_ms: int = 60_000,
         priority: int = LOW,
         retain: bool = True,
+        category: str = "",
         more: bytes = b"",
     ) -> int:
         """Publish into the log; the shard does not know yet. Returns the position."""
         pos = self._next_position()
         body = b'"id":"%b"' % id.encode() + more
-        entry = BroadcastEntry(tenant, topic, Envelope(id, b"", priority, retain, body), self.now_ms + ttl_ms, self.now_ms)
+        envelope = Envelope(id, b"", priority, retain, body, policy_terms=PolicyTerms(category) if category else None)
+        entry = BroadcastEntry(tenant, topic, envelope, self.now_ms + ttl_ms, self.now_ms)
         self.log.append((pos, encode_entry(entry)))
         return pos
 
@@ -219,7 +224,7 @@ class World:
 
     def fetch(self) -> bool:
         core = self.core
-        keys, reads = core.take_pages_wanted(), core.mailbox_store.take_reads_wanted(1000)
+        keys, reads = core.page_wait.take_pages_wanted(), core.mailbox_store.take_reads_wanted(1000)
         core.pages_loaded({key: self.page(key) for key in keys}, self.now_ms)
         doubted = list(core.page_wait.doubted)
         core.confirmed(doubted, self.now_ms)
@@ -239,7 +244,7 @@ class World:
             core.dead_lettered(letters, self.now_ms)
         if pages := core.inbox_requests.take_reads(1000):
             streams = [self.streams.get(page.range.key, {}) for page in pages]
-            core.inbox_read(pages, [[decode_stored(stream[seq]) for seq in sorted(stream)] for stream in streams])
+            core.inbox_requests.read_done(pages, [[decode_stored(stream[seq]) for seq in sorted(stream)] for stream in streams])
         self.log_sessions()
         return bool(keys or doubted or reads or letters or doubts or acting or pages)
 
@@ -272,7 +277,7 @@ class World:
         """Time enough passes without load for every level to end; returns what is said meanwhile."""
         said = self.settle()
         for _ in range(8):
-            self.now_ms += self.limits.pressure_calm_ms
+            self.now_ms += self.config.pressure_calm_ms
             self.core.tick(self.now_ms)
             self.checkpoint()
             said += self.settle()

@@ -23,6 +23,7 @@ from tests.support.process_tree import end_ray_node, tree
 from tests.support.running_engine import RunningEngine
 
 _START_S = 100
+_END_S = 6
 PLACES = 4
 """For actors of each kind: two engines."""
 
@@ -117,7 +118,7 @@ class SharedCluster:
     def stop(self) -> None:
         """End everything."""
         for node in reversed(self._nodes):
-            end_ray_node(node, 20)
+            end_ray_node(node, _END_S)
         if self.redis.process is not None:
             self.redis.kill()
 

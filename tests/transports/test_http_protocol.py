@@ -201,6 +201,23 @@ async def test_a_client_that_leaves_disconnects_every_request_and_lets_nothing_w
     assert not client.server_state.connections
 
 
+async def test_a_client_that_closes_its_half_gets_the_answers_due() -> None:
+    """But not that of a GET, which may wait for messages, nor of half a request."""
+    echo = Echo()
+    echo.may_answer.clear()
+    client = HttpClient(echo)
+    client.send(post(b"1"))
+    assert client.protocol.eof_received()
+    echo.may_answer.set()
+    answer = await client.answered(1)
+    assert (answer.bodies, answer.headers[0]["connection"]) == ([b"/:1"], "close")
+    assert client.transport.closed
+    for unanswered in (b"", get("/"), post(b"1")[:-1]):
+        client = HttpClient(Echo())
+        client.send(unanswered)
+        assert not client.protocol.eof_received()
+
+
 async def test_a_server_that_stops_closes_idle_connections_and_others_behind_their_last_response() -> None:
     idle = HttpClient(Echo())
     idle.protocol.shutdown()

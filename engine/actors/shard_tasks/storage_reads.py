@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from engine.actors.actor_process import RETRY_S
+from engine.actors.actor_process import USERS_RETRY_S
 from engine.actors.broadcast_follower import BroadcastFollower
 from engine.actors.link import LinkServer
 from engine.actors.recovery import Recovery
@@ -86,13 +86,13 @@ class StorageReads:
                 await self._read()
             except StorageUnavailable as error:
                 log.warning("shard %d: %s", self._core.index, error)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(USERS_RETRY_S)
                 self._wanted.set()
             self._flush()
 
     async def _read(self) -> None:
         core = self._core
-        if keys := core.take_pages_wanted():
+        if keys := core.page_wait.take_pages_wanted():
             try:
                 await self._recovery.read_pages(keys)
             except StorageUnavailable:
@@ -140,7 +140,7 @@ class StorageReads:
                 log.warning("shard %d: broadcasts of users who have moved here: %s", self._core.index, error)
                 self._core.inbox_requests.read_failed(inboxes)
                 self._flush()
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(USERS_RETRY_S)
                 self._ahead += reads
             if self._ahead:
                 self._ahead_wanted.set()
@@ -153,7 +153,7 @@ class StorageReads:
         del reads[:count], inboxes[:count]
         for read, entries in zip(some, found[: len(some)], strict=True):
             self._core.read_done(read, entries, self._now_ms())
-        self._core.inbox_read(pages, found[len(some) :])
+        self._core.inbox_requests.read_done(pages, found[len(some) :])
         self._flush()
 
     async def run_inboxes(self) -> None:
@@ -174,5 +174,5 @@ class StorageReads:
                         self._ahead_inboxes += ahead
                         self._ahead_wanted.set()
                         pairs = [(read, entries) for read, entries in pairs if read not in ahead]
-                    self._core.inbox_read([read for read, _ in pairs], [entries for _, entries in pairs])
+                    requests.read_done([read for read, _ in pairs], [entries for _, entries in pairs])
                 self._flush()

@@ -39,7 +39,6 @@ class EventStreamLink:
         self._end: LinkEnded | None = None
 
     async def open(self, timeout_s: float) -> None:
-        """The request, and the first bytes of the stream."""
         query = self._options.query(self.presented, ack="explicit", **self._options.extras)
         headers = await self._options.authorization() | {"Accept": "text/event-stream"}
         try:
@@ -91,7 +90,6 @@ class EventStreamLink:
         return b""
 
     async def send(self, frames: Sequence[bytes]) -> Sequence[bytes]:
-        """One request for each."""
         return await self._settling.post(frames)
 
     async def close(self) -> None:
@@ -99,7 +97,6 @@ class EventStreamLink:
         self.abort()
 
     def abort(self) -> None:
-        """End the response and the connection for requests."""
         if self._stream is not None:
             self._stream.abort()
         self._settling.close()

@@ -62,7 +62,6 @@ class PollLink:
         self._step = 0
 
     async def open(self, timeout_s: float) -> None:
-        """The first request."""
         try:
             self._first = await self._ask(self.presented, 0, timeout_s, welcome=True)
         except BaseException:
@@ -70,7 +69,6 @@ class PollLink:
             raise
 
     async def receive(self) -> Sequence[bytes]:
-        """The frames of the next answer."""
         if self._first:
             frames, self._first = self._first, []
             return frames
@@ -142,6 +140,5 @@ class PollLink:
         self.abort()
 
     def abort(self) -> None:
-        """Close both connections."""
         self._settling.close()
         self._http.abort()

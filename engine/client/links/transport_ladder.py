@@ -68,7 +68,6 @@ class TransportLadder:
 
     @property
     def size(self) -> int:
-        """How many transports there are."""
         return len(self._transports)
 
     def better(self, transport: Transport) -> tuple[Transport, ...]:

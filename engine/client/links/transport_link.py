@@ -171,5 +171,4 @@ class SettlingRequests:
             raise LinkEnded(f"{what} failed: {refusal.reason}", retry_after_s=refusal.retry_after_s)
 
     def close(self) -> None:
-        """Close the connection."""
         self._http.abort()

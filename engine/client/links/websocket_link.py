@@ -39,7 +39,6 @@ class WebSocketLink:
         self._socket: ClientConnection | None = None
 
     async def open(self, timeout_s: float) -> None:
-        """The handshake."""
         address = self._options.address
         headers = await self._options.authorization()
         try:
@@ -67,7 +66,6 @@ class WebSocketLink:
             raise broken(error) from error
 
     async def receive(self) -> Sequence[bytes]:
-        """The next frame."""
         assert self._socket is not None
         try:
             return (await self._socket.recv(decode=False),)
@@ -89,7 +87,6 @@ class WebSocketLink:
         return LinkEnded(self._socket.close_reason or "connection lost", code=int(self._socket.close_code or CLOSE_LOST))
 
     async def close(self) -> None:
-        """The closing handshake."""
         if self._socket is not None:
             try:
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
@@ -98,7 +95,6 @@ class WebSocketLink:
                 self.abort()
 
     def abort(self) -> None:
-        """Reset the connection."""
         if self._socket is not None:
             self._socket.transport.abort()
 

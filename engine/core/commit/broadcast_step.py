@@ -89,6 +89,7 @@ class BroadcastStep:
 
     def __init__(self, log: BroadcastMirror, pending_max: int, adopt_max: int, recent_max: int, zone_of: ZoneOf = utc) -> None:
         self._log = log
+        self._read_from = 0  # the head of the log before the last read
         self._recent_max = recent_max
         self._zone_of = zone_of
         self._pending_max = pending_max
@@ -118,12 +119,12 @@ class BroadcastStep:
         key = mailbox.key
         if len(mailbox.connections) == 1:
             mailbox.live_pos = self._log.head
-            if since_ms is not None:  # what came since is live; the cursor may be older, where the shard is another one
-                mailbox.live_pos = max(mailbox.log_pos, min(since_ms * 1000, mailbox.live_pos))
             self._tenants.setdefault(split_key(key)[0], {})[key] = mailbox
-        else:
+        elif since_ms is None or since_ms * 1000 >= mailbox.live_pos:
             # The topics of its token count from here on, not from where this mailbox was last written.
             self._even(mailbox)
+        if since_ms is not None:  # what came since is live; the cursor may be older, where the shard is another one
+            mailbox.live_pos = max(mailbox.log_pos, min(since_ms * 1000, mailbox.live_pos))
         if connection.topics or mailbox.topics:
             self._enlist(mailbox)
         due = self._due(mailbox, now_ms, 1)
@@ -232,14 +233,23 @@ class BroadcastStep:
 
     def read(self, broadcasts: Iterable[Broadcast]) -> None:
         """Take in entries of the log, ascending: connected mailboxes that they concern are behind."""
+        self._read_from = self._log.head
         for broadcast in self._log.add(broadcasts):
             if concerned := self._concerned(broadcast.tenant, broadcast.topic):
                 (self.behind if broadcast.envelope.priority == LOW else self.urgent).update(concerned)
 
     def lose(self, tenant: str, topic: str, pos: int) -> None:
-        """A retained entry has left the log, up to which it was read. Who is connected and has not been offered it is behind."""
-        if self._log.lose(tenant, topic, pos) and pos > self._log.head and (concerned := self._concerned(tenant, topic)):
+        """A retained entry has left the log. What the mirror holds was offered to all; otherwise, whoever is connected is behind."""
+        unread = self._log.get(pos) is None  # also before the head: what was read since may concern nobody
+        if self._log.lose(tenant, topic, pos) and unread and (concerned := self._concerned(tenant, topic)):
             self.behind.update(concerned)
+
+    def forget(self, horizon: int) -> None:
+        """Losses up to this position may be forgotten. Where some may be unread, all who are connected are behind."""
+        self._log.forget(horizon)
+        if horizon > self._read_from:
+            for connected in self._tenants.values():
+                self.behind.update(connected)
 
     def _concerned(self, tenant: str, topic: str) -> dict[str, Mailbox] | None:
         """Connected mailboxes."""

@@ -21,23 +21,15 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from engine.config import Config
 from engine.core.commit.broadcast_step import Adoption, number
 from engine.core.commit.first_result import NEVER, packed_result, unpacked_result
-from engine.core.commit.policy_step import (
-    DEFAULT_POLICY_LIMITS,
-    PolicyLimits,
-    PolicyStep,
-    ZoneOf,
-    count,
-    facts_of,
-    reason_text,
-    utc,
-)
+from engine.core.commit.policy_step import PolicyStep, ZoneOf, count, facts_of, reason_text, utc
 from engine.core.commit.user_step import UserChange, apply_note
 from engine.core.commit.window_step import ALONE, Events, WindowStep, apply_window
 from engine.core.journal.journal_records import Decided, Erased, Handled, Record, StoredMessage, message_of
 from engine.core.mailbox.aggregation_window import in_digest
-from engine.core.mailbox.conflation import DEFAULTS, ConflationLimits, decide, remember
+from engine.core.mailbox.conflation import decide, remember
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.memory import MESSAGE_BYTES
 from engine.core.model.constants import PRIORITIES
@@ -112,16 +104,6 @@ PostOutcome = tuple[int, bytes] | tuple[int, bytes, str]
 """The outcome of a post in its group: the sequence number, the digest of its payload and, with `NEVER`, the reason."""
 
 
-class GroupRules(Struct, frozen=True):
-    """The settings by which a shard builds and applies all its groups."""
-
-    recent_max: int
-    conflation: ConflationLimits = DEFAULTS
-    windows_max: int = 16
-    policy_limits: PolicyLimits = DEFAULT_POLICY_LIMITS
-    zone_of: ZoneOf = utc
-
-
 class GroupBuilder:
     """Builds one group, and is discarded with it: call `close_windows`, `add`, `finish`, each once.
 
@@ -137,11 +119,12 @@ class GroupBuilder:
         immediate: answers that need no commit.
     """
 
-    def __init__(self, group: Group, mailboxes: Mapping[str, Mailbox], rules: GroupRules, now_ms: int) -> None:
+    def __init__(self, group: Group, mailboxes: Mapping[str, Mailbox], config: Config, zone_of: ZoneOf, now_ms: int) -> None:
         self.immediate: list[Answer] = []
         self._group = group
         self._mailboxes = mailboxes
-        self._rules = rules
+        self._config = config
+        self._zone_of = zone_of
         self._now_ms = now_ms
         self._heads: dict[str, int] = {}  # mailbox key -> newest number given
         self._outcomes: dict[tuple[str, str], PostOutcome] = {}
@@ -151,10 +134,10 @@ class GroupBuilder:
     def _judges(self) -> tuple[PolicyStep, WindowStep]:
         """The steps that decide about special posts, made with the first of them: most groups have none."""
         if self._judging is None:
-            group, rules = self._group, self._rules
+            group, config = self._group, self._config
             group.only_messages = False
-            policy = PolicyStep(rules.zone_of, rules.policy_limits.counted_max, self._now_ms)
-            self._judging = policy, WindowStep(group.records, self._heads, rules.windows_max, self._now_ms, policy)
+            policy = PolicyStep(self._zone_of, config.counted_max, self._now_ms)
+            self._judging = policy, WindowStep(group.records, self._heads, config.windows_max, self._now_ms, policy)
             group.decisions = policy.decisions
         return self._judging
 
@@ -249,7 +232,7 @@ class GroupBuilder:
             facts = facts_of(envelope)
             verdict = policy.message(mailbox, facts, held=windows.holds(mailbox, envelope))
             if verdict is not None and verdict.decision is Decision.DIGEST:
-                digested, envelope = verdict, in_digest(envelope, self._rules.policy_limits.digest_ms)
+                digested, envelope = verdict, in_digest(envelope, self._config.digest_ms)
             elif verdict is not None and verdict.decision is Decision.INBOX:
                 inboxed = verdict
             elif verdict is not None and verdict.decision is not Decision.DELIVER:
@@ -293,7 +276,7 @@ class GroupBuilder:
         envelope = stored.envelope
         collapse = envelope.collapse
         older = self._newest.get((stored.key, collapse)) or mailbox.collapsing.get(collapse)
-        verdict = decide(mailbox, older, envelope.priority, envelope.retain, self._rules.conflation)
+        verdict = decide(mailbox, older, envelope.priority, envelope.retain, self._config)
         stored.supersedes, stored.count = verdict.supersedes, verdict.count
         self._group.conflated += verdict.supersedes > 0
         if verdict.count > 1:
@@ -308,9 +291,10 @@ class PostQueue:
     `lanes` are the queues: the shard looks into them for whether anything waits.
     """
 
-    def __init__(self, mailboxes: Mapping[str, Mailbox], rules: GroupRules) -> None:
+    def __init__(self, mailboxes: Mapping[str, Mailbox], config: Config, zone_of: ZoneOf = utc) -> None:
         self._mailboxes = mailboxes
-        self._rules = rules
+        self._config = config
+        self._zone_of = zone_of
         self.lanes: tuple[deque[tuple[Pending, int]], ...] = tuple(deque() for _ in PRIORITIES)
         self._number = 0
         self._group_bytes = 0
@@ -360,7 +344,7 @@ class PostQueue:
 
     def _assemble(self, posts: Iterable[Pending], group: Group, now_ms: int) -> tuple[Group | None, list[Answer]]:
         """Add the posts to a group that already holds all other records."""
-        builder = GroupBuilder(group, self._mailboxes, self._rules, now_ms)
+        builder = GroupBuilder(group, self._mailboxes, self._config, self._zone_of, now_ms)
         if group.riders.closing:
             builder.close_windows()
         builder.add(posts)
@@ -400,19 +384,19 @@ class PostQueue:
 
         Returns the group, the mailboxes by key, and the messages in memory that newer ones superseded.
         """
-        group, rules = self._end(), self._rules
+        group, config = self._end(), self._config
         touched: dict[str, Mailbox] = {}
         superseded: list[tuple[Mailbox, Message]] = []
         for record in group.records:
             mailbox = touched[record.key] = self._mailboxes[record.key]
             if isinstance(record, StoredMessage):
-                older = apply_stored(mailbox, record, rules.recent_max, rules.conflation.keys_max, rules.policy_limits.counted_max)
+                older = apply_stored(mailbox, record, config)
                 if older is not None:
                     superseded.append((mailbox, older))
             elif isinstance(record, Decided):
-                apply_note(mailbox, record, rules.policy_limits.decisions_max)
+                apply_note(mailbox, record, config.decisions_max)
             else:
-                apply_window(mailbox, record, rules.recent_max)
+                apply_window(mailbox, record, config.recent_ids)
         return group, touched, superseded
 
     def refused(self) -> Group:
@@ -436,13 +420,7 @@ class PostQueue:
         return group
 
 
-def apply_stored(
-    mailbox: Mailbox,
-    stored: StoredMessage,
-    recent_max: int,
-    keys_max: int = DEFAULTS.keys_max,
-    counted_max: int = DEFAULT_POLICY_LIMITS.counted_max,
-) -> Message | None:
+def apply_stored(mailbox: Mailbox, stored: StoredMessage, config: Config) -> Message | None:
     """Add a journalled message to its mailbox, at commit or replay. No effect when the mailbox has reached its number.
 
     Returns the message it supersedes, when that was in memory.
@@ -453,18 +431,18 @@ def apply_stored(
         first, mailbox.head = mailbox.head + 1, stored.seq - 1
         mailbox.lose(first, mailbox.head)
     envelope = stored.envelope
-    mailbox.append(message_of(stored), envelope.digest, recent_max)
+    mailbox.append(message_of(stored), envelope.digest, config.recent_ids)
     if stored.inbox_only:
         mailbox.settle_unsent(stored.seq)
     if stored.timer:
-        mailbox.remember(timer_effect_id(stored.timer), stored.seq, envelope.digest, recent_max)
+        mailbox.remember(timer_effect_id(stored.timer), stored.seq, envelope.digest, config.recent_ids)
         if mailbox.user_state is not None:
             mailbox.user_state.took_effect(stored.timer)
     if envelope.policy_terms is not None:
-        count(mailbox, stored, counted_max)
+        count(mailbox, stored, config.counted_max)
     if not stored.count:
         return None
-    remember(mailbox, envelope.collapse, Collapsing(stored.seq, stored.count, envelope.priority, envelope.retain), keys_max)
+    remember(mailbox, envelope.collapse, Collapsing(stored.seq, stored.count, envelope.priority, envelope.retain), config.collapse_keys_max)
     return mailbox.supersede(stored.supersedes) if stored.supersedes else None
 
 

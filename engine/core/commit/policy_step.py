@@ -61,17 +61,6 @@ _EVENTS: Final = {
 }
 
 
-class PolicyLimits(Struct, frozen=True):
-    """Per user: categories and types that are counted, and decisions kept in the timeline; `digest_ms`: how long a digest gathers."""
-
-    counted_max: int = 64
-    decisions_max: int = 32
-    digest_ms: int = 3_600_000
-
-
-DEFAULT_POLICY_LIMITS: Final = PolicyLimits()
-
-
 def utc(_name: str) -> tzinfo:
     """Every zone is UTC."""
     return UTC

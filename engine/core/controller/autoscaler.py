@@ -35,18 +35,6 @@ Mode = Literal["off", "dry run", "on"]
 ScalingAction = Literal["scale", "rebalance", "none"]
 
 
-class ScalingLimits(Struct, frozen=True):
-    """Of one role. No fewer actors than `count_min`, no more than `count_max`; the shares are of what an actor can do."""
-
-    count_min: int
-    count_max: int
-    up_ms: int
-    down_ms: int
-    up_share: float
-    down_share: float
-    target_share: float
-
-
 class ActorLoad(Struct, frozen=True):
     """One actor's measurements, each as a share of its limit; more than 1 is beyond it."""
 
@@ -70,11 +58,13 @@ class ScalingDecision(Struct, frozen=True):
 
 
 class Autoscaler:
-    """The policy for one role."""
+    """The policy for one role. `counts`: how many actors there may be, FIRST-LAST."""
 
-    def __init__(self, role: Role, limits: ScalingLimits) -> None:
+    def __init__(self, role: Role, counts: str, config: Config) -> None:
         self._role = role
-        self._limits = limits
+        self._allowed = count_range(counts)
+        self._count_max = self._allowed.stop - 1
+        self._config = config
         self._hot_ms: int | None = None  # since when it is
         self._cool_ms: int | None = None
         self._cool_peak = 0.0
@@ -94,34 +84,34 @@ class Autoscaler:
         if not settled or not loads:
             self._begin()
             return None
-        have, limits = len(loads), self._limits
-        if not limits.count_min <= have + waiting <= limits.count_max:
+        have, config = len(loads), self._config
+        if have + waiting not in self._allowed:
             self._begin()
-            wanted = max(limits.count_min, min(have, limits.count_max))
-            return ScalingDecision(now_ms, self._role, "scale", have, wanted, f"{limits.count_min} to {limits.count_max} are allowed")
+            wanted = max(self._allowed.start, min(have, self._count_max))
+            return ScalingDecision(now_ms, self._role, "scale", have, wanted, f"{self._allowed.start} to {self._count_max} are allowed")
         mean = _mean(loads)
-        load, what = _strain(mean, limits)
+        load, what = _strain(mean, config)
         late, late_what = max((mean.lag, "lag"), (mean.backlog, "backlog"))
-        is_late = late >= limits.up_share and not _works(mean, limits)
-        self._hot_ms = _since(self._hot_ms, load >= limits.up_share, now_ms)
+        is_late = late >= config.autoscale_up_share and not _works(mean, config)
+        self._hot_ms = _since(self._hot_ms, load >= config.autoscale_up_share, now_ms)
         self._late_ms = _since(self._late_ms, is_late, now_ms)
-        self._cool_ms = _since(self._cool_ms, load <= limits.down_share and not is_late, now_ms)
+        self._cool_ms = _since(self._cool_ms, load <= config.autoscale_down_share and not is_late, now_ms)
         self._cool_peak = 0.0 if self._cool_ms is None else max(self._cool_peak, load)
-        if _lasts(self._hot_ms, limits.up_ms, now_ms):
+        if _lasts(self._hot_ms, config.autoscale_up_ms, now_ms):
             decision = self._up(have, waiting, load, what, now_ms)
             if decision.action == "scale":
                 return decision
             return self._even(loads, load, now_ms) or decision
-        if _lasts(self._cool_ms, limits.down_ms, now_ms):
+        if _lasts(self._cool_ms, config.autoscale_down_ms, now_ms):
             return self._down(have, waiting, now_ms)
         if even := self._even(loads, load, now_ms):
             return even
-        if not _lasts(self._late_ms, limits.up_ms, now_ms):
+        if not _lasts(self._late_ms, config.autoscale_up_ms, now_ms):
             return None
         self._late_ms = now_ms
         reason = (
-            f"{late_what} {_percent(late)} for {_seconds(limits.up_ms)}, but CPU {_percent(mean.busy)}: it waits for something slow, "
-            f"and more {self._role} would wait for it too"
+            f"{late_what} {_percent(late)} for {_seconds(config.autoscale_up_ms)}, but CPU {_percent(mean.busy)}: "
+            f"it waits for something slow, and more {self._role} would wait for it too"
         )
         return ScalingDecision(now_ms, self._role, "none", have, have, reason)
 
@@ -130,39 +120,41 @@ class Autoscaler:
         self._cool_peak = 0.0
 
     def _up(self, have: int, waiting: int, load: float, what: str, now_ms: int) -> ScalingDecision:
-        limits = self._limits
-        wanted = min(max(have + 1, ceil(have * load / limits.target_share)), 2 * have, limits.count_max)
-        reason = f"{what} {_percent(load)} for {_seconds(limits.up_ms)}, above {_percent(limits.up_share)}"
+        config = self._config
+        wanted = min(max(have + 1, ceil(have * load / config.autoscale_target_share)), 2 * have, self._count_max)
+        reason = f"{what} {_percent(load)} for {_seconds(config.autoscale_up_ms)}, above {_percent(config.autoscale_up_share)}"
         if wanted > have + waiting:
             self._begin()
             return ScalingDecision(now_ms, self._role, "scale", have, wanted, reason)
         self._hot_ms = now_ms
-        why_not = f"{waiting} more wait for a machine already" if waiting else f"{limits.count_max} is the maximum"
+        why_not = f"{waiting} more wait for a machine already" if waiting else f"{self._count_max} is the maximum"
         return ScalingDecision(now_ms, self._role, "none", have, have, f"{reason}, but {why_not}")
 
     def _down(self, have: int, waiting: int, now_ms: int) -> ScalingDecision | None:
-        limits, peak = self._limits, self._cool_peak
+        config, peak = self._config, self._cool_peak
         self._begin()
-        wanted = max(ceil(have * peak / limits.target_share), ceil(have / 2), limits.count_min)
+        wanted = max(ceil(have * peak / config.autoscale_target_share), ceil(have / 2), self._allowed.start)
         if wanted >= have + waiting:
             return None
-        reason = f"at most {_percent(peak)} of the load for {_seconds(limits.down_ms)}, below {_percent(limits.down_share)}"
+        reason = (
+            f"at most {_percent(peak)} of the load for {_seconds(config.autoscale_down_ms)}, below {_percent(config.autoscale_down_share)}"
+        )
         return ScalingDecision(now_ms, self._role, "scale", have, min(wanted, have), reason)
 
     def _even(self, loads: Sequence[ActorLoad], mean: float, now_ms: int) -> ScalingDecision | None:
         """The decision to move slots away from one shard. What other actors have is spread by itself."""
         if self._role != "shards":
             return None
-        limits = self._limits
-        highest, what = max(_strain(load, limits) for load in loads)
-        self._uneven_ms = _since(self._uneven_ms, highest >= limits.up_share and mean * _UNEVEN < highest, now_ms)
-        if not _lasts(self._uneven_ms, limits.up_ms, now_ms):
+        config = self._config
+        highest, what = max(_strain(load, config) for load in loads)
+        self._uneven_ms = _since(self._uneven_ms, highest >= config.autoscale_up_share and mean * _UNEVEN < highest, now_ms)
+        if not _lasts(self._uneven_ms, config.autoscale_up_ms, now_ms):
             return None
-        if self._rebalanced_ms is not None and now_ms - self._rebalanced_ms < limits.down_ms:
+        if self._rebalanced_ms is not None and now_ms - self._rebalanced_ms < config.autoscale_down_ms:
             return None
         self._begin()
         self._rebalanced_ms = now_ms
-        reason = f"{what} of one is {_percent(highest)} for {_seconds(limits.up_ms)}, of all {_percent(mean)}"
+        reason = f"{what} of one is {_percent(highest)} for {_seconds(config.autoscale_up_ms)}, of all {_percent(mean)}"
         return ScalingDecision(now_ms, self._role, "rebalance", len(loads), len(loads), reason)
 
 
@@ -181,14 +173,14 @@ def _mean(loads: Sequence[ActorLoad]) -> ActorLoad:
     return ActorLoad(*(sum(getattr(load, name) for load in loads) / count for name in ActorLoad.__struct_fields__))
 
 
-def _works(load: ActorLoad, limits: ScalingLimits) -> bool:
+def _works(load: ActorLoad, config: Config) -> bool:
     """Whether it works, or would with a core: what is late then is late because there is much to do."""
-    return load.busy + load.queued > limits.down_share
+    return load.busy + load.queued > config.autoscale_down_share
 
 
-def _strain(load: ActorLoad, limits: ScalingLimits) -> tuple[float, str]:
+def _strain(load: ActorLoad, config: Config) -> tuple[float, str]:
     """The highest measurement that more actors would lower, and its name."""
-    works = _works(load, limits)
+    works = _works(load, config)
     return max(
         (load.busy, "CPU"),
         (load.lag if works else 0.0, "lag"),
@@ -216,7 +208,7 @@ class ScalingPolicy:
             "schedulers": config.autoscale_schedulers,
             "edges": config.autoscale_edges,
         }
-        self._roles: dict[Role, Autoscaler] = {role: _autoscaler(role, counts, config) for role, counts in wanted.items() if counts}
+        self._roles: dict[Role, Autoscaler] = {role: Autoscaler(role, counts, config) for role, counts in wanted.items() if counts}
         self._shown: dict[str, ScalingDecision] = {}
         self.mode: Mode = "off" if not self._roles else "dry run" if config.autoscale_dry_run else "on"
 
@@ -251,20 +243,6 @@ class ScalingPolicy:
         if before is None or (self.mode == "on" and decision.action != "none"):
             return True
         return (before.action, before.have, before.wanted) != (decision.action, decision.have, decision.wanted)
-
-
-def _autoscaler(role: Role, counts: str, config: Config) -> Autoscaler:
-    allowed = count_range(counts)
-    limits = ScalingLimits(
-        allowed.start,
-        allowed.stop - 1,
-        config.autoscale_up_ms,
-        config.autoscale_down_ms,
-        config.autoscale_up_share,
-        config.autoscale_down_share,
-        config.autoscale_target_share,
-    )
-    return Autoscaler(role, limits)
 
 
 def _shard_load(row: Mapping[str, Any], config: Config) -> ActorLoad:

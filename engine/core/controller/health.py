@@ -67,6 +67,10 @@ class HealthWatch:
         self._grace = 1
         self._failed = False
 
+    def answered_since(self, since_ms: float) -> bool:
+        """Whether a call has returned since then."""
+        return bool(self.stats) and self._answered_ms > since_ms
+
     def failed(self) -> None:
         """`stats()` raised or did not return in time."""
         self._failed = True

@@ -24,10 +24,11 @@ those who were given a time by the higher rate are then refused again, with late
 
 Unread. Most of a crowd gets the same answer whoever it is, so it is given before a token is verified: that costs a third. A request without
 a valid token takes a slot then, as any, though never a token of the bucket: a flood of them makes those who are refused meanwhile wait
-longer, up to `retry_max_ms`, and nobody who comes later.
+longer, up to `connections_retry_s_max`, and nobody who comes later.
 
 Slots. With one fixed Retry-After all refused clients would come back together, again and again. A slot reserves nothing: its client may
-find the bucket empty and gets another one. Slots lie within `retry_max_ms`; when they are used up, they are given again from its half on.
+find the bucket empty and gets another one. Slots lie within `connections_retry_s_max`; when they are used up, they are given again from
+its half on.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from engine.config import Config
 from engine.core.edge.token_bucket import TokenBucket, TokenBuckets
 
 _COLD: Final = 1 / 3
@@ -50,18 +52,6 @@ _USERS_MAX: Final = 50_000
 """Users with a bucket at most, some 15 MB; beyond it the one that asked least recently is forgotten."""
 
 
-class AdmissionLimits(Struct, frozen=True):
-    """Of one edge: connections a second, the same while it is idle, at once, and until it is warm. Of one user: a second, and at once."""
-
-    rate_per_s: float
-    idle_rate_per_s: float
-    burst: float
-    warmup_ms: float
-    retry_max_ms: float
-    user_rate_per_s: float
-    user_burst: float
-
-
 class NotAdmitted(Struct, frozen=True):
     """The connection may not begin: its client should ask again after `retry_ms`. `by_user`: it is this user who connects too often."""
 
@@ -72,13 +62,17 @@ class NotAdmitted(Struct, frozen=True):
 class ConnectionAdmission:
     """The connection admission of one edge; see the module. The edge starts at `now_ms`."""
 
-    def __init__(self, limits: AdmissionLimits, now_ms: float) -> None:
-        self._limits = limits
+    def __init__(self, config: Config, now_ms: float) -> None:
+        self._warmup_ms = config.connections_warmup_ms
+        self._retry_max_ms = config.connections_retry_s_max * 1000
+        self._per_s = config.connections_per_s
         self._started_ms = now_ms
-        self._bucket = TokenBucket(limits.rate_per_s, limits.burst, 0.0, limits.burst * _COLD)
-        self._users = TokenBuckets(lambda now_ms: TokenBucket(limits.user_rate_per_s, limits.user_burst, now_ms), _USERS_MAX)
+        burst = self._per_s * config.connections_burst_s
+        self._bucket = TokenBucket(self._per_s, burst, 0.0, burst * _COLD)
+        user_per_s, user_burst = config.connections_of_user_per_s, config.connections_of_user_burst
+        self._users = TokenBuckets(lambda now_ms: TokenBucket(user_per_s, user_burst, now_ms), _USERS_MAX)
         self._next_slot_ms = now_ms  # of the client that is refused next
-        self._extra_per_s = max(limits.idle_rate_per_s - limits.rate_per_s, 0.0)  # while it is idle
+        self._extra_per_s = max(config.connections_idle_per_s - self._per_s, 0)  # while it is idle
         self._served = 0
         self._served_ms = self._looked_ms = now_ms
         self._idle = False
@@ -92,7 +86,7 @@ class ConnectionAdmission:
         """
         if served != self._served:
             self._served, self._served_ms = served, now_ms
-        warm = now_ms - self._started_ms >= self._limits.warmup_ms
+        warm = now_ms - self._started_ms >= self._warmup_ms
         self._idle = warm and delay_ms <= _CALM_MS and now_ms - self._served_ms >= _IDLE_MS
         if self._idle:
             self._bucket.put(self._extra_per_s * min(now_ms - self._looked_ms, _LOOK_MS) / 1000)
@@ -113,12 +107,11 @@ class ConnectionAdmission:
 
     def _until_next_slot(self, warm_ms: float, now_ms: float) -> NotAdmitted:
         """The refusal of a client now, with the next slot."""
-        limits = self._limits
         free_ms = self._cold_ms(warm_ms + self._bucket.wait_ms(warm_ms))
         slot_ms = max(self._next_slot_ms, free_ms)
-        if slot_ms - now_ms > limits.retry_max_ms:
-            slot_ms = max(now_ms + limits.retry_max_ms / 2, free_ms)
-        self._next_slot_ms = slot_ms + 1000 / (limits.rate_per_s + self._extra_per_s * self._idle)
+        if slot_ms - now_ms > self._retry_max_ms:
+            slot_ms = max(now_ms + self._retry_max_ms / 2, free_ms)
+        self._next_slot_ms = slot_ms + 1000 / (self._per_s + self._extra_per_s * self._idle)
         return NotAdmitted(slot_ms - now_ms, by_user=False)
 
     @property
@@ -128,14 +121,14 @@ class ConnectionAdmission:
 
     def _warm_ms(self, now_ms: float) -> float:
         """The bucket's own time: the integral of the part of the rate that applies, from the start."""
-        since_ms, warmup_ms = now_ms - self._started_ms, self._limits.warmup_ms
+        since_ms, warmup_ms = now_ms - self._started_ms, self._warmup_ms
         if since_ms >= warmup_ms:
             return since_ms - warmup_ms * (1 - _COLD) / 2
         return since_ms * _COLD + since_ms * since_ms * (1 - _COLD) / (2 * warmup_ms)
 
     def _cold_ms(self, warm_ms: float) -> float:
         """The time at which the bucket's own time is `warm_ms`: the inverse of `_warm_ms`."""
-        warmup_ms = self._limits.warmup_ms
+        warmup_ms = self._warmup_ms
         if warm_ms >= warmup_ms * (1 + _COLD) / 2:
             return self._started_ms + warm_ms + warmup_ms * (1 - _COLD) / 2
         slope = (1 - _COLD) / warmup_ms

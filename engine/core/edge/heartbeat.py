@@ -17,7 +17,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from msgspec import Struct
+from engine.config import Config
+
+MISSES_MAX: Final = 2
+"""Pings in a row without an answer that end the connection."""
 
 CALM_PONGS: Final = 3
 """Pongs in a row near the smoothed round trip that halve a stretched interval."""
@@ -34,28 +37,19 @@ class HeartbeatAction(Enum):
     DEAD = 2
 
 
-class HeartbeatLimits(Struct, frozen=True):
-    """Intervals and timeouts in milliseconds; `misses_max` unanswered pings end the connection."""
-
-    interval_ms: int
-    interval_max_ms: int
-    timeout_ms: int
-    misses_max: int
-
-
 class Heartbeat:
     """The heartbeat of one connection. Call `check` at `due_ms`, and report pongs and other traffic."""
 
-    __slots__ = ("_calm", "_limits", "_sent_ms", "_srtt_ms", "due_ms", "interval_ms", "misses")
+    __slots__ = ("_calm", "_config", "_sent_ms", "_srtt_ms", "due_ms", "interval_ms", "misses")
 
-    def __init__(self, limits: HeartbeatLimits, now_ms: int) -> None:
-        self._limits = limits
+    def __init__(self, config: Config, now_ms: int) -> None:
+        self._config = config
         self._sent_ms = 0  # when the unanswered ping was sent; 0: there is none
         self._srtt_ms = 0.0
         self._calm = 0
-        self.interval_ms = limits.interval_ms
+        self.interval_ms = config.heartbeat_ms
         self.misses = 0
-        self.due_ms = now_ms + limits.interval_ms
+        self.due_ms = now_ms + config.heartbeat_ms
 
     @property
     def payload(self) -> bytes:
@@ -68,10 +62,10 @@ class Heartbeat:
             return HeartbeatAction.WAIT
         if self._sent_ms:
             self.misses += 1
-            if self.misses >= self._limits.misses_max:
+            if self.misses >= MISSES_MAX:
                 return HeartbeatAction.DEAD
         self._sent_ms = now_ms
-        self.due_ms = now_ms + self._limits.timeout_ms
+        self.due_ms = now_ms + self._config.pong_timeout_ms
         return HeartbeatAction.PING
 
     def pong(self, payload: bytes, now_ms: int) -> None:
@@ -94,12 +88,12 @@ class Heartbeat:
     def _settle(self, *, jitter: bool) -> None:
         if jitter:
             self._calm = 0
-            self.interval_ms = min(self.interval_ms * 2, max(self._limits.interval_max_ms, self._limits.interval_ms))
+            self.interval_ms = min(self.interval_ms * 2, max(self._config.heartbeat_max_ms, self._config.heartbeat_ms))
         else:
             self._calm += 1
-            if self._calm >= CALM_PONGS and self.interval_ms > self._limits.interval_ms:
+            if self._calm >= CALM_PONGS and self.interval_ms > self._config.heartbeat_ms:
                 self._calm = 0
-                self.interval_ms = max(self.interval_ms // 2, self._limits.interval_ms)
+                self.interval_ms = max(self.interval_ms // 2, self._config.heartbeat_ms)
         self.misses = 0
         self.due_ms = self._sent_ms + self.interval_ms
         self._sent_ms = 0

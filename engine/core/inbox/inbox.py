@@ -29,6 +29,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from engine.config import Config
 from engine.core.model.category import PolicyTerms
 from engine.core.model.message import Message
 
@@ -67,6 +68,13 @@ class InboxLimits(Struct, frozen=True):
     keep_ms: int
     pinned_max: int
     numbers_max: int
+
+    @staticmethod
+    def of(config: Config) -> InboxLimits | None:
+        """Those of this configuration; None: there are no inboxes."""
+        if not config.inbox_max:
+            return None
+        return InboxLimits(config.inbox_max, config.inbox_ttl_s * 1000, config.inbox_pinned_max, config.offline_max)
 
     def keep_of(self, terms: PolicyTerms | None) -> int:
         """How long a message with these terms is kept, ms; 0: not at all."""

@@ -31,13 +31,10 @@ from msgspec import Struct
 
 from engine.core.journal.journal_records import Adopted, Handled, MailboxPage, Record, StoredMessage
 from engine.core.journal.stored_formats import decode_journal, decode_page, decode_record
-from engine.core.model.constants import FORMAT_VERSION
+from engine.core.model.constants import FORMAT_VERSION, SEQ_MAX
 from engine.core.model.sealed import CONTENT_AT, unsealed
 from engine.core.wire.records import UNREADABLE
 from engine.errors import CorruptRecord
-
-SEQ_MAX: Final = (1 << 53) - 1
-"""No larger number is ever assigned: clients read them as doubles."""
 
 _DEPTH_MAX: Final = 32
 _KEY_CHARS_MAX: Final = 4096
@@ -119,7 +116,7 @@ def _salvaged(entry: bytes) -> Salvaged:
     """What is left of the content of an entry."""
     records: list[Record] = []
     try:
-        count, position = _array(entry, 0)
+        count, position = _array(entry)
     except _Damaged:
         return Salvaged(records, False)
     complete = True
@@ -205,7 +202,7 @@ def _values(raw: bytes, count: int) -> list[Any]:
     """The first `count` elements of an array, None where one is missing or damaged."""
     found: list[Any] = []
     try:
-        elements, position = _array(raw, 0)
+        elements, position = _array(raw)
         for _ in range(min(count, elements)):
             end = _end(raw, position)
             found.append(_value.decode(raw[position:end]))
@@ -215,13 +212,13 @@ def _values(raw: bytes, count: int) -> list[Any]:
     return found + [None] * (count - len(found))
 
 
-def _array(raw: bytes, position: int) -> tuple[int, int]:
-    """An array's number of elements, and where the first begins. Raises _Damaged."""
-    first = _byte(raw, position)
+def _array(raw: bytes) -> tuple[int, int]:
+    """The number of elements of an array, and where the first begins. Raises _Damaged."""
+    first = _byte(raw, 0)
     if 0x90 <= first <= 0x9F:
-        return first & 0x0F, position + 1
+        return first & 0x0F, 1
     if first in (0xDC, 0xDD):
-        return _length(raw, position + 1, _COUNTED[first][0])
+        return _length(raw, 1, _COUNTED[first][0])
     raise _Damaged
 
 

@@ -306,10 +306,15 @@ def _with_type(types: dict[str, int], envelope: Envelope) -> dict[str, int]:
     """Return the number of messages of a digest by type, including this one."""
     if envelope.collapse != DIGEST:
         return types
-    type_ = _read(_type, envelope.body).type
+    type_ = type_of(envelope.body)
     if type_ not in types and len(types) >= TYPES_MAX:
         type_ = OTHER_TYPES
     return {**types, type_: types.get(type_, 0) + 1}
+
+
+def type_of(body: bytes) -> str:
+    """The type of a message."""
+    return _read(_type, body).type
 
 
 def _read(decoder: msgspec.json.Decoder[T], body: bytes) -> T:

@@ -17,19 +17,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from engine.config import Config
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.message import Collapsing
-
-
-class ConflationLimits(Struct, frozen=True):
-    """Limits, see the module docstring. `offline_min`: the least pending messages of a user without a connection."""
-
-    offline_min: int = 100
-    keys_max: int = 64
-    gaps_max: int = 256
-
-
-DEFAULTS = ConflationLimits()
 
 
 class Conflation(Struct, frozen=True, gc=False):
@@ -42,14 +32,14 @@ class Conflation(Struct, frozen=True, gc=False):
 ALONE = Conflation(0, 1)
 
 
-def decide(mailbox: Mailbox, known: Collapsing | None, priority: int, retain: bool, limits: ConflationLimits) -> Conflation:
+def decide(mailbox: Mailbox, known: Collapsing | None, priority: int, retain: bool, config: Config) -> Conflation:
     """Decide whether a new message of this priority and retention supersedes `known`, the newest of its key. Returns `ALONE` if not.
 
     `known` may be in the group being built: then its number is above the mailbox's head, and it is unsent.
     """
-    if known is None or priority > known.priority or (known.retain and not retain) or len(mailbox.gone) >= limits.gaps_max:
+    if known is None or priority > known.priority or (known.retain and not retain) or len(mailbox.gone) >= config.gaps_max:
         return ALONE
-    if not _is_behind(mailbox, limits.offline_min) or not (known.seq > mailbox.head or _is_unsent(mailbox, known.seq)):
+    if not _is_behind(mailbox, config.conflate_offline_min) or not (known.seq > mailbox.head or _is_unsent(mailbox, known.seq)):
         return ALONE
     return Conflation(known.seq, known.count + 1)
 

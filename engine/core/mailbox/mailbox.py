@@ -292,7 +292,8 @@ class Mailbox:
         self.memory = memory
         memory.cold += _span(self.cold)
         self.weigh()
-        self.count_windows()
+        if self.windows is not None:
+            self.count_windows()
 
     def count_out(self) -> None:
         """Subtract the mailbox from its shard's totals, as it leaves memory. No message may be hot."""
@@ -519,10 +520,12 @@ class Mailbox:
     def settle(self, seqs: Iterable[int], by: Attachment | None, now_ms: int, policy: RetryPolicy) -> Settlement:
         """Settle exactly these numbers; ignores numbers that are neither pending nor dying."""
         result = Settlement([], {})
-        highest = 0
+        in_place = 0
+        copies = () if by is None or not by.early else tuple(by.early)  # gaps below one may have been sent after it
         for seq in seqs:
             if seq not in self.hot and seq not in self.dying and not self.is_cold(seq):
                 continue
+            in_place = max(in_place, 0 if seq in copies else seq)
             message = self._release(seq)
             if message is not None:
                 if by is not None:
@@ -535,14 +538,13 @@ class Mailbox:
             if seq > self.floor:
                 self._pass_over(seq)
             result.news = True
-            highest = max(highest, seq)
-        if highest:
+        if result.news:
             for connection in self.connections.values():
                 if connection.exhausted:
                     connection.exhausted = {seq: known for seq, known in connection.exhausted.items() if self.is_pending(seq)}
         self._advance()
-        if by is not None and highest:
-            self._settle_gaps(min(highest, by.sent), by.untold)  # gaps below an early copy are not announced yet
+        if by is not None and in_place:
+            self._settle_gaps(min(in_place, by.sent), by.untold)
         return result
 
     def _settle_gaps(self, seq: int, untold: int) -> None:

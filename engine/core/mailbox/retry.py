@@ -19,6 +19,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from engine.config import Config
+
 PATH_MEMORY_MS: Final = 4000
 """Lifetime of a path's estimate without a new sample, ACK or timeout: twice the longest timeout."""
 
@@ -31,6 +33,13 @@ class RetryPolicy(Struct, frozen=True):
     first_ms: float
     cap_ms: float
     tries: int
+
+    @staticmethod
+    def of(config: Config) -> RetryPolicy:
+        """The one of this configuration."""
+        return RetryPolicy(
+            config.ack_rtt_initial_ms, config.ack_timeout_factor, config.retry_first_ms, config.retry_cap_ms, config.retry_tries
+        )
 
     def smooth(self, rtt_ms: float, sample_ms: float) -> float:
         """Return the estimate after one more measured round trip; `rtt_ms` 0 means no earlier sample."""

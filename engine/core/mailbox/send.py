@@ -27,6 +27,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from engine.config import Config
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import HIGH, LOW
@@ -47,14 +48,6 @@ class Early(Struct, gc=False):
     messages: list[tuple[int, int, bytes]]
 
 
-class SendLimits(Struct, frozen=True):
-    """Maximum messages and bytes in flight on one connection, and maximum bytes of one `Deliver`."""
-
-    window: int
-    window_bytes: int
-    batch_bytes: int
-
-
 class Sendable(Struct, gc=False):
     """What to send on one connection.
 
@@ -71,7 +64,7 @@ class Sendable(Struct, gc=False):
     held: bool = False
 
 
-def send(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: SendLimits, *, hold_low: bool) -> Sendable | None:
+def send(mailbox: Mailbox, connection: Attachment, now_ms: int, config: Config, *, hold_low: bool) -> Sendable | None:
     """Select what can be sent on the connection now and mark it as sent.
 
     Returns `None` when there is nothing to send, to load or to hold.
@@ -80,10 +73,10 @@ def send(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: SendLimi
     if (seq := connection.sent + 1) > head:
         return None
     flight, hot = connection.flight, mailbox.hot
-    window = limits.window if not connection.exhausted else _window(mailbox, connection, now_ms, limits)
+    window = config.window if not connection.exhausted else _window(mailbox, connection, now_ms, config)
     if seq == head and len(flight) < window and not hold_low:  # the common case: one new message, the only unsent one
         message = hot.get(seq)
-        room = limits.window_bytes - connection.flight_bytes
+        room = config.window_bytes - connection.flight_bytes
         if message is not None and message.expires_ms > now_ms and (len(body := message.envelope.body) <= room or not flight):
             flight[seq] = (now_ms, 1)
             connection.flight_bytes += len(body)
@@ -101,9 +94,9 @@ def send(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: SendLimi
                 break
             body = message.envelope.body
             length = len(body)
-            if flight and connection.flight_bytes + length > limits.window_bytes:
+            if flight and connection.flight_bytes + length > config.window_bytes:
                 break
-            if batch is None or size + length > limits.batch_bytes:
+            if batch is None or size + length > config.deliver_bytes_max:
                 batch, size = [], 0
                 result.parts.append(batch)
             batch.append((seq, message.attempts + 1, body))
@@ -125,18 +118,18 @@ def send(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: SendLimi
             break
         connection.sent = seq if gap is None else gap[1]  # settled or dying
         seq = connection.sent + 1
-    result.parts += _early(mailbox, connection, now_ms, limits) if connection.sent < mailbox.newest_high else ()
+    result.parts += _early(mailbox, connection, now_ms, config) if connection.sent < mailbox.newest_high else ()
     return result if result.parts or result.load_from or result.held else None
 
 
-def _early(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: SendLimits) -> list[Early]:
+def _early(mailbox: Mailbox, connection: Attachment, now_ms: int, config: Config) -> list[Early]:
     """Return early copies of the messages of high priority behind `sent`, as far as there is room. Each number is looked at once."""
     sent, hot, early = connection.sent, mailbox.hot, connection.early
     if early is None:
         return []
     for seq in [seq for seq, (expires_ms, _) in early.items() if seq <= sent or expires_ms <= now_ms or not mailbox.is_pending(seq)]:
         del early[seq]
-    room = max(limits.window // _EARLY_PART, 1) - len(early)
+    room = max(config.window // _EARLY_PART, 1) - len(early)
     start = max(connection.looked, sent, mailbox.floor) + 1
     if room <= 0 or start > mailbox.newest_high:
         return []
@@ -149,7 +142,7 @@ def _early(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: SendLi
         message = hot.get(seq)
         if message is not None and message.envelope.priority == HIGH and message.expires_ms > now_ms:
             size += len(message.envelope.body)
-            if not room or (early and size > limits.window_bytes // _EARLY_PART):
+            if not room or (early and size > config.window_bytes // _EARLY_PART):
                 break
             room -= 1
             message.attempts += 1
@@ -159,9 +152,9 @@ def _early(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: SendLi
     return [Early(messages)] if messages else []
 
 
-def _window(mailbox: Mailbox, connection: Attachment, now_ms: int, limits: SendLimits) -> int:
+def _window(mailbox: Mailbox, connection: Attachment, now_ms: int, config: Config) -> int:
     """How many messages may be in flight beside the exhausted ones."""
-    crowded = len(mailbox.acked) >= _ACKED_WINDOWS * limits.window
-    if crowded or len(connection.exhausted) + len(connection.flight) >= limits.window:
+    crowded = len(mailbox.acked) >= _ACKED_WINDOWS * config.window
+    if crowded or len(connection.exhausted) + len(connection.flight) >= config.window:
         connection.forget_expired(now_ms)
-    return limits.window - len(connection.exhausted) if not (crowded and connection.exhausted) else 0
+    return config.window - len(connection.exhausted) if not (crowded and connection.exhausted) else 0

@@ -6,6 +6,7 @@ share a tally.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Final
 
 from engine.core.model.bounded_names import BoundedNames
@@ -58,15 +59,12 @@ class Tallies:
 
     def __init__(self, names: BoundedNames | None = None) -> None:
         self._names = BoundedNames() if names is None else names
-        self._tallies: dict[str, Tally] = {}
+        self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
 
     def of(self, key: str) -> Tally:
         """The tally of the tenant whose mailbox this is."""
-        name = self._names.of(split_key(key)[0])
-        tally = self._tallies.get(name)
-        if tally is None:
-            tally = self._tallies[name] = Tally()
-        return tally
+        tenant = split_key(key)[0]
+        return self._tallies.get(tenant) or self._tallies[self._names.of(tenant)]
 
     def rows(self) -> dict[str, TallyRows]:
         """By what is counted: (tenant, number), of sends (tenant, transport, number). Without what was never counted."""

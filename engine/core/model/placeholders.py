@@ -5,7 +5,7 @@ that begin with `$` are defined by the rule, not by the event: `$event`, `$actio
 
 A placeholder is `{path}`, `{path|path|"text"}` for the first that is present and nonempty, or `{path:200}` to cut a text at 200 characters.
 A template that is one placeholder and nothing else keeps the type of its value; others render as text. `{{` and `}}` are
-literal braces. Tables of templates render as tables, without the members that have no value.
+literal braces.
 """
 
 from __future__ import annotations
@@ -76,10 +76,6 @@ class Template(Struct, frozen=True):
         return "".join(part if isinstance(part, str) else _cut(_text(part.value(scope)), part.chars_max) for part in self.parts)
 
 
-Shape = Template | dict[str, Any] | list[Any] | int | float | bool
-"""Templates in tables and lists, nested to any depth."""
-
-
 def parse_path(text: str) -> EventPath:
     """Parse a path.
 
@@ -125,35 +121,6 @@ def _parse_placeholder(text: str) -> _Placeholder:
     literals = [_LITERAL.fullmatch(choice.strip()) for choice in choices]
     parsed = tuple(literal[1] if literal else parse_path(choice.strip()) for choice, literal in zip(choices, literals, strict=True))
     return _Placeholder(parsed, int(limit[2]) if limit else None)
-
-
-def parse_shape(value: Any) -> Shape:
-    """Parse every text in a TOML value as a template.
-
-    Raises:
-        Invalid: a template is malformed, or the value has a type that JSON lacks.
-    """
-    if isinstance(value, str):
-        return parse_template(value)
-    if isinstance(value, dict):
-        return {name: parse_shape(member) for name, member in value.items()}
-    if isinstance(value, list):
-        return [parse_shape(member) for member in value]
-    if isinstance(value, bool | int | float):
-        return value
-    raise Invalid(f"text, number, true, false, list or table is allowed here; this is {value!r}")
-
-
-def render_shape(shape: Shape, scope: Scope) -> Any:
-    """Return the shape with its templates rendered; members and elements without a value are left out."""
-    if isinstance(shape, Template):
-        return shape.render(scope)
-    if isinstance(shape, dict):
-        members = ((name, render_shape(member, scope)) for name, member in shape.items())
-        return {name: member for name, member in members if member is not None}
-    if isinstance(shape, list):
-        return [member for member in (render_shape(element, scope) for element in shape) if member is not None]
-    return shape
 
 
 def _text(value: Any) -> str:

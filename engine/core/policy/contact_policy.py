@@ -336,16 +336,6 @@ def _count_after(times: Sequence[int], after_ms: int) -> int:
     return sum(at_ms > after_ms for at_ms in times)
 
 
-def limits_in_words(limits: Category) -> str:
-    """What a category allows, for people."""
-    if limits.mandatory:
-        return "told to everyone, whatever they want"
-    said = [f"{limits.cap} in {spoken(limits.cap_ms)}"] if limits.cap else []
-    said += [f"the same type once in {spoken(limits.same_type_ms)}"] if limits.same_type_ms else []
-    said += [f"{limits.total_cap} of all categories in {spoken(limits.total_ms)}"] if limits.total_cap else []
-    return ", ".join([*said, "waits for quiet hours to end" if limits.quiet else "also in quiet hours"])
-
-
 def spoken(duration_ms: int) -> str:
     """A duration for people: its two largest units."""
     seconds = max(duration_ms, 0) // 1000

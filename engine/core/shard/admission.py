@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sized
 
+from engine.config import Config
 from engine.core.commit.group import Answer, Pending, PostQueue, repeated
 from engine.core.model.constants import PRIORITIES
 from engine.core.shard.delivery import Delivery
-from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import MailboxStore
 from engine.core.shard.output import ShardOutput
 from engine.core.shard.page_wait import PageWait
-from engine.core.shard.pressure import Load, Pressure, PressureLimits
+from engine.core.shard.pressure import Load, Pressure
 from engine.core.shard.user_requests import URGENT, UserRequests
 from engine.core.wire.records import OVERLOADED, Rejected
 
@@ -31,7 +31,7 @@ class Admission:
 
     def __init__(
         self,
-        limits: ShardLimits,
+        config: Config,
         mailbox_store: MailboxStore,
         delivery: Delivery,
         post_queue: PostQueue,
@@ -39,16 +39,8 @@ class Admission:
         user_requests: UserRequests,
         output: ShardOutput,
     ) -> None:
-        self.pressure = Pressure(
-            PressureLimits(
-                limits.pressure_lag_ms,
-                limits.pressure_calm_ms,
-                limits.memory_bytes_max,
-                limits.memory_messages_max,
-                limits.posts_pending_max,
-            )
-        )
-        self._limits = limits
+        self.pressure = Pressure(config)
+        self._config = config
         self._mailbox_store = mailbox_store
         self._delivery = delivery
         self._post_queue = post_queue
@@ -80,18 +72,18 @@ class Admission:
 
     def look(self) -> None:
         """Check the limits that hold for every priority, and set `open`. Call before a batch."""
-        limits, waiting, memory = self._limits, self.waiting, self._mailbox_store.memory
+        config, waiting, memory = self._config, self.waiting, self._mailbox_store.memory
         self._full = (
-            waiting >= limits.posts_pending_max
-            or waiting + memory.messages_in - memory.messages_out >= limits.memory_messages_max
-            or self.bytes >= limits.memory_bytes_max
+            waiting >= config.posts_pending_max
+            or waiting + memory.messages_in - memory.messages_out >= config.shard_memory_messages_max
+            or self.bytes >= config.shard_memory_bytes_max
         )
         self.open = not self._full and self.pressure.level < 2
 
     def takes(self, priority: int) -> bool:
         """Whether a post or question of this priority is admitted."""
         if priority == URGENT:
-            return self.waiting < self._limits.posts_pending_max
+            return self.waiting < self._config.posts_pending_max
         return not self._full and (self.pressure.level < 2 or not self.pressure.refuses(priority))
 
     def refuse(self, pending: Pending) -> Answer:
@@ -124,7 +116,7 @@ class Admission:
         if tight:
             mailbox_store.forget_ids(now_ms)
         if not level:
-            delivery.release(now_ms, self._limits.commit_records_max)
+            delivery.release(now_ms, self._config.commit_records_max)
         return self.excess_bytes
 
     def stats(self) -> dict[str, int]:

@@ -15,12 +15,12 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from engine.config import Config
 from engine.core.commit.broadcast_step import Adoption, BroadcastStep
 from engine.core.mailbox.broadcast_log import Broadcast, BroadcastEntry, BroadcastMirror, Channel
 from engine.core.model.message import with_due
 from engine.core.model.routing import split_key, topic_of
 from engine.core.shard.delivery import Delivery
-from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import MailboxStore
 from engine.core.shard.output import ShardOutput
 from engine.core.wire.records import Timer
@@ -37,7 +37,7 @@ class BroadcastAudience:
     """The broadcasts of one shard; see the module's text."""
 
     def __init__(
-        self, limits: ShardLimits, mailbox_store: MailboxStore, broadcast_step: BroadcastStep, delivery: Delivery, output: ShardOutput
+        self, config: Config, mailbox_store: MailboxStore, broadcast_step: BroadcastStep, delivery: Delivery, output: ShardOutput
     ) -> None:
         self.log: BroadcastMirror = mailbox_store.log
         self._mailbox_store = mailbox_store
@@ -45,7 +45,7 @@ class BroadcastAudience:
         self._delivery = delivery
         self._output = output
         self.announcements: Final[list[Announcement]] = []
-        self._offline_max = limits.offline_max
+        self._offline_max = config.offline_max
 
     def read(self, broadcasts: Iterable[Broadcast], reached: int, first: int) -> None:
         """Add the next entries of the broadcast log, read through `reached`. The log begins at `first`, 0 when it is empty."""
@@ -65,7 +65,7 @@ class BroadcastAudience:
             if channel is not None:
                 self._broadcast_step.lose(*channel, pos)
         log.drop(positions)
-        log.forget(horizon)
+        self._broadcast_step.forget(horizon)
         log.head = max(log.head, log.lost_head)
 
     def announce(self, timer: Timer, now_ms: int) -> None:

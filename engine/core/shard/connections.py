@@ -24,6 +24,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from engine.config import Config
 from engine.core.commit.broadcast_step import BroadcastStep
 from engine.core.journal.journal_records import Handled, settled_numbers
 from engine.core.mailbox.attachment import Attachment, Conn
@@ -32,7 +33,6 @@ from engine.core.mailbox.mailbox import Mailbox, Settlement
 from engine.core.mailbox.retry import EdgeRoundTrip
 from engine.core.shard.delivery import Delivery
 from engine.core.shard.inbox_requests import InboxRequests
-from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import DeadLetter, MailboxStore
 from engine.core.shard.nack_queue import NackQueue
 from engine.core.shard.output import SessionEvent, ShardOutput
@@ -83,7 +83,7 @@ class Connections:
 
     def __init__(
         self,
-        limits: ShardLimits,
+        config: Config,
         mailbox_store: MailboxStore,
         broadcast_step: BroadcastStep,
         delivery: Delivery,
@@ -97,16 +97,17 @@ class Connections:
         self._delivery = delivery
         self._broadcast_step = broadcast_step
         self._output = output
-        self._limits = limits
+        self._config = config
+        self._retry = mailbox_store.retry
         self.data_epoch = data_epoch
         self._sessions: dict[str, dict[int, tuple[Mailbox, Attachment]]] = {}
         self._paths: dict[str, EdgeRoundTrip] = {}  # by link session
         self.acked: Final[dict[str, Mailbox]] = {}  # with settlements that no group carries yet
         self._acked_since_ms = 0
         self._refused: dict[str, list[int]] = {}  # of these mailboxes: what left the inbox as a dead letter
-        self._nack_queue = NackQueue(mailbox_store, limits.window)
+        self._nack_queue = NackQueue(mailbox_store, config.window)
         self._requests: dict[Conn, _Request] = {}  # by link session and `~ref`
-        self.presence = Presence(limits.offline_after_ms, limits.suspects_max)
+        self.presence = Presence(config.offline_after_ms, config.suspects_max)
         self._unknown = unknown  # called with records of connections that are not attached, or not yet
 
     # -- connections --------------------------------------------------------------------------------------------------
@@ -161,7 +162,7 @@ class Connections:
             resumed = "gap"
             if record.cursor_epoch == self.data_epoch and 0 <= record.cursor_seq <= mailbox.head:
                 resumed = "ok"
-                settlement = mailbox.settle_through(record.cursor_seq, None, now_ms, self._limits.retry)
+                settlement = mailbox.settle_through(record.cursor_seq, None, now_ms, self._retry)
                 if settlement.news:
                     if not record.resume:
                         mailbox.seen_ms = now_ms
@@ -179,7 +180,7 @@ class Connections:
             counts=record.counts,
             early=record.early,
         )
-        while len(mailbox.connections) >= self._limits.connections_per_user_max:
+        while len(mailbox.connections) >= self._config.connections_per_user_max:
             oldest = next(iter(mailbox.connections))
             self._output.to_edges.append((oldest[0], Hangup(oldest[1], 4409, "too many connections of this user")))
             self.detach(oldest[0], Detach(oldest[1], 4409), now_ms)
@@ -247,10 +248,10 @@ class Connections:
             self._mailbox_store.unused(mailbox)
         return mailbox
 
-    def end_all(self, mailbox: Mailbox, reason: str, now_ms: int) -> None:
-        """End all connections of a user for good: the user is offline, and no client is expected."""
+    def end_all(self, mailbox: Mailbox, now_ms: int) -> None:
+        """End all connections of a user who was erased: the user is offline, and no client is expected."""
         for session, conn in list(mailbox.connections):
-            self._output.to_edges.append((session, Hangup(conn, 4403, reason)))
+            self._output.to_edges.append((session, Hangup(conn, 4403, "the user was erased")))
             self.detach(session, Detach(conn, 1000), now_ms)
         if self.presence.forget(mailbox.key):
             self._session_event(OFFLINE, mailbox.key, Client(), now_ms, 1000, online=False)
@@ -307,8 +308,7 @@ class Connections:
         )
         if self._output.outcomes is not None:
             reason = f"code: {code}" if code else ""
-            where = client.session, client.device, client.transport, client.edge
-            session, device, transport, node = where
+            session, device, transport, node = client.session, client.device, client.transport, client.edge
             self._output.outcomes.add(
                 Outcome(key, now_ms, event, reason=reason, session=session, device=device, transport=transport, node=node)
             )
@@ -342,7 +342,7 @@ class Connections:
             self._output.to_edges.append((session, Fault(record.conn, "unknown_seq", detail)))
             return
         mailbox.seen_ms = now_ms
-        self.settled(mailbox, mailbox.settle_through(seq, connection, now_ms, self._limits.retry), connection, now_ms, record.client_ms)
+        self.settled(mailbox, mailbox.settle_through(seq, connection, now_ms, self._retry), connection, now_ms, record.client_ms)
 
     def ack_ids(self, session: str, record: AckIds, now_ms: int) -> None:
         found = self._sessions.get(session, _NONE_ATTACHED).get(record.conn)
@@ -352,18 +352,23 @@ class Connections:
                 return
             mailbox.seen_ms = now_ms
             seqs = seqs_shown(mailbox, record.ids, connection)
-            self.settled(mailbox, mailbox.settle(seqs, connection, now_ms, self._limits.retry), connection, now_ms, record.client_ms)
+            self.settled(mailbox, mailbox.settle(seqs, connection, now_ms, self._retry), connection, now_ms, record.client_ms)
         else:
             self._unknown(session, record)
 
     def settle(self, mailbox: Mailbox, session: str, record: Settle, now_ms: int) -> None:
-        """An acknowledgement by HTTP, without a connection."""
-        if record.seq > mailbox.head:
-            self._output.to_edges.append((session, SettledRecord(record.ref, f"nothing beyond {mailbox.head} exists")))
+        """An acknowledgement by HTTP, without a connection: it may be late, or repeated, when numbers have begun anew."""
+        error = ""
+        if record.seq >= 0 and record.epoch not in ("", self.data_epoch):
+            error = f"{record.seq} is a number of epoch {record.epoch}, and this is {self.data_epoch}"
+        elif record.seq > mailbox.head:
+            error = f"nothing beyond {mailbox.head} exists"
+        if error:
+            self._output.to_edges.append((session, SettledRecord(record.ref, error)))
             return
         mailbox.seen_ms = now_ms
         if record.seq >= 0:
-            self.settled(mailbox, mailbox.settle_through(record.seq, None, now_ms, self._limits.retry), None, now_ms, record.client_ms)
+            self.settled(mailbox, mailbox.settle_through(record.seq, None, now_ms, self._retry), None, now_ms, record.client_ms)
         if not record.ids:
             self._output.to_edges.append((session, SettledRecord(record.ref)))
         elif self._awaited(mailbox, session, record):
@@ -371,7 +376,7 @@ class Connections:
 
     def _settle_ids(self, mailbox: Mailbox, session: str, record: AckIds, now_ms: int, *, read: int = 0) -> None:
         seqs, over = self._nack_queue.settle(mailbox, session, record, read=read)
-        self.settled(mailbox, mailbox.settle(seqs, None, now_ms, self._limits.retry), None, now_ms, record.client_ms)
+        self.settled(mailbox, mailbox.settle(seqs, None, now_ms, self._retry), None, now_ms, record.client_ms)
         self.confirm_nacks((session, record.conn), over)
 
     def _awaited(self, mailbox: Mailbox, session: str, record: Settle | Refuse) -> bool:
@@ -385,7 +390,7 @@ class Connections:
     def settle_seqs(self, mailbox: Mailbox, seqs: Iterable[int], now_ms: int) -> None:
         """The user has marked these pending messages as read, or archived them: they are acknowledged."""
         mailbox.seen_ms = now_ms
-        self.settled(mailbox, mailbox.settle(seqs, None, now_ms, self._limits.retry), None, now_ms)
+        self.settled(mailbox, mailbox.settle(seqs, None, now_ms, self._retry), None, now_ms)
 
     def settled(self, mailbox: Mailbox, settled: Settlement, by: Attachment | None, now_ms: int, client_ms: int = 0) -> None:
         self.acked[mailbox.key] = mailbox
@@ -445,7 +450,7 @@ class Connections:
                 self._output.outcomes.add(Outcome(letter.key, now_ms, "dead_lettered", message.envelope.id, message.seq, reason=reason))
             self._mailbox_store.counts_changed(mailbox)
             self._refused.setdefault(letter.key, []).append(letter.message.seq)
-            self.settled(mailbox, mailbox.settle([letter.message.seq], None, now_ms, self._limits.retry), None, now_ms)
+            self.settled(mailbox, mailbox.settle([letter.message.seq], None, now_ms, self._retry), None, now_ms)
 
     def confirm_nacks(self, conn: Conn, ids: list[str]) -> None:
         """The nacks are durable, or have no pending message: notify the connection's edge, unless its session is over."""
@@ -476,7 +481,7 @@ class Connections:
 
     def handled_due(self, now_ms: int) -> bool:
         """Whether the oldest settlement has waited `ack_journal_ms`, and is due for a group of its own."""
-        return bool(self.acked) and now_ms - self._acked_since_ms >= self._limits.ack_journal_ms
+        return bool(self.acked) and now_ms - self._acked_since_ms >= self._config.ack_journal_ms
 
     def take_handled(self) -> list[Handled]:
         """Removes and returns the settlements, for the next group; to be given back by `handled_again` if it is refused."""

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias, TypeGuard
 
+from engine.config import Config
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.broadcast_log import BodyCache
 from engine.core.mailbox.mailbox import Mailbox, Settlement
-from engine.core.mailbox.send import Early, SendLimits, send
+from engine.core.mailbox.send import Early, send
 from engine.core.model.message import Message, SharedBody
-from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import MailboxStore
 from engine.core.shard.output import ShardOutput, place_of
 from engine.core.wire.outcomes import Outcome
@@ -33,13 +33,13 @@ _Together: TypeAlias = dict[tuple[int, str], tuple[SharedBody, DeliverShared]]
 class Delivery:
     """Sends for one shard. Records for the edges are appended to `output.to_edges` as (link session, record)."""
 
-    def __init__(self, limits: ShardLimits, mailbox_store: MailboxStore, output: ShardOutput) -> None:
+    def __init__(self, config: Config, mailbox_store: MailboxStore, output: ShardOutput) -> None:
         self._output = output
         self._to_edges = output.to_edges
         self._counters = output.counters
         self._mailbox_store = mailbox_store
-        self._limits = limits
-        self._send_limits = SendLimits(limits.window, limits.window_bytes, limits.deliver_bytes_max)
+        self._config = config
+        self._retry = mailbox_store.retry
         self.unarmed: Final[dict[str, tuple[Mailbox, int]]] = {}  # mailboxes without a retry timer, since when, oldest first
         self.hold_low = False
         self.held: dict[str, Mailbox] = {}
@@ -47,7 +47,7 @@ class Delivery:
 
     def opened(self, session: str) -> None:
         """An edge's link session began. Its body cache is empty."""
-        self._bodies[session] = BodyCache(self._limits.shared_bytes_max)
+        self._bodies[session] = BodyCache(self._config.shared_bytes_max)
 
     def closed(self, session: str) -> None:
         """An edge's link session ended."""
@@ -108,7 +108,7 @@ class Delivery:
         Args:
             together: collects broadcasts, if nothing else is sent on the connection; the caller sends them.
         """
-        sendable = send(mailbox, connection, now_ms, self._send_limits, hold_low=self.hold_low)
+        sendable = send(mailbox, connection, now_ms, self._config, hold_low=self.hold_low)
         if sendable is None:
             return
         session, conn = connection.conn
@@ -135,7 +135,7 @@ class Delivery:
         if parts and connection.retries and not mailbox.timer_ms:
             self.unarmed.setdefault(mailbox.key, (mailbox, now_ms))
         if sendable.load_from:
-            self._mailbox_store.want_read(mailbox, sendable.load_from, self._limits.window)
+            self._mailbox_store.want_read(mailbox, sendable.load_from, self._config.window)
         if sendable.held:
             self.held[mailbox.key] = mailbox
 
@@ -193,7 +193,7 @@ class Delivery:
 
         A timer is armed at most `ARM_AHEAD_MS` before it fires, so messages acknowledged before that cost none.
         """
-        retry = self._limits.retry
+        retry = self._retry
         due_since_ms = now_ms - max(retry.first_ms - ARM_AHEAD_MS, 0)  # a mailbox watched since later cannot be that close to its retry
         arms = []
         candidates: list[tuple[str, Mailbox]] = []
@@ -233,7 +233,7 @@ class Delivery:
             mailbox.timer_ms = 0
             for connection in mailbox.connections.values():
                 exhausted = len(connection.exhausted)
-                again = connection.overdue(mailbox.hot, now_ms, self._limits.retry)
+                again = connection.overdue(mailbox.hot, now_ms, self._retry)
                 if again:
                     self._counters["retried"] += len(again)
                     mailbox.tally.repeated[connection.kind] += len(again)

@@ -9,8 +9,9 @@ decisions against messages. Not stored: the time of an acknowledgement, the outc
 
 from __future__ import annotations
 
+from engine.config import Config
 from engine.core.commit.group import NOBODY_CONNECTED
-from engine.core.commit.policy_step import PolicyLimits, PolicyStep, ZoneOf, facts_of
+from engine.core.commit.policy_step import PolicyStep, ZoneOf, facts_of
 from engine.core.commit.window_step import WindowStep
 from engine.core.mailbox.aggregation_window import in_digest
 from engine.core.mailbox.mailbox import Mailbox
@@ -27,7 +28,7 @@ _WORDS = {
 }
 
 
-def explain(mailbox: Mailbox, asked: Explain, zone_of: ZoneOf, limits: PolicyLimits, windows_max: int, now_ms: int) -> Explained:
+def explain(mailbox: Mailbox, asked: Explain, zone_of: ZoneOf, config: Config, now_ms: int) -> Explained:
     """Return the outcome that a post would have at the later of `now_ms` and its own time, with the reasons. Times in milliseconds."""
     post, at_ms = asked.post, max(asked.at_ms, now_ms)
     envelope = post.envelope
@@ -46,15 +47,15 @@ def explain(mailbox: Mailbox, asked: Explain, zone_of: ZoneOf, limits: PolicyLim
     if suppressed is not None:
         code, _, detail = suppressed.partition(": ")
         return Explained(asked.ref, "suppress", [*reasons, (code, f"{detail}; a repeat of this id gets the same answer")])
-    policy_step = PolicyStep(zone_of, limits.counted_max, at_ms)
-    merging = WindowStep([], {}, windows_max, at_ms, policy_step)
+    policy_step = PolicyStep(zone_of, config.counted_max, at_ms)
+    merging = WindowStep([], {}, config.windows_max, at_ms, policy_step)
     verdict = policy_step.message(mailbox, facts_of(envelope), held=merging.holds(mailbox, envelope))
     word, until_ms = "deliver", 0
     if verdict is not None:
         word, until_ms = _WORDS[verdict.decision], verdict.until_ms
         reasons += [(reason.code, reason.detail) for reason in verdict.reasons]
         if verdict.decision is Decision.DIGEST:
-            envelope = in_digest(envelope, limits.digest_ms)
+            envelope = in_digest(envelope, config.digest_ms)
     if word in ("deliver", "digest") and merging.holds(mailbox, envelope):
         closes_ms = merging.closes_ms(mailbox, envelope)
         if word == "deliver":

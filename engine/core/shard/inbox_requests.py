@@ -23,21 +23,22 @@ Crash: reads and waiting marks are lost and unanswered, so their edges repeat th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
 
+from engine.config import Config
 from engine.core.commit.user_step import UserChange
 from engine.core.inbox.inbox import ARCHIVED, READ
 from engine.core.journal.journal_records import Marked, StoredMessage, recalled
 from engine.core.mailbox.id_lookup import oldest_of
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.message import Message
-from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import MailboxStore, StreamRead
 from engine.core.shard.output import ShardOutput
 from engine.core.wire.records import (
+    CONFLICT,
     NOT_FOUND,
     OK,
     OVERLOADED,
@@ -75,8 +76,8 @@ class InboxRequests:
         data_epoch: of the cursors that answers have.
     """
 
-    def __init__(self, limits: ShardLimits, mailbox_store: MailboxStore, output: ShardOutput, data_epoch: str) -> None:
-        self._limits = limits
+    def __init__(self, config: Config, mailbox_store: MailboxStore, output: ShardOutput, data_epoch: str) -> None:
+        self._config = config
         self._mailbox_store = mailbox_store
         self._output = output
         self.reads_wanted: Final[list[InboxRead]] = []
@@ -87,7 +88,7 @@ class InboxRequests:
 
     def read(self, mailbox: Mailbox, session: str, record: ReadInbox) -> None:
         """Answer a read, now or when the bodies are read."""
-        if self._limits.inbox is None:
+        if not self._config.inbox_max:
             self._output.to_edges.append((session, InboxIs(record.ref, NOT_FOUND)))
             return
         answer = InboxIs(record.ref, OK, epoch=self.data_epoch)
@@ -96,7 +97,7 @@ class InboxRequests:
         if inbox is None:
             self._output.to_edges.append((session, answer))
             return
-        limit = min(record.limit, self._limits.inbox_page_max)
+        limit = min(record.limit, self._config.inbox_page_max)
         chosen = inbox.select(record.before or mailbox.head + 1, limit + 1, record.view)
         if len(chosen) > limit:
             answer.before = chosen[limit - 1]
@@ -111,7 +112,7 @@ class InboxRequests:
                 _fill(row, message)
         if not missing:
             self._send(session, answer)
-        elif len(self.reads_wanted) >= self._limits.inbox_reads_max:
+        elif len(self.reads_wanted) >= self._config.inbox_reads_max:
             self._output.to_edges.append((session, Rejected(record.ref, OVERLOADED, "too many reads of inboxes wait", _RETRY_MS)))
         else:
             self.reads_wanted.append(InboxRead(session, answer, missing, StreamRead(mailbox.key, min(missing), max(missing))))
@@ -127,7 +128,7 @@ class InboxRequests:
         for read in reads:
             self._output.to_edges.append((read.session, InboxIs(read.answer.ref, UNAVAILABLE)))
 
-    def read_done(self, reads: Sequence[InboxRead], found: Iterable[Iterable[StoredMessage]], mailboxes: Mapping[str, Mailbox]) -> None:
+    def read_done(self, reads: Sequence[InboxRead], found: Iterable[Iterable[StoredMessage]]) -> None:
         """The ranges were read: `found` is what the streams have of each."""
         for read, entries in zip(reads, found, strict=True):
             missing = read.missing
@@ -136,7 +137,7 @@ class InboxRequests:
                     _fill(missing.pop(stored.seq), message)
             if missing:
                 read.answer.rows = [row for row in read.answer.rows if row.seq not in missing]
-                mailbox = mailboxes.get(read.range.key)
+                mailbox = self._mailbox_store.mailboxes.get(read.range.key)
                 if mailbox is not None:
                     self._lose(mailbox, missing)
             self._send(read.session, read.answer)
@@ -158,7 +159,7 @@ class InboxRequests:
         size = 0
         for index, row in enumerate(answer.rows):
             size += len(row.body)
-            if size > self._limits.inbox_page_bytes_max and index:
+            if size > self._config.inbox_page_bytes_max and index:
                 answer.before = answer.rows[index - 1].seq
                 del answer.rows[index:]
                 break
@@ -168,8 +169,11 @@ class InboxRequests:
 
     def mark(self, mailbox: Mailbox, session: str, record: MarkInbox) -> UserChange | None:
         """The change that a mark is; it is answered when that is durable. None when there is nothing to change: it is answered."""
-        if self._limits.inbox is None:
+        if not self._config.inbox_max:
             self._output.to_edges.append((session, InboxMarked(record.ref, NOT_FOUND)))
+            return None
+        if record.epoch not in ("", self.data_epoch):  # it is late, or repeated: its numbers are of other messages now
+            self._output.to_edges.append((session, InboxMarked(record.ref, CONFLICT)))
             return None
         inbox = mailbox.inbox
         known = oldest_of(mailbox, record.ids) if record.ids else {}
@@ -207,7 +211,7 @@ class InboxRequests:
 
     def attached(self, mailbox: Mailbox, session: str, conn: int) -> None:
         """A connection that wants the counts has begun."""
-        if self._limits.inbox is not None:
+        if self._config.inbox_max:
             self._output.to_edges.append((session, Counts(conn, *self._counts(mailbox))))
 
     def tick(self) -> None:

@@ -6,33 +6,13 @@ Made from the record alone, so that both times the same ones come out (`engine.c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
-
-import msgspec
-from msgspec import Struct
 
 from engine.core.commit.broadcast_step import Adoption
 from engine.core.journal.journal_records import Adopted, Decided, Record, StoredMessage
-from engine.core.mailbox.aggregation_window import DIGEST, Counted
-from engine.core.mailbox.broadcast_log import Broadcast, BroadcastMirror
+from engine.core.mailbox.aggregation_window import DIGEST, Counted, type_of
+from engine.core.mailbox.broadcast_log import LOST, BroadcastMirror
 from engine.core.model.envelope import Envelope
 from engine.core.wire.outcomes import AcceptedOutcome, Outcome
-from engine.core.wire.records import UNREADABLE
-
-
-class _Type(Struct, gc=False):
-    type: str = ""
-
-
-_type: Final = msgspec.json.Decoder(_Type)
-
-
-def type_of(body: bytes) -> str:
-    """The type of a message; "" for a body that no edge made."""
-    try:
-        return _type.decode(b"{%b}" % body).type
-    except UNREADABLE:
-        return ""
 
 
 def journalled_outcomes(records: Iterable[Record], log: BroadcastMirror) -> Iterator[AcceptedOutcome | Outcome]:
@@ -57,17 +37,10 @@ def journalled_outcomes(records: Iterable[Record], log: BroadcastMirror) -> Iter
 
 def adopted_outcomes(adoptions: Iterable[Adoption]) -> Iterator[AcceptedOutcome]:
     """Those of `Adopted` records, from what the shard has of them before they are encoded."""
-    types: dict[int, str] = {}
     for adoption in adoptions:
         for seq, broadcast in enumerate(adoption.broadcasts, adoption.first):
-            yield _accepted_broadcast(adoption.mailbox.key, adoption.adopted_ms, seq, broadcast, types)
-
-
-def _accepted_broadcast(key: str, at_ms: int, seq: int, broadcast: Broadcast, types: dict[int, str]) -> AcceptedOutcome:
-    type_ = types.get(broadcast.pos)
-    if type_ is None:
-        type_ = types[broadcast.pos] = type_of(broadcast.envelope.body)
-    return AcceptedOutcome(key, at_ms, broadcast.envelope.id, seq, type_, priority=broadcast.envelope.priority)
+            if broadcast.envelope is not LOST:
+                yield _accepted(adoption.mailbox.key, adoption.adopted_ms, seq, broadcast.envelope)
 
 
 def _accepted(key: str, at_ms: int, seq: int, envelope: Envelope, timer: str = "") -> AcceptedOutcome:

@@ -24,10 +24,12 @@ from typing import Final
 
 from msgspec import Struct
 
+from engine.config import Config
 from engine.core.commit import broadcast_step
 from engine.core.commit.group import apply_stored
 from engine.core.commit.user_step import apply_mark, apply_note
 from engine.core.commit.window_step import WindowCloser, apply_window
+from engine.core.inbox.inbox import InboxLimits
 from engine.core.journal.journal_records import (
     PAGE_RECENT_IDS,
     Adopted,
@@ -54,11 +56,11 @@ from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.id_lookup import oldest_of
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.memory import Memory
+from engine.core.mailbox.retry import RetryPolicy
 from engine.core.mailbox.tally import Tallies
 from engine.core.model.constants import LOW
 from engine.core.model.message import Message
 from engine.core.model.routing import slot_of
-from engine.core.shard.limits import ShardLimits
 
 _EVICTIONS_MAX: Final = 2000
 """Mailboxes that one call of `evict` looks at: a few milliseconds."""
@@ -120,16 +122,12 @@ class MailboxStore:
     """Every mailbox of a shard that is in memory.
 
     Args:
-        limits: how much of a mailbox stays in memory (`hot_messages_max`, `hot_bytes_max`), for how long (`mailbox_idle_ms`), and what
-            is kept of it (`recent_ids`, `collapse_keys_max`, `policy_limits`).
+        config: how much of a mailbox stays in memory (`hot_messages_max`, `hot_bytes_max`), for how long (`mailbox_idle_ms`), and what
+            is kept of it (`recent_ids`, `collapse_keys_max`, `counted_max`).
         log: the broadcasts that mailboxes refer to.
     """
 
-    def __init__(
-        self,
-        limits: ShardLimits,
-        log: BroadcastMirror,
-    ) -> None:
+    def __init__(self, config: Config, log: BroadcastMirror) -> None:
         self.mailboxes: dict[str, Mailbox] = {}
         self._keys_by_slot: defaultdict[int, dict[str, None]] = defaultdict(dict)  # of these mailboxes
         self.log = log
@@ -139,7 +137,9 @@ class MailboxStore:
         self.tight = False  # memory is short: messages that storage has leave it
         self._idle: deque[Mailbox] = deque()  # that may be evicted, about the least recently used first
         self._aging: OrderedDict[str, tuple[int, str]] = OrderedDict()  # who has more ids than a page: since when, the newest then
-        self._limits = limits
+        self._config = config
+        self.retry: Final = RetryPolicy.of(config)
+        self._inbox_limits = InboxLimits.of(config)
         self._dirty: dict[str, Mailbox] = {}
         self.urgent: Final[dict[str, Mailbox]] = {}  # whose messages are to be moved to the offline stream at once
         self.reads_wanted: Final[dict[str, StreamRead]] = {}
@@ -173,7 +173,7 @@ class MailboxStore:
     def restore(self, key: str, page: MailboxPage | None, now_ms: int) -> None:
         """Restore a mailbox from its page, None for a new user; one that is in memory already is newer and stays."""
         if key not in self.mailboxes:
-            mailbox = self.mailboxes[key] = restore(key, page, now_ms, self._limits.inbox)
+            mailbox = self.mailboxes[key] = restore(key, page, now_ms, self._inbox_limits)
             self._keys_by_slot[mailbox.slot][key] = None
             if page is None and not self._replaying and (floor := self._floors.get(mailbox.slot, 0)):
                 mailbox.begin(floor)
@@ -216,14 +216,12 @@ class MailboxStore:
                 for key, seq in record.numbers:
                     self._begin(key, seq)
                     mailbox = self._dirty[key] = self.mailboxes[key]
-                    broadcast_step.replay(mailbox, record, seq, self.log, self._limits.recent_ids, inbox_only=key in inbox_only)
+                    broadcast_step.replay(mailbox, record, seq, self.log, self._config.recent_ids, inbox_only=key in inbox_only)
                 continue
             mailbox = self._dirty[record.key] = self.mailboxes[record.key]
             if isinstance(record, StoredMessage):
                 self._begin(record.key, record.seq)
-                apply_stored(
-                    mailbox, record, self._limits.recent_ids, self._limits.collapse_keys_max, self._limits.policy_limits.counted_max
-                )
+                apply_stored(mailbox, record, self._config)
             elif isinstance(record, Topics):
                 mailbox.topics = dict(record.topics)
                 mailbox.log_pos = max(mailbox.log_pos, record.log_pos)
@@ -232,17 +230,17 @@ class MailboxStore:
                     self._removals[record.key] = True
                     if 0 <= record.head < mailbox.head:
                         continue  # the page has what came since
-                apply_note(mailbox, record, self._limits.policy_limits.decisions_max)
+                apply_note(mailbox, record, self._config.decisions_max)
             elif isinstance(record, Marked | Inboxed):
                 apply_mark(mailbox, record)
             elif not isinstance(record, Handled):
-                apply_window(mailbox, record, self._limits.recent_ids)
+                apply_window(mailbox, record, self._config.recent_ids)
                 self.windows_changed(mailbox)
             else:
                 mailbox.reach(record.head, record.acked)
                 acked = [seq for seq in record.acked if seq <= mailbox.head]
-                mailbox.settle_through(min(record.floor, mailbox.head), None, now_ms, self._limits.retry)
-                mailbox.settle(acked, None, now_ms, self._limits.retry)
+                mailbox.settle_through(min(record.floor, mailbox.head), None, now_ms, self.retry)
+                mailbox.settle(acked, None, now_ms, self.retry)
                 for seq in record.refused:
                     mailbox.leave_inbox(seq)
 
@@ -376,7 +374,7 @@ class MailboxStore:
             self._dirty.pop(mailbox.key, None)
             mailbox.weigh()
             self._age(mailbox, now_ms)
-            spill = self._spill(mailbox, checkpoint, now_ms + self._limits.user_forget_ms)
+            spill = self._spill(mailbox, checkpoint, now_ms + self._config.user_forget_s * 1000)
             checkpoint.spills.append(spill)
             checkpoint.upto[mailbox.key] = mailbox.head
             left -= 1 + len(spill.entries) * _MAILBOXES_OF_A_MESSAGE
@@ -426,7 +424,7 @@ class MailboxStore:
 
     def _may_cool(self, mailbox: Mailbox) -> bool:
         """Whether its bodies should leave memory: no connection takes them now, or they exceed the limits."""
-        if len(mailbox.hot) > self._limits.hot_messages_max or mailbox.hot_bytes > self._limits.hot_bytes_max:
+        if len(mailbox.hot) > self._config.hot_messages_max or mailbox.hot_bytes > self._config.hot_bytes_max:
             return True
         return all(connection.silent for connection in mailbox.connections.values())
 
@@ -469,7 +467,7 @@ class MailboxStore:
         for _ in range(min(len(self._aging), _FORGETS_MAX)):
             key = next(iter(self._aging))
             seen_ms, through = self._aging[key]
-            if now_ms - seen_ms < self._limits.edge_repeats_ms:
+            if now_ms - seen_ms < self._config.publish_timeout_ms:
                 return
             del self._aging[key]
             mailbox = self.mailboxes[key]
@@ -545,7 +543,7 @@ class MailboxStore:
         Args:
             busy: returns the keys of mailboxes that something waits for; called at most once.
         """
-        idle, limits = self._idle, self._limits
+        idle, config = self._idle, self._config
         freed_bytes = evicted = 0
         needed: Container[str] | None = None
         looks = min(2 * len(idle), _EVICTIONS_MAX)  # twice: one that was used since it joined is looked at again
@@ -555,7 +553,7 @@ class MailboxStore:
             if mailbox.active_ms > mailbox.queued_ms:
                 self._requeue()
                 continue
-            if now_ms - mailbox.active_ms < limits.mailbox_idle_ms and freed_bytes >= wanted_bytes:
+            if now_ms - mailbox.active_ms < config.mailbox_idle_ms and freed_bytes >= wanted_bytes:
                 break
             if self._comes_back(mailbox):
                 idle.popleft()
@@ -591,10 +589,10 @@ class MailboxStore:
 
         That is ids beyond the newest, by which a repeat of an edge is recognised, and when a user without any page was last active.
         """
-        idle_ms, limits = now_ms - mailbox.active_ms, self._limits
-        if len(mailbox.recent) > PAGE_RECENT_IDS and idle_ms < limits.edge_repeats_ms:
+        idle_ms, config = now_ms - mailbox.active_ms, self._config
+        if len(mailbox.recent) > PAGE_RECENT_IDS and idle_ms < config.publish_timeout_ms:
             return True
-        return bool(mailbox.seen_ms) and mailbox.head == mailbox.start and mailbox.user_state is None and idle_ms < limits.mailbox_idle_ms
+        return bool(mailbox.seen_ms) and mailbox.head == mailbox.start and mailbox.user_state is None and idle_ms < config.mailbox_idle_ms
 
     def erase(self, mailbox: Mailbox) -> None:
         """The user is erased in the journal: forget them here, and delete what storage has with the next full checkpoint."""
@@ -644,7 +642,7 @@ class MailboxStore:
 
     def settled(self, mailbox: Mailbox) -> None:
         """Messages of a mailbox with an inbox were acknowledged: a checkpoint is to write them, at once when many wait for one."""
-        if self.memory.unwritten_bytes > self._limits.inbox_unwritten_bytes_max:
+        if self.memory.unwritten_bytes > self._config.inbox_unwritten_bytes_max:
             self.mark_urgent(mailbox)
         else:
             self.mark(mailbox)

@@ -9,10 +9,10 @@ The level is a function of the measurements alone, with hysteresis:
     3       four times that            85 %                    normal ones too
             -                          100 %                   everything is refused; for memory, all but what frees it
 
-It rises at once and falls by one after everything has stayed below 70 % of its threshold for `calm_ms`: a shard at a threshold must not
-oscillate, because each turn spills and reads the same messages again. Where memory has no part in it, that is no reason: once no post waits
-any more, it falls by one with every `measure`. Storage that stood still for a second would otherwise close the shard for another one. The
-limit itself is checked at every post, the levels at every `measure`.
+It rises at once and falls by one after everything has stayed below 70 % of its threshold for `pressure_calm_ms`: a shard at a threshold
+must not oscillate, because each turn spills and reads the same messages again. Where memory has no part in it, that is no reason: once no
+post waits any more, it falls by one with every `measure`. Storage that stood still for a second would otherwise close the shard for another
+one. The limit itself is checked at every post, the levels at every `measure`.
 
 The answer to a refused publisher has the time to retry after: the lag, or the time to free the excess at the recent rate.
 `engine.publish` has the table of what each component refuses under load.
@@ -25,27 +25,19 @@ from typing import Final
 
 from msgspec import Struct
 
+from engine.config import Config
+
 SHARES: Final = (0.5, 0.7, 0.85)
 """Shares of a limit at which levels 1, 2 and 3 begin."""
 
 LAG_FACTORS: Final = (1, 2, 4)
-"""Multiples of `lag_ms` at which levels 1, 2 and 3 begin."""
+"""Multiples of `pressure_lag_ms` at which levels 1, 2 and 3 begin."""
 
 CALM: Final = 0.7
 """Share of a threshold below which a level ends."""
 
 _GAIN: Final = 0.2
 _RETRY_MS_MAX: Final = 60_000
-
-
-class PressureLimits(Struct, frozen=True):
-    """Limits of which the levels are shares or multiples; see the module's text. Times in milliseconds, memory in bytes."""
-
-    lag_ms: int
-    calm_ms: int
-    memory_bytes_max: int
-    memory_messages_max: int
-    posts_pending_max: int
 
 
 class Load(Struct, frozen=True):
@@ -61,11 +53,11 @@ class Load(Struct, frozen=True):
 class Pressure:
     """The level of one shard, 0 to 3; 0 is calm. `tight`: memory contributes to the level. `calm_bytes`: so much memory ends level 1."""
 
-    def __init__(self, limits: PressureLimits) -> None:
+    def __init__(self, config: Config) -> None:
         self.level = 0
         self.tight = False
-        self.calm_bytes = int(SHARES[0] * CALM * limits.memory_bytes_max)
-        self._limits = limits
+        self.calm_bytes = int(SHARES[0] * CALM * config.shard_memory_bytes_max)
+        self._config = config
         self._of_memory = False  # it was short since the level was 0
         self._calm_since_ms = -1
         self._measured_ms = -1
@@ -93,16 +85,16 @@ class Pressure:
             self._calm_since_ms = -1
         elif self._calm_since_ms < 0:
             self._calm_since_ms = now_ms
-        elif now_ms - self._calm_since_ms >= self._limits.calm_ms:
+        elif now_ms - self._calm_since_ms >= self._config.pressure_calm_ms:
             self.level -= 1
             self._calm_since_ms = now_ms
         self.tight = self.level > 0 and memory >= SHARES[0] * CALM
         return self.level
 
     def _ratios(self) -> tuple[float, float, float]:
-        limits, load = self._limits, self._load
-        memory = max(load.messages / limits.memory_messages_max, load.bytes / limits.memory_bytes_max)
-        return load.lag_ms / limits.lag_ms, memory, load.posts / limits.posts_pending_max
+        config, load = self._config, self._load
+        memory = max(load.messages / config.shard_memory_messages_max, load.bytes / config.shard_memory_bytes_max)
+        return load.lag_ms / config.pressure_lag_ms, memory, load.posts / config.posts_pending_max
 
     def _is_calm(self, lag: float, memory: float, posts: float) -> bool:
         share = SHARES[self.level - 1] * CALM
@@ -115,4 +107,4 @@ class Pressure:
     def retry_ms(self) -> int:
         """Time in milliseconds after which a refused publisher may retry, at most 60 seconds."""
         drain_ms = max(self._load.bytes - self.calm_bytes, 0) / max(self._freed_per_ms, 1.0) if self.tight else 0.0
-        return int(min(max(self._load.lag_ms, drain_ms, self._limits.calm_ms), _RETRY_MS_MAX))
+        return int(min(max(self._load.lag_ms, drain_ms, self._config.pressure_calm_ms), _RETRY_MS_MAX))

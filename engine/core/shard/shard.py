@@ -31,26 +31,25 @@ from typing import Any, Final, get_args
 
 from msgspec import Struct
 
+from engine.config import Config
 from engine.core.commit.broadcast_step import BroadcastStep
-from engine.core.commit.group import NO_RIDERS, NOBODY_CONNECTED, Answer, Group, GroupRules, Pending, PostQueue, Riders
+from engine.core.commit.group import NO_RIDERS, NOBODY_CONNECTED, Answer, Group, Pending, PostQueue, Riders
 from engine.core.commit.policy_step import ZoneOf, utc
 from engine.core.journal.journal_records import Decided, MailboxPage, Record, StoredMessage, Topics, recalled
 from engine.core.mailbox.aggregation_window import Counted, Ended
 from engine.core.mailbox.broadcast_log import BroadcastMirror
-from engine.core.mailbox.conflation import ConflationLimits
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.message import with_due
-from engine.core.model.routing import NOBODY, SlotMap, split_key, topic_of
+from engine.core.model.routing import NOBODY, TIMER_PARTITIONS, SlotMap, split_key, topic_of
 from engine.core.policy.conditions import Again, Drop
 from engine.core.shard.admission import Admission
 from engine.core.shard.broadcast_audience import BroadcastAudience
 from engine.core.shard.connections import Connections
 from engine.core.shard.delivery import Delivery
 from engine.core.shard.fired_timers import FiredTimers
-from engine.core.shard.inbox_requests import InboxRead, InboxRequests
+from engine.core.shard.inbox_requests import InboxRequests
 from engine.core.shard.journalled_outcomes import adopted_outcomes, journalled_outcomes
-from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import DeadLetter, MailboxStore, StreamRead, Swept, WindowsEnded
 from engine.core.shard.output import SessionEvent, ShardOutput
 from engine.core.shard.page_wait import PageWait
@@ -96,27 +95,25 @@ class ShardCore:
         storage_work: what the shell's tasks read and write; one of them is not empty while a task has something to do.
     """
 
-    def __init__(self, index: int, limits: ShardLimits, slot_map: SlotMap, data_epoch: str, zone_of: ZoneOf = utc) -> None:
+    def __init__(self, index: int, config: Config, slot_map: SlotMap, data_epoch: str, zone_of: ZoneOf = utc) -> None:
         self.index = index
-        self.limits = limits
+        self.config = config
         self.slot_map = slot_map
         self.data_epoch = data_epoch
         self.storage_away = False
-        self.output = output = ShardOutput(OutcomeLog() if limits.history else None)
-        self.mailbox_store = store = MailboxStore(limits, BroadcastMirror())
+        self.output = output = ShardOutput(OutcomeLog() if config.history_url else None)
+        self.mailbox_store = store = MailboxStore(config, BroadcastMirror())
         self.mailboxes = store.mailboxes
-        conflation = ConflationLimits(limits.conflate_offline_min, limits.collapse_keys_max, limits.gaps_max)
-        rules = GroupRules(limits.recent_ids, conflation, limits.windows_max, limits.policy_limits, zone_of)
-        self.post_queue = PostQueue(store.mailboxes, rules)
+        self.post_queue = PostQueue(store.mailboxes, config, zone_of)
         self.page_wait = PageWait()
-        self.delivery = Delivery(limits, store, output)
-        self.broadcast_step = step = BroadcastStep(store.log, limits.window, limits.adopt_max, limits.recent_ids, zone_of)
-        self.broadcast_audience = BroadcastAudience(limits, store, step, self.delivery, output)
-        self.inbox_requests = InboxRequests(limits, store, output, data_epoch)
-        self.connections = Connections(limits, store, step, self.delivery, output, data_epoch, self.page_wait.behind, self.inbox_requests)
-        self.user_requests = UserRequests(limits, store, self.connections, step, output, zone_of, self.inbox_requests)
-        self.fired_timers = FiredTimers(limits.postponed_max, output, zone_of)
-        self.admission = Admission(limits, store, self.delivery, self.post_queue, self.page_wait, self.user_requests, output)
+        self.delivery = Delivery(config, store, output)
+        self.broadcast_step = step = BroadcastStep(store.log, config.window, config.adopt_max, config.recent_ids, zone_of)
+        self.broadcast_audience = BroadcastAudience(config, store, step, self.delivery, output)
+        self.inbox_requests = InboxRequests(config, store, output, data_epoch)
+        self.connections = Connections(config, store, step, self.delivery, output, data_epoch, self.page_wait.behind, self.inbox_requests)
+        self.user_requests = UserRequests(config, store, self.connections, step, output, zone_of, self.inbox_requests)
+        self.fired_timers = FiredTimers(config.timer_claims_max * TIMER_PARTITIONS, output, zone_of)
+        self.admission = Admission(config, store, self.delivery, self.post_queue, self.page_wait, self.user_requests, output)
         self.slot_loads = SlotLoads()
         self.slot_release = SlotRelease(
             store,
@@ -337,9 +334,9 @@ class ShardCore:
         if not self.wants_commit and not self.connections.handled_due(now_ms):
             return None
         riders = self._take_riders(now_ms) if any(self._changes_due) or any(self._broadcasts_due) else NO_RIDERS
-        limits = self.limits
+        config = self.config
         handled = self.connections.take_handled()
-        group, answers = self.post_queue.build(handled, limits.commit_records_max, limits.commit_bytes_max, now_ms, riders)
+        group, answers = self.post_queue.build(handled, config.commit_records_max, config.commit_bytes_max, now_ms, riders)
         if answers:
             self._answer(answers)
             self._record_suppressed(answers, now_ms)
@@ -348,11 +345,11 @@ class ShardCore:
         return group
 
     def _take_riders(self, now_ms: int) -> Riders:
-        limits, takes = self.limits, self.admission.takes
+        config, takes = self.config, self.admission.takes
         notes = self.user_requests.take()
         changing = {note.mailbox.key for note in notes if isinstance(note.record, Topics)}
         adoptions = self.broadcast_audience.take(now_ms, low=takes(LOW), high=takes(HIGH), changing=changing)
-        closing = self.mailbox_store.window_closer.take(limits.windows_close_max, limits.commit_bytes_max, now_ms)
+        closing = self.mailbox_store.window_closer.take(config.windows_close_max, config.commit_bytes_max, now_ms)
         return Riders(adoptions, closing, notes)
 
     def _record_suppressed(self, answers: Iterable[Answer], now_ms: int) -> None:
@@ -405,7 +402,7 @@ class ShardCore:
         self._answer(group.answers)
         for mailbox, older in superseded:
             self.delivery.superseded(mailbox, older, now_ms)
-        hot_bytes_max, offline_max, tight = self.limits.hot_bytes_max, self.limits.offline_max, self.mailbox_store.tight
+        hot_bytes_max, offline_max, tight = self.config.hot_bytes_max, self.config.offline_max, self.mailbox_store.tight
         self.mailbox_store.committed(group.number, touched)
         for mailbox in touched.values():
             if mailbox.windows is not None:
@@ -455,7 +452,7 @@ class ShardCore:
         self.mailbox_store.replay(slot, pages, records, now_ms)
         for key in pages:
             mailbox = self.mailboxes[key]
-            trimmed = len(mailbox.trim(self.limits.offline_max))
+            trimmed = len(mailbox.trim(self.config.offline_max))
             self.output.counters["trimmed"] += trimmed
             mailbox.tally.trimmed += trimmed
 
@@ -529,10 +526,6 @@ class ShardCore:
 
     # -- pages and streams --------------------------------------------------------------------------------------------
 
-    def take_pages_wanted(self) -> list[str]:
-        """Removes and returns the keys whose page is to be read; answer with `pages_loaded` or `pages_failed`."""
-        return self.page_wait.take_pages_wanted()
-
     def swept(self, found: Swept) -> None:
         """The sweep of storage has found something. A mailbox that is not in memory is loaded as for every other record.
 
@@ -602,12 +595,8 @@ class ShardCore:
         self.connections.read_done(mailbox, read.first, read.last, now_ms)
         for connection in mailbox.connections.values():
             self.delivery.send(mailbox, connection, now_ms)
-        if mailbox.hot_bytes > self.limits.hot_bytes_max or not mailbox.connections:
+        if mailbox.hot_bytes > self.config.hot_bytes_max or not mailbox.connections:
             self.mailbox_store.cool(mailbox)
-
-    def inbox_read(self, reads: Sequence[InboxRead], found: Iterable[Iterable[StoredMessage]]) -> None:
-        """Ranges for pages of inboxes were read: `found` is what the streams have of each."""
-        self.inbox_requests.read_done(reads, found, self.mailboxes)
 
     # -- dead letters -------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
+from engine.config import Config
 from engine.core.commit.broadcast_step import BroadcastStep
 from engine.core.commit.policy_step import ZoneOf
 from engine.core.commit.user_step import UserChange, apply_mark, apply_note, settle_changes, user_state_of
@@ -38,7 +39,6 @@ from engine.core.shard.backlog_reads import read_backlog
 from engine.core.shard.connections import Connections
 from engine.core.shard.explain import explain, trace
 from engine.core.shard.inbox_requests import InboxRequests
-from engine.core.shard.limits import ShardLimits
 from engine.core.shard.mailbox_store import MailboxStore
 from engine.core.shard.output import ShardOutput
 from engine.core.shard.user_overview import user_overview
@@ -104,7 +104,7 @@ class UserRequests:
 
     def __init__(
         self,
-        limits: ShardLimits,
+        config: Config,
         mailbox_store: MailboxStore,
         connections: Connections,
         broadcast_step: BroadcastStep,
@@ -116,7 +116,7 @@ class UserRequests:
         self._mailbox_store = mailbox_store
         self._connections = connections
         self._broadcast_step = broadcast_step
-        self._limits = limits
+        self._config = config
         self._zone_of = zone_of
         self._output = output
         self.waiting: Final[list[UserChange]] = []
@@ -133,10 +133,7 @@ class UserRequests:
             profile = None if mailbox.user_state is None else mailbox.user_state.profile
             self._output.to_edges.append((session, ProfileIs(record.ref, OK, profile, mailbox.seen_ms)))
         elif isinstance(record, Explain):
-            limits = self._limits
-            self._output.to_edges.append(
-                (session, explain(mailbox, record, self._zone_of, limits.policy_limits, limits.windows_max, now_ms))
-            )
+            self._output.to_edges.append((session, explain(mailbox, record, self._zone_of, self._config, now_ms)))
         elif isinstance(record, Trace):
             self._output.to_edges.append((session, trace(mailbox, record.ref, record.id)))
         elif isinstance(record, ReadBacklog):
@@ -218,7 +215,7 @@ class UserRequests:
         """Removes and returns all waiting changes, for the next group. To be followed by exactly one of `committed` and `refused`."""
         taken = self.waiting.copy()
         self.waiting.clear()
-        settle_changes(taken, self._mailbox_store.log.head, self._limits.topics_per_user_max)
+        settle_changes(taken, self._mailbox_store.log.head, self._config.topics_per_user_max)
         return taken
 
     def committed(self, changes: Iterable[UserChange], now_ms: int) -> None:
@@ -226,7 +223,7 @@ class UserRequests:
         self._subscribing = {change.mailbox.key for change in self.waiting if isinstance(change.record, Topics)}
         for change in changes:
             if isinstance(change.done, ErasureDone):
-                self._connections.end_all(change.mailbox, "the user was erased", now_ms)
+                self._connections.end_all(change.mailbox, now_ms)
                 self._mailbox_store.erase(change.mailbox)
                 if self._output.outcomes is not None:
                     self._output.outcomes.add(Outcome(change.mailbox.key, now_ms, ERASED))

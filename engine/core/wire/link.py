@@ -51,6 +51,9 @@ _FOLLOWS: Final = 0.1
 """Replies with records follow each other when no more than this part of `park_ms` is between them. With two calls under way they may do so
 after one interval instead of two, which a lone reply has no use for."""
 
+_RESOLUTION_MS: Final = 0.5
+"""What is due within this is due now. The timers of event loops count whole milliseconds: they wait for one in place of less."""
+
 _SHORT_ARRAY: Final = 16
 """MessagePack arrays from this length on have a header of three bytes, shorter ones of one."""
 
@@ -247,7 +250,7 @@ class Caller:
             if len(inflight) >= kept:
                 may = self.outbox.waiting and self._open and len(inflight) < limits.inflight_max
                 due_ms = self.outbox.due_at(self._last_ms) if may else inf
-                if due_ms > now_ms:
+                if due_ms > now_ms + _RESOLUTION_MS:
                     break
             self._budget.spend(limits.call_ms, now_ms)
             calls.append((self._next, self.outbox.take()))
@@ -320,7 +323,7 @@ class Callee:
                 due_ms = parked_ms + limits.park_ms
                 if self.outbox.waiting:
                     due_ms = min(due_ms, self.outbox.due_at(self._last_ms, 1 if len(parked) > 1 else 2))
-                if due_ms > now_ms:
+                if due_ms > now_ms + _RESOLUTION_MS:
                     self.wake_ms = min(self.wake_ms, due_ms)
                     break
             del parked[seq]

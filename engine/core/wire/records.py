@@ -58,6 +58,7 @@ class Settle(Struct, array_like=True, tag=7, gc=False):
     seq: int
     ids: list[str]
     client_ms: Instant = 0
+    epoch: str = ""  # the data epoch of `seq`; "": the client does not say
 
 
 class Refuse(Struct, array_like=True, tag=27, gc=False):
@@ -194,10 +195,11 @@ class MarkInbox(Struct, array_like=True, tag=23, gc=False):
     seqs: list[int]
     ids: list[str]
     upto: int = 0
+    epoch: str = ""  # the data epoch of `seqs` and `upto`; "": the client does not say
 
 
 class InboxMarked(Struct, array_like=True, tag=57, gc=False):
-    """Answer to `MarkInbox`: OK, UNAVAILABLE, or NOT_FOUND when the engine keeps no inboxes; then the counts.
+    """Answer to `MarkInbox`: OK, UNAVAILABLE, NOT_FOUND when the engine keeps no inboxes, CONFLICT for another epoch; then the counts.
 
     `unknown`: ids that the shard does not have in memory; nothing was done about these.
     """

@@ -37,12 +37,12 @@ from engine.core.model.constants import LOW
 from engine.core.model.envelope import Envelope
 from engine.core.model.formats import STEPS
 from engine.core.model.routing import mailbox_key, timer_id
-from engine.core.policy.mail_digest import last_due, next_due
 from engine.core.policy.preferences import NO_MAIL_DIGEST, PreferencesPatch
 from engine.core.policy.profile import Profile
 from engine.core.wire.records import OK, Timer
 from engine.errors import ActionFailed, Overloaded, StorageUnavailable, Unavailable
 from engine.features.actions.store import QueuedAction
+from engine.features.digest.core.mail_times import last_due, next_due
 from engine.features.digest.mail_text import digest_mail, digest_page
 from engine.features.policy.unsubscribe_links import make_link_token, read_link_token
 from engine.features.policy.unsubscribing import LinkKey

@@ -41,6 +41,7 @@ from engine.features.digest.core.clusters import Cluster, Sorted, clusters_of, s
 from engine.features.digest.core.missed import Missed, read_missed
 from engine.features.digest.core.wording import line_of
 from engine.features.digest.digester import DigestModel
+from engine.features.policy.link_page import FORM_BYTES_MAX
 from engine.features.policy.unsubscribing import LinkKey, stored_key
 from engine.features.reach.caught_mails import CaughtMails
 from engine.features.reach.email_channel import EmailChannel
@@ -48,7 +49,6 @@ from engine.features.reach.store import AddressStore
 from engine.gateway.connection import Connection
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable, json_answer, route
-from engine.http.link_page import FORM_BYTES_MAX
 from engine.http.problems import bad_request
 from engine.http.request_body import read_body
 from engine.store.pending_bodies import PendingBodies
@@ -86,7 +86,6 @@ class Digests:
         self._model = model
         self._turn = asyncio.Lock()
         self._waiting = 0
-        self._tasks: set[asyncio.Task[None]] = set()
         gateway.returned = self.on_return
 
     async def answer(self, key: str, query: Mapping[str, str]) -> dict[str, Any]:
@@ -107,9 +106,7 @@ class Digests:
     def on_return(self, connection: Connection) -> None:
         """A client came back that wants a digest, and something is pending."""
         if self._waiting < self._config.digests_waiting_max:
-            task = asyncio.ensure_future(self._tell(connection))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            connection.gateway.begin(self._tell(connection))
 
     async def _tell(self, connection: Connection) -> None:
         try:
@@ -118,7 +115,7 @@ class Digests:
             log.debug("no digest for a client that came back: %s", error)
             return
         if digest is not None and not connection.ended:
-            connection.on_digest(msgspec.json.encode({"type": "digest", **digest}))
+            connection.write_frame("digest", msgspec.json.encode({"type": "digest", **digest}))
 
     async def _one(self, key: str, since: int, limit: int, *, returned: bool, channel: str = "") -> dict[str, Any] | None:
         """A digest; None for a client that came back and missed little."""

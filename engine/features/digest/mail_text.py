@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 from starlette.responses import Response
 
 from engine.features.actions.store import QueuedAction
+from engine.features.policy.link_page import language_of, link_page
 from engine.features.reach.mails import message_digest, new_mail
-from engine.http.link_page import language_of, link_page
 from engine.http.problems import RETRY_AFTER_S
 
 DigestWord = Literal["ask", "done", "invalid", "away"]

@@ -37,8 +37,9 @@ from engine.api.actor_feature import ActorPorts
 from engine.config import Config
 from engine.errors import StorageUnavailable
 from engine.features.history.history_database import HistoryDatabase, HistoryQuery
+from engine.features.history.outcome_reader import OutcomeReader, StreamLag
 from engine.features.history.outcome_rows import OutcomeRow, erasures_of, rows_of
-from engine.store.outcome_stream import OutcomeBatch, OutcomeReader, StreamLag
+from engine.store.outcome_stream import OutcomeBatch
 
 log = logging.getLogger(__name__)
 

@@ -100,13 +100,9 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
                     **OF_HISTORY,
                 ),
             },
-            before=_cursor_of_history("Where the next page begins; left out at the end."),
+            before={"type": "string", "pattern": "^[0-9a-f]{32}$", "description": "Where the next page begins; left out at the end."},
         ),
     }
-
-
-def _cursor_of_history(description: str) -> Schema:
-    return {"type": "string", "pattern": "^[0-9a-f]{32}$", "description": description}
 
 
 OF_HISTORY: Final[Schema] = {

@@ -68,7 +68,7 @@ def mark(
     user: InboxUser,
     mark: Annotated[str, typer.Argument(help="read, unread, seen, archive, unarchive, pin or unpin.")],
     ids: Annotated[list[str] | None, typer.Argument(help="Ids of messages.", show_default=False)] = None,
-    upto: Annotated[int | None, typer.Option("--upto", min=1, help="Instead of ids: all up to this number.")] = None,
+    upto: Annotated[str | None, typer.Option("--upto", help="Instead of ids: all up to this number, or event_id of list --json.")] = None,
     all: Annotated[bool, typer.Option("--all", help="Instead of ids: all messages.")] = False,
     tenant: TenantOption = "default",
     url: Url = None,
@@ -78,7 +78,10 @@ def mark(
     """Mark messages. read and archive also acknowledge them, on all devices of the user.
 
     [dim]engine inbox mark alice read --all
-    engine inbox mark alice pin order-17[/dim]
+    engine inbox mark alice pin order-17
+    engine inbox mark alice read --upto EVENT_ID[/dim]
+
+    A number alone is of another message after the engine has lost its data. An event_id of before is refused then.
     """
     from engine.cli.local_engine import printable
     from engine.client.user_inbox import MARKS
@@ -88,10 +91,24 @@ def mark(
         raise EngineError(f"{mark}: a mark is one of {', '.join(MARKS)}")
     if (bool(ids), upto is not None, all).count(True) != 1:
         raise EngineError("what to mark: exactly one of IDS, --upto and --all is needed")
-    found = _ask((data_dir, url, token, user, tenant), lambda client: client.mark(known[0], ids=ids or None, upto=upto, all=all))
+    end = upto if upto is None else _end_of(upto)
+    found = _ask((data_dir, url, token, user, tenant), lambda client: client.mark(known[0], ids=ids or None, upto=end, all=all))
     sys.stdout.write(f"{found.unread} unread, {found.unseen} unseen\n")
     if found.unknown:
         raise EngineError(f"not in the inbox: {printable(', '.join(found.unknown))}")
+
+
+def _end_of(upto: str) -> int | str:
+    from engine.cli.local_engine import printable
+    from engine.client.protocol import split_cursor
+
+    if upto.isdecimal():
+        return int(upto)
+    try:
+        split_cursor(upto)
+    except ValueError as error:
+        raise EngineError(f"{printable(upto)}: neither a number nor an event_id") from error
+    return upto
 
 
 def _ask(of: tuple[str | None, str | None, str | None, str, str], question: Callable[[Any], Awaitable[Any]]) -> Any:

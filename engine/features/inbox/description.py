@@ -49,7 +49,7 @@ def paths(config: Config) -> Part:
             "markInbox",
             "Mark messages; durable with the answer. `read` and `archive` acknowledge what is pending.",
             {200: ("Done, and the counts.", json_of("InboxCounts"))},
-            (404,),
+            (404, 409),
             parameters=(whose(config),),
             body=json_of("InboxChoice"),
         ),
@@ -79,6 +79,7 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
             "properties": {
                 "ids": {"type": "array", "items": printable(config), "maxItems": config.items_max},
                 "upto": {**SEQ, "minimum": 1},
+                "epoch": printable(config, "Of `upto`: the one before the number in an `event_id`. With another one nothing is marked."),
                 "all": {"const": True},
             },
             "oneOf": [{"required": ["ids"]}, {"required": ["upto"]}, {"required": ["all"]}],

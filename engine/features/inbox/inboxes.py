@@ -14,15 +14,15 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from engine.api.ack_and_patch import check_ids
+from engine.api.ack_and_patch import check_ids, epoch_of
 from engine.api.json_bodies import decode_body
 from engine.config import Config
 from engine.core.inbox.inbox import ALL, ARCHIVED, IN_ARCHIVE, PINNED, READ, SEEN, UNREAD
 from engine.core.model.constants import SEQ_MAX
-from engine.core.wire.records import NOT_FOUND, OK, InboxIs, InboxMarked, InboxRow
+from engine.core.wire.records import CONFLICT, NOT_FOUND, OK, InboxIs, InboxMarked, InboxRow
 from engine.errors import Invalid, Unavailable
 from engine.gateway.shard_client import ShardClient
-from engine.http.problems import bad_request, not_found
+from engine.http.problems import Problem, bad_request, not_found
 from engine.publish import media_types
 
 MARKS: Final[Mapping[str, tuple[int, bool]]] = {
@@ -48,6 +48,7 @@ class _Chosen(Struct, forbid_unknown_fields=True, gc=False):
 
     ids: list[str] | UnsetType = UNSET
     upto: int | UnsetType = UNSET
+    epoch: str | UnsetType = UNSET
     all: bool | UnsetType = UNSET
 
 
@@ -167,18 +168,20 @@ async def mark(shard_client: ShardClient, key: str, name: str, body: bytes, conf
     """Carry out `POST /v1/inbox/{mark}`; durable on return. Returns the counts, and the ids that the inbox does not have.
 
     Raises:
-        Problem: 400, 404 (no such mark, or the engine keeps no inboxes) or 422.
+        Problem: 400, 404 (no such mark, or the engine keeps no inboxes), 409 (a number of another epoch) or 422.
         Overloaded, Unavailable: the shard or its storage did not answer.
     """
     flag, on = _mark_of(name)
-    ids, upto = _chosen(body, config)
-    answer = answered(await shard_client.mark_inbox(key, flag, on, [], ids, upto))
-    if answer.unknown:
-        found = await find_rows(shard_client, key, set(answer.unknown), config, (ALL, IN_ARCHIVE))
+    ids, upto, epoch = _chosen(body, config)
+    answer = await shard_client.mark_inbox(key, flag, on, [], ids, upto, epoch)
+    if answer.status == CONFLICT:
+        raise Problem(409, f"{upto} is a number of epoch {epoch}, and this is another one")
+    if answered(answer).unknown:
+        found, epoch = await find_rows(shard_client, key, set(answer.unknown), config, (ALL, IN_ARCHIVE))
         unknown = [id for id in answer.unknown if id not in found]
         if found:
             seqs = sorted(row.seq for row in found.values())
-            answer = answered(await shard_client.mark_inbox(key, flag, on, seqs, [], 0))
+            answer = answered(await shard_client.mark_inbox(key, flag, on, seqs, [], 0, epoch))
         answer.unknown = unknown
     counts = {"unread": answer.unread, "unseen": answer.unseen, "revision": answer.revision}
     return {**counts, "unknown": answer.unknown} if answer.unknown else counts
@@ -190,34 +193,41 @@ def _mark_of(name: str) -> tuple[int, bool]:
     return MARKS[name]
 
 
-def _chosen(body: bytes, config: Config) -> tuple[list[str], int]:
-    """The ids, and the number up to which messages are marked: 0 for none, -1 for all."""
+def _chosen(body: bytes, config: Config) -> tuple[list[str], int, str]:
+    """The ids, the number up to which messages are marked, 0 for none and -1 for all, and its epoch, "" when there is none."""
     chosen = decode_body(_CHOSEN, body, _Chosen)
     try:
+        epoch = epoch_of(chosen.epoch, config)
         given = [field for field in ("ids", "upto", "all") if getattr(chosen, field) is not UNSET]
         if len(given) != 1:
             raise Invalid("exactly one of ids, upto and all is needed")
         if chosen.ids is not UNSET:
             check_ids(chosen.ids, config)
-            return chosen.ids, 0
+            return chosen.ids, 0, ""
         if chosen.all is not UNSET:
             if not chosen.all:
                 raise Invalid("true, or leave it out", "$.all")
-            return [], -1
+            return [], -1, ""
         if chosen.upto is UNSET or not 1 <= chosen.upto <= SEQ_MAX:
             raise Invalid(f"1 to {SEQ_MAX}", "$.upto")
-        return [], chosen.upto
+        return [], chosen.upto, epoch
     except Invalid as error:
         raise media_types.unacceptable(error) from None
 
 
-async def find_rows(shard_client: ShardClient, key: str, ids: Collection[str], config: Config, views: Iterable[int]) -> dict[str, InboxRow]:
-    """Those messages of these views of the inbox that have one of these ids, by id. Raises as `mark`."""
+async def find_rows(
+    shard_client: ShardClient, key: str, ids: Collection[str], config: Config, views: Iterable[int]
+) -> tuple[dict[str, InboxRow], str]:
+    """Those messages of these views of the inbox that have one of these ids, by id, and the epoch of their numbers. Raises as `mark`."""
     found: dict[str, InboxRow] = {}
+    epoch = ""
     for view in views:
         before = 0
         while len(found) < len(ids):
             page = answered(await shard_client.read_inbox(key, before, config.inbox_page_max, view))
+            if page.epoch != epoch:  # numbers have begun anew: those of earlier pages are of other messages now
+                found.clear()
+                epoch = page.epoch
             for row in page.rows:
                 id = _NAMES.decode(b"{%b}" % row.body).id
                 if id in ids:
@@ -225,7 +235,7 @@ async def find_rows(shard_client: ShardClient, key: str, ids: Collection[str], c
             before = page.before
             if not before:
                 break
-    return found
+    return found, epoch
 
 
 InboxAnswer = TypeVar("InboxAnswer", InboxIs, InboxMarked)
@@ -236,10 +246,12 @@ def answered(answer: InboxAnswer) -> InboxAnswer:
 
     Raises:
         Problem: 404, the engine keeps no inboxes.
-        Unavailable: storage did not answer.
+        Unavailable: storage did not answer, or numbers have begun anew since messages were looked up.
     """
     if answer.status == NOT_FOUND:
         raise not_found("this engine keeps no inboxes: inbox_max is 0")
+    if answer.status == CONFLICT:
+        raise Unavailable("the inbox has begun anew")
     if answer.status != OK:
         raise Unavailable("durable storage did not answer")
     return answer

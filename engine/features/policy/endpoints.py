@@ -9,10 +9,10 @@ from engine.api.access import Access
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.core.model.routing import split_key
 from engine.features.policy import description, explanations, profiles
+from engine.features.policy.link_page import FORM_BYTES_MAX
 from engine.features.policy.profiles import Preferences
 from engine.features.policy.unsubscribing import PATH, LinkKey, Unsubscribing, stored_key
 from engine.http.endpoint_table import EndpointTable, json_answer, route
-from engine.http.link_page import FORM_BYTES_MAX
 from engine.http.request_body import read_body
 
 

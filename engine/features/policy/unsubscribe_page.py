@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from starlette.responses import Response
 
-from engine.http.link_page import language_of, link_page
+from engine.features.policy.link_page import language_of, link_page
 
 UnsubscribeWord = Literal["ask", "done", "undone", "refused", "invalid", "away"]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 import ray
@@ -29,13 +30,13 @@ class RayApis:
         self._serve: Any = None
         self._serve_missing = False
 
+    def connect(self) -> None:
+        """Find the dashboard, unless it is known. Raises Unavailable."""
+        self._ask_jobs(lambda _client: None)
+
     def jobs(self) -> list[Job]:
         """All jobs. Raises Unavailable."""
-        try:
-            listed = self._connected().list_jobs()
-        except Exception as error:  # of HTTP, of JSON, and RuntimeError for each other answer
-            self._jobs = None
-            raise Unavailable(f"Ray's Jobs API does not answer: {error}") from error
+        listed = self._ask_jobs(lambda client: client.list_jobs())
         return [job for details in listed if (job := job_of(details.dict() if hasattr(details, "dict") else details)) is not None]
 
     def unhealthy_apps(self) -> list[Unhealthy]:
@@ -63,6 +64,13 @@ class RayApis:
         except Exception as error:
             raise Unavailable(f"Ray does not list its nodes: {error}") from error
         return {node["NodeID"]: f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})" for node in nodes}
+
+    def _ask_jobs(self, question: Callable[[Any], Any]) -> Any:
+        try:
+            return question(self._connected())
+        except Exception as error:  # of HTTP, of JSON, and RuntimeError for each other answer
+            self._jobs = None
+            raise Unavailable(f"Ray's Jobs API does not answer: {error}") from error
 
     def _connected(self) -> Any:
         """A client of the dashboard, which Ray finds by the address of the cluster."""

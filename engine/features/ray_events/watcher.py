@@ -40,6 +40,7 @@ from engine.config import Config
 from engine.core.model.period import until_next
 from engine.errors import StorageUnavailable, Unavailable
 from engine.features.ray_events.core.event import RayEvent
+from engine.features.ray_events.core.exported import Death
 from engine.features.ray_events.core.incidents import Unhealthy, event_of_death
 from engine.features.ray_events.core.jobs import FollowedJobs, Job
 from engine.features.ray_events.ray_apis import RayApis
@@ -54,10 +55,13 @@ _JOBS_S: Final = 1.0
 """Between two lists of jobs. A list of 1000 ended jobs takes Ray some 50 ms."""
 _PATIENCE: Final = 10
 """Between two lists passes so many times as long as a list took, so that a large cluster is not asked all the time."""
+_PATIENCE_CAP_S: Final = 10.0
+"""Of that pause: one list that was slow, as on a machine that is busy for a while, holds up no end for longer."""
 _DEATHS_S: Final = 0.5
 _DEATHS: Final = 20
 """Entries of the stream read at once."""
-_LIST_WAIT_S: Final = 5.0
+_AWAY_S: Final = 60.0
+"""Without a list while the Jobs API fails, after which deaths in jobs are told without: to the operators, where no list has their job."""
 _SERVE_S: Final = 5.0
 _RETRY_FIRST_S: Final = 0.5
 _RETRY_CAP_S: Final = 10.0
@@ -70,6 +74,8 @@ _HORIZON_STEP_MS: Final = 600_000
 
 class Apis(Protocol):
     """Of Ray, see `engine.features.ray_events.ray_apis`."""
+
+    def connect(self) -> None: ...
 
     def jobs(self) -> list[Job]: ...
 
@@ -100,6 +106,8 @@ class Watcher:
         self._edges: EdgePublisher
         self._followed: FollowedJobs | None = None  # None until storage has told what was found before
         self._listed = asyncio.Event()  # set, and replaced, with each list of jobs
+        self._listed_s = time.monotonic()
+        self._failing = False  # the Jobs API, since the last list
 
     # -- what its process asks ---------------------------------------------------------------------------------------------
     def stats(self) -> dict[str, Any]:
@@ -125,18 +133,17 @@ class Watcher:
         self._store = RayEventsStore(ports.redis, ports.config)
         self._edges = ports.edges
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._repeat("jobs", self._follow_jobs, _JOBS_S, _PATIENCE))
+            tasks.create_task(self._repeat("jobs", self._follow_jobs, _JOBS_S))
             tasks.create_task(self._repeat("deaths", self._tell_deaths, _DEATHS_S))
             tasks.create_task(self._repeat("serve", self._watch_serve, _SERVE_S))
 
-    async def _repeat(self, part: str, work: Callable[[], Awaitable[None]], period_s: float, patience: int = 0) -> None:
-        """Work at multiples of the period, with pauses that are `patience` times as long as the work; after failures at growing ones."""
+    async def _repeat(self, part: str, work: Callable[[], Awaitable[float]], period_s: float) -> None:
+        """Work at multiples of the period, with a pause that is as long as the work says at least; after failures with growing ones."""
         wait_s = _RETRY_FIRST_S
         task = asyncio.current_task()
         while task is None or not task.cancelling():  # the driver of Redis may swallow the cancellation
-            began_s = time.monotonic()
             try:
-                await work()
+                pause_s = await work()
             except (StorageUnavailable, Unavailable) as error:
                 if self._faults.get(part) != str(error):
                     log.warning("the watcher waits: %s", error)
@@ -146,18 +153,18 @@ class Watcher:
                 continue
             self._faults[part] = ""
             wait_s = _RETRY_FIRST_S
-            now_s = time.monotonic()
-            await asyncio.sleep(max(until_next(now_s, period_s), patience * (now_s - began_s)))
+            await asyncio.sleep(max(until_next(time.monotonic(), period_s), pause_s))
 
     # -- jobs --------------------------------------------------------------------------------------------------------------
-    async def _follow_jobs(self) -> None:
-        """Look at one list of all jobs."""
+    async def _follow_jobs(self) -> float:
+        """Look at one list of all jobs; how long to pause at least."""
         now_ms = self._now_ms()
         if self._followed is None:
             stored = await self._store.jobs(now_ms)
             self._followed = FollowedJobs(stored.horizon_ms, stored.told, stored.running, self._config.ray_events_users)
         followed = self._followed
-        seen = followed.look(await self._ask(self._apis.jobs), now_ms)
+        jobs, took_s = await self._list_jobs()
+        seen = followed.look(jobs, now_ms)
         listed, self._listed = self._listed, asyncio.Event()
         listed.set()
         if seen.began:
@@ -175,31 +182,53 @@ class Watcher:
         if horizon_ms - followed.horizon_ms >= _HORIZON_STEP_MS:
             stored = await self._store.move_horizon(horizon_ms)
             followed.stored_horizon(stored.horizon_ms, stored.told)
+        return min(_PATIENCE * took_s, _PATIENCE_CAP_S)
+
+    async def _list_jobs(self) -> tuple[list[Job], float]:
+        """All jobs, and how long the dashboard took for them, in seconds. Raises Unavailable."""
+        try:
+            await self._ask(self._apis.connect)  # once, it imports packages and looks for the dashboard
+            began_s = time.monotonic()
+            jobs = await self._ask(self._apis.jobs)
+        except Unavailable:
+            self._failing = True
+            raise
+        self._failing, self._listed_s = False, time.monotonic()
+        return jobs, self._listed_s - began_s
 
     # -- deaths ------------------------------------------------------------------------------------------------------------
-    async def _tell_deaths(self) -> None:
-        """Tell what is in the stream."""
+    async def _tell_deaths(self) -> float:
+        """Tell what is in the stream: first what belongs to no job, which waits for no list of them."""
         while (followed := self._followed) is not None and (entries := await self._store.waiting(_DEATHS)):
             deaths = [death for _, found in entries for death in found]
-            if any(death.job for death in deaths):
+            of_jobs = [death for death in deaths if death.job]
+            told = await self._tell_of(followed, [death for death in deaths if not death.job])
+            if of_jobs:
                 await self._list_after()
-            nodes = await self._ask(self._apis.node_names) if any(death.kind == "node" for death in deaths) else {}
-            users = self._config.ray_events_users
-            made = (event_of_death(death, followed.job_of(death.job), nodes.get(death.id, ""), users) for death in deaths)
-            events = [event for event in made if event is not None]
-            await self._tell(events)
+                told += await self._tell_of(followed, of_jobs)
             await self._store.settle([id for id, _ in entries])
-            self._taken.difference_update(event.id for event in events)
+            self._taken.difference_update(told)
+        return 0.0
+
+    async def _tell_of(self, followed: FollowedJobs, deaths: Sequence[Death]) -> list[str]:
+        """Tell these deaths; the ids of their events."""
+        nodes = await self._ask(self._apis.node_names) if any(death.kind == "node" for death in deaths) else {}
+        users = self._config.ray_events_users
+        made = (event_of_death(death, followed.job_of(death.job), nodes.get(death.id, ""), users) for death in deaths)
+        events = [event for event in made if event is not None]
+        await self._tell(events)
+        return [event.id for event in events]
 
     async def _list_after(self) -> None:
-        """Wait for a list of jobs that begins now or later. While the Jobs API is away, not for long."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LIST_WAIT_S):
-                for _ in range(2):  # one may be under way
-                    await self._listed.wait()
+        """Wait for a list of jobs that begins now or later, however long it takes; but not while the Jobs API is away."""
+        for _ in range(2):  # one may be under way
+            listed = self._listed
+            while not listed.is_set() and not (self._failing and time.monotonic() - self._listed_s >= _AWAY_S):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(listed.wait(), _DEATHS_S)
 
     # -- Serve -------------------------------------------------------------------------------------------------------------
-    async def _watch_serve(self) -> None:
+    async def _watch_serve(self) -> float:
         """Compare the applications with the stored incidents."""
         apps = {app.app: app for app in await self._ask(self._apis.unhealthy_apps)}
         incidents = await self._store.unhealthy()
@@ -216,6 +245,7 @@ class Watcher:
             await self._tell([event])
             await self._store.set_unhealthy(name, since_ms, told=True)
             self._taken.discard(event.id)
+        return 0.0
 
     # -- both --------------------------------------------------------------------------------------------------------------
     async def _tell(self, events: Sequence[RayEvent]) -> None:

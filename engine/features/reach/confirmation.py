@@ -9,8 +9,8 @@ from uuid import uuid4
 
 from starlette.responses import Response
 
+from engine.features.policy.link_page import language_of, link_page
 from engine.features.reach.mails import new_mail
-from engine.http.link_page import language_of, link_page
 from engine.http.problems import RETRY_AFTER_S
 
 ConfirmationWord = Literal["ask", "done", "invalid", "away"]

@@ -23,6 +23,7 @@ from engine.core.model.routing import mailbox_key, split_key
 from engine.core.model.step import CHANNELS
 from engine.errors import Invalid
 from engine.features.actions.store import append_actions
+from engine.features.policy.link_page import FORM_BYTES_MAX
 from engine.features.policy.unsubscribing import LinkKey, RememberedKey, stored_key
 from engine.features.reach import description
 from engine.features.reach.apprise_channel import check_url
@@ -36,7 +37,6 @@ from engine.features.reach.own_channels import PATH, OwnChannels
 from engine.features.reach.push_channel import SECRET_BYTES, PushChannel, StoredSecret, check_push
 from engine.features.reach.store import AddressStore
 from engine.http.endpoint_table import EndpointTable, json_answer, route
-from engine.http.link_page import FORM_BYTES_MAX
 from engine.http.problems import not_found
 from engine.http.request_body import read_body
 from engine.publish import media_types

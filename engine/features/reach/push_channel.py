@@ -107,14 +107,13 @@ class PushChannel:
         config: `push_hosts`, `push_contact` and `webhook_networks`.
         secret: see `StoredSecret`.
         wall_ms: milliseconds since the epoch.
-        post: makes requests; by default to addresses of the public internet and of the settings' networks.
     """
 
-    def __init__(self, config: Config, secret: StoredSecret, wall_ms: Callable[[], int], post: GuardedPost | None = None) -> None:
+    def __init__(self, config: Config, secret: StoredSecret, wall_ms: Callable[[], int]) -> None:
         self._config = config
         self._secret = secret
         self._wall_ms = wall_ms
-        self._post = post or GuardedPost(AddressGuard(config.webhook_networks))
+        self._post = GuardedPost(AddressGuard(config.webhook_networks))
 
     async def send(self, action: QueuedAction, browser: PushSubscription) -> bool:
         """Push the message to this browser; False where it has unsubscribed. Raises ActionFailed, StorageUnavailable."""

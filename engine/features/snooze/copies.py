@@ -1,7 +1,7 @@
 """The copy of a message that comes back when a snooze ends: a delayed message like any other, which `replaces` the one it was made of.
 
-Its id names the message by its sequence number, which is given once per user, and the time. So a repeated request schedules nothing twice,
-and a message that comes back can be snoozed again: it has a number of its own.
+Its id names the message by its number, with the epoch: numbers repeat after lost data; and the time. So a repeated request schedules
+nothing twice, and a message that comes back can be snoozed again: it has a number of its own.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])
 _TEXT: Final = msgspec.json.Decoder(str)
 
 
-def copy_of(key: str, seq: int, body: bytes, until_ms: int, ttl_ms: int) -> Draft:
-    """The message with this number in the mailbox `key`, to be delivered again at `until_ms`.
+def copy_of(key: str, event_id: str, body: bytes, until_ms: int, ttl_ms: int) -> Draft:
+    """The message with this `<epoch>-<seq>` in the mailbox `key`, to be delivered again at `until_ms`.
 
     No terms of a category go with it: the limits for contacting the user do not count what the user asked for.
 
@@ -38,7 +38,7 @@ def copy_of(key: str, seq: int, body: bytes, until_ms: int, ttl_ms: int) -> Draf
     members = _MEMBERS.decode(b"{%b}" % body)
     kept = {"replaces": members["id"]} | {name: value for name, value in members.items() if name not in _OWN}
     priority = PRIORITIES.index(_TEXT.decode(members["priority"])) if "priority" in members else NORMAL
-    envelope = republished(f"{PREFIX}{seq}:{until_ms}", kept, priority)
+    envelope = republished(f"{PREFIX}{event_id}:{until_ms}", kept, priority)
     return Draft(key, split_key(key)[1], envelope, True, until_ms + ttl_ms, ttl_ms, until_ms)
 
 
@@ -47,12 +47,12 @@ def asks(body: bytes) -> bool:
     return "ask" in _MEMBERS.decode(b"{%b}" % body)
 
 
-def original_of(timer: Timer) -> tuple[int, str] | None:
-    """Number and id of the message that this timer brings back; None for a timer of something else."""
+def original_of(timer: Timer) -> str | None:
+    """Id of the message that this timer brings back; None for a timer of something else."""
     if not timer.envelope.id.startswith(PREFIX):
         return None
-    number = timer.envelope.id.removeprefix(PREFIX).partition(":")[0]
+    number = timer.envelope.id.removeprefix(PREFIX).partition(":")[0].rpartition("-")[2]
     replaced = _MEMBERS.decode(b"{%b}" % timer.envelope.body).get("replaces")
     if replaced is None or not (number.isascii() and number.isdigit()):
         return None  # a publisher has chosen this prefix
-    return int(number), _TEXT.decode(replaced)
+    return _TEXT.decode(replaced)

@@ -82,14 +82,14 @@ class Snoozes:
         """
         ids, until_ms = self._asked(body)
         moved = await self._move(key, ids, until_ms)
-        seqs = set(moved.values())  # once more: the request before this one may have ended before the mark
-        rest = set(ids) - moved.keys()
-        rows = await find_rows(self._shard_client, key, rest, self._config, (ALL,))
+        found, epoch = await find_rows(self._shard_client, key, set(ids), self._config, (ALL,))
+        seqs = {found[id].seq for id in moved & found.keys()}  # once more: the request before this one may have ended before the mark
+        rows = {id: row for id, row in found.items() if id not in moved}
         for id, row in rows.items():
             if asks(row.body):
                 raise media_types.unacceptable(Invalid("a question, which stays until its answer or deadline", f"$.ids[{ids.index(id)}]"))
         ttl_ms = self._config.ttl_s_default * 1000
-        drafts = [copy_of(key, row.seq, row.body, until_ms, ttl_ms) for row in rows.values()]
+        drafts = [copy_of(key, f"{epoch}-{row.seq}", row.body, until_ms, ttl_ms) for row in rows.values()]
         refused: Problem | None = None
         if drafts:
             try:
@@ -99,10 +99,10 @@ class Snoozes:
                     raise
                 refused, results = problem, problem.members["results"]
             seqs |= {row.seq for row, result in zip(rows.values(), results, strict=True) if result["status"] in _TAKEN}
-        marked = answered(await self._shard_client.mark_inbox(key, ARCHIVED, True, sorted(seqs), [], 0))
+        marked = answered(await self._shard_client.mark_inbox(key, ARCHIVED, True, sorted(seqs), [], 0, epoch))
         if refused is not None:
             raise refused
-        unknown = [id for id in ids if id in rest and id not in rows]
+        unknown = [id for id in ids if id not in moved and id not in rows]
         counts = {"until": until_ms, "unread": marked.unread, "unseen": marked.unseen, "revision": marked.revision}
         return {**counts, "unknown": unknown} if unknown else counts
 
@@ -118,26 +118,26 @@ class Snoozes:
         """What is put away, the next to come first. Raises Overloaded or Unavailable."""
         return [
             {"id": id, "until": timer.due_ms, "message": msgspec.Raw(b"{%b}" % timer.envelope.body)}
-            for id, (_, timer) in (await self._timers(key)).items()
+            for id, timer in (await self._timers(key)).items()
         ]
 
-    async def _move(self, key: str, ids: Sequence[str], until_ms: int) -> dict[str, int]:
-        """Give those of these messages that are away another time. Returns their numbers, without those that have just come back."""
+    async def _move(self, key: str, ids: Sequence[str], until_ms: int) -> set[str]:
+        """Give those of these messages that are away another time. Returns their ids, without those that have just come back."""
         timers = await self._timers(key)
         found = {id: timers[id] for id in ids if id in timers}
         tenant = split_key(key)[0]
-        answers = await asyncio.gather(*(self._shard_client.reschedule(tenant, timer.sid, until_ms) for _, timer in found.values()))
-        moved = {}
-        for (id, (seq, _)), answer in zip(found.items(), answers, strict=True):
+        answers = await asyncio.gather(*(self._shard_client.reschedule(tenant, timer.sid, until_ms) for timer in found.values()))
+        moved = set()
+        for id, answer in zip(found, answers, strict=True):
             if answer.status not in (NOT_FOUND, ALREADY_FIRED):
                 raise_unless_ok(answer)
-                moved[id] = seq
+                moved.add(id)
         return moved
 
-    async def _timers(self, key: str) -> dict[str, tuple[int, Timer]]:
-        """By id of the message that each brings back, with its number."""
+    async def _timers(self, key: str) -> dict[str, Timer]:
+        """By id of the message that each brings back."""
         found = [(original_of(timer), timer) async for timer in self._shard_client.every_timer(key)]
-        return {original[1]: (original[0], timer) for original, timer in found if original is not None}
+        return {id: timer for id, timer in found if id is not None}
 
     def _asked(self, body: bytes) -> tuple[list[str], int]:
         asked = decode_body(_SNOOZE, body, _Snooze)

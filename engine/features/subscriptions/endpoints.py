@@ -1,6 +1,6 @@
 """`/v1/subscriptions`: read and change a user's subscriptions. `/v1/topics`: the topics of a tenant.
 
-Frames of clients change them too: `engine.api.subscriptions`.
+Frames of clients change them too; both go by `engine.api.subscriptions`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from starlette.responses import Response
 
 from engine.api.access import Access
 from engine.api.edge_feature import EdgeFeature, EdgePorts
+from engine.api.subscriptions import change
 from engine.auth.tokens import Principal
 from engine.auth.topic_permissions import check_topics, memberships, permits
 from engine.core.model.routing import mailbox_key, split_key
-from engine.core.wire.records import OK, OVERLOADED
-from engine.errors import Invalid, Overloaded, Unavailable
+from engine.errors import Invalid
 from engine.features.subscriptions import description
 from engine.features.subscriptions.topic_subscribers import TopicSubscribers
-from engine.gateway.shard_client import ShardClient
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import bad_request, forbidden
 
@@ -43,44 +42,26 @@ async def topic_page(store: TopicSubscribers, tenant: str, query: QueryParams, r
     return {"tenant": tenant, "total": total, "topics": rows, **({"after": after} if after else {})}
 
 
-async def change(shard_client: ShardClient, key: str, add: Sequence[str] = (), remove: Sequence[str] = ()) -> list[str]:
-    """Change a user's subscriptions; with neither `add` nor `remove`, read them. Returns them, sorted.
-
-    Raises:
-        Overloaded: there would be too many.
-        Unavailable: the shard or its storage did not answer.
-    """
-    answer = await shard_client.subscribe(key, add, remove)
-    if answer.status == OK:
-        return answer.topics
-    if answer.status == OVERLOADED:
-        raise Overloaded("the user is subscribed to as many topics as are allowed")
-    raise Unavailable("durable storage did not answer")
-
-
 def table(access: Access, topics_of_tenants: TopicSubscribers) -> EndpointTable:
     """The endpoints."""
 
     async def list_subscriptions(request: Request) -> Response:
         """`GET /v1/subscriptions?user=`."""
         principal, key, _ = access.subscriber(request)
-        return json_answer(_subscriptions(await change(access.gateway.shard_client, key), principal, key))
+        return json_answer(_subscriptions(await change(access.gateway, key), principal, key))
 
     async def subscribe(request: Request) -> Response:
         """`PUT /v1/subscriptions/{topic}?user=`."""
         principal, key, others = access.subscriber(request)
-        access.gateway.check_room(principal.tenant)
         topic = named_topic(request)
         if not others and not permits(principal, topic):
             raise forbidden(f"the token does not allow the topic {topic}")
-        if access.gateway.tenant_quotas.is_full("topics", principal.tenant):
-            await access.gateway.tenant_quotas.check_topics(principal.tenant, [topic])
-        return json_answer(_subscriptions(await change(access.gateway.shard_client, key, add=[topic]), principal, key))
+        return json_answer(_subscriptions(await change(access.gateway, key, add=[topic]), principal, key))
 
     async def unsubscribe(request: Request) -> Response:
         """`DELETE /v1/subscriptions/{topic}?user=`."""
         principal, key, _ = access.subscriber(request)
-        topics = await change(access.gateway.shard_client, key, remove=[named_topic(request)])
+        topics = await change(access.gateway, key, remove=[named_topic(request)])
         return json_answer(_subscriptions(topics, principal, key))
 
     async def topics(request: Request) -> Response:

@@ -101,7 +101,14 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
         "Acknowledgement": {
             "type": "object",
             "description": "`seq` acknowledges everything up to it, `ids` just these messages.",
-            "properties": {"seq": SEQ, "ids": {"type": "array", "items": printable(config), "maxItems": config.items_max}, "ts": TIME_MS},
+            "properties": {
+                "seq": SEQ,
+                "epoch": printable(
+                    config, "Of `seq`: the one before the number in an `event_id`. With another one nothing is acknowledged."
+                ),
+                "ids": {"type": "array", "items": printable(config), "maxItems": config.items_max},
+                "ts": TIME_MS,
+            },
             "anyOf": [{"required": ["seq"]}, {"required": ["ids"], "properties": {"ids": {"minItems": 1}}}],
             "additionalProperties": False,
         },

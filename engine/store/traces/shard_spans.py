@@ -32,7 +32,7 @@ class ShardSpans:
     """
 
     def __init__(self, spans: Spans) -> None:
-        self._spans = spans
+        self.spans = spans
         self._posts: dict[str, dict[int, tuple[int, Post]]] = {}  # by session and `ref`: when it arrived
         self._fired: dict[str, tuple[int, Timer]] = {}  # by scheduled id: when it arrived
         self._reasons: dict[tuple[str, str], str] = {}  # by mailbox key and message id, of those that have fired
@@ -42,7 +42,7 @@ class ShardSpans:
         posts = self._posts.get(session)
         if posts is None or len(posts) >= OPEN_MAX:
             posts = self._posts[session] = {}
-        now_ns = self._spans.now_ns()
+        now_ns = self.spans.now_ns()
         for record in records:
             if type(record) is Post:
                 posts[record.ref] = now_ns, record
@@ -68,11 +68,11 @@ class ShardSpans:
                 "engine.seq": record.seq, "engine.reason": record.detail,
             }  # fmt: skip
             error = record.detail or status if record.status == UNAVAILABLE else ""
-            self._spans.add("journal", trace_in(post.envelope.body), start_ns, attributes, error=error)
+            self.spans.add("journal", trace_in(post.envelope.body), start_ns, attributes, error=error)
 
     def fired(self, timers: Iterable[Timer]) -> None:
         """Timers of a scheduler, before they are handled."""
-        now_ns = self._spans.now_ns()
+        now_ns = self.spans.now_ns()
         if len(self._fired) >= OPEN_MAX:
             self._fired.clear()
             self._reasons.clear()
@@ -111,4 +111,4 @@ class ShardSpans:
             "messaging.message.id": timer.envelope.id, "engine.tenant": split_key(timer.key)[0], "engine.scheduled_id": sid,
             "engine.outcome": outcome, "engine.reason": self._reasons.pop((timer.key, timer.envelope.id), ""),
         }  # fmt: skip
-        self._spans.add("judge", trace_in(timer.envelope.body), start_ns, attributes, error=error)
+        self.spans.add("judge", trace_in(timer.envelope.body), start_ns, attributes, error=error)

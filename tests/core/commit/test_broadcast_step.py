@@ -108,7 +108,7 @@ def test_an_urgent_broadcast_passes_quiet_hours_behind_more_than_one_group_takes
     world.settle()
     world.broadcast("high", ttl_ms=LONG, priority=HIGH)
     world.broadcast("low", ttl_ms=LONG)
-    assert world.limits.adopt_max < 5
+    assert world.config.adopt_max < 5
     assert heard(world.settle()) == [1, 2, 3, 4, 5, 6]
     assert woken(world, SEVEN_AM) == [7]
 
@@ -185,6 +185,32 @@ def test_what_left_the_log_before_a_slow_shard_read_it_is_a_gap_for_those_connec
     assert gaps(world.settle()) == [(2, 2)]
     world.broadcast("b3")
     assert heard(world.settle()) == [3]
+
+
+def test_a_loss_is_a_gap_though_the_next_entry_is_for_others() -> None:
+    world = World()
+    world.attach(1)
+    world.broadcast("b1")
+    world.settle()
+    unread, _ = world.broadcast("b2"), world.broadcast("b3", "news")
+    world.drop(unread)
+    assert gaps(world.settle()) == [(2, 2)]
+
+
+@pytest.mark.parametrize("unread", [True, False])
+def test_a_loss_that_storage_has_forgotten_is_a_gap_for_those_connected(unread: bool) -> None:
+    world = World()
+    world.attach(1)
+    world.broadcast("b1")
+    world.settle()
+    audience, forgotten, last = world.core.broadcast_audience, world.broadcast("b2", "news"), world.broadcast("b3", "news")
+    if unread:
+        del world.log[1]
+    world.follow()
+    if not unread:
+        audience.read([], last, forgotten)
+    audience.lose([], forgotten)
+    assert gaps(world.settle()) == ([(2, 2)] if unread else [])
 
 
 def test_who_ends_the_quiet_hours_by_another_profile_is_told_at_once() -> None:

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from engine.config import Config
 from engine.core.commit.first_result import NEVER
 from engine.core.commit.group import (
     Answer,
     Group,
-    GroupRules,
     Pending,
     PostQueue,
     apply_stored,
@@ -26,6 +26,8 @@ from engine.core.wire.records import ACCEPTED, CONFLICT, DUPLICATE, SUPPRESSED, 
 DIGEST = b"digest.."
 ENVELOPE = Envelope("m", DIGEST, 1, True, b"x")
 
+CONFIG = Config(recent_ids=8)
+
 
 @pytest.mark.parametrize(
     ("seq", "digest", "status", "answered"),
@@ -39,20 +41,20 @@ def test_a_repeat_gets_the_first_answer_and_another_payload_a_conflict(seq: int,
 def test_a_message_that_a_mailbox_is_past_is_not_applied_again() -> None:
     mailbox = Mailbox("t:u", 0)
     for _ in range(2):
-        apply_stored(mailbox, StoredMessage("t:u", 1, ENVELOPE, 1000, 0), 8)
+        apply_stored(mailbox, StoredMessage("t:u", 1, ENVELOPE, 1000, 0), CONFIG)
     assert (mailbox.head, list(mailbox.hot)) == (1, [1])
 
 
 def test_numbers_missing_before_a_stored_message_are_gone() -> None:
     mailbox = Mailbox("t:u", 0)
-    apply_stored(mailbox, StoredMessage("t:u", 1, ENVELOPE, 1000, 0), 8)
-    apply_stored(mailbox, StoredMessage("t:u", 4, ENVELOPE, 1000, 0), 8)
+    apply_stored(mailbox, StoredMessage("t:u", 1, ENVELOPE, 1000, 0), CONFIG)
+    apply_stored(mailbox, StoredMessage("t:u", 4, ENVELOPE, 1000, 0), CONFIG)
     assert (mailbox.head, list(mailbox.hot), mailbox.gone) == (4, [1, 4], [(2, 3)])
 
 
 def test_the_effect_of_a_timer_is_remembered_under_an_id_of_its_own() -> None:
     mailbox = Mailbox("t:u", 0)
-    apply_stored(mailbox, StoredMessage("t:u", 1, ENVELOPE, 1000, 0, 0, "3-a"), 8)
+    apply_stored(mailbox, StoredMessage("t:u", 1, ENVELOPE, 1000, 0, 0, "3-a"), CONFIG)
     assert mailbox.recent == {"m": (1, DIGEST), timer_effect_id("3-a"): (1, DIGEST)}
 
 
@@ -64,7 +66,7 @@ class Queue(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.mailboxes = {key: Mailbox(key, 0) for key in self.keys}
-        self.queue = PostQueue(self.mailboxes, GroupRules(1))
+        self.queue = PostQueue(self.mailboxes, Config(recent_ids=1))
         self.stored: dict[tuple[str, str], bytes] = {}
         self.first: dict[tuple[str, str], tuple[bytes, int]] = {}  # what the accepted post of an id was, and its number
         self.waiting: list[Pending] = []  # without an answer, in order of arrival

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from engine.core.commit.first_result import packed_result
-from engine.core.commit.policy_step import PolicyLimits
 from engine.core.inbox.inbox import ALL, InboxLimits
 from engine.core.journal.stored_formats import decode_page
 from engine.core.mailbox.aggregation_window import DIGEST
@@ -307,7 +306,7 @@ def test_a_mailbox_stays_in_memory_while_the_journal_is_told_why_its_message_was
     world.checkpoint()
     world.post(more=b',"type":"a.b","data":1')
     assert world.core.take_group(world.now_ms) is not None
-    world.now_ms += world.limits.mailbox_idle_ms
+    world.now_ms += world.config.mailbox_idle_ms
     assert world.core.evict(world.now_ms) == 0
     world.core.group_committed(world.now_ms)
     assert [answer.status for answer in of(world.said(), Posted)] == [DEFERRED]
@@ -410,7 +409,7 @@ def test_who_has_been_active_since_is_not_touched() -> None:
 
 
 def test_the_timeline_is_bounded_and_survives_a_crash() -> None:
-    world = World(policy_limits=PolicyLimits(decisions_max=3))
+    world = World(decisions_max=3)
     wants(world, Profile(muted_types=("a",)))
     for n in range(5):
         told(world, type="a", id=f"m{n}")

@@ -123,7 +123,7 @@ class CapMachine(RuleBasedStateMachine):
     @rule(full=st.booleans())
     def checkpoint_and_evict(self, full: bool) -> None:
         self.world.checkpoint(full=full, meanwhile=self.commit)
-        self.world.now_ms += self.world.limits.mailbox_idle_ms
+        self.world.now_ms += self.world.config.mailbox_idle_ms
         self.world.core.evict(self.world.now_ms)
 
     def teardown(self) -> None:
@@ -131,7 +131,7 @@ class CapMachine(RuleBasedStateMachine):
             self.work()
             for user in USERS:
                 user_state = getattr(self.world.core.mailboxes.get(f"t:{user}"), "user_state", None)
-                assert user_state is None or len(user_state.timeline) <= self.world.limits.policy_limits.decisions_max
+                assert user_state is None or len(user_state.timeline) <= self.world.config.decisions_max
 
 
 TestCaps = CapMachine.TestCase

@@ -307,11 +307,11 @@ def test_mailboxes_with_ended_windows_are_loaded_a_bounded_number_at_a_time(monk
     world.now_ms += 300
     world.core.tick(world.now_ms)
     world.core.tick(world.now_ms)
-    keys = world.core.take_pages_wanted()
+    keys = world.core.page_wait.take_pages_wanted()
     assert len(keys) == 2
     world.core.pages_failed(keys)
     world.core.tick(world.now_ms)
-    assert world.core.take_pages_wanted() == keys, "they are wanted again, and no others"
+    assert world.core.page_wait.take_pages_wanted() == keys, "they are wanted again, and no others"
     world.core.pages_failed(keys)
     world.settle()
     assert [world.core.mailboxes[f"t:u{n}"].head for n in range(5)] == [1] * 5

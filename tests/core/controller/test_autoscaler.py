@@ -13,17 +13,19 @@ from engine.core.controller.autoscaler import (
     ActorLoad,
     Autoscaler,
     ScalingDecision,
-    ScalingLimits,
     ScalingPolicy,
 )
 
 UP_MS, DOWN_MS = 10_000, 300_000
 UP_SHARE, DOWN_SHARE, TARGET_SHARE = 0.7, 0.3, 0.5
 STEP_MS = 2000
-
-
-def limits(count_min: int = 1, count_max: int = 6) -> ScalingLimits:
-    return ScalingLimits(count_min, count_max, UP_MS, DOWN_MS, UP_SHARE, DOWN_SHARE, TARGET_SHARE)
+CONFIG = Config(
+    autoscale_up_ms=UP_MS,
+    autoscale_down_ms=DOWN_MS,
+    autoscale_up_share=UP_SHARE,
+    autoscale_down_share=DOWN_SHARE,
+    autoscale_target_share=TARGET_SHARE,
+)
 
 
 def busy(*shares: float) -> list[ActorLoad]:
@@ -36,7 +38,7 @@ def run(scaler: Autoscaler, loads: list[ActorLoad], start_ms: int, end_ms: int, 
 
 
 def test_ten_seconds_of_load_are_answered_at_once_and_no_earlier() -> None:
-    scaler = Autoscaler("shards", limits())
+    scaler = Autoscaler("shards", "1-6", CONFIG)
     assert not run(scaler, busy(0.9, 0.9), 0, UP_MS - STEP_MS)
     (decision,) = run(scaler, busy(0.9, 0.9), UP_MS, UP_MS)
     assert (decision.action, decision.have, decision.wanted) == ("scale", 2, 4)
@@ -44,28 +46,28 @@ def test_ten_seconds_of_load_are_answered_at_once_and_no_earlier() -> None:
 
 
 def test_a_pause_in_the_load_begins_the_time_anew() -> None:
-    scaler = Autoscaler("shards", limits())
+    scaler = Autoscaler("shards", "1-6", CONFIG)
     run(scaler, busy(0.9), 0, 8000)
     run(scaler, busy(0.6), 9000, 9000)
     assert not run(scaler, busy(0.9), 10_000, 18_000)
 
 
 def test_five_calm_minutes_are_answered_and_no_less() -> None:
-    scaler = Autoscaler("shards", limits())
+    scaler = Autoscaler("shards", "1-6", CONFIG)
     assert not run(scaler, busy(*[0.1] * 6), 0, DOWN_MS - STEP_MS)
     (decision,) = run(scaler, busy(*[0.1] * 6), DOWN_MS, DOWN_MS)
     assert (decision.have, decision.wanted) == (6, 3), "half of them at most at once"
 
 
 def test_the_highest_load_of_the_calm_time_counts() -> None:
-    scaler = Autoscaler("shards", limits())
+    scaler = Autoscaler("shards", "1-6", CONFIG)
     run(scaler, busy(0.29, 0.29, 0.29, 0.29), 0, 2000)
     (decision,) = run(scaler, busy(0.01, 0.01, 0.01, 0.01), 4000, DOWN_MS)
     assert decision.wanted == 3
 
 
 def test_while_slots_move_nothing_is_decided_and_the_time_begins_anew() -> None:
-    scaler = Autoscaler("shards", limits())
+    scaler = Autoscaler("shards", "1-6", CONFIG)
     assert not run(scaler, busy(1.0), 0, 8000)
     assert not run(scaler, busy(1.0), 10_000, 60_000, settled=False)
     assert not run(scaler, busy(1.0), 62_000, 70_000)
@@ -73,39 +75,39 @@ def test_while_slots_move_nothing_is_decided_and_the_time_begins_anew() -> None:
 
 
 def test_at_the_maximum_it_says_that_more_would_be_needed() -> None:
-    (decision,) = run(Autoscaler("edges", limits(count_max=2)), busy(1.0, 1.0), 0, UP_MS)
+    (decision,) = run(Autoscaler("edges", "1-2", CONFIG), busy(1.0, 1.0), 0, UP_MS)
     assert (decision.action, decision.wanted) == ("none", 2)
     assert decision.reason.endswith("but 2 is the maximum")
 
 
 @pytest.mark.parametrize(("have", "wanted"), [(1, 2), (5, 4)])
 def test_numbers_outside_the_limits_are_brought_inside_at_once(have: int, wanted: int) -> None:
-    decision = Autoscaler("shards", limits(2, 4)).observe(busy(*[0.5] * have), 0, settled=True)
+    decision = Autoscaler("shards", "2-4", CONFIG).observe(busy(*[0.5] * have), 0, settled=True)
     assert decision is not None
     assert (decision.action, decision.wanted) == ("scale", wanted)
 
 
 def test_lateness_counts_only_where_the_thread_is_busy() -> None:
-    (decision,) = run(Autoscaler("shards", limits()), [ActorLoad(0.5, lag=3.0)], 0, UP_MS)
+    (decision,) = run(Autoscaler("shards", "1-6", CONFIG), [ActorLoad(0.5, lag=3.0)], 0, UP_MS)
     assert (decision.action, decision.wanted) == ("scale", 2)
     assert decision.reason.startswith("lag 300%")
-    (decision,) = run(Autoscaler("shards", limits()), [ActorLoad(0.2, lag=3.0)], 0, UP_MS)
+    (decision,) = run(Autoscaler("shards", "1-6", CONFIG), [ActorLoad(0.2, lag=3.0)], 0, UP_MS)
     assert (decision.action, decision.wanted) == ("none", 1)
     assert decision.reason == "lag 300% for 10 s, but CPU 20%: it waits for something slow, and more shards would wait for it too"
 
 
 def test_lateness_of_what_gets_no_core_counts_since_other_machines_have_some() -> None:
-    (decision,) = run(Autoscaler("shards", limits()), [ActorLoad(0.2, queued=0.5, lag=3.0)], 0, UP_MS)
+    (decision,) = run(Autoscaler("shards", "1-6", CONFIG), [ActorLoad(0.2, queued=0.5, lag=3.0)], 0, UP_MS)
     assert (decision.action, decision.wanted) == ("scale", 2)
 
 
 def test_nothing_is_removed_while_it_is_late() -> None:
-    found = run(Autoscaler("shards", limits()), [ActorLoad(0.1, lag=3.0)] * 4, 0, 2 * DOWN_MS)
+    found = run(Autoscaler("shards", "1-6", CONFIG), [ActorLoad(0.1, lag=3.0)] * 4, 0, 2 * DOWN_MS)
     assert {decision.action for decision in found} == {"none"}
 
 
 def test_actors_that_wait_for_a_machine_are_not_wanted_again_and_no_longer_when_there_is_little_to_do() -> None:
-    scaler = Autoscaler("shards", limits())
+    scaler = Autoscaler("shards", "1-6", CONFIG)
     found = [scaler.observe(busy(0.9, 0.9), now_ms, settled=True, waiting=2) for now_ms in range(0, UP_MS + 1, STEP_MS)]
     assert found[-1] is not None
     assert (found[-1].action, found[-1].reason.rpartition(", ")[2]) == ("none", "but 2 more wait for a machine already")
@@ -116,31 +118,31 @@ def test_actors_that_wait_for_a_machine_are_not_wanted_again_and_no_longer_when_
 
 @pytest.mark.parametrize(("load", "what"), [({"memory": 0.8}, "memory"), ({"connections": 0.8}, "connections")])
 def test_every_full_table_counts(load: dict[str, float], what: str) -> None:
-    (decision,) = run(Autoscaler("edges", limits()), [ActorLoad(0.1, **load)], 0, UP_MS)
+    (decision,) = run(Autoscaler("edges", "1-6", CONFIG), [ActorLoad(0.1, **load)], 0, UP_MS)
     assert decision.reason.startswith(what)
 
 
 def test_one_shard_far_above_the_others_gives_slots_away_and_not_again_soon() -> None:
-    scaler = Autoscaler("shards", limits())
+    scaler = Autoscaler("shards", "1-6", CONFIG)
     (decision,) = run(scaler, busy(0.9, 0.3, 0.3), 0, UP_MS)
     assert (decision.action, decision.reason) == ("rebalance", "CPU of one is 90% for 10 s, of all 50%")
     assert not run(scaler, busy(0.9, 0.3, 0.3), UP_MS + STEP_MS, DOWN_MS), "one slot that is as hot as a shard cannot be divided"
 
 
 def test_at_the_maximum_a_shard_far_above_the_others_gives_slots_away_too() -> None:
-    found = run(Autoscaler("shards", limits(count_max=2)), busy(1.0, 0.5), 0, UP_MS)
+    found = run(Autoscaler("shards", "1-2", CONFIG), busy(1.0, 0.5), 0, UP_MS)
     assert [decision.action for decision in found] == ["rebalance"]
-    found = run(Autoscaler("shards", limits(count_max=4)), busy(1.0, 0.5), 0, UP_MS)
+    found = run(Autoscaler("shards", "1-4", CONFIG), busy(1.0, 0.5), 0, UP_MS)
     assert [decision.action for decision in found] == ["scale"], "with more of them slots are shared anew"
 
 
 def test_connections_of_edges_are_not_moved() -> None:
-    assert not run(Autoscaler("edges", limits()), busy(0.9, 0.3, 0.3), 0, UP_MS)
+    assert not run(Autoscaler("edges", "1-6", CONFIG), busy(0.9, 0.3, 0.3), 0, UP_MS)
 
 
 @given(st.integers(1, 12), st.floats(0, 1))
 def test_no_change_is_undone_by_its_own_effect(have: int, mean: float) -> None:
-    scaler = Autoscaler("shards", limits(1, 1000))
+    scaler = Autoscaler("shards", "1-1000", CONFIG)
     for decision in run(scaler, busy(*[mean] * have), 0, DOWN_MS)[:1]:
         after = have * mean / decision.wanted
         assert decision.wanted != have
@@ -149,7 +151,7 @@ def test_no_change_is_undone_by_its_own_effect(have: int, mean: float) -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 2), st.booleans()), max_size=400), st.integers(1, 6))
 def test_it_stays_within_its_limits_whatever_is_measured(history: list[tuple[float, bool]], have: int) -> None:
-    scaler = Autoscaler("shards", limits(2, 5))
+    scaler = Autoscaler("shards", "2-5", CONFIG)
     for at, (share, settled) in enumerate(history):
         decision = scaler.observe(busy(*[share] * have), at * STEP_MS, settled)
         if decision is not None:

@@ -8,11 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from engine.config import Config
 from engine.core.edge import connection_admission
-from engine.core.edge.connection_admission import AdmissionLimits, ConnectionAdmission, NotAdmitted
+from engine.core.edge.connection_admission import ConnectionAdmission, NotAdmitted
 
-LIMITS = AdmissionLimits(
-    rate_per_s=100, idle_rate_per_s=1000, burst=300, warmup_ms=2000, retry_max_ms=60_000, user_rate_per_s=4, user_burst=8
+CONFIG = Config(
+    connections_per_s=100,
+    connections_idle_per_s=1000,
+    connections_burst_s=3,
+    connections_warmup_ms=2000,
+    connections_retry_s_max=60,
+    connections_of_user_per_s=4,
+    connections_of_user_burst=8,
 )
 STARTED_MS = 5_000.0
 WARM_MS = STARTED_MS + 100_000
@@ -31,20 +38,20 @@ def admitted(admission: ConnectionAdmission, from_ms: float, to_ms: float) -> in
 
 def drained(now_ms: float = WARM_MS) -> ConnectionAdmission:
     """A warm edge that has admitted its burst."""
-    admission = ConnectionAdmission(LIMITS, STARTED_MS)
+    admission = ConnectionAdmission(CONFIG, STARTED_MS)
     while admission.admit(f"first/{admission.users}", now_ms) is None:
         pass
     return admission
 
 
 def test_a_warm_edge_admits_its_burst_at_once_and_then_its_rate() -> None:
-    admission = ConnectionAdmission(LIMITS, STARTED_MS)
+    admission = ConnectionAdmission(CONFIG, STARTED_MS)
     assert sum(admission.admit(f"u{n}", WARM_MS) is None for n in range(1000)) == 300
     assert admitted(admission, WARM_MS, WARM_MS + 1000) in (99, 100)
 
 
 def test_a_new_edge_admits_a_third_of_its_burst_and_reaches_its_rate_within_the_warm_up() -> None:
-    admission = ConnectionAdmission(LIMITS, STARTED_MS)
+    admission = ConnectionAdmission(CONFIG, STARTED_MS)
     assert sum(admission.admit(f"u{n}", STARTED_MS) is None for n in range(1000)) == 100
     seconds = [admitted(admission, STARTED_MS + 1000 * n, STARTED_MS + 1000 * (n + 1)) for n in range(3)]
     assert abs(seconds[0] - 50) <= 1
@@ -86,7 +93,7 @@ def test_an_edge_is_idle_a_second_after_it_served_somebody() -> None:
 
 
 def test_a_fixed_rate_is_an_idle_rate_that_is_not_above_it() -> None:
-    admission = ConnectionAdmission(replace(LIMITS, idle_rate_per_s=1), STARTED_MS)
+    admission = ConnectionAdmission(replace(CONFIG, connections_idle_per_s=1), STARTED_MS)
     while admission.admit(f"first/{admission.users}", WARM_MS) is None:
         pass
     assert looked(admission, WARM_MS, WARM_MS + 1000) in (99, 100, 101)
@@ -109,14 +116,14 @@ def test_those_who_come_when_they_were_told_are_admitted() -> None:
 def test_no_time_is_beyond_the_longest_and_the_later_ones_are_spread_too() -> None:
     admission = drained()
     waits_ms = [wait_ms(admission, f"u{n}", WARM_MS) for n in range(20_000)]
-    assert max(waits_ms) <= LIMITS.retry_max_ms
+    assert max(waits_ms) <= 60_000
     late = waits_ms[6000:]
-    assert min(late) >= LIMITS.retry_max_ms / 2 - 10
+    assert min(late) >= 30_000 - 10
     assert max(late.count(one_ms) for one_ms in set(late)) <= 5
 
 
 def test_a_user_who_connects_in_a_loop_is_refused_before_the_others_notice() -> None:
-    admission = ConnectionAdmission(LIMITS, STARTED_MS)
+    admission = ConnectionAdmission(CONFIG, STARTED_MS)
     waits_ms = [wait_ms(admission, "loop", WARM_MS) for _ in range(10_000)]
     assert waits_ms.count(0) == 8
     assert set(waits_ms[8:]) == {250.0}
@@ -128,11 +135,11 @@ def test_a_user_who_hammers_a_busy_edge_does_not_use_up_the_times_of_the_others(
     admission = drained()
     for _ in range(10_000):
         admission.admit("loop", WARM_MS)
-    assert wait_ms(admission, "other", WARM_MS) <= 10 * (LIMITS.user_burst + 2)
+    assert wait_ms(admission, "other", WARM_MS) <= 10 * (CONFIG.connections_of_user_burst + 2)
 
 
 def test_users_are_forgotten_once_their_bucket_is_full_again_and_never_too_many_are_kept() -> None:
-    admission = ConnectionAdmission(LIMITS, STARTED_MS)
+    admission = ConnectionAdmission(CONFIG, STARTED_MS)
     for n in range(1000):
         admission.admit(f"u{n}", WARM_MS)
     assert admission.users == 1000
@@ -141,7 +148,7 @@ def test_users_are_forgotten_once_their_bucket_is_full_again_and_never_too_many_
 
 
 def test_the_number_of_users_is_bounded() -> None:
-    admission = ConnectionAdmission(LIMITS, STARTED_MS)
+    admission = ConnectionAdmission(CONFIG, STARTED_MS)
     for n in range(connection_admission._USERS_MAX + 100):
         admission.admit(f"u{n}", WARM_MS)
     assert admission.users == connection_admission._USERS_MAX
@@ -150,15 +157,15 @@ def test_the_number_of_users_is_bounded() -> None:
 @settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.floats(0, 300), st.integers(1, 40)), max_size=60),
-    st.floats(1, 500),
-    st.floats(1, 50),
-    st.floats(0, 3000),
+    st.integers(1, 500),
+    st.integers(1, 3),
+    st.integers(1, 3000),
 )
 def test_no_span_of_time_sees_more_than_the_burst_and_the_rate(
-    history: list[tuple[float, int]], rate_per_s: float, burst: float, warmup_ms: float
+    history: list[tuple[float, int]], rate_per_s: int, burst_s: int, warmup_ms: int
 ) -> None:
-    limits = AdmissionLimits(rate_per_s, rate_per_s, burst, warmup_ms, 60_000, 4, 8)
-    admission = ConnectionAdmission(limits, 0)
+    config = replace(CONFIG, connections_per_s=rate_per_s, connections_burst_s=burst_s, connections_warmup_ms=warmup_ms)
+    admission = ConnectionAdmission(replace(config, connections_idle_per_s=rate_per_s), 0)
     now_ms = 0.0
     count = users = 0
     for pause_ms, clients in history:
@@ -168,7 +175,7 @@ def test_no_span_of_time_sees_more_than_the_burst_and_the_rate(
             waited_ms = wait_ms(admission, f"u{users}", now_ms)
             count += waited_ms == 0
             assert 0 <= waited_ms <= max(60_000, 3 * 1000 / rate_per_s + warmup_ms) + 1
-        assert count <= burst + rate_per_s * now_ms / 1000 + 1e-6
+        assert count <= rate_per_s * burst_s + rate_per_s * now_ms / 1000 + 1e-6
 
 
 def test_while_the_bucket_is_empty_a_client_gets_the_same_time_whether_its_request_is_read_or_not() -> None:
@@ -179,9 +186,9 @@ def test_while_the_bucket_is_empty_a_client_gets_the_same_time_whether_its_reque
 
 
 def test_a_refusal_of_what_was_not_read_takes_no_token() -> None:
-    admission = ConnectionAdmission(LIMITS, STARTED_MS)
+    admission = ConnectionAdmission(CONFIG, STARTED_MS)
     assert admission.refuse_unread(WARM_MS) is None
-    for n in range(int(LIMITS.burst)):
+    for n in range(300):
         assert admission.admit(f"u{n}", WARM_MS) is None
     for _ in range(3000):
         assert admission.refuse_unread(WARM_MS) is not None

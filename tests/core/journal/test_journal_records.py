@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.journal.journal_records import spill_of
+from engine.core.journal.journal_records import Adopted, Handled, keys_of, spill_of
 from engine.core.journal.salvage import read_page
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.mailbox import Mailbox
@@ -96,3 +96,9 @@ def test_a_page_names_the_expiry_of_a_refused_pending_message() -> None:
     _append(mailbox, 0)
     _die(mailbox, 1)
     assert read_page(mailbox.key, spill_of(mailbox).page).oldest_expires_ms == 10**6
+
+
+def test_keys_of_records_are_in_the_order_of_the_records() -> None:
+    users = [f"t:u{number}" for number in range(50)]
+    records = [Adopted(1, 0, [(user, 1) for user in users[:20]]), *(Handled(user, 1, []) for user in [*users[10:], *users])]
+    assert keys_of(records) == users

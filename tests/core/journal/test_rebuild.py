@@ -15,7 +15,9 @@ from engine.core.mailbox.retry import RetryPolicy
 from engine.core.model.envelope import Envelope
 from engine.core.model.routing import slot_of
 from engine.core.shard.mailbox_store import MailboxStore
-from tests.support.shard_world import limits
+from tests.support.shard_world import small_config
+
+CONFIG = small_config(recent_ids=64, hot_messages_max=1024)
 
 KEY = "t:u"
 RETRY = RetryPolicy(250, 1.8, 100, 2000, 3)
@@ -29,7 +31,7 @@ def stored(seq: int) -> StoredMessage:
 
 
 def replayed(records: list[StoredMessage | Handled]) -> Mailbox:
-    mailbox_store = MailboxStore(limits(hot_messages_max=1024), BroadcastMirror())
+    mailbox_store = MailboxStore(CONFIG, BroadcastMirror())
     mailbox_store.replay(slot_of(KEY), {KEY: None}, records, 0)
     return mailbox_store.mailboxes[KEY]
 
@@ -47,7 +49,7 @@ def test_a_rescued_mailbox_is_as_it_was_whatever_storage_has_kept(acts: list[str
     for act in acts:
         if act == "post":
             record = stored(mailbox.head + 1)
-            apply_stored(mailbox, record, 64)
+            apply_stored(mailbox, record, CONFIG)
             journal.append(record)
             continue
         assert isinstance(act, int)
@@ -70,7 +72,7 @@ def test_a_rescued_mailbox_is_as_it_was_whatever_storage_has_kept(acts: list[str
 def test_numbers_whose_messages_nobody_has_are_gone_and_not_given_again() -> None:
     mailbox = Mailbox(KEY, 0)
     for seq in range(1, 9):
-        apply_stored(mailbox, stored(seq), 64)
+        apply_stored(mailbox, stored(seq), CONFIG)
     del mailbox.hot[5], mailbox.hot[6]  # they had left memory for a stream that has lost them
     mailbox.cold = (5, 6)
     rescue = [record for payload in payloads([mailbox], 1000) for record in decode_journal(payload)]

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from engine.core.journal.journal_records import Adopted, Handled, MailboxPage, StoredMessage, Topics
-from engine.core.journal.salvage import SEQ_MAX, page_with, read_page, salvage_journal, salvage_page
+from engine.core.journal.salvage import page_with, read_page, salvage_journal, salvage_page
+from engine.core.model.constants import SEQ_MAX
 from engine.core.model.envelope import Envelope
 from engine.core.model.sealed import sealed
 from engine.errors import CorruptRecord

@@ -11,13 +11,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from engine.config import Config
 from engine.core.inbox.inbox import InboxLimits
 from engine.core.journal.journal_records import message_of, restore, spill_of
 from engine.core.journal.stored_formats import decode_page, decode_stored
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.retry import RetryPolicy
-from engine.core.mailbox.send import SendLimits, send
+from engine.core.mailbox.send import send
 from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
 from engine.core.model.message import Message
@@ -26,7 +27,7 @@ from tests.support.mailbox_states import first_connection, mailboxes_after_two_e
 from tests.support.operations import calls_of, peak_bytes_of
 
 POLICY = RetryPolicy(rtt_initial_ms=250, factor=1.8, first_ms=100, cap_ms=2000, tries=3)
-LIMITS = SendLimits(window=4, window_bytes=1 << 20, batch_bytes=1 << 16)
+CONFIG = Config(window=4, window_bytes=1 << 20, deliver_bytes_max=1 << 16)
 NEVER_MS = 10**12
 PENDING, DYING, SETTLED, GONE = "pending", "dying", "settled", "gone"
 
@@ -85,7 +86,7 @@ def mailbox_with_gap() -> tuple[Mailbox, Attachment]:
     mailbox.reach(GAP + 1, ())
     mailbox.append(message(GAP + 2), b"", 1000)
     connection = mailbox.connections["e", 1] = Attachment(("e", 1), WEBSOCKET, "s", "", 0, 0)
-    while (sent := send(mailbox, connection, 0, LIMITS, hold_low=False)) is not None:
+    while (sent := send(mailbox, connection, 0, CONFIG, hold_low=False)) is not None:
         assert sent.parts
     return mailbox, connection
 
@@ -109,11 +110,22 @@ def test_a_short_gap_above_a_pending_message_is_settled_by_an_acknowledgement_be
     mailbox = mailbox_of(4)
     connection = mailbox.connections["e", 1] = Attachment(("e", 1), WEBSOCKET, "s", "", 0, 0)
     mailbox.supersede(2)
-    send(mailbox, connection, 0, LIMITS, hold_low=False)
+    send(mailbox, connection, 0, CONFIG, hold_low=False)
     mailbox.settle([3], connection, 0, POLICY)
     assert (mailbox.floor, mailbox.gone, mailbox.acked) == (0, [], {2, 3})
     mailbox.settle([1], connection, 0, POLICY)
     assert (mailbox.floor, mailbox.acked) == (3, set())
+
+
+def test_an_acknowledged_early_copy_settles_no_gap_that_was_sent_after_it() -> None:
+    mailbox = mailbox_of(3)
+    connection = mailbox.connections["e", 1] = Attachment(("e", 1), WEBSOCKET, "s", "", 0, 0)
+    mailbox.supersede(2)
+    send(mailbox, connection, 0, CONFIG, hold_low=False)
+    mailbox.append(message(4), b"", 1000)
+    connection.early = {4: (10**15, "4")}
+    mailbox.settle([4], connection, 0, POLICY)
+    assert (mailbox.gone, mailbox.acked) == ([(2, 2)], {4})
 
 
 def test_a_number_lost_in_flight_is_a_gap_for_the_next_connection() -> None:
@@ -121,16 +133,16 @@ def test_a_number_lost_in_flight_is_a_gap_for_the_next_connection() -> None:
     mailbox.append(message(2, expires_ms=5), b"", 1000)
     mailbox.append(message(3), b"", 1000)
     connection = mailbox.connections["e", 1] = Attachment(("e", 1), WEBSOCKET, "s", "", 0, 0)
-    send(mailbox, connection, 0, LIMITS, hold_low=False)
+    send(mailbox, connection, 0, CONFIG, hold_low=False)
     mailbox.expire(2, 5)
     for seq in (3, 1):
         mailbox.settle([seq], connection, 5, POLICY)
     other = mailbox.connections["e", 2] = Attachment(("e", 2), WEBSOCKET, "s", "", mailbox.floor, 5)
-    sent = send(mailbox, other, 5, LIMITS, hold_low=False)
+    sent = send(mailbox, other, 5, CONFIG, hold_low=False)
     assert sent is not None
     assert sent.parts == [(2, 2)]
     mailbox.append(message(4), b"", 1000)
-    send(mailbox, other, 5, LIMITS, hold_low=False)
+    send(mailbox, other, 5, CONFIG, hold_low=False)
     mailbox.settle([4], other, 5, POLICY)
     assert (mailbox.floor, mailbox.gone) == (4, [])
 
@@ -246,7 +258,7 @@ class Numbers(RuleBasedStateMachine):
     @rule(number=st.sampled_from([1, 2]))
     def send(self, number: int) -> None:
         expired = {seq for seq, held in self.mailbox.hot.items() if held.expires_ms <= self.now_ms}
-        pumped = send(self.mailbox, self.connection(number), self.now_ms, LIMITS, hold_low=False)
+        pumped = send(self.mailbox, self.connection(number), self.now_ms, CONFIG, hold_low=False)
         self.become(expired - self.mailbox.hot.keys(), GONE, PENDING)
         for part in pumped.parts if pumped is not None else []:
             if isinstance(part, list):
@@ -275,12 +287,13 @@ class Numbers(RuleBasedStateMachine):
         seqs = [self.mailbox.head - back for back in backs]
         handled = [seq for seq in seqs if self.state.get(seq) in (PENDING, DYING)]
         connection = self.connection(number) if number else None
-        said = min(max(handled, default=0), connection.sent) if connection else 0
-        gaps = [(first, last) for first, last in self.mailbox.gone if last < said]
+        said = min(max(set(handled).difference(connection.early or ()), default=0), connection.sent) if connection else 0
+        untold = connection.untold if connection else 0
+        gaps = [(first, last) for first, last in self.mailbox.gone if untold < first and last < said]
         self.mailbox.settle(seqs, connection, self.now_ms, POLICY)
         self.become(handled, SETTLED, PENDING, DYING)
         for first, last in gaps:
-            self.become(range(first, last + 1), SETTLED, GONE)  # a gap is said before anything after it
+            self.become(range(first, last + 1), SETTLED, GONE)  # a gap is said before anything after it, unless it was sent by then
 
     @rule(backs=st.lists(back, min_size=1, max_size=2))
     def refuse(self, backs: list[int]) -> None:

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from engine.core.mailbox.conflation import DEFAULTS, decide
+from engine.config import Config
+from engine.core.mailbox.conflation import decide
 from engine.core.mailbox.id_lookup import seqs_shown
 from engine.core.mailbox.mailbox import Mailbox
-from engine.core.mailbox.send import Early, Sendable, SendLimits, send
+from engine.core.mailbox.send import Early, Sendable, send
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.message import Collapsing, Message
-from tests.support.mailbox_states import LATER_MS, LIMITS, POLICY, append, connect, first_connection, mailboxes_after_two_events, state_of
+from tests.support.mailbox_states import CONFIG, LATER_MS, POLICY, append, connect, first_connection, mailboxes_after_two_events, state_of
 
 
 def mailbox_with(*bodies: bytes, priority: int = HIGH, expires_ms: int = LATER_MS) -> Mailbox:
@@ -26,8 +27,8 @@ def mailbox_with(*bodies: bytes, priority: int = HIGH, expires_ms: int = LATER_M
     return mailbox
 
 
-def sent(mailbox: Mailbox, *, limits: SendLimits = LIMITS, hold_low: bool = False) -> Sendable | None:
-    return send(mailbox, first_connection(mailbox), 20, limits, hold_low=hold_low)
+def sent(mailbox: Mailbox, *, config: Config = CONFIG, hold_low: bool = False) -> Sendable | None:
+    return send(mailbox, first_connection(mailbox), 20, config, hold_low=hold_low)
 
 
 def test_one_new_message_is_sent_the_same_on_the_fast_path() -> None:
@@ -56,13 +57,13 @@ def test_a_new_message_for_an_idle_connection_is_sent_and_in_flight() -> None:
 @pytest.mark.parametrize(("window", "window_bytes", "count"), [(2, 1000, 2), (4, 25, 2), (4, 5, 1), (1, 1000, 1)])
 def test_the_window_bounds_messages_and_bytes_in_flight(window: int, window_bytes: int, count: int) -> None:
     mailbox = mailbox_with(*[b"x" * 10] * 3)
-    sendable = sent(mailbox, limits=SendLimits(window, window_bytes, 1000))
+    sendable = sent(mailbox, config=Config(window=window, window_bytes=window_bytes, deliver_bytes_max=1000))
     assert sendable == Sendable([[(seq, 1, b"x" * 10) for seq in range(1, count + 1)]])
 
 
 def test_a_batch_ends_at_its_limit_of_bytes() -> None:
     mailbox = mailbox_with(*[b"x" * 10] * 3)
-    sendable = sent(mailbox, limits=SendLimits(4, 1000, 20))
+    sendable = sent(mailbox, config=Config(window=4, window_bytes=1000, deliver_bytes_max=20))
     assert sendable is not None
     assert [[seq for seq, _, _ in part] for part in sendable.parts] == [[1, 2], [3]]
 
@@ -100,21 +101,21 @@ def test_an_exhausted_message_keeps_its_place_in_the_window_until_it_has_expired
     mailbox = mailbox_with(b"a", b"b", b"c", b"d")
     connection = first_connection(mailbox)
     connection.sent, connection.exhausted = 2, {1: (LATER_MS, "id-1"), 2: (21, "id-2")}
-    limits = SendLimits(3, 1000, 1000)
-    assert sent(mailbox, limits=limits) == Sendable([[(3, 1, b"c")]])
-    assert send(mailbox, connection, 20, limits, hold_low=False) is None
-    assert send(mailbox, connection, 21, limits, hold_low=False) == Sendable([[(4, 1, b"d")]])
+    config = Config(window=3, window_bytes=1000, deliver_bytes_max=1000)
+    assert sent(mailbox, config=config) == Sendable([[(3, 1, b"c")]])
+    assert send(mailbox, connection, 20, config, hold_low=False) is None
+    assert send(mailbox, connection, 21, config, hold_low=False) == Sendable([[(4, 1, b"d")]])
 
 
 def test_with_four_windows_acknowledged_above_an_exhausted_one_nothing_more_is_sent_there() -> None:
     mailbox = mailbox_with(*[b"a"] * 10)
     connection = first_connection(mailbox)
     connection.sent, connection.exhausted = 9, {1: (LATER_MS, "id-1")}
-    limits = SendLimits(2, 1000, 1000)
+    config = Config(window=2, window_bytes=1000, deliver_bytes_max=1000)
     mailbox.settle(range(2, 10), None, 0, POLICY)
-    assert sent(mailbox, limits=limits) is None
+    assert sent(mailbox, config=config) is None
     mailbox.settle([1], None, 0, POLICY)
-    assert sent(mailbox, limits=limits) == Sendable([[(10, 1, b"a")]])
+    assert sent(mailbox, config=config) == Sendable([[(10, 1, b"a")]])
 
 
 # -- early copies -----------------------------------------------------------------------------------------------------
@@ -124,9 +125,9 @@ def crowded(*priorities: int) -> Mailbox:
     """A connection that takes early copies, its window full of low messages, and messages of these priorities behind."""
     mailbox = Mailbox("t:u", 0)
     connect(mailbox, 0, early=True)
-    for priority in (*[LOW] * LIMITS.window, *priorities):
+    for priority in (*[LOW] * CONFIG.window, *priorities):
         append(mailbox, priority, LATER_MS, b"x")
-        if mailbox.head == LIMITS.window:
+        if mailbox.head == CONFIG.window:
             sent(mailbox)
     return mailbox
 
@@ -134,7 +135,7 @@ def crowded(*priorities: int) -> Mailbox:
 def test_high_message_behind_full_window_is_sent_early_once() -> None:
     mailbox = crowded(LOW, HIGH)
     assert sent(mailbox) == Sendable([Early([(6, 1, b"x")])])
-    assert first_connection(mailbox).sent == LIMITS.window
+    assert first_connection(mailbox).sent == CONFIG.window
     assert sent(mailbox) is None
     mailbox.settle_through(4, first_connection(mailbox), 30, POLICY)
     assert sent(mailbox) == Sendable([[(5, 1, b"x"), (6, 2, b"x")]]), "unacknowledged, it comes in its place"
@@ -162,9 +163,9 @@ def test_early_copies_beyond_their_room_wait_for_it() -> None:
 def test_early_copy_is_never_superseded() -> None:
     mailbox = crowded(LOW, HIGH)
     known = Collapsing(6, 1, HIGH, True)
-    assert decide(mailbox, known, HIGH, True, DEFAULTS).supersedes == 6
+    assert decide(mailbox, known, HIGH, True, Config()).supersedes == 6
     sent(mailbox)
-    assert decide(mailbox, known, HIGH, True, DEFAULTS).supersedes == 0
+    assert decide(mailbox, known, HIGH, True, Config()).supersedes == 0
 
 
 def test_early_copy_is_revoked_when_acknowledged_elsewhere() -> None:
@@ -200,7 +201,7 @@ class EarlyCopies(RuleBasedStateMachine):
 
     def pump(self) -> None:
         for (_, number), connection in self.mailbox.connections.items():
-            sendable = send(self.mailbox, connection, 20, LIMITS, hold_low=False)
+            sendable = send(self.mailbox, connection, 20, CONFIG, hold_low=False)
             while sendable is not None:
                 for part in sendable.parts:
                     if isinstance(part, Early):
@@ -217,7 +218,7 @@ class EarlyCopies(RuleBasedStateMachine):
                     last = min(sendable.load_from + 3, self.mailbox.head)
                     found = [self.bodies[seq] for seq in range(sendable.load_from, last + 1) if seq in self.bodies]
                     self.mailbox.loaded(sendable.load_from, last, [deepcopy(message) for message in found])
-                sendable = send(self.mailbox, connection, 20, LIMITS, hold_low=False)
+                sendable = send(self.mailbox, connection, 20, CONFIG, hold_low=False)
 
     bodies: dict[int, Message]
 

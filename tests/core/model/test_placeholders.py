@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.model.placeholders import Scope, parse_path, parse_shape, parse_template, render_shape
+from engine.core.model.placeholders import Scope, parse_path, parse_template
 from engine.errors import Invalid
 
 
@@ -43,11 +43,6 @@ def test_templates_render(text: str, expected: object) -> None:
 def test_malformed_templates_are_refused(text: str) -> None:
     with pytest.raises(Invalid):
         parse_template(text)
-
-
-def test_tables_of_templates_leave_out_what_has_no_value() -> None:
-    shape = parse_shape({"a": "{x}", "b": ["{y}", "{z}"], "c": {"d": "{z}", "n": 1}})
-    assert render_shape(shape, Scope({"x": 1, "y": "Y"}, {})) == {"a": 1, "b": ["Y"], "c": {"n": 1}}
 
 
 @given(
@@ -109,10 +104,3 @@ def test_a_lone_placeholder_keeps_the_type_of_its_value(value: Any) -> None:
     rendered = parse_template("{value}").render(Scope({"value": value}, {}))
     assert rendered == value
     assert type(rendered) is type(value)
-
-
-def test_numbers_and_booleans_of_a_table_stay_as_they_are_and_other_types_are_refused() -> None:
-    assert render_shape(parse_shape({"n": 1.5, "b": [True, 0]}), Scope({}, {})) == {"n": 1.5, "b": [True, 0]}
-    for value in (None, b"x", {"deep": [object()]}):
-        with pytest.raises(Invalid, match="is allowed here"):
-            parse_shape(value)

@@ -12,8 +12,6 @@ from engine.core.model.trace_context import TRACE_BYTES, TraceContext, parse_tra
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 BODY = b'"id":"m","ts":1,"type":"t","priority":"normal","data":{"traceparent":"x"}'
 
-hex_digits = st.text("0123456789abcdef", min_size=1)
-
 
 @pytest.mark.parametrize(
     ("text", "sampled"),

@@ -346,7 +346,7 @@ def come_to(world: World, how_far: int) -> None:
         world.settle()
         world.tell(Ack(1, 1))
         world.settle()
-        world.now_ms += world.limits.ack_journal_ms  # a crash before may lose it
+        world.now_ms += world.config.ack_journal_ms  # a crash before may lose it
         world.core.tick(world.now_ms)
         world.settle()
     marks = {SEEN: inbox.SEEN, READ: inbox.READ, ACTED: inbox.ARCHIVED}

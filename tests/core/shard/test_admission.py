@@ -29,7 +29,7 @@ def pressed(world: World, level: int) -> None:
     share = (0.5, 0.7, 0.85)[level - 1]
     world.post("filler", priority=HIGH)
     world.fetch()
-    while len(world.core.post_queue) <= world.limits.posts_pending_max * share:
+    while len(world.core.post_queue) <= world.config.posts_pending_max * share:
         world.post("filler", priority=HIGH)
     world.core.tick(world.now_ms)
     assert world.core.admission.pressure.level == level
@@ -92,7 +92,7 @@ def test_posts_that_wait_for_their_page_count_too() -> None:
 
 
 def test_bytes_in_memory_are_limited_too() -> None:
-    world = World(memory_bytes_max=100_000)
+    world = World(shard_memory_bytes_max=100_000)
     for _ in range(12):
         world.post("u", more=b',"data":"%b"' % (b"x" * 10_000))
         world.settle()
@@ -104,7 +104,7 @@ def test_bytes_in_memory_are_limited_too() -> None:
 
 
 def test_acknowledgements_by_request_end_a_shortage_of_memory() -> None:
-    world = World(memory_messages_max=30, posts_pending_max=100)
+    world = World(shard_memory_messages_max=30, posts_pending_max=100)
     world.attach(1, kind=SSE)
     for _ in range(30):
         world.post("u")
@@ -167,7 +167,7 @@ def test_a_poll_that_comes_while_low_is_held_hears_of_it_when_the_pressure_is_ov
 
 
 def test_held_low_leaves_memory_when_it_is_short_and_comes_back_in_order() -> None:
-    world = World(memory_bytes_max=66_000, hot_messages_max=1000)
+    world = World(shard_memory_bytes_max=66_000, hot_messages_max=1000)
     world.attach(1)
     world.settle()
     for n in range(60):
@@ -207,7 +207,7 @@ def test_what_a_silent_connection_has_used_up_its_tries_for_leaves_memory_and_be
 
 
 def test_bodies_sent_over_plain_sse_leave_short_memory() -> None:
-    world = World(memory_messages_max=40, window=8)
+    world = World(shard_memory_messages_max=40, window=8)
     memory = world.core.mailbox_store.memory
     for _ in range(39):
         world.post("u")
@@ -292,7 +292,7 @@ def test_without_load_nothing_is_held_or_refused() -> None:
 
 def filled_by_ids() -> World:
     """Ten connected users have acknowledged sixty messages each."""
-    world = World(memory_bytes_max=220_000)
+    world = World(shard_memory_bytes_max=220_000)
     for conn in range(10):
         world.attach(conn, f"u{conn}")
     for n in range(60):
@@ -310,7 +310,7 @@ def filled_by_ids() -> World:
 def test_ids_of_users_who_stay_connected_fill_no_memory_for_good() -> None:
     world = filled_by_ids()
     before = world.core.mailbox_store.memory.bytes
-    world.now_ms += world.limits.edge_repeats_ms
+    world.now_ms += world.config.publish_timeout_ms
     world.core.tick(world.now_ms)
     assert [len(mailbox.recent) for mailbox in world.core.mailboxes.values()] == [PAGE_RECENT_IDS] * 10
     assert world.core.mailbox_store.memory.bytes == before - 10 * (60 - PAGE_RECENT_IDS) * RECENT_BYTES
@@ -322,7 +322,7 @@ def test_ids_of_users_who_stay_connected_fill_no_memory_for_good() -> None:
 
 def test_ids_that_edges_may_repeat_stay_while_memory_is_short() -> None:
     world = filled_by_ids()
-    world.now_ms += world.limits.edge_repeats_ms - 1
+    world.now_ms += world.config.publish_timeout_ms - 1
     world.core.tick(world.now_ms)
     assert len(world.core.mailboxes["t:u0"].recent) == 60
     for n in range(60, 64):
@@ -337,14 +337,14 @@ def test_ids_that_edges_may_repeat_stay_while_memory_is_short() -> None:
     world.checkpoint()
     world.now_ms += 1
     world.core.tick(world.now_ms)
-    assert len(world.core.mailboxes["t:u0"].recent) == world.limits.recent_ids, "those are younger"
+    assert len(world.core.mailboxes["t:u0"].recent) == world.config.recent_ids, "those are younger"
 
 
 def test_a_mailbox_that_left_memory_is_not_looked_at_for_its_ids() -> None:
     world = filled_by_ids()
     for conn in range(10):
         world.detach(conn)
-    world.now_ms += world.limits.edge_repeats_ms
+    world.now_ms += world.config.publish_timeout_ms
     world.settle()
     world.checkpoint()
     assert world.core.mailbox_store._aging

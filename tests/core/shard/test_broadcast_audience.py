@@ -282,7 +282,7 @@ def test_a_request_undoes_the_one_before_it_that_is_being_written() -> None:
 
 def test_numbers_acknowledged_between_unanswered_messages_hold_no_broadcast_back() -> None:
     world = world_with("a")
-    last = 2 * world.limits.window
+    last = 2 * world.config.window
     for number in range(last + 1):
         world.post("a", f"p{number}")
         world.settle()
@@ -657,3 +657,21 @@ def test_a_successor_gives_nobody_an_unretained_broadcast_of_before_they_came(kn
     world.crash()
     world.attach(1, cursor=known, resume=True, sent=known, since_ms=since_ms)
     assert ids(world.settle()) == ["meanwhile"]
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_successor_gives_the_unretained_to_the_older_of_two_connections(resume: bool) -> None:
+    """Though it hears of the younger one first, which began after the broadcast."""
+    world = World()
+    since_ms = world.now_ms
+    world.attach(1, since_ms=since_ms)
+    world.settle()
+    world.now_ms += 1
+    world.log_end = world.now_ms * 1000  # positions are microseconds
+    world.broadcast("meanwhile", retain=False)
+    world.now_ms += 1
+    world.crash()
+    world.attach(2, cursor=0 if resume else None, resume=resume, since_ms=world.now_ms)
+    assert not ids(world.settle())
+    world.attach(1, cursor=0, resume=True, since_ms=since_ms)
+    assert set(ids(world.settle())) == {"meanwhile"}

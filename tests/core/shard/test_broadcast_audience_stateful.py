@@ -151,7 +151,7 @@ class BroadcastMachine(RuleBasedStateMachine):
         world = self.world
         world.core.closed(EDGE, world.now_ms)
         world.core.opened(EDGE)
-        world.bodies = BodyCache(world.limits.shared_bytes_max)
+        world.bodies = BodyCache(world.config.shared_bytes_max)
         self.announce()
 
     def announce(self) -> None:

@@ -127,7 +127,7 @@ def test_a_refusal_of_two_of_which_only_the_newer_id_is_known_takes_both() -> No
 
 def test_a_connection_that_ends_while_its_refusal_waits_for_a_read_leaves_nothing_behind() -> None:
     world = announced_after_a_crash()
-    world.core.pages_loaded({key: world.page(key) for key in world.core.take_pages_wanted()}, world.now_ms)
+    world.core.pages_loaded({key: world.page(key) for key in world.core.page_wait.take_pages_wanted()}, world.now_ms)
     world.nack(1, "b")
     world.ack(1, 3)
     world.detach(1)
@@ -182,6 +182,30 @@ def test_an_acknowledgement_by_http_reads_ids_that_only_storage_has(window: int)
     assert [seq for seq, _ in delivered(world.settle(), 1)] == [1, 3][:window]
 
 
+def test_an_acknowledged_number_of_another_epoch_settles_nothing() -> None:
+    world = World()
+    world.post(id="a")
+    world.post(id="b")
+    world.settle()
+    world.tell(Settle(8, "t:u", 1, ["b"], 0, "e0"))
+    assert of(world.settle(), Settled) == [Settled(8, "1 is a number of epoch e0, and this is e1")]
+    world.attach(1)
+    assert delivered(world.settle(), 1) == [(1, 1), (2, 1)]
+    world.tell(Settle(9, "t:u", 1, [], 0, "e1"))
+    assert of(world.settle(), Settled) == [Settled(9)]
+    assert world.core.mailboxes["t:u"].floor == 1
+
+
+def test_acknowledged_ids_are_settled_in_every_epoch() -> None:
+    world = World()
+    world.attach(1)
+    world.post(id="a")
+    world.settle()
+    world.tell(Settle(9, "t:u", -1, ["a"], 0, "e0"))
+    assert of(world.settle(), Settled) == [Settled(9)]
+    assert world.core.mailboxes["t:u"].floor == 1
+
+
 def test_an_acknowledgement_by_http_that_waits_follows_its_slot() -> None:
     world = offline_with_three()
     world.core.pages_loaded({"t:u": world.page("t:u")}, world.now_ms)
@@ -193,7 +217,7 @@ def test_an_acknowledgement_by_http_that_waits_follows_its_slot() -> None:
 def test_a_request_to_refuse_outlives_the_last_connection() -> None:
     world = offline_with_three()
     world.attach(1, cursor=0, resume=True, sent=3)
-    world.core.pages_loaded({key: world.page(key) for key in world.core.take_pages_wanted()}, world.now_ms)
+    world.core.pages_loaded({key: world.page(key) for key in world.core.page_wait.take_pages_wanted()}, world.now_ms)
     world.tell(Nack(1, ["a"], "cannot"), Refuse(9, "t:u", ["b"], "cannot"))
     world.detach(1)
     assert of(world.settle(), Settled) == [Settled(9)]

@@ -175,7 +175,7 @@ def test_an_action_whose_conditions_do_not_hold_is_not_done_but_decided_about() 
 def test_an_action_that_cannot_be_stored_fails_its_timer() -> None:
     world = World()
     world.core.fire([acting("3-abc", world)], world.now_ms)
-    world.core.pages_loaded(dict.fromkeys(world.core.take_pages_wanted()), world.now_ms)
+    world.core.pages_loaded(dict.fromkeys(world.core.page_wait.take_pages_wanted()), world.now_ms)
     assert world.core.fired_timers.acting
     (timer,) = world.core.fired_timers.take_acting()
     assert not world.core.fired_timers.acting

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from engine.core.inbox.inbox import ALL, ARCHIVED, IN_ARCHIVE, PINNED, READ, SEEN, UNREAD, InboxLimits
 from engine.core.model.category import Category, PolicyTerms
 from engine.core.wire.records import (
+    CONFLICT,
     NOT_FOUND,
     OK,
     OVERLOADED,
@@ -26,7 +27,7 @@ from engine.core.wire.records import (
     Revoke,
     Settle,
 )
-from tests.support.shard_world import World, limits
+from tests.support.shard_world import World, small_config
 
 LIMITS: Final = InboxLimits(messages_max=6, keep_ms=600_000, pinned_max=2, numbers_max=100)
 NOT_KEPT: Final = PolicyTerms("noise", Category(inbox_ms=0))
@@ -49,9 +50,9 @@ def read(w: World, view: int = ALL, before: int = 0, limit: int = 100) -> InboxI
     return answer
 
 
-def mark(w: World, mark: int, *ids: str, on: bool = True, upto: int = 0, seqs: tuple[int, ...] = ()) -> InboxMarked:
+def mark(w: World, mark: int, *ids: str, on: bool = True, upto: int = 0, seqs: tuple[int, ...] = (), epoch: str = "") -> InboxMarked:
     w.refs += 1
-    w.tell(MarkInbox(w.refs, KEY, mark, on, list(seqs), list(ids), upto))
+    w.tell(MarkInbox(w.refs, KEY, mark, on, list(seqs), list(ids), upto, epoch))
     (answer,) = [one for one in said_of(w.settle(), InboxMarked) if one.ref == w.refs]
     return answer
 
@@ -62,7 +63,7 @@ def ids(answer: InboxIs) -> list[str]:
 
 def evict(w: World) -> None:
     w.checkpoint()
-    w.now_ms += w.limits.edge_repeats_ms + w.limits.mailbox_idle_ms
+    w.now_ms += w.config.publish_timeout_ms + w.config.mailbox_idle_ms
     w.core.evict(w.now_ms)
 
 
@@ -127,6 +128,17 @@ def test_reading_acknowledges_what_is_pending_on_all_devices() -> None:
     assert sorted(record.conn for record in said_of(said, Revoke)) == [1, 2]
     assert said_of(said, InboxMarked)[0].unread == 1
     assert [(row.acked, row.flags) for row in read(w).rows] == [(False, 0), (True, READ | SEEN)]
+
+
+def test_a_marked_number_of_another_epoch_changes_nothing() -> None:
+    w = world()
+    w.post(id="a")
+    w.settle()
+    for late in (mark(w, READ, upto=1, epoch="e0"), mark(w, READ, seqs=(1,), epoch="e0")):
+        assert late.status == CONFLICT
+        assert [(row.acked, row.flags) for row in read(w).rows] == [(False, 0)]
+    assert mark(w, READ, upto=1, epoch="e1").status == OK
+    assert [(row.acked, row.flags) for row in read(w).rows] == [(True, READ | SEEN)]
 
 
 def test_counts_go_to_the_connections_that_want_them_and_only_when_they_change() -> None:
@@ -292,7 +304,7 @@ def test_an_inbox_that_is_turned_off_leaves_storage_with_the_next_checkpoint() -
     w.settle()
     w.checkpoint()
     assert w.streams[KEY]
-    w.limits = limits()
+    w.config = small_config()
     w.crash()
     w.post(id="b")
     w.tell(Settle(10, KEY, 2, []))

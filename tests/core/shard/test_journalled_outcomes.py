@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.core.mailbox.aggregation_window import type_of
 from engine.core.model.envelope import Merge
-from engine.core.shard.journalled_outcomes import type_of
 from engine.core.wire.outcomes import ERASED, AcceptedOutcome, AcknowledgedOutcome, AnyOutcome, Outcome, SentOutcome, is_journalled
 from engine.core.wire.records import Ack, Erase, Settle
 from tests.support.shard_world import EDGE, World
@@ -25,7 +25,7 @@ def events(world: World) -> list[str]:
 
 
 def world_with_history(**limits: Any) -> World:
-    return World(history=True, **limits)
+    return World(history_url="sqlite:///there-is-one", **limits)
 
 
 def test_without_a_history_nothing_is_recorded() -> None:
@@ -101,6 +101,22 @@ def test_the_successor_of_a_killed_shard_records_the_same_acceptances_again() ->
     world.settle()
     before = [outcome for outcome in recorded(world) if is_journalled(outcome)]
     assert len(before) == 2
+    world.crash()
+    world.settle()
+    assert [outcome for outcome in recorded(world) if is_journalled(outcome)] == before
+
+
+def test_the_successor_of_a_killed_shard_records_the_same_adoptions_again() -> None:
+    world = world_with_history()
+    world.attach(1)
+    world.settle()
+    world.drop(world.broadcast("b1"))
+    world.broadcast("b2", category="news", more=b',"type":"notice"')
+    world.settle()
+    before = [outcome for outcome in recorded(world) if is_journalled(outcome)]
+    (accepted,) = before
+    assert isinstance(accepted, AcceptedOutcome)
+    assert (accepted.id, accepted.seq, accepted.kind, accepted.category) == ("b2", 2, "notice", "news")
     world.crash()
     world.settle()
     assert [outcome for outcome in recorded(world) if is_journalled(outcome)] == before

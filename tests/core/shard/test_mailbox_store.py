@@ -32,7 +32,7 @@ def written(*users: str, **limits: int) -> World:
         world.detach(1)
         world.now_ms += 1
     world.settle()
-    world.now_ms += world.limits.ack_journal_ms
+    world.now_ms += world.config.ack_journal_ms
     world.settle()
     world.checkpoint()
     return world
@@ -56,7 +56,7 @@ def test_what_nobody_uses_leaves_memory_at_once_when_it_is_wanted_and_otherwise_
     assert evict(world, 0) == 0
     assert evict(world, 1) == 1
     world = written("ann")
-    world.now_ms += world.limits.mailbox_idle_ms
+    world.now_ms += world.config.mailbox_idle_ms
     assert evict(world, 0) == 1
     assert in_memory(world) == []
 
@@ -120,7 +120,7 @@ def test_whoever_is_connected_stays_and_may_go_once_the_last_connection_has_ende
     world.detach(1)
     assert evict(world) == 0
     world.detach(2)
-    world.now_ms += world.limits.mailbox_idle_ms
+    world.now_ms += world.config.mailbox_idle_ms
     assert evict(world) == 1
 
 
@@ -223,7 +223,7 @@ def test_messages_that_were_read_for_a_user_who_left_meanwhile_leave_memory_agai
 
 
 def test_ids_that_the_page_leaves_out_stay_for_as_long_as_an_edge_may_repeat_them() -> None:
-    world = World(recent_ids=100, mailbox_idle_ms=10**9, edge_repeats_ms=5000)
+    world = World(recent_ids=100, mailbox_idle_ms=10**9, publish_timeout_ms=5000)
     for n in range(PAGE_RECENT_IDS + 1):
         world.post("u", f"made-here-{n}", idempotent=False)
         world.settle()
@@ -277,7 +277,7 @@ def test_one_call_looks_at_a_bounded_number_of_mailboxes_and_the_next_one_goes_o
 
 def test_reading_any_number_of_users_fills_no_memory_and_stops_nobody() -> None:
     # Before, nothing was evicted for `mailbox_idle_ms`: memory filled up to its limit, and every post was refused meanwhile.
-    world = World(memory_bytes_max=1000 * MAILBOX_BYTES, posts_pending_max=10_000)
+    world = World(shard_memory_bytes_max=1000 * MAILBOX_BYTES, posts_pending_max=10_000)
     questions: tuple[Callable[[int, str], Any], ...] = (
         GetProfile,
         lambda ref, key: Trace(ref, key, "m"),
@@ -293,19 +293,19 @@ def test_reading_any_number_of_users_fills_no_memory_and_stops_nobody() -> None:
             answers = world.settle()
             assert len(answers) == 100
             largest = max(largest, world.core.admission.bytes)
-            world.now_ms += world.limits.pressure_calm_ms // 10
+            world.now_ms += world.config.pressure_calm_ms // 10
             world.core.tick(world.now_ms)
             for priority in (HIGH, NORMAL, LOW):
                 world.post("u", priority=priority)
             assert {record.status for record in of(world.settle(), Posted)} == {ACCEPTED}
             world.checkpoint()
     assert ref
-    assert largest < world.limits.memory_bytes_max / 2
+    assert largest < world.config.shard_memory_bytes_max / 2
     assert world.core.admission.pressure.level == 0
 
 
 def test_questions_that_wait_for_their_pages_count_with_their_bytes() -> None:
-    world = World(posts_pending_max=10, memory_bytes_max=100_000)
+    world = World(posts_pending_max=10, shard_memory_bytes_max=100_000)
     for n in range(10):
         ask(world, f"u{n}")
     ask(world, "one more")
@@ -325,7 +325,7 @@ def test_short_memory_writes_no_page_of_an_evicted_mailbox() -> None:
     world.settle()
     world.detach(1)
     world.checkpoint()
-    world.now_ms += world.limits.mailbox_idle_ms
+    world.now_ms += world.config.mailbox_idle_ms
     assert world.core.evict(world.now_ms) == 1
     world.post(id="b")
     world.settle()

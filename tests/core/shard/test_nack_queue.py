@@ -27,7 +27,7 @@ class Successor:
         world.settle()
         world.checkpoint()
         self.stream = world.streams[KEY]
-        self.store = MailboxStore(world.limits, BroadcastMirror())
+        self.store = MailboxStore(world.config, BroadcastMirror())
         self.store.restore(KEY, world.page(KEY), world.now_ms)
         self.queue = NackQueue(self.store, window)
 

@@ -12,7 +12,7 @@ from engine.core.model.category import Category, PolicyTerms
 from engine.core.model.trace_context import TraceContext, traced_body
 from engine.core.shard import output as module
 from engine.core.shard.output import LATENCY_BUCKETS_MS, Latencies, SessionEvent, ShardOutput
-from tests.support.shard_world import EDGE, World
+from tests.support.shard_world import EDGE, RETRY, World
 
 HOUR_MS = 3_600_000
 
@@ -78,7 +78,7 @@ def test_the_time_to_the_ack_of_a_message_that_was_sent_again_begins_at_its_firs
     world.settle()
     world.now_ms += 700
     mailbox = world.core.mailboxes["t:u"]
-    assert mailbox.connections[EDGE, 1].overdue(mailbox.hot, world.now_ms, world.limits.retry)
+    assert mailbox.connections[EDGE, 1].overdue(mailbox.hot, world.now_ms, RETRY)
     world.now_ms += 100
     world.ack(1, 1)
     world.settle()
@@ -147,7 +147,7 @@ def test_an_outage_with_many_reconnects_stays_within_the_limit(monkeypatch: pyte
     world = World()
     for _ in range(10):
         world.attach(1)
-        world.core.pages_loaded(dict.fromkeys(world.core.take_pages_wanted()), world.now_ms)
+        world.core.pages_loaded(dict.fromkeys(world.core.page_wait.take_pages_wanted()), world.now_ms)
         world.detach(1)
     assert len(world.core.output.session_events) == 5
 

@@ -5,10 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.config import Config
 from engine.core.model.constants import HIGH, LOW, NORMAL
-from engine.core.shard.pressure import CALM, LAG_FACTORS, SHARES, Load, Pressure, PressureLimits
+from engine.core.shard.pressure import CALM, LAG_FACTORS, SHARES, Load, Pressure
 
-LIMITS = PressureLimits(lag_ms=250, calm_ms=1000, memory_bytes_max=1_000_000, memory_messages_max=1000, posts_pending_max=1000)
+CONFIG = Config(
+    pressure_lag_ms=250,
+    pressure_calm_ms=1000,
+    shard_memory_bytes_max=1_000_000,
+    shard_memory_messages_max=1000,
+    posts_pending_max=1000,
+)
 
 
 def load(*, lag_ms: int = 0, posts: int = 0, messages: int = 0, size: int = 0, freed: int = 0) -> Load:
@@ -18,7 +25,7 @@ def load(*, lag_ms: int = 0, posts: int = 0, messages: int = 0, size: int = 0, f
 def wanted(measured: Load) -> int:
     """The level by the table of the module, without hysteresis."""
     shares = (measured.posts / 1000, measured.messages / 1000, measured.bytes / 1_000_000)
-    lag = measured.lag_ms / LIMITS.lag_ms
+    lag = measured.lag_ms / CONFIG.pressure_lag_ms
     return max(
         max((level for level, at in enumerate(SHARES, 1) for share in shares if share >= at), default=0),
         max((level for level, at in enumerate(LAG_FACTORS, 1) if lag >= at), default=0),
@@ -34,31 +41,31 @@ def test_each_measure_alone_raises_the_level() -> None:
             load(messages=thousandth),
             load(size=thousandth * 1000),
         ):
-            assert Pressure(LIMITS).measure(measured, 0) == level
+            assert Pressure(CONFIG).measure(measured, 0) == level
 
 
 def test_a_level_ends_only_after_a_calm_time_and_one_by_one() -> None:
-    pressure = Pressure(LIMITS)
+    pressure = Pressure(CONFIG)
     pressure.measure(load(size=900_000), 0)
     levels = [pressure.measure(load(), now_ms) for now_ms in range(100, 4000, 100)]
     assert levels == [3] * 10 + [2] * 10 + [1] * 10 + [0] * 9
 
 
 def test_a_level_of_lag_alone_ends_one_by_one_as_soon_as_no_post_waits() -> None:
-    pressure = Pressure(LIMITS)
+    pressure = Pressure(CONFIG)
     pressure.measure(load(lag_ms=1300, posts=40, messages=40), 0)
     assert pressure.measure(load(lag_ms=20, posts=1, messages=1), 100) == 3, "one that waits keeps it for the calm time"
     assert [pressure.measure(load(), now_ms) for now_ms in (200, 300, 400, 500)] == [2, 1, 0, 0]
 
 
 def test_a_level_of_lag_that_began_while_memory_was_short_keeps_the_calm_time() -> None:
-    pressure = Pressure(LIMITS)
+    pressure = Pressure(CONFIG)
     pressure.measure(load(lag_ms=1300, posts=400, messages=400), 0)
     assert [pressure.measure(load(), now_ms) for now_ms in (100, 200, 1000)] == [3, 3, 3]
 
 
 def test_a_load_just_below_a_threshold_keeps_the_level() -> None:
-    pressure = Pressure(LIMITS)
+    pressure = Pressure(CONFIG)
     pressure.measure(load(size=500_000), 0)
     assert {pressure.measure(load(size=400_000), now_ms) for now_ms in range(100, 60_000, 100)} == {1}
     assert pressure.measure(load(size=300_000), 60_000) == 1
@@ -66,7 +73,7 @@ def test_a_load_just_below_a_threshold_keeps_the_level() -> None:
 
 
 def test_low_goes_first_then_normal_and_high_never_by_level() -> None:
-    pressure = Pressure(LIMITS)
+    pressure = Pressure(CONFIG)
     refused = []
     for size in (0, 500_000, 700_000, 850_000):
         pressure.measure(load(size=size), 0)
@@ -75,7 +82,7 @@ def test_low_goes_first_then_normal_and_high_never_by_level() -> None:
 
 
 def test_a_refused_publisher_comes_back_when_the_excess_has_left_at_the_rate_seen() -> None:
-    pressure = Pressure(LIMITS)
+    pressure = Pressure(CONFIG)
     freed = 0
     for now_ms in range(0, 10_000, 100):
         freed += 5000  # 50 bytes per ms
@@ -85,7 +92,7 @@ def test_a_refused_publisher_comes_back_when_the_excess_has_left_at_the_rate_see
 
 
 def test_a_lag_alone_tells_to_come_back_after_the_lag() -> None:
-    pressure = Pressure(LIMITS)
+    pressure = Pressure(CONFIG)
     pressure.measure(load(lag_ms=3000), 0)
     assert pressure.retry_ms() == 3000
     assert not pressure.tight
@@ -100,7 +107,7 @@ def test_a_lag_alone_tells_to_come_back_after_the_lag() -> None:
 def test_the_level_rises_at_once_and_falls_after_the_calm_time_or_without_memory_when_no_post_waits(
     steps: list[tuple[int, int, int, int, int]],
 ) -> None:
-    pressure = Pressure(LIMITS)
+    pressure = Pressure(CONFIG)
     now_ms, before, changed_ms, freed, of_memory = 0, 0, 0, 0, False
     for elapsed_ms, lag_ms, posts, messages, size in steps:
         now_ms += elapsed_ms
@@ -109,7 +116,7 @@ def test_the_level_rises_at_once_and_falls_after_the_calm_time_or_without_memory
         level = pressure.measure(measured, now_ms)
         assert level >= wanted(measured)
         of_memory = max(messages / 1000, size / 1_000_000) >= SHARES[0] * CALM or (of_memory and before > 0)
-        may_fall = now_ms - changed_ms >= LIMITS.calm_ms or not (posts or of_memory)
+        may_fall = now_ms - changed_ms >= CONFIG.pressure_calm_ms or not (posts or of_memory)
         assert level >= before or (level == before - 1 and may_fall)
         assert level <= max(before, wanted(measured))
         if level != before:

@@ -263,10 +263,10 @@ def test_a_cursor_is_journalled_only_when_it_acknowledges_something() -> None:
         world.post()
     world.settle()
     world.attach(1, cursor=0)
-    world.now_ms += world.core.limits.ack_journal_ms
+    world.now_ms += world.core.config.ack_journal_ms
     assert world.core.take_group(world.now_ms) is None
     world.attach(2, cursor=1)
-    world.now_ms += world.core.limits.ack_journal_ms
+    world.now_ms += world.core.config.ack_journal_ms
     group = world.core.take_group(world.now_ms)
     assert group is not None
     assert [(record.floor, record.acked) for record in group.handled] == [(1, [])]
@@ -654,7 +654,7 @@ def test_posts_that_wait_for_a_page_count_among_those_that_wait() -> None:
     assert sorted(record.status for record in of(world.settle(), Posted)) == [ACCEPTED] * 3
     for number in range(5):
         world.post(f"v{number}")
-    keys = world.core.take_pages_wanted()
+    keys = world.core.page_wait.take_pages_wanted()
     world.core.pages_failed(keys)
     world.said()
     world.post("w1")
@@ -793,7 +793,7 @@ def test_a_shard_asks_for_a_tick_when_a_suspect_user_is_to_be_offline() -> None:
     world.settle()
     world.detach(1)
     world.settle()
-    world.now_ms += world.core.limits.offline_after_ms - 400
+    world.now_ms += world.core.config.offline_after_ms - 400
     assert world.core.next_tick_ms(world.now_ms) == world.now_ms + 400
     world.now_ms += 500
     assert world.core.next_tick_ms(world.now_ms) == world.now_ms

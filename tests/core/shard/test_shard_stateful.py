@@ -35,7 +35,7 @@ class ShardMachine(RuleBasedStateMachine):
             commit_records_max=5,
             connections_per_user_max=3,
             conflate_offline_min=2,
-            memory_messages_max=24,
+            shard_memory_messages_max=24,
         )
         self.clients: dict[int, Client] = {}
         self.conns = 0

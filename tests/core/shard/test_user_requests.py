@@ -53,7 +53,7 @@ CHANGES = (
 
 def pressed(world: World, share: float) -> None:
     """So much of what may wait for its commit does wait."""
-    while len(world.core.post_queue) < world.limits.posts_pending_max * share:
+    while len(world.core.post_queue) < world.config.posts_pending_max * share:
         world.post("filler", priority=HIGH)
         world.fetch()
     world.core.tick(world.now_ms)
@@ -197,7 +197,7 @@ def test_a_message_after_the_erasure_has_a_new_number_also_after_eviction_and_a_
     world.settle()
     world.checkpoint()
     assert world.floors == {SLOT: 4}
-    world.now_ms += world.limits.mailbox_idle_ms
+    world.now_ms += world.config.mailbox_idle_ms
     world.core.evict(world.now_ms)
     assert KEY not in world.core.mailboxes
     world.attach(1)
@@ -248,7 +248,7 @@ def test_a_dead_letter_under_way_to_storage_ends_with_its_erased_user(is_stored:
     world.tell(Erase(7, KEY))
     world.settle()
     world.checkpoint()
-    world.now_ms += world.limits.mailbox_idle_ms
+    world.now_ms += world.config.mailbox_idle_ms
     world.core.evict(world.now_ms)
     assert KEY not in world.core.mailboxes
     if is_stored:
@@ -423,10 +423,10 @@ def gone_world() -> World:
     world.ack(1, 2)
     world.detach(1, 1000)
     world.settle()
-    world.now_ms += world.limits.ack_journal_ms
+    world.now_ms += world.config.ack_journal_ms
     world.settle()
     world.checkpoint()
-    world.now_ms += world.limits.mailbox_idle_ms
+    world.now_ms += world.config.mailbox_idle_ms
     world.core.evict(world.now_ms)
     assert KEY in world.pages
     assert KEY not in world.core.mailboxes
@@ -445,7 +445,7 @@ def sweep(world: World) -> None:
 
 def test_the_page_of_a_user_who_is_gone_is_deleted_and_the_next_number_is_a_new_one() -> None:
     world = gone_world()
-    assert world.looks[KEY] <= world.now_ms + world.limits.user_forget_ms
+    assert world.looks[KEY] <= world.now_ms + world.config.user_forget_s * 1000
     sweep(world)
     assert KEY not in world.pages
     assert KEY not in world.core.mailboxes
@@ -482,7 +482,7 @@ def test_messages_that_have_expired_do_not_keep_a_page() -> None:
     world.post(ttl_ms=1000)
     world.settle()
     world.checkpoint()
-    world.now_ms += world.limits.mailbox_idle_ms
+    world.now_ms += world.config.mailbox_idle_ms
     world.core.evict(world.now_ms)
     page = world.page(KEY)
     assert page is not None
@@ -490,8 +490,8 @@ def test_messages_that_have_expired_do_not_keep_a_page() -> None:
     world.core.swept(Swept(KEY, page, True, 0))
     world.settle()
     world.checkpoint()
-    assert world.looks[KEY] == world.now_ms + world.limits.user_forget_ms
-    world.now_ms += world.limits.mailbox_idle_ms
+    assert world.looks[KEY] == world.now_ms + world.config.user_forget_s * 1000
+    world.now_ms += world.config.mailbox_idle_ms
     world.core.evict(world.now_ms)
     sweep(world)
     assert KEY not in world.pages
@@ -505,7 +505,7 @@ def test_a_page_that_changed_after_the_sweep_read_it_stays_as_it_is(expires: boo
     world.post()
     world.settle()
     world.checkpoint()
-    world.now_ms += world.limits.mailbox_idle_ms
+    world.now_ms += world.config.mailbox_idle_ms
     world.core.evict(world.now_ms)
     newer = world.page(KEY)
     assert newer is not None

@@ -95,6 +95,22 @@ def test_the_first_record_leaves_at_once_and_later_ones_wait_for_the_pacing() ->
     assert caller.calls(12)
 
 
+def test_a_record_due_within_half_a_millisecond_leaves_at_once() -> None:
+    caller, callee = opened()
+    caller.outbox.push([Ack(1, 1)], 10)
+    callee.request(*only(caller.calls(10)), 10)
+    caller.outbox.push([Ack(1, 2)], 11)
+    assert not caller.calls(11.4)
+    assert caller.wake_ms == 12
+    assert caller.calls(11.5)
+    callee.outbox.push([Ack(1, 1)], 10)
+    only(callee.replies(10))
+    callee.outbox.push([Ack(1, 2)], 11)
+    assert not callee.replies(13.4)
+    assert callee.wake_ms == 14
+    assert callee.replies(13.5)
+
+
 def test_lazy_records_wait_longer_but_ride_with_whatever_leaves_earlier_and_only_the_latest_goes() -> None:
     caller, callee = opened()
     caller.outbox.push_latest(7, Ack(7, 1), 10)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,13 +19,12 @@ from engine.core.wire.records import WEBSOCKET
 from engine.errors import Invalid, StorageUnavailable
 from engine.features.dead_letters.store import StoredLetter, write_dead_letters
 from engine.features.event_groups.store import EventStreams, Gap, Look, OutcomeEvent, Position, PresenceEvent, parse_position
+from engine.features.history.outcome_reader import OutcomeReader
 from engine.store.external_streams import trim_session_events, write_session_events
 from engine.store.keys import OUTCOME_STREAM_KEY, SESSION_STREAM_KEY, dead_letter_key
-from engine.store.outcome_stream import OutcomeReader, OutcomeWriter
+from engine.store.outcome_stream import OutcomeWriter
 from engine.store.user_entries import drop_user_entries
 from tests.support.waiting import until
-
-Wall = Callable[[], int]
 
 
 def streams(client: Redis, **settings: Any) -> EventStreams:

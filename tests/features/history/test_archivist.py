@@ -21,8 +21,9 @@ from engine.core.wire.outcomes import AcceptedOutcome, AnyOutcome, OutcomeLog, S
 from engine.errors import StorageUnavailable
 from engine.features.event_groups.store import EventStreams, GroupEvent, OutcomeEvent
 from engine.features.history.history_database import HistoryDatabase, HistoryQuery
+from engine.features.history.outcome_reader import OutcomeReader
 from engine.store.keys import OUTCOME_STREAM_KEY
-from engine.store.outcome_stream import OutcomeReader, OutcomeWriter
+from engine.store.outcome_stream import OutcomeWriter
 from tests.support.archivist_process import archiving
 from tests.support.history_databases import emptied
 from tests.support.postgresql_server import PostgresqlServer

@@ -57,7 +57,14 @@ def test_messages_are_marked_by_ids_by_a_number_and_all_at_once(edge: EdgeWorld)
     assert failure("mark", "ann", "read", "b1", "none") == "not in the inbox: none"
 
 
+def test_a_mark_up_to_an_event_id_of_lost_data_is_refused(edge: EdgeWorld) -> None:
+    newest = json.loads(run("list", "ann", "--limit", "1", "--json").output)["event_id"]
+    assert failure("mark", "ann", "read", "--upto", f"lost-{newest}").startswith("4 is a number of epoch lost-")
+    assert run("mark", "ann", "read", "--upto", newest).output == "0 unread, 0 unseen\n"
+
+
 def test_a_mark_that_cannot_be_is_explained(edge: EdgeWorld) -> None:
     assert failure("mark", "ann", "loved", "b1") == "loved: a mark is one of read, unread, seen, archive, unarchive, pin, unpin"
     for words in ((), ("b1", "--all"), ("--upto", "3", "--all")):
         assert failure("mark", "ann", "read", *words) == "what to mark: exactly one of IDS, --upto and --all is needed"
+    assert failure("mark", "ann", "read", "--upto", "x-") == "x-: neither a number nor an event_id"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
+from engine.core.inbox.inbox import ALL
 from engine.core.wire import records as wire
+from engine.features.inbox.inboxes import find_rows
+from engine.gateway.shard_client import ShardClient
 from tests.support.edge_world import EdgeWorld, edge_world
 
 
@@ -87,6 +90,40 @@ async def test_ids_that_the_shard_does_not_remember_are_looked_up_in_the_inbox(w
     assert answer.json() == {"unread": 3, "unseen": 3, "revision": 9, "unknown": ["never"]}
 
 
+async def test_a_number_of_another_epoch_marks_nothing(world: EdgeWorld) -> None:
+    await publish(world, {"id": "a"}, {"id": "b"})
+    assert (await call(world, "POST", "/read", json={"upto": 1, "epoch": "of another time"})).status_code == 409
+    assert ids(await call(world, "GET", params={"unread": "true"})) == ["b", "a"]
+    epoch = (await call(world, "GET")).json()["messages"][0]["event_id"].rpartition("-")[0]
+    assert (await call(world, "POST", "/read", json={"upto": 1, "epoch": epoch})).status_code == 200
+    assert ids(await call(world, "GET", params={"unread": "true"})) == ["b"]
+
+
+async def test_numbers_looked_up_in_another_epoch_mark_nothing(world: EdgeWorld) -> None:
+    await publish(world, {"id": "a"}, {"id": "b"})
+    world.shard.forgotten_ids = {"a"}
+    world.shard.page_epoch = "of another time"
+    answer = await call(world, "POST", "/read", json={"ids": ["a"]})
+    assert (answer.status_code, "Retry-After" in answer.headers) == (503, True)
+    assert ids(await call(world, "GET", params={"unread": "true"})) == ["b", "a"]
+
+
+async def test_rows_found_before_numbers_began_anew_are_dropped(world: EdgeWorld) -> None:
+    def page(epoch: str, before: int, *rows: tuple[int, str]) -> wire.InboxIs:
+        return wire.InboxIs(
+            0, wire.OK, [wire.InboxRow(seq, 0, False, 0, b'"id":"%b"' % id.encode()) for seq, id in rows], before, epoch=epoch
+        )
+
+    pages = iter((page("e1", 3, (3, "c")), page("e2", 0, (1, "a"))))
+
+    class Pages:
+        async def read_inbox(self, *_: object) -> wire.InboxIs:
+            return next(pages)
+
+    found, epoch = await find_rows(cast(ShardClient, Pages()), "t:u", {"a", "c"}, world.config, (ALL,))
+    assert ({id: row.seq for id, row in found.items()}, epoch) == ({"a": 1}, "e2")
+
+
 async def test_the_inbox_of_another_user_needs_a_scope(world: EdgeWorld) -> None:
     await publish(world, {"id": "a"})
     assert (await call(world, "GET", by="u2", params={"user": "u1"})).status_code == 403
@@ -115,6 +152,10 @@ async def test_a_query_that_cannot_be_meant_is_refused_with_the_name_of_the_para
         ("read", {"ids": ["a"], "all": True}, 422),
         ("read", {"all": False}, 422),
         ("read", {"upto": 0}, 422),
+        ("read", {"upto": 1, "epoch": ""}, 422),
+        ("read", {"upto": 1, "epoch": "7" * 129}, 422),
+        ("read", {"upto": 1, "epoch": 7}, 422),
+        ("read", {"epoch": "7"}, 422),
         ("read", {"ids": ["\n"]}, 422),
         ("forgotten", {"all": True}, 404),
         ("read", [], 422),

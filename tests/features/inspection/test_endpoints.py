@@ -6,7 +6,7 @@ import json
 
 from engine.core.shard.user_overview import SlowConnection
 from engine.core.wire.records import ConnectionState
-from engine.store.quarantine import QuarantinedRecord
+from engine.features.inspection.store import QuarantinedRecord
 from tests.support.edge_world import edge_world
 
 OPERATORS_ONLY = ("/v1/load", "/v1/tenants", "/v1/quarantine", "/v1/slow-clients")

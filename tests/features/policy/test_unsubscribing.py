@@ -17,9 +17,9 @@ from engine.core.model.category import DIGEST, OFF, ON
 from engine.core.policy.profile import Profile
 from engine.core.wire import records as wire
 from engine.features.policy import unsubscribing
+from engine.features.policy.link_page import FORM_BYTES_MAX
 from engine.features.policy.unsubscribe_links import LinkClaims, make_link_token
 from engine.features.policy.unsubscribing import RememberedKey
-from engine.http.link_page import FORM_BYTES_MAX
 from tests.support.edge_world import SECRET, EdgeWorld, edge_world
 
 RULES = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -42,17 +43,22 @@ def death(kind: Any = "actor", id: str = "ab", ray_job: str = "ray-a") -> Death:
 
 
 class Ray:
-    """Jobs, applications and nodes; `away`: its dashboard does not answer."""
+    """Jobs, applications and nodes; `away`: its dashboard does not answer; `listing`: it makes a list, which takes until then."""
 
     def __init__(self) -> None:
         self.listed: list[Job] = []
         self.unhealthy: list[Unhealthy] = []
         self.away = False
+        self.listing = threading.Event()
+        self.listing.set()
         self.lists = 0
 
-    def jobs(self) -> list[Job]:
+    def connect(self) -> None:
         if self.away:
             raise Unavailable("the dashboard is away")
+
+    def jobs(self) -> list[Job]:
+        self.listing.wait()
         self.lists += 1
         return list(self.listed)
 
@@ -66,13 +72,15 @@ class Ray:
 
 
 class Edges:
-    """Takes events, and tells which ids were new. `statuses` are the next answers; `loses`: it takes, and its answer is lost."""
+    """Takes events, and tells which ids were new. `statuses` are the next answers; `loses`: it takes, and its answer is lost.
+    `takes_s`: an answer takes so long."""
 
     def __init__(self) -> None:
         self.events: dict[str, dict[str, Any]] = {}
         self.repeats = 0
         self.statuses: list[int] = []
         self.loses = False
+        self.takes_s = 0.0
 
     async def publish(self, tenant: str, path: str, bodies: Sequence[bytes]) -> list[tuple[int, dict[str, str], bytes]]:
         assert (tenant, path) == ("team", "/v1/events")
@@ -86,6 +94,7 @@ class Edges:
                 self.events.setdefault(event["id"], event)
             elif status == 429 or status >= 500:
                 break
+        await asyncio.sleep(self.takes_s)
         if self.loses:
             raise Unavailable("the answer is lost")
         return answers
@@ -189,7 +198,7 @@ async def test_a_death_is_told_when_its_job_goes_on_and_else_is_none(redis_clien
         await until(lambda: len(edges.events) == 2)
         await store.append([death(), death("node", "n1")])  # as Ray posts a batch again whose answer it did not get
         await until(lambda: edges.repeats == 2)
-    actor, node = edges.events.values()
+    node, actor = edges.events.values()
     assert (actor["type"], actor["context"], actor["data"]["notify"]) == ("ray.actor.died", "a", ["ann"])
     assert (node["type"], node["data"]["node"], node["data"]["notify"]) == ("ray.node.lost", "worker-1 (10.0.0.1)", ["ops"])
     assert await store.waiting(9) == []
@@ -202,6 +211,54 @@ async def test_a_lost_node_is_told_while_the_dashboard_is_away(redis_client: Red
     async with watching(ray, edges, redis_client) as watcher:
         await until(lambda: edges.types() == ["ray.node.lost"])
         assert "jobs: the dashboard is away" in watcher.stats()["state"]
+
+
+async def test_a_death_waits_for_a_slow_first_list_and_nodes_do_not(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher_module, "_AWAY_S", 0.0)
+    ray, edges = Ray(), Edges()
+    store = RayEventsStore(redis_client, CONFIG)
+    await store.append([death(), death("node", "n1")])
+    ray.listing.clear()
+    async with watching(ray, edges, redis_client):
+        try:
+            await until(lambda: edges.types() == ["ray.node.lost"])
+            ray.listed = [job("a", "FAILED", NOW + 5)]
+        finally:
+            ray.listing.set()
+        await until(lambda: store.waiting(9), holds=lambda waiting: waiting == [])
+        await until(lambda: len(edges.events) == 2)
+    assert (edges.types(), edges.repeats) == (["ray.node.lost", "ray.job.failed"], 0)
+
+
+async def test_deaths_in_jobs_are_told_while_the_dashboard_stays_away(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher_module, "_AWAY_S", 0.2)
+    ray, edges = Ray(), Edges()
+    ray.away = True
+    await RayEventsStore(redis_client, CONFIG).append([death()])
+    async with watching(ray, edges, redis_client):
+        await until(lambda: edges.types() == ["ray.actor.died"])
+    (event,) = edges.events.values()
+    assert (event["context"], event["data"]["notify"]) == ("ray-a", ["ops"])
+
+
+async def test_an_edge_that_answers_late_delays_no_list(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher_module, "_PATIENCE", 1000)
+    ray, edges = Ray(), Edges()
+    ray.listed, edges.takes_s = [job("a", "FAILED", NOW + 5)], 0.2
+    async with watching(ray, edges, redis_client):
+        await listed(ray)
+    assert edges.types() == ["ray.job.failed"]
+
+
+async def test_one_slow_list_delays_the_next_for_a_while_only(redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher_module, "_PATIENCE", 1000)
+    monkeypatch.setattr(watcher_module, "_PATIENCE_CAP_S", 0.1)
+    ray = Ray()
+    ray.listing.clear()
+    async with watching(ray, Edges(), redis_client):
+        await asyncio.sleep(0.2)  # the list takes so long
+        ray.listing.set()
+        await listed(ray)
 
 
 async def test_an_unhealthy_application_is_told_once_until_it_is_healthy(redis_client: Redis) -> None:

@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.core.wire import records as wire
-from tests.support.edge_world import EdgeWorld, edge_world
+from tests.support.edge_world import EPOCH, EdgeWorld, edge_world
 from tests.support.running_engine import RunningEngine
 
 KEY = "default:u1"
@@ -59,9 +59,19 @@ async def test_a_snoozed_message_leaves_list_and_counts_and_a_copy_is_scheduled(
     assert (await listed(world), await listed(world, archived="true")) == (["b"], ["a"])
     (timer,) = timers(world)
     copy = json.loads(b"{%b}" % timer.envelope.body)
-    assert (timer.key, timer.due_ms, copy["id"], copy["replaces"]) == (KEY, at, f"snooze:1:{at}", "a")
+    assert (timer.key, timer.due_ms, copy["id"], copy["replaces"]) == (KEY, at, f"snooze:{EPOCH}-1:{at}", "a")
     assert (copy["type"], copy["data"], copy["url"], copy["priority"]) == ("post.liked", {"n": 1.5}, "/x", "high")
     assert timer.envelope.policy_terms is None, "no cap counts what the user asked for"
+
+
+async def test_a_copy_of_the_same_number_after_lost_data_has_another_id(world: EdgeWorld) -> None:
+    """A client that got the first copy drops another one with its id."""
+    await publish(world, "a")
+    world.shards[0].page_epoch = "later"
+    at = until(world)
+    await call(world, "/snooze", {"ids": ["a"], "until": at})
+    assert [timer.envelope.id for timer in timers(world)] == [f"snooze:later-1:{at}"]
+    assert [one["id"] for one in (await call(world, "/snooze")).json()["snoozed"]] == ["a"]
 
 
 async def test_what_is_away_is_listed_the_next_to_come_first(world: EdgeWorld) -> None:
@@ -79,6 +89,27 @@ async def test_the_later_request_moves_the_time_and_schedules_nothing_twice(worl
     for at in (first, first, second):
         assert (await call(world, "/snooze", {"ids": ["a"], "until": at})).status_code == 200
     assert [timer.due_ms for timer in timers(world)] == [second]
+
+
+async def test_numbers_of_another_epoch_put_nothing_away_until_repeated(world: EdgeWorld) -> None:
+    await publish(world, "a")
+    body, epoch, world.shard.page_epoch = {"ids": ["a"], "until": until(world)}, world.shard.page_epoch, "of another time"
+    assert (await call(world, "/snooze", body)).status_code == 503
+    assert await listed(world) == ["a"]
+    world.shard.page_epoch = epoch
+    assert (await call(world, "/snooze", body)).status_code == 200
+    assert (await listed(world), len(timers(world))) == ([], 1)
+
+
+async def test_a_snooze_moved_after_lost_data_archives_no_other_message(world: EdgeWorld) -> None:
+    await publish(world, "a")
+    await call(world, "/snooze", {"ids": ["a"], "until": until(world)})
+    for lost in (world.shard.heads, world.shard.mailboxes, world.shard.inboxes, world.shard.ids):
+        lost.clear()
+    await publish(world, "b")
+    later = until(world, 2)
+    assert (await call(world, "/snooze", {"ids": ["a"], "until": later})).status_code == 200
+    assert (await listed(world), [timer.due_ms for timer in timers(world)]) == (["b"], [later])
 
 
 async def test_unsnoozing_makes_a_message_due_now(world: EdgeWorld) -> None:

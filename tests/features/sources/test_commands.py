@@ -68,7 +68,8 @@ def test_a_table_with_the_longest_name_takes_rows_and_wakes_its_reader(sources: 
 
 def test_a_source_that_is_away_hides_no_other(redis_server_url: str) -> None:
     connections = ("redis://127.0.0.1:1", redis_server_url)
-    sources = json.dumps([{"kind": "redis", "name": f"s{n}", "connection": url} for n, url in enumerate(connections)])
+    given = [{"kind": "redis", "name": f"s{n}", "connection": url, "stream": "of-nobody"} for n, url in enumerate(connections)]
+    sources = json.dumps(given)
     listed = CliRunner().invoke(app, ["source", "list"], env={"ENGINE_SOURCES": sources})
     away, there = listed.stdout.splitlines()
     assert (away[:27], there, listed.exit_code) == ("source s0: ConnectionError ", "s1  waiting=0 oldest=0.0s dead=0", 1)

@@ -106,7 +106,7 @@ def parse_patch(
         _check_channel(name, choice, categories)
     cleared = sum(1 << bit for bit, name in enumerate(MAPS) if getattr(text, name) is None)
     cleared |= NO_MAIL_DIGEST if text.mail_digest is None else 0
-    mail_digest = parse_mail_digest(text.mail_digest, "$.mail_digest") if isinstance(text.mail_digest, MailDigestText) else None
+    mail_digest = parse_mail_digest(text.mail_digest) if isinstance(text.mail_digest, MailDigestText) else None
     return PreferencesPatch(zone, locale, quiet, chosen, types, targets, cleared, channels, quiet_categories, mail_digest)
 
 

@@ -147,9 +147,9 @@ def _quiet(text: QuietText, path: str) -> QuietHours:
     return QuietHours(begin, end, _days(text.days, path))
 
 
-def parse_mail_digest(text: MailDigestText, path: str) -> MailDigest:
+def parse_mail_digest(text: MailDigestText) -> MailDigest:
     """The times of a digest by mail. Raises Invalid, with the path of what is wrong."""
-    return MailDigest(_minute(text.at, f"{path}.at"), _days(text.days, path))
+    return MailDigest(_minute(text.at, "$.mail_digest.at"), _days(text.days, "$.mail_digest"))
 
 
 def _days(names: Sequence[str], path: str) -> int:

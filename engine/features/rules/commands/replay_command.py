@@ -42,14 +42,15 @@ def replay(
     engine replay deliveries.jsonl --rules my-rules.toml --rate 20
     zcat *.gz | engine replay - --fresh --user-prefix test-[/dim]
     """
-    from engine.cli.local_engine import config_of, find_engine
+    from engine.cli.local_engine import find_engine
     from engine.cli.progress import progress_bar
+    from engine.cli.settings import load
     from engine.client.publisher import Publisher
     from engine.features.rules.commands.replay import Replay, open_recording
     from engine.features.rules.commands.replay_report import print_report
     from engine.features.rules.rule_book import read_rules
 
-    chosen = _rules_for(file, rules, config_of(data_dir))
+    chosen = _rules_for(file, rules, load({"data_dir": data_dir}))
     parsed = read_rules(chosen)
     with open_recording(file) as recording, progress_bar() as progress:
         target = find_engine(data_dir, url, token, "engine-replay", ["publish"], tenant)

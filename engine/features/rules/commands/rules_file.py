@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from engine.core.policy.contact_policy import limits_in_words
+from engine.core.policy.contact_policy import spoken
 from engine.errors import RulesError
 
 if TYPE_CHECKING:
+    from engine.core.model.category import Category
     from engine.features.rules.core.rules import Rules
 
 RulesFile = Annotated[Path, typer.Argument(help="Rules in TOML.")]
@@ -57,7 +58,7 @@ def explain(
         lines[notification.rule].append(msgspec.json.encode(members(notification)).decode())
     delivery = delivery_id(event, case.payload)
     for name in dict.fromkeys(notification.category for notification in outcome.notifications if notification.category):
-        sys.stdout.write(f"category {name}: {limits_in_words(parsed.categories[name])}\n")
+        sys.stdout.write(f"category {name}: {_limits_in_words(parsed.categories[name])}\n")
     for rule in parsed.rules:
         reason = rule.mismatch(event, case.payload.get("action"), parsed.scope(rule, event, case.payload, delivery))
         sys.stdout.write(f"{rule.name}: {f'no, {reason}' if reason else 'matches'}\n")
@@ -71,6 +72,16 @@ def explain(
                 sys.stdout.write(
                     f"  cancels what waits for {recipient(msgspec.to_builtins(cancellation))} under {cancellation.collapse!r}\n"
                 )
+
+
+def _limits_in_words(limits: Category) -> str:
+    """What a category allows, for people."""
+    if limits.mandatory:
+        return "told to everyone, whatever they want"
+    said = [f"{limits.cap} in {spoken(limits.cap_ms)}"] if limits.cap else []
+    said += [f"the same type once in {spoken(limits.same_type_ms)}"] if limits.same_type_ms else []
+    said += [f"{limits.total_cap} of all categories in {spoken(limits.total_ms)}"] if limits.total_cap else []
+    return ", ".join([*said, "waits for quiet hours to end" if limits.quiet else "also in quiet hours"])
 
 
 def test(rules: RulesFile, cases: Annotated[Path, typer.Argument(help="Cases in TOML, see examples/touch/cases.toml.")]) -> None:

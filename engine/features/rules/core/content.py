@@ -24,8 +24,9 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from engine.core.model.placeholders import Scope, Shape, render_shape
+from engine.core.model.placeholders import Scope
 from engine.features.rules.core.jinja_content import JinjaContent
+from engine.features.rules.core.shapes import Shape, render_shape
 
 _HASHES: Final = 1 << 64
 

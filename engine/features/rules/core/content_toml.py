@@ -8,12 +8,13 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
-from engine.core.model.placeholders import parse_shape, parse_template
+from engine.core.model.placeholders import parse_template
 from engine.errors import Invalid
 from engine.features.policy.core.profile_json import LOCALE_PATTERN
 from engine.features.rules.core.content import ContentTemplate, LocalisedContent, RuleContent, Variant
 from engine.features.rules.core.field_errors import at_field
 from engine.features.rules.core.jinja_content import parse_content
+from engine.features.rules.core.shapes import parse_shape
 
 LOCALES_MAX: Final = 50
 VARIANTS_MAX: Final = 20

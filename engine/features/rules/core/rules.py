@@ -69,13 +69,14 @@ from engine.core.mailbox.broadcast_log import EVERYONE
 from engine.core.model.defined_categories import DefinedCategories
 from engine.core.model.envelope import Merge
 from engine.core.model.names import is_topic, is_user
-from engine.core.model.placeholders import EventPath, Scope, Shape, Template, render_shape
+from engine.core.model.placeholders import EventPath, Scope, Template
 from engine.core.model.step import ChannelStep
 from engine.core.policy.conditions import Conditions
 from engine.errors import Invalid
 from engine.features.rules.core.content import ContentTemplate, RuleContent
 from engine.features.rules.core.delay import Delay, Rollout
 from engine.features.rules.core.mentions import mentions
+from engine.features.rules.core.shapes import Shape, render_shape
 
 NAME_CHARS_MAX: Final = 128  # of users, types and ids: the default limit of the engine
 

@@ -13,7 +13,7 @@ from engine.core.model.action import ChannelTarget, parse_target
 from engine.core.model.category import ANY_CHOICE, CAP_MAX, CHOICES, DAY_MS, INBOX, OFF, ON, SPAN_MAX_MS, Category
 from engine.core.model.defined_categories import CATEGORIES
 from engine.core.model.names import is_event_type, is_tenant
-from engine.core.model.placeholders import EventPath, Shape, parse_path, parse_shape, parse_template
+from engine.core.model.placeholders import EventPath, parse_path, parse_template
 from engine.core.model.step import CHANNELS, PROGRESS, STEPS_MAX, ChannelStep
 from engine.core.policy.conditions import Conditions
 from engine.core.policy.user_state import EVENTS_MAX, FOLLOWERS_MAX
@@ -24,6 +24,7 @@ from engine.features.rules.core.content_toml import VARIANTS_MAX, ContentText, L
 from engine.features.rules.core.delay import Delay, Rollout, level_names
 from engine.features.rules.core.field_errors import at_field, duration_at
 from engine.features.rules.core.rules import NAME_CHARS_MAX, Audience, Condition, PriorityName, Rule, Rules
+from engine.features.rules.core.shapes import Shape, parse_shape
 
 RULES_MAX: Final = 1000
 CATEGORIES_MAX: Final = 100

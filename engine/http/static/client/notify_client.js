@@ -234,11 +234,14 @@ export class NotifyClient extends EventTarget {
   /**
    * Mark messages of the inbox, for all devices; `read` and `archive` acknowledge them too.
    * @param {"read" | "unread" | "seen" | "archive" | "unarchive" | "pin" | "unpin"} mark
-   * @param {{ids: string[]} | {upto: number} | {all: true}} which
+   * @param {{ids: string[]} | {upto: Pick<Message, "seq" | "event_id"> | number} | {all: true}} which
+   *   A number alone is of another message when the engine has lost its data meanwhile; a message is then refused (409).
    * @returns {Promise<any>} `{unread, unseen, revision, unknown?}`
    */
   async mark(mark, which) {
-    const answer = await this.#ask("POST", `v1/inbox/${mark}`, which);
+    const upto = "upto" in which && which.upto;
+    const message = typeof upto === "object" && { upto: upto.seq, epoch: parseEventId(upto.event_id)?.epoch };
+    const answer = await this.#ask("POST", `v1/inbox/${mark}`, message || which);
     if (mark === "read" || mark === "archive") {
       if ("ids" in which) this.#withdraw(which.ids);
       else if ("all" in which) this.#withdraw();
@@ -366,7 +369,10 @@ export class NotifyClient extends EventTarget {
   async #askForPage(path) {
     if (this.state === "closed") return null;
     const key = this.#key;
-    const answer = await this.#ask("GET", path);
+    const answer = await this.#ask("GET", path).catch((error) => {
+      if (this.state === "closed") return null;
+      throw error;
+    });
     return key === this.#key ? answer : null;
   }
 
@@ -957,7 +963,8 @@ export class NotifyClient extends EventTarget {
         const acks = this.#takeAcks();
         const nacks = this.#ledger.takeNacks();
         if (!acks.length && !nacks.length) break;
-        for (const ack of acks) await send("v1/ack", ack);
+        const { epoch } = this.#ledger; // a request belongs to no connection: it says of which epoch its number is
+        for (const ack of acks) await send("v1/ack", "seq" in ack ? { ...ack, epoch } : ack);
         for (const nack of nacks) {
           await send("v1/nack", nack);
           this.#confirmed(nack.ids);

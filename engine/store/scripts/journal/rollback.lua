@@ -3,7 +3,7 @@
 -- Returns {"OK"}, {"FENCED", epoch} or {"LOST", what, found}.
 local ids = {}
 for slot = 1, slot_count do
-  local head, expected = redis.call('GET', KEYS[2 * slot - 1]) or '', ARGV[slot + 3]
+  local head, expected = heads[slot] or '', ARGV[slot + 3]
   ids[slot] = string.match(expected, '^%d+') .. '-' .. number
   if head ~= expected and head ~= ids[slot] and head ~= ids[slot] .. 'u' then
     return is_past(head, expected) and {'OK'} or unexpected(head, expected)
@@ -12,8 +12,8 @@ end
 ids_open(2 * slot_count + 1, slot_count + 4, tonumber(ARGV[2]))
 local removed = 0
 for slot = 1, slot_count do
-  removed = removed + redis.call('XDEL', KEYS[2 * slot], ids[slot])
-  redis.call('SET', KEYS[2 * slot - 1], ids[slot] .. 'u')
+  removed = removed + redis.call('XDEL', KEYS[slot_count + slot], ids[slot])
+  redis.call('SET', KEYS[slot], ids[slot] .. 'u')
 end
 if removed > 0 then
   for one = 0, ids_count - 1 do

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.model.placeholders import Scope, parse_shape
+from engine.core.model.placeholders import Scope
 from engine.errors import Invalid
 from engine.features.rules.core.content import ContentTemplate, LocalisedContent, RuleContent, Variant
 from engine.features.rules.core.jinja_content import parse_content
+from engine.features.rules.core.shapes import parse_shape
 
 
 def titled(text: str) -> ContentTemplate:

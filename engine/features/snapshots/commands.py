@@ -62,7 +62,7 @@ def restore(
     engine restore latest
     engine up[/dim]
     """
-    from engine.store.snapshot_restore import restore_snapshot
+    from engine.features.snapshots.snapshot_restore import restore_snapshot
     from engine.store.snapshots import Snapshots
 
     config = _of_own_redis(load({"data_dir": data_dir}))

@@ -15,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from redis.asyncio import Redis
 
 from engine import Client
-from engine.cli.mcp_tools import BearerNeeded, tools
+from engine.features.mcp.commands.mcp_tools import BearerNeeded, tools
 from tests.support.edge_world import EdgeWorld, edge_world
 from tests.support.mcp_server import served
 

@@ -3,7 +3,7 @@
 Each call is a request of `engine.client` with a token: on standard input and output the command's own, over HTTP that of the call. So the
 engine says what an agent may, as it does for any publisher. The process keeps nothing. An agent that was interrupted asks again under the
 same id, of whatever process, and gets the same answer. A question that is open is a task for a client that takes tasks
-(`engine.cli.mcp_tasks`).
+(`engine.features.mcp.commands.mcp_tasks`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from msgspec import to_builtins
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from engine.cli.mcp_tasks import QuestionTasks, takes_tasks, told
 from engine.client.publisher import Publisher
 from engine.errors import Unauthorized
+from engine.features.mcp.commands.mcp_tasks import QuestionTasks, takes_tasks, told
 
 WAIT_S_MAX: Final = 50.0
 """Of one call of `ask`: agents give up a call after a minute."""

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from engine import __version__
-from engine.cli.app import app
+from engine.__main__ import app
 from engine.cli.state_file import EngineState, write_state
 from engine.errors import EngineError
 

@@ -17,8 +17,8 @@ from mcp_types.jsonrpc import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_PARAMS, M
 from redis.asyncio import Redis
 
 from engine import Client
-from engine.cli.mcp_tasks import EXTENSION
-from engine.cli.mcp_tools import BearerNeeded, tools
+from engine.features.mcp.commands.mcp_tasks import EXTENSION
+from engine.features.mcp.commands.mcp_tools import BearerNeeded, tools
 from tests.support.edge_world import EdgeWorld, edge_world
 from tests.support.mcp_server import served
 

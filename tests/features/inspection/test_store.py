@@ -6,8 +6,8 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.errors import StorageUnavailable
+from engine.features.inspection.store import Quarantine, QuarantinedRecord
 from engine.store.keys import journal_quarantine_key, timer_quarantine_key
-from engine.store.quarantine import Quarantine, QuarantinedRecord
 
 
 async def test_records_of_every_shard_and_partition_are_shown_the_newest_first(redis_client: Redis) -> None:

@@ -27,7 +27,7 @@ def show(redis: RedisUrl = None, data_dir: DataDir = None) -> None:
 
     [dim]engine storage show --redis redis+cluster://10.0.0.5,10.0.0.6/8[/dim]
     """
-    from engine.store.cluster_moves import places
+    from engine.features.redis_cluster.cluster_moves import places
 
     for place in asyncio.run(places(_of_cluster(redis, data_dir))):
         sys.stdout.write(f"store {place.store}  hash slot {place.slot:>5}  {place.node or 'no master answers'}  {place.keys} keys\n")
@@ -49,7 +49,7 @@ def move(
     """
     from rich.console import Console
 
-    from engine.store.cluster_moves import move as moved
+    from engine.features.redis_cluster.cluster_moves import move as moved
 
     config = _of_cluster(redis, data_dir)
 

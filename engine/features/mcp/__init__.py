@@ -1,0 +1,1 @@
+"""Tools of the Model Context Protocol, with which an agent notifies users and asks them."""

@@ -1,0 +1,1 @@
+"""The stores of a Redis Cluster: where they are, and moving one."""

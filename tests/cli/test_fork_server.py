@@ -1,0 +1,128 @@
+"""Workers that a fork server forks, through the program that the raylet runs for each of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from engine.cli import worker_start
+from engine.cli.fork_server import ForkServer
+from tests.support.waiting import until
+
+PROGRAM = """
+import json, os, sys
+names = ("RAY_JOB_ID", "RAY_RAYLET_PID", "ONLY_HERE")
+print(json.dumps({"pid": os.getpid(), "parent": os.getppid(), "group": os.getpgrp(), "words": sys.argv, "folder": os.getcwd(),
+    "variables": {name: os.environ.get(name) for name in names}, "loaded": "engine.actors.edge" in sys.modules}), flush=True)
+"""
+SETUP = """
+import os, sys
+os.execv(sys.executable, [sys.executable, *(word for word in sys.argv[1:] if word != "--language=PYTHON")])
+"""
+"""What Ray's own program comes to for these tests."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    one = ForkServer()
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> list[str]:
+    """The beginning of a worker's command."""
+    for name, text in (("setup_worker.py", SETUP), ("default_worker.py", PROGRAM)):
+        (tmp_path / name).write_text(text)
+    return [sys.executable, str(tmp_path / "setup_worker.py"), str(tmp_path / "default_worker.py")]
+
+
+def started(path: Path, command: list[str], folder: Path) -> Any:
+    """What the worker says of itself."""
+    variables = {**os.environ, "RAY_JOB_ID": "01000000", "RAY_RAYLET_PID": "1", "ONLY_HERE": "yes"}
+    words = [sys.executable, "-IS", worker_start.__file__, str(path), *command]
+    done = subprocess.run(words, cwd=folder, env=variables, stdout=subprocess.PIPE, check=True, timeout=60)
+    return json.loads(done.stdout)
+
+
+def process_of(server: ForkServer) -> psutil.Process:
+    return psutil.Process(server.pid)
+
+
+def test_a_worker_is_forked_as_its_command_would_start_it(server: ForkServer, programs: list[str], tmp_path: Path) -> None:
+    found = started(server.path, [*programs, "--language=PYTHON", "--worker-id=ab"], tmp_path)
+    assert found["parent"] == process_of(server).pid
+    assert found["group"] == found["pid"], "Ray ends a worker with its group"
+    assert found["words"] == [programs[2], "--worker-id=ab"]
+    assert found["folder"] == str(tmp_path)
+    assert found["variables"] == {"RAY_JOB_ID": "ffffffff", "RAY_RAYLET_PID": str(os.getpid()), "ONLY_HERE": "yes"}
+    assert found["loaded"]
+
+
+def test_the_folder_of_the_socket_is_open_to_its_owner_only(server: ForkServer) -> None:
+    assert server.path.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("option", ["--serialized-runtime-env-context={}", "--worker-type=SPILL_WORKER"])
+def test_a_worker_of_another_kind_starts_by_its_command(server: ForkServer, programs: list[str], tmp_path: Path, option: str) -> None:
+    found = started(server.path, [*programs, option], tmp_path)
+    assert not found["loaded"]
+    assert found["variables"]["RAY_JOB_ID"] == "01000000"
+
+
+def test_without_a_server_a_worker_starts_by_its_command(programs: list[str], tmp_path: Path) -> None:
+    found = started(tmp_path / "nothing.sock", [*programs, "--language=PYTHON", "--worker-id=ab"], tmp_path)
+    assert (found["loaded"], found["words"]) == (False, [programs[2], "--worker-id=ab"])
+
+
+async def test_forked_workers_leave_no_process_behind(server: ForkServer, programs: list[str], tmp_path: Path) -> None:
+    started(server.path, [*programs, "--language=PYTHON"], tmp_path)
+    await until(lambda: not process_of(server).children(), 30)
+
+
+def test_a_request_that_is_broken_off_changes_nothing(server: ForkServer, programs: list[str], tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.connect(str(server.path))
+    assert started(server.path, [*programs, "--language=PYTHON"], tmp_path)["loaded"]
+
+
+async def test_a_server_ends_its_workers_and_removes_its_socket_with_its_parent(programs: list[str], tmp_path: Path) -> None:
+    Path(programs[2]).write_text(PROGRAM + "import time; os.close(1); time.sleep(600)")
+    program = "from engine.cli.fork_server import ForkServer; import time; one = ForkServer(); print(one.pid, one.path, flush=True)"
+    with subprocess.Popen([sys.executable, "-c", f"{program}; time.sleep(600)"], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pid, path = parent.stdout.readline().decode().split()
+        worker = started(Path(path), [*programs, "--language=PYTHON"], tmp_path)["pid"]
+        assert psutil.pid_exists(worker)
+        parent.kill()
+    await until(lambda: not (psutil.pid_exists(int(pid)) or psutil.pid_exists(worker)), 60)
+    assert not Path(path).parent.exists()
+
+
+def test_a_server_whose_code_was_replaced_starts_anew(programs: list[str], tmp_path: Path) -> None:
+    package = tmp_path / "path" / "engine"
+    package.parent.mkdir()
+    subprocess.run(["cp", "-r", Path(worker_start.__file__).parents[1], package], check=True)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", str(package.parent))
+        patched.chdir(tmp_path)
+        server = ForkServer()
+    try:
+        command = [*programs, "--language=PYTHON"]
+        assert started(server.path, command, tmp_path)["loaded"]
+        edge = package / "actors" / "edge.py"
+        edge.rename(edge.with_suffix(".old"))
+        edge.write_text(edge.with_suffix(".old").read_text())
+        assert not started(server.path, command, tmp_path)["loaded"], "the one who finds out starts by its command"
+        assert started(server.path, command, tmp_path)["loaded"]
+    finally:
+        server.stop()
