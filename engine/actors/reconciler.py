@@ -605,6 +605,7 @@ class Reconciler:
         await asyncio.gather(*map(self._drain, going))
         for key in going:
             log.info("%s %d ends, and starts anew", *key)
+            self._fleet.drained(key)
             self._replacements.told(key)
             self._fleet.replace(key)
 

@@ -106,8 +106,7 @@ class Replacements:
         return self.left(wanted) == [_SELF] and fleet.ready()
 
     def told(self, key: ActorKey) -> None:
-        """It is empty, and is told to end now."""
-        self._fleet.drained(key)
+        """Its process that was empty has been told to end."""
         self._told[key] = self._clock()
 
     def waiting_ms(self) -> float | None:

@@ -37,7 +37,7 @@ from tests.support.fake_actors import FakeActor, FakeActors
 from tests.support.running_engine import RunningEngine
 from tests.support.waiting import PATIENCE_S, until
 
-CONFIG = Config(address="auto", shards=2, schedulers=1, edges=1, health_ms=20, stop_timeout_ms=200, drain_spread_ms=100, drain_ms=100)
+CONFIG = Config(address="auto", shards=2, schedulers=1, edges=1, health_ms=20, stop_timeout_ms=10_000, drain_spread_ms=100, drain_ms=100)
 
 
 class World:
@@ -99,6 +99,8 @@ class World:
     async def when(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         async with asyncio.timeout(60):
             while True:
+                if self.controller._reconciling.done():
+                    self.controller._reconciling.result()  # raises what ended it
                 scaling: dict[str, Any] = (await self.controller.status())["scaling"]
                 if holds(scaling):
                     return scaling
