@@ -21,6 +21,11 @@ PATIENCE_S = 3
 """Of the controller of `two_edges`."""
 
 
+def _present(status: dict[str, Any]) -> bool:
+    """Whether everybody is ready by the controller that runs: an edge gives the last status of one that has died for a second."""
+    return bool(status["ready"]) and psutil.pid_exists(status["controller"]["pid"])
+
+
 def test_the_status_has_a_row_for_everybody(engine: RunningEngine) -> None:
     found = engine.status_when(lambda status: bool(status["ready"]))
     assert [len(found[kind]) for kind in ("shards", "schedulers", "edges")] == [2, 1, 1]
@@ -116,10 +121,10 @@ def test_an_actor_that_is_there_but_silent_is_replaced(two_edges: RunningEngine,
 @pytest.mark.slow
 @pytest.mark.engine
 def test_a_controller_that_dies_comes_back_and_disturbs_nobody(two_edges: RunningEngine) -> None:
-    before = two_edges.status_when(lambda status: bool(status["ready"]))
+    before = two_edges.status_when(_present)
     pids = {kind: [row["pid"] for row in before[kind]] for kind in ("shards", "schedulers", "edges")}
     os.kill(before["controller"]["pid"], signal.SIGKILL)
-    after = two_edges.status_when(lambda status: status["ready"] and status["controller"]["pid"] != before["controller"]["pid"])
+    after = two_edges.status_when(lambda status: _present(status) and status["controller"]["pid"] != before["controller"]["pid"])
     assert {kind: [row["pid"] for row in after[kind]] for kind in ("shards", "schedulers", "edges")} == pids
 
 
@@ -127,11 +132,11 @@ def test_a_controller_that_dies_comes_back_and_disturbs_nobody(two_edges: Runnin
 @pytest.mark.engine
 def test_a_controller_ends_when_another_has_taken_control_and_disturbs_nobody(two_edges: RunningEngine) -> None:
     """One whose node was cut off, for so long that Ray started another."""
-    before = two_edges.status_when(lambda status: bool(status["ready"]))
+    before = two_edges.status_when(_present)
     pids = {kind: [row["pid"] for row in before[kind]] for kind in ("shards", "schedulers", "edges")}
     with victim_of(two_edges).redis() as redis:
         redis.hincrby(META_KEY, CONTROLLER_FIELD, 1)
-        after = two_edges.status_when(lambda status: status["ready"] and status["controller"]["pid"] != before["controller"]["pid"])
+        after = two_edges.status_when(lambda status: _present(status) and status["controller"]["pid"] != before["controller"]["pid"])
     assert {kind: [row["pid"] for row in after[kind]] for kind in ("shards", "schedulers", "edges")} == pids
 
 
@@ -139,7 +144,7 @@ def test_a_controller_ends_when_another_has_taken_control_and_disturbs_nobody(tw
 @pytest.mark.engine
 def test_nobody_is_replaced_by_a_controller_that_does_not_reach_storage(two_edges: RunningEngine) -> None:
     """It may be cut off itself: then all others look silent to it."""
-    before = two_edges.status_when(lambda status: bool(status["ready"]))
+    before = two_edges.status_when(_present)
     shard = before["shards"][0]
     with victim_of(two_edges).stopped("redis"):
         os.kill(shard["pid"], signal.SIGSTOP)
