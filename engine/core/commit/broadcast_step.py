@@ -116,13 +116,13 @@ class BroadcastStep:
 
         Returns whether broadcasts wait for it.
         """
-        key = mailbox.key
+        key, log = mailbox.key, self._log
         if len(mailbox.connections) == 1:
-            mailbox.live_pos = self._log.head
+            mailbox.live_pos = log.head
             self._tenants.setdefault(split_key(key)[0], {})[key] = mailbox
-        elif since_ms is None or since_ms * 1000 >= mailbox.live_pos:
-            # The topics of its token count from here on, not from where this mailbox was last written.
-            self._even(mailbox)
+        else:
+            # The topics of its token count from its beginning on, not from where this mailbox was last written.
+            self._even(mailbox, log.head if since_ms is None else since_ms * 1000)
         if since_ms is not None:  # what came since is live; the cursor may be older, where the shard is another one
             mailbox.live_pos = max(mailbox.log_pos, min(since_ms * 1000, mailbox.live_pos))
         if connection.topics or mailbox.topics:
@@ -135,7 +135,7 @@ class BroadcastStep:
 
     def rejoined(self, mailbox: Mailbox, connection: Attachment, topics: Sequence[str], now_ms: int) -> None:
         """The connection's memberships are `topics` from now on. New ones count from here on, as those of a connection that begins."""
-        self._even(mailbox)
+        self._even(mailbox, self._log.head)
         connection.topics = tuple(topics)
         self._enlist(mailbox)
         if self._due(mailbox, now_ms, 1):
@@ -145,7 +145,7 @@ class BroadcastStep:
         """A connection of the mailbox ended."""
         key = mailbox.key
         if not mailbox.connections:
-            self._even(mailbox)
+            self._even(mailbox, self._log.head)
             self.behind.pop(key, None)
             self.urgent.pop(key, None)
             self.full.discard(key)
@@ -202,14 +202,15 @@ class BroadcastStep:
         if mailbox.key in self.full and mailbox.pending_count() <= self._pending_max // 2:
             self.behind[mailbox.key] = mailbox
 
-    def _even(self, mailbox: Mailbox) -> None:
+    def _even(self, mailbox: Mailbox, pos: int) -> None:
+        """Pass the log up to this position, at most to its head, if the mailbox is even."""
         key = mailbox.key
         if not any(key in some for some in (self.behind, self.urgent, self.full, self._asleep, self._taking)):
-            self._pass_log(mailbox)
+            self._pass_log(mailbox, pos)
 
-    def _pass_log(self, mailbox: Mailbox) -> None:
-        """Nothing up to the log's head is due. The mailbox may be beyond it, as another shard's was that has read more."""
-        mailbox.log_pos = max(mailbox.log_pos, self._log.head)
+    def _pass_log(self, mailbox: Mailbox, pos: int) -> None:
+        """Nothing up to this position is due. The mailbox may be beyond it, as another shard's was that has read more."""
+        mailbox.log_pos = max(mailbox.log_pos, min(pos, self._log.head))
 
     def _enlist(self, mailbox: Mailbox) -> None:
         """Index the mailbox under its topics while it has a connection."""
@@ -329,7 +330,7 @@ class BroadcastStep:
             self.full.discard(key)
             due = self._due(mailbox, now_ms, room + 1)
             if not due:
-                self._pass_log(mailbox)
+                self._pass_log(mailbox, self._log.head)
                 continue
             cursor = self._log.head
             until_ms = 0 if mailbox.user_state is None else self._quiet_until(mailbox, now_ms)

@@ -675,3 +675,28 @@ def test_a_successor_gives_the_unretained_to_the_older_of_two_connections(resume
     assert not ids(world.settle())
     world.attach(1, cursor=0, resume=True, since_ms=since_ms)
     assert set(ids(world.settle())) == {"meanwhile"}
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("retain", [False, True])
+def test_a_token_counts_while_its_connection_is_announced_anew(crash: bool, retain: bool) -> None:
+    """Though the user has another connection, with a token that does not name the topic."""
+    world = World()
+    first_ms, second_ms = world.now_ms, world.now_ms + 2
+    world.attach(1, "a", since_ms=first_ms)
+    world.log_end = first_ms * 1000 + 1000  # positions are microseconds
+    world.broadcast("before", "team", retain=retain)
+    world.settle()
+    world.now_ms = second_ms
+    world.attach(2, "a", topics=["team"], since_ms=second_ms)
+    world.settle()
+    if crash:
+        world.crash()
+        world.attach(1, "a", 0, resume=True, since_ms=first_ms)
+    else:
+        world.detach(2)
+    world.log_end = second_ms * 1000
+    world.broadcast("meanwhile", "team", retain=retain)
+    world.settle()
+    world.attach(2, "a", 0, resume=True, since_ms=second_ms, topics=["team"])
+    assert ids(world.settle(), 2) == ["meanwhile"]
