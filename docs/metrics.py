@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from engine.api.exposition.catalogue import SECTIONS, Family
+from engine import features
+from engine.api.exposition.catalogue import ENGINE_WIDE, OF_ACTORS, Family, FeatureMetrics
 
 _HEAD: Final = """\
 # Metrics
@@ -65,9 +69,23 @@ starts Prometheus and Grafana with them.
 _SUFFIX: Final = {"counter": "_total", "info": "_info"}
 
 
+def of_features() -> dict[str, FeatureMetrics]:
+    """The metrics of each feature that has some, by its name."""
+    names = [f"{features.__name__}.{found.name}.figures" for found in pkgutil.iter_modules(features.__path__)]
+    return {name.split(".")[2]: importlib.import_module(name).METRICS for name in names if find_spec(name)}
+
+
+def sections() -> dict[str, tuple[Family, ...]]:
+    """All metrics, by the titles of the page."""
+    found = dict(OF_ACTORS)
+    for metrics in of_features().values():
+        found[metrics.title] = (*found.get(metrics.title, ()), *(figure.family for figure in metrics.figures))
+    return found | ENGINE_WIDE
+
+
 def reference() -> str:
     """The page."""
-    return "\n".join([_HEAD, *(line for title, families in SECTIONS for line in _section(title, families))])
+    return "\n".join([_HEAD, *(line for title, families in sections().items() for line in _section(title, families))])
 
 
 def _section(title: str, families: tuple[Family, ...]) -> Iterator[str]:

@@ -50,6 +50,7 @@ from engine.features.reach import endpoints as reach
 from engine.features.rules import endpoints as rules
 from engine.features.signals import endpoints as signals
 from engine.features.snooze import endpoints as snooze
+from engine.features.sources import edge_part as sources
 from engine.features.subscriptions import endpoints as subscriptions
 from engine.features.token_revocation import endpoints as token_revocation
 from engine.features.user_data import endpoints as user_data
@@ -87,6 +88,7 @@ FEATURES: Final[Sequence[Callable[[EdgePorts], EdgeFeature]]] = (
     user_data.on_edge,
     inspection.on_edge,
     ray_events.on_edge,
+    sources.on_edge,
 )
 """The features of an edge, in the order in which they may use each other: a later one may import earlier ones."""
 
@@ -120,7 +122,7 @@ def app(services: EdgeServices) -> Starlette:
         scheduled.table(access),
         receiving.table(access, sockets),
         operating.table(access, services.controls),
-        monitoring.table(access, services.controls),
+        monitoring.table(access, services.controls, services.features),
         *(feature.table(access) for feature in services.features if feature.table is not None),
     ]
     routes = [found for table in tables for found in table.routes]

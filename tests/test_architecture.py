@@ -6,9 +6,14 @@ import ast
 import functools
 import gc
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from docs.metrics import of_features
+from engine.actors import feature_actors
+from engine.api.exposition import catalogue
 
 ROOT = Path(__file__).parent.parent / "engine"
 MODULES = sorted(path for path in ROOT.rglob("*.py"))
@@ -86,7 +91,7 @@ PACKAGES = (
 
 The commands of a feature run in a process of their own, beside the engine, and use what `engine.cli` has for commands."""
 
-OF_EACH_FEATURE = {"core", "store", "endpoints", "description", "edge_part", "shard_part", "commands"}
+OF_EACH_FEATURE = {"core", "store", "endpoints", "description", "figures", "edge_part", "shard_part", "commands"}
 """Modules that any feature may have."""
 
 LISTS_OF_FEATURES = {
@@ -97,6 +102,13 @@ LISTS_OF_FEATURES = {
     "__main__.py": "with commands",
 }
 """The modules of the kernel that name features, each in one sequence `FEATURES`."""
+
+METRICS_OF_THE_KERNEL = {
+    "engine_refused_questions": "questions about users, which edges ask shards",
+    "engine_snapshot_age_seconds": "snapshots that the controller takes by schedule",
+    "engine_snapshot_failures": "likewise",
+}
+"""Metrics whose names have the word of a feature, with what the kernel counts in them."""
 
 MIRRORED = {"link", "shard", "scheduler", "edge", "controller"}
 """Modules of `engine.actors` that bear the name of what they are the shell of."""
@@ -240,6 +252,38 @@ def test_the_kernel_names_features_only_in_its_lists() -> None:
     kernel = {path.relative_to(ROOT).as_posix(): path for path in MODULES if not path.is_relative_to(ROOT / "features")}
     naming = {name for name, path in kernel.items() if "engine.features" in path.read_text("utf-8")}
     assert naming == LISTS_OF_FEATURES.keys()
+
+
+def texts_in(path: Path) -> Iterator[tuple[int, str]]:
+    """Every text in a file that is no docstring, with its line."""
+    docstrings = {id(node.value) for node in ast.walk(parsed(path)) if isinstance(node, ast.Expr)}
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.lineno, node.value
+
+
+def test_the_figures_of_a_feature_are_named_in_its_folder_only() -> None:
+    """Its metrics, and the roles of its actors, by which the status lists their rows."""
+    roles = {actor.module.split(".")[2]: actor.role for actor in feature_actors.FEATURES}
+    names = {feature: {figure.family.name for figure in metrics.figures} for feature, metrics in of_features().items()}
+    for feature, role in roles.items():
+        names[feature] |= {role, f"{role}s"}
+    wrong = [
+        f"{path}:{line} names `{text}`, which is of {feature}"
+        for path in MODULES
+        for line, text in texts_in(path)
+        for feature, of_feature in names.items()
+        if text in of_feature and not path.is_relative_to(ROOT / "features" / feature) and path != Path(feature_actors.__file__)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_metric_with_the_word_of_a_feature_is_declared_by_a_feature() -> None:
+    folders = {path.name for path in (ROOT / "features").iterdir() if (path / "__init__.py").exists()}
+    words = {word for folder in folders for word in (folder, folder.removesuffix("s"))}
+    families = (family for listed in (catalogue.OF_ACTORS, catalogue.ENGINE_WIDE) for found in listed.values() for family in found)
+    named = {family.name for family in families if re.search(rf"_({'|'.join(words)})(_|$)", family.name)}
+    assert named == METRICS_OF_THE_KERNEL.keys()
 
 
 def test_no_module_name_is_used_twice() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 from redis.asyncio import Redis
@@ -44,6 +44,14 @@ class ActorPorts(Struct, frozen=True):
     index: int
     redis: Redis
     edges: EdgePublisher
+
+
+class StatusLine(NamedTuple):
+    """The line of `engine status` about an actor, beside its row of the table; `is_fault`: the part does less than it should."""
+
+    part: str
+    text: str
+    is_fault: bool = False
 
 
 class Work(Protocol):

@@ -9,6 +9,7 @@ from msgspec import Struct
 from redis.asyncio import Redis
 
 from engine.api.access import Access, Status
+from engine.api.exposition.catalogue import FeatureMetrics
 from engine.auth.tokens import Authenticator
 from engine.config import Config
 from engine.core.shard.user_overview import SlowConnection
@@ -64,6 +65,8 @@ class EdgeFeature(Struct, frozen=True):
         drain: stores what only this edge has, before it ends or leaves its clients to others; None: there is nothing.
         prepare: awaited before the edge serves; None: there is nothing to read. Raises StorageUnavailable, and is repeated.
         stats: its members of the edge's row in the status, under its name; None: it has none.
+        metrics: its metrics; None: it has none.
+        is_degraded: whether it does less than it should, by the engine's status; None: that says nothing of it.
     """
 
     name: str
@@ -72,3 +75,5 @@ class EdgeFeature(Struct, frozen=True):
     drain: Callable[[], Coroutine[Any, Any, None]] | None = None
     prepare: Callable[[], Awaitable[None]] | None = None
     stats: Callable[[], Mapping[str, Any]] | None = None
+    metrics: FeatureMetrics | None = None
+    is_degraded: Callable[[Mapping[str, Any]], bool] | None = None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from engine.api.access import Access
+from engine.api.edge_feature import EdgeFeature
 from engine.api.exposition import metrics_page
 from engine.api.operating import EngineControls
 from engine.errors import Unavailable
@@ -21,8 +22,9 @@ _READY_PATIENCE_S: Final = 0.25
 """Probes of orchestrators give up after a second."""
 
 
-def table(access: Access, controls: EngineControls) -> EndpointTable:
+def table(access: Access, controls: EngineControls, features: Sequence[EdgeFeature]) -> EndpointTable:
     """The endpoints."""
+    of_features = [feature.metrics for feature in features if feature.metrics is not None]
 
     async def healthz(_request: Request) -> Response:
         """`GET /healthz`: this process is up."""
@@ -38,8 +40,8 @@ def table(access: Access, controls: EngineControls) -> EndpointTable:
             problem.members["failing"] = failing
             raise problem
         status, degraded = await status_at_once(), set(access.gateway.metrics.reasons())
-        if status is not None and any(not row["ready"] or row["database"] != "ok" for row in status.get("archivists", ())):
-            degraded.add("history")
+        if status is not None:
+            degraded |= {feature.name for feature in features if feature.is_degraded is not None and feature.is_degraded(status)}
         # None: not known, as without a status. Readiness does not depend on it.
         quarantined = None if status is None else int(status.get("totals", {}).get("quarantined", 0))
         return json_answer({"status": "ready", "quarantined": quarantined, "degraded": sorted(degraded), **access.durability()})
@@ -55,7 +57,8 @@ def table(access: Access, controls: EngineControls) -> EndpointTable:
     async def metrics(request: Request) -> Response:
         """`GET /metrics`: of the whole engine."""
         metrics_page.allow(access.authenticate(request, ""))
-        text, content_type = await metrics_page.page(access.gateway.metrics, controls.status, request.headers.get("accept", ""))
+        accept = request.headers.get("accept", "")
+        text, content_type = await metrics_page.page(access.gateway.metrics, controls.status, accept, of_features)
         return Response(text, 200, {"Content-Type": content_type, "Vary": "accept"})
 
     routes = [route("/healthz", GET=healthz), route("/readyz", GET=readyz), route("/metrics", GET=metrics)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from functools import partial
 from itertools import groupby
@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from engine.actors.feature_actors import FEATURE_ROLES, FEATURES
+from engine.api.actor_feature import StatusLine
 from engine.cli.local_engine import EngineTarget, mint_token, printable
 from engine.cli.operator_request import ask
 from engine.cli.state_file import check_readable, read_state
@@ -57,24 +59,26 @@ def print_status(found: dict[str, Any], console: Console) -> None:
     if snapshots := found["redis"].get("snapshots"):
         last = f"the last {snapshots['age_s'] / 60:.0f} min ago, {snapshots['bytes'] / 1e6:.1f} MB" if "name" in snapshots else "none yet"
         console.print(f"{snapshots['count']} snapshots, {last}", highlight=False)
-    for row in (row for row in found.get("ingesters", ()) if row.get("source")):
-        state = f"{row['state']}, " if row["state"] != "ok" else ""
-        words = f"{state}{row['waiting']} rows wait, the oldest {row['lag_ms'] / 1000:.1f} s, {row['dead_rows']} dead"
-        console.print(f"source {row['source']}: {escape(printable(words))}", soft_wrap=True, highlight=False)
-    for part, fault in faults(found):
+    lines = list(_lines_of_features(found))
+    for part, text, is_fault in lines:
+        if not is_fault:
+            console.print(f"{escape(part)}: {escape(printable(text))}", soft_wrap=True, highlight=False)
+    for part, fault in _faults(found, lines):
         console.print(f"[yellow]{escape(part)}:[/] {escape(printable(fault))}", soft_wrap=True, highlight=False)
 
 
-def faults(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _lines_of_features(found: dict[str, Any]) -> Iterator[StatusLine]:
+    for actor in FEATURES:
+        for row in found.get(f"{actor.role}s", ()):
+            if (line := actor.line(row)) is not None:
+                yield line
+
+
+def _faults(found: dict[str, Any], lines: Iterable[StatusLine]) -> Iterator[tuple[str, str]]:
     """The parts that do less than they should, and why."""
     if fault := found["redis"].get("snapshots", {}).get("error"):
         yield "snapshots", fault
-    for row in found.get("archivists", ()):
-        if row.get("database", "ok") != "ok":
-            yield "history", f"{row['waiting']} outcomes wait: {row['database']}"
-    for row in found.get("watchers", ()):
-        if row.get("state", "ok") != "ok":
-            yield "ray events", row["state"]
+    yield from ((line.part, line.text) for line in lines if line.is_fault)
     for row in found["edges"]:
         for part, reason in (row.get("degraded") or {}).items():
             yield f"edge-{row['index']}: {part}", reason
@@ -129,7 +133,8 @@ def parts_table(found: dict[str, Any]) -> Table:
         table.add_column(title, no_wrap=True)
     for title in ("cpu %", "MB", "restarts", "conns", "pending"):
         table.add_column(title, no_wrap=True, justify="right")
-    rows = [row for kind in ("edges", "shards", "schedulers", "archivists", "watchers", "ingesters") for row in found.get(kind, ())]
+    roles = ("edge", "shard", "scheduler", *FEATURE_ROLES)
+    rows = [row for role in roles for row in found.get(f"{role}s", ())]
     for row in [*rows, found["controller"]]:
         name = row["role"] if row["role"] == "controller" else f"{row['role']}-{row['index']}"
         waiting = "leaving" if row.get("leaving") else "draining" if row.get("draining") else "starting"

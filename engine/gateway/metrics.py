@@ -40,11 +40,8 @@ class EdgeMetrics:
         self._link_calls = link_calls
         self._carriers = carriers
         self._tenants = BoundedNames()
-        self._rules = BoundedNames()
         self._published: dict[str, Counter[str]] = {}  # by tenant, by status
         self._cancelled: Counter[str] = Counter()  # by tenant
-        self._triggered: Counter[str] = Counter()  # by rule
-        self._skipped: Counter[tuple[str, str]] = Counter()  # by rule and reason
         self.refused: Counter[int] = Counter()  # requests and upgrades by HTTP status
         self.shed_requests: Counter[str] = Counter()  # publish requests refused unparsed, by the priority of their least important item
         self.connections: Counter[str] = Counter()  # now, by `Connection.opened_as`
@@ -54,8 +51,6 @@ class EdgeMetrics:
         self.messages_sent = 0
         self.retries_spared = 0  # messages not sent again, because their acknowledgement had arrived here
         self.acks = 0  # acknowledgements received, on any transport
-        self.signals = 0  # counted
-        self.signals_dropped = 0  # for want of room
         self.broadcasts = 0  # appended to the log
         self.degraded: dict[str, Callable[[], str]] = {}  # by part of the edge: why it does less than it should, "" when it does not
         self.of_features: list[Callable[[], Figures]] = []
@@ -104,21 +99,11 @@ class EdgeMetrics:
         """Scheduled notifications of a tenant were cancelled."""
         self._cancelled[self._tenants.of(tenant)] += count
 
-    def rule_triggered(self, rule: str) -> None:
-        """A rule made a notification or an action of an event."""
-        self._triggered[self._rules.of(rule)] += 1
-
-    def rule_skipped(self, rule: str, reason: str) -> None:
-        """A rule matched and made nothing for somebody; `reason` is one of a few words."""
-        self._skipped[self._rules.of(rule), reason] += 1
-
     def figures(self) -> Figures:
         """By what is counted: labels, and a number behind them (`engine.api.exposition.catalogue`)."""
         carried, reasons = Counter(self._carriers().values()), self.reasons()
         numbers = {
             "broadcasts": self.broadcasts,
-            "signals": self.signals,
-            "signals_dropped": self.signals_dropped,
             "frames_received": self.frames_received,
             "frames_sent": self.frames_sent,
             "messages_sent": self.messages_sent,
@@ -130,8 +115,6 @@ class EdgeMetrics:
             **{name: [(count,)] for name, count in numbers.items()},
             "published": [(tenant, status, count) for tenant, counts in self._published.items() for status, count in counts.items()],
             "cancelled": list(self._cancelled.items()),
-            "rules_triggered": list(self._triggered.items()),
-            "rules_skipped": [(*labels, count) for labels, count in self._skipped.items()],
             "refused": _by_number(self.refused),
             "shed": list(self.shed_requests.items()),
             "closes": _by_number(self.closes),

@@ -13,9 +13,10 @@ import pytest
 import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from engine.api.exposition import catalogue
+from engine.api.exposition.catalogue import Family
 from tests.support.promql import groups_of, labels_left, selectors_of
 from tests.support.running_engine import RunningEngine
+from tests.support.scrapes import FAMILIES
 from tests.support.waiting import until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -30,9 +31,9 @@ VARIABLES = [variable["query"]["query"] for dashboard in DASHBOARDS.values() for
 OF_PROMETHEUS = {"job", "instance", "le"}
 
 
-def sampled(name: str) -> catalogue.Family | None:
+def sampled(name: str) -> Family | None:
     """The metric of which a sample has this name."""
-    for family in catalogue.FAMILIES.values():
+    for family in FAMILIES.values():
         suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",), "info": ("_info",)}[family.kind]
         if name in {family.name + suffix for suffix in suffixes}:
             return family

@@ -16,12 +16,12 @@ from redis.asyncio import Redis
 from typer.main import get_command
 
 from engine.__main__ import app
-from engine.api.exposition.catalogue import FAMILIES
 from engine.config import FIELDS, Config
 from engine.store.keys import EPOCH_FIELD, LINK_KEY_KEY, META_KEY
 from engine.store.redis_client import claim_data_epoch
 from engine.store.server_program import find_server
 from tests.support.redis_server import RedisServer
+from tests.support.scrapes import FAMILIES
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "OPERATIONS.md").read_text()

@@ -8,9 +8,11 @@ from importlib.util import find_spec
 
 import pytest
 
+from docs.metrics import of_features
 from engine.config import Config
 from tests.support.edge_world import EdgeWorld, edge_world, frame_of
 from tests.support.feature_folders import FOLDERS, with_dependants
+from tests.support.scrapes import found_families
 from tests.support.waiting import until
 
 
@@ -24,6 +26,27 @@ def paths_named_by(name: str) -> set[str]:
     module = f"engine.features.{name}.description"
     described = importlib.import_module(module).paths(Config()) if find_spec(module) else {}
     return {name.rpartition(" ")[2] for name in described}
+
+
+STATUS = {
+    "version": "test",
+    "edges": [{"index": 0, "alive": True}],
+    "archivists": [{"index": 0, "alive": True, "ready": True, "database": "ok", "archived": 1}],
+    "watchers": [{"index": 0, "alive": True, "ready": True, "told": 1}],
+    "ingesters": [{"index": 0, "alive": True, "ready": True, "source": "orders", "accepted": 1}],
+}
+"""Of an engine in which the actors of features are at work."""
+
+
+async def metrics_of(world: EdgeWorld) -> set[str]:
+    world.status = STATUS
+    async with world.http() as client:
+        return set(found_families((await client.get("/metrics")).content))
+
+
+def metrics_named_by(name: str) -> set[str]:
+    found = of_features()
+    return {figure.family.name for figure in found[name].figures} if name in found else set()
 
 
 async def check_delivery(world: EdgeWorld) -> None:
@@ -46,10 +69,18 @@ async def test_an_edge_delivers_without_a_feature_and_serves_nothing_of_it(name:
     async with edge_world(without=gone) as world:
         left = await paths_of(world)
         assert whole - left == set().union(*(paths_named_by(feature) for feature in gone))
+        assert not await metrics_of(world) & set().union(*(metrics_named_by(feature) for feature in gone))
         await check_delivery(world)
         async with world.http("app", scopes="publish admin events operator connect") as client:
             for path in whole - left:
                 assert (await client.get(re.sub(r"\{\w+\}", "x", path))).status_code in (404, 405), path
+
+
+async def test_an_edge_exports_the_metrics_of_its_features() -> None:
+    async with edge_world() as world:
+        exported = await metrics_of(world)
+    for name in ("history", "ray_events", "signals", "sources"):
+        assert exported & metrics_named_by(name), name
 
 
 async def test_a_feature_leaves_with_those_that_use_it() -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
-from engine.core.edge.circuit_breaker import BreakerState
 from engine.core.model.bounded_names import NAMES_MAX, OTHER
-from engine.features.actions.dispatcher import ActionFigures, families_of
 from engine.gateway.metrics import PUBLISH_BUCKETS_MS, EdgeMetrics
 from tests.support.edge_world import edge_world
 from tests.support.scrapes import rendered, values
@@ -17,8 +13,6 @@ def test_an_edge_reports_what_it_has_counted() -> None:
     metrics.published("acme", ["accepted", "accepted", "duplicate"])
     metrics.published("other", ["accepted"])
     metrics.cancelled("acme", 2)
-    metrics.rule_triggered("cart")
-    metrics.rule_skipped("cart", "own_action")
     metrics.refused[429] += 1
     metrics.connections["sse"] += 2
     metrics.closes[4401] += 1
@@ -31,8 +25,6 @@ def test_an_edge_reports_what_it_has_counted() -> None:
     assert values(text, "engine_edge_published_total") == published
     assert metrics.published_count == 4
     assert values(text, "engine_edge_cancelled_total") == {("edge-3", "acme"): 2}
-    assert values(text, "engine_edge_rules_triggered_total") == {("edge-3", "cart"): 1}
-    assert values(text, "engine_edge_rules_skipped_total") == {("edge-3", "own_action", "cart"): 1}
     assert values(text, "engine_edge_refused_total") == {("429", "edge-3"): 1}
     now = {"websocket": 0, "sse": 2, "poll": 0, "publisher": 0}
     assert values(text, "engine_edge_connections") == {("edge-3", transport): count for transport, count in now.items()}
@@ -52,19 +44,6 @@ def test_a_million_tenants_make_a_bounded_number_of_series() -> None:
     published = values(rendered(metrics, None), "engine_edge_published_total")
     assert len(published) == NAMES_MAX + 1
     assert published["edge-0", "accepted", OTHER] == 50
-
-
-def test_actions_are_counted_by_target() -> None:
-    metrics = EdgeMetrics("edge-0")
-    metrics.of_features.append(
-        lambda: families_of({"ray://shop/carts.touch": ActionFigures(Counter(done=3, failed=2), 1, BreakerState.OPEN)})
-    )
-    text = rendered(metrics, None)
-    target = ("edge-0", "ray://shop/carts.touch")
-    outcomes = {"done": 3, "failed": 2, "given_up": 0}
-    assert values(text, "engine_edge_actions_total") == {(target[0], name, target[1]): count for name, count in outcomes.items()}
-    assert values(text, "engine_edge_actions_held") == {target: 1}
-    assert values(text, "engine_edge_action_breaker_state") == {target: 2}
 
 
 def test_publish_latency_is_a_cumulative_histogram_in_seconds() -> None:

@@ -72,6 +72,7 @@ from engine.features.signals.core import CounterBatch
 from engine.features.signals.endpoints import CounterSignals
 from engine.features.signals.store import CounterSums
 from engine.features.snooze import endpoints as snooze
+from engine.features.sources import edge_part as sources
 from engine.features.subscriptions import endpoints as subscriptions
 from engine.features.token_revocation import endpoints as token_revocation
 from engine.features.token_revocation.revocation_log import RevocationsRead
@@ -889,7 +890,7 @@ class EdgeWorld:
         self.sums = FakeSums()
         self.usage: Any = FakeUsage() if storage is None else TenantUsage(storage)
         sums: Any = self.sums if storage is None else CounterSums(storage, config.tenant_signal_names_max)
-        self.signals = CounterSignals(config, sums, "e0-test", clock, self.gateway.metrics, self.gateway.tenant_quotas)
+        self.signals = CounterSignals(config, sums, "e0-test", clock, self.gateway.tenant_quotas)
         keyed = config if config.jwt_secret else msgspec.structs.replace(config, jwt_secret=SECRET)
         self.authenticator = Authenticator(keyed, self.gateway.revoked)
         self.revocation_log = FakeRevocationLog()
@@ -929,9 +930,9 @@ class EdgeWorld:
             policy.feature_of(remembered_key),
             rules.feature_of(ports, self.rules, self.tenant_rules, self.arrivals, remembered_key),
             reach.feature_of(ports, self.addresses, no_actions, remembered_key, remembered_key),
-            EdgeFeature("signals", lambda access: signals.table(access, self.signals), self.signals.run, self.signals.drain),
+            signals.feature_of(ports, self.signals),
             digest.feature_of(ports, self.bodies, self.model, self.addresses, remembered_key),
-            EdgeFeature("history", lambda access: history.table(access, None)),
+            history.feature_of(None),
             EdgeFeature("dead_letters", lambda access: dead_letters.table(access, self.dead_letters)),
             EdgeFeature("event_groups", lambda access: event_groups.table(access, self.event_groups)),
             inbox.feature_of(config, self.gateway),
@@ -942,6 +943,7 @@ class EdgeWorld:
             user_data.feature_of(ports, self.bodies, no_entries if storage is None else partial(find_user_entries, storage)),
             EdgeFeature("inspection", lambda access: inspection.table(access, self._inspection())),
             ray_events.feature_of(config, self.deaths),
+            sources.on_edge(ports),
         ]
         self.port = 0
         self.server: http_server.EdgeServer

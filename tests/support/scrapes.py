@@ -7,9 +7,13 @@ from typing import Any
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from docs.metrics import of_features, sections
 from engine.api.exposition.families import families, own_row
 from engine.api.exposition.metrics_page import texts
 from engine.gateway.metrics import EdgeMetrics
+
+FAMILIES = {family.name: family for families in sections().values() for family in families}
+"""Every metric of the kernel and of features, by name."""
 
 STATUS: dict[str, Any] = {
     "version": "1.2.3",
@@ -58,11 +62,11 @@ def found_families(text: bytes) -> dict[str, Metric]:
 
 
 def rendered(metrics: EdgeMetrics, status: dict[str, Any] | None) -> bytes:
-    return b"".join(texts(families(status, metrics.edge, own_row(metrics)), openly=False))
+    return b"".join(texts(families(status, metrics.edge, own_row(metrics), of_features().values()), openly=False))
 
 
 def openmetrics_text(metrics: EdgeMetrics, status: dict[str, Any] | None) -> bytes:
-    return b"".join(texts(families(status, metrics.edge, own_row(metrics)), openly=True))
+    return b"".join(texts(families(status, metrics.edge, own_row(metrics), of_features().values()), openly=True))
 
 
 def values(text: bytes, name: str) -> dict[tuple[str, ...], float]:

@@ -1,8 +1,8 @@
-"""Every metric of the engine: its name, type, help and labels, and which number of which actor it is.
+"""Every metric of the kernel: its name, type, help and labels, and which number of which actor it is.
 
 Names follow the conventions of Prometheus: base units, `_total` at the end of counters (added by the formats, and left out here). A
-metric is added here and nowhere else; `python docs/metrics.py` makes docs/METRICS.md of it. The actor reports a number under the `field`
-given here.
+metric of the kernel is added here and nowhere else, one of a feature in its module `figures`; `python docs/metrics.py` makes
+docs/METRICS.md of them. The actor reports a number under the `field` given here.
 
 An actor's row of the status has plain numbers, `row[field]`. Numbers with labels of their own are in `row["figures"][field]`, each as
 (label, ..., number), without the label of the actor itself, which comes first in `labels`. Histograms are in `row[field]` as [upper bound
@@ -11,6 +11,7 @@ in ms, number] in growing order, with their sum in `row[field + "_sum_ms"]` and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
 MetricKind = Literal["counter", "gauge", "histogram", "info"]
@@ -33,11 +34,29 @@ class Figure(NamedTuple):
     factor: float = 1.0
 
 
-def _gauge(field: str, name: str, text: str, *labels: str, factor: float = 1.0) -> Figure:
+class FeatureMetrics(NamedTuple):
+    """The metrics of a feature.
+
+    Attributes:
+        title: of their section in docs/METRICS.md.
+        role: of the actors that report them. An edge does so in `figures`, an actor of the feature as plain numbers.
+        figures: their first label names the actor.
+        named_by: the member of the row that has the value of this label; rows without it are left out.
+    """
+
+    title: str
+    role: str
+    figures: tuple[Figure, ...]
+    named_by: str = "index"
+
+
+def gauge(field: str, name: str, text: str, *labels: str, factor: float = 1.0) -> Figure:
+    """A number that falls, too."""
     return Figure(field, Family(name, "gauge", text, labels), factor)
 
 
-def _counter(field: str, name: str, text: str, *labels: str, factor: float = 1.0) -> Figure:
+def counter(field: str, name: str, text: str, *labels: str, factor: float = 1.0) -> Figure:
+    """A number that only grows while its process lives."""
     return Figure(field, Family(name, "counter", text, labels), factor)
 
 
@@ -46,7 +65,7 @@ def _histogram(field: str, name: str, text: str, *labels: str) -> Figure:
 
 
 _ACTOR: Final = ("role", "index")
-_BREAKER: Final = "0 closed, 1 half-open, 2 open"
+BREAKER_STATES: Final = "0 closed, 1 half-open, 2 open"
 
 UP: Final = Family(
     "engine_up", "gauge", "1 while the actor answers; what does not answer has no other metrics. The controller is among them.", _ACTOR
@@ -54,77 +73,76 @@ UP: Final = Family(
 INFO: Final = Family("engine", "info", "The version.", ("version",))
 
 PROCESS: Final = (
-    _gauge("ready", "engine_ready", "1 while the actor has started and serves.", *_ACTOR),
-    _counter("cpu_s", "engine_cpu_seconds", "CPU time of the actor's process.", *_ACTOR),
-    _gauge("cpu_pct", "engine_cpu_ratio", "Share of one core the actor's process uses.", *_ACTOR, factor=0.01),
-    _gauge(
+    gauge("ready", "engine_ready", "1 while the actor has started and serves.", *_ACTOR),
+    counter("cpu_s", "engine_cpu_seconds", "CPU time of the actor's process.", *_ACTOR),
+    gauge("cpu_pct", "engine_cpu_ratio", "Share of one core the actor's process uses.", *_ACTOR, factor=0.01),
+    gauge(
         "queued_pct", "engine_queued_ratio", "Share of the time in which the actor was ready to run and had no core.", *_ACTOR, factor=0.01
     ),
-    _gauge("rss_bytes", "engine_resident_memory_bytes", "Resident memory of the actor's process.", *_ACTOR),
-    _gauge("started_ms", "engine_start_time_seconds", "When the actor's process started, since the epoch.", *_ACTOR, factor=1e-3),
-    _counter("restarts", "engine_restarts", "Times the actor's process was replaced.", *_ACTOR),
-    _counter("spans_exported", "engine_spans_exported", "Spans that the collector of trace_url has taken; only with traces.", *_ACTOR),
-    _counter("spans_dropped", "engine_spans_dropped", "Spans that it did not take in time.", *_ACTOR),
+    gauge("rss_bytes", "engine_resident_memory_bytes", "Resident memory of the actor's process.", *_ACTOR),
+    gauge("started_ms", "engine_start_time_seconds", "When the actor's process started, since the epoch.", *_ACTOR, factor=1e-3),
+    counter("restarts", "engine_restarts", "Times the actor's process was replaced.", *_ACTOR),
+    counter("spans_exported", "engine_spans_exported", "Spans that the collector of trace_url has taken; only with traces.", *_ACTOR),
+    counter("spans_dropped", "engine_spans_dropped", "Spans that it did not take in time.", *_ACTOR),
+    gauge("storage", "engine_storage_up", "1 while durable storage answers this actor.", *_ACTOR),
 )
 """Of every actor."""
 
-STORAGE_UP: Final = Family("engine_storage_up", "gauge", "1 while durable storage answers this actor.", _ACTOR)
-
 SHARD: Final = (
-    _gauge("users", "engine_mailboxes", "Mailboxes in memory.", "shard"),
-    _gauge("connections", "engine_attached_connections", "Connections attached to this shard.", "shard"),
-    _gauge("pending", "engine_pending_messages", "Messages that await their acknowledgement.", "shard"),
-    _gauge("posts_waiting", "engine_posts_waiting", "Messages that wait for the next group commit.", "shard"),
-    _gauge("pages_waiting", "engine_pages_waiting", "Users whose page is being read, and for which requests wait.", "shard"),
-    _gauge("lag_ms", "engine_journal_lag_seconds", "Age of the oldest message that awaits its commit.", "shard", factor=1e-3),
-    _gauge("epoch", "engine_shard_epoch", "Fencing epoch; it grows whenever the shard is taken over.", "shard"),
-    _gauge("pressure", "engine_pressure_level", "How hard the shard is pressed: 0 calm, 3 only high priority is taken.", "shard"),
-    _gauge("memory_bytes", "engine_shard_memory_bytes", "What mailboxes and waiting posts take in memory.", "shard"),
-    _gauge("held", "engine_held_mailboxes", "Mailboxes whose next message is of low priority and waits for the pressure to end.", "shard"),
-    _counter("refused_high", "engine_refused_high", "High-priority posts refused at a limit.", "shard"),
-    _counter("refused_normal", "engine_refused_normal", "Normal-priority posts refused under pressure.", "shard"),
-    _counter("refused_low", "engine_refused_low", "Low-priority posts refused under pressure.", "shard"),
-    _counter("refused_questions", "engine_refused_questions", "Questions about users refused under pressure.", "shard"),
-    _counter("conflated", "engine_conflated", "Messages that a newer one of their collapse key stands for.", "shard"),
-    _gauge("windows", "engine_windows_open", "Aggregation windows that are open, of users in memory.", "shard"),
-    _counter("merged", "engine_merged", "Messages that count in an aggregation window instead of being delivered.", "shard"),
-    _counter("windows_closed", "engine_windows_closed", "Aggregation windows that were over.", "shard"),
-    _counter("suppressed", "engine_suppressed", "Messages that a wish of the user or a limit kept back for good.", "shard"),
-    _counter("deferred", "engine_deferred", "Messages, timers and windows that quiet hours put off.", "shard"),
-    _counter("digested", "engine_digested", "Messages that count in a user's digest.", "shard"),
-    _counter("inboxed", "engine_inboxed", "Messages that went into the inbox only, as their users want.", "shard"),
-    _counter("step_skipped", "engine_steps_skipped", "Steps that were not needed, or not wanted, when they were due.", "shard"),
-    _counter("low_spilled", "engine_low_spilled", "Low-priority messages that left memory for the offline streams.", "shard"),
-    _counter("published", "engine_published", "Messages journalled.", "shard"),
-    _counter("duplicates", "engine_duplicates", "Publishes answered with an earlier result.", "shard"),
-    _counter("delivered", "engine_delivered", "First sends of messages to connections.", "shard"),
-    _counter("acknowledged", "engine_acknowledged", "Messages acknowledged by their users.", "shard"),
-    _gauge("suspects", "engine_suspect_users", "Users whose last connection ended abnormally, and whose clients may come back.", "shard"),
-    _counter("retried", "engine_retried", "Messages sent again for want of an acknowledgement.", "shard"),
-    _counter("exhausted", "engine_exhausted", "Messages that used up their tries on a connection, or expired before.", "shard"),
-    _counter("expired", "engine_expired", "Messages whose time to live ended first.", "shard"),
-    _counter("trimmed", "engine_trimmed", "Messages dropped by the per-user limit, announced as gaps.", "shard"),
-    _counter("dead_lettered", "engine_dead_lettered", "Messages that went to the dead-letter stream.", "shard"),
-    _gauge("broadcasts", "engine_broadcast_log_entries", "Broadcasts in the log, as this shard mirrors it.", "shard"),
-    _counter("adopted", "engine_broadcasts_adopted", "Broadcasts numbered and journalled, once per mailbox.", "shard"),
-    _counter("commits", "engine_commits", "Group commits to the journal.", "shard"),
-    _counter("quarantined", "engine_quarantined_records", "Stored records that could not be read.", "shard"),
+    gauge("users", "engine_mailboxes", "Mailboxes in memory.", "shard"),
+    gauge("connections", "engine_attached_connections", "Connections attached to this shard.", "shard"),
+    gauge("pending", "engine_pending_messages", "Messages that await their acknowledgement.", "shard"),
+    gauge("posts_waiting", "engine_posts_waiting", "Messages that wait for the next group commit.", "shard"),
+    gauge("pages_waiting", "engine_pages_waiting", "Users whose page is being read, and for which requests wait.", "shard"),
+    gauge("lag_ms", "engine_journal_lag_seconds", "Age of the oldest message that awaits its commit.", "shard", factor=1e-3),
+    gauge("epoch", "engine_shard_epoch", "Fencing epoch; it grows whenever the shard is taken over.", "shard"),
+    gauge("pressure", "engine_pressure_level", "How hard the shard is pressed: 0 calm, 3 only high priority is taken.", "shard"),
+    gauge("memory_bytes", "engine_shard_memory_bytes", "What mailboxes and waiting posts take in memory.", "shard"),
+    gauge("held", "engine_held_mailboxes", "Mailboxes whose next message is of low priority and waits for the pressure to end.", "shard"),
+    counter("refused_high", "engine_refused_high", "High-priority posts refused at a limit.", "shard"),
+    counter("refused_normal", "engine_refused_normal", "Normal-priority posts refused under pressure.", "shard"),
+    counter("refused_low", "engine_refused_low", "Low-priority posts refused under pressure.", "shard"),
+    counter("refused_questions", "engine_refused_questions", "Questions about users refused under pressure.", "shard"),
+    counter("conflated", "engine_conflated", "Messages that a newer one of their collapse key stands for.", "shard"),
+    gauge("windows", "engine_windows_open", "Aggregation windows that are open, of users in memory.", "shard"),
+    counter("merged", "engine_merged", "Messages that count in an aggregation window instead of being delivered.", "shard"),
+    counter("windows_closed", "engine_windows_closed", "Aggregation windows that were over.", "shard"),
+    counter("suppressed", "engine_suppressed", "Messages that a wish of the user or a limit kept back for good.", "shard"),
+    counter("deferred", "engine_deferred", "Messages, timers and windows that quiet hours put off.", "shard"),
+    counter("digested", "engine_digested", "Messages that count in a user's digest.", "shard"),
+    counter("inboxed", "engine_inboxed", "Messages that went into the inbox only, as their users want.", "shard"),
+    counter("step_skipped", "engine_steps_skipped", "Steps that were not needed, or not wanted, when they were due.", "shard"),
+    counter("low_spilled", "engine_low_spilled", "Low-priority messages that left memory for the offline streams.", "shard"),
+    counter("published", "engine_published", "Messages journalled.", "shard"),
+    counter("duplicates", "engine_duplicates", "Publishes answered with an earlier result.", "shard"),
+    counter("delivered", "engine_delivered", "First sends of messages to connections.", "shard"),
+    counter("acknowledged", "engine_acknowledged", "Messages acknowledged by their users.", "shard"),
+    gauge("suspects", "engine_suspect_users", "Users whose last connection ended abnormally, and whose clients may come back.", "shard"),
+    counter("retried", "engine_retried", "Messages sent again for want of an acknowledgement.", "shard"),
+    counter("exhausted", "engine_exhausted", "Messages that used up their tries on a connection, or expired before.", "shard"),
+    counter("expired", "engine_expired", "Messages whose time to live ended first.", "shard"),
+    counter("trimmed", "engine_trimmed", "Messages dropped by the per-user limit, announced as gaps.", "shard"),
+    counter("dead_lettered", "engine_dead_lettered", "Messages that went to the dead-letter stream.", "shard"),
+    gauge("broadcasts", "engine_broadcast_log_entries", "Broadcasts in the log, as this shard mirrors it.", "shard"),
+    counter("adopted", "engine_broadcasts_adopted", "Broadcasts numbered and journalled, once per mailbox.", "shard"),
+    counter("commits", "engine_commits", "Group commits to the journal.", "shard"),
+    counter("quarantined", "engine_quarantined_records", "Stored records that could not be read.", "shard"),
 )
 TENANT: Final = (
-    _counter("sent", "engine_tenant_sent", "First sends of messages to connections.", "shard", "tenant", "transport"),
-    _counter(
+    counter("sent", "engine_tenant_sent", "First sends of messages to connections.", "shard", "tenant", "transport"),
+    counter(
         "repeated", "engine_tenant_repeated", "Messages sent again for want of an acknowledgement.", "shard", "tenant", "transport"
     ),
-    _counter("acknowledged", "engine_tenant_acknowledged", "Messages acknowledged by their users.", "shard", "tenant"),
-    _counter("expired", "engine_tenant_expired", "Messages whose time to live ended first.", "shard", "tenant"),
-    _counter("trimmed", "engine_tenant_trimmed", "Messages dropped by the per-user limit, announced as gaps.", "shard", "tenant"),
-    _counter("dead_lettered", "engine_tenant_dead_lettered", "Messages that went to the dead-letter stream.", "shard", "tenant"),
-    _counter("suppressed", "engine_tenant_suppressed", "Messages that a wish of the user or a limit kept back.", "shard", "tenant"),
-    _counter("deferred", "engine_tenant_deferred", "Messages, timers and windows that quiet hours put off.", "shard", "tenant"),
-    _counter("digested", "engine_tenant_digested", "Messages that count in a user's digest.", "shard", "tenant"),
-    _counter("inboxed", "engine_tenant_inboxed", "Messages that went into the inbox only, as their users want.", "shard", "tenant"),
-    _counter("step_skipped", "engine_tenant_steps_skipped", "Steps that were not needed, or not wanted.", "shard", "tenant"),
-    _counter(
+    counter("acknowledged", "engine_tenant_acknowledged", "Messages acknowledged by their users.", "shard", "tenant"),
+    counter("expired", "engine_tenant_expired", "Messages whose time to live ended first.", "shard", "tenant"),
+    counter("trimmed", "engine_tenant_trimmed", "Messages dropped by the per-user limit, announced as gaps.", "shard", "tenant"),
+    counter("dead_lettered", "engine_tenant_dead_lettered", "Messages that went to the dead-letter stream.", "shard", "tenant"),
+    counter("suppressed", "engine_tenant_suppressed", "Messages that a wish of the user or a limit kept back.", "shard", "tenant"),
+    counter("deferred", "engine_tenant_deferred", "Messages, timers and windows that quiet hours put off.", "shard", "tenant"),
+    counter("digested", "engine_tenant_digested", "Messages that count in a user's digest.", "shard", "tenant"),
+    counter("inboxed", "engine_tenant_inboxed", "Messages that went into the inbox only, as their users want.", "shard", "tenant"),
+    counter("step_skipped", "engine_tenant_steps_skipped", "Steps that were not needed, or not wanted.", "shard", "tenant"),
+    counter(
         "decisions",
         "engine_decisions",
         "Messages with a category, or of users with preferences, by what became of them: delivered, suppressed, deferred, digested, "
@@ -149,104 +167,56 @@ SHARD_LATENCIES: Final = (
     ),
 )
 SCHEDULER: Final = (
-    _gauge("armed", "engine_timers_armed", "Durable timers in storage.", "scheduler"),
-    _gauge("volatile", "engine_timers_volatile", "Retry and window timers in memory.", "scheduler"),
-    _gauge("loaded", "engine_timers_loaded", "Durable timers in memory, because they are due soon or were sent.", "scheduler"),
-    _gauge("requests_waiting", "engine_timer_requests_waiting", "Requests about timers that wait for storage.", "scheduler"),
-    _gauge("removals_waiting", "engine_timer_removals_waiting", "Timers that took effect and are still to be removed.", "scheduler"),
-    _gauge("lag_ms", "engine_timer_lag_seconds", "How long the oldest due timer has waited.", "scheduler", factor=1e-3),
-    _counter("fired", "engine_timers_fired", "Durable timers handed to their shard.", "scheduler"),
-    _counter("refired", "engine_timers_refired", "Durable timers handed out again for want of a confirmation.", "scheduler"),
-    _counter("failed", "engine_timer_failures", "Hand-outs of durable timers that failed.", "scheduler"),
-    _counter(
+    gauge("armed", "engine_timers_armed", "Durable timers in storage.", "scheduler"),
+    gauge("volatile", "engine_timers_volatile", "Retry and window timers in memory.", "scheduler"),
+    gauge("loaded", "engine_timers_loaded", "Durable timers in memory, because they are due soon or were sent.", "scheduler"),
+    gauge("requests_waiting", "engine_timer_requests_waiting", "Requests about timers that wait for storage.", "scheduler"),
+    gauge("removals_waiting", "engine_timer_removals_waiting", "Timers that took effect and are still to be removed.", "scheduler"),
+    gauge("lag_ms", "engine_timer_lag_seconds", "How long the oldest due timer has waited.", "scheduler", factor=1e-3),
+    counter("fired", "engine_timers_fired", "Durable timers handed to their shard.", "scheduler"),
+    counter("refired", "engine_timers_refired", "Durable timers handed out again for want of a confirmation.", "scheduler"),
+    counter("failed", "engine_timer_failures", "Hand-outs of durable timers that failed.", "scheduler"),
+    counter(
         "compensated",
         "engine_timers_compensated",
         "Durable timers that failed too often and went to the compensation batch.",
         "scheduler",
     ),
-    _counter("postponed", "engine_timers_postponed", "Durable timers whose shard wanted them again later.", "scheduler"),
-    _gauge("degraded", "engine_timers_degraded", "Durable timers that wait for a compensation batch.", "scheduler"),
-    _counter("quarantined", "engine_quarantined_timers", "Stored timers that could not be read.", "scheduler"),
+    counter("postponed", "engine_timers_postponed", "Durable timers whose shard wanted them again later.", "scheduler"),
+    gauge("degraded", "engine_timers_degraded", "Durable timers that wait for a compensation batch.", "scheduler"),
+    counter("quarantined", "engine_quarantined_timers", "Stored timers that could not be read.", "scheduler"),
 )
 SCHEDULER_LATENCIES: Final = (
     _histogram("lateness", "engine_timer_lateness_seconds", "From due to handed out, per durable timer.", "scheduler"),
 )
-ARCHIVIST: Final = (
-    _counter("archived", "engine_history_rows", "Rows written to the database of the history.", "archivist"),
-    _gauge("waiting", "engine_history_waiting_outcomes", "Outcomes in the stream that are not in the database yet.", "archivist"),
-    _gauge(
-        "stream_bytes",
-        "engine_history_stream_bytes",
-        "What they take; at history_stream_bytes_max further ones are dropped.",
-        "archivist",
-    ),
-    _gauge("lag_ms", "engine_history_lag_seconds", "Age of the oldest of them.", "archivist", factor=1e-3),
-    _counter("dropped", "engine_history_dropped", "Outcomes that found no room in the stream or cannot be stored.", "archivist"),
-    _counter("swept", "engine_history_swept_rows", "Rows deleted because they were older than history_ttl_s.", "archivist"),
-)
-WATCHER: Final = (
-    _counter("told", "engine_ray_events_told", "Events of the Ray cluster that the rules have taken.", "watcher"),
-    _counter("refused", "engine_ray_events_refused", "Events of the Ray cluster that the rules refused.", "watcher"),
-    _gauge("running_jobs", "engine_ray_jobs", "Jobs of the Ray cluster whose end is to be told.", "watcher"),
-    _gauge(
-        "waiting",
-        "engine_ray_events_waiting",
-        "1 while a part of the Ray cluster, storage or an edge does not answer the watcher.",
-        "watcher",
-    ),
-)
-INGESTER: Final = (
-    _counter("accepted", "engine_source_rows", "Rows of a source that the engine accepted.", "source"),
-    _counter("dead", "engine_source_refused_rows", "Rows of a source that were set aside as dead.", "source"),
-    _gauge("waiting", "engine_source_waiting_rows", "Rows that wait in a source.", "source"),
-    _gauge("lag_ms", "engine_source_lag_seconds", "Age of the oldest of them.", "source", factor=1e-3),
-    _gauge("dead_rows", "engine_source_dead_rows", "Dead rows that nobody has redriven.", "source"),
-)
-HISTORY_UP: Final = Family("engine_history_up", "gauge", "1 while the database of the history answers.", ("archivist",))
-
 EDGE: Final = (
-    _gauge("queued", "engine_edge_publish_requests_waiting", "Publish requests that wait to be parsed.", "edge"),
-    _gauge("awaiting", "engine_edge_records_awaiting", "Records sent to shards and schedulers that are not answered.", "edge"),
-    _gauge("delay_ms", "engine_edge_publish_delay_seconds", "How long a publish request waits now.", "edge", factor=1e-3),
-    _gauge("backlog", "engine_edge_slow_connections", "Connections whose client has not taken all that was sent to it.", "edge"),
+    gauge("queued", "engine_edge_publish_requests_waiting", "Publish requests that wait to be parsed.", "edge"),
+    gauge("awaiting", "engine_edge_records_awaiting", "Records sent to shards and schedulers that are not answered.", "edge"),
+    gauge("delay_ms", "engine_edge_publish_delay_seconds", "How long a publish request waits now.", "edge", factor=1e-3),
+    gauge("backlog", "engine_edge_slow_connections", "Connections whose client has not taken all that was sent to it.", "edge"),
 )
 EDGE_LABELLED: Final = (
-    _counter(
+    counter(
         "published", "engine_edge_published", "Items published through this edge, by what became of them.", "edge", "tenant", "status"
     ),
-    _counter("cancelled", "engine_edge_cancelled", "Scheduled notifications cancelled through this edge.", "edge", "tenant"),
-    _counter("rules_triggered", "engine_edge_rules_triggered", "Notifications and actions that rules made of events.", "edge", "rule"),
-    _counter(
-        "rules_skipped", "engine_edge_rules_skipped", "Users for whom a rule that matched made nothing, and why.", "edge", "rule", "reason"
-    ),
-    _counter("refused", "engine_edge_refused", "Requests and upgrades this edge refused, by HTTP status.", "edge", "code"),
-    _counter("shed", "engine_edge_shed", "Publish requests refused unparsed under load, by priority.", "edge", "priority"),
-    _gauge("connections", "engine_edge_connections", "Open connections of this edge; `publisher`: only publish.", "edge", "transport"),
-    _counter("closes", "engine_edge_closes", "Connections of this edge that ended, by close code; 0 where there is none.", "edge", "code"),
-    _gauge("links", "engine_edge_links", "Open links of this edge, by what carries them.", "edge", "carrier"),
-    _gauge(
+    counter("cancelled", "engine_edge_cancelled", "Scheduled notifications cancelled through this edge.", "edge", "tenant"),
+    counter("refused", "engine_edge_refused", "Requests and upgrades this edge refused, by HTTP status.", "edge", "code"),
+    counter("shed", "engine_edge_shed", "Publish requests refused unparsed under load, by priority.", "edge", "priority"),
+    gauge("connections", "engine_edge_connections", "Open connections of this edge; `publisher`: only publish.", "edge", "transport"),
+    counter("closes", "engine_edge_closes", "Connections of this edge that ended, by close code; 0 where there is none.", "edge", "code"),
+    gauge("links", "engine_edge_links", "Open links of this edge, by what carries them.", "edge", "carrier"),
+    gauge(
         "breakers", "engine_edge_breaker_state",
-        f"Circuit breaker of this edge for a shard: {_BREAKER}: it is not asked.", "edge", "shard",
+        f"Circuit breaker of this edge for a shard: {BREAKER_STATES}: it is not asked.", "edge", "shard",
     ),
-    _counter("broadcasts", "engine_edge_broadcasts", "Broadcasts this edge has put into the log.", "edge"),
-    _counter("signals", "engine_edge_signals", "Signals counted.", "edge"),
-    _counter("signals_dropped", "engine_edge_signals_dropped", "Signals for whose names there was no room.", "edge"),
-    _counter("frames_received", "engine_edge_frames_received", "WebSocket frames received from clients.", "edge"),
-    _counter("frames_sent", "engine_edge_frames_sent", "WebSocket frames, events and poll answers sent to clients.", "edge"),
-    _counter("messages_sent", "engine_edge_messages_sent", "Messages sent to clients, repeats included.", "edge"),
-    _counter("acks", "engine_edge_acks", "Acknowledgements received, each for one or many messages.", "edge"),
-    _counter("retries_spared", "engine_edge_retries_spared", "Messages not sent again, because their ACK had arrived.", "edge"),
-    _counter("link_calls", "engine_edge_link_calls", "Exchanges with shards and schedulers.", "edge"),
-    _counter(
-        "actions", "engine_edge_actions", "Actions of rules by target: done, given up as dead letters; and failed tries.",
-        "edge", "target", "outcome",
-    ),
-    _gauge("actions_held", "engine_edge_actions_held", "Actions that this edge carries out now, by target.", "edge", "target"),
-    _gauge(
-        "action_breakers", "engine_edge_action_breaker_state",
-        f"Circuit breaker of this edge for a target of actions: {_BREAKER}: it is not called.", "edge", "target",
-    ),
-    _gauge("degraded", "engine_edge_degraded", "1 while a part of this edge does less than it should.", "edge", "part"),
+    counter("broadcasts", "engine_edge_broadcasts", "Broadcasts this edge has put into the log.", "edge"),
+    counter("frames_received", "engine_edge_frames_received", "WebSocket frames received from clients.", "edge"),
+    counter("frames_sent", "engine_edge_frames_sent", "WebSocket frames, events and poll answers sent to clients.", "edge"),
+    counter("messages_sent", "engine_edge_messages_sent", "Messages sent to clients, repeats included.", "edge"),
+    counter("acks", "engine_edge_acks", "Acknowledgements received, each for one or many messages.", "edge"),
+    counter("retries_spared", "engine_edge_retries_spared", "Messages not sent again, because their ACK had arrived.", "edge"),
+    counter("link_calls", "engine_edge_link_calls", "Exchanges with shards and schedulers.", "edge"),
+    gauge("degraded", "engine_edge_degraded", "1 while a part of this edge does less than it should.", "edge", "part"),
 )  # fmt: skip
 """Of edges, with labels beside the edge's, and what is reported like these."""
 
@@ -276,18 +246,15 @@ REDIS_MEMORY_MAX: Final = Family(
     "engine_redis_memory_max_bytes", "gauge", "Memory that the server of each store may use; 0 is no limit.", ("store",)
 )
 
-SECTIONS: Final[tuple[tuple[str, tuple[Family, ...]], ...]] = (
-    ("Every actor", (INFO, UP, *(figure.family for figure in PROCESS), STORAGE_UP)),
-    ("Shards", (*(figure.family for figure in (*SHARD, *SHARD_LATENCIES)), RECENT)),
-    ("Tenants, categories and reasons", tuple(figure.family for figure in TENANT)),
-    ("Schedulers", tuple(figure.family for figure in (*SCHEDULER, *SCHEDULER_LATENCIES))),
-    ("Edges", tuple(figure.family for figure in (*EDGE, *EDGE_LABELLED, *EDGE_LATENCIES))),
-    ("History", (*(figure.family for figure in ARCHIVIST), HISTORY_UP)),
-    ("Ray events", tuple(figure.family for figure in WATCHER)),
-    ("Sources", tuple(figure.family for figure in INGESTER)),
-    ("Redis", (REDIS_UP, REDIS_MEMORY, REDIS_MEMORY_MAX, SNAPSHOT_AGE, SNAPSHOT_FAILURES)),
-    ("Numbers of actors", (WANTED, HAVE, WAITING, SLOTS_LEFT, SLOTS_MOVED, DECIDED)),
-)
-"""All metrics, as docs/METRICS.md lists them."""
-
-FAMILIES: Final = {family.name: family for _, families in SECTIONS for family in families}
+OF_ACTORS: Final[Mapping[str, tuple[Family, ...]]] = {
+    "Every actor": (INFO, UP, *(figure.family for figure in PROCESS)),
+    "Shards": (*(figure.family for figure in (*SHARD, *SHARD_LATENCIES)), RECENT),
+    "Tenants, categories and reasons": tuple(figure.family for figure in TENANT),
+    "Schedulers": tuple(figure.family for figure in (*SCHEDULER, *SCHEDULER_LATENCIES)),
+    "Edges": tuple(figure.family for figure in (*EDGE, *EDGE_LABELLED, *EDGE_LATENCIES)),
+}
+ENGINE_WIDE: Final[Mapping[str, tuple[Family, ...]]] = {
+    "Redis": (REDIS_UP, REDIS_MEMORY, REDIS_MEMORY_MAX, SNAPSHOT_AGE, SNAPSHOT_FAILURES),
+    "Numbers of actors": (WANTED, HAVE, WAITING, SLOTS_LEFT, SLOTS_MOVED, DECIDED),
+}
+"""The metrics of the kernel, as docs/METRICS.md lists them; those of features stand between both."""

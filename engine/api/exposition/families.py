@@ -1,4 +1,4 @@
-"""The metrics of `engine.api.exposition.catalogue` with their values, built anew for each scrape from the controller's status.
+"""The metrics of the kernel and of features with their values, built anew for each scrape from the controller's status.
 
 A number that an actor does not report, because it is starting or of another version, is left out, and so is every number of an actor that
 does not answer.
@@ -13,21 +13,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.samples import Exemplar
 
 from engine.api.exposition import catalogue
-from engine.api.exposition.catalogue import Family, Figure
+from engine.api.exposition.catalogue import Family, FeatureMetrics, Figure
 from engine.gateway.metrics import EdgeMetrics
 
 Row = Mapping[str, Any]
 Rows = list[tuple[Sequence[str], Row]]
 """Rows of actors that answer, with the labels that name the actor."""
-
-_ROLES: Final = (
-    ("shard", "shards"),
-    ("scheduler", "schedulers"),
-    ("edge", "edges"),
-    ("archivist", "archivists"),
-    ("watcher", "watchers"),
-    ("ingester", "ingesters"),
-)
 
 EXEMPLAR_CHARS_MAX: Final = 128
 """Of names and values of an exemplar's labels together (OpenMetrics 1.0, "Exemplars")."""
@@ -41,37 +32,30 @@ _FAMILIES: Final[Mapping[str, Callable[..., Any]]] = {
 }
 
 
-def families(status: Row | None, own: str, now: Row) -> Iterator[Metric]:
+def families(status: Row | None, own: str, now: Row, of_features: Iterable[FeatureMetrics]) -> Iterator[Metric]:
     """All metrics that have a value, each made when it is its turn.
 
     Args:
         status: the controller's, None while it does not answer.
         own: name of the edge that serves them.
         now: what it has counted (`own_row`).
+        of_features: the metrics of the features of this edge.
     """
     made = _Families()
     controller = {"index": 0, "alive": False} if status is None else {**(status.get("controller") or {}), "index": 0, "alive": True}
     status = {} if status is None else status
-    rows = {role: [row for row in status.get(field) or () if isinstance(row, Mapping)] for role, field in _ROLES}
-    rows["controller"] = [controller]
+    roles = _rows_by_role(status)
+    rows: dict[str, list[Row]] = {**roles, "controller": [controller]}
     for role, members in rows.items():
         for row in members:
             made.add(catalogue.UP, (role, _index(row)), bool(row.get("alive")))
     answering = {role: [row for row in members if row.get("alive")] for role, members in rows.items()}
     everyone: Rows = [((role, _index(row)), row) for role, members in answering.items() for row in members]
-    shards: Rows = [((_index(row),), row) for row in answering["shard"]]
-    schedulers: Rows = [((_index(row),), row) for row in answering["scheduler"]]
-    archivists: Rows = [((_index(row),), row) for row in answering["archivist"]]
-    watchers: Rows = [((_index(row),), row) for row in answering["watcher"]]
-    ingesters: Rows = [((row["source"],), row) for row in answering["ingester"] if row.get("source")]
-    edges: Rows = [((f"edge-{_index(row)}",), row) for row in answering["edge"]]
+    shards, schedulers = _named(answering, "shard"), _named(answering, "scheduler")
+    edges: Rows = [((f"edge-{_index(row)}",), row) for row in answering.get("edge", ())]
     _set_own(edges, own, now)
-    for family, field, of_role in ((catalogue.STORAGE_UP, "storage", everyone), (catalogue.HISTORY_UP, "database", archivists)):
-        for labels, row in of_role:
-            if field in row:
-                made.add(family, labels, row[field] == "ok")
     if status:
-        _engine_wide(made, status)
+        _engine_wide(made, status, roles)
     yield from made.all()
     for add, figures, rows_of in (
         (_number, catalogue.PROCESS, everyone),
@@ -83,9 +67,12 @@ def families(status: Row | None, own: str, now: Row) -> Iterator[Metric]:
         (_number, catalogue.EDGE, edges),
         (_labelled, catalogue.EDGE_LABELLED, edges),
         (_latency, catalogue.EDGE_LATENCIES, edges),
-        (_number, catalogue.ARCHIVIST, archivists),
-        (_number, catalogue.WATCHER, watchers),
-        (_number, catalogue.INGESTER, ingesters),
+        *(
+            (_labelled, feature.figures, edges)
+            if feature.role == "edge"
+            else (_number, feature.figures, _named(answering, feature.role, feature.named_by))
+            for feature in of_features
+        ),
     ):
         for figure in figures:
             one = _Families()
@@ -96,6 +83,16 @@ def families(status: Row | None, own: str, now: Row) -> Iterator[Metric]:
 def own_row(metrics: EdgeMetrics) -> Row:
     """What an edge has counted, as in its row of the status."""
     return {"figures": metrics.figures(), **metrics.latencies()}
+
+
+def _rows_by_role(status: Row) -> dict[str, list[Row]]:
+    """The rows of actors in a status, of each role that it lists."""
+    listed = {field.removesuffix("s"): rows for field, rows in status.items() if isinstance(rows, list)}
+    return {role: [row for row in rows if isinstance(row, Mapping)] for role, rows in listed.items()}
+
+
+def _named(rows: Mapping[str, Iterable[Row]], role: str, member: str = "index") -> Rows:
+    return [((str(row[member]),), row) for row in rows.get(role, ()) if row.get(member, "") != ""]
 
 
 def _index(row: Row) -> str:
@@ -136,6 +133,8 @@ class _Families:
 def _number(made: _Families, figure: Figure, rows: Rows) -> None:
     for labels, row in rows:
         value = row.get(figure.field)
+        if isinstance(value, str):  # "ok", or why it is not
+            value = value == "ok"
         if isinstance(value, int | float):  # booleans too: they are 0 and 1
             made.add(figure.family, labels, value * figure.factor)
 
@@ -176,7 +175,7 @@ def _buckets(counts: Iterable[Sequence[int]], exemplars: Mapping[int, Exemplar |
     return [*made, ("+Inf", total, last)]
 
 
-def _engine_wide(made: _Families, status: Row) -> None:
+def _engine_wide(made: _Families, status: Row, roles: Iterable[str]) -> None:
     made.of(catalogue.INFO).add_metric((), {"version": str(status.get("version", ""))})
     totals = status.get("totals") or {}
     for quantile, field in (("0.5", "p50_ms"), ("0.95", "p95_ms"), ("0.99", "p99_ms")):
@@ -184,7 +183,7 @@ def _engine_wide(made: _Families, status: Row) -> None:
         if isinstance(value, int | float):
             made.add(catalogue.RECENT, (quantile,), value / 1000)
     _redis(made, status.get("redis") or {})
-    _scaling(made, status.get("scaling") or {})
+    _scaling(made, status.get("scaling") or {}, roles)
 
 
 def _redis(made: _Families, redis: Row) -> None:
@@ -201,14 +200,12 @@ def _redis(made: _Families, redis: Row) -> None:
         made.add(catalogue.SNAPSHOT_FAILURES, (), snapshots["failures"])
 
 
-def _scaling(made: _Families, scaling: Row) -> None:
+def _scaling(made: _Families, scaling: Row, roles: Iterable[str]) -> None:
     """How many actors are wanted, and how far the engine is from it."""
     for family, field in ((catalogue.WANTED, "wanted"), (catalogue.HAVE, "have")):
-        counts = scaling.get(field) or {}
-        for role, counted in _ROLES:
-            if counted in counts:
-                made.add(family, (role,), counts[counted])
-    for role, _ in _ROLES:
+        for counted, number in (scaling.get(field) or {}).items():
+            made.add(family, (counted.removesuffix("s"),), number)
+    for role in roles:
         made.add(catalogue.WAITING, (role,), sum(entry["actor"].startswith(f"{role}-") for entry in scaling.get("waiting") or ()))
     if "slots_left" in scaling:
         made.add(catalogue.SLOTS_LEFT, (), scaling["slots_left"])

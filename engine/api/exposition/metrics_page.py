@@ -16,6 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
+from engine.api.exposition.catalogue import FeatureMetrics
 from engine.api.exposition.families import families, own_row
 from engine.auth import tokens
 from engine.auth.tokens import Principal
@@ -28,7 +29,6 @@ LINES_MAX: Final = 50
 
 _EOF: Final = b"# EOF\n"
 _FIGURES: Final = frozenset({"figures", "exemplars", "publish_latency", "publish_latency_sum_ms"})
-_ROWS: Final = frozenset({"shards", "schedulers", "edges", "archivists", "watchers", "ingesters"})
 _WEIGHT: Final = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
 
 
@@ -41,25 +41,28 @@ def allow(principal: Principal) -> None:
 def without_figures(status: Mapping[str, Any]) -> dict[str, Any]:
     """The status without what is in the rows of its actors for metrics only: some kilobytes for each."""
     return {
-        name: [{field: value for field, value in row.items() if field not in _FIGURES} for row in rows] if name in _ROWS else rows
+        name: [{field: value for field, value in row.items() if field not in _FIGURES} for row in rows] if isinstance(rows, list) else rows
         for name, rows in status.items()
     }
 
 
-async def page(metrics: EdgeMetrics, status: Callable[[], Awaitable[Mapping[str, Any]]], accept: str) -> tuple[bytes, str]:
+async def page(
+    metrics: EdgeMetrics, status: Callable[[], Awaitable[Mapping[str, Any]]], accept: str, of_features: Iterable[FeatureMetrics]
+) -> tuple[bytes, str]:
     """The text for a scrape, and its content type.
 
     Args:
         metrics: of this edge.
         status: returns the controller's; raises Unavailable while it does not answer: then only this edge has figures.
         accept: the client's `Accept` header.
+        of_features: the metrics of the features of this edge.
     """
     try:
         found: Mapping[str, Any] | None = await status()
     except Unavailable:
         found = None
     openly, parts = prefers_openmetrics(accept), []
-    for part in texts(families(found, metrics.edge, own_row(metrics)), openly=openly):
+    for part in texts(families(found, metrics.edge, own_row(metrics), of_features), openly=openly):
         parts.append(part)
         await asyncio.sleep(0)
     return b"".join(parts), openmetrics.CONTENT_TYPE_LATEST if openly else CONTENT_TYPE_PLAIN_0_0_4

@@ -6,6 +6,7 @@ from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.core.model.action import ActorTarget, ServeTarget, Target, WebhookTarget
 from engine.errors import ActionFailed
 from engine.features.actions.dispatcher import Dispatcher
+from engine.features.actions.figures import METRICS
 from engine.features.actions.ray_targets import RayTargets
 from engine.features.actions.serve_targets import ServeTargets
 from engine.features.actions.store import ActionStreams, QueuedAction
@@ -33,4 +34,4 @@ def on_edge(ports: EdgePorts) -> EdgeFeature:
     dispatcher = Dispatcher(config, streams, call, gateway.clock, gateway.wall_ms, gateway.shard_client.outcomes, ports.spans)
     gateway.metrics.degraded["actions"] = dispatcher.reason
     gateway.metrics.of_features.append(dispatcher.families)
-    return EdgeFeature("actions", run=dispatcher.run)
+    return EdgeFeature("actions", run=dispatcher.run, metrics=METRICS)

@@ -21,7 +21,7 @@ from engine.core.model.constants import TS_MS_MAX
 from engine.core.model.names import is_id, is_user
 from engine.core.model.routing import split_key
 from engine.core.wire.records import Step
-from engine.features.history import description
+from engine.features.history import description, figures
 from engine.features.history.timeline import timeline
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import bad_request, not_found
@@ -131,7 +131,12 @@ def on_edge(ports: EdgePorts) -> EdgeFeature:
     query = ports.find_actor("archivist", "the archivist of the history", "its database") if ports.config.history_url else None
     if query is not None:
         ports.gateway.kept_of_user["history"] = partial(_rows_of, query, ports.config.history_query_rows_max)
-    return EdgeFeature("history", lambda access: table(access, query))
+    return feature_of(query)
+
+
+def feature_of(query: QueryHistory | None) -> EdgeFeature:
+    """The feature, of its parts."""
+    return EdgeFeature("history", lambda access: table(access, query), metrics=figures.METRICS, is_degraded=figures.is_degraded)
 
 
 async def _rows_of(query: QueryHistory, limit: int, key: str) -> AsyncIterator[bytes]:

@@ -27,6 +27,7 @@ from engine.config import Config
 from engine.errors import Invalid
 from engine.features.ray_events import description
 from engine.features.ray_events.core.exported import Batch, read_batch
+from engine.features.ray_events.figures import METRICS
 from engine.features.ray_events.store import RayEventsStore
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import RETRY_AFTER_S, forbidden, not_found, unavailable
@@ -91,7 +92,8 @@ def on_edge(ports: EdgePorts) -> EdgeFeature:
 def feature_of(config: Config, store: RayEventsStore) -> EdgeFeature:
     """The feature, of its parts."""
     exported = ExportedEvents(config, store)
-    return EdgeFeature("ray_events", lambda access: table(access, exported), stats=exported.stats if config.ray_events_secret else None)
+    stats = exported.stats if config.ray_events_secret else None
+    return EdgeFeature("ray_events", lambda access: table(access, exported), stats=stats, metrics=METRICS)
 
 
 def table(access: Access, exported: ExportedEvents) -> EndpointTable:

@@ -21,6 +21,7 @@ from engine.features.rules import description
 from engine.features.rules.event_arrivals import EventArrivals
 from engine.features.rules.event_frames import EventFrames
 from engine.features.rules.events import EventEndpoint
+from engine.features.rules.figures import METRICS, RuleCounts
 from engine.features.rules.recorded_events import RecordedEvents
 from engine.features.rules.rules_endpoint import RulesEndpoint
 from engine.features.rules.rules_store import RulesStore, stamps_of_tenants
@@ -49,6 +50,8 @@ def feature_of(ports: EdgePorts, rules: RulesEndpoint, tenants: TenantRules, arr
     async def arm_steps(drafts: Sequence[Draft], results: Sequence[ItemResult], steps: Mapping[str, Sequence[ChannelStep]]) -> None:
         await gateway.arm_steps(drafts, results, steps)  # of a feature that comes after this one
 
+    counts = RuleCounts()
+    gateway.metrics.of_features.append(counts.figures)
     events = EventEndpoint(
         ports.config,
         gateway.shard_client,
@@ -57,7 +60,7 @@ def feature_of(ports: EdgePorts, rules: RulesEndpoint, tenants: TenantRules, arr
         arrivals,
         rules.sample,
         gateway.wall_ms,
-        gateway.metrics,
+        counts,
         message_links,
         arm_steps,
     )
@@ -79,6 +82,7 @@ def feature_of(ports: EdgePorts, rules: RulesEndpoint, tenants: TenantRules, arr
         run,
         prepare=prepare,
         stats=rules.stats,
+        metrics=METRICS,
     )
 
 

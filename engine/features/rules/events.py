@@ -59,10 +59,10 @@ from engine.features.rules.core.rules import (
 from engine.features.rules.core.staging import AppliedRules
 from engine.features.rules.event_arrivals import EventArrivals
 from engine.features.rules.event_sample import EventSample
+from engine.features.rules.figures import RuleCounts
 from engine.features.rules.inactivity import Followers, Happening, InactivityTimers, split
 from engine.features.rules.rule_book import RuleBook
 from engine.gateway.gateway import ArmSteps
-from engine.gateway.metrics import EdgeMetrics
 from engine.gateway.shard_client import ShardClient
 from engine.http.problems import RETRY_AFTER_S, too_large, unavailable
 from engine.publish import media_types
@@ -122,7 +122,7 @@ class EventEndpoint:
         arrivals: of events without an id.
         sample: events are recorded and counted there.
         wall_ms: milliseconds since the epoch.
-        metrics: counted into.
+        counts: counted into.
         message_links: unsubscribe links of messages.
         arm_steps: arms the steps of categories, see `engine.gateway.gateway.ArmSteps`.
     """
@@ -136,13 +136,13 @@ class EventEndpoint:
         arrivals: EventArrivals,
         sample: EventSample,
         wall_ms: Callable[[], int],
-        metrics: EdgeMetrics,
+        counts: RuleCounts,
         message_links: MessageLinks,
         arm_steps: ArmSteps,
     ) -> None:
         self._steps = arm_steps
         self._message_links = message_links
-        self._metrics = metrics
+        self._counts = counts
         self._config = config
         self._shard_client = shard_client
         self._request_queue = request_queue
@@ -208,10 +208,10 @@ class EventEndpoint:
             if result.status != "duplicate":
                 reason = f"action: {made.do}" if made.do else f"variant: {made.variant}" if made.variant else ""
                 key = _recipient_key(tenant, made.user, made.topic)
-                self._metrics.rule_triggered(OWN if part.rules.own else made.rule)
+                self._counts.triggered(OWN if part.rules.own else made.rule)
                 record(key, "triggered", made.id, kind=made.type, rule=made.rule, timer=result.scheduled_id, reason=reason)
         for part, skipped in ((one, skipped) for one in applied for skipped in one.outcome.skipped):
-            self._metrics.rule_skipped(OWN if part.rules.own else skipped.rule, _SKIPPED.get(skipped.reason, "invalid"))
+            self._counts.skipped(OWN if part.rules.own else skipped.rule, _SKIPPED.get(skipped.reason, "invalid"))
             record(mailbox_key(tenant, skipped.user), "skipped", rule=skipped.rule, reason=skipped.reason)
 
     async def _apply(self, plans: Sequence[tuple[int, Rules, Plan]], tenant: str, now_ms: int, turns: _Turns) -> list[AppliedRules]:

@@ -34,8 +34,9 @@ from engine.core.model.period import until_next
 from engine.errors import Invalid, StorageUnavailable
 from engine.features.signals import description
 from engine.features.signals.core import CounterMerge
+from engine.features.signals.figures import METRICS
 from engine.features.signals.store import CounterSums
-from engine.gateway.metrics import EdgeMetrics
+from engine.gateway.metrics import Figures
 from engine.gateway.tenant_quotas import TenantQuotas
 from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import RETRY_AFTER_S, bad_request, over_quota
@@ -65,20 +66,18 @@ class CounterSignals:
     Args:
         writer: unique among all edges and their restarts.
         clock: milliseconds that never step.
-        metrics: counted into.
         quotas: whose tenants may be full.
     """
 
-    def __init__(
-        self, config: Config, store: CounterSums, writer: str, clock: Callable[[], int], metrics: EdgeMetrics, quotas: TenantQuotas
-    ) -> None:
+    def __init__(self, config: Config, store: CounterSums, writer: str, clock: Callable[[], int], quotas: TenantQuotas) -> None:
         self._config = config
         self._store = store
         self._writer = writer
         self._clock = clock
-        self._metrics = metrics
         self._quotas = quotas
         self._merge = CounterMerge(config.signals_names_max, config.signals_flush_ms)
+        self._counted = 0
+        self._dropped = 0  # for want of room
         self._adding = asyncio.Lock()  # what stops waits for the batch that is under way, and adds the next one
 
     async def take(self, body: bytes, tenant: str) -> dict[str, int | str]:
@@ -100,8 +99,8 @@ class CounterSignals:
             else:
                 quota = "signals_names_max"
         dropped = len(signals) - counted
-        self._metrics.signals += counted
-        self._metrics.signals_dropped += dropped
+        self._counted += counted
+        self._dropped += dropped
         if not dropped:
             return {"counted": counted, "dropped": 0}
         if not counted:
@@ -131,6 +130,10 @@ class CounterSignals:
             raise bad_request(f"the query parameter `name` is needed, 1 to {self._config.items_max} times, with names of signals")
         return {"signals": dict(zip(names, await self._store.read(tenant, names), strict=True))}
 
+    def figures(self) -> Figures:
+        """See `EdgeMetrics.figures`."""
+        return {"signals": [(self._counted,)], "signals_dropped": [(self._dropped,)]}
+
     async def run(self) -> None:
         """Add the gathered signals to storage whenever a batch is due. Runs until cancelled."""
         while True:
@@ -145,7 +148,7 @@ class CounterSignals:
         async with self._adding:
             while (batch := self._merge.take(now_ms)) is not None:
                 try:
-                    self._metrics.signals_dropped += await self._store.add(self._writer, batch)
+                    self._dropped += await self._store.add(self._writer, batch)
                 except StorageUnavailable as error:
                     log.warning("signals wait for storage: %s", error)
                     self._merge.failed()
@@ -157,8 +160,14 @@ def on_edge(ports: EdgePorts) -> EdgeFeature:
     """The feature on an edge."""
     gateway, config = ports.gateway, ports.config
     sums = CounterSums(ports.redis, config.tenant_signal_names_max)
-    signals = CounterSignals(config, sums, gateway.incarnation, gateway.clock, gateway.metrics, gateway.tenant_quotas)
-    return EdgeFeature("signals", lambda access: table(access, signals), signals.run, signals.drain)
+    signals = CounterSignals(config, sums, gateway.incarnation, gateway.clock, gateway.tenant_quotas)
+    return feature_of(ports, signals)
+
+
+def feature_of(ports: EdgePorts, signals: CounterSignals) -> EdgeFeature:
+    """The feature, of its parts."""
+    ports.gateway.metrics.of_features.append(signals.figures)
+    return EdgeFeature("signals", lambda access: table(access, signals), signals.run, signals.drain, metrics=METRICS)
 
 
 def table(access: Access, signals: CounterSignals) -> EndpointTable:

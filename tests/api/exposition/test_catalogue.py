@@ -6,7 +6,8 @@ import re
 import runpy
 from pathlib import Path
 
-from engine.api.exposition.catalogue import FAMILIES, SECTIONS
+from docs.metrics import sections
+from tests.support.scrapes import FAMILIES
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -16,12 +17,12 @@ def test_the_reference_of_metrics_is_what_its_script_writes() -> None:
     assert page == runpy.run_path(str(DOCS / "metrics.py"))["reference"](), "python docs/metrics.py"
     listed = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
     assert [name.removesuffix("_total").removesuffix("_info") for name in listed] == [
-        family.name for _, families in SECTIONS for family in families
+        family.name for families in sections().values() for family in families
     ]
 
 
 def test_every_name_follows_the_conventions_and_says_what_it_is() -> None:
-    assert len(FAMILIES) == sum(len(families) for _, families in SECTIONS), "a name is used once"
+    assert len(FAMILIES) == sum(len(families) for families in sections().values()), "a name is used once"
     for family in FAMILIES.values():
         assert re.fullmatch(r"engine(_[a-z]+)*", family.name)
         assert family.help.endswith(".")

@@ -34,17 +34,6 @@ def test_every_actor_of_the_status_has_its_numbers() -> None:
     assert values(text, "engine_timer_lateness_seconds_sum") == {("0",): 0.001}
 
 
-def test_an_ingester_has_the_numbers_of_its_source() -> None:
-    row = {"index": 1, "alive": True, "source": "orders", "accepted": 9, "dead": 2, "waiting": 5, "lag_ms": 1500, "dead_rows": 1}
-    starting = {"index": 0, "alive": True, "source": "", "accepted": 0}
-    text = rendered(EdgeMetrics("edge-0"), {**STATUS, "ingesters": [starting, row]})
-    assert values(text, "engine_source_rows_total") == {("orders",): 9}
-    assert values(text, "engine_source_refused_rows_total") == {("orders",): 2}
-    assert values(text, "engine_source_waiting_rows") == {("orders",): 5}
-    assert values(text, "engine_source_lag_seconds") == {("orders",): 1.5}
-    assert values(text, "engine_source_dead_rows") == {("orders",): 1}
-
-
 def test_who_does_not_answer_is_named_and_its_old_numbers_are_left_out() -> None:
     silent = {"index": 1, "alive": False, "ready": False, "published": 70, "storage": "ok", "figures": {"sent": [["acme", "sse", 5]]}}
     text = rendered(EdgeMetrics("edge-0"), {**STATUS, "shards": [STATUS["shards"][0], silent]})

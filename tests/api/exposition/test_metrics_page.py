@@ -59,8 +59,8 @@ async def test_both_formats_say_the_same() -> None:
     metrics = EdgeMetrics("edge-0", lambda: 9)
     metrics.published("acme", ["accepted", "accepted"])
     metrics.publish_took(4, "order-17", 1_000_000)
-    plain, plain_type = await page(metrics, status, "")
-    other, other_type = await page(metrics, status, OPENMETRICS)
+    plain, plain_type = await page(metrics, status, "", ())
+    other, other_type = await page(metrics, status, OPENMETRICS, ())
     assert plain_type == "text/plain; version=0.0.4; charset=utf-8"
     assert other_type == "application/openmetrics-text; version=1.0.0; charset=utf-8"
     assert other.endswith(b"# EOF\n")

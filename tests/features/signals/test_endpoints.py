@@ -105,7 +105,7 @@ async def test_a_wrong_signal_is_refused_with_its_path_and_none_is_counted(body:
         await count(world, [{"name": "a"}] * 3, 413)
         await count(world, {"name": "a"}, 403, scopes="connect")
         await sums(world, status=400)
-        assert world.gateway.metrics.signals == 0
+        assert world.signals.figures() == {"signals": [(0,)], "signals_dropped": [(0,)]}
 
 
 async def test_redis_adds_each_batch_of_a_writer_once(redis_client: Redis) -> None:
