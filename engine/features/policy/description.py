@@ -151,7 +151,7 @@ def schemas(config: Config, categories: Sequence[str]) -> dict[str, Schema]:
             },
         ),
         "Profile": _profile(config),
-        "Preferences": _preferences(config),
+        "Preferences": _preferences(),
         "PreferencesPatch": _preferences_patch(config, categories),
         "UnsubscribeLinksWanted": closed_object(
             "For whom, and of which category. Exactly one of `user` and `users`.",
@@ -191,7 +191,7 @@ def _profile(config: Config) -> Schema:
     )
 
 
-def _preferences(config: Config) -> Schema:
+def _preferences() -> Schema:
     choice: Schema = {"enum": list(CHOICES)}
     by_channel: Schema = {"enum": ["on", "off", "digest"]}
     category = object_of(

@@ -14,7 +14,6 @@ from engine.core.model.constants import SEQ_MAX, TS_MS_MAX
 
 Schema = dict[str, Any]
 
-ANY: Schema = {"description": "Any JSON."}
 TIME_MS: Schema = {"type": "integer", "minimum": 0, "maximum": TS_MS_MAX, "description": "Milliseconds since the epoch."}
 SEQ: Schema = {"type": "integer", "minimum": 0, "maximum": SEQ_MAX, "description": "Sequence number within the user's mailbox."}
 EPOCH_ON: Schema = {"type": "string", "format": "date-time", "pattern": r"^(19[7-9][0-9]|[2-9][0-9]{3})-"}  # not before 1970
