@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, Route, expect
 
+from tests.support.axe import violations
 from tests.support.operator_answers import NASTY, OperatorAnswers, letters
 from tests.support.page_console import complaints
 from tests.support.scripted_engine import ScriptedEngine, token
@@ -78,8 +78,7 @@ async def test_what_users_wrote_is_text_in_every_view_and_axe_finds_nothing_wron
         for view in VIEWS:
             await see(page, view)
             await keep(page, f"{view.partition('/')[0]}-{scheme}")
-            found = await Axe().run(page)
-            assert found.response["violations"] == [], found.generate_report()
+            assert await violations(page) == []
             assert await page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (view, scheme)
     assert await page.locator("#views img, #views b").count() == 0
     await expect(page.locator("#view-tenants")).to_contain_text(NASTY)
@@ -243,8 +242,7 @@ async def test_a_busy_user_is_shown_in_lists_of_ten_with_short_ids(page: Page, s
     await expect(copied).to_have_text("e0-0…0000000")
     await keep(page, "busy-user")
     assert await page.evaluate("document.documentElement.scrollHeight") < 2900
-    found = await Axe().run(page)
-    assert found.response["violations"] == [], found.generate_report()
+    assert await violations(page) == []
     assert wrong == []
 
 

@@ -8,9 +8,9 @@ import time
 from typing import Any
 
 import pytest
-from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, Route, expect
 
+from tests.support.axe import violations
 from tests.support.client_page import place, wait
 from tests.support.scripted_engine import ScriptedEngine, token
 
@@ -453,14 +453,13 @@ async def test_axe_finds_nothing_wrong_with_the_elements(page: Page, scripted: S
     scripted.keeps_inbox = True
     await place(page, scripted)
     await page.add_style_tag(content=":root { color-scheme: light dark; background: Canvas; color: CanvasText }")
-    closed = await Axe().run(page)
+    assert await violations(page) == []
     for title in ("read", "unread"):
         scripted.publish(title, data={"title": title, "body": "a text"}, url="/somewhere", image="/favicon.svg")
     await page.get_by_role("button", name="Notifications, 2 unread").click()
     await page.get_by_role("button", name="Mark as read: read").click()
     await expect(page.locator(".badge")).to_have_text("1")
-    for found in (closed, await Axe().run(page)):
-        assert [violation["id"] for violation in found.response["violations"]] == [], found.generate_report()
+    assert await violations(page) == []
 
 
 async def test_a_page_themes_the_elements_and_who_wants_no_motion_gets_none(page: Page, scripted: ScriptedEngine) -> None:
@@ -519,8 +518,7 @@ async def test_a_bell_and_an_inbox_on_one_page_make_no_landmark_twice(page: Page
     scripted.publish("one")
     await page.get_by_role("button", name="Notifications, 1 unread").click()
     await expect(page.get_by_role("listitem")).to_have_count(2)
-    found = await Axe().run(page)
-    assert [violation["id"] for violation in found.response["violations"]] == []
+    assert await violations(page) == []
     assert await page.get_by_role("banner").count() == 0
 
 
@@ -573,7 +571,6 @@ async def test_preferences_are_chosen_by_category_and_channel_with_quiet_hours(p
     await page.add_style_tag(content=":root { color-scheme: light dark; background: Canvas; color: CanvasText }")
     for scheme in ("light", "dark"):
         await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        violations = (await Axe().run(page)).response["violations"]
-        assert [(found["id"], [node["html"] for node in found["nodes"]]) for found in violations] == []
+        assert await violations(page) == []
     await page.set_viewport_size({"width": 360, "height": 700})
     assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, expect
 
 from engine.client.publisher import Publisher
 from engine.client.sync import SyncPublisher
 from engine.ray import RunMessages
+from tests.support.axe import violations
 from tests.support.client_page import events, wait, watch_growing
 from tests.support.edge_world import EdgeWorld, edge_world
 
@@ -79,7 +79,7 @@ async def test_the_bell_and_the_page_draw_text_and_progress(page: Page, world: E
             await expect(place.get_by_role("progressbar", name="Import")).to_have_attribute("value", "0.25")
             await expect(place.locator(".growing li, li")).to_contain_text("reading ")
             await expect(place).to_contain_text("load: 1 of 4 files")
-        assert (await Axe().run(page)).violations_count == 0
+        assert await violations(page) == []
         await page.reload()
         await expect(page.locator("#growing")).to_contain_text("reading ")
         await message.append("files")

@@ -6,9 +6,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, Request, Route, expect
 
+from tests.support.axe import violations
 from tests.support.edge_world import edge_world
 from tests.support.operator_answers import OperatorAnswers
 from tests.support.page_console import complaints
@@ -56,8 +56,7 @@ async def test_the_usual_rule_of_a_tenant_is_written_by_a_form_tried_and_stored(
         await expect(page.locator("#rules-list")).to_contain_text("own/order-paid")
         OUTPUT.mkdir(exist_ok=True)
         await page.screenshot(path=OUTPUT / "admin-tenant-rules.png", full_page=True)
-        found = await Axe().run(page)
-        assert found.response["violations"] == [], found.generate_report()
+        assert await violations(page) == []
         await page.evaluate("location.hash = 'rules'")
         await expect(page.locator("#rules-list")).to_contain_text("No rule is in force.")
         await expect(text).to_have_value("")
@@ -87,8 +86,7 @@ async def test_a_tenants_admin_sees_and_edits_the_rules_of_its_tenant_only(page:
         await expect(page.locator("#rules-list")).to_contain_text("own/order-paid")
         OUTPUT.mkdir(exist_ok=True)
         await page.screenshot(path=OUTPUT / "admin-of-a-tenant.png", full_page=True)
-        found = await Axe().run(page)
-        assert found.response["violations"] == [], found.generate_report()
+        assert await violations(page) == []
         assert list(edge.tenant_stores) == ["acme"]
     assert {urlsplit(url).path for url in asked if "/v1/" in url} == {"/v1/tenant-rules", "/v1/tenant-rules/dry-run"}
     assert wrong == []
