@@ -69,7 +69,7 @@ async def test_a_token_of_another_scope_is_refused_with_the_command_that_makes_t
 async def test_what_users_wrote_is_text_in_every_view_and_axe_finds_nothing_wrong(page: Page, scripted: ScriptedEngine) -> None:
     wrong = complaints(page)
     await OperatorAnswers().serve(page)
-    await page.emulate_media(reduced_motion="reduce", color_scheme="light")
+    await page.emulate_media(color_scheme="light")
     await page.set_viewport_size(DESKTOP)  # type: ignore[arg-type]
     await open_admin(page, scripted.url)
     for scheme in ("light", "dark"):
@@ -222,7 +222,7 @@ async def test_a_busy_user_is_shown_in_lists_of_ten_with_short_ids(page: Page, s
     answers.busy = True
     await answers.serve(page)
     await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    await page.emulate_media(reduced_motion="reduce", color_scheme="light")
+    await page.emulate_media(color_scheme="light")
     await page.set_viewport_size(DESKTOP)  # type: ignore[arg-type]
     await open_admin(page, scripted.url)
     await see(page, "users/default/ann")

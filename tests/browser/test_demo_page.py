@@ -252,7 +252,7 @@ async def test_every_control_has_a_name(page: Page, scripted: ScriptedEngine) ->
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_every_text_has_contrast_enough_to_be_read(page: Page, scripted: ScriptedEngine, scheme: Any) -> None:
     """WCAG 2.2, success criterion 1.4.3: 4.5:1, against the nearest opaque background."""
-    await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    await page.emulate_media(color_scheme=scheme)
     await open_demo(page, scripted.url, token())
     for priority in ("high", "low"):
         scripted.publish("a message", priority=priority, attempt=2, actor="ada")
@@ -353,7 +353,6 @@ async def test_who_may_not_handle_dead_letters_does_not_see_them(page: Page, scr
 @pytest.mark.parametrize("size", [{"width": 1280, "height": 900}, PHONE], ids=["desktop", "phone"])
 async def test_axe_finds_nothing_wrong(page: Page, scripted: ScriptedEngine, size: Any) -> None:
     await page.set_viewport_size(size)
-    await page.emulate_media(reduced_motion="reduce")  # half-way through its arrival a message is half transparent
     await page.goto(scripted.url)
     await expect(page.locator("#sign-in")).to_be_visible()
     scripted.letters = [dead(1)]
@@ -381,7 +380,7 @@ def demo_token(engine: Any) -> str:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def context(browser: Browser) -> AsyncIterator[BrowserContext]:
-    fresh = await browser.new_context(viewport={"width": 1280, "height": 900})
+    fresh = await browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
     fresh.set_default_timeout(15_000)
     yield fresh
     await fresh.close()

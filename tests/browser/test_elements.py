@@ -449,7 +449,7 @@ async def test_an_image_that_cannot_be_loaded_leaves_no_trace_and_is_tried_once(
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_axe_finds_nothing_wrong_with_the_elements(page: Page, scripted: ScriptedEngine, scheme: Any) -> None:
-    await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    await page.emulate_media(color_scheme=scheme)
     scripted.keeps_inbox = True
     await place(page, scripted)
     await page.add_style_tag(content=":root { color-scheme: light dark; background: Canvas; color: CanvasText }")
@@ -463,6 +463,7 @@ async def test_axe_finds_nothing_wrong_with_the_elements(page: Page, scripted: S
 
 
 async def test_a_page_themes_the_elements_and_who_wants_no_motion_gets_none(page: Page, scripted: ScriptedEngine) -> None:
+    await page.emulate_media(reduced_motion="no-preference")
     await place(page, scripted)
     await page.add_style_tag(content="notification-bell { --notify-accent: rgb(1, 2, 3); --notify-surface: rgb(4, 5, 6) }")
     scripted.publish("one")
@@ -477,7 +478,7 @@ async def test_a_page_themes_the_elements_and_who_wants_no_motion_gets_none(page
 
 @pytest.mark.parametrize(("system", "page_scheme"), [("dark", "light"), ("light", "dark"), ("dark", "normal")])
 async def test_colours_follow_the_page_and_not_the_system(page: Page, scripted: ScriptedEngine, system: Any, page_scheme: str) -> None:
-    await page.emulate_media(color_scheme=system, reduced_motion="reduce")
+    await page.emulate_media(color_scheme=system)
     await place(page, scripted)
     await page.add_style_tag(content=f":root {{ color-scheme: {page_scheme}; background: Canvas; color: CanvasText }}")
     scripted.publish("one")
@@ -507,7 +508,6 @@ async def test_arrow_keys_move_from_an_open_bell_into_its_list(page: Page, scrip
 
 
 async def test_a_bell_and_an_inbox_on_one_page_make_no_landmark_twice(page: Page, scripted: ScriptedEngine) -> None:
-    await page.emulate_media(reduced_motion="reduce")  # half-way through its arrival a message is half transparent
     await place(page, scripted)
     await page.evaluate(
         """() => {
