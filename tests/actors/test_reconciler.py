@@ -983,7 +983,7 @@ async def test_nothing_is_lost_or_reordered_while_an_engine_grows_and_shrinks_un
     headers = {"Authorization": f"Bearer {two_edges.token(scopes='operator')}"}
     async with (
         Traffic(two_edges.url, two_edges.token, "scaled", online=12, away=3, rate=120) as traffic,
-        httpx.AsyncClient(base_url=two_edges.url, headers=headers, trust_env=False) as client,
+        httpx.AsyncClient(base_url=two_edges.url, headers=headers, trust_env=False, verify=False) as client,
     ):
         for shards, schedulers, edges in ((4, 2, 3), (2, 1, 1), found(before)):
             wanted = {"shards": shards, "schedulers": schedulers, "edges": edges}

@@ -88,7 +88,7 @@ def scaled(*numbers: dict[str, int], killing: bool = False) -> Fault:
 
     async def fault(victim: Victim) -> dict[str, Any]:
         took_s, kills = [], 0
-        async with httpx.AsyncClient(base_url=victim.url, timeout=10, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=victim.url, timeout=10, trust_env=False, verify=False) as http:
             for wanted in numbers:
                 began_s = time.monotonic()
                 await asked(http, victim, "POST", "/v1/scale", wanted)
@@ -108,7 +108,7 @@ def scaled(*numbers: dict[str, int], killing: bool = False) -> Fault:
 
 async def lost_shard(victim: Victim) -> dict[str, Any]:
     """kill -9 to a shard and to each next process of it, until the others have its slots; it comes back, and gets slots again."""
-    async with httpx.AsyncClient(base_url=victim.url, timeout=10, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=victim.url, timeout=10, trust_env=False, verify=False) as http:
 
         async def shares() -> dict[int, int]:
             rows = (await asked(http, victim, "GET", "/v1/status"))["shards"]
@@ -214,7 +214,7 @@ async def _publishing(victim: Victim, item: dict[str, Any], per_s: int) -> Async
 
     async def publish() -> None:
         headers = {"Authorization": f"Bearer {victim.token('app', 'publish')}"}
-        async with httpx.AsyncClient(timeout=10, trust_env=False, headers=headers) as http:
+        async with httpx.AsyncClient(timeout=10, trust_env=False, verify=False, headers=headers) as http:
             while True:
                 with contextlib.suppress(httpx.HTTPError):
                     await http.post(f"{victim.url}/v1/notifications", json=[item] * 10)
@@ -290,7 +290,7 @@ async def garbage(victim: Victim) -> None:
     headers = {"Authorization": f"Bearer {victim.token('app', 'publish')}"}
     socket_headers = {"Authorization": f"Bearer {victim.token('junk', 'connect')}"}
     ws_url = victim.url.replace("http", "ws", 1) + "/v1/ws"
-    async with httpx.AsyncClient(timeout=10, trust_env=False, headers=headers) as http:
+    async with httpx.AsyncClient(timeout=10, trust_env=False, verify=False, headers=headers) as http:
         while loop.time() < end:
             body = _junk(dice)
             kind = dice.choice(["application/json", "application/x-ndjson", "application/cloudevents+json", "text/plain", "\xff"])
