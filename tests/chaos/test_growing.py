@@ -101,21 +101,23 @@ async def test_a_killed_edge_and_shard_change_no_byte(victim: RunningEngine) -> 
 
 
 RUN = """
-import sys, ray
+import contextlib, sys, ray
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
 from ray_notifications.ray import RunMessages
-with RunMessages("render", "film", [sys.argv[2]], id="film-7", after_s=0, every_s=0.05) as run:
-    run.progress(0.5)
+with contextlib.ExitStack() as runs:
+    for user in sys.argv[2:]:
+        run = runs.enter_context(RunMessages("render", "film", [user], id="film-7", after_s=0, every_s=0.05))
+        run.progress(0.5)
     sys.stdin.read()
 """
-"""A driver that runs until its input ends."""
+"""A driver with a run for each user, until its input ends."""
 
 
 async def test_a_killed_driver_is_lost_unless_it_runs_again(victim: RunningEngine) -> None:
     await status_when(victim, lambda status: status["ready"])
 
-    async def started(user: str, input: int) -> asyncio.subprocess.Process:
-        command = dying_with_parent([sys.executable, "-c", RUN, victim.state["ray_address"], user])
+    async def started(*users: str, input: int) -> asyncio.subprocess.Process:
+        command = dying_with_parent([sys.executable, "-c", RUN, victim.state["ray_address"], *users])
         env = os.environ | {"RAY_AUTH_MODE": "token", "PYTHONPATH": os.fspath(CHECKOUT)}
         return await asyncio.create_subprocess_exec(*command, env=env, stdin=input)
 
@@ -128,12 +130,13 @@ async def test_a_killed_driver_is_lost_unless_it_runs_again(victim: RunningEngin
         async def progressed(user: str) -> bool:
             return (await asked(user, "/v1/growing/film-7")).get("progress") == {"value": 0.5}
 
-        for user in ("lost", "again"):  # the second runs again at once, long before it counts as lost
-            driver = await started(user, asyncio.subprocess.PIPE)
+        driver = await started("lost", "again", input=asyncio.subprocess.PIPE)
+        for user in ("lost", "again"):
             await until(lambda user=user: progressed(user), LATE_S, look_s=0.1)
-            driver.kill()
-            assert await driver.wait() == -signal.SIGKILL
-        assert await (await started("again", asyncio.subprocess.DEVNULL)).wait() == 0
+        driver.kill()
+        assert await driver.wait() == -signal.SIGKILL
+        # At once, long before it counts as lost.
+        assert await (await started("again", input=asyncio.subprocess.DEVNULL)).wait() == 0
         async with asyncio.timeout(LATE_S):
             lost = await message_of(victim, "lost")
         assert (lost.type, lost.data["run"], lost.data["progress"]) == ("render.lost", "film", {"value": 0.5})
