@@ -109,7 +109,7 @@ async def test_shards_and_schedulers_come_and_go_while_parts_and_servers_are_kil
     """The first test: broadcasts of others would be sent to these clients, who count all they get."""
     known = victim_of(two)
     victim = TwoStores(known.pid, known.url, known.token, known.data_dir, servers=servers)
-    numbers = {"shards": 5, "schedulers": 4}, {"shards": 2, "schedulers": 2}
+    numbers = {"shards": 4, "schedulers": 3}, {"shards": 2, "schedulers": 2}
     scenario = Scenario("scale", "up and down", scaled(*numbers, killing=True), within_s=120)
     books = await strike(Place(victim), scenario, "scale-two", 0.3, **SMALL)
     assert_whole(books)
