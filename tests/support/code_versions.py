@@ -35,7 +35,7 @@ class CodeVersions:
         self._installed.parent.mkdir()
         self._places = {name: folder / name for name in (OLDER, NEWER)}
         for place in self._places.values():
-            shutil.copytree(Path(engine.__file__).resolve().parent, place, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(Path(engine.__file__).resolve().parent, place)  # with what Python has compiled, which fits by its times
             _change(place / _WIRE, r"^(NEWER: .* = \{)", rf"\1ReadInbox: {FORMATS + 1}, MarkInbox: {FORMATS + 1}, ")
         for union in (_WIRE, "core/journal/journal_records.py"):
             _change(self._places[OLDER] / union, rf"^    \| ({'|'.join(_CAME)})\n", "")
