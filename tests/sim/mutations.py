@@ -353,12 +353,14 @@ def an_early_copy_settles_the_gaps_below_it() -> Any:
     def settle(self: Mailbox, seqs: Any, by: Attachment | None, *rest: Any) -> Any:
         if by is None:
             return original(self, seqs, by, *rest)
-        sent, early = by.sent, by.early
-        by.sent, by.early = max(by.sent, *seqs, 0), None
+        sent, since_ms = by.sent, by.since_ms
+        by.sent, by.since_ms = max(by.sent, *seqs, 0), 0
+        for seq in self.hot.keys() & set(seqs):
+            self.hot[seq].attempts = 0
         try:
             return original(self, seqs, by, *rest)
         finally:
-            by.sent, by.early = sent, early
+            by.sent, by.since_ms = sent, since_ms
 
     return patched(Mailbox, "settle", settle)
 
@@ -880,8 +882,8 @@ def followers_read_late() -> Any:
 
 @mutation
 def a_shard_that_gets_slots_sets_their_cursors_back() -> Any:
-    def pass_log(self: BroadcastStep, mailbox: Mailbox) -> None:
-        mailbox.log_pos = self._log.head
+    def pass_log(self: BroadcastStep, mailbox: Mailbox, pos: int) -> None:
+        mailbox.log_pos = min(pos, self._log.head)
 
     return both(followers_read_late(), patched(BroadcastStep, "_pass_log", pass_log))
 

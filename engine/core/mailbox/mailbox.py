@@ -521,15 +521,15 @@ class Mailbox:
         """Settle exactly these numbers; ignores numbers that are neither pending nor dying."""
         result = Settlement([], {})
         in_place = 0
-        copies = () if by is None or not by.early else tuple(by.early)  # gaps below one may have been sent after it
         for seq in seqs:
             if seq not in self.hot and seq not in self.dying and not self.is_cold(seq):
                 continue
-            in_place = max(in_place, 0 if seq in copies else seq)
             message = self._release(seq)
             if message is not None:
                 if by is not None:
                     by.measure(seq, now_ms, policy)
+                    if message.envelope.priority != HIGH or not (message.attempts or message.accepted_ms <= by.since_ms):
+                        in_place = max(in_place, seq)
                 self._settle(message, by, result)
             elif seq not in self.dying:
                 self._revoke_cold(seq, seq, by, result)
@@ -538,10 +538,9 @@ class Mailbox:
             if seq > self.floor:
                 self._pass_over(seq)
             result.news = True
-        if result.news:
-            for connection in self.connections.values():
-                if connection.exhausted:
-                    connection.exhausted = {seq: known for seq, known in connection.exhausted.items() if self.is_pending(seq)}
+        for connection in self.connections.values():
+            if connection.exhausted:
+                connection.exhausted = {seq: known for seq, known in connection.exhausted.items() if self.is_pending(seq)}
         self._advance()
         if by is not None and in_place:
             self._settle_gaps(min(in_place, by.sent), by.untold)
@@ -549,6 +548,9 @@ class Mailbox:
 
     def _settle_gaps(self, seq: int, untold: int) -> None:
         """Settle the gaps below `seq`, which a connection acknowledged: a gap above `untold` is sent before any later number.
+
+        Its client must have got `seq` in its place. It may have acknowledged an early copy, of before the gaps, where the message has high
+        priority and was sent before, also on another connection or by a shard that has died since.
 
         A gap of any length at the floor raises the floor. Above a number that is still pending, only a gap of at most
         `_GAP_ACKED_MAX` numbers moves to `acked`, which holds single numbers; a longer one stays a range in `gone`, and may be sent again.

@@ -13,7 +13,8 @@ those (`Attachment.early`). Its states on a connection:
     reached   `sent` passed its number: sent in order as any other message, left `early`
 
 An early copy moves neither `sent` nor a cursor, is not retried, and counts as an attempt: conflation never replaces a message that a client
-has seen. Beside the window a connection has room for an eighth of it; beyond that a message waits for its place, or for room.
+has seen. It was sent before gaps below its place, so its acknowledgement settles none of them (`Mailbox.settle`). Beside the window a
+connection has room for an eighth of it; beyond that a message waits for its place, or for room.
 
 The end of a connection, of its link session or of the shard, and the hand-over of a slot, drop `early`: the message is pending as before,
 and comes again, early or in its place. An acknowledgement by id that no journal holds is lost with the shard, as any other; the client

@@ -117,17 +117,6 @@ def test_a_short_gap_above_a_pending_message_is_settled_by_an_acknowledgement_be
     assert (mailbox.floor, mailbox.acked) == (3, set())
 
 
-def test_an_acknowledged_early_copy_settles_no_gap_that_was_sent_after_it() -> None:
-    mailbox = mailbox_of(3)
-    connection = mailbox.connections["e", 1] = Attachment(("e", 1), WEBSOCKET, "s", "", 0, 0)
-    mailbox.supersede(2)
-    send(mailbox, connection, 0, CONFIG, hold_low=False)
-    mailbox.append(message(4), b"", 1000)
-    connection.early = {4: (10**15, "4")}
-    mailbox.settle([4], connection, 0, POLICY)
-    assert (mailbox.gone, mailbox.acked) == ([(2, 2)], {4})
-
-
 def test_a_number_lost_in_flight_is_a_gap_for_the_next_connection() -> None:
     mailbox = mailbox_of(1)
     mailbox.append(message(2, expires_ms=5), b"", 1000)
@@ -287,7 +276,7 @@ class Numbers(RuleBasedStateMachine):
         seqs = [self.mailbox.head - back for back in backs]
         handled = [seq for seq in seqs if self.state.get(seq) in (PENDING, DYING)]
         connection = self.connection(number) if number else None
-        said = min(max(set(handled).difference(connection.early or ()), default=0), connection.sent) if connection else 0
+        said = min(max(self.mailbox.hot.keys() & handled, default=0), connection.sent) if connection else 0
         untold = connection.untold if connection else 0
         gaps = [(first, last) for first, last in self.mailbox.gone if untold < first and last < said]
         self.mailbox.settle(seqs, connection, self.now_ms, POLICY)

@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from engine.config import Config
+from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.conflation import decide
 from engine.core.mailbox.id_lookup import seqs_shown
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.mailbox.send import Early, Sendable, send
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.message import Collapsing, Message
+from engine.core.wire.records import WEBSOCKET
 from tests.support.mailbox_states import CONFIG, LATER_MS, POLICY, append, connect, first_connection, mailboxes_after_two_events, state_of
 
 
@@ -172,6 +174,31 @@ def test_early_copy_is_revoked_when_acknowledged_elsewhere() -> None:
     mailbox = crowded(LOW, HIGH)
     sent(mailbox)
     assert mailbox.settle([6], None, 30, POLICY).revoked == {first_connection(mailbox).conn: ["id-6"]}
+
+
+@pytest.mark.parametrize("end", ["ahead", "reached", "on the next connection", "with its shard"])
+def test_acknowledged_early_copy_settles_no_gap_below_its_place(end: str) -> None:
+    """The client acknowledges the copy before it gets the gap."""
+    mailbox = crowded(LOW, HIGH, LOW, LOW, LOW, HIGH)
+    sent(mailbox)
+    mailbox.supersede(5)
+    connection = first_connection(mailbox)
+    if end == "reached":
+        mailbox.settle_through(4, connection, 30, POLICY)
+    elif end != "ahead":
+        mailbox.detach(connection.conn)
+        mailbox.settle_through(4, None, 30, POLICY)
+        mailbox.hot[6].attempts *= end == "on the next connection"
+        connection = Attachment(("edge-0/a", 2), WEBSOCKET, "s", "", mailbox.floor, 30, early=True)
+        mailbox.connections[connection.conn] = connection
+    told = send(mailbox, connection, 40, CONFIG, hold_low=False)
+    assert (told is None) == (end == "ahead")
+    mailbox.settle([6], connection, 50, POLICY)
+    assert mailbox.gone == [(5, 5)]
+    mailbox.settle_through(4, connection, 60, POLICY)
+    send(mailbox, connection, 60, CONFIG, hold_low=False)
+    mailbox.settle([7], connection, 70, POLICY)
+    assert (mailbox.floor, mailbox.gone) == (7, [])
 
 
 class EarlyCopies(RuleBasedStateMachine):
