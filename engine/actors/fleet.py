@@ -65,7 +65,7 @@ class Fleet:
         self.leaving: set[ActorKey] = set()
         self.draining_nodes: Mapping[str, int] = {}  # ids of nodes that are to go, and their deadlines
         self.ray_answers = True  # its control service: to create an actor blocks the process while that is away
-        self.stores_alive: Sequence[bool] = ()  # in the controller's last round; empty where the first one did not answer at all
+        self.stores_alive: Sequence[bool] = ()  # in the controller's last round; empty: no silence counts, the first did not answer
         self.guests: set[ActorKey] = set()
         self.places: Mapping[str, tuple[int, int]] = {}  # by role, as Ray said last: offered, and of these free
         self._asking: asyncio.Future[dict[str, tuple[int, int]]] | None = None
@@ -278,9 +278,10 @@ class Fleet:
         return self.draining_nodes.get(str(self.watches[key].stats.get("node_id")), 0)
 
     def excuse(self) -> None:
-        """Storage did not answer this process, which may be cut off itself: silence until now does not count.
+        """Storage did not answer this process, which may be cut off itself, or it stood still: silence until now does not count.
 
-        It counts for shards and schedulers of a store that answers, while the first one does: that one confirms who is in control.
+        Where only a store did not answer, that of shards and schedulers of the others counts, while the first one answers: that one
+        confirms who is in control.
         """
         alive = self.stores_alive
         partly = not all(alive) and alive[0]

@@ -843,9 +843,8 @@ async def test_an_actor_that_is_created_anew_is_not_replaced_while_it_starts(wor
     assert watch.verdict(monotonic_ms() + (START_GRACE_FACTOR + 1) * patience_ms) == "replace"
 
 
-async def test_a_controller_that_stood_still_replaces_nobody(world: World) -> None:
-    await world.start(health_timeout_ms=400)
-    await world.settled()
+async def stood_still(world: World) -> None:
+    """The process of the controller stands still during a round, and goes on for some more."""
     first, late = world.actors.actors["shard", 0], world.actors.actors["edge", 0]
     stats = first._stats
 
@@ -858,7 +857,23 @@ async def test_a_controller_that_stood_still_replaces_nobody(world: World) -> No
     await until(lambda: first._stats == stats)
     calls = len(late.calls)
     await until(lambda: len(late.calls) > calls + 5)
+
+
+async def test_a_controller_that_stood_still_replaces_nobody(world: World) -> None:
+    await world.start(health_timeout_ms=400)
+    await world.settled()
+    await stood_still(world)
     assert not world.actors.replaced
+
+
+async def test_a_controller_that_stood_still_without_a_store_replaces_nobody(two_stores: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = await two_stores.start(shards=4, schedulers=2, health_timeout_ms=400)
+    await two_stores.settled()
+    away = AsyncMock(side_effect=ConnectionError("away"))
+    monkeypatch.setattr(controller._clients[1], "execute_command", away)
+    await until(lambda: away.await_count > 5)
+    await stood_still(two_stores)
+    assert not two_stores.actors.replaced
 
 
 async def test_a_successor_replaces_an_actor_hung_since_before(world: World) -> None:
