@@ -385,6 +385,8 @@ class Gateway:
             if pending_nacks.acked > connection.acked:
                 self._links.send_shard(connection.shard, wire.Ack(connection.id, pending_nacks.acked), True)
         if again:
+            self._held_broadcasts.pop(connection.id, None)  # the new session sends again what is not written
+            self._held_retries.pop(connection.id, None)
             connection.on_announced()
 
     def renew(self, connection: Connection, owner: Principal) -> None:
@@ -644,8 +646,6 @@ class Gateway:
         """A new session with shard `index` begins."""
         self._body_caches.pop(index, None)
         self.transient_frames.answered(index)
-        self._held_broadcasts = {number: held for number, held in self._held_broadcasts.items() if held[0] != index}
-        self._held_retries = {number: held for number, held in self._held_retries.items() if held[0] != index}
         for connection in list(self.connections.values()):
             if connection.shard == index:
                 self._announce(connection)

@@ -6,10 +6,12 @@ import asyncio
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.auth.tokens import Principal
 from engine.config import Config
+from engine.core.model.routing import SLOTS, spread
 from engine.core.wire import records as wire
 from engine.errors import CorruptRecord
 from engine.gateway.connection import NO_CURSOR
@@ -149,6 +151,19 @@ async def test_a_reset_of_the_link_session_forgets_what_waited_to_come_again() -
 
 
 # -- Time. -----------------------------------------------------------------------------------------------------------------
+async def test_broadcasts_of_the_shard_before_do_not_hold_those_of_the_next() -> None:
+    """They wait for their turn when the user moves."""
+    world = EdgeWorld(Config(fan_out_max=1), 2)
+    world.shards[1].take = lambda _record: None  # type: ignore[method-assign]
+    gateway, clients = world.gateway, (Client(world), Client(world))
+    shared = [wire.Shared(7, b'"id":"m"'), wire.DeliverShared(7, [(client.socket.id, 1, 1) for client in clients])]
+    gateway.from_shard(0, [*(client.welcome for client in clients), *shared])
+    gateway.set_slots(msgspec.structs.replace(spread(2), version=2, owners=(1,) * SLOTS))
+    gateway.from_shard(1, [shared[0], wire.DeliverShared(7, [(clients[1].socket.id, 1, 1)])])
+    await turns()
+    assert [sum(data.count(b'"seq":1,') for data in client.writes) for client in clients] == [1, 1]
+
+
 def test_connections_of_the_same_second_are_pinged_in_one_tick_and_at_most_a_thirtieth_late() -> None:
     world = EdgeWorld(Config(), 1)
     world.shard.take = lambda _record: None  # type: ignore[method-assign]
