@@ -59,8 +59,7 @@ OWNERS = {"ann": "succeeds", "bob": "raises", "cat": "actor"}
 
 def ends(cluster: SharedCluster) -> dict[str, float]:
     """When each owner's job ended, seconds since the epoch."""
-    headers = {"Authorization": f"Bearer {cluster.environment['RAY_AUTH_TOKEN']}"}
-    jobs = httpx.get(f"{cluster.dashboard}/api/jobs/", headers=headers, timeout=30, trust_env=False).json()
+    jobs = httpx.get(f"{cluster.dashboard}/api/jobs/", headers=cluster.authorization, timeout=30, trust_env=False).json()
     return {job["metadata"]["notify"]: job["end_time"] / 1000 for job in jobs if job["end_time"] and "notify" in job["metadata"]}
 
 
@@ -84,9 +83,10 @@ async def test_each_owner_is_told_once_while_the_engine_is_killed(
 
     async with asyncio.TaskGroup() as tasks:
         listening = [tasks.create_task(listen(user)) for user in received]
+        by = {"ann": cluster.submit_by_command}
         await asyncio.gather(
             *(
-                cluster.submit(
+                by.get(user, cluster.submit)(
                     sys.executable, str(tmp_path / "job.py"), str(tmp_path / user), str(go), how, notify=user, notify_after_s="0"
                 )
                 for user, how in OWNERS.items()

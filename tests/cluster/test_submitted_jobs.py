@@ -1,4 +1,4 @@
-"""Jobs that publish, by the command of Ray: killed half-way and submitted again, they have published each row once."""
+"""Submitted jobs that publish: killed half-way and submitted again, they have published each row once."""
 
 from __future__ import annotations
 

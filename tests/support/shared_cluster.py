@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import secrets
+import shlex
 import subprocess
 import sys
 import time
@@ -17,10 +18,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
+
 from tests.support.chaos.sentinel_group import PASSWORD, Server
 from tests.support.free_port import free_port
 from tests.support.process_tree import end_ray_node, tree
 from tests.support.running_engine import RunningEngine
+from tests.support.waiting import PATIENCE_S
 
 _START_S = 100
 _END_S = 6
@@ -51,6 +55,11 @@ class SharedCluster:
         self.metrics_ports = [free_port(), free_port()]  # of the nodes; there are none where Ray is installed without [default]
         self.redis = Server(folder, "redis", {"appendonly": "yes", "appendfsync": "always", "save": '""', "requirepass": PASSWORD})
         self._nodes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def authorization(self) -> dict[str, str]:
+        """Headers of requests to the dashboard."""
+        return {"Authorization": f"Bearer {self.environment['RAY_AUTH_TOKEN']}"}
 
     def redis_url(self, database: int) -> str:
         """With the password."""
@@ -98,6 +107,12 @@ class SharedCluster:
             time.sleep(0.1)
 
     async def submit(self, *entrypoint: str, **metadata: str) -> None:
+        """Submit a job with the request of Ray's command, whose process costs 3 s of CPU."""
+        async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False, headers=self.authorization) as http:
+            answer = await http.post(f"{self.dashboard}/api/jobs/", json={"entrypoint": shlex.join(entrypoint), "metadata": metadata})
+        assert answer.status_code == 200, answer.text
+
+    async def submit_by_command(self, *entrypoint: str, **metadata: str) -> None:
         """Submit a job, by the command of Ray."""
         program = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", self.dashboard, "--no-wait"]
         job = await asyncio.create_subprocess_exec(
