@@ -9,7 +9,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +104,12 @@ class Load:
         self._period_s = dict.fromkeys(ROLES, 0.8)
 
     def press(self, status: dict[str, Any]) -> None:
-        """Raise the load of one role that is not to grow yet: what is refused for the load of the others is none of its own."""
+        """Raise the load of one role that is not to grow yet: what is refused for the load of the others is none of its own.
+
+        While actors start or slots move, the policy decides nothing, however high the load is.
+        """
         for role in self._requests:
-            if (role, 2) not in decided(status):
+            if status["scaling"]["settled"] and (role, 2) not in decided(status):
                 self._period_s[role] *= 0.8
                 break
 
@@ -148,10 +150,14 @@ async def loaded(engine: RunningEngine) -> AsyncIterator[Load]:
 
 
 def prefer(status: dict[str, Any]) -> None:
-    """Give the actors the cores before other programs, as far as that is allowed: the time for which they wait for one counts as load."""
+    """Give the actors the cores before other programs, as far as that is allowed.
+
+    The time for which they wait for one counts as load when the numbers fall. While they rise, an actor without a core does not get busy
+    enough to be added to, however high the load is.
+    """
     with contextlib.suppress(OSError):
-        for row in chain.from_iterable(status[role] for role in ROLES):
-            for thread in Path(f"/proc/{row['pid']}/task").iterdir():
+        for pid in [row["pid"] for role in ROLES for row in status[role] if row["ready"]]:
+            for thread in Path(f"/proc/{pid}/task").iterdir():
                 os.setpriority(os.PRIO_PROCESS, int(thread.name), -15)
 
 
@@ -164,6 +170,7 @@ async def test_node_comes_and_goes_with_load_without_losses(autoscaled: Autoscal
         async with loaded(elastic) as load:
 
             def grows(status: dict[str, Any]) -> bool:
+                prefer(status)
                 load.press(status)
                 return has_grown(status)
 
