@@ -28,8 +28,8 @@ from tests.support.waiting import PATIENCE_S
 
 _START_S = 100
 _END_S = 6
-PLACES = 4
-"""For actors of each kind: two engines."""
+PLACES = 3
+"""For actors of each kind: those of three engines."""
 
 EVENTS_DATABASE = 5
 """Of the engine that is told of Ray's events."""
