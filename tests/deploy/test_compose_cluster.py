@@ -93,8 +93,8 @@ async def test_three_masters_have_a_replica_each_and_the_engine_delivers(
     for name in found:
         with node(composition, secrets, name) as client:
             await until(lambda client=client: client.info("replication")["connected_slaves"] == 1)  # type: ignore[misc]
-    await until(lambda: ready(running), 110)
-    await until(lambda: accepted(running, "first"), 30)
+    await until(lambda: ready(running), 110, look_s=0.2)
+    await until(lambda: accepted(running, "first"), 30, look_s=0.2)
     await assert_kept(running, "first")
     assert all(store["alive"] for store in running.status()["redis"]["stores"])
 
@@ -104,7 +104,7 @@ async def test_a_master_that_is_killed_is_replaced_and_nothing_is_lost(
 ) -> None:
     (killed, *_) = masters(composition, secrets)
     await asyncio.to_thread(composition.kill, killed)
-    await until(lambda: len(masters(composition, secrets)) == 3, 60)
+    await until(lambda: len(masters(composition, secrets)) == 3, 60, look_s=0.1)
     await asyncio.to_thread(composition.start, killed)  # as `restart: unless-stopped` does
     await until(lambda: accepted(running, "second"), 60, look_s=0.2)
     await assert_kept(running, "first", "second")
