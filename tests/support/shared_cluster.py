@@ -26,7 +26,7 @@ from tests.support.process_tree import end_ray_node, tree
 from tests.support.running_engine import RunningEngine
 from tests.support.waiting import PATIENCE_S
 
-_START_S = 100
+_START_S = 300
 _END_S = 6
 PLACES = 3
 """For actors of each kind: those of three engines."""
