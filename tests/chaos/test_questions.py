@@ -6,12 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page, async_playwright, expect
+from playwright.async_api import Browser, Page, expect
 from standardwebhooks import Webhook
 
 from engine import Publisher
 from tests.support.chaos.breakable_engine import LATE_S, ask, status_when, victim_of
 from tests.support.chaos.judged_run import JudgedRun
+from tests.support.chromium_browser import launched
 from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until
 from tests.support.webhook_target import SECRET, webhook_server
@@ -22,12 +23,10 @@ ASK: Any = {"answers": [{"id": "yes", "label": "Approve"}, {"id": "no", "label":
 CLICK = "button => button.click()"
 """Without waiting for the page to be still: the outcome would come before."""
 
-OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu"]
-
 
 async def opened(browser: Browser, engine: RunningEngine) -> Page:
     """The demo page of the user, in a profile of its own."""
-    context = await browser.new_context()
+    context = await browser.new_context(reduced_motion="reduce")
     context.set_default_timeout(LATE_S * 1000)
     page = await context.new_page()
     await page.goto(f"{engine.url}/#token={engine.token('decider', 'connect publish')}")
@@ -35,14 +34,13 @@ async def opened(browser: Browser, engine: RunningEngine) -> Page:
     return page
 
 
-async def test_one_of_two_browsers_wins_while_the_shard_is_killed(victim: RunningEngine, chromium: str) -> None:
+async def test_one_of_two_browsers_wins_while_the_shard_is_killed(victim: RunningEngine, headless_shell: str) -> None:
     await status_when(victim, lambda status: status["ready"])
     async with (
-        async_playwright() as playwright,
+        launched(headless_shell) as browser,
         webhook_server() as server,
         Publisher(victim.url, victim.token("job", "publish"), retry_for_s=LATE_S) as publisher,
     ):
-        browser = await playwright.chromium.launch(executable_path=chromium, args=OPTIONS)
         pages = [await opened(browser, victim) for _ in range(2)]
         question: Any = {"user": "decider", "type": "deploy.ask", "id": "deploy-1", "data": {"title": "Deploy?"}}
         question["ask"] = {**ASK, "do": server.url()}
@@ -70,7 +68,6 @@ async def test_one_of_two_browsers_wins_while_the_shard_is_killed(victim: Runnin
         assert {(one["key"], one["user"], one["message"]["answer"]["answer"]) for one in told} == {
             (server.received[0].headers["webhook-id"], "decider", answer.answer)
         }
-        await browser.close()
     listed = (await ask(victim, "GET", "/v1/inbox?user=decider"))["messages"]
     assert [message["id"] for message in listed] == ["answer:deploy-1"]
 
