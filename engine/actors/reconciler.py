@@ -196,8 +196,11 @@ class Reconciler:
         self._wake_all()
 
     def look(self) -> None:
-        """The controller has asked all actors how they are: look at the engine as it is now, every `_POLL_S` at most."""
-        if self._now_ms() - self._read_ms >= _POLL_S * 1000 - _SHARED_MS:
+        """The controller has asked all actors how they are: look at the engine as it is now, every `_POLL_S` at most.
+
+        While it is not as it is wanted, the role that found that looks often, and the others may sleep since they had nothing to do.
+        """
+        if not self.settled or self._now_ms() - self._read_ms >= _POLL_S * 1000 - _SHARED_MS:
             self._wake_all()
 
     def look_at_shards(self) -> None:

@@ -1204,6 +1204,19 @@ async def test_an_upgrade_is_continued_by_the_successor_of_a_controller_that_die
     assert not world.ended, "the controller is another process already"
 
 
+async def test_a_shard_without_slots_gets_its_share_though_a_scheduler_looked_first(world: World) -> None:
+    await world.start()
+    await world.settled()
+    reconciler = world.controller._reconciler
+    assert reconciler is not None
+    await until(lambda: reconciler._now_ms() - reconciler._read_ms > 300)  # everybody sleeps
+    assert await swap_slot_map(world.redis, (await world.slots()).with_owner(range(SLOTS), 0))
+    reconciler._wake["scheduler"].set()
+    await until(lambda: not reconciler.settled)
+    await world.settled()
+    assert Counter((await world.slots()).owners) == {0: SLOTS // 2, 1: SLOTS // 2}
+
+
 async def test_a_node_that_is_to_go_is_emptied_at_once_and_what_was_on_it_starts_elsewhere(world: World) -> None:
     await world.start(shards=4, schedulers=2, edges=2)
     await all_ready(world)
