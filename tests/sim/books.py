@@ -53,7 +53,7 @@ from engine.core.journal.stored_formats import decode_journal, decode_page
 from engine.core.mailbox.aggregation_window import Counted, Ended
 from engine.core.model.routing import slot_of
 from engine.store.keys import CONTROLLER_FIELD, META_KEY, offline_key, page_key
-from tests.sim.broadcastbook import LOG_KEY, BroadcastBook
+from tests.sim.broadcastbook import LOG_KEY, TEAM, BroadcastBook
 from tests.sim.choicebook import CHOSEN
 from tests.sim.cluster import DATA_EPOCH, MADE_PREFIX
 from tests.sim.known import Message, Receiving, Timer, User, Violation
@@ -320,6 +320,7 @@ class Books:
         stored = StoredMessage(user.key, seq, entry.envelope, entry.expires_ms, record.accepted_ms, pos=record.pos)
         self._journalled(user, stored)
         self.seen["adopted"] += 1
+        self.seen["adopted by members"] += entry.topic == TEAM
 
     def _journalled(self, user: User, record: StoredMessage) -> None:
         if record.seq <= user.head:
@@ -555,6 +556,14 @@ class Books:
                 raise Violation(f"[3] {to.name} begins at {first}, and nobody has handled {seq}", user.key)
         to.high = first - 1
         self.seen[f"resumed {resumed}"] += 1
+
+    def joined(self, to: Receiving) -> None:
+        """The client of a connection whose token names TEAM is welcomed. Positions in the log are microseconds."""
+        to.user.taken.members[to.name] = self._now() * 1000
+
+    def ended(self, to: Receiving) -> None:
+        """A connection is over, for its client."""
+        to.user.taken.members.pop(to.name, None)
 
     def received(self, to: Receiving, seq: int, attempt: int, id: str) -> None:
         """A client is shown a message."""

@@ -2,7 +2,10 @@
 
 Checked: an entry is in the log once, and leaves it only when it has expired or newer ones push it out; a user gets an entry once, in the
 log's order, and only what is for everyone or for a topic of theirs. In the end everybody who is connected has got all that concerns them,
-or a number that is gone, in place of what has left the log since they got something of it for the first time.
+or a number that is gone, in place of what has left the log since they got something of it for the first time. A topic that only a token
+names concerns its user while a connection with that token lasts, and for what came after its client was welcomed. Not
+demanded is an entry before one that the user has got: the user's other connections may be announced first to a shard that restarted, and
+what they get passes the log.
 """
 
 from __future__ import annotations
@@ -16,6 +19,9 @@ from tests.sim.windowbook import Broken
 
 LOG_KEY: Final = b"{broadcasts}log"
 
+TEAM: Final = "team"
+"""The topic that some tokens name. Nobody subscribes to it."""
+
 
 class Taken:
     """What one user has of the log."""
@@ -23,6 +29,8 @@ class Taken:
     def __init__(self) -> None:
         self.seq_of: dict[int, int] = {}  # position -> number, ascending
         self.lost = 0  # up to this position, a number that is gone stands for what has left the log
+        self.has_tokens = False  # that name TEAM: a device of the user has one
+        self.members: dict[str, int] = {}  # connection with such a token -> position after which TEAM concerns it
         self._topics: list[dict[str, int]] = [{}]  # topic -> position from which it counts; as journalled, the last one holds
 
     @property
@@ -75,7 +83,8 @@ class BroadcastBook:
             raise Broken(f"[5] {entry.envelope.id} is adopted as {seq}, and was as {taken.seq_of[pos]}")
         if taken.seq_of and pos < next(reversed(taken.seq_of)):
             raise Broken(f"order: {entry.envelope.id} is adopted as {seq}, after one that is behind it in the log")
-        if pos in self.live and not _concerns(entry, taken.topics):
+        is_for_members = taken.has_tokens and entry.topic == TEAM
+        if pos in self.live and not is_for_members and not _concerns(entry, taken.topics):
             raise Broken(f"{entry.envelope.id} for the topic {entry.topic!r} is adopted by somebody subscribed to {taken.topics}")
         taken.seq_of[pos] = seq
         if pos not in self.live:
@@ -85,12 +94,15 @@ class BroadcastBook:
     def owed(self, taken: Taken, now_ms: int) -> list[str]:
         """What concerns a connected user and has no number yet, or was lost and no number stands for it."""
         told = max(taken.lost, min(taken.seq_of, default=1 << 60))
+        topics = taken.topics
+        if taken.members:
+            topics = {**topics, TEAM: max(min(taken.members.values()), next(reversed(taken.seq_of), 0))}
         return [
             entry.envelope.id
             for pos, entry in self.entries.items()
             if pos not in taken.seq_of
             and entry.envelope.retain
-            and _concerns(entry, taken.topics)
+            and _concerns(entry, topics)
             and (entry.expires_ms > now_ms if pos in self.live else pos > told)
         ]
 

@@ -24,6 +24,7 @@ from engine.transports.long_poll import Poll
 from engine.transports.sse import EventStream
 from engine.transports.websocket_protocol import WebSocketSession
 from tests.sim.books import Books
+from tests.sim.broadcastbook import TEAM
 from tests.sim.cluster import DATA_EPOCH, Cluster
 from tests.sim.cuts import OUTSIDE, Cuts, Place
 from tests.sim.faults import Faults
@@ -154,7 +155,7 @@ class Link:
         self.gateway = gateway
         device = self.device
         tenant, _, user = device.book.key.partition(":")
-        owner = Principal(tenant, user, frozenset(("connect",)), _EXPIRES_S)
+        owner = Principal(tenant, user, frozenset(("connect",)), _EXPIRES_S, device.topics)
         cursor = Cursor(*self.cursor)
         try:
             if self.kind == POLL:
@@ -294,7 +295,10 @@ class Link:
 
 
 class Device:
-    """One device of a user: at most one connection at a time, over whatever transport it fancies. It stays away for up to `away_s`."""
+    """One device of a user: at most one connection at a time, over whatever transport it fancies. It stays away for up to `away_s`.
+
+    With `names_team` its token may name TEAM.
+    """
 
     def __init__(
         self,
@@ -307,6 +311,7 @@ class Device:
         kinds: Sequence[int],
         tell: Callable[..., None],
         away_s: float,
+        names_team: bool,
     ) -> None:
         self.cluster = cluster
         self.config = cluster.config
@@ -330,6 +335,10 @@ class Device:
         self._rests = False
         self._settles_early = Random(f"{seed}:takes early").random() < 0.25
         self._early_rng = Random(f"{seed}:{self.name}:early")
+        self.topics: frozenset[str] | None = None  # of its token
+        if names_team and Random(f"{seed}:{self.name}:token").random() < 0.5:
+            self.topics = frozenset((TEAM,))
+            self.book.taken.has_tokens = True
         self._later(self.rng.random() * 0.3, self._connect)
 
     def _later(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
@@ -392,6 +401,7 @@ class Device:
 
     def ended(self, link: Link, code: int) -> None:
         """Reconnect, after a while."""
+        self.books.ended(link.receiving)
         if code:
             self._tell(self.book.key, f"{link.receiving.name} is closed with {code}")
         if self.link is link:
@@ -432,7 +442,9 @@ class Device:
             self._later(0.001 + 0.02 * self.rng.random(), link.closed, 1006)
 
     # -- Receiving. ---------------------------------------------------------------------------------------------------
-    def welcomed(self, _link: Link, through: int) -> None:
+    def welcomed(self, link: Link, through: int) -> None:
+        if self.topics:
+            self.books.joined(link.receiving)
         self._handled = max(self._handled, through)
 
     def passed(self, link: Link, through: int) -> None:

@@ -21,7 +21,8 @@ SIGHTS = (
     "shown", "early copies", "early copies acked",
     "early copies refused", "repeats", "gaps", "revoked", "refused", "nacked", "resumed new", "resumed ok", "resumed gap", "odd cursors",
     "429", "counted", "merged", "answered merged", "windows closed", "conflated", "pressure 1", "pressure 2", "pressure 3", "spilled low",
-    "limited", "suppressed", "answered suppressed", "broadcasts", "announced", "adopted", "subscribed", "broadcasts dropped",
+    "limited", "suppressed", "answered suppressed", "broadcasts", "announced", "adopted", "adopted by members", "subscribed",
+    "broadcasts dropped",
     "acked by ids", "acked twice", "vanished", "recoveries", "fenced", "clock set back", "zombies woken", "groups trimmed", "pages",
     "followed", "shards added", "shards removed", "edge ended for the next one", "controller ended for the next one",
 )  # fmt: skip

@@ -27,6 +27,7 @@ from engine.publish.drafts import Draft, parse_drafts
 from engine.publish.media_types import Content
 from engine.publish.results import ItemResult
 from tests.sim.books import Books
+from tests.sim.broadcastbook import TEAM
 from tests.sim.choicebook import CHOSEN, WISHES
 from tests.sim.cluster import DATA_EPOCH, Cluster
 from tests.sim.cuts import OUTSIDE, Place
@@ -56,6 +57,7 @@ class Manners(Struct, frozen=True):
     categories: bool
     wishes: bool = False  # users with a profile; what quiet hours hold back is a delayed message from then on
     lasting: bool = False  # windows outlast the time that an idle mailbox stays in memory
+    members: bool = False  # some broadcasts are for a topic that only tokens name
     choices: bool = False  # users change their preferences all the time
 
 
@@ -111,6 +113,7 @@ class Publisher:
         self._marker = Random(f"{seed}:marks of {number}")
         self._later(self._marker.random() * _MARKS_S, self._mark)
         self._chooser = Random(f"{seed}:choices of {number}")
+        self._member_rng = Random(f"{seed}:members of {number}")
         self._changing: set[tuple[str, str]] = set()  # a change of this category of this user is under way
         if manners.choices and number == 0:
             self._later(self._chooser.random() * _CHANGES_S, self._choose)
@@ -150,7 +153,7 @@ class Publisher:
         topic = None
         kind = rng.random()
         if kind < 0.15 and self._manners.broadcasts:
-            topic = rng.choice(("", "", TOPIC))
+            topic = self._topic()
             fields["retain"] = rng.random() < 0.9
         elif kind < 0.45 and self._manners.windows:
             windows_s = _LASTING_S if self._manners.lasting else _WINDOWS_S
@@ -179,6 +182,11 @@ class Publisher:
         if named and topic is None:
             self._past.append(item)
         return item
+
+    def _topic(self) -> str:
+        """Of a broadcast; empty for one to everyone."""
+        topic = self._rng.choice(("", "", TOPIC))
+        return TEAM if self._manners.members and self._member_rng.random() < 0.4 else topic
 
     # -- Publishing. --------------------------------------------------------------------------------------------------
     def _publish(self, item: Item) -> None:

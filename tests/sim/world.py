@@ -241,8 +241,9 @@ class World:
         self._slots = sorted({slot_of(user) for user in users})
         self._taps: list[ShardTap] = []
         kinds = rng.choice(((WEBSOCKET,), (WEBSOCKET,), (WEBSOCKET, SSE, POLL), (WEBSOCKET, SSE, SSE_EXPLICIT, POLL)))
+        members = Random(f"{options.seed}:teams").random() < 0.5
         self.devices = [
-            Device(self.cluster, self.books, self.faults, user, number, options.seed, kinds, self.tell, 8.0 if lasting else 0.6)
+            Device(self.cluster, self.books, self.faults, user, number, options.seed, kinds, self.tell, 8.0 if lasting else 0.6, members)
             for user in users
             for number in range(rng.choice((1, 1, 2, 3)))
         ]
@@ -253,6 +254,7 @@ class World:
             conflation=rng.random() < 0.3,
             broadcasts=rng.random() < 0.4,
             categories=Random(f"{options.seed}:categories").random() < 0.4,
+            members=members,
         )
         if manners.windows and lasting:
             manners = replace(manners, lasting=True, interval_s=1.0)
