@@ -393,7 +393,7 @@ async def malformed_frames(server: Server, _random: random.Random) -> None:
 async def tokens(server: Server, _random: random.Random) -> None:
     """No or a bad token is 401, one without the scope 403, as plain responses before any upgrade; problems are RFC 9457's."""
     user = server.user()
-    good, bad = server.token(user.name), server.token(user.name)[:-4] + "AAAA"
+    good, bad = server.token(user.name), server.token(user.name).rpartition(".")[0] + "." + 43 * "A"
     for token, scope_path, status in ((None, "/v1/poll", 401), (bad, "/v1/poll", 401), (good, "/v1/notifications", 403)):
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         item = {"user": user.name, "type": "t"}
