@@ -278,7 +278,7 @@ def test_the_figures_of_a_feature_are_named_in_its_folder_only() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_metric_with_the_word_of_a_feature_is_declared_by_a_feature() -> None:
+def test_a_metric_named_by_a_word_of_a_feature_is_declared_there() -> None:
     folders = {path.name for path in (ROOT / "features").iterdir() if (path / "__init__.py").exists()}
     words = {word for folder in folders for word in (folder, folder.removesuffix("s"))}
     families = (family for listed in (catalogue.OF_ACTORS, catalogue.ENGINE_WIDE) for found in listed.values() for family in found)

@@ -20,6 +20,7 @@ from engine.actors import spare_wait, spares
 from engine.actors.actor_process import ProcessContext, monotonic_ms
 from engine.actors.controller import Controller
 from engine.actors.fleet import ActorKey
+from engine.actors.replacements import Replacements
 from engine.config import Config
 from engine.core.controller.health import START_GRACE_FACTOR
 from engine.core.controller.wanted import WantedNumbers
@@ -1231,6 +1232,26 @@ async def test_a_node_that_is_to_go_is_emptied_at_once_and_what_was_on_it_starts
     assert changed == {("shard", 0), ("shard", 1), ("scheduler", 1), ("edge", 1)}
     assert all(actor.node == "here" for actor in world.actors.actors.values())
     assert Counter((await world.slots()).owners) == dict.fromkeys(range(4), SLOTS // 4)
+
+
+async def test_the_next_process_of_an_edge_may_answer_before_the_hand_over_does(world: World) -> None:
+    controller = await world.start(edges=2)
+    await all_ready(world)
+    hand_over, told, counted = FakeActor._hand_over, Replacements.told, []
+
+    async def answer_late(actor: FakeActor, *arguments: Any) -> int:
+        answer = await hand_over(actor, *arguments)
+        await controller._ask(actor.key)
+        return answer
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(FakeActor, "_hand_over", answer_late)
+        patched.setattr(Replacements, "told", lambda self, key: (told(self, key), counted.append(key)))
+        world.actors.actors["edge", 1].node = "spot"
+        world.actors.draining = {"spot": 0}
+        await until(lambda: counted == [("edge", 1)])
+    await world.settled()
+    assert controller._fleet.serves(("edge", 1))
 
 
 async def test_a_shard_without_another_node_to_start_on_has_left_its_slots_to_the_others(world: World) -> None:

@@ -139,7 +139,7 @@ async def test_two_engines_share_the_cluster_and_one_goes_on_when_the_other_stop
     assert {row["pid"] for row in one.status()["shards"]} == before
 
 
-async def test_an_engine_needs_no_places_of_the_nodes_when_any_node_will_do(
+async def test_an_engine_needs_no_places_of_nodes_when_any_node_will_do(
     cluster: SharedCluster, one: RunningEngine, engine_of_events: RunningEngine
 ) -> None:
     anywhere = cluster.engine("anywhere", database=3)
