@@ -3,9 +3,8 @@
 Checked: an entry is in the log once, and leaves it only when it has expired or newer ones push it out; a user gets an entry once, in the
 log's order, and only what is for everyone or for a topic of theirs. In the end everybody who is connected has got all that concerns them,
 or a number that is gone, in place of what has left the log since they got something of it for the first time. A topic that only a token
-names concerns its user while a connection with that token lasts, and for what came after its client was welcomed. Not
-demanded is an entry before one that the user has got: the user's other connections may be announced first to a shard that restarted, and
-what they get passes the log.
+names concerns its user while a connection with that token lasts, and for what came after its client was welcomed. Such an entry may come
+after later ones: the user's other connections may be announced first to a shard that restarted.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Taken:
     """What one user has of the log."""
 
     def __init__(self) -> None:
-        self.seq_of: dict[int, int] = {}  # position -> number, ascending
+        self.seq_of: dict[int, int] = {}  # position -> number
         self.lost = 0  # up to this position, a number that is gone stands for what has left the log
         self.has_tokens = False  # that name TEAM: a device of the user has one
         self.members: dict[str, int] = {}  # connection with such a token -> position after which TEAM concerns it
@@ -81,14 +80,14 @@ class BroadcastBook:
             raise Broken(f"[2] position {pos} is adopted as {seq}, and the log never had it")
         if pos in taken.seq_of:
             raise Broken(f"[5] {entry.envelope.id} is adopted as {seq}, and was as {taken.seq_of[pos]}")
-        if taken.seq_of and pos < next(reversed(taken.seq_of)):
-            raise Broken(f"order: {entry.envelope.id} is adopted as {seq}, after one that is behind it in the log")
         is_for_members = taken.has_tokens and entry.topic == TEAM
+        if pos < max(taken.seq_of, default=0) and not is_for_members:
+            raise Broken(f"order: {entry.envelope.id} is adopted as {seq}, after one that is behind it in the log")
         if pos in self.live and not is_for_members and not _concerns(entry, taken.topics):
             raise Broken(f"{entry.envelope.id} for the topic {entry.topic!r} is adopted by somebody subscribed to {taken.topics}")
         taken.seq_of[pos] = seq
         if pos not in self.live:
-            taken.lost = pos
+            taken.lost = max(taken.lost, pos)
         return entry
 
     def owed(self, taken: Taken, now_ms: int) -> list[str]:
@@ -96,7 +95,7 @@ class BroadcastBook:
         told = max(taken.lost, min(taken.seq_of, default=1 << 60))
         topics = taken.topics
         if taken.members:
-            topics = {**topics, TEAM: max(min(taken.members.values()), next(reversed(taken.seq_of), 0))}
+            topics = {**topics, TEAM: min(taken.members.values())}
         return [
             entry.envelope.id
             for pos, entry in self.entries.items()

@@ -55,7 +55,6 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "a_window_whose_mailbox_left_memory_stays_open": (24, 45, 79),
     "a_mailbox_leaves_memory_while_something_waits_for_it": (24, 180, 344),
     "a_restart_begins_the_broadcast_log_again": (14,),
-    "a_token_counts_from_the_last_announcement_of_its_connection": (383, 548),
     "a_topic_reaches_everybody": (2,),
     "what_was_held_under_pressure_is_never_sent": (154, 812, 818),
     "a_repeated_turn_counts_its_timers_again": (14,),

@@ -589,12 +589,6 @@ def a_restart_does_not_know_what_has_left_the_broadcast_log() -> Any:
 
 
 @mutation
-def a_token_counts_from_the_last_announcement_of_its_connection() -> Any:
-    original = BroadcastStep._even
-    return patched(BroadcastStep, "_even", lambda self, mailbox, _pos: original(self, mailbox, self._log.head))
-
-
-@mutation
 def a_topic_reaches_everybody() -> Any:
     return both(patched(BroadcastStep, "_due", _due_of_all_topics), patched(BroadcastStep, "read", _everybody_is_behind))
 

@@ -30,12 +30,13 @@ such number stands for one or more entries that were lost. A user who was never 
 After a crash a group in the journal is replayed, with the cursor. A group that is not there had no effect, and the successor's mailboxes
 are behind as soon as their connections are announced. A cursor that was not stored is older than the last one in memory: the entries after
 it either were adopted (then the journal or the page has moved the cursor) or did not concern the mailbox, and are checked once more. Edges
-announce connections with the time they began, so that an entry that is not retained reaches nobody who came after it.
+announce connections with the time they began, so that an entry that is not retained reaches nobody who came after it. What a mailbox has
+passed without the topics of a connection that is announced late it adopts first (`engine.core.mailbox.passed_topics`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, merge
 from itertools import islice
 from typing import Final
@@ -47,6 +48,7 @@ from engine.core.journal.journal_records import Adopted
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.broadcast_log import EVERYONE, LOST, Broadcast, BroadcastMirror, lost_at
 from engine.core.mailbox.mailbox import Mailbox
+from engine.core.mailbox.passed_topics import PassedTopics
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.message import Message
 from engine.core.model.routing import split_key
@@ -67,10 +69,11 @@ class Adoption(Struct):
 
     mailbox: Mailbox
     broadcasts: list[Broadcast]
-    cursor: int  # of the mailbox once the group is committed
+    cursor: int  # everything up to it is adopted once the group is committed
     first: int = 0
     adopted_ms: int = 0
     inbox_only: frozenset[int] = frozenset()  # positions of those that the user wants in the inbox only
+    owed: Collection[str] = ()  # topics of which it adopts what the mailbox has passed
 
 
 class BroadcastStep:
@@ -119,14 +122,18 @@ class BroadcastStep:
         key, log = mailbox.key, self._log
         if len(mailbox.connections) == 1:
             mailbox.live_pos = log.head
+            if mailbox.attached_pos < 0:
+                mailbox.attached_pos = mailbox.log_pos
             self._tenants.setdefault(split_key(key)[0], {})[key] = mailbox
         else:
-            # The topics of its token count from its beginning on, not from where this mailbox was last written.
+            # Its topics count from here on. What is not retained and came since it began is live, for the first time perhaps.
             self._even(mailbox, log.head if since_ms is None else since_ms * 1000)
         if since_ms is not None:  # what came since is live; the cursor may be older, where the shard is another one
             mailbox.live_pos = max(mailbox.log_pos, min(since_ms * 1000, mailbox.live_pos))
         if connection.topics or mailbox.topics:
             self._enlist(mailbox)
+            if since_ms is not None and mailbox.passed is not None:
+                mailbox.passed.claim(connection.topics, since_ms * 1000)
         due = self._due(mailbox, now_ms, 1)
         if not due:
             return False
@@ -224,11 +231,25 @@ class BroadcastStep:
             self._topics[key] = topics
         for topic in topics - before:
             self._members.setdefault((tenant, topic), {})[key] = mailbox
+            self._counts(mailbox, topic)
         for topic in before - topics:
             members = self._members[(tenant, topic)]
             del members[key]
             if not members:
                 del self._members[(tenant, topic)]
+            if mailbox.passed is None:
+                mailbox.passed = PassedTopics()
+            mailbox.passed.left(topic, mailbox.log_pos)
+
+    def _counts(self, mailbox: Mailbox, topic: str) -> None:
+        """From here on the topic counts. What has passed without it ends where the mailbox is, or will be after the group under way."""
+        pos = self._log.head if mailbox.key in self._taking else mailbox.log_pos
+        first = pos if topic in mailbox.topics else mailbox.attached_pos
+        if mailbox.passed is None:
+            if first >= pos:  # nearly always
+                return
+            mailbox.passed = PassedTopics()
+        mailbox.passed.joined(topic, first, pos)
 
     # -- Adoption. ----------------------------------------------------------------------------------------------------
 
@@ -259,18 +280,20 @@ class BroadcastStep:
     def _due(self, mailbox: Mailbox, now_ms: int, count_max: int) -> list[Broadcast]:
         """The next entries that concern the mailbox, ascending, `count_max` at most; not to be changed."""
         log, cursor = self._log, mailbox.log_pos
-        if cursor >= log.head:
+        if cursor >= log.head and mailbox.passed is None:
             return []
         tenant = split_key(mailbox.key)[0]
         of_everyone = log.after(tenant, EVERYONE, cursor)
         found: Iterable[Broadcast] = of_everyone
         topics = self._topics.get(mailbox.key)
         if cursor >= log.lost_head and topics is None and len(of_everyone) == 1 and mailbox.user_state is None:  # nearly always
-            return of_everyone if _is_live(of_everyone[0], mailbox, now_ms) else _lost([*of_everyone], cursor, mailbox)
+            return of_everyone if _is_live(of_everyone[0], mailbox, now_ms) else _lost([*of_everyone], mailbox)
         if topics or cursor < log.lost_head:
             beginnings = self._beginnings(mailbox, topics)
             channels = [log.after(tenant, topic, max(cursor, since)) for topic, since in beginnings]
             channels += [log.lost_after(tenant, topic, max(cursor, since)) for topic, since in beginnings]
+            if mailbox.passed is not None:
+                channels += self._passed(mailbox, mailbox.passed)
             found = merge(*channels, key=_position)
         due: list[Broadcast] = []
         lost: list[Broadcast] = []  # behind the last one that is due
@@ -281,12 +304,20 @@ class BroadcastStep:
             if broadcast.envelope is LOST or not _is_live(broadcast, mailbox, now_ms):
                 lost.append(broadcast)
                 continue
-            due += _lost(lost, cursor, mailbox)
+            due += _lost(lost, mailbox)
             due.append(broadcast)
             lost.clear()
             if len(due) >= count_max:
                 return due[:count_max]
-        return due + _lost(lost, cursor, mailbox)
+        return due + _lost(lost, mailbox)
+
+    def _passed(self, mailbox: Mailbox, passed: PassedTopics) -> Iterator[list[Broadcast]]:
+        """What the mailbox has passed and its user is owed, by topic."""
+        tenant = split_key(mailbox.key)[0]
+        for topic, (first, last) in passed.owed().items():
+            upto = min(last, mailbox.log_pos)
+            for channel in (self._log.after(tenant, topic, first), self._log.lost_after(tenant, topic, first)):
+                yield [entry for entry in channel if entry.pos <= upto and not mailbox.has_adopted(entry.envelope.id)]
 
     def _beginnings(self, mailbox: Mailbox, topics: Iterable[str] | None) -> list[tuple[str, int]]:
         """The topics that concern the mailbox, and from which position on."""
@@ -329,8 +360,11 @@ class BroadcastStep:
                 continue
             self.full.discard(key)
             due = self._due(mailbox, now_ms, room + 1)
+            owed = () if mailbox.passed is None else mailbox.passed.owed()
             if not due:
                 self._pass_log(mailbox, self._log.head)
+                if mailbox.passed is not None:
+                    mailbox.passed.adopted(owed, self._log.head)
                 continue
             cursor = self._log.head
             until_ms = 0 if mailbox.user_state is None else self._quiet_until(mailbox, now_ms)
@@ -346,7 +380,7 @@ class BroadcastStep:
                 due = due[:room]
                 cursor = due[-1].pos
                 behind[key] = mailbox  # at the end, after all others
-            taken.append(Adoption(mailbox, due, cursor))
+            taken.append(Adoption(mailbox, due, cursor, owed=owed))
             self._taking.add(key)
             left -= len(due)
         return left
@@ -366,7 +400,9 @@ class BroadcastStep:
             for seq, broadcast in enumerate(adoption.broadcasts, adoption.first):
                 inbox_only = broadcast.pos in adoption.inbox_only
                 adopt(mailbox, broadcast, seq, adoption.adopted_ms, self._recent_max, inbox_only=inbox_only)
-            mailbox.log_pos = adoption.cursor
+            mailbox.log_pos = max(mailbox.log_pos, adoption.cursor)
+            if mailbox.passed is not None:
+                mailbox.passed.adopted(adoption.owed, adoption.cursor)
             count += len(adoption.broadcasts)
         return count
 
@@ -379,12 +415,14 @@ class BroadcastStep:
 
 
 def _is_live(broadcast: Broadcast, mailbox: Mailbox, now_ms: int) -> bool:
-    return broadcast.expires_ms > now_ms and (broadcast.envelope.retain or broadcast.pos > mailbox.live_pos)
+    if broadcast.expires_ms <= now_ms:
+        return False
+    return broadcast.envelope.retain or broadcast.pos > mailbox.live_pos or broadcast.pos <= mailbox.log_pos  # what is owed is before it
 
 
-def _lost(broadcasts: Sequence[Broadcast], cursor: int, mailbox: Mailbox) -> list[Broadcast]:
+def _lost(broadcasts: Sequence[Broadcast], mailbox: Mailbox) -> list[Broadcast]:
     """What stands for these, which are not live, in the mailbox: nothing, or one entry for all that the user has lost."""
-    known = cursor or _known_since(mailbox)
+    known = 0 if mailbox.log_pos else _known_since(mailbox)
     newest = max((broadcast.pos for broadcast in broadcasts if broadcast.envelope.retain and broadcast.pos > known), default=0)
     return [lost_at(newest)] if newest else []
 

@@ -29,6 +29,7 @@ from engine.core.inbox.inbox import Inbox, InboxLimits
 from engine.core.mailbox.aggregation_window import Windows
 from engine.core.mailbox.attachment import Attachment, Conn
 from engine.core.mailbox.memory import MAILBOX_BYTES, RECENT_BYTES, Memory
+from engine.core.mailbox.passed_topics import PassedTopics
 from engine.core.mailbox.retry import RetryPolicy
 from engine.core.mailbox.tally import UNCOUNTED
 from engine.core.model.constants import HIGH, LOW
@@ -71,6 +72,7 @@ class Mailbox:
     __slots__ = (
         "acked",
         "active_ms",
+        "attached_pos",
         "cold",
         "cold_attempts",
         "collapsing",
@@ -93,6 +95,7 @@ class Mailbox:
         "newest_high",
         "oldest_expires_ms",
         "open_windows",
+        "passed",
         "queued_ms",
         "recent",
         "seen_ms",
@@ -135,6 +138,8 @@ class Mailbox:
         self.loading = False
         self.log_pos = 0  # cursor over the broadcast log, see `engine.core.commit.broadcast_step`
         self.live_pos = 0  # the log's head at the last check that found the user connected
+        self.attached_pos = -1  # `log_pos` when its first connection was attached to this shard; -1: none was
+        self.passed: PassedTopics | None = None  # None until a token's topic has left or was late
         self.topics: dict[str, int] = {}  # subscriptions: topic -> log position from which it applies
         self.windows: Windows | None = None  # aggregation; None until the first opens, then kept for its numbering
         self.user_state: UserState | None = None  # the user's state; None when there is none
@@ -160,7 +165,7 @@ class Mailbox:
         self.start = self.floor = self.spilled = self.newest_above_low = self.head
         self.acked, self.gone, self.dying, self.cold_attempts = set(), [], {}, {}
         self.recent, self.collapsing, self.topics = {}, {}, {}
-        self.windows = self.user_state = self.inbox = None
+        self.windows = self.user_state = self.inbox = self.passed = None
         self.oldest_expires_ms = self.seen_ms = self.left_ms = 0
         self.count_windows()
         self.weigh()
@@ -268,6 +273,10 @@ class Mailbox:
         recent[id] = (seq, digest)
         if len(recent) > recent_max:
             del recent[next(iter(recent))]
+
+    def has_adopted(self, id: str) -> bool:
+        """Whether the id is a broadcast's that was added not long ago."""
+        return self.recent.get(id, (0, b"-"))[1] == b""
 
     def forget_ids(self, through: str, keep: int) -> None:
         """Forget the ids from the oldest through this one, but none of the newest `keep`."""

@@ -677,26 +677,115 @@ def test_a_successor_gives_the_unretained_to_the_older_of_two_connections(resume
     assert set(ids(world.settle())) == {"meanwhile"}
 
 
-@pytest.mark.parametrize("crash", [False, True])
-@pytest.mark.parametrize("retain", [False, True])
-def test_a_token_counts_while_its_connection_is_announced_anew(crash: bool, retain: bool) -> None:
-    """Though the user has another connection, with a token that does not name the topic."""
-    world = World()
-    first_ms, second_ms = world.now_ms, world.now_ms + 2
-    world.attach(1, "a", since_ms=first_ms)
-    world.log_end = first_ms * 1000 + 1000  # positions are microseconds
-    world.broadcast("before", "team", retain=retain)
+def two_devices(**limits: int) -> tuple[World, int]:
+    """A user with two connections, the second with a token that names a topic; and when that began, ms."""
+    world = World(**limits)
+    world.attach(1, "a", since_ms=world.now_ms)
+    world.log_end = world.now_ms * 1000 + 1000  # positions are microseconds
+    world.broadcast("before", "team")
     world.settle()
-    world.now_ms = second_ms
-    world.attach(2, "a", topics=["team"], since_ms=second_ms)
+    world.now_ms += 2
+    world.log_end = world.now_ms * 1000
+    world.attach(2, "a", topics=["team"], since_ms=world.now_ms)
     world.settle()
+    return world, world.now_ms
+
+
+def cut_off(world: World, crash: bool) -> None:
+    """The shard does not know of the second connection."""
     if crash:
         world.crash()
-        world.attach(1, "a", 0, resume=True, since_ms=first_ms)
+        world.attach(1, "a", 0, resume=True, since_ms=world.now_ms - 2)
     else:
         world.detach(2)
-    world.log_end = second_ms * 1000
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("retain", [False, True])
+@pytest.mark.parametrize("passed", [False, True])
+def test_a_token_counts_while_its_connection_is_announced_anew(crash: bool, retain: bool, passed: bool) -> None:
+    """Though the user has another connection, with a token that does not name the topic, and what is for all has passed."""
+    world, since_ms = two_devices()
+    world.broadcast("with both", "team")
+    assert ids(world.settle(), 2) == ["with both"]
+    world.ack(2, 1)
+    world.checkpoint()
+    cut_off(world, crash)
     world.broadcast("meanwhile", "team", retain=retain)
+    if passed:
+        world.broadcast("for all")
+    assert ids(world.settle(), 1) == ["for all"] * passed
+    world.attach(2, "a", 0, resume=True, sent=1, since_ms=since_ms, topics=["team"])
+    assert sorted(ids(world.settle(), 2)) == ["for all"] * passed + ["meanwhile"]
+    assert ids(world.settle()) == [], "once"
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_what_is_owed_to_a_token_comes_in_parts_where_the_window_is_full(crash: bool) -> None:
+    world, since_ms = two_devices(window=2)
+    cut_off(world, crash)
+    for number in range(3):
+        world.broadcast(f"team {number}", "team")
+    world.broadcast("for all")
+    assert ids(world.settle(), 1) == ["for all"]
+    world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
+    got = ids(world.settle(), 2)
+    world.broadcast("newer")
+    for seq in range(1, 6):
+        world.ack(2, seq)
+        got += ids(world.settle(), 2)
+    assert got == ["for all", "team 0", "team 1", "team 2", "newer"]
+
+
+def test_what_a_token_is_owed_and_is_lost_is_a_gap() -> None:
+    world, since_ms = two_devices()
+    cut_off(world, crash=False)
+    world.broadcast("meanwhile", "team", ttl_ms=10)
+    world.broadcast("for all")
     world.settle()
-    world.attach(2, "a", 0, resume=True, since_ms=second_ms, topics=["team"])
-    assert ids(world.settle(), 2) == ["meanwhile"]
+    world.now_ms += 20
+    world.drop(*world.core.broadcast_audience.log.expired(world.now_ms))
+    world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
+    said = world.settle()
+    assert ids(said, 2) == ["for all"]
+    assert [(gap.first, gap.last) for gap in of(said, GapRange) if gap.conn == 2] == [(2, 2)]
+
+
+def test_a_token_is_owed_nothing_from_before_its_connection() -> None:
+    world, since_ms = two_devices()
+    world.core.closed(EDGE, world.now_ms)
+    world.core.opened(EDGE)
+    world.attach(1, "a", 0, resume=True, since_ms=since_ms - 2)
+    world.broadcast("for all")
+    world.settle()
+    world.attach(2, "a", 0, resume=True, since_ms=since_ms + 5, topics=["team"])
+    assert ids(world.settle(), 2) == ["for all"]
+
+
+def test_a_group_under_way_adopts_nothing_that_is_owed_a_second_time() -> None:
+    world, since_ms = two_devices()
+    world.broadcast("in the group", "team")
+    world.follow()
+    group = world.core.take_group(world.now_ms)
+    assert group is not None
+    world.detach(2)
+    world.append(group)
+    world.core.group_committed(world.now_ms)
+    world.broadcast("for all")
+    world.settle()
+    world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
+    assert ids(world.settle(), 2) == ["in the group", "for all"]
+
+
+def test_what_passes_with_a_group_under_way_is_owed() -> None:
+    world, since_ms = two_devices()
+    cut_off(world, crash=False)
+    world.broadcast("meanwhile", "team")
+    world.broadcast("for all")
+    world.follow()
+    group = world.core.take_group(world.now_ms)
+    assert group is not None
+    world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
+    world.append(group)
+    world.core.group_committed(world.now_ms)
+    assert ids(world.settle(), 2) == ["for all", "meanwhile"]

@@ -40,6 +40,9 @@ class BroadcastMachine(RuleBasedStateMachine):
         self.subscribed: dict[str, set[str]] = {user: set() for user in USERS}  # for sure
         self.perhaps: dict[str, set[str]] = {user: set() for user in USERS}  # or asked for
         self.asked: dict[int, tuple[str, str, bool]] = {}  # ref -> (user, topic, add)
+        self.announce_later: list[int] = []  # connections of which a new link session, or shard, has not been told
+        self.since: dict[int, int] = {}  # connection -> when its client was welcomed
+        self.of_members: dict[str, set[int]] = {}  # id to a token's topic -> connections with the topic that have lasted since it was sent
         for user in USERS:
             self.attach(user, False, False)
 
@@ -49,6 +52,9 @@ class BroadcastMachine(RuleBasedStateMachine):
     def broadcast(self, topic: str, retain: bool, short: bool, priority: int) -> None:
         self.ids += 1
         id = f"b{self.ids}"
+        self.world.log_end = max(self.world.log_end, self.world.now_ms * 1000)  # positions are microseconds
+        if topic == "team" and retain and not short:
+            self.of_members[id] = {conn for conn, client in self.clients.items() if conn in self.since and topic in client.topics}
         self.world.broadcast(id, topic, ttl_ms=SHORT_MS if short else NEVER_MS, retain=retain, priority=priority)
         for user in USERS:
             if topic == "" or topic in self.perhaps[user] | self.subscribed[user] or self.may_claim(topic):
@@ -111,15 +117,20 @@ class BroadcastMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(data=st.data(), member=st.booleans())
     def renew_the_token(self, data: st.DataObject, member: bool) -> None:
+        self.announce_the_rest()
         conn = data.draw(st.sampled_from(sorted(self.clients)))
         self.clients[conn].topics = ("team",) if member else ()
+        if not member:
+            self.ends(conn)
         self.world.tell(Rejoin(conn, self.clients[conn].topics))
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data(), cumulative=st.booleans())
     def ack(self, data: st.DataObject, cumulative: bool) -> None:
+        self.announce_the_rest()
         self.listen()
-        candidates = sorted(conn for conn, client in self.clients.items() if client.unacked)
+        attached = {connection.conn[1] for _, connection in self.world.core.connections.attached()}  # else it may be lost with the client
+        candidates = sorted(conn for conn, client in self.clients.items() if client.unacked and conn in attached)
         if not candidates:
             return
         conn = data.draw(st.sampled_from(candidates))
@@ -143,6 +154,12 @@ class BroadcastMachine(RuleBasedStateMachine):
         conn = data.draw(st.sampled_from(sorted(self.clients)))
         self.world.detach(conn)
         del self.clients[conn]
+        self.ends(conn)
+
+    def ends(self, conn: int) -> None:
+        """The connection is no member any more."""
+        for conns in self.of_members.values():
+            conns.discard(conn)
 
     @precondition(lambda self: self.clients)
     @rule()
@@ -155,10 +172,24 @@ class BroadcastMachine(RuleBasedStateMachine):
         self.announce()
 
     def announce(self) -> None:
-        """The edge tells a new link session of its connections."""
-        world = self.world
-        for conn, client in self.clients.items():
-            world.attach(conn, client.user, 0, resume=True, sent=client.newest, topics=list(client.topics))
+        """The edge tells a new link session of its connections, some later than others."""
+        for conn in self.clients:
+            if conn % 2:
+                self.announce_one(conn)
+        self.announce_later = [conn for conn in self.clients if not conn % 2]
+
+    @rule()
+    def announce_the_rest(self) -> None:
+        for conn in self.announce_later:
+            self.announce_one(conn)
+        self.announce_later = []
+
+    def announce_one(self, conn: int) -> None:
+        client = self.clients.get(conn)
+        if client is not None:
+            since_ms = self.since.get(conn, self.world.now_ms)
+            topics = list(client.topics)
+            self.world.attach(conn, client.user, 0, resume=True, sent=client.newest, topics=topics, since_ms=since_ms)
 
     @rule()
     def work(self) -> None:
@@ -216,7 +247,9 @@ class BroadcastMachine(RuleBasedStateMachine):
             self.note_journal()
             journal = list(self.world.journal)
             self.world.checkpoint()
-            self.world.journal = journal
+            self.world.journal = journal + [
+                entry for entry in self.world.journal if entry not in journal
+            ]  # groups were committed meanwhile
         self.world.crash()
         self.asked.clear()
         for user in USERS:
@@ -224,7 +257,12 @@ class BroadcastMachine(RuleBasedStateMachine):
         if clients_stay:
             self.announce()
         else:
-            self.clients.clear()
+            self.end_all()
+
+    def end_all(self) -> None:
+        for conn in self.clients:
+            self.ends(conn)
+        self.clients.clear()
 
     # -- helpers of the rules ---------------------------------------------------------------------------------------------
 
@@ -286,10 +324,12 @@ class BroadcastMachine(RuleBasedStateMachine):
                 self.hear_subscribed(record)
             elif isinstance(record, Hangup):
                 self.clients.pop(record.conn, None)
+                self.ends(record.conn)
             elif isinstance(record, Welcome):
                 client = self.clients.get(record.conn)
                 if client is not None:
                     client.newest = record.from_seq - 1
+                    self.since[record.conn] = self.world.now_ms
 
     def hear_messages(self, record: Deliver) -> None:
         client = self.clients.get(record.conn)
@@ -337,24 +377,35 @@ class BroadcastMachine(RuleBasedStateMachine):
         """Everything owed arrives in the end: users come, acknowledge what they get, and have seen it all."""
         if not hasattr(self, "world"):
             return
+        self.announce_the_rest()
         self.settle_quietly()
         for conn in list(self.clients):
+            self.take_all(conn)
+        for id, conns in self.of_members.items():
+            for user in {self.clients[conn].user for conn in conns}:
+                assert id in {*self.names[user].values(), *self.ever_acked[user]}, f"{user}, whose token names the topic, never got {id}"
+        for conn in list(self.clients):
             self.world.detach(conn)
-        self.clients.clear()
+        self.end_all()
         for user in USERS:
             self.conns += 1
-            client = self.clients[self.conns] = Client(user, ())
+            self.clients[self.conns] = Client(user, ())
             self.world.attach(self.conns, user)
-            for _ in range(200):
-                self.hear(self.settle())
-                if not client.unacked:
-                    break
-                seq = max(client.unacked)
-                self.world.ack(self.conns, seq)
-                self.acked[user].update(range(1, seq + 1))
-                client.unacked.clear()
+            self.take_all(self.conns)
             missing = self.owed[user] - set(self.names[user].values()) - self.ever_acked[user]
             assert not missing, f"{user} never got {missing}"
+
+    def take_all(self, conn: int) -> None:
+        """The client acknowledges what it gets, until nothing comes."""
+        for _ in range(200):
+            self.hear(self.settle())
+            client = self.clients.get(conn)
+            if client is None or not client.unacked:
+                return
+            seq = max(client.unacked)
+            self.world.ack(conn, seq)
+            self.acked[client.user].update(range(1, seq + 1))
+            client.unacked.clear()
 
 
 TestBroadcasts = BroadcastMachine.TestCase
