@@ -20,7 +20,7 @@ from rich.console import Console
 
 from bench.machine import machine, versions
 from bench.page import charts, page, representative
-from bench.peers.mosquitto import Mosquitto
+from bench.peers import PEERS
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 LINES: Final = Path(__file__).with_name("benchmarks.jsonl")
@@ -54,9 +54,10 @@ def plan(*, quick: bool, peers: bool, soak_minutes: float) -> dict[str, list[str
     return {step.split(" ", 1)[0]: step.split() for step in steps}
 
 
-def _brokers(steps: dict[str, list[str]]) -> dict[str, str]:
-    version = Mosquitto.version() if "peers" in steps else ""
-    return {"mosquitto": version} if version else {}
+def _versions_of_programs(steps: dict[str, list[str]]) -> dict[str, str]:
+    """Of the peers that are programs, where they are installed and take part."""
+    found = {name: kind.version() for name, kind in PEERS.items()} if "peers" in steps else {}
+    return {name: version for name, version in found.items() if version}
 
 
 class ResultsFile:
@@ -112,7 +113,7 @@ def measure(file: ResultsFile, steps: dict[str, list[str]], quick: bool, console
         "quick": quick,
         "date": datetime.now(UTC).strftime("%d %b %Y, %H:%M UTC"),
         "machine": machine(),
-        "versions": versions(*_VERSIONS, *(_VERSIONS_OF_PEERS if "peers" in steps else ())) | _brokers(steps),
+        "versions": versions(*_VERSIONS, *(_VERSIONS_OF_PEERS if "peers" in steps else ())) | _versions_of_programs(steps),
     }
     same = file.read() and (file.header["steps"], file.header["versions"]) == (steps, header["versions"])
     if same:

@@ -1,11 +1,15 @@
 """Peers: what the same work costs in systems people use today, by turns with the engine.
 
-Mosquitto with QoS 1 and persistent sessions (where it is installed), Django Channels with Celery and python-socketio with acknowledgement
-callbacks, each as its documentation shows it, through the same load generator, books and accounting. Then delayed tasks by a poller on a
-sorted set, the same with claims in Lua, Celery's ETA and APScheduler. A peer gets as many messages as it can take in reasonable time, and
-the fixed rates it sustains. With `--repeat` all systems take part in each run, so that a mood of the machine meets all of them. What the
-comparison leaves out: none of these peers has stored a message on disk when it accepts it, or checks a token; only Mosquitto repeats what
-was not acknowledged. The engine does all of that in the figures beside theirs.
+Mosquitto with QoS 1 and persistent sessions, Centrifugo with Redis and recovery from history (each where it is installed), Django Channels
+with Celery and python-socketio with acknowledgement callbacks, each as its documentation shows it, through the same load generator, books
+and accounting. Then delayed tasks by a poller on a sorted set, the same with claims in Lua, Celery's ETA and APScheduler. A peer gets as
+many messages as it can take in reasonable time, and the fixed rates it sustains. With `--repeat` all systems take part in each run, so that
+a mood of the machine meets all of them. What the comparison leaves out: none of these peers has stored a message on disk when it accepts
+it, or checks a token; only Mosquitto repeats what was not acknowledged, and clients of Centrifugo acknowledge nothing. The engine does all
+of that in the figures beside theirs.
+
+To install Mosquitto: `apt install mosquitto`. To install Centrifugo, put the binary of a release on PATH:
+https://centrifugal.dev/docs/getting-started/installation. A peer that is not installed is left out.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from bench import delivery, fanout, idle, latency, storm
 from bench import timers as engine_timers
 from bench.machine import raise_file_limit
 from bench.peers import delayed
+from bench.peers.centrifugo import Centrifugo
 from bench.peers.channels import ChannelsCelery
 from bench.peers.mosquitto import Mosquitto
 from bench.peers.peer import Peer
@@ -31,7 +36,7 @@ from bench.server import engine
 from bench.system import System
 from bench.workloads import WINDOW
 
-PEERS: Final[dict[str, type[Peer]]] = {kind.name: kind for kind in (Mosquitto, ChannelsCelery, SocketIo)}
+PEERS: Final[dict[str, type[Peer]]] = {kind.name: kind for kind in (Mosquitto, Centrifugo, ChannelsCelery, SocketIo)}
 SYSTEMS: Final = ("engine", *PEERS)
 WORKLOADS: Final = ("delivery", "single", "latency", "fanout", "idle", "storm", "timers")
 RATES: Final = (100, 500, 2000, 5000, 10_000)
@@ -40,6 +45,7 @@ _SUSTAINED_SHARE: Final = 0.8  # of its full load; beyond it a queue grows and t
 _LOADS: Final = {  # messages, warm-up, broadcasts, missed by each in the storm
     "engine": (50_000, 2000, 20, 20),
     Mosquitto.name: (50_000, 2000, 20, 20),
+    Centrifugo.name: (50_000, 2000, 20, 20),
     ChannelsCelery.name: (3000, 200, 5, 2),
     SocketIo.name: (10_000, 1000, 20, 20),
 }
@@ -96,9 +102,10 @@ def run(args: Namespace) -> Iterator[dict[str, Any]]:
     raise_file_limit()
     workloads = [name for name in WORKLOADS if name in args.workloads.split(",")]
     systems = [name for name in SYSTEMS if name in args.systems.split(",")]
-    if Mosquitto.name in systems and Mosquitto.program() is None:
-        print("peers: there is no Mosquitto, so it is left out; on Debian and Ubuntu: apt install mosquitto", file=sys.stderr)
-        systems.remove(Mosquitto.name)
+    for name, kind in PEERS.items():
+        if name in systems and (absence := kind.absence()):
+            print(f"peers: {name} is left out: {absence}", file=sys.stderr)
+            systems.remove(name)
     for result in _measured(systems, workloads, args.quick, args.phases):
         yield {**result, "compared": True}
 

@@ -159,8 +159,11 @@ class Mosquitto(Peer):
         return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
     @classmethod
+    def absence(cls) -> str:
+        return "" if cls.program() is not None else "there is no Mosquitto; on Debian and Ubuntu: apt install mosquitto"
+
+    @classmethod
     def version(cls) -> str:
-        """Such as `2.0.11`; "" where there is no broker."""
         program = cls.program()
         told = subprocess.run([program, "-h"], capture_output=True, text=True, check=False).stdout if program else ""
         return told.partition("version ")[2].partition("\n")[0]
@@ -168,7 +171,7 @@ class Mosquitto(Peer):
     async def start(self) -> None:
         program = self.program()
         if program is None:
-            raise RuntimeError("there is no Mosquitto; on Debian and Ubuntu: apt install mosquitto")
+            raise RuntimeError(self.absence())
         self._tcp, self._websockets, self._publishers = free_port(), free_port(), 0
         file = self.programs.folder / "mosquitto.conf"
         user = getpass.getuser()  # root's, else, goes on as a user of its own, who could not write here

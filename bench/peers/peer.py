@@ -122,6 +122,16 @@ class Peer(System):
     def __init__(self) -> None:
         self.programs = Programs()
 
+    @classmethod
+    def absence(cls) -> str:
+        """What is missing here to start it, and where to get it; empty where nothing is."""
+        return ""
+
+    @classmethod
+    def version(cls) -> str:
+        """Of its program, such as `2.0.11`; empty where there is none, and of a peer that is Python packages."""
+        return ""
+
     @abstractmethod
     async def start(self) -> None:
         """Start the programs; returns when they serve."""

@@ -23,13 +23,23 @@ class Poster:
         return cls(*await asyncio.open_connection(host, port), head)
 
     async def request(self, method: str, path: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:
-        """Status, headers (names in lower case) and body of the answer, which must say its length."""
+        """Status, headers (names in lower case) and body of the answer, which says its length or comes in chunks."""
         head = f"{method} {path} HTTP/1.1\r\nHost: bench\r\n{self._head}Content-Length: {len(body)}\r\n\r\n"
         self._writer.write(head.encode() + body)
         await self._writer.drain()
         status, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
-        return int(status.split(" ", 2)[1]), headers, await self._reader.readexactly(int(headers.get("content-length", 0)))
+        chunked = headers.get("transfer-encoding") == "chunked"
+        answer = await (self._chunks() if chunked else self._reader.readexactly(int(headers.get("content-length", 0))))
+        return int(status.split(" ", 2)[1]), headers, answer
+
+    async def _chunks(self) -> bytes:
+        """RFC 9112, section 7.1, without trailers."""
+        body = bytearray()
+        while size := int((await self._reader.readuntil(b"\r\n")).partition(b";")[0], 16):
+            body += (await self._reader.readexactly(size + 2))[:size]
+        await self._reader.readexactly(2)
+        return bytes(body)
 
     def close(self) -> None:
         self._writer.close()
