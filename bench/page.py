@@ -144,8 +144,9 @@ def _comparisons(results: Sequence[Result]) -> str:
         cells += [f"{found[peer]:g} ({own / found[peer]:.2f} x)" if found.get(peer) else "-" for peer in peers]
         goal = "-"
         if found.get(comparison.peer):
-            reached = own / found[comparison.peer] <= comparison.at_most
-            goal = f"at most {comparison.at_most:g} x {comparison.peer}: {'met' if reached else 'not met'}"
+            limits = f"{comparison.first:g} x" + (f", then {comparison.then:g} x" if comparison.then != comparison.first else "")
+            bound = "at least" if comparison.at_least else "at most"
+            goal = f"{bound} {limits} {comparison.peer}: {verdict(comparison, own / found[comparison.peer])}"
         rows.append((comparison.text, *cells, goal))
     return _rows(("", "engine", *(f"{peer} (engine is)" for peer in peers), "target"), rows)
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from bench import report
 from bench.page import charts, page, representative
-from bench.targets import TARGETS, of_target, verdict
+from bench.targets import TARGETS, Comparison, of_target, verdict
 
 HEADER = {
     "steps": {"delivery": ["delivery"], "latency": ["latency"]},
@@ -62,6 +62,12 @@ def test_a_target_says_how_far_it_was_reached(reached: float, said: str) -> None
     assert verdict(TARGETS[0], reached) == said
 
 
+@pytest.mark.parametrize(("ratio", "said"), [(0.89, "not met"), (0.9, "first met"), (0.99, "first met"), (1.0, "second met")])
+def test_a_rate_is_to_be_at_least_a_share_of_the_peers(ratio: float, said: str) -> None:
+    rate = Comparison("a second", "messages", "delivery", {}, ("per_s",), "centrifugo", 0.9, 1.0, at_least=True)
+    assert verdict(rate, ratio) == said
+
+
 def test_the_page_has_every_result_its_targets_and_its_commands() -> None:
     text = page(HEADER, RESULTS, HEADER["steps"], "benchmarks.jsonl")  # type: ignore[arg-type]
     assert "| delivery: server CPU per acknowledged, durable message | 40 us | first met | 40 | 20 |" in text
@@ -73,13 +79,18 @@ def test_the_page_has_every_result_its_targets_and_its_commands() -> None:
 
 def test_peers_are_held_against_what_the_engine_took_by_turns_with_them() -> None:
     calibrated = {"calibration": {"python_ms": 20.0, "socket_round_trip_us": 3.0}}
+    many = {"users": 500, "publishers": 128}
     turns = [
         delivery(30.0, compared=True),
         delivery(40.0, compared=True, system="mosquitto"),
+        delivery(40.0, compared=True, case=many),
+        delivery(30.0, compared=True, case=many, system="centrifugo", per_s=25_000),
         latency("socketio", 2000, 1, 2) | {"compared": True},
     ]
     text = page(HEADER, [*RESULTS, *({**result, "compared": True, "machine": calibrated} for result in turns)], {}, "benchmarks.jsonl")
-    assert "| full load, 250 per request: CPU | 30 us | 40 (0.75 x) | - | at most 0.6 x mosquitto: not met |" in text
+    assert "| full load, 250 per request: CPU | 30 us | 40 (0.75 x) | - | - | at most 0.6 x mosquitto: not met |" in text
+    assert "| 40 us | - | 30 (1.33 x) | - | at most 1.4 x, then 1 x centrifugo: first met |" in text
+    assert "| 20000 messages | - | 25000 (0.80 x) | - | at least 0.9 x, then 1 x centrifugo: not met |" in text
     assert "| delivery: server CPU per acknowledged, durable message | 40 us |" in text, "targets of the engine go by what it took alone"
     assert "2 000/s" not in text.partition("## Beside the peers")[2], "the engine was not measured there by turns"
     assert "20 (20-20) ms for a loop of Python and 3 (3-3) us" in text
