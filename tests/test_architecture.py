@@ -91,7 +91,7 @@ PACKAGES = (
 
 The commands of a feature run in a process of their own, beside the engine, and use what `engine.cli` has for commands."""
 
-OF_EACH_FEATURE = {"core", "store", "endpoints", "description", "figures", "edge_part", "shard_part", "commands"}
+OF_EACH_FEATURE = {"core", "store", "endpoints", "description", "figures", "edge_part", "shard_part", "commands", "keys", "stored"}
 """Modules that any feature may have."""
 
 LISTS_OF_FEATURES = {
@@ -99,6 +99,7 @@ LISTS_OF_FEATURES = {
     "actors/shard_features.py": "of a shard",
     "actors/feature_actors.py": "with actors of their own",
     "cli/feature_checks.py": "with checks of `engine doctor`",
+    "cli/feature_data.py": "with data that `engine verify` checks",
     "__main__.py": "with commands",
 }
 """The modules of the kernel that name features, each in one sequence `FEATURES`."""

@@ -1,4 +1,6 @@
-"""Every key the engine has in Redis: a constant, or a function of what the key is of. No other module builds a key.
+"""Every key of the kernel in Redis: a constant, or a function of what the key is of. Keys that only a feature has are in its folder.
+
+No other module builds a key.
 
 These are names within a store. On a Redis Cluster the store's own hash tag stands before each, so those in braces here mean nothing there
 (`engine.store.cluster`).
@@ -45,26 +47,10 @@ LINK_KEY_KEY: Final = "engine:link-key"
 LOAD_HISTORY_KEY: Final = "engine:load"
 """Stream: the load of the last hour, a point each few seconds (`engine.store.load_history`)."""
 
-UNSUBSCRIBE_KEY_KEY: Final = "engine:unsubscribe-key"
-"""String: 32 secret bytes, the key that unsubscribe links are signed with."""
-
-PUSH_KEY_KEY: Final = "engine:push-key"
-"""String: 32 secret bytes, of which the key is made that pushes are signed with (VAPID)."""
-
 
 def trimmed_mark_key(stream: str) -> str:
     """String: the id of the first entry that the last trimming of a stream left."""
     return f"{{{stream}}}trimmed"
-
-
-def event_groups_key(tenant: str) -> str:
-    """Hash: how far each group of consumers has read the tenant's events, and which consumer reads."""
-    return f"events:{tenant}"
-
-
-def event_arrival_key(tenant: str, content: str) -> str:
-    """String, which expires: when an event without an id came first, ms since the epoch."""
-    return f"event:{tenant}:{content}"
 
 
 # -- of a slot ---------------------------------------------------------------------------------------------------------
@@ -142,42 +128,6 @@ IDS_STATE_KEY: Final = "{ids}state"
 
 IDS_PREFIX: Final = "{ids}"
 """Prefix; with the number of a bucket appended, a hash: hash of an id -> the first result under it."""
-
-
-def questions_key(key: str) -> str:
-    """Hash: id -> a question that this user was asked, as it was asked."""
-    return f"{{s{slot_of(key)}}}questions:{key}"
-
-
-def answers_key(key: str) -> str:
-    """Hash: id of a question -> its answer, which never changes."""
-    return f"{{s{slot_of(key)}}}answers:{key}"
-
-
-def votes_key(key: str, id: str) -> str:
-    """Hash: user -> what this member answered to a question that counts answers. `key` is an audience key, whose length is before it."""
-    return f"{{s{slot_of(key)}}}votes:{len(key)}:{key}:{id}"
-
-
-QUESTIONS_DUE_KEY: Final = "{questions}due"
-"""Sorted set: `<mailbox key> LF <id>` of each question on this store, scored by when there is something to do about it, ms."""
-
-
-def growing_key(key: str) -> str:
-    """Sorted set: ids of this user's messages that grow, scored 0, or grew, scored by their end in ms. It expires after the last end."""
-    return f"{{s{slot_of(key)}}}growing:{key}"
-
-
-def growth_key(key: str, id: str) -> str:
-    """Hash: one message that grows: its text in chunks, and its state. It expires after its end. The key's length is before the key."""
-    return f"{{s{slot_of(key)}}}growth:{len(key)}:{key}:{id}"
-
-
-GROWING_DUE_KEY: Final = "{growing}due"
-"""Sorted set: `<mailbox key> LF <id>` of each message on this store that grows, scored by when it ends unless something comes, ms."""
-
-GROWING_TENANTS_KEY: Final = "{growing}tenants"
-"""Hash: tenant -> how many of its messages grow on this store."""
 
 
 def idempotency_key(key: str, id: str) -> str:
@@ -281,62 +231,6 @@ def broadcast_positions_key(tenant: str) -> str:
     return f"{{broadcasts}}of:{tenant}"
 
 
-# -- of revoked tokens -------------------------------------------------------------------------------------------------
-REVOCATION_LOG_KEY: Final = "{revoked}log"
-"""Stream: the revocations in force."""
-
-REVOCATION_ENTRIES_KEY: Final = "{revoked}entries"
-"""Hash: `kind:tenant:name` of a revocation -> `<id in the log>|<before in ms>|<expiry in ms>`."""
-
-REVOCATION_EXPIRIES_KEY: Final = "{revoked}expiries"
-"""Sorted set: `kind:tenant:name`, scored by when the revocation expires, ms."""
-
-REVOCATION_STATE_KEY: Final = "{revoked}state"
-"""Hash: `last`, the id of the last entry that was appended to the log."""
-
-REVOCATION_TENANTS_KEY: Final = "{revoked}tenants"
-"""Hash: tenant -> its number of revocations."""
-
-REVOCATION_USELESS_KEY: Final = "{revoked}useless"
-"""List: ids in the log whose revocation was merged or has expired; the oldest go when there are too many."""
-
-# -- of operators ------------------------------------------------------------------------------------------------------
-AUDIT_KEY: Final = "{audit}acts"
-"""Stream: acts of operators and admins, of all tenants."""
-
-
-# -- of rules ----------------------------------------------------------------------------------------------------------
-def rules_state_key(tenant: str = "") -> str:
-    """Hash: `state`, which versions of the rules there are and which are in force; `stamp`, another one after each change.
-
-    `tenant`: whose own they are; "": the operator's.
-    """
-    return f"{{rules}}state:{tenant}" if tenant else "{rules}state"
-
-
-def rules_texts_key(tenant: str = "") -> str:
-    """Hash: number of a version -> its text."""
-    return f"{{rules}}texts:{tenant}" if tenant else "{rules}texts"
-
-
-RULES_TENANTS_KEY: Final = "{rules}tenants"
-"""Hash: tenant that has rules of its own -> the stamp of their state."""
-
-RECORDED_EVENTS_KEY: Final = "{rules}events"
-"""Stream: a sample of recent events, for dry runs; it expires."""
-
-
-# -- of counter signals ------------------------------------------------------------------------------------------------
-def signals_key(tenant: str) -> str:
-    """Hash: name of a signal -> its sum."""
-    return f"{{signals}}sums:{tenant}"
-
-
-def signals_writer_key(writer: str) -> str:
-    """String: number of the last batch that a writer added; it expires."""
-    return f"{{signals}}writer:{writer}"
-
-
 # -- of tenants --------------------------------------------------------------------------------------------------------
 def tenants_key(figure: str) -> str:
     """Sorted set: tenant -> how much of `figure` it has in storage (`engine.store.tenant_usage`)."""
@@ -356,30 +250,6 @@ def action_stream_key(target: str) -> str:
     return f"actions:to:{target}"
 
 
-# -- channels ----------------------------------------------------------------------------------------------------------
-def channels_key(tenant: str) -> str:
-    """Hash: user -> addresses in other channels, JSON behind version and checksum."""
-    return f"{{channels}}of:{tenant}"
-
-
-def channels_asked_key(name: str) -> str:
-    """String: how many mails of confirmation the user or address behind this digest caused lately; it expires."""
-    return f"{{channels}}asked:{name}"
-
-
-def channels_erased_key(name: str) -> str:
-    """String: when the user behind this digest was erased, ms by the clock of Redis; it expires with the links of before."""
-    return f"{{channels}}erased:{name}"
-
-
-def channels_told_key(name: str) -> str:
-    """Sorted set: digests of steps, by when they were taken, of the user, category and channel behind this digest; it expires."""
-    return f"{{channels}}told:{name}"
-
-
-CAUGHT_MAILS_KEY: Final = "{channels}caught"
-"""List: mails that are shown in place of being sent, JSON, the newest first; it expires."""
-
 # -- history -----------------------------------------------------------------------------------------------------------
 OUTCOME_STREAM_KEY: Final = "{outcomes}stream"
 """Stream: batches of outcomes, see `engine.store.outcome_stream`."""
@@ -387,22 +257,6 @@ OUTCOME_STREAM_KEY: Final = "{outcomes}stream"
 OUTCOME_STATE_KEY: Final = "{outcomes}state"
 """Hash: `bytes` of the batches and `waiting` outcomes that are not in the database yet, how many were `dropped`, and what is kept for
 consumers of events, see `engine/store/scripts/outcomes_settle.lua`."""
-
-# -- of events of Ray --------------------------------------------------------------------------------------------------
-RAY_STATE_KEY: Final = "{ray}state"
-"""Hash: `horizon`, ms: the jobs that ended before it are settled."""
-
-RAY_TOLD_KEY: Final = "{ray}told"
-"""Sorted set: keys of the jobs whose end was told, scored by when they ended, ms. Those from the horizon on only."""
-
-RAY_RUNNING_KEY: Final = "{ray}running"
-"""Hash: key of a job that has not ended yet -> whom its end is to be told, as JSON."""
-
-RAY_DEATHS_KEY: Final = "{ray}deaths"
-"""Stream: deaths that Ray exported, and that are not told yet."""
-
-RAY_UNHEALTHY_KEY: Final = "{ray}unhealthy"
-"""Hash: unhealthy application of Ray Serve -> since when, ms, and `told`."""
 
 # -- read by other systems -----------------------------------------------------------------------------------------
 SESSION_STREAM_KEY: Final = "session:stream"

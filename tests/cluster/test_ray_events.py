@@ -14,7 +14,7 @@ import httpx
 import pytest
 from redis import Redis
 
-from engine.store.keys import RAY_DEATHS_KEY
+from engine.features.ray_events.keys import RAY_DEATHS_KEY
 from ray_notifications import Client
 from tests.support.running_engine import RunningEngine
 from tests.support.shared_cluster import EVENTS_DATABASE, SharedCluster

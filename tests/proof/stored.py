@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from redis.asyncio import Redis
 
+from engine.cli.feature_data import FEATURES
 from engine.config import Config
 from engine.core.journal.journal_records import StoredMessage
 from engine.core.journal.salvage import salvage_journal
@@ -165,7 +166,7 @@ async def read(client: Redis, config: Config) -> Found:
         damaged += [f"journal before {entry_id.decode(errors='replace')}" for entry_id in journal.holes]
     await _read_shared(client, config, found)
     found |= await _timers(client)
-    verified = await Verification(client).run()
+    verified = await Verification(client, FEATURES).run()
     damaged += [f"{one.kind} {one.key} {one.place}" for one in verified.damage]
     return Found(frozenset(found), tuple(damaged))
 

@@ -18,9 +18,9 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.client.sync import SyncPublisher
+from engine.features.growing.keys import GROWING_DUE_KEY, growth_key
 from engine.ray import Publisher, RunMessages
 from engine.ray.run_messages import users_to_notify
-from engine.store.keys import GROWING_DUE_KEY, growth_key
 from tests.support.edge_world import EdgeWorld, edge_world, frame_of
 from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until

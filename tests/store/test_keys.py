@@ -8,9 +8,10 @@ import pytest
 from hypothesis import example, given
 from redis.asyncio import Redis
 
+from engine.cli.feature_data import FEATURES
 from engine.core.model.names import is_tenant
 from engine.core.model.routing import TIMER_PARTITIONS, audience_key, mailbox_key, slot_of
-from engine.features.verification.stored_records import kind_of
+from engine.features.verification.stored_records import Kinds
 from engine.store import keys
 from tests.support.all_keys import all_keys
 from tests.support.journal_writer import Writer
@@ -82,7 +83,13 @@ def test_no_two_kinds_of_keys_are_the_same() -> None:
 
 
 def test_the_check_of_data_at_rest_knows_every_key() -> None:
-    assert [key for key in all_keys() if key != keys.IDS_PREFIX and kind_of(key.encode())[0] == "unknown key"] == []
+    kinds = Kinds(FEATURES)
+    assert [key for key in all_keys() if key != keys.IDS_PREFIX and kinds.of(key.encode())[0] == "unknown key"] == []
+
+
+def test_a_key_of_a_feature_that_is_left_out_is_unknown() -> None:
+    left_out = Kinds(data for data in FEATURES if data.feature != "questions")
+    assert [left_out.of(key)[0] for key in (b"{questions}due", b"{s1}answers:t:u")] == ["unknown key", "unknown key"]
 
 
 def test_what_one_script_touches_together_shares_a_hash_tag() -> None:

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from engine.config import Config
 from engine.core.model.routing import mailbox_key
-from engine.store.keys import AUDIT_KEY
+from engine.features.audit.keys import AUDIT_KEY
 from engine.store.storage_calls import StorageCalls
 
 _READ: Final = 1000

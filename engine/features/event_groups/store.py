@@ -41,7 +41,8 @@ from engine.core.model.routing import split_key, topic_of
 from engine.core.wire.outcomes import ERASED, Outcome
 from engine.errors import Invalid, StorageUnavailable
 from engine.features.dead_letters.store import StoredLetter, stored_letter
-from engine.store.keys import OUTCOME_STREAM_KEY, SESSION_STREAM_KEY, dead_letter_key, event_groups_key, trimmed_mark_key
+from engine.features.event_groups.keys import event_groups_key
+from engine.store.keys import OUTCOME_STREAM_KEY, SESSION_STREAM_KEY, dead_letter_key, trimmed_mark_key
 from engine.store.lua import Script
 from engine.store.outcome_members import members_of, outcome_id
 from engine.store.outcome_stream import OutcomeBatch, stored_batch, want_outcomes

@@ -22,7 +22,7 @@ from msgspec import Struct
 from engine.config import Config
 from engine.core.model.routing import slot_of, split_key, store_of
 from engine.features.growing.core import ENDED, REPLACED, Growth, Head
-from engine.store.keys import GROWING_DUE_KEY, GROWING_TENANTS_KEY, growing_key, growth_key
+from engine.features.growing.keys import GROWING_DUE_KEY, GROWING_TENANTS_KEY, growing_key, growth_key
 from engine.store.lua import NO_REPLICAS, Replicas, Script
 from engine.store.storage_calls import StorageCalls
 

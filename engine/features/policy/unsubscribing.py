@@ -37,6 +37,7 @@ from engine.core.policy.profile import NO_PROFILE
 from engine.errors import Invalid, Overloaded, StorageUnavailable, Unavailable
 from engine.features.policy import profiles
 from engine.features.policy.core.preferences_json import choice_for, may, may_choose
+from engine.features.policy.keys import UNSUBSCRIBE_KEY_KEY
 from engine.features.policy.profiles import Preferences
 from engine.features.policy.unsubscribe_links import KEY_BYTES, LinkClaims, make_link_token, read_link_token, unsubscribe_claims
 from engine.features.policy.unsubscribe_page import unsubscribe_page
@@ -44,7 +45,6 @@ from engine.gateway.shard_client import ShardClient
 from engine.http.problems import RETRY_AFTER_S, Problem
 from engine.publish import media_types
 from engine.publish.category_book import CategoryBook
-from engine.store.keys import UNSUBSCRIBE_KEY_KEY
 from engine.store.stored_secret import claim_secret
 
 PATH: Final = "/v1/unsubscribe"

@@ -27,7 +27,8 @@ from msgspec import Struct
 from engine.core.model.question import Question
 from engine.core.model.routing import audience_key, slot_of, split_key, store_of
 from engine.features.questions.core import GivenAnswer
-from engine.store.keys import QUESTIONS_DUE_KEY, SUBSCRIBERS_PREFIX, answers_key, questions_key, votes_key
+from engine.features.questions.keys import QUESTIONS_DUE_KEY, answers_key, questions_key, votes_key
+from engine.store.keys import SUBSCRIBERS_PREFIX
 from engine.store.lua import NO_REPLICAS, Replicas, Script
 from engine.store.storage_calls import StorageCalls
 

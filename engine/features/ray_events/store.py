@@ -13,7 +13,7 @@ from msgspec import Struct
 from engine.config import Config
 from engine.features.ray_events.core.exported import Death
 from engine.features.ray_events.core.jobs import Running, decode_running, encode_running
-from engine.store.keys import RAY_DEATHS_KEY, RAY_RUNNING_KEY, RAY_STATE_KEY, RAY_TOLD_KEY, RAY_UNHEALTHY_KEY
+from engine.features.ray_events.keys import RAY_DEATHS_KEY, RAY_RUNNING_KEY, RAY_STATE_KEY, RAY_TOLD_KEY, RAY_UNHEALTHY_KEY
 from engine.store.lua import Replicas, Script
 from engine.store.storage_calls import StorageCalls
 

@@ -11,7 +11,7 @@ import msgspec
 import redis.asyncio as redis
 from msgspec import Struct
 
-from engine.store.keys import CAUGHT_MAILS_KEY
+from engine.features.reach.keys import CAUGHT_MAILS_KEY
 from engine.store.storage_calls import StorageCalls
 
 MAILS_MAX: Final = 50

@@ -32,6 +32,7 @@ from engine.features.reach.caught_mails import CaughtMails, encode_mail
 from engine.features.reach.core.addresses import NO_ADDRESSES, Addresses, check_addresses, decoder, encode_addresses
 from engine.features.reach.deliveries import AppendActions, StepDeliveries
 from engine.features.reach.email_channel import EmailChannel
+from engine.features.reach.keys import PUSH_KEY_KEY
 from engine.features.reach.own_browsers import OwnBrowsers, browser_routes
 from engine.features.reach.own_channels import PATH, OwnChannels
 from engine.features.reach.push_channel import SECRET_BYTES, PushChannel, StoredSecret, check_push
@@ -40,7 +41,6 @@ from engine.http.endpoint_table import EndpointTable, json_answer, route
 from engine.http.problems import not_found
 from engine.http.request_body import read_body
 from engine.publish import media_types
-from engine.store.keys import PUSH_KEY_KEY
 from engine.store.stored_secret import claim_secret
 
 

@@ -15,7 +15,7 @@ from engine.core.model.routing import split_key
 from engine.core.model.sealed import sealed, unsealed
 from engine.errors import StorageUnavailable
 from engine.features.reach.core.addresses import NO_ADDRESSES, Addresses, decoder, encode_addresses
-from engine.store.keys import channels_asked_key, channels_erased_key, channels_key, channels_told_key
+from engine.features.reach.keys import channels_asked_key, channels_erased_key, channels_key, channels_told_key
 from engine.store.lua import Replicas, Script
 from engine.store.storage_calls import StorageCalls
 

@@ -13,7 +13,7 @@ from typing import Final
 import redis.asyncio as redis
 
 from engine.config import Config
-from engine.store.keys import event_arrival_key
+from engine.features.rules.keys import event_arrival_key
 from engine.store.lua import Replicas, Script
 
 SAME_EVENT_MS: Final = 600_000

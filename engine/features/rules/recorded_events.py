@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from engine.config import Config
 from engine.core.model.routing import split_key
-from engine.store.keys import RECORDED_EVENTS_KEY
+from engine.features.rules.keys import RECORDED_EVENTS_KEY
 from engine.store.storage_calls import StorageCalls
 
 _READ: Final = 200

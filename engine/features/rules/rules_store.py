@@ -23,7 +23,7 @@ from msgspec import Struct
 from engine.config import Config
 from engine.errors import CorruptRecord
 from engine.features.rules.core.versions import VersionState
-from engine.store.keys import RULES_TENANTS_KEY, rules_state_key, rules_texts_key
+from engine.features.rules.keys import RULES_TENANTS_KEY, rules_state_key, rules_texts_key
 from engine.store.lua import Replicas, Script
 from engine.store.storage_calls import StorageCalls
 

@@ -13,7 +13,8 @@ import redis.asyncio as redis
 
 from engine.core.model.routing import split_key
 from engine.features.signals.core import CounterBatch
-from engine.store.keys import signals_key, signals_writer_key, tenants_key
+from engine.features.signals.keys import signals_key, signals_writer_key
+from engine.store.keys import tenants_key
 from engine.store.lua import Script
 from engine.store.storage_calls import StorageCalls
 

@@ -24,7 +24,7 @@ from msgspec import Struct
 from engine.config import Config
 from engine.core.model.revocation import Revocation, revocation_of
 from engine.errors import Overloaded
-from engine.store.keys import (
+from engine.features.token_revocation.keys import (
     REVOCATION_ENTRIES_KEY,
     REVOCATION_EXPIRIES_KEY,
     REVOCATION_LOG_KEY,

@@ -88,10 +88,11 @@ async def _verified(config: Config) -> dict[str, Any]:
 
 
 async def _of_server(config: Config, url: str, verification: Any) -> Any:
+    from engine.cli.feature_data import FEATURES
     from engine.store.redis_client import connect
 
     async with connect(msgspec.structs.replace(config, redis_url=url, redis_durability="reported")) as client:
-        return await verification(client).run()
+        return await verification(client, FEATURES).run()
 
 
 def _told(one: Damage) -> dict[str, str]:

@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 
 from engine.config import Config
 from engine.features.audit.audit_log import Act, AuditLog
-from engine.store.keys import AUDIT_KEY
+from engine.features.audit.keys import AUDIT_KEY
 from tests.support.edge_world import SECRET, edge_world
 from tests.support.running_engine import RunningEngine
 

@@ -13,8 +13,8 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.errors import StorageUnavailable
+from engine.features.growing.keys import GROWING_DUE_KEY, GROWING_TENANTS_KEY, growing_key, growth_key
 from engine.features.growing.store import GrowingStore
-from engine.store.keys import GROWING_DUE_KEY, GROWING_TENANTS_KEY, growing_key, growth_key
 from tests.support.edge_world import EdgeWorld, edge_world, frame_of
 from tests.support.waiting import until
 

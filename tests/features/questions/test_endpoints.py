@@ -19,8 +19,9 @@ from engine.core.model.routing import audience_key
 from engine.core.wire import records as wire
 from engine.errors import StorageUnavailable
 from engine.features.questions.core import GivenAnswer
+from engine.features.questions.keys import QUESTIONS_DUE_KEY, answers_key, questions_key, votes_key
 from engine.features.questions.questions import Questions
-from engine.store.keys import QUESTIONS_DUE_KEY, SUBSCRIBERS_PREFIX, answers_key, questions_key, votes_key
+from engine.store.keys import SUBSCRIBERS_PREFIX
 from tests.support.edge_world import SECRET, EdgeWorld, edge_world, frame_of
 from tests.support.waiting import until
 

@@ -7,8 +7,8 @@ from redis.asyncio import Redis
 from engine.config import Config
 from engine.features.ray_events.core.exported import Death
 from engine.features.ray_events.core.jobs import Running
+from engine.features.ray_events.keys import RAY_DEATHS_KEY, RAY_RUNNING_KEY
 from engine.features.ray_events.store import RayEventsStore, StoredJobs
-from engine.store.keys import RAY_DEATHS_KEY, RAY_RUNNING_KEY
 
 DEATH = Death("node", "ab", "", "", "UNSPECIFIED", "", 7)
 JOB = Running("a", "python x.py", 5, ("ann",))

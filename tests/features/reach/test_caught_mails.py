@@ -13,7 +13,7 @@ from engine.errors import ActionFailed
 from engine.features.actions.store import QueuedAction
 from engine.features.reach.caught_mails import MAILS_MAX, CaughtMails
 from engine.features.reach.email_channel import EmailChannel
-from engine.store.keys import CAUGHT_MAILS_KEY
+from engine.features.reach.keys import CAUGHT_MAILS_KEY
 from tests.support.edge_world import edge_world
 
 SETTINGS: dict[str, Any] = {"smtp_url": CATCH_MAILS, "mail_from": "Ops <ops@example.com>"}

@@ -10,8 +10,8 @@ from redis.asyncio import Redis
 from engine.config import Config
 from engine.core.model.action import ChannelCap
 from engine.features.reach.core.addresses import BROWSERS_MAX, NO_ADDRESSES, Addresses, PushKeys, PushSubscription
+from engine.features.reach.keys import channels_key
 from engine.features.reach.store import AddressStore
-from engine.store.keys import channels_key
 
 ANN = Addresses("ann@example.org")
 

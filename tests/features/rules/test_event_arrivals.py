@@ -10,7 +10,7 @@ from redis.backoff import NoBackoff
 from engine.config import Config
 from engine.errors import StorageUnavailable
 from engine.features.rules.event_arrivals import SAME_EVENT_MS, EventArrivals
-from engine.store.keys import event_arrival_key
+from engine.features.rules.keys import event_arrival_key
 
 
 async def test_the_same_content_of_a_tenant_came_first_when_it_came_first(redis_client: Redis) -> None:

@@ -9,8 +9,8 @@ from redis.asyncio import Redis
 
 from engine.config import Config
 from engine.errors import StorageUnavailable
+from engine.features.rules.keys import RECORDED_EVENTS_KEY
 from engine.features.rules.recorded_events import RecordedEvent, RecordedEvents
-from engine.store.keys import RECORDED_EVENTS_KEY
 
 
 def event(number: int) -> RecordedEvent:

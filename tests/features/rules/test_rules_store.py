@@ -12,8 +12,8 @@ from redis.backoff import NoBackoff
 from engine.config import Config
 from engine.errors import CorruptRecord, StorageUnavailable
 from engine.features.rules.core.versions import VersionInfo, VersionState
+from engine.features.rules.keys import rules_state_key, rules_texts_key
 from engine.features.rules.rules_store import RulesStore, StoredState
-from engine.store.keys import rules_state_key, rules_texts_key
 
 
 def with_version(state: VersionState, versions_max: int = 9) -> VersionState:

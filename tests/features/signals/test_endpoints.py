@@ -9,8 +9,8 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.features.signals.core import CounterBatch
+from engine.features.signals.keys import signals_key
 from engine.features.signals.store import CounterSums
-from engine.store.keys import signals_key
 from tests.support.edge_world import EdgeWorld, edge_world
 from tests.support.scrapes import rendered
 from tests.support.waiting import until

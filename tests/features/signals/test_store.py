@@ -7,8 +7,8 @@ from redis.asyncio import Redis
 
 from engine.errors import StorageUnavailable
 from engine.features.signals.core import CounterBatch
+from engine.features.signals.keys import signals_writer_key
 from engine.features.signals.store import CounterSums
-from engine.store.keys import signals_writer_key
 
 
 async def test_batches_add_up_per_tenant_and_name(redis_client: Redis) -> None:

@@ -12,7 +12,7 @@ from redis import Redis
 from typer.testing import CliRunner
 
 from engine.__main__ import app
-from engine.store.keys import AUDIT_KEY
+from engine.features.audit.keys import AUDIT_KEY
 from tests.support.history_databases import emptied
 from tests.support.postgresql_server import PostgresqlServer
 

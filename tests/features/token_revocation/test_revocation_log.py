@@ -12,14 +12,14 @@ from engine.config import Config
 from engine.core.model.revocation import Revocation
 from engine.errors import Overloaded, StorageUnavailable
 from engine.features.token_revocation import revocation_log
-from engine.features.token_revocation.revocation_log import RevocationLog
-from engine.store.keys import (
+from engine.features.token_revocation.keys import (
     REVOCATION_ENTRIES_KEY,
     REVOCATION_EXPIRIES_KEY,
     REVOCATION_LOG_KEY,
     REVOCATION_STATE_KEY,
     REVOCATION_TENANTS_KEY,
 )
+from engine.features.token_revocation.revocation_log import RevocationLog
 
 LATER_MS = int(time.time() * 1000) + 3_600_000
 

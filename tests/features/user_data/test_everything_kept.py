@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from engine.store import keys
+from engine.features.audit.keys import AUDIT_KEY
 from tests.support.all_keys import all_keys
 
 NO_USER = {
@@ -106,4 +106,4 @@ def test_every_key_of_redis_has_a_row() -> None:
 def test_no_key_is_in_two_lists_but_the_acts() -> None:
     lists = (NO_USER, NAMES_ONLY, EXPORTED.keys(), STAYS.keys())
     twice = {row for number, rows in enumerate(lists) for others in lists[number + 1 :] for row in rows & others}
-    assert twice == {keys.AUDIT_KEY}
+    assert twice == {AUDIT_KEY}

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
+from engine.cli.feature_data import FEATURES
 from engine.config import Config
 from engine.core.model.routing import partition_of, slot_of, timer_id
 from engine.core.scheduler.scheduler_events import StoreRequest, StoreWork
@@ -54,7 +55,7 @@ async def data(config: Config) -> AsyncIterator[Redis]:
 
 
 async def damage_of(client: Redis) -> list[Damage]:
-    return (await Verification(client).run()).damage
+    return (await Verification(client, FEATURES).run()).damage
 
 
 async def spoiled(client: Redis, key: str, blob: bytes | None, field: str) -> Damage:
@@ -68,7 +69,7 @@ async def spoiled(client: Redis, key: str, blob: bytes | None, field: str) -> Da
 
 
 async def test_whole_data_of_every_kind_are_checked_and_whole(data: Redis) -> None:
-    verified = await Verification(data).run()
+    verified = await Verification(data, FEATURES).run()
     assert (verified.damage, verified.damaged) == ([], 0)
     assert verified.checked.keys() == {
         "slot map", "page", "offline message", "journal group", "timer", "broadcast", "dead letter", "accepted id"
@@ -84,9 +85,9 @@ async def test_the_mark_of_a_timer_that_has_fired_is_whole(data: Redis) -> None:
     await store.take_over()
     timer = Timer(sid, key, now_ms, now_ms, 3_600_000, stored.envelope("fired"))
     await store.apply([StoreWork(partition, 0, {}, [StoreRequest(Schedule(1, True, timer), False)])], now_ms)
-    before = (await Verification(data).run()).checked["accepted id"]
+    before = (await Verification(data, FEATURES).run()).checked["accepted id"]
     await store.apply([StoreWork(partition, 0, {sid: key}, [])], now_ms)
-    verified = await Verification(data).run()
+    verified = await Verification(data, FEATURES).run()
     assert verified.damage == []
     assert verified.checked["accepted id"] == before + 1
 
