@@ -183,3 +183,31 @@ async def test_a_damaged_slot_map_and_a_key_of_no_kind_are_found(data: Redis) ->
     await data.delete("{s1}pagf")
     assert {(one.kind, one.key) for one in found} == {("slot map", SLOTS_KEY), ("unknown key", "{s1}pagf")}
     assert msgspec.json.encode(found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "field", "value"),
+    [
+        ("question", f"{{s{slot_of('t:u')}}}questions:t:u", "q1", b"\xc1"),
+        ("growing message", f"{{s{slot_of('t:u')}}}growth:3:t:u:g1", "head", b"\xc1"),
+        ("rules", "{rules}state", "state", b"{"),
+        ("rules", "{rules}texts:t", "1", b"\xff"),
+        ("addresses", "{channels}of:t", "u", b"no checksum"),
+    ],
+)
+async def test_a_damaged_record_of_a_feature_is_found(data: Redis, kind: str, key: str, field: str, value: bytes) -> None:
+    await data.hset(key, field, value)
+    (found,) = await damage_of(data)
+    await data.delete(key)
+    assert (found.kind, found.key, found.place) == (kind, key, field)
+    assert found.advice
+
+
+@pytest.mark.parametrize(("kind", "key"), [("dead letter", "dead:t"), ("action", "actions:to:t")])
+async def test_a_damaged_entry_of_a_feature_is_found(data: Redis, kind: str, key: str) -> None:
+    before = (await Verification(data, FEATURES).run()).checked.get(kind, 0)
+    entry = await data.xadd(key, {"data": "x", "crc32c": "00000000"})
+    verified = await Verification(data, FEATURES).run()
+    await data.xdel(key, entry)
+    assert [(damage.kind, damage.place) for damage in verified.damage] == [(kind, entry.decode())]
+    assert verified.checked[kind] == before + 1
