@@ -36,7 +36,7 @@ passed without the topics of a connection that is announced late it adopts first
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, merge
 from itertools import islice
 from typing import Final
@@ -48,7 +48,7 @@ from engine.core.journal.journal_records import Adopted
 from engine.core.mailbox.attachment import Attachment
 from engine.core.mailbox.broadcast_log import EVERYONE, LOST, Broadcast, BroadcastMirror, lost_at
 from engine.core.mailbox.mailbox import Mailbox
-from engine.core.mailbox.passed_topics import PassedTopics
+from engine.core.mailbox.passed_topics import PassedTopics, Range
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.message import Message
 from engine.core.model.routing import split_key
@@ -73,7 +73,7 @@ class Adoption(Struct):
     first: int = 0
     adopted_ms: int = 0
     inbox_only: frozenset[int] = frozenset()  # positions of those that the user wants in the inbox only
-    owed: Collection[str] = ()  # topics of which it adopts what the mailbox has passed
+    owed: Mapping[str, Sequence[Range]] = {}  # topic -> ranges before the cursor, of which it adopts what the mailbox has passed
 
 
 class BroadcastStep:
@@ -106,6 +106,8 @@ class BroadcastStep:
         self._asleep: dict[str, tuple[int, Mailbox]] = {}  # until when
         self._wakes: list[tuple[int, str]] = []  # a heap of (when, key); an entry of a mailbox that was woken before is outdated
         self._taking: set[str] = set()
+        # Key of these -> topics that joined or left meanwhile -> whether the group adopts of them.
+        self._moved: dict[str, dict[str, bool]] = {}
         self.expired: list[tuple[Mailbox, list[Message]]] = []  # pending messages found to have expired
 
     def wants_commit(self, *, low: bool, high: bool) -> bool:
@@ -130,10 +132,9 @@ class BroadcastStep:
             self._even(mailbox, log.head if since_ms is None else since_ms * 1000)
         if since_ms is not None:  # what came since is live; the cursor may be older, where the shard is another one
             mailbox.live_pos = max(mailbox.log_pos, min(since_ms * 1000, mailbox.live_pos))
+            connection.announced_pos = since_ms * 1000
         if connection.topics or mailbox.topics:
             self._enlist(mailbox)
-            if since_ms is not None and mailbox.passed is not None:
-                mailbox.passed.claim(connection.topics, since_ms * 1000)
         due = self._due(mailbox, now_ms, 1)
         if not due:
             return False
@@ -141,10 +142,15 @@ class BroadcastStep:
         return not self._quiet_until(mailbox, now_ms) or due[0].envelope.priority == HIGH
 
     def rejoined(self, mailbox: Mailbox, connection: Attachment, topics: Sequence[str], now_ms: int) -> None:
-        """The connection's memberships are `topics` from now on. New ones count from here on, as those of a connection that begins."""
+        """The connection's memberships are `topics` from now on. New ones count from here on, and nothing is owed of them."""
         self._even(mailbox, self._log.head)
+        gained = set(topics).difference(connection.topics)
         connection.topics = tuple(topics)
         self._enlist(mailbox)
+        for topic in gained:
+            self._moved.get(mailbox.key, {}).pop(topic, None)
+            if mailbox.passed is not None:
+                mailbox.passed.forget(topic)
         if self._due(mailbox, now_ms, 1):
             self.behind[mailbox.key] = mailbox
 
@@ -168,6 +174,7 @@ class BroadcastStep:
     def subscribed(self, mailbox: Mailbox) -> None:
         """The mailbox's topics have changed."""
         if mailbox.connections:
+            self._even(mailbox, max(mailbox.topics.values(), default=0))  # a new subscription applies from there on
             self._enlist(mailbox)
             self.behind[mailbox.key] = mailbox
 
@@ -229,27 +236,25 @@ class BroadcastStep:
         before = self._topics.pop(key, frozenset())
         if topics:
             self._topics[key] = topics
+        moved = self._moved.setdefault(key, {}) if key in self._taking and topics != before else None
         for topic in topics - before:
             self._members.setdefault((tenant, topic), {})[key] = mailbox
             self._counts(mailbox, topic)
+            if moved is not None:
+                moved.setdefault(topic, False)
         for topic in before - topics:
             members = self._members[(tenant, topic)]
             del members[key]
             if not members:
                 del self._members[(tenant, topic)]
-            if mailbox.passed is None:
-                mailbox.passed = PassedTopics()
-            mailbox.passed.left(topic, mailbox.log_pos)
+            _passed_topics(mailbox).left(topic, mailbox.log_pos)
+            if moved is not None:
+                moved.setdefault(topic, True)
 
     def _counts(self, mailbox: Mailbox, topic: str) -> None:
-        """From here on the topic counts. What has passed without it ends where the mailbox is, or will be after the group under way."""
-        pos = self._log.head if mailbox.key in self._taking else mailbox.log_pos
-        first = pos if topic in mailbox.topics else mailbox.attached_pos
-        if mailbox.passed is None:
-            if first >= pos:  # nearly always
-                return
-            mailbox.passed = PassedTopics()
-        mailbox.passed.joined(topic, first, pos)
+        """From here on the topic counts. What has passed without it ends where the mailbox is."""
+        if mailbox.passed is not None or mailbox.attached_pos < mailbox.log_pos:  # nearly never
+            _passed_topics(mailbox).counts(topic, mailbox.attached_pos, mailbox.log_pos)
 
     # -- Adoption. ----------------------------------------------------------------------------------------------------
 
@@ -280,7 +285,7 @@ class BroadcastStep:
     def _due(self, mailbox: Mailbox, now_ms: int, count_max: int) -> list[Broadcast]:
         """The next entries that concern the mailbox, ascending, `count_max` at most; not to be changed."""
         log, cursor = self._log, mailbox.log_pos
-        if cursor >= log.head and mailbox.passed is None:
+        if cursor >= log.head and not mailbox.passed:
             return []
         tenant = split_key(mailbox.key)[0]
         of_everyone = log.after(tenant, EVERYONE, cursor)
@@ -292,8 +297,8 @@ class BroadcastStep:
             beginnings = self._beginnings(mailbox, topics)
             channels = [log.after(tenant, topic, max(cursor, since)) for topic, since in beginnings]
             channels += [log.lost_after(tenant, topic, max(cursor, since)) for topic, since in beginnings]
-            if mailbox.passed is not None:
-                channels += self._passed(mailbox, mailbox.passed)
+            if mailbox.passed:
+                channels += self._passed(mailbox)
             found = merge(*channels, key=_position)
         due: list[Broadcast] = []
         lost: list[Broadcast] = []  # behind the last one that is due
@@ -311,13 +316,13 @@ class BroadcastStep:
                 return due[:count_max]
         return due + _lost(lost, mailbox)
 
-    def _passed(self, mailbox: Mailbox, passed: PassedTopics) -> Iterator[list[Broadcast]]:
-        """What the mailbox has passed and its user is owed, by topic."""
+    def _passed(self, mailbox: Mailbox) -> Iterator[list[Broadcast]]:
+        """What the mailbox has passed and its user is owed, by topic and range."""
         tenant = split_key(mailbox.key)[0]
-        for topic, (first, last) in passed.owed().items():
-            upto = min(last, mailbox.log_pos)
-            for channel in (self._log.after(tenant, topic, first), self._log.lost_after(tenant, topic, first)):
-                yield [entry for entry in channel if entry.pos <= upto and not mailbox.has_adopted(entry.envelope.id)]
+        for topic, ranges in _owed(mailbox).items():
+            for first, last in ranges:
+                for channel in (self._log.after(tenant, topic, first), self._log.lost_after(tenant, topic, first)):
+                    yield [entry for entry in channel if entry.pos <= last]
 
     def _beginnings(self, mailbox: Mailbox, topics: Iterable[str] | None) -> list[tuple[str, int]]:
         """The topics that concern the mailbox, and from which position on."""
@@ -360,7 +365,7 @@ class BroadcastStep:
                 continue
             self.full.discard(key)
             due = self._due(mailbox, now_ms, room + 1)
-            owed = () if mailbox.passed is None else mailbox.passed.owed()
+            owed = _owed(mailbox) if mailbox.passed else {}
             if not due:
                 self._pass_log(mailbox, self._log.head)
                 if mailbox.passed is not None:
@@ -391,9 +396,11 @@ class BroadcastStep:
             self.expired.append((mailbox, expired))
         return self._pending_max - mailbox.pending_count()
 
-    def committed(self, adoptions: Iterable[Adoption]) -> int:
+    def committed(self, adoptions: Sequence[Adoption]) -> int:
         """The group is in the journal: add the broadcasts to their mailboxes. Returns the number of messages."""
         self._taking.clear()
+        if self._moved:
+            self._account(adoptions)
         count = 0
         for adoption in adoptions:
             mailbox = adoption.mailbox
@@ -406,12 +413,50 @@ class BroadcastStep:
             count += len(adoption.broadcasts)
         return count
 
+    def _account(self, adoptions: Iterable[Adoption]) -> None:
+        """What the group adopts of topics that left meanwhile has not passed; what it passes of those that joined has."""
+        for adoption in adoptions:
+            mailbox, first, last = adoption.mailbox, adoption.mailbox.log_pos, adoption.cursor
+            if first >= last:  # it adopts nothing but what it has passed
+                continue
+            for topic, adopts in self._moved.get(mailbox.key, {}).items():
+                if adopts:
+                    _passed_topics(mailbox).remove(topic, first, last)
+                else:
+                    _passed_topics(mailbox).add(topic, first, last)
+        self._moved.clear()
+
     def refused(self, adoptions: Iterable[Adoption]) -> None:
         """The group was rolled back: its mailboxes are behind again."""
         self._taking.clear()
+        self._moved.clear()
         for adoption in adoptions:
             if adoption.mailbox.connections:
                 self.behind[adoption.mailbox.key] = adoption.mailbox
+
+
+def _passed_topics(mailbox: Mailbox) -> PassedTopics:
+    """Those of the mailbox, which has them from now on."""
+    if mailbox.passed is None:
+        mailbox.passed = PassedTopics()
+    return mailbox.passed
+
+
+def _owed(mailbox: Mailbox) -> dict[str, list[Range]]:
+    """What has passed, by topic, of the topics of connections that were announced again, after these began."""
+    owed: dict[str, list[Range]] = {}
+    if mailbox.passed:
+        announced = [connection for connection in mailbox.connections.values() if connection.announced_pos >= 0]
+        announced.sort(key=_announced_pos, reverse=True)  # the oldest is owed most
+        for connection in announced:
+            for topic in connection.topics:
+                if ranges := mailbox.passed.after(topic, connection.announced_pos):
+                    owed[topic] = ranges
+    return owed
+
+
+def _announced_pos(connection: Attachment) -> int:
+    return connection.announced_pos
 
 
 def _is_live(broadcast: Broadcast, mailbox: Mailbox, now_ms: int) -> bool:

@@ -23,6 +23,7 @@ class Attachment:
     """The delivery state of one connection. Times in milliseconds."""
 
     __slots__ = (
+        "announced_pos",
         "conn",
         "counts",
         "device",
@@ -70,6 +71,7 @@ class Attachment:
         self.sent = sent
         self.since_ms = now_ms
         self.topics = tuple(topics)  # memberships granted by the bearer token
+        self.announced_pos = -1  # the position of the broadcast log at which it began, if it was announced again; -1: it was not
         self.flight: dict[int, tuple[int, int]] = {}  # seq -> (sent at ms, tries), in sequence order
         self.flight_bytes = 0
         self.first_sent_ms: dict[int, int] = {}  # first send time of retried messages in flight

@@ -167,6 +167,7 @@ class Mailbox:
         self.recent, self.collapsing, self.topics = {}, {}, {}
         self.windows = self.user_state = self.inbox = self.passed = None
         self.oldest_expires_ms = self.seen_ms = self.left_ms = 0
+        self.attached_pos = -1
         self.count_windows()
         self.weigh()
 
@@ -273,10 +274,6 @@ class Mailbox:
         recent[id] = (seq, digest)
         if len(recent) > recent_max:
             del recent[next(iter(recent))]
-
-    def has_adopted(self, id: str) -> bool:
-        """Whether the id is a broadcast's that was added not long ago."""
-        return self.recent.get(id, (0, b"-"))[1] == b""
 
     def forget_ids(self, through: str, keep: int) -> None:
         """Forget the ids from the oldest through this one, but none of the newest `keep`."""

@@ -4,80 +4,87 @@ Such a topic counts while a connection with the token is attached. Where another
 shard that restarted, the mailbox goes on through the log without the topic. A client whose connection is announced again was there all the
 time, and is owed what has passed: its mailbox adopts that before anything else (`engine.core.commit.broadcast_step`).
 
-States of a topic of a mailbox; they end with the shard
-    unknown   it counts, or no connection has named it here
-    open      its last connection has left; what comes after `first` passes
-    closed    it counts again; what came after `first`, up to `last`, has passed
-    claimed   closed, and a connection that began at `since` is announced again: what came after both is owed
-
-A group that is under way when the topic leaves may adopt what comes after `first`. So of what is owed the mailbox adopts nothing whose id
-it remembers.
+Of each topic, ranges of the log are remembered. A range leaves as it is adopted. The last range is open while no connection names the
+topic; it closes when one does. All of this ends with the shard.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import Final
-
-from msgspec import Struct
 
 TOPICS_MAX: Final = 1000
 """Topics of a mailbox of which something passes, some 200 bytes each: as many as a token may name. Beyond it the oldest is forgotten, with
 what is owed of it."""
 
-_NEVER: Final = 1 << 62
+RANGES_MAX: Final = 4
+"""Ranges of a topic. Beyond it the two oldest become one, and what was adopted between them may be adopted again."""
 
+Range = tuple[int, int]
+"""Of positions: what came after the first, up to the second."""
 
-class Passed(Struct):
-    """Of one topic, as positions of the log."""
-
-    first: int
-    last: int = _NEVER  # while it is open
-    since: int = _NEVER  # until it is claimed
+_OPEN: Final = 1 << 62
 
 
 class PassedTopics:
     """Of one mailbox."""
 
-    __slots__ = ("_forgotten", "_topics")
+    __slots__ = ("_forgotten", "_ranges")
 
     def __init__(self) -> None:
-        self._topics: dict[str, Passed] = {}
+        self._ranges: dict[str, list[Range]] = {}  # ascending, apart
         self._forgotten = 0  # up to this position nothing is owed of an unknown topic
+
+    def __len__(self) -> int:
+        return len(self._ranges)
 
     def left(self, topic: str, pos: int) -> None:
         """From this position on the topic passes."""
-        before = self._topics.pop(topic, None)
-        self._topics[topic] = Passed(pos if before is None else min(pos, before.since))
-        if len(self._topics) > TOPICS_MAX:
-            del self._topics[next(iter(self._topics))]
+        self._ranges[topic] = self._ranges.pop(topic, [])  # at the end: the newest
+        self.add(topic, pos, _OPEN)
+        if len(self._ranges) > TOPICS_MAX:
+            del self._ranges[next(iter(self._ranges))]
             self._forgotten = pos
 
-    def joined(self, topic: str, first: int, pos: int) -> None:
+    def counts(self, topic: str, first: int, pos: int) -> None:
         """From this position on the topic counts. `first`: where a topic that is unknown began to pass."""
-        passed = self._topics.pop(topic, None) or Passed(max(first, self._forgotten))
-        passed.last = min(passed.last, pos)
-        if passed.first < passed.last:
-            self._topics[topic] = passed
+        ranges = self._ranges.get(topic) or [(max(first, self._forgotten), _OPEN)]
+        self._keep(topic, [(first, min(last, pos)) for first, last in ranges if first < pos])
 
-    def claim(self, topics: Iterable[str], since: int) -> None:
-        """A connection that names the topics is announced again; it began at `since`."""
-        for topic in topics:
-            passed = self._topics.get(topic)
-            if passed is not None:
-                passed.since = min(passed.since, max(since, passed.first))
+    def add(self, topic: str, first: int, last: int) -> None:
+        """This range, which begins in or behind the last one, passes."""
+        ranges = self._ranges.setdefault(topic, [])
+        if ranges and ranges[-1][1] >= first:
+            first, before = ranges.pop()
+            last = max(last, before)
+        ranges.append((first, last))
+        if len(ranges) > RANGES_MAX:
+            ranges[:2] = [(ranges[0][0], ranges[1][1])]
 
-    def owed(self) -> dict[str, tuple[int, int]]:
-        """The topics of which something is owed: what came after the first position, up to the second."""
-        return {topic: (passed.since, passed.last) for topic, passed in self._topics.items() if passed.since < passed.last < _NEVER}
+    def remove(self, topic: str, first: int, last: int) -> None:
+        """This range is adopted."""
+        left: list[Range] = []
+        for start, end in self._ranges.get(topic, ()):
+            left += [part for part in ((start, min(end, first)), (max(start, last), end)) if part[0] < part[1]]
+        self._keep(topic, left)
 
-    def adopted(self, topics: Iterable[str], upto: int) -> None:
-        """What was owed of these topics up to this position has been adopted."""
-        for topic in topics:
-            passed = self._topics.get(topic)
-            if passed is None or passed.last == _NEVER:
-                continue  # it has left meanwhile
-            if upto >= passed.last:
-                del self._topics[topic]
-            else:
-                passed.since = max(passed.since, upto)
+    def adopted(self, owed: Mapping[str, Sequence[Range]], upto: int) -> None:
+        """Of these ranges everything up to a position is adopted."""
+        for topic, ranges in owed.items():
+            for first, last in ranges:
+                if first < upto:
+                    self.remove(topic, first, min(last, upto))
+
+    def after(self, topic: str, pos: int) -> list[Range]:
+        """What has passed of a topic that counts, after this position."""
+        return [(max(first, pos), last) for first, last in self._ranges.get(topic, ()) if last > pos]
+
+    def forget(self, topic: str) -> None:
+        """Nothing is owed of the topic, which counts."""
+        self._ranges.pop(topic, None)
+
+    def _keep(self, topic: str, ranges: list[Range]) -> None:
+        if ranges:
+            self._ranges[topic] = ranges
+        else:
+            self._ranges.pop(topic, None)

@@ -24,6 +24,7 @@ from engine.core.wire.records import (
     UNAVAILABLE,
     Deliver,
     DeliverShared,
+    Erase,
     FireDone,
     FireFailed,
     GapRange,
@@ -789,3 +790,137 @@ def test_what_passes_with_a_group_under_way_is_owed() -> None:
     world.append(group)
     world.core.group_committed(world.now_ms)
     assert ids(world.settle(), 2) == ["for all", "meanwhile"]
+
+
+def leave_during_a_group(world: World, conn: int) -> None:
+    world.follow()
+    group = world.core.take_group(world.now_ms)
+    assert group is not None
+    world.detach(conn)
+    world.append(group)
+    world.core.group_committed(world.now_ms)
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_topic_that_leaves_during_a_group_is_owed_nothing_of_it(dropped: bool) -> None:
+    """Though its id is forgotten, or the log has dropped it."""
+    world, since_ms = two_devices(recent_ids=2)
+    pos = world.broadcast("in the group", "team")
+    leave_during_a_group(world, 2)
+    world.broadcast("for all")
+    for _ in range(3):
+        world.post("a")
+    world.settle()
+    if dropped:
+        world.drop(pos)
+    world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
+    said = world.settle()
+    assert ids(said, 2).count("in the group") == 1
+    assert of(said, GapRange) == []
+
+
+def test_a_refused_group_adopts_nothing_of_a_topic_that_leaves_meanwhile() -> None:
+    world, since_ms = two_devices()
+    world.broadcast("in the group", "team")
+    world.follow()
+    assert world.core.take_group(world.now_ms) is not None
+    world.detach(2)
+    world.core.group_refused()
+    world.core.storage_back()
+    world.broadcast("for all")
+    world.settle()
+    world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
+    assert ids(world.settle(), 2) == ["for all", "in the group"]
+
+
+def test_another_connection_with_the_topic_meanwhile_takes_nothing_from_what_is_owed() -> None:
+    world, since_ms = two_devices()
+    cut_off(world, crash=False)
+    world.broadcast("meanwhile", "team")
+    world.broadcast("for all")
+    world.settle()
+    world.attach(3, "a", topics=["team"])
+    world.broadcast("to the other", "team")
+    world.settle()
+    world.detach(3)
+    world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
+    assert ids(world.settle(), 2) == ["for all", "to the other", "meanwhile"]
+
+
+def test_the_older_connection_is_owed_more_when_it_is_announced_last() -> None:
+    world, since_ms = two_devices()
+    world.broadcast("early", "team")
+    world.now_ms += 2
+    world.log_end = world.now_ms * 1000
+    world.attach(3, "a", topics=["team"])
+    younger_since_ms = world.now_ms
+    world.crash()
+    world.attach(1, "a", 0, resume=True, since_ms=since_ms - 2)
+    world.broadcast("late", "team")
+    world.broadcast("for all")
+    world.settle()
+    world.attach(3, "a", 0, resume=True, since_ms=younger_since_ms, topics=["team"])
+    assert ids(world.settle(), 3) == ["for all", "late"]
+    world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
+    assert ids(world.settle(), 2) == ["for all", "late", "early"]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("passed", [False, True])
+def test_a_subscription_made_meanwhile_takes_nothing_from_what_is_owed(crash: bool, passed: bool) -> None:
+    world, since_ms = two_devices()
+    cut_off(world, crash)
+    world.broadcast("meanwhile", "team")
+    if passed:
+        world.broadcast("for all")
+    world.settle()
+    world.subscribe("team", user="a")
+    world.settle()
+    world.broadcast("subscribed", "team")
+    world.settle()
+    world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
+    assert ids(world.settle(), 2) == ["for all"] * passed + ["subscribed", "meanwhile"]
+
+
+def test_a_renewed_token_is_owed_nothing_from_before_it_named_the_topic() -> None:
+    world, since_ms = two_devices()
+    world.tell(Rejoin(2, ()))
+    world.broadcast("not for the token", "team")
+    world.broadcast("for all")
+    world.settle()
+    world.tell(Rejoin(2, ("team",)))
+    world.detach(2)
+    world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
+    assert ids(world.settle(), 2) == ["for all"]
+
+
+def test_erasure_ends_what_is_owed() -> None:
+    world, since_ms = two_devices()
+    world.broadcast("with both", "team")
+    assert ids(world.settle(), 2) == ["with both"]
+    world.ack(2, 1)
+    world.detach(2)
+    world.broadcast("for all")
+    world.settle()
+    world.tell(Erase(99, "t:a"))
+    world.settle()
+    world.attach(4, "a")
+    world.settle()
+    world.attach(2, "a", 0, resume=True, sent=1, since_ms=since_ms, topics=["team"])
+    assert ids(world.settle(), 2) == []
+
+
+def test_what_is_owed_is_adopted_once_where_its_topic_leaves_meanwhile() -> None:
+    world, since_ms = two_devices(adopt_max=1)
+    cut_off(world, crash=False)
+    names = [f"team {number}" for number in range(4)]
+    for name in names:
+        world.broadcast(name, "team")
+    world.broadcast("for all")
+    world.settle()
+    for _ in names:
+        world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
+        leave_during_a_group(world, 2)
+    world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
+    assert {*ids(world.settle(), 2)} == {"for all", *names}
+    assert world.core.mailbox_store.mailboxes["t:a"].head == 1 + len(names)
