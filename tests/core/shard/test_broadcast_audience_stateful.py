@@ -12,6 +12,7 @@ from engine.core.commit.group import Group
 from engine.core.journal.journal_records import Adopted, StoredMessage
 from engine.core.journal.stored_formats import decode_journal, read_entry
 from engine.core.mailbox.broadcast_log import BodyCache
+from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import HIGH, LOW
 from engine.core.wire.records import OK, UNAVAILABLE, Deliver, GapRange, Hangup, Rejoin, Subscribed, Welcome
 from tests.support.shard_world import EDGE, Client, World
@@ -43,6 +44,7 @@ class BroadcastMachine(RuleBasedStateMachine):
         self.announce_later: list[int] = []  # connections of which a new link session, or shard, has not been told
         self.since: dict[int, int] = {}  # connection -> when its client was welcomed
         self.of_members: dict[str, set[int]] = {}  # id to a token's topic -> connections with the topic that have lasted since it was sent
+        self.position: dict[str, int] = {}  # of broadcasts, by id
         for user in USERS:
             self.attach(user, False, False)
 
@@ -55,7 +57,7 @@ class BroadcastMachine(RuleBasedStateMachine):
         self.world.log_end = max(self.world.log_end, self.world.now_ms * 1000)  # positions are microseconds
         if topic == "team" and retain and not short:
             self.of_members[id] = {conn for conn, client in self.clients.items() if conn in self.since and topic in client.topics}
-        self.world.broadcast(id, topic, ttl_ms=SHORT_MS if short else NEVER_MS, retain=retain, priority=priority)
+        self.position[id] = self.world.broadcast(id, topic, ttl_ms=SHORT_MS if short else NEVER_MS, retain=retain, priority=priority)
         for user in USERS:
             if topic == "" or topic in self.perhaps[user] | self.subscribed[user] or self.may_claim(topic):
                 self.allowed[user].add(id)
@@ -225,7 +227,10 @@ class BroadcastMachine(RuleBasedStateMachine):
     @rule()
     def evict(self) -> None:
         self.world.now_ms += 2000
+        before = dict(self.world.core.mailbox_store.mailboxes)
         self.world.core.evict(self.world.now_ms)
+        for key in before.keys() - self.world.core.mailbox_store.mailboxes.keys():
+            self.lose_what_is_owed(before[key])
 
     @rule(appended=st.booleans())
     def storage_fails_and_the_group_is_rolled_back(self, appended: bool) -> None:
@@ -250,6 +255,8 @@ class BroadcastMachine(RuleBasedStateMachine):
             self.world.journal = journal + [
                 entry for entry in self.world.journal if entry not in journal
             ]  # groups were committed meanwhile
+        for mailbox in self.world.core.mailbox_store.mailboxes.values():
+            self.lose_what_is_owed(mailbox)
         self.world.crash()
         self.asked.clear()
         for user in USERS:
@@ -258,6 +265,16 @@ class BroadcastMachine(RuleBasedStateMachine):
             self.announce()
         else:
             self.end_all()
+
+    def lose_what_is_owed(self, mailbox: Mailbox) -> None:
+        """Only memory has what a mailbox has passed without the topic of a token, or passes with the group under way."""
+        if mailbox.passed is None:
+            return
+        ranges = mailbox.passed.after("team", 0)
+        conns = {conn for conn, client in self.clients.items() if f"t:{client.user}" == mailbox.key}
+        for id, members in self.of_members.items():
+            if any(first < self.position[id] <= last for first, last in ranges):
+                members.difference_update(conns)
 
     def end_all(self) -> None:
         for conn in self.clients:
