@@ -11,18 +11,8 @@ from engine.store.embedded_redis import dying_with_parent
 from tests.support.hosts import CHECKOUT
 from tests.support.running_engine import RunningEngine
 
-RAY_PROGRAM: Final = {
-    "RAY_AUTH_MODE": "token",
-    "PYTHONPATH": os.fspath(CHECKOUT),
-    "RAY_DATA_DEFAULT_MIN_PARALLELISM": "4",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-}
-"""Environment of a program on the Ray of an engine.
-
-Ray Data would make 200 blocks of a small dataset, and a task for each. Its actor for usage statistics, and that of Ray Train for nodes that
-are about to end, would each start a process, for up to a second of CPU.
-"""
+RAY_PROGRAM: Final = {"RAY_AUTH_MODE": "token", "PYTHONPATH": os.fspath(CHECKOUT), "RAY_DATA_DEFAULT_MIN_PARALLELISM": "4"}
+"""Environment of a program on the Ray of an engine. Ray Data would make 200 blocks of a small dataset, and a task for each."""
 
 
 def output_of(engine: RunningEngine, example: str, *words: str) -> list[str]:
