@@ -473,7 +473,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     # -- internal: links -----------------------------------------------------------------------------------------------
     link_pacing_ms: float = 2.0  # between calls of one link while messages wait, so between commits; the first leaves at once
-    link_reply_pacing_ms: float = 1.0  # between replies of a shard: what a commit has gathered need not wait again
     link_timer_pacing_ms: float = 8.0  # of the links to schedulers, where a burst of timers matters more than its first milliseconds
     link_ack_pacing_ms: float = 20.0  # when only ACKs and the like wait
     link_calls_share: float = 0.35  # of a core that the exchanges of an actor's links may take before their intervals grow
@@ -722,8 +721,7 @@ def _link_rules(config: Config) -> Iterator[tuple[bool, str]]:
     yield not given or not missing, f"{', '.join(missing)}: needed with {', '.join(given)}; links use TLS with all three, or none"
     yield 0 < config.link_calls_share < 1, "link_calls_share: must be between 0 and 1"
     yield 0 < config.breaker_error_ratio <= 1, "breaker_error_ratio: a share of the requests, above 0 and at most 1"
-    eager_ms = (config.link_pacing_ms, config.link_reply_pacing_ms, config.link_timer_pacing_ms)
-    pacing_ms = (*eager_ms, config.link_ack_pacing_ms, config.link_ray_pacing_max_ms)
+    pacing_ms = (config.link_pacing_ms, config.link_timer_pacing_ms, config.link_ack_pacing_ms, config.link_ray_pacing_max_ms)
     yield min(pacing_ms) >= 0, "link_pacing_ms and the like: must not be negative"
 
 

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 _GONE = (RayError, ConnectionError)
 
 _PACING_MAX_MS = 4.0  # under load the interval grows to this: larger groups, 5 % less CPU per message than with 1 ms
-_PACING_RECORDS = 64  # a batch of this many records doubles the interval behind it
+_PACING_RECORDS = 64  # for each so many in a batch the interval behind it is a millisecond longer
 _INFLIGHT_MAX = 8  # concurrent calls of one link: up to three are parked, the rest in transit
 _BATCH_BYTES_MAX = 8 << 20
 _QUEUE_BYTES_MAX = 256 << 20  # waiting at one end of one link; beyond it the session is reset
@@ -337,7 +337,7 @@ class LinkServer:
             process has begun is refused: what its records ask for was asked for again, and answered.
         on_records: called with the records of a session, in order.
         on_close: a session ended: the caller timed out, was replaced, or could not keep up.
-        pacing_ms: overrides the setting `link_pacing_ms`.
+        pacing_ms: between replies. The default is none: a commit has gathered what it answers.
         context: the clock.
 
     Attributes:
@@ -352,7 +352,7 @@ class LinkServer:
         on_open: Callable[[str], None],
         on_records: Callable[[str, list[Any]], None],
         on_close: Callable[[str], None],
-        pacing_ms: float | None = None,
+        pacing_ms: float = 0.0,
         context: ProcessContext = REAL,
     ) -> None:
         self._clock_ms = context.monotonic_ms

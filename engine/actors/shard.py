@@ -261,7 +261,6 @@ class Shard(Server):
             on_open=self._on_edge_open,
             on_records=self._on_edge_records,
             on_close=self._on_edge_close,
-            pacing_ms=self._config.link_reply_pacing_ms,
             context=self._context,
         )
         self._incarnation = Incarnation(self._credentials.name, client)

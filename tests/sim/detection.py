@@ -76,7 +76,7 @@ SEEN_AT: Final[dict[str, tuple[int, ...]]] = {
     "a_scheduler_keeps_its_partitions_when_the_slot_map_moves_them": (4, 6, 7),
     "who_gets_partitions_does_not_read_their_timers": (4, 43),
     "who_gets_partitions_does_not_know_how_far_their_timers_were_claimed": (778,),
-    "slots_go_while_something_of_them_is_under_way": (63, 171, 209),
+    "slots_go_while_something_of_them_is_under_way": (131, 304, 362),
     "a_slot_goes_without_its_last_pages": (344, 388),
     "edges_do_not_hear_that_a_slot_goes": (128,),
     "a_shard_leaves_before_its_slots_have": (6,),

@@ -17,7 +17,7 @@ their numbers. Every request gets exactly one reply. Request 0 travels alone, so
 session has been restarted since, and replies RESET.
 
 Pacing. The first record leaves at once, later ones wait until the pacing interval since the last call, or the last reply with records, has
-passed. The callee parks up to `_PARKED_MAX` calls, and the caller keeps two under way while replies with records follow each other: so the
+passed; replies of a shard have none of their own. The callee parks up to `_PARKED_MAX` calls, and the caller keeps two under way while replies with records follow each other: so the
 result of a request (a commit, a delivery) usually finds a parked call, and needs neither an empty reply nor a new call. While such replies
 are rare, one call and those with requests are enough. The last parked call is replied to only after two intervals. The interval grows with
 the size of the last batch: under load it adds little to the latency and halves the calls. It also grows while all links of the actor
@@ -68,7 +68,7 @@ _EMPTY_BYTES: Final = _HEADER_BYTES + len(_EMPTY_BATCH)
 class LinkLimits(Struct, frozen=True):
     """Times in milliseconds, sizes in bytes. `pacing_ms` is for eager records, `lazy_pacing_ms` for the rest.
 
-    `pacing_records` more in a batch double the interval that follows it; it stretches to `pacing_max_ms` at most. An exchange takes
+    The interval that follows a batch is a millisecond longer for each `pacing_records` in it, up to `pacing_max_ms`. An exchange takes
     `call_ms` of CPU at one end; while the actor's budget is exceeded, intervals grow to `budget_pacing_max_ms` at most.
     """
 
@@ -86,8 +86,9 @@ class LinkLimits(Struct, frozen=True):
 
     def interval_ms(self, records: int, factor: float) -> float:
         """The pacing interval after a batch of this many records, in milliseconds; `factor` is the budget's."""
-        grown_ms = min(self.pacing_ms * (1 + (records - 1) / self.pacing_records), self.pacing_max_ms)
-        return max(self.pacing_ms, grown_ms, min(self.pacing_ms * factor, self.budget_pacing_max_ms))
+        grown_ms = min(self.pacing_ms + (records - 1) / self.pacing_records, self.pacing_max_ms)
+        budget_ms = min(max(self.pacing_ms, self.call_ms) * factor, self.budget_pacing_max_ms) if factor > 1 else 0.0
+        return max(self.pacing_ms, grown_ms, budget_ms)
 
 
 class LinkOverflow(Exception):

@@ -220,7 +220,7 @@ def test_what_is_pushed_later_leaves_when_it_was_said_to() -> None:
     assert callee.replies(22)
 
 
-@pytest.mark.parametrize(("records", "interval_ms"), [(1, 2), (33, 3), (65, 4), (1000, 8)])
+@pytest.mark.parametrize(("records", "interval_ms"), [(1, 2), (33, 2.5), (65, 3), (1000, 8)])
 def test_the_interval_grows_with_the_batch_that_left_last(records: int, interval_ms: float) -> None:
     caller = Caller("s", msgspec.structs.replace(LIMITS, batch_bytes_max=1 << 20), 0, unlimited())
     seq, _ = only(caller.calls(0))
