@@ -17,12 +17,12 @@ their numbers. Every request gets exactly one reply. Request 0 travels alone, so
 session has been restarted since, and replies RESET.
 
 Pacing. The first record leaves at once, later ones wait until the pacing interval since the last call, or the last reply with records, has
-passed; replies of a shard have none of their own. The callee parks up to `_PARKED_MAX` calls, and the caller keeps two under way while replies with records follow each other: so the
-result of a request (a commit, a delivery) usually finds a parked call, and needs neither an empty reply nor a new call. While such replies
-are rare, one call and those with requests are enough. The last parked call is replied to only after two intervals. The interval grows with
-the size of the last batch: under load it adds little to the latency and halves the calls. It also grows while all links of the actor
-together exceed their share of a core (`engine.core.wire.pacing`). Records given to `push_latest` (ACKs) wait for the longer interval
-`lazy_pacing_ms`, or leave with an earlier batch; only the latest per key is kept.
+passed; replies of a shard have none of their own. The callee parks up to `_PARKED_MAX` calls, and the caller keeps two under way while
+replies with records follow each other: so the result of a request (a commit, a delivery) usually finds a parked call, and needs neither an
+empty reply nor a new call. While such replies are rare, one call and those with requests are enough. The last parked call is replied to
+only after two intervals. The interval grows with the size of the last batch: under load it adds little to the latency and halves the calls.
+It also grows while all links of the actor together exceed their share of a core (`engine.core.wire.pacing`). Records given to `push_latest`
+(ACKs) wait for the longer interval `lazy_pacing_ms`, or leave with an earlier batch; only the latest per key is kept.
 
 When a session ends, records queued or under way are lost at both ends. The caller announces its state again under the next session,
 and repeats unanswered requests under their ids.
