@@ -202,9 +202,14 @@ async def test_a_loss_in_one_store_is_told_to_its_users_only(
                 found.append((await two.receive(socket, "welcome", 5))["resumed"])
         return found
 
+    def noticed(found: list[str]) -> bool:
+        assert found in (["ok", "ok"], expected), "nobody else is told"
+        return found == expected
+
     expected = ["gap" if store == lost else "ok" for store in (0, 1)]
-    while (found := await until_done(resumed, ConnectionClosed, InvalidHandshake, OSError, TimeoutError, within_s=60)) != expected:
-        assert found == ["ok", "ok"], "the loss is not noticed yet"
+    passing = (ConnectionClosed, InvalidHandshake, OSError, TimeoutError)
+    # One user may not connect as often as this machine could.
+    await until(lambda: until_done(resumed, *passing), holds=noticed, look_s=0.2)
     assert (await received(two, users[1 - lost], "second", cursors[1 - lost]))[0] == "ok"
 
 
