@@ -355,6 +355,7 @@ async def test_the_keyboard_stays_in_the_bell_when_its_button_goes(page: Page, s
     scripted.publish("one")
     await place(page, scripted)
     await page.get_by_role("button", name="Notifications").click()
+    await expect(page.get_by_role("listitem")).to_be_visible()  # else the keyboard goes to the title
     await page.get_by_role("button", name=button).focus()
     await page.keyboard.press("Enter")
     await expect(page.locator(".badge")).to_be_hidden()
