@@ -298,7 +298,7 @@ class BroadcastStep:
             channels = [log.after(tenant, topic, max(cursor, since)) for topic, since in beginnings]
             channels += [log.lost_after(tenant, topic, max(cursor, since)) for topic, since in beginnings]
             if mailbox.passed:
-                channels += self._passed(mailbox)
+                channels += self._passed(mailbox, mailbox.passed)
             found = merge(*channels, key=_position)
         due: list[Broadcast] = []
         lost: list[Broadcast] = []  # behind the last one that is due
@@ -316,10 +316,10 @@ class BroadcastStep:
                 return due[:count_max]
         return due + _lost(lost, mailbox)
 
-    def _passed(self, mailbox: Mailbox) -> Iterator[list[Broadcast]]:
+    def _passed(self, mailbox: Mailbox, passed: PassedTopics) -> Iterator[list[Broadcast]]:
         """What the mailbox has passed and its user is owed, by topic and range."""
         tenant = split_key(mailbox.key)[0]
-        for topic, ranges in _owed(mailbox).items():
+        for topic, ranges in _owed(mailbox, passed).items():
             for first, last in ranges:
                 for channel in (self._log.after(tenant, topic, first), self._log.lost_after(tenant, topic, first)):
                     yield [entry for entry in channel if entry.pos <= last]
@@ -365,7 +365,7 @@ class BroadcastStep:
                 continue
             self.full.discard(key)
             due = self._due(mailbox, now_ms, room + 1)
-            owed = _owed(mailbox) if mailbox.passed else {}
+            owed = _owed(mailbox, mailbox.passed) if mailbox.passed else {}
             if not due:
                 self._pass_log(mailbox, self._log.head)
                 if mailbox.passed is not None:
@@ -442,16 +442,15 @@ def _passed_topics(mailbox: Mailbox) -> PassedTopics:
     return mailbox.passed
 
 
-def _owed(mailbox: Mailbox) -> dict[str, list[Range]]:
+def _owed(mailbox: Mailbox, passed: PassedTopics) -> dict[str, list[Range]]:
     """What has passed, by topic, of the topics of connections that were announced again, after these began."""
     owed: dict[str, list[Range]] = {}
-    if mailbox.passed:
-        announced = [connection for connection in mailbox.connections.values() if connection.announced_pos >= 0]
-        announced.sort(key=_announced_pos, reverse=True)  # the oldest is owed most
-        for connection in announced:
-            for topic in connection.topics:
-                if ranges := mailbox.passed.after(topic, connection.announced_pos):
-                    owed[topic] = ranges
+    announced = [connection for connection in mailbox.connections.values() if connection.announced_pos >= 0]
+    announced.sort(key=_announced_pos, reverse=True)  # the oldest is owed most
+    for connection in announced:
+        for topic in connection.topics:
+            if ranges := passed.after(topic, connection.announced_pos):
+                owed[topic] = ranges
     return owed
 
 
