@@ -66,7 +66,7 @@ async def test_a_program_that_ended_is_noticed_with_what_it_said() -> None:
 
 
 @pytest.mark.parametrize("kind", BROKERS)
-async def test_who_returns_to_the_broker_gets_what_was_sent_meanwhile(kind: type[Peer]) -> None:
+async def test_a_returning_client_gets_messages_sent_meanwhile(kind: type[Peer]) -> None:
     books = Books(3)
     async with kind() as system:
         listeners, _ = await connect_all(system, books, books.ledgers)

@@ -13,7 +13,7 @@ def away(first: int, last: int) -> PassedTopics:
     return passed
 
 
-def test_what_passed_between_leaving_and_coming_back_is_remembered() -> None:
+def test_the_range_between_leaving_and_return_is_remembered() -> None:
     passed = away(100, 200)
     assert passed.after("team", 50) == [(100, 200)]
     assert passed.after("team", 150) == [(150, 200)]
@@ -26,7 +26,7 @@ def test_an_unnamed_topic_passed_from_the_first_connection_on() -> None:
     assert passed.after("team", 0) == [(30, 80)]
 
 
-def test_a_topic_that_left_and_came_back_at_the_same_position_has_not_passed() -> None:
+def test_a_topic_back_at_the_same_position_has_not_passed() -> None:
     assert away(100, 100).after("team", 0) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -722,7 +723,7 @@ def test_a_token_counts_while_its_connection_is_announced_anew(crash: bool, reta
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_what_is_owed_to_a_token_comes_in_parts_where_the_window_is_full(crash: bool) -> None:
+def test_a_full_window_takes_owed_broadcasts_in_parts(crash: bool) -> None:
     world, since_ms = two_devices(window=2)
     cut_off(world, crash)
     for number in range(3):
@@ -738,7 +739,7 @@ def test_what_is_owed_to_a_token_comes_in_parts_where_the_window_is_full(crash: 
     assert got == ["for all", "team 0", "team 1", "team 2", "newer"]
 
 
-def test_what_a_token_is_owed_and_is_lost_is_a_gap() -> None:
+def test_a_lost_owed_broadcast_is_a_gap() -> None:
     world, since_ms = two_devices()
     cut_off(world, crash=False)
     world.broadcast("meanwhile", "team", ttl_ms=10)
@@ -763,42 +764,33 @@ def test_a_token_is_owed_nothing_from_before_its_connection() -> None:
     assert ids(world.settle(), 2) == ["for all"]
 
 
-def test_a_group_under_way_adopts_nothing_that_is_owed_a_second_time() -> None:
-    world, since_ms = two_devices()
-    world.broadcast("in the group", "team")
+def during_a_group(world: World, happens: Callable[[], None]) -> None:
+    """It happens between the taking of a group and its commit."""
     world.follow()
     group = world.core.take_group(world.now_ms)
     assert group is not None
-    world.detach(2)
+    happens()
     world.append(group)
     world.core.group_committed(world.now_ms)
+
+
+def test_a_group_under_way_adopts_nothing_that_is_owed_a_second_time() -> None:
+    world, since_ms = two_devices()
+    world.broadcast("in the group", "team")
+    during_a_group(world, lambda: world.detach(2))
     world.broadcast("for all")
     world.settle()
     world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
     assert ids(world.settle(), 2) == ["in the group", "for all"]
 
 
-def test_what_passes_with_a_group_under_way_is_owed() -> None:
+def test_broadcasts_passed_by_a_group_under_way_are_owed() -> None:
     world, since_ms = two_devices()
     cut_off(world, crash=False)
     world.broadcast("meanwhile", "team")
     world.broadcast("for all")
-    world.follow()
-    group = world.core.take_group(world.now_ms)
-    assert group is not None
-    world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
-    world.append(group)
-    world.core.group_committed(world.now_ms)
+    during_a_group(world, lambda: world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"]))
     assert ids(world.settle(), 2) == ["for all", "meanwhile"]
-
-
-def leave_during_a_group(world: World, conn: int) -> None:
-    world.follow()
-    group = world.core.take_group(world.now_ms)
-    assert group is not None
-    world.detach(conn)
-    world.append(group)
-    world.core.group_committed(world.now_ms)
 
 
 @pytest.mark.parametrize("dropped", [False, True])
@@ -806,7 +798,7 @@ def test_a_topic_that_leaves_during_a_group_is_owed_nothing_of_it(dropped: bool)
     """Though its id is forgotten, or the log has dropped it."""
     world, since_ms = two_devices(recent_ids=2)
     pos = world.broadcast("in the group", "team")
-    leave_during_a_group(world, 2)
+    during_a_group(world, lambda: world.detach(2))
     world.broadcast("for all")
     for _ in range(3):
         world.post("a")
@@ -910,7 +902,7 @@ def test_erasure_ends_what_is_owed() -> None:
     assert ids(world.settle(), 2) == []
 
 
-def test_what_is_owed_is_adopted_once_where_its_topic_leaves_meanwhile() -> None:
+def test_owed_broadcasts_are_adopted_once_though_their_topic_leaves() -> None:
     world, since_ms = two_devices(adopt_max=1)
     cut_off(world, crash=False)
     names = [f"team {number}" for number in range(4)]
@@ -920,7 +912,7 @@ def test_what_is_owed_is_adopted_once_where_its_topic_leaves_meanwhile() -> None
     world.settle()
     for _ in names:
         world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
-        leave_during_a_group(world, 2)
+        during_a_group(world, lambda: world.detach(2))
     world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
     assert {*ids(world.settle(), 2)} == {"for all", *names}
     assert world.core.mailbox_store.mailboxes["t:a"].head == 1 + len(names)
