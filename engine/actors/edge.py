@@ -2,9 +2,10 @@
 
     clients <--> uvicorn, Starlette, WebSockets <--> Gateway <--> LinkCaller per shard and scheduler
 
-Start, also after a crash: bind the port (edges of one machine share it), read the slot map and which tokens are revoked, open the
-links, serve. Nothing else is recovered: clients reconnect with their cursors, publishers repeat. When one task ends, the process ends,
-and Ray starts the next incarnation. One that runs on beside its successor ends (`engine.actors.incarnation`).
+Start, also after a crash: bind the port (edges of one machine share it), or take over the socket of the process before
+(`engine.actors.kept_listener`), read the slot map and which tokens are revoked, open the links, serve. Nothing else is recovered: clients
+reconnect with their cursors, publishers repeat. When one task ends, the process ends, and Ray starts the next incarnation. One that runs on
+beside its successor ends (`engine.actors.incarnation`).
 
 Two ends on purpose. `drain`, when the engine stops: everything is closed at once, with a hint when to come back. `hand_over`, while
 other edges serve:
@@ -40,6 +41,7 @@ from engine.actors.carrier import find_actor
 from engine.actors.controller_calls import ControllerCalls
 from engine.actors.edge_links import EdgeLinks
 from engine.actors.incarnation import Incarnation
+from engine.actors.kept_listener import KeptListener
 from engine.api.actor_feature import EdgeAnswer
 from engine.api.edge_feature import CallActor, EdgeFeature, EdgePorts
 from engine.api.operating import EngineControls
@@ -112,7 +114,7 @@ class Edge(Process):
         self._releasing: asyncio.Task[None] | None = None
         self._left = False
         self._controller = ControllerCalls(lambda: find_actor("controller", self._config.namespace), _STATUS_TIMEOUT_S)
-        self._listener: socket.socket
+        self._listener: KeptListener
         self._redis: Redis  # the first store
         self._all_redis: list[Redis]
         self._links: EdgeLinks
@@ -178,6 +180,7 @@ class Edge(Process):
             return
         for listener in self._server.servers:
             listener.close()
+        self._listener.release()
         deadline = clock() + self._config.drain_ms
         await self._gateway.drain()
         await self._record_the_rest()
@@ -201,10 +204,11 @@ class Edge(Process):
     async def _hand_over(self) -> None:
         try:
             log.info("edge %d hands %d connections over", self._index, len(self._gateway.connections))
-            http_server.drop_new(self._listener)
+            http_server.drop_new(self._listener.socket)
             await asyncio.sleep(_HANDSHAKES_S)
             for server in self._server.servers:
                 server.close()
+            self._listener.release()
             for connection in list(self._server.server_state.connections):
                 if isinstance(connection, HttpProtocol):
                     connection.retire()
@@ -236,7 +240,9 @@ class Edge(Process):
 
     # -- Start. ------------------------------------------------------------------------------------------------------------
     async def _run(self) -> None:
-        listener = self._listener = http_server.bind(self._config, self._port)
+        address = f"{self._config.host}:{self._port}" if self._port else ""
+        self._listener = KeptListener(address, partial(http_server.bind, self._config, self._port))
+        listener = self._listener.socket
         self._port = listener.getsockname()[1]
         self._all_redis = connect_each(self._context.connect, self._config)
         self._redis = self._all_redis[0]

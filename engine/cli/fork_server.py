@@ -7,6 +7,8 @@ States: loading, while requests wait; serving; ended. It ends with its parent, w
 some of which would wait for a raylet that is gone. It also ends when a library has started a thread, which forks would lack. When its code
 was replaced it starts anew. A worker that gets no answer starts by its command.
 
+Beside that it keeps the listening sockets of edges (`engine.actors.kept_listener`).
+
 Ray reads two variables once, when it is loaded. So a forked worker has no job until it gets its first actor or task, as one that Ray starts
 ahead; and it looks whether this server's parent runs, not whether the raylet does, whose end breaks its connection.
 """
@@ -30,6 +32,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import psutil
+
+from engine.actors import kept_listener
 
 _LOADED: Final = (
     "ray._private.workers.default_worker",
@@ -121,26 +125,43 @@ def _serve(listener: socket.socket) -> None:
     code: Any = import_module("engine.actors.loaded_code")
     _load(code)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the workers
+    keeper, path = kept_listener.Keeper(), listener.getsockname()
     while len(list(_TASKS.glob("*"))) == 1:
-        ready, _, _ = select.select([listener, sys.stdin], [], [])
+        owners = keeper.owners()
+        ready, _, _ = select.select([listener, sys.stdin, *owners], [], [], keeper.until_expiry())
         if sys.stdin in ready:  # the parent was killed
             _end_workers()
-            shutil.rmtree(Path(listener.getsockname()).parent)
+            shutil.rmtree(Path(path).parent)
             return
+        for owner in ready:
+            if owner in owners:
+                keeper.take_news(owner)
+        keeper.expire()
+        if listener not in ready:
+            continue
         connection, _ = listener.accept()
-        if code.changed():
-            connection.close()
-            os.execv(sys.executable, _command(listener.fileno()))
         request, files = _request(connection)
+        if keeper.is_asked(request):
+            keeper.adopt(connection, request)
+            continue
+        if code.changed():
+            _close(connection, files)
+            os.execv(sys.executable, _command(listener.fileno()))
         if request and os.fork() == 0:
             listener.close()
+            keeper.close()
+            kept_listener.keeper_path = path
             connection.send(b"forked")
             connection.close()
             _become(request, files)
             return
-        connection.close()
-        for file in files:
-            os.close(file)
+        _close(connection, files)
+
+
+def _close(connection: socket.socket, files: list[int]) -> None:
+    connection.close()
+    for file in files:
+        os.close(file)
 
 
 def _end_workers() -> None:

@@ -20,7 +20,7 @@ from tests.support.chaos.scenarios import PLACES, SCENARIOS, Place, Scenario, st
 from tests.support.chaos.traffic import Traffic
 from tests.support.missing_programs import missing
 from tests.support.running_engine import RunningEngine
-from tests.support.waiting import until_done
+from tests.support.waiting import until, until_done
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
@@ -68,6 +68,14 @@ async def test_a_killed_actor_is_replaced_by_another_process(victim: RunningEngi
     after = {role: set(broken.pids(role)) for role in before}
     assert {role: len(pids) for role, pids in after.items()} == {role: len(pids) for role, pids in before.items()}
     assert not killed & set().union(*after.values())
+
+
+async def test_a_connection_to_a_killed_edge_waits_for_its_next_process(victim: RunningEngine) -> None:
+    await status_when(victim, lambda status: status["ready"])
+    killed = victim_of(victim).kill("edge")
+    await until(lambda: not psutil.pid_exists(killed), look_s=0)
+    async with httpx.AsyncClient(timeout=LATE_S, trust_env=False, verify=False) as http:
+        assert (await http.get(f"{victim.url}/healthz")).status_code == 200
 
 
 async def test_a_stopped_redis_answers_publishers_503_and_nothing_they_were_refused_appears(victim: RunningEngine) -> None:
