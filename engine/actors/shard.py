@@ -404,6 +404,9 @@ class Shard(Server):
         if core.delivery.unarmed and not self._schedulers.arming:
             self._schedulers.arm_later()
         if any(core.storage_work):
+            if core.strays:
+                core.strays.clear()
+                self._mover.look()
             self._reads.wake()
             self._shared.wake()
             self._checkpoints.wake()

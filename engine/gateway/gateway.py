@@ -79,6 +79,10 @@ log = logging.getLogger(__name__)
 TICK_MS: Final = 100
 """Resolution of heartbeats, stalls and deadlines while there is something to do. Ten wake-ups a second cost 0.3 % of a core."""
 
+_ROUTE_AGAIN_MS: Final = 10
+"""Until a shard is sent again what it did not take although the newest slot map names it: about what it needs to adopt the slot. Doubled
+each time until the next map, and after that `TICK_MS`."""
+
 _REST_MS: Final = 1000
 """For as long as nothing is to be done: what is measured is older by as much, at most."""
 
@@ -211,6 +215,8 @@ class Gateway:
         self._buckets: dict[int, list[int]] = {}
         self._ticks = clock() // TICK_MS
         self._moved_connections: dict[int, None] = {}  # connections without an owner until a newer slot map is read
+        self._route_again_ms = _ROUTE_AGAIN_MS  # the next pause
+        self._routing_soon = False
         self._body_caches: dict[int, BodyCache] = {}  # by shard: bodies of broadcasts
         self._held_broadcasts: dict[int, tuple[int, Messages]] = {}  # by connection: its shard, and broadcasts that are not written yet
         self._releasing = False
@@ -237,8 +243,16 @@ class Gateway:
                 self._links.send_shard(connection.shard, wire.Detach(connection.id, 0), True)
                 self._announce(connection)
         self._route_again()
+        self._route_again_ms = _ROUTE_AGAIN_MS
+
+    def _route_soon(self) -> None:
+        if self._route_again_ms < TICK_MS and not self._routing_soon:
+            self._routing_soon = True
+            asyncio.get_running_loop().call_later(self._route_again_ms / 1000, self._route_again)
+            self._route_again_ms *= 2
 
     def _route_again(self) -> None:
+        self._routing_soon = False
         self.pending_calls.send_parked()
         moved, self._moved_connections = self._moved_connections, {}
         for number in moved:
@@ -629,7 +643,9 @@ class Gateway:
                     self._announce(connection)
                 else:
                     self._moved_connections[record.conn] = None
-        if not known:
+        if known:
+            self._route_soon()
+        else:
             self._links.need_slots(store, record.version)
 
     def from_scheduler(self, index: int, records: Sequence[wire.TimerAnswer | wire.Moved]) -> None:

@@ -76,6 +76,20 @@ async def test_what_comes_to_the_old_owner_is_told_to_wait_for_the_map_that_name
         assert moved.version == (await require_slot_map(redis_client)).version
 
 
+async def test_a_shard_adopts_a_slot_when_something_comes_for_it_though_nobody_tells_it(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot_mover, "_POLL_S", 3600)
+    async with shard_process(config) as source, shard_process(config, 1) as target:
+        assert (await source.post(ANN, "one")).seq == 1
+        await source.shard.hand_over([ANNS], 1)  # the controller that asked for it dies
+        early = target.send_post(ANN, "two")
+        await until(lambda: [record for record in target.of(Moved) if record.ref == early])
+        served = len(spread(2).slots_of(1)) + 1
+        await until(target.shard.stats, holds=lambda stats: stats["slots"] == served)
+        assert (await target.post(ANN, "two")).seq == 2
+
+
 async def test_a_slot_that_went_and_came_back_is_not_overwritten_by_what_its_shard_had_journalled_before(
     config: Config, redis_client: Redis
 ) -> None:

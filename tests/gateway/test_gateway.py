@@ -150,6 +150,24 @@ async def test_a_reset_of_the_link_session_forgets_what_waited_to_come_again() -
     assert client.told() == []
 
 
+# -- Slots that move. ------------------------------------------------------------------------------------------------------
+async def test_a_shard_that_adopts_a_slot_soon_gets_again_what_it_did_not_take() -> None:
+    world = EdgeWorld(Config(), 1)
+    client = Client(world)  # no ticker runs
+    taken: list[Any] = []
+    world.shard.take = taken.append  # type: ignore[method-assign]
+    for times in range(1, 5):
+        client.gateway.from_shard(0, [wire.Moved(-1, client.socket.id, 0)] * 3)
+        await until(lambda times=times: len(taken) == times)
+    client.gateway.from_shard(0, [wire.Moved(-1, client.socket.id, 0)])
+    assert not client.gateway._routing_soon, "the next tick sends what waits for so long"
+    client.gateway.tick()
+    assert len(taken) == 5
+    world.move_all_to(0, version=2)
+    client.gateway.from_shard(0, [wire.Moved(-1, client.socket.id, 2)])
+    await until(lambda: len(taken) == 6)
+
+
 # -- Time. -----------------------------------------------------------------------------------------------------------------
 async def test_broadcasts_of_the_shard_before_do_not_hold_those_of_the_next() -> None:
     """They wait for their turn when the user moves."""

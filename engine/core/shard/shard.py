@@ -41,7 +41,7 @@ from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.message import with_due
-from engine.core.model.routing import NOBODY, TIMER_PARTITIONS, SlotMap, split_key, topic_of
+from engine.core.model.routing import NOBODY, TIMER_PARTITIONS, SlotMap, slot_of, split_key, topic_of
 from engine.core.policy.conditions import Again, Drop
 from engine.core.shard.admission import Admission
 from engine.core.shard.broadcast_audience import BroadcastAudience
@@ -129,6 +129,7 @@ class ShardCore:
         self.failed = False  # applying a record raised: nothing may be journalled any more
         self.refused_records: frozenset[str] = frozenset()  # by `fingerprint`, see `engine.core.shard.poison`
         self.full_tenants: frozenset[str] = frozenset()  # those that have as many users as they may
+        self.strays: set[int] = set()  # slots for which something came, and which are not this shard's by its slot map
         self._undecided: list[Pending] = []  # of a group that is being rolled back
         # Parts with something to do are found by what they hold: one look at all, whatever their number. None of these is ever replaced.
         self._broadcasts_due: Final = (step.urgent, step.behind)
@@ -146,6 +147,7 @@ class ShardCore:
             self.inbox_requests.reads_wanted,
             self.user_requests.erasing,
             output.session_events,
+            self.strays,
         )
         self._handlers: dict[type, Callable[[str, Any, int], None]] = {
             Post: self._post,
@@ -205,13 +207,18 @@ class ShardCore:
 
     def _post(self, session: str, record: Post, now_ms: int) -> None:
         if self.slot_map.owner(record.key) != self.index:
-            self.output.to_edges.append((session, Moved(record.ref, -1, self.slot_map.version)))
+            self._send_on(session, record.key, ref=record.ref)
         elif self.storage_away:
             self.output.to_edges.append((session, Posted(record.ref, UNAVAILABLE)))
         elif self.admission.open or self.admission.takes(record.envelope.priority):
             self._enqueue(Pending(session, record), now_ms)
         else:
             self._answer([self.admission.refuse(Pending(session, record))])
+
+    def _send_on(self, session: str, key: str, *, ref: int = -1, conn: int = -1) -> None:
+        """By this slot map another shard has the user. By a newer one, which the edge may have read, it may be this one."""
+        self.strays.add(slot_of(key))
+        self.output.to_edges.append((session, Moved(ref, conn, self.slot_map.version)))
 
     def _enqueue(self, pending: Pending, now_ms: int) -> None:
         key = pending.post.key
@@ -231,7 +238,7 @@ class ShardCore:
 
     def _attach(self, session: str, record: Attach, now_ms: int) -> None:
         if self.slot_map.owner(record.key) != self.index:
-            self.output.to_edges.append((session, Moved(-1, record.conn, self.slot_map.version)))
+            self._send_on(session, record.key, conn=record.conn)
         elif (mailbox := self.mailboxes.get(record.key)) is None:
             self.page_wait.add(record.key, session, record)
         elif record.cursor_epoch == self.data_epoch and record.cursor_seq > mailbox.head:
@@ -246,7 +253,7 @@ class ShardCore:
     def _ask(self, session: str, record: UserRequest, now_ms: int) -> None:
         """A request that needs a mailbox and no connection."""
         if self.slot_map.owner(record.key) != self.index:
-            self.output.to_edges.append((session, Moved(record.ref, -1, self.slot_map.version)))
+            self._send_on(session, record.key, ref=record.ref)
             return
         mailbox = self.mailboxes.get(record.key)
         priority = admission_of(record, in_memory=mailbox is not None)
