@@ -2,9 +2,9 @@
 
     clients <--> uvicorn, Starlette, WebSockets <--> Gateway <--> LinkCaller per shard and scheduler
 
-Start, also after a crash: bind the port (edges of one machine share it), or take over the socket of the process before
-(`engine.actors.kept_listener`), read the slot map and which tokens are revoked, open the links, serve. Nothing else is recovered: clients
-reconnect with their cursors, publishers repeat. When one task ends, the process ends, and Ray starts the next incarnation. One that runs on
+Start, also after a crash: read the slot map and which tokens are revoked, open the links, then bind the port (edges of one machine share
+it) or take over the socket of the process before (`engine.actors.kept_listener`), and serve. Nothing else is recovered: clients reconnect
+with their cursors, publishers repeat. When one task ends, the process ends, and Ray starts the next incarnation. One that runs on
 beside its successor ends (`engine.actors.incarnation`).
 
 Two ends on purpose. `drain`, when the engine stops: everything is closed at once, with a hint when to come back. `hand_over`, while
@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -178,9 +177,9 @@ class Edge(Process):
         self._lock.check("drain", proof)
         if not self._ready.is_set():
             return
+        self._listener.release()
         for listener in self._server.servers:
             listener.close()
-        self._listener.release()
         deadline = clock() + self._config.drain_ms
         await self._gateway.drain()
         await self._record_the_rest()
@@ -204,11 +203,11 @@ class Edge(Process):
     async def _hand_over(self) -> None:
         try:
             log.info("edge %d hands %d connections over", self._index, len(self._gateway.connections))
+            self._listener.release()  # first: no next process may get a socket that drops requests
             http_server.drop_new(self._listener.socket)
             await asyncio.sleep(_HANDSHAKES_S)
             for server in self._server.servers:
                 server.close()
-            self._listener.release()
             for connection in list(self._server.server_state.connections):
                 if isinstance(connection, HttpProtocol):
                     connection.retire()
@@ -240,10 +239,6 @@ class Edge(Process):
 
     # -- Start. ------------------------------------------------------------------------------------------------------------
     async def _run(self) -> None:
-        address = f"{self._config.host}:{self._port}" if self._port else ""
-        self._listener = KeptListener(address, partial(http_server.bind, self._config, self._port))
-        listener = self._listener.socket
-        self._port = listener.getsockname()[1]
         self._all_redis = connect_each(self._context.connect, self._config)
         self._redis = self._all_redis[0]
         incarnation = Incarnation(self._credentials.name, self._redis)
@@ -275,7 +270,7 @@ class Edge(Process):
                 tasks.create_task(task)
             if self._outcomes is not None:
                 tasks.create_task(self._outcomes.run())
-            tasks.create_task(self._listen(listener))
+            tasks.create_task(self._listen())
 
     def _app(self, authenticator: Authenticator, usage: TenantUsage) -> Starlette:
         gateway, config = self._gateway, self._config
@@ -309,8 +304,12 @@ class Edge(Process):
             gateway.spans = EdgeSpans(self._spans)
         return gateway
 
-    async def _listen(self, listener: socket.socket) -> None:
+    async def _listen(self) -> None:
         self._context.tune_memory()
+        address = f"{self._config.host}:{self._port}" if self._port else ""
+        self._listener = KeptListener(address, partial(http_server.bind, self._config, self._port))  # not before clients can be served
+        listener = self._listener.socket
+        self._port = listener.getsockname()[1]
         serving = asyncio.ensure_future(self._server.serve(sockets=[listener]))
         while not (self._server.started or serving.done()):
             await asyncio.sleep(0.01)

@@ -6,10 +6,12 @@ The fork server of a local Ray is that process (`engine.cli.fork_server`); on ot
 
 States of a socket at the keeper
     owned     by the edge at the other end of a connection, which breaks with the edge's process
-    orphaned  its edge died. The next edge with this address takes it; after `_KEPT_S` it is closed, which resets what waits
+    orphaned  its edge died. The next edge with this address takes it, as soon as it can serve; after `_KEPT_S` it is closed, which resets
+              what waits
     closed    its edge leaves on purpose and said so, or died while another edge has the address, to which clients go at once
 
-A keeper that dies takes its copies along: edges have theirs, and the next one binds anew. So does one that the keeper does not answer.
+A keeper that dies, or starts anew, takes its copies along: edges have theirs, and the next one binds anew. So does one that the keeper does
+not answer in time; what the keeper then has for it stays an orphan.
 """
 
 from __future__ import annotations
@@ -70,11 +72,17 @@ def _ask(address: str) -> tuple[socket.socket | None, socket.socket | None]:
         keeper.settimeout(_ANSWER_S)
         keeper.connect(keeper_path)
         keeper.send(_WORD + address.encode())
-        _, files, _, _ = socket.recv_fds(keeper, _WORD_BYTES_MAX, 1)
+        _, found = _receive(keeper)
     except OSError:
         keeper.close()
         return None, None
-    return keeper, _socket_of(files[0]) if files else None
+    return keeper, found
+
+
+def _receive(peer: socket.socket) -> tuple[bytes, socket.socket | None]:
+    """A word, and the socket that is sent with it."""
+    word, files, _, _ = socket.recv_fds(peer, _WORD_BYTES_MAX, 1, socket.MSG_CMSG_CLOEXEC)
+    return word, socket.socket(fileno=files[0]) if files else None
 
 
 class _Kept:
@@ -87,7 +95,8 @@ class _Kept:
         self.until_s = 0.0  # when an orphan is closed
 
     def close(self) -> None:
-        for held in (self.owner, self.listener):
+        """Close the socket, then the connection: so its edge knows."""
+        for held in (self.listener, self.owner):
             if held is not None:
                 held.close()
 
@@ -112,14 +121,18 @@ class Keeper:
         """An edge begins: answer with what its predecessor had."""
         kept = _Kept(request.removeprefix(_WORD), owner)
         orphan = next((one for one in self._kept if one.owner is None and one.address == kept.address), None)
-        with contextlib.suppress(OSError):  # it has ended meanwhile, which its connection will tell
+        try:
             if orphan is None:
                 owner.send(_NONE)
             else:
-                self._kept.remove(orphan)
-                kept.listener = orphan.listener
-                assert kept.listener is not None
-                socket.send_fds(owner, [_WORD], [kept.listener.fileno()])
+                assert orphan.listener is not None
+                socket.send_fds(owner, [_WORD], [orphan.listener.fileno()])
+        except OSError:  # the edge waits no more
+            owner.close()
+            return
+        if orphan is not None:
+            self._kept.remove(orphan)
+            kept.listener = orphan.listener
         self._kept.append(kept)
 
     def owners(self) -> list[socket.socket]:
@@ -130,11 +143,11 @@ class Keeper:
         """There is something to read from this edge: its socket, that it leaves, or its end."""
         kept = next(one for one in self._kept if one.owner is owner)
         try:
-            word, files, _, _ = socket.recv_fds(owner, _WORD_BYTES_MAX, 1)
+            word, listener = _receive(owner)
         except OSError:
-            word, files = b"", []
-        if files:
-            kept.listener = _socket_of(files[0])
+            word, listener = b"", None
+        if listener is not None:
+            kept.listener = listener
         elif word == _LEFT:
             self._drop(kept)
         else:
@@ -149,12 +162,8 @@ class Keeper:
         kept.until_s = self._clock() + _KEPT_S
 
     def _drop(self, kept: _Kept) -> None:
-        """Close the socket, then the connection: so its edge knows."""
         self._kept.remove(kept)
-        if kept.listener is not None:
-            kept.listener.close()
-        if kept.owner is not None:
-            kept.owner.close()
+        kept.close()
 
     def until_expiry(self) -> float | None:
         """Seconds until `expire` has something to do; None while nothing waits for that."""
@@ -172,10 +181,3 @@ class Keeper:
         for kept in self._kept:
             kept.close()
         self._kept.clear()
-
-
-def _socket_of(file: int) -> socket.socket:
-    found = socket.socket(fileno=file)
-    found.set_inheritable(False)
-    found.setblocking(False)
-    return found

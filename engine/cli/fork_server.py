@@ -127,6 +127,7 @@ def _serve(listener: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the workers
     keeper, path = kept_listener.Keeper(), listener.getsockname()
     while len(list(_TASKS.glob("*"))) == 1:
+        keeper.expire()
         owners = keeper.owners()
         ready, _, _ = select.select([listener, sys.stdin, *owners], [], [], keeper.until_expiry())
         if sys.stdin in ready:  # the parent was killed
@@ -136,7 +137,6 @@ def _serve(listener: socket.socket) -> None:
         for owner in ready:
             if owner in owners:
                 keeper.take_news(owner)
-        keeper.expire()
         if listener not in ready:
             continue
         connection, _ = listener.accept()

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from redis import Redis
 from websockets.asyncio.client import ClientConnection
@@ -138,6 +139,32 @@ async def test_an_edge_that_is_drained_under_load_refuses_no_publish_and_loses_n
     assert {count for ids in got.values() for count in ids.values()} == {1}
     after = await until_edges(two_edges, lambda rows: all(row["ready"] for row in rows))
     assert [before["pid"] != now["pid"] for before, now in zip(rows, after, strict=True)] == [True, False]
+
+
+async def test_edges_killed_while_one_of_them_leaves_come_back_and_take_every_connection(two_edges: RunningEngine) -> None:
+    rows = await until_edges(two_edges, lambda rows: all(row["ready"] for row in rows))
+    port = int(two_edges.url.rpartition(":")[2])
+
+    async def is_dropped() -> bool:
+        """Whether the kernel drops the request for a new connection, which the edge that leaves has told it to."""
+        try:
+            async with asyncio.timeout(0.2):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except TimeoutError:
+            return True
+        writer.close()
+        return False
+
+    headers = {"Authorization": f"Bearer {two_edges.token('ops', 'operator')}"}
+    async with httpx.AsyncClient(base_url=two_edges.url, headers=headers, timeout=30, trust_env=False, verify=False) as client:
+        assert (await client.post("/v1/edges/edge-0/drain")).status_code == 202
+    await until(is_dropped, look_s=0)
+    for row in reversed(rows):  # the one that leaves is the last
+        os.kill(row["pid"], signal.SIGKILL)
+        await until(lambda pid=row["pid"]: not psutil.pid_exists(pid), look_s=0)
+    killed = {row["pid"] for row in rows}
+    await until_edges(two_edges, lambda rows: all(row["ready"] and row["pid"] not in killed for row in rows))
+    assert not any([await is_dropped() for _ in range(24)])
 
 
 async def test_the_only_edge_that_serves_is_not_drained(two_edges: RunningEngine) -> None:

@@ -140,6 +140,18 @@ def test_clients_are_refused_when_no_edge_comes_in_time(machine: Machine) -> Non
     assert machine.keeper.until_expiry() is None
 
 
+def test_an_edge_that_waits_no_more_takes_nothing(machine: Machine) -> None:
+    killed = machine.begin()
+    machine.kill(killed)
+    machine.pass_s(2.0)
+    owner, gone = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    gone.close()
+    machine.keeper.adopt(owner, b"listener " + ADDRESS.encode())
+    machine.pass_s(1.0)
+    assert refuses(killed.port), "clients would wait for longer than they may"
+    assert machine.keeper.owners() == []
+
+
 def test_nobody_keeps_what_an_edge_releases(machine: Machine) -> None:
     edge = machine.begin()
     machine.release(edge)

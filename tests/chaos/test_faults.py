@@ -78,6 +78,25 @@ async def test_a_connection_to_a_killed_edge_waits_for_its_next_process(victim: 
         assert (await http.get(f"{victim.url}/healthz")).status_code == 200
 
 
+async def test_clients_are_refused_soon_while_the_next_process_of_an_edge_cannot_serve(victim: RunningEngine) -> None:
+    await status_when(victim, lambda status: status["ready"])
+
+    async def refused() -> bool:
+        try:
+            async with httpx.AsyncClient(timeout=1, trust_env=False, verify=False) as http:
+                await http.get(f"{victim.url}/healthz")
+        except httpx.ConnectError:
+            return True
+        except httpx.TransportError:  # one that waited is reset
+            return False
+        return False
+
+    with victim_of(victim).stopped("redis"):
+        victim_of(victim).kill("edge")
+        await until(refused, 30)
+    await status_when(victim, lambda status: status["ready"])
+
+
 async def test_a_stopped_redis_answers_publishers_503_and_nothing_they_were_refused_appears(victim: RunningEngine) -> None:
     with victim_of(victim).stopped("redis"):
         async with httpx.AsyncClient(timeout=30, trust_env=False, verify=False) as http:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -24,6 +26,24 @@ names = ("RAY_JOB_ID", "RAY_RAYLET_PID", "ONLY_HERE")
 print(json.dumps({"pid": os.getpid(), "parent": os.getppid(), "group": os.getpgrp(), "words": sys.argv, "folder": os.getcwd(),
     "variables": {name: os.environ.get(name) for name in names}, "loaded": "engine.actors.edge" in sys.modules}), flush=True)
 """
+KEEPING = """
+import json, os, socket, sys, time
+from engine.actors.kept_listener import KeptListener
+def bind():
+    one = socket.socket()
+    one.bind(("127.0.0.1", 0))
+    one.listen()
+    return one
+kept = KeptListener("an address", bind)
+print(json.dumps({"pid": os.getpid(), "port": kept.socket.getsockname()[1]}), flush=True)
+if sys.argv[1] == "leaves":
+    kept.release()
+else:
+    os.close(1)
+    time.sleep(600)
+"""
+"""An edge as far as the fork server knows."""
+
 SETUP = """
 import os, sys
 os.execv(sys.executable, [sys.executable, *(word for word in sys.argv[1:] if word != "--language=PYTHON")])
@@ -66,6 +86,32 @@ def test_a_worker_is_forked_as_its_command_would_start_it(server: ForkServer, pr
     assert found["folder"] == str(tmp_path)
     assert found["variables"] == {"RAY_JOB_ID": "ffffffff", "RAY_RAYLET_PID": str(os.getpid()), "ONLY_HERE": "yes"}
     assert found["loaded"]
+
+
+def refuses(port: int) -> bool:
+    with socket.socket() as client:
+        client.settimeout(5)
+        return client.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
+
+
+async def test_a_listening_socket_outlives_its_worker_and_no_other_worker_has_it(
+    server: ForkServer, programs: list[str], tmp_path: Path
+) -> None:
+    Path(programs[2]).write_text(KEEPING)
+    command = [*programs, "--language=PYTHON"]
+    first = started(server.path, [*command, "stays"], tmp_path)
+    Path(programs[2]).write_text(PROGRAM + "import time; os.close(1); time.sleep(600)")
+    other = psutil.Process(started(server.path, command, tmp_path)["pid"])
+    try:
+        os.kill(first["pid"], signal.SIGKILL)
+        await until(lambda: not psutil.pid_exists(first["pid"]), 30)
+        assert not refuses(first["port"])
+        Path(programs[2]).write_text(KEEPING)
+        assert started(server.path, [*command, "leaves"], tmp_path)["port"] == first["port"]
+        await until(lambda: refuses(first["port"]), 10, look_s=0.1)
+        assert other.is_running()
+    finally:
+        other.kill()
 
 
 def test_the_folder_of_the_socket_is_open_to_its_owner_only(server: ForkServer) -> None:
