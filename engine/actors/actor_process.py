@@ -118,7 +118,6 @@ def _has_place() -> bool:
 
 @cache
 def _node_id() -> str:
-    """Of the node of Ray that this process is on."""
     return str(ray.get_runtime_context().get_node_id())
 
 

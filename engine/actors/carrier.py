@@ -106,18 +106,15 @@ class RayPeer:
         return RAY_CALL_MS
 
     def exchange(self, session: str, seq: int, batch: bytes) -> Awaitable[bytes]:
-        """See `Peer`."""
         if self._prove is not None and session != self._proven[0]:
             self._proven = session, (self._prove(session),)
         reply: Awaitable[bytes] = self._handle.exchange.remote(session, seq, batch, *self._proven[1])
         return reply
 
     async def improved(self) -> bool:
-        """See `Peer`."""
         return False
 
     async def lost(self) -> bool:
-        """See `Peer`."""
         return False
 
     def close(self) -> None:
@@ -129,7 +126,6 @@ class ActorPeer:
 
     Args:
         name: of the actor.
-        credentials: of the calling actor.
 
     The simulator overrides the methods that reach outside: `_find`, `_here`, `_connect_here`, `_connect`.
     """
@@ -212,7 +208,6 @@ class ActorPeer:
         return await tcp_carrier.connect(self._address.host, self._address.port, self._credentials, self._name)
 
     async def improved(self) -> bool:
-        """See `Peer`."""
         try:
             if await self._handle.address.remote() != self._address:
                 return True  # it was that of a process before the one that the session is with
@@ -227,14 +222,12 @@ class ActorPeer:
         return True
 
     async def lost(self) -> bool:
-        """See `Peer`."""
         if self._connection is None:
             return False
         await self._connection.lost()
         return True
 
     def exchange(self, session: str, seq: int, batch: bytes) -> Awaitable[bytes]:
-        """See `Peer`."""
         return (self._connection or self._through_ray).exchange(session, seq, batch)
 
     def close(self) -> None:

@@ -22,7 +22,6 @@ class ControllerCalls:
     Args:
         find: looks the actor up; raises ValueError when there is none.
         timeout_s: for a call, its lookup included.
-        what: the actor, in errors.
         storage: what it stores things in, likewise.
     """
 

@@ -98,7 +98,6 @@ class Edge(Process):
 
     Args:
         config: the engine's settings, `redis_url` filled in; Ray gives them sealed.
-        index: which edge it is.
         port: to listen on; 0 picks a free one, which `stats` returns.
         context: the ports of its process.
     """

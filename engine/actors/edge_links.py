@@ -40,7 +40,6 @@ class EdgeLinks:
     """The links of one edge.
 
     Args:
-        credentials: of the edge.
         clients: of the stores, each of which has a slot map; while one is away, those of the others are followed.
     """
 

@@ -220,7 +220,6 @@ class Fleet:
         self.create(key)
 
     def keys(self, role: str) -> list[ActorKey]:
-        """Of this role, by index."""
         return sorted(key for key in self.watches if key[0] == role)
 
     def answered(self, key: ActorKey) -> None:
@@ -243,7 +242,6 @@ class Fleet:
             self.joining.pop(key, None)
 
     def row(self, key: ActorKey) -> dict[str, Any]:
-        """Its row of the status."""
         row = self.watches[key].row()
         return {**row, "leaving": True} if key in self.leaving else row
 

@@ -117,10 +117,8 @@ class LinkCaller:
     """The calling end of a link to one actor: opens sessions, one after another, for as long as `run` runs.
 
     Args:
-        peer: the actor.
         name: of the calling actor, such as `edge-0`; session ids start with it. Behind a slash it may name the process, so that an older
             process of the actor keeps its sessions beside those of a newer one; else a new session ends the older process's.
-        decoder: of the callee's records.
         on_records: called with the callee's records, in order.
         on_reset: called when a session begins, also the first: announce all state in `send` calls.
         on_open: called when the callee has answered for the first time in a session, before the records of that answer.
@@ -331,7 +329,6 @@ class LinkServer:
     """The called end of all links to this actor.
 
     Args:
-        decoder: of the callers' records.
         on_open: a session began. A new session of the same caller comes after `on_close` of its old one; ids of one caller differ in
             what follows the last slash: `<process>.<number>`. An opening that was under way for so long that a later session of its
             process has begun is refused: what its records ask for was asked for again, and answered.

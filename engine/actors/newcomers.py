@@ -50,7 +50,6 @@ class Newcomers:
             self.created_ms = self._clock()
 
     def _turns(self, role: str, missing: int) -> int:
-        """How many of these have their turn."""
         fleet = self._fleet
         waiting = fleet.joining.keys() & set(fleet.without_room())
         if any(key[0] == role for key in waiting):
@@ -74,7 +73,6 @@ class Newcomers:
 
     @property
     def about_to_be_ready(self) -> bool:
-        """Whether one is."""
         return bool(self._young())
 
     def waiting(self) -> dict[str, int]:

@@ -246,7 +246,6 @@ class Reconciler:
         return self._slots is not None
 
     def status(self) -> dict[str, Any]:
-        """For the status of the engine."""
         slots, wanted, fleet = self._slots, self.wanted, self._fleet
         have = {"shards": slots.shards, "schedulers": slots.schedulers} if slots is not None else {"shards": 0, "schedulers": 0}
         return {

@@ -76,7 +76,6 @@ class SlotMover:
     Args:
         core, storage: of the shard.
         retry: runs an action until storage answers.
-        checkpoints: of the shard.
         flush: carries out what the core wants.
         on_map: called with each newer map that was read, before anything else is done about it.
         now_ms: the wall clock, in milliseconds.

@@ -100,7 +100,6 @@ class CalleeConnection(asyncio.Protocol):
     """The callee's end of a connection.
 
     Args:
-        links: receives the requests.
         ready: whether the actor serves requests. While it does not, connections are closed, and callers wait for its address.
         vouched: whether the caller may open a session under a name.
     """

@@ -33,8 +33,6 @@ class Access:
 
     Args:
         gateway: the state of the edge.
-        authenticator: checks tokens.
-        config: the engine's settings.
     """
 
     def __init__(self, gateway: Gateway, authenticator: Authenticator, config: Config) -> None:

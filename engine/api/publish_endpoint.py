@@ -68,13 +68,7 @@ def response(status_line: bytes, headers: Iterable[tuple[bytes, bytes]], body: b
 
 
 class PublishEndpoint:
-    """What the endpoint does, on both paths.
-
-    Args:
-        gateway: the edge's.
-        authenticator: checks tokens.
-        config: the engine's settings.
-    """
+    """What the endpoint does, on both paths."""
 
     def __init__(self, gateway: Gateway, authenticator: Authenticator, config: Config) -> None:
         self._gateway = gateway

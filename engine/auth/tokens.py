@@ -82,7 +82,6 @@ class BearerToken(Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, text: str) -> BearerToken:
-        """That of a request."""
         # One that is too long is refused by its length: what of it is hashed does not matter.
         return cls(text, sha256(text[: TOKEN_CHARS_MAX + 1].encode("utf-8", "surrogatepass")).digest())
 
@@ -106,7 +105,6 @@ class Authenticator:
     """Verifies tokens. One per process; call it from its event loop only.
 
     Args:
-        config: the engine's settings.
         revoked: the revocations in force; none when left out.
 
     Raises:

@@ -151,7 +151,6 @@ class Checker:
         self._holes: list[tuple[int, _Connection, int]] = []  # (line, connection, number)
 
     def take_next(self, event: Mapping[str, Any]) -> None:
-        """One event."""
         self._line += 1
         try:
             getattr(self, f"_on_{event['event']}")(event)

@@ -116,7 +116,6 @@ def _json(value: Any) -> str:
 
 
 def _print_event(event: Event, err: Console) -> None:
-    """Print an event of the connection."""
     match event:
         case Connected():
             waiting = max(0, event.seq - event.from_seq + 1) if event.from_seq else 0

@@ -47,7 +47,6 @@ def ask(
 
     Args:
         body: sent as JSON; bytes are sent as TOML.
-        headers: further ones.
         text: the answer is no JSON: it is returned as the member `text`.
         advice: what to do when there is no answer.
 

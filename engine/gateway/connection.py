@@ -88,7 +88,6 @@ class Connection:
 
     Args:
         gateway: the edge it belongs to.
-        owner: the authenticated user.
         kind: WEBSOCKET, SSE, SSE_EXPLICIT or POLL of `engine.core.wire.records`.
         cursor: what the client presented.
         device: the device name the client gave, for `session:stream`.

@@ -41,7 +41,6 @@ class FeatureFrames:
 
     @property
     def types(self) -> Container[str]:
-        """Those that are registered."""
         return self._answers.keys()
 
     def register(self, type: str, answer: FrameHandler) -> None:

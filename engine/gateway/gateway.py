@@ -150,12 +150,10 @@ class Gateway:
     """The state of one edge.
 
     Args:
-        config: the engine's settings.
         slots: the slot map as it was read at the start.
         context: time, ids and the name of this incarnation.
         links: carry records to shards and schedulers.
         broadcast_log: broadcasts are appended to it.
-        metrics: counted into.
     """
 
     def __init__(

@@ -16,9 +16,6 @@ from engine.http.problems import RETRY_AFTER_S, too_many_requests
 class HeldPublishers:
     """Those that are open now.
 
-    Args:
-        config: the limits.
-
     Attributes:
         count: of all users.
     """

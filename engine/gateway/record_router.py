@@ -20,10 +20,8 @@ class RecordRouter:
     """Routes the records of one edge.
 
     Args:
-        config: the engine's settings.
         slots: who owns what; `Gateway.set_slots` replaces it.
         context: the edge's clock.
-        links: carry the records.
     """
 
     def __init__(self, config: Config, slots: RoutingTable, context: EdgeContext, links: PeerLinks) -> None:

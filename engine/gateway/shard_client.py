@@ -75,11 +75,9 @@ class ShardClient:
     """The requests of one edge.
 
     Args:
-        config: the engine's settings.
         context: time and ids.
         pending_calls: records await their answers there.
         broadcast_publisher: appends broadcasts to their log.
-        metrics: counted into.
         formats: the newest that may be written (`engine.core.model.formats`).
     """
 
@@ -312,7 +310,6 @@ class ShardClient:
         return await self._ask_timer(sid, lambda ref: wire.Inspect(ref, tenant, sid))
 
     async def reschedule(self, tenant: str, sid: str, due_ms: int) -> wire.TimerAnswer:
-        """Move one timer."""
         answer = await self._ask_timer(sid, lambda ref: wire.Reschedule(ref, tenant, sid, due_ms))
         for timer in answer.timers if answer.status == wire.OK else ():
             self.record(timer.key, "rescheduled", timer.envelope.id, until_ms=timer.due_ms, timer=timer.sid)

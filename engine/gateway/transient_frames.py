@@ -25,7 +25,6 @@ class TransientFrames:
 
     Args:
         slots: returns who owns what by now.
-        links: carry the frames.
     """
 
     def __init__(self, slots: Callable[[], RoutingTable], links: PeerLinks) -> None:

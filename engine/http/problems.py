@@ -33,7 +33,6 @@ class Problem(EngineError):
     """An HTTP error response.
 
     Args:
-        status: the HTTP status.
         detail: what is wrong with this request and what is allowed, for people.
         title: the kind of problem, by default the status phrase.
         type: a URI of the kind, for programs.

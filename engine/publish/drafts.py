@@ -97,10 +97,8 @@ def parse_drafts(
     """The drafts of a publish request, in order; one per user of an item with `users`.
 
     Args:
-        body: the whole request body.
         content: what the headers say about it.
         principal: the publisher; the messages are for users of its tenant.
-        config: the limits.
         now_ms: milliseconds since the epoch.
         new_id: called for each item without an id.
         categories: by name, those that are defined.
@@ -124,7 +122,6 @@ class Drafter:
 
     Args:
         tenant: of the publisher, and of the users.
-        config: the limits.
         now_ms: milliseconds since the epoch.
         new_id: called for each item without an id.
         categories: by name, those that are defined.
@@ -356,7 +353,6 @@ class Drafter:
         return topic, (split_key(audience_key("", topic))[1],), PRIORITIES[LOW] if item.priority is UNSET else item.priority
 
     def _distinct(self, users: list[str]) -> Sequence[str]:
-        """The users of `users`, each once."""
         config = self._config
         if not users:
             raise Invalid("at least one user is needed", "$.users")

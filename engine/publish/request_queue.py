@@ -55,7 +55,6 @@ class RequestQueue:
     """The publish requests of one edge that wait to be parsed.
 
     Args:
-        config: the engine's settings.
         clock: milliseconds that never step.
         shards_ms: returns how long a record of a tenant sent to the least busy shard waits now.
         refused: counts the refused requests by priority.

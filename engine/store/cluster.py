@@ -303,7 +303,6 @@ class _ToStore(Connection):
             raise
 
     async def greet(self) -> None:
-        """As `greet_master`."""
         try:
             await greet_master(self)
         except (RedisError, OSError):

@@ -51,7 +51,6 @@ class Journal:
     """One incarnation's write access to the journals of its shard's slots. Call `take_over` first.
 
     Args:
-        shard: index of the shard.
         idempotency_ms: how long an id is stored, ms.
         replicas: how many replicas must have a group, a rollback or a checkpoint before the call returns.
 

@@ -48,7 +48,6 @@ class Replicas(Struct, frozen=True):
 
     @staticmethod
     def wanted(config: Config) -> Replicas:
-        """The setting of this configuration."""
         return Replicas(config.redis_replicas_min, config.redis_replicas_timeout_ms)
 
     def ask(self, pipeline: Any) -> None:

@@ -55,10 +55,7 @@ class OutcomeWriter:
     """Appends the outcomes of one process.
 
     Args:
-        client: of Redis.
-        config: the engine's settings.
         source: names this process among all that ever were.
-        outcomes: what it records.
     """
 
     def __init__(self, client: redis.Redis, config: Config, source: str, outcomes: OutcomeLog) -> None:

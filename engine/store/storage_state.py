@@ -57,7 +57,6 @@ class StorageState:
         self.away = ""
 
     def measured(self, used_bytes: int, limit_bytes: int) -> None:
-        """Take a measurement."""
         self.used_bytes, self.limit_bytes = used_bytes, limit_bytes
         needed = RESUME if self.full else RESERVE
         self.full = limit_bytes > 0 and limit_bytes - used_bytes < needed * limit_bytes

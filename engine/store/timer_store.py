@@ -450,7 +450,6 @@ class TimerStore:
 
 @cache
 def _keys_of(partition: int) -> tuple[str, ...]:
-    """The keys of a partition in a turn."""
     return (
         timer_epoch_key(partition),
         timer_due_key(partition),

@@ -57,8 +57,6 @@ class AsgiExchange:
     The head of the response leaves with the first part of its body, in one write (ASGI leaves that to the server).
 
     Args:
-        connection: where the response goes.
-        scope: of the request.
         keep_alive: whether the client wants the connection kept open after the response.
         expects_continue: the client waits for a 100 before it sends the body (RFC 9110, section 10.1.1).
     """

@@ -131,8 +131,6 @@ class HttpProtocol(asyncio.Protocol):
         server_state: uvicorn's: live connections, which it awaits when it shuts down, running tasks, and headers of every response.
         app_state: for `HandshakeProtocol`.
         _loop: uvicorn's name for the running event loop.
-        settings: the engine's.
-        open_sockets: admits the connection.
         openings: of all sockets of the server: paces the requests for WebSockets and event streams that they begin with.
         fast_paths: what plain requests are answered by; without them the application answers every request.
     """

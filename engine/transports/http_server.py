@@ -118,7 +118,6 @@ def build(application: ASGIApp, config: Config, fast_paths: FastPaths | None = N
 
     Args:
         application: answers every request that no fast path takes.
-        config: the engine's settings.
         fast_paths: answer plain requests without the application.
     """
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):

@@ -63,7 +63,6 @@ class PublisherSocket(DirectWebSocket):
 
     Args:
         verify: checks the fresh token of an `auth` frame; it needs the scope `publish`.
-        publisher: takes what is published.
     """
 
     __slots__ = (

@@ -61,7 +61,6 @@ class RayRequests:
         application: that of `engine.routes.app`.
         authenticator: the one that the application uses.
         gateway: the edge's; refusals are counted there.
-        config: the engine's settings.
     """
 
     def __init__(self, application: Starlette, authenticator: Authenticator, gateway: Gateway, config: Config) -> None:
@@ -77,7 +76,6 @@ class RayRequests:
         Args:
             tenant: in whose name.
             user: who is, for requests of a client; "" to publish.
-            method: of HTTP.
             target: path and query, percent-encoded.
             body: JSON, b"" for none.
         """

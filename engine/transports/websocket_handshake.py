@@ -107,14 +107,7 @@ def answer(opening: Opening, default_headers: Iterable[tuple[bytes, bytes]]) -> 
 
 
 class Sockets:
-    """Decides who gets a WebSocket, for the fast path and the general handshake.
-
-    Args:
-        gateway: the edge's.
-        authenticator: checks tokens.
-        config: the engine's settings.
-        publisher: takes what connections publish.
-    """
+    """Decides who gets a WebSocket, for the fast path and the general handshake."""
 
     def __init__(self, gateway: Gateway, authenticator: Authenticator, config: Config, publisher: PublishEndpoint) -> None:
         self._gateway = gateway

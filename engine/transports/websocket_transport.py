@@ -191,7 +191,6 @@ class DirectWebSocket(WebSocketSession, asyncio.Protocol):
         """Take the transport of an accepted WebSocket and attach.
 
         Args:
-            transport: where the frames go.
             connections: the server's live protocols; it waits for their end when it shuts down.
         """
         self._transport = transport

@@ -29,7 +29,6 @@ class SchedulerLinks:
     """The links of one shard.
 
     Args:
-        credentials: of the shard.
         feed: applies an event to the core and carries out what follows.
         look: called when a scheduler ends its session, which it does when the slot map has changed.
         spans: of the shard; None: it makes none.

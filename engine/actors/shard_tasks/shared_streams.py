@@ -37,7 +37,6 @@ class SharedStreams:
 
     Args:
         client, first: of the store that has the shard's users, and of the first store.
-        follower: of the broadcast log.
         features: store actions and dead letters; without them timers with actions fail, and refused messages end.
         flush: carries out what the core wants.
     """

@@ -38,7 +38,6 @@ class StorageReads:
     """Reads for one shard.
 
     Args:
-        follower: of the broadcast log.
         links: to the edges, whose backlog is looked at.
         flush: carries out what the core wants.
     """

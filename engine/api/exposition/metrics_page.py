@@ -52,9 +52,7 @@ async def page(
     """The text for a scrape, and its content type.
 
     Args:
-        metrics: of this edge.
         status: returns the controller's; raises Unavailable while it does not answer: then only this edge has figures.
-        accept: the client's `Accept` header.
         of_features: the metrics of the features of this edge.
     """
     try:

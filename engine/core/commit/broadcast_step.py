@@ -83,7 +83,6 @@ class BroadcastStep:
     calling `settled` on a hot path.
 
     Args:
-        log: the shard's mirror.
         pending_max: a mailbox with so many messages pending is full.
         adopt_max: broadcasts adopted with one group, counted once per mailbox.
         recent_max: ids remembered per mailbox.

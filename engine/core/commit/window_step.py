@@ -45,7 +45,6 @@ class WindowCloser:
     """Tracks when the windows of a shard's mailboxes end.
 
     Args:
-        mailboxes: those in memory.
         memory: the shard's totals; what is tracked counts in them.
 
     Attributes:
@@ -170,7 +169,6 @@ class WindowStep:
         records: of the group; the records of windows are appended.
         heads: the newest numbers that the group assigns, by mailbox key; a message that a window sends is assigned the next one.
         windows_max: open at once, per mailbox; a digest is one more.
-        policy_step: the group's policy step.
         now_ms: when the group is built.
     """
 

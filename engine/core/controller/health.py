@@ -157,7 +157,6 @@ class LatencyWindow:
         self._samples: deque[tuple[float, list[list[float]]]] = deque()
 
     def add(self, histogram: list[list[float]], now_ms: float) -> None:
-        """The histogram as it is now."""
         self._samples.append((now_ms, histogram))
         while len(self._samples) > 2 and self._samples[1][0] <= now_ms - self._window_ms:
             self._samples.popleft()

@@ -51,7 +51,6 @@ class Backlog:
         self._since_ms = now_ms
 
     def enter(self, count: int) -> None:
-        """Count items that enter."""
         self.waiting += count
 
     def leave(self, count: int, *, served: bool = True) -> None:

@@ -73,7 +73,6 @@ class TokenBuckets:
         return len(self._buckets)
 
     def of(self, key: str, now_ms: float) -> TokenBucket:
-        """The bucket of a key."""
         buckets = self._buckets
         bucket = buckets.pop(key, None)
         if bucket is None:

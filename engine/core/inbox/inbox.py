@@ -204,7 +204,6 @@ class Inbox:
             self.unwritten_bytes -= message.size + _UNWRITTEN_BYTES
 
     def _drop(self, mask: int) -> None:
-        """These leave the inbox."""
         self._clear(mask)
         if self.unwritten:
             for seq in self._numbers(mask):
@@ -432,7 +431,6 @@ class Inbox:
             mask &= mask - 1
 
     def to_stored(self) -> StoredInbox:
-        """As a page has it."""
         held, read, seen, archived, stored = map(_to_bytes, (self._held, self._read, self._seen, self._archived, self._stored))
         return StoredInbox(self._base, held, read, seen, archived, stored, dict(self.pins), self.due_ms, self.revision, self.told)
 

@@ -36,7 +36,6 @@ class RetryPolicy(Struct, frozen=True):
 
     @staticmethod
     def of(config: Config) -> RetryPolicy:
-        """The one of this configuration."""
         return RetryPolicy(
             config.ack_rtt_initial_ms, config.ack_timeout_factor, config.retry_first_ms, config.retry_cap_ms, config.retry_tries
         )

@@ -53,9 +53,7 @@ class Question(Struct, frozen=True, omit_defaults=True, gc=False):
         return self.needed > 1 or self.everyone
 
     def for_clients(self) -> Question:
-        """What clients get."""
         return msgspec.structs.replace(self, do="", event="")
 
     def choice(self, id: str) -> Choice | None:
-        """The choice with this id."""
         return next((choice for choice in self.answers if choice.id == id), None)

@@ -124,7 +124,6 @@ class SlotMap(msgspec.Struct, frozen=True, rename={"store": "server", "stores": 
         return self.owners[crc32(key.encode()) % SLOTS]
 
     def slots_of(self, shard: int) -> list[int]:
-        """All slots of one shard."""
         return [slot for slot, owner in enumerate(self.owners) if owner == shard]
 
     def local(self, count: int) -> range:

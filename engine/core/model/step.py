@@ -43,7 +43,6 @@ class ChannelStep(Struct, frozen=True, array_like=True, gc=False):
     """One step of a category.
 
     Args:
-        channel: the channel's name.
         after_ms: how long after the message.
         unless: not taken when the user has come so far; ALWAYS: it is.
         mandatory: taken in quiet hours too.
@@ -63,7 +62,6 @@ class ChannelStep(Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def target(self) -> str:
-        """That of its action."""
         return f"channel://{self.channel}/to:{self.to}" if self.to else f"channel://{self.channel}"
 
 
@@ -71,7 +69,6 @@ class StepTerms(Struct, frozen=True, array_like=True, omit_defaults=True, gc=Fal
     """What the timer of a step must know of its message.
 
     Args:
-        step: the step.
         id: of the message.
         seq: its number in the mailbox; 0: it had none yet, because it was delayed.
         until_ms: the step waits for a message without a number until then.

@@ -53,7 +53,6 @@ class Conditions(Struct, frozen=True, array_like=True, omit_defaults=True):
 
     @property
     def any(self) -> bool:
-        """Whether there is any condition."""
         return self.unless_active or bool(self.unless_events) or bool(self.member_of) or self.inactive_ms > 0
 
 

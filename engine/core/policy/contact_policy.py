@@ -150,7 +150,6 @@ def evaluate(
     """Decide about a message, now. Changes nothing.
 
     Args:
-        zone: of the profile.
         active_ms: when the user was last active, 0 for never.
         inbox: whether there is an inbox.
     """

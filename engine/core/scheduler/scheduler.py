@@ -127,7 +127,6 @@ class SchedulerCore:
     """One scheduler: the partitions that the slot map gives it, and volatile timers for every shard.
 
     Args:
-        index: index of this scheduler.
         slots: the initial slot map; one that gives it other partitions is for another core.
         now_ms: start of this incarnation, after it has fenced off earlier ones, ms since the epoch.
         horizon: of its claims, as of that time.

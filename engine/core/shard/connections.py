@@ -137,7 +137,6 @@ class Connections:
 
     @property
     def count(self) -> int:
-        """Connections attached."""
         return sum(map(len, self._sessions.values()))
 
     def attached(self) -> list[tuple[Mailbox, Attachment]]:

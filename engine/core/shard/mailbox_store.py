@@ -519,7 +519,6 @@ class MailboxStore:
             self._leave(key)
 
     def _leave(self, key: str) -> None:
-        """A mailbox leaves memory."""
         mailbox = self.mailboxes.pop(key)
         self._aging.pop(key, None)
         mailbox.count_out()

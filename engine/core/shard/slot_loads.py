@@ -42,7 +42,6 @@ class SlotLoads:
         self._decayed_ms = 0
 
     def committed(self, records: Sequence[Record], now_ms: int) -> None:
-        """A group with these records was committed."""
         if now_ms - self._decayed_ms >= _DECAY_MS:
             self._decay(now_ms)
         step = (len(records) + COUNTED_MAX - 1) // COUNTED_MAX or 1

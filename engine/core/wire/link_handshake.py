@@ -100,11 +100,9 @@ class CalleeHandshake(_Handshake):
         self.caller = b""
 
     def greeting(self) -> bytes:
-        """See `_Handshake`."""
         return MAGIC + self._nonce
 
     def receive_data(self, data: bytes) -> bytes:
-        """See `_Handshake`."""
         claim = self._message(data, _CLAIM_BYTES)
         if claim is None:
             return b""
@@ -135,7 +133,6 @@ class CallerHandshake(_Handshake):
         self._expected = b""  # the callee's proof, once it has sent its nonce
 
     def receive_data(self, data: bytes) -> bytes:
-        """See `_Handshake`."""
         if self._expected:
             answer = self._message(data, _DIGEST_BYTES)
             if answer is not None:

@@ -49,7 +49,6 @@ class AddressGuard:
 
     Args:
         networks: private networks that are allowed, in CIDR notation.
-        resolve: looks names up.
     """
 
     def __init__(self, networks: Sequence[str], resolve: Resolve = resolve) -> None:

@@ -105,9 +105,6 @@ class Dispatcher:
     """The dispatcher of one edge.
 
     Args:
-        config: the engine's settings.
-        streams: where the actions are.
-        call: calls a target.
         clock: milliseconds that never step.
         wall_ms: milliseconds since the epoch.
         outcomes: for the history; None: there is none.
@@ -154,7 +151,6 @@ class Dispatcher:
                     task.cancel()
 
     def breakers(self) -> dict[str, BreakerState]:
-        """The state of the breaker of each target."""
         return {lane.target: lane.breaker.state for lane in self._lanes.values()}
 
     def figures(self) -> dict[str, ActionFigures]:

@@ -25,7 +25,6 @@ class GuardedPost:
     """Posts.
 
     Args:
-        guard: checks addresses.
         tls: verifies certificates; by default by the system's authorities.
     """
 

@@ -113,8 +113,6 @@ class ActionStreams:
     """The streams, for one edge.
 
     Args:
-        client: of Redis.
-        config: the engine's settings.
         consumer: the edge's name; its next process takes over what was pending for it.
     """
 

@@ -70,7 +70,6 @@ class AuditLog:
         self._entries_max = config.audit_entries_max
 
     async def append(self, act: Act) -> None:
-        """Record an act."""
         details = msgspec.json.encode(act.details)
         fields: dict[Any, Any] = {"tenant": act.tenant, "by": act.by, "jti": act.jti, "act": act.act, "on": act.on}
         fields["details"] = details if len(details) <= _DETAIL_BYTES_MAX else b"{}"

@@ -95,7 +95,6 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
 
 
 def _letter_id(description: str) -> Schema:
-    """The id of a dead letter."""
     return {"type": "string", "pattern": "^[0-9]{1,15}-[0-9]{1,10}$", "description": description}
 
 

@@ -80,13 +80,7 @@ _MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
 class DeadLetters:
-    """The dead letters, on one edge.
-
-    Args:
-        config: the engine's settings.
-        store: where they are.
-        gateway: publishes what is redriven.
-    """
+    """The dead letters, on one edge."""
 
     def __init__(self, config: Config, store: DeadLetterStream, gateway: Gateway) -> None:
         self._config = config

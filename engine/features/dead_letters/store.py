@@ -99,12 +99,7 @@ async def write_dead_letters(
 
 
 class DeadLetterStream:
-    """The dead letters, for edges.
-
-    Args:
-        client: of Redis.
-        config: the engine's settings.
-    """
+    """The dead letters, for edges."""
 
     def __init__(self, client: redis.Redis, config: Config) -> None:
         self._client = client

@@ -77,13 +77,9 @@ class MailDigests:
     """The digests by mail of one edge.
 
     Args:
-        config: the engine's settings.
         shard_client: reads profiles, and arms timers.
         wall_ms: milliseconds since the epoch.
-        addresses: of users.
         link_key: links are signed with it.
-        digest: makes a digest.
-        email: sends them.
     """
 
     def __init__(

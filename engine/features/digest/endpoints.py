@@ -73,7 +73,6 @@ class Digests:
     """The digests of one edge.
 
     Args:
-        config: the engine's settings.
         gateway: asked for the backlog; its `returned` is called when a client comes back.
         bodies: those that are in no shard's memory.
         model: for what no rule settles.

@@ -88,7 +88,6 @@ class TextGroups:
 
 
 def _groups(features: Any) -> list[int]:
-    """The group of each text of a window."""
     import numpy as np
 
     members: list[list[int]] = []

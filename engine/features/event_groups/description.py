@@ -117,7 +117,6 @@ def schemas(config: Config, _categories: Sequence[str]) -> dict[str, Schema]:
 
 
 def _group_name() -> Schema:
-    """The name of a group of consumers."""
     return {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"}
 
 

@@ -61,8 +61,6 @@ class EventGroups:
     """The groups, on one edge.
 
     Args:
-        config: the engine's settings.
-        store: where they are.
         clock: milliseconds that never step.
         draining: whether this edge is about to end; polls are answered then.
     """

@@ -159,8 +159,6 @@ class EventStreams:
     """The groups and their events, for edges.
 
     Args:
-        client: of Redis.
-        config: the engine's settings.
         wall_ms: milliseconds since the epoch.
     """
 

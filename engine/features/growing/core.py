@@ -151,7 +151,6 @@ class Growth:
 
     @property
     def is_stored(self) -> bool:
-        """Does storage have all of it?"""
         return not (self._under_way or self.waits_for_storage)
 
     @property

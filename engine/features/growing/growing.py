@@ -110,13 +110,7 @@ class _Waiter(Struct, eq=False):
 
 
 class Growing:
-    """Messages that grow, on one edge.
-
-    Args:
-        config: the engine's settings.
-        gateway: of the edge.
-        store: in Redis.
-    """
+    """Messages that grow, on one edge."""
 
     def __init__(self, config: Config, gateway: Gateway, store: GrowingStore) -> None:
         self._config = config

@@ -78,7 +78,6 @@ class GrowingStore:
 
     Args:
         clients: of the stores, the first one first.
-        config: the engine's settings.
         replicas: that must have a write before it is confirmed.
     """
 
@@ -89,11 +88,9 @@ class GrowingStore:
 
     @property
     def stores(self) -> int:
-        """How many there are."""
         return len(self._clients)
 
     def place(self, key: str) -> int:
-        """The store of a user."""
         return store_of(slot_of(key), len(self._clients))
 
     async def begin(self, key: str, id: str, writer: str, head: Head, now_ms: int) -> tuple[str, int, int, tuple[str, bytes]]:

@@ -51,7 +51,6 @@ class History:
     """The history, on one edge.
 
     Args:
-        config: the engine's settings.
         query: asks the archivist; None: there is no history.
     """
 

@@ -87,7 +87,6 @@ class HistoryDatabase:
         return self._url.render_as_string(hide_password=True)
 
     def close(self) -> None:
-        """Close all connections."""
         self._engine.dispose()
 
     def migrate(self) -> None:

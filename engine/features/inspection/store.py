@@ -40,11 +40,7 @@ class QuarantinedRecord(Struct, frozen=True):
 
 
 class Quarantine:
-    """The records on all stores.
-
-    Args:
-        clients: of all stores.
-    """
+    """The records on all stores."""
 
     def __init__(self, *clients: redis.Redis) -> None:
         self._clients = clients

@@ -37,7 +37,6 @@ def link_page(
     Args:
         text: the sentence.
         button: its word; "": there is none. It posts to the page's own address.
-        language: of the text.
         fields: that the button posts.
         retry_after: seconds.
     """

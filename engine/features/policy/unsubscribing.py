@@ -62,7 +62,6 @@ class RememberedKey:
     """A key that storage is asked for once a second at most, so that requests with wrong signatures cost storage nothing.
 
     Args:
-        ask: asks storage.
         clock: milliseconds that never step.
     """
 
@@ -100,9 +99,7 @@ class Unsubscribing:
     """The endpoints.
 
     Args:
-        preferences: of users.
         category_book: the categories that users may choose for.
-        link_key: see `LinkKey`.
         wall_ms: milliseconds since the epoch.
     """
 

@@ -91,13 +91,7 @@ class Given(Struct, gc=False):
 
 
 class Questions:
-    """The questions of users, on one edge.
-
-    Args:
-        config: the engine's settings.
-        gateway: of the edge.
-        store: in Redis.
-    """
+    """The questions of users, on one edge."""
 
     def __init__(self, config: Config, gateway: Gateway, store: QuestionStore) -> None:
         self._config = config

@@ -95,7 +95,6 @@ class QuestionStore:
 
     @property
     def stores(self) -> int:
-        """How many there are."""
         return len(self._clients)
 
     async def open(self, key: str, id: str, stored: StoredQuestion) -> Asked:

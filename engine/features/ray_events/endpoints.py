@@ -45,7 +45,6 @@ class ExportedEvents:
     """Takes exported events, on one edge.
 
     Args:
-        config: the engine's settings.
         store: where the watcher finds them.
     """
 

@@ -38,7 +38,6 @@ class RayEventsStore:
 
     Args:
         client: of the first storage server.
-        config: the engine's settings.
     """
 
     def __init__(self, client: redis.Redis, config: Config) -> None:
@@ -64,12 +63,9 @@ class RayEventsStore:
         return StoredJobs(int(horizon), [key.decode(errors="replace") for key in told], running)
 
     async def set_running(self, jobs: Mapping[str, Running]) -> None:
-        """Store these jobs as running."""
         await self._write(lambda pipeline: pipeline.hset(RAY_RUNNING_KEY, mapping={key: encode_running(job) for key, job in jobs.items()}))
 
     async def set_told(self, key: str, end_ms: int) -> None:
-        """Store the end of a job as told."""
-
         def write(pipeline: Any) -> None:
             pipeline.zadd(RAY_TOLD_KEY, {key: end_ms})
             pipeline.hdel(RAY_RUNNING_KEY, key)
@@ -113,7 +109,6 @@ class RayEventsStore:
         }
 
     async def set_unhealthy(self, app: str, since_ms: int, *, told: bool) -> None:
-        """Store an incident."""
         await self._write(lambda pipeline: pipeline.hset(RAY_UNHEALTHY_KEY, app, f"{since_ms}{_TOLD if told else ''}"))
 
     async def end_unhealthy(self, apps: Sequence[str]) -> None:

@@ -89,7 +89,6 @@ class Watcher:
 
     Args:
         now_ms: the wall clock.
-        apis: of Ray.
     """
 
     def __init__(self, now_ms: Callable[[], int], apis: Apis | None = None) -> None:

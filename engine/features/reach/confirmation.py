@@ -44,7 +44,6 @@ def confirmation_mail(address: str, sender: str, link: str, accept_language: str
     Args:
         address: whom it is for.
         sender: `mail_from` of the settings.
-        link: of the page.
     """
     language = language_of(accept_language)
     subject, text = _SUBJECT[language], _TEXT[language]

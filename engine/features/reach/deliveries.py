@@ -47,11 +47,7 @@ class StepDeliveries:
     """The steps of one edge.
 
     Args:
-        config: the engine's settings.
-        addresses: of users.
         append: stores the actions of a look-up.
-        push: pushes to browsers.
-        email: sends mails.
         wall_ms: milliseconds since the epoch.
     """
 

@@ -45,7 +45,6 @@ def new_mail(sender: str, address: str, subject: str, id: str, text: str, html: 
         id: what identifies it, before the sender's host.
         html: the body of its HTML.
         unsubscribe: a link that ends such mails; "": there is none.
-        headers: others.
     """
     name, _, own_address = sender.rstrip(">").rpartition(" <")
     mail = MIMEMultipart("alternative", policy=_POLICY)

@@ -65,11 +65,8 @@ class OwnChannels:
     """The mail address of the bearer.
 
     Args:
-        config: the engine's settings.
-        addresses: of users.
         link_key: links are signed with it.
         wall_ms: milliseconds since the epoch.
-        email: sends the mails.
     """
 
     def __init__(self, config: Config, addresses: AddressStore, link_key: LinkKey, wall_ms: Callable[[], int], email: EmailChannel) -> None:

@@ -105,7 +105,6 @@ class PushChannel:
 
     Args:
         config: `push_hosts`, `push_contact` and `webhook_networks`.
-        secret: see `StoredSecret`.
         wall_ms: milliseconds since the epoch.
     """
 

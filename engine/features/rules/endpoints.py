@@ -126,8 +126,6 @@ Whose = Callable[[Request], tuple[RulesEndpoint, str]]
 
 
 def _version_routes(access: Access, path: str, whose: Whose, status: Status) -> list[Route]:
-    """The endpoints of versions below a path."""
-
     async def overview(request: Request) -> Response:
         """`GET`."""
         endpoint, _ = whose(request)

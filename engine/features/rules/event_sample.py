@@ -35,7 +35,6 @@ class EventSample:
     """The sample of one edge.
 
     Args:
-        config: its bounds.
         store: where the sample is kept.
     """
 

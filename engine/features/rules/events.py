@@ -115,15 +115,11 @@ class EventEndpoint:
     """Takes events on an edge.
 
     Args:
-        config: the engine's settings.
         shard_client: carries out what the rules make of an event.
         request_queue: events take turns there with publish requests.
-        rule_book: the rules in force.
         arrivals: of events without an id.
         sample: events are recorded and counted there.
         wall_ms: milliseconds since the epoch.
-        counts: counted into.
-        message_links: unsubscribe links of messages.
         arm_steps: arms the steps of categories, see `engine.gateway.gateway.ArmSteps`.
     """
 

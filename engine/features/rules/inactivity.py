@@ -54,7 +54,6 @@ class InactivityTimers:
     """Records events at shards, and arms the timers that follow users.
 
     Args:
-        shard_client: carries the requests.
         wall_ms: milliseconds since the epoch.
     """
 

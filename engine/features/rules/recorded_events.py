@@ -36,11 +36,7 @@ class RecordedEvent(Struct, frozen=True):
 
 
 class RecordedEvents:
-    """The sample.
-
-    Args:
-        config: its bounds.
-    """
+    """The sample."""
 
     def __init__(self, client: redis.Redis, config: Config) -> None:
         self._client = client

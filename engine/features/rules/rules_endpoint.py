@@ -79,10 +79,7 @@ class RulesEndpoint:
     """The rules of one edge, and what operators do with them.
 
     Args:
-        config: the engine's settings.
         gateway: of the edge: its clocks, and the shards that know users.
-        store: where the versions are.
-        sample_store: where recorded events are.
         parse: reads a version.
         tenant: whose own they are; "": the operator's.
     """

@@ -47,9 +47,6 @@ class RulesFollower:
     """Puts what storage says in force.
 
     Args:
-        config: the engine's settings.
-        store: where the versions are.
-        rule_book: of this edge.
         parse: reads a version.
     """
 

@@ -183,7 +183,6 @@ class KafkaTopics:
         return self._admin
 
     async def _places(self, topics: Sequence[str]) -> list[TopicPartition]:
-        """The partitions of those topics that exist."""
         admin = await self._administering()
         found = set(await admin.list_topics()) & set(topics)  # a question about another one would make it
         described = await admin.describe_topics(sorted(found)) if found else []

@@ -117,7 +117,6 @@ class RedisStream:
         return moved
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._client.aclose()
 
     async def _group(self) -> None:

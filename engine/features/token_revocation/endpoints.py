@@ -98,8 +98,6 @@ class TokenRevocations:
     """The revocations of one edge.
 
     Args:
-        config: the engine's settings.
-        store: where they are durable.
         authenticator: reads a token that shall be revoked.
         gateway: its `revoked` is kept here, and its connections are closed.
     """

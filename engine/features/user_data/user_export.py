@@ -45,9 +45,6 @@ class UserExport:
     """Exports users, on one edge.
 
     Args:
-        config: the engine's settings.
-        gateway: of the edge.
-        bodies: of pending messages.
         find_entries: of a user in the streams for other systems (`engine.store.user_entries`).
     """
 

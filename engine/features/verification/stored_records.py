@@ -116,7 +116,6 @@ class Verification:
     """One pass over the data of a Redis. It reads, and changes nothing; an engine may run meanwhile.
 
     Args:
-        client: of the Redis.
         features: whose data may be there.
     """
 

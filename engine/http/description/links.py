@@ -46,7 +46,6 @@ def add_links(paths: Part) -> None:
 
 
 def _operations(paths: Part) -> Iterator[tuple[Part, Part]]:
-    """Each operation, and the item of its path."""
     for item in paths.values():
         for operation in item.values():
             if isinstance(operation, dict):

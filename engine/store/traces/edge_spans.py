@@ -38,11 +38,7 @@ class _Sent(Struct, gc=False):
 
 
 class EdgeSpans:
-    """The spans of one edge.
-
-    Args:
-        spans: makes them.
-    """
+    """The spans of one edge."""
 
     def __init__(self, spans: Spans) -> None:
         self.spans = spans
@@ -101,7 +97,6 @@ class EdgeSpans:
             del self._sent[connection]
 
     def ended(self, connection: int) -> None:
-        """The connection is over."""
         for sent in (of_connection := self._sent.pop(connection, {})).values():
             self._over(sent, acknowledged=False)
         self._count -= len(of_connection)

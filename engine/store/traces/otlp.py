@@ -73,7 +73,6 @@ class OtlpSink:
     """Exports the spans of one process.
 
     Args:
-        config: the engine's settings.
         process: its name, `service.instance.id` of its spans.
     """
 

@@ -22,11 +22,7 @@ from engine.store.traces.spans import OPEN_MAX, Spans
 
 
 class SchedulerSpans:
-    """The spans of one scheduler.
-
-    Args:
-        spans: makes them.
-    """
+    """The spans of one scheduler."""
 
     def __init__(self, spans: Spans) -> None:
         self.spans = spans

@@ -25,11 +25,7 @@ _DEFERRED: Final = "deferred"
 
 
 class ShardSpans:
-    """The spans of one shard.
-
-    Args:
-        spans: makes them.
-    """
+    """The spans of one shard."""
 
     def __init__(self, spans: Spans) -> None:
         self.spans = spans

@@ -63,8 +63,6 @@ class Spans:
     """Makes the spans of one process.
 
     Args:
-        config: the engine's settings.
-        sink: takes them.
         now_ns: ns since the epoch.
     """
 

@@ -68,7 +68,6 @@ class QuestionTasks(Extension):
         self._connect = connect
 
     def methods(self) -> Sequence[MethodBinding]:
-        """Those of tasks."""
         served = {"tasks/get": self._get, "tasks/cancel": self._cancel, "tasks/update": self._update}
         versions = frozenset(MODERN_PROTOCOL_VERSIONS)
         return [MethodBinding(method, _TaskParams, handler, versions) for method, handler in served.items()]

@@ -185,11 +185,9 @@ class FollowedJobs:
         return JobsSeen(began, ended)
 
     def stored_running(self, began: Mapping[str, Running]) -> None:
-        """These jobs are stored as running."""
         self.running |= began
 
     def stored_told(self, key: str) -> None:
-        """The end of this job is stored as told."""
         self.told.add(key)
         self.running.pop(key, None)
 

@@ -101,7 +101,6 @@ class Addresses(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
         return msgspec.structs.replace(self, push=(*others, given)[-BROWSERS_MAX:])
 
     def without_browser(self, id: str) -> Addresses:
-        """Without the browser of this id."""
         return msgspec.structs.replace(self, push=tuple(one for one in self.push if one.id != id))
 
 

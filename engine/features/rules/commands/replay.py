@@ -118,7 +118,6 @@ class Replay:
     """One run over one recording.
 
     Args:
-        rules: applied to every event.
         publisher: makes the publisher; its argument is called with every result.
         rate_per_s: deliveries per second, 0 for as fast as the engine accepts them.
         user_prefix: prepended to every user's name.

@@ -27,7 +27,6 @@ def mentions(text: str) -> list[str]:
 
 
 def _without_code(text: str) -> str:
-    """The text without code and comments."""
     prose: list[str] = []
     paragraph: list[str] = []
     fence = ""

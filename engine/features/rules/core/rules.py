@@ -163,7 +163,6 @@ class Rule(Struct, frozen=True):
         return "" if failed is None else f"when[{failed}] does not hold"
 
     def matches(self, event: str, action: Any, scope: Scope) -> bool:
-        """Does the rule match an event?"""
         return not self.mismatch(event, action, scope)
 
     def key(self, scope: Scope) -> str:
@@ -325,7 +324,6 @@ class Rules(DefinedCategories, frozen=True):
         """Apply the rules to one event: `plan`, then `make` everything.
 
         Args:
-            event: its name.
             payload: its JSON object; `action` is the action, when it has one.
             delivery: identifies this delivery of the event, see `delivery_id`.
             tenant: whose users they are.

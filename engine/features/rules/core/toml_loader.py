@@ -157,7 +157,6 @@ def parse_rules(text: str, source: str) -> Rules:
     """The rules in a TOML text.
 
     Args:
-        text: the file's content.
         source: its name, for messages.
 
     Raises:
@@ -327,7 +326,6 @@ def _user_may(text: _CategoryText) -> int:
 
 
 def _rule_lines(text: str) -> list[int]:
-    """The lines on which rules begin."""
     return [text.count("\n", 0, header.start()) + 1 for header in _RULE_HEADER.finditer(text)]
 
 
