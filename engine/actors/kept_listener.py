@@ -81,8 +81,11 @@ def _ask(address: str) -> tuple[socket.socket | None, socket.socket | None]:
 
 def _receive(peer: socket.socket) -> tuple[bytes, socket.socket | None]:
     """A word, and the socket that is sent with it."""
-    word, files, _, _ = socket.recv_fds(peer, _WORD_BYTES_MAX, 1, socket.MSG_CMSG_CLOEXEC)
-    return word, socket.socket(fileno=files[0]) if files else None
+    word, files, _, _ = socket.recv_fds(peer, _WORD_BYTES_MAX, 1)
+    listener = socket.socket(fileno=files[0]) if files else None
+    if listener is not None:
+        listener.set_inheritable(False)  # `recv_fds` of Python 3.11 ignores the flag for that
+    return word, listener
 
 
 class _Kept:

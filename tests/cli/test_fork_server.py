@@ -154,7 +154,7 @@ async def test_a_server_ends_its_workers_and_removes_its_socket_with_its_parent(
     assert not Path(path).parent.exists()
 
 
-def test_a_server_whose_code_was_replaced_starts_anew(programs: list[str], tmp_path: Path) -> None:
+async def test_a_server_whose_code_was_replaced_starts_anew(programs: list[str], tmp_path: Path) -> None:
     package = tmp_path / "path" / "engine"
     package.parent.mkdir()
     subprocess.run(["cp", "-r", Path(worker_start.__file__).parents[1], package], check=True)
@@ -165,10 +165,15 @@ def test_a_server_whose_code_was_replaced_starts_anew(programs: list[str], tmp_p
     try:
         command = [*programs, "--language=PYTHON"]
         assert started(server.path, command, tmp_path)["loaded"]
+        Path(programs[2]).write_text(KEEPING)
+        keeping = started(server.path, [*command, "stays"], tmp_path)
+        Path(programs[2]).write_text(PROGRAM)
         edge = package / "actors" / "edge.py"
         edge.rename(edge.with_suffix(".old"))
         edge.write_text(edge.with_suffix(".old").read_text())
         assert not started(server.path, command, tmp_path)["loaded"], "the one who finds out starts by its command"
         assert started(server.path, command, tmp_path)["loaded"]
+        os.kill(keeping["pid"], signal.SIGKILL)
+        await until(lambda: refuses(keeping["port"]), 10, look_s=0.1)
     finally:
         server.stop()
