@@ -69,8 +69,9 @@ class Replacements:
         return {**running, _SELF: int(self._own.stats["started_ms"])}
 
     def left(self, wanted: WantedNumbers) -> list[str]:
-        """Names of the actors that an upgrade has still to replace."""
+        """Names of the actors that an upgrade has still to replace, or may have: their processes have not answered."""
         actors = [name_of(key) for role in ROLES for key in self._outdated(role, wanted)]
+        actors += [name for name in wanted.replacing if name != _SELF and self._is_unknown(name, wanted)]
         return [*actors, _SELF] if wanted.replacing.get(_SELF) == self._own.stats["started_ms"] else actors
 
     def on_draining_nodes(self) -> list[ActorKey]:
@@ -122,6 +123,13 @@ class Replacements:
             for key in fleet.keys(role)
             if key not in fleet.leaving and fleet.process(key) and wanted.replacing.get(name_of(key)) == fleet.process(key)
         ]
+
+    def _is_unknown(self, name: str, wanted: WantedNumbers) -> bool:
+        """Whether an actor is to be there, and this controller has no answer of it."""
+        role, _, index = name.rpartition("-")
+        key = role, int(index)
+        known = key in self._fleet.leaving or (key in self._fleet.watches and self._fleet.process(key))
+        return key[1] < getattr(wanted, f"{role}s", 0) and not known
 
     def _next(self, wanted: WantedNumbers) -> ActorKey | None:
         return next((key for role in ROLES for key in self._outdated(role, wanted)), None)

@@ -1191,6 +1191,23 @@ async def test_an_upgrade_replaces_what_a_controller_that_was_cut_off_created(wo
     assert "edge-1" in controller._reconciler.wanted.replacing  # type: ignore[union-attr]
 
 
+async def test_an_upgrade_waits_for_a_process_that_has_not_answered_yet(world: World) -> None:
+    controller = await world.start()
+    await all_ready(world)
+    reconciler, key = controller._reconciler, ("scheduler", 1)
+    assert reconciler is not None
+    world.actors.create(None, *key)  # what was surplus when a controller died is wanted again
+    surplus = world.actors.actors[key]
+    surplus.silent, before = True, processes(world)
+    await reconciler.want(schedulers=2, replacing={"scheduler-1": surplus.pid}, by="", at_ms=1)
+    await until(lambda: key in controller._fleet.watches and controller._fleet.watches[key]._failed)
+    await reconciler._step_controller()
+    assert reconciler.wanted.replacing
+    surplus.silent = False
+    await world.when(lambda scaling: bool(scaling["settled"]) and not scaling["upgrading"])
+    assert processes(world)[key] != before[key]
+
+
 async def test_an_upgrade_is_continued_by_the_successor_of_a_controller_that_dies(world: World) -> None:
     controller = await world.start(shards=3)
     await all_ready(world)
