@@ -93,6 +93,10 @@ FEATURES: Final[Sequence[Callable[[EdgePorts], EdgeFeature]]] = (
 """The features of an edge, in the order in which they may use each other: a later one may import earlier ones."""
 
 
+_STATIC: Final = static_files.routes()
+"""Made when the module is loaded: forks have them without reading sixty files."""
+
+
 class EdgeServices(Struct, frozen=True):
     """What the endpoints of one edge call.
 
@@ -128,7 +132,7 @@ def app(services: EdgeServices) -> Starlette:
     routes = [found for table in tables for found in table.routes]
     routes.sort(key=lambda found: "{" in found.path)  # a path comes before those with a parameter in its place
     application = Starlette(
-        routes=[*routes, _described(access, tables), *static_files.routes()],
+        routes=[*routes, _described(access, tables), *_STATIC],
         middleware=[Middleware(CrossOrigin, config=config, mail_links={path for table in tables for path in table.mail_links})],
         exception_handlers=handlers(gateway.metrics.refused),
     )

@@ -255,7 +255,7 @@ class Edge(Process):
             if feature.prepare is not None:
                 await self._retry_storage(feature.prepare)
         self._ray_requests = RayRequests(application, authenticator, self._gateway, self._config)
-        self._server = http_server.build(application, self._config, application.state.fast_paths)
+        self._server = http_server.build(application, self._config, application.state.fast_paths, self._listening)
         async with asyncio.TaskGroup() as tasks:
             for task in (
                 self._links.run(self._gateway),
@@ -309,15 +309,13 @@ class Edge(Process):
         self._listener = KeptListener(address, partial(http_server.bind, self._config, self._port))  # not before clients can be served
         listener = self._listener.socket
         self._port = listener.getsockname()[1]
-        serving = asyncio.ensure_future(self._server.serve(sockets=[listener]))
-        while not (self._server.started or serving.done()):
-            await asyncio.sleep(0.01)
-        if not serving.done():
-            self._ready.set()
-        log.info("edge %d listens on %s:%d", self._index, self._config.host, self._port)
-        await serving
+        await self._server.serve(sockets=[listener])
         if not self._gateway.draining:
             raise RuntimeError("the HTTP server ended by itself")
+
+    def _listening(self) -> None:
+        self._ready.set()
+        log.info("edge %d listens on %s:%d", self._index, self._config.host, self._port)
 
     # -- Called by the routes. ---------------------------------------------------------------------------------------------
     async def _status(self) -> Mapping[str, Any]:

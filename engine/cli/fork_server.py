@@ -19,7 +19,6 @@ import ast
 import contextlib
 import gc
 import os
-import runpy
 import select
 import shutil
 import signal
@@ -27,8 +26,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any, Final
 
 import psutil
@@ -106,13 +107,23 @@ def _become(request: bytes, files: list[int]) -> None:
     os.environ.clear()
     os.environ.update(variables | once)
     sys.argv = words
-    runpy.run_path(words[0], run_name="__main__")
+    program = ModuleType("__main__")
+    program.__file__ = words[0]
+    sys.modules["__main__"] = program
+    exec(_program(words[0]), program.__dict__)
+
+
+@cache
+def _program(path: str) -> CodeType:
+    """Compiled once, before a fork needs it."""
+    return compile(Path(path).read_bytes(), path, "exec")
 
 
 def _load(code: Any) -> None:
     code.remember()
     for name in _LOADED:
         import_module(name)
+    _program(sys.modules[_LOADED[0]].__file__ or "")
     for name in _LOADED_IF_THERE:
         with contextlib.suppress(ImportError):
             import_module(name)
@@ -151,6 +162,7 @@ def _serve(listener: socket.socket) -> None:
             listener.close()
             keeper.close()
             kept_listener.keeper_path = path
+            code.forked()
             connection.send(b"forked")
             connection.close()
             _become(request, files)

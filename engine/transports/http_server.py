@@ -13,7 +13,7 @@ import logging
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, cast
 
@@ -86,9 +86,15 @@ def bind(config: Config, port: int) -> socket.socket:
 class EdgeServer(uvicorn.Server):
     """uvicorn's server without its signal handlers, since the actor handles signals, and with one wake-up a second instead of ten."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, on_listening: Callable[[], None]) -> None:
         self._exit = asyncio.Event()
+        self._on_listening = on_listening
         super().__init__(config)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        await super().startup(sockets)
+        self._on_listening()
 
     @property
     def should_exit(self) -> bool:
@@ -113,12 +119,15 @@ class EdgeServer(uvicorn.Server):
         yield
 
 
-def build(application: ASGIApp, config: Config, fast_paths: FastPaths | None = None) -> EdgeServer:
+def build(
+    application: ASGIApp, config: Config, fast_paths: FastPaths | None = None, on_listening: Callable[[], None] = lambda: None
+) -> EdgeServer:
     """A server for the application; run it with `serve(sockets=[bind(...)])`. It ends within `drain_ms` of `should_exit`.
 
     Args:
         application: answers every request that no fast path takes.
         fast_paths: answer plain requests without the application.
+        on_listening: called when clients can connect.
     """
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -142,5 +151,6 @@ def build(application: ASGIApp, config: Config, fast_paths: FastPaths | None = N
             server_header=False,
             backlog=BACKLOG,
             timeout_graceful_shutdown=max(1, config.drain_ms // 1000),
-        )
+        ),
+        on_listening,
     )

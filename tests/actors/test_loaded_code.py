@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from array import array
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -31,7 +32,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
         (tmp_path / version / f"{NAME}.py").write_text("")
     (tmp_path / "current").symlink_to("1")
     monkeypatch.syspath_prepend(tmp_path / "current")
-    monkeypatch.setattr(loaded_code, "_seen", {})
+    monkeypatch.setattr(loaded_code, "_seen", loaded_code._Seen())
     import_module(NAME)
     yield tmp_path
     del sys.modules[NAME]
@@ -80,12 +81,22 @@ def test_an_actor_may_start_while_other_modules_are_being_remembered(installed: 
     loaded_code.remember()
     look = loaded_code._look
 
-    def look_while_another_is_loaded(file: str) -> loaded_code.FileState:
-        loaded_code._seen.setdefault(f"{file}.loaded-now", (0, 0, 0, 0))
+    def look_while_another_is_loaded(file: str) -> int:
+        lines, states = loaded_code._seen.files
+        loaded_code._seen.files = f"{lines}{file}.loaded-now\n", states + array("q", [0])
         return look(file)
 
     monkeypatch.setattr(loaded_code, "_look", look_while_another_is_loaded)
     assert not loaded_code.changed()
+
+
+def test_a_fork_trusts_a_look_of_the_second_before(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded_code.remember()
+    (installed / "1" / f"{NAME}.py").unlink()
+    loaded_code.forked()
+    assert not loaded_code.changed()
+    monkeypatch.setattr(loaded_code._seen, "looked_s", loaded_code._seen.looked_s - 1)
+    assert loaded_code.changed()
 
 
 def test_code_that_was_removed_is_noticed(installed: Path) -> None:
