@@ -42,10 +42,8 @@ def later_core(world: World, how: str) -> None:
         world.crash()
     elif how == "eviction":
         world.now_ms += world.config.ack_journal_ms
-        world.settle()
-        world.checkpoint()
-        world.now_ms += world.config.mailbox_idle_ms
-        assert world.core.evict(world.now_ms) == 1
+        world.persist()
+        assert world.evict() == 1
     else:
         payloads = list(rebuild.payloads(world.core.mailboxes.values(), 1000))
         world.journal = [(-1, payload) for payload in payloads]

@@ -123,6 +123,11 @@ class World:
         self.tell(record)
         return self.refs
 
+    def publish(self, user: str = "u", id: str | None = None, **fields: Any) -> list[Any]:
+        """Post a message and settle; returns what the core said."""
+        self.post(user, id, **fields)
+        return self.settle()
+
     def attach(self, conn: int, user: str = "u", cursor: int | None = None, *, epoch: str = "e1", **fields: Any) -> None:
         epoch = "" if cursor is None else epoch
         kind = fields.pop("kind", WEBSOCKET)
@@ -258,6 +263,12 @@ class World:
     def page(self, key: str) -> MailboxPage | None:
         return decode_page(key, self.pages[key]) if key in self.pages else None
 
+    def take_group(self) -> Group:
+        """The next group, which is not in the journal yet."""
+        group = self.core.take_group(self.now_ms)
+        assert group is not None
+        return group
+
     def commit(self) -> bool:
         group = self.core.take_group(self.now_ms)
         while group is not None:
@@ -316,6 +327,16 @@ class World:
             meanwhile()
         self.core.user_requests.erased(self.core.mailbox_store.take_erased())
 
+    def persist(self) -> None:
+        """Settle, and write a checkpoint."""
+        self.settle()
+        self.checkpoint()
+
+    def evict(self) -> int:
+        """Let mailboxes leave memory that have been idle for long enough; returns how many did."""
+        self.now_ms += self.config.mailbox_idle_ms
+        return self.core.evict(self.now_ms)
+
     def crash(self) -> None:
         """The process dies; a successor recovers from what was written. Group numbers start again, entries stay in order."""
         self._new_core()
@@ -347,6 +368,13 @@ class World:
                 self.now_ms = end_ms
         self.core.delivery.scheduler_reset(lambda _: True)
         return self.settle()
+
+
+def connected_world(**changes: Any) -> World:
+    """A world where the user `u` has connection 1."""
+    world = World(**changes)
+    world.attach(1)
+    return world
 
 
 class Client:

@@ -11,7 +11,7 @@ from engine.core.model.constants import HIGH, LOW
 from engine.core.policy.profile import Profile
 from engine.core.wire.records import POLL, Deliver, Detach, GapRange, Welcome
 from tests.support.policy_world import HOUR_MS, NIGHT, SEVEN_AM, TEN_PM, at, later_core, profile_of, put, told, wants
-from tests.support.shard_world import World, of
+from tests.support.shard_world import World, connected_world, of
 
 LONG = 100 * HOUR_MS
 
@@ -131,8 +131,7 @@ def gaps(records: list[Any]) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("how", ["evicted", "expired", "before a crash"])
 def test_who_was_away_is_sent_a_gap_for_broadcasts_that_left_the_log_and_is_not_sent_it_again(how: str) -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.broadcast("b1")
     assert heard(world.settle()) == [1]
     world.ack(1, 1)
@@ -177,8 +176,7 @@ def test_only_what_concerned_a_user_who_was_there_before_is_lost() -> None:
 
 
 def test_what_left_the_log_before_a_slow_shard_read_it_is_a_gap_for_those_connected() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.broadcast("b1")
     world.settle()
     world.drop(world.broadcast("b2"))
@@ -188,8 +186,7 @@ def test_what_left_the_log_before_a_slow_shard_read_it_is_a_gap_for_those_connec
 
 
 def test_a_loss_is_a_gap_though_the_next_entry_is_for_others() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.broadcast("b1")
     world.settle()
     unread, _ = world.broadcast("b2"), world.broadcast("b3", "news")
@@ -199,8 +196,7 @@ def test_a_loss_is_a_gap_though_the_next_entry_is_for_others() -> None:
 
 @pytest.mark.parametrize("unread", [True, False])
 def test_a_loss_that_storage_has_forgotten_is_a_gap_for_those_connected(unread: bool) -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.broadcast("b1")
     world.settle()
     audience, forgotten, last = world.core.broadcast_audience, world.broadcast("b2", "news"), world.broadcast("b3", "news")

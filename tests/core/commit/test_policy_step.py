@@ -57,7 +57,7 @@ from tests.support.policy_world import (
     told,
     wants,
 )
-from tests.support.shard_world import World, of
+from tests.support.shard_world import World, connected_world, of
 
 WAYS = ["crash", "checkpoint and crash", "eviction", "rescue"]
 
@@ -72,8 +72,7 @@ def test_a_profile_is_answered_when_it_is_durable_and_not_before() -> None:
     world = World()
     ref = put(world)
     world.fetch()
-    group = world.core.take_group(world.now_ms)
-    assert group is not None
+    group = world.take_group()
     assert of(world.said(), ProfileIs) == []
     world.append(group)
     world.core.group_committed(world.now_ms)
@@ -127,8 +126,7 @@ def test_a_mailbox_with_a_profile_on_its_way_does_not_leave_memory() -> None:
     profile_of(world)
     put(world)
     assert world.core.evict(world.now_ms) == 0
-    group = world.core.take_group(world.now_ms)
-    assert group is not None
+    group = world.take_group()
     assert world.core.evict(world.now_ms) == 0
     world.append(group)
     world.core.group_committed(world.now_ms)
@@ -161,8 +159,7 @@ def test_what_counts_survives(how: str) -> None:
 
 def test_a_user_is_active_by_connecting_and_acknowledging_and_not_by_getting_messages() -> None:
     world = World()
-    world.post()
-    world.settle()
+    world.publish()
     assert profile_of(world).active_ms == 0
     world.now_ms += 10
     world.attach(1)
@@ -181,31 +178,25 @@ def test_a_user_is_active_by_connecting_and_acknowledging_and_not_by_getting_mes
 
 
 def test_activity_is_in_the_page_after_an_acknowledgement_and_after_the_last_connection_ended() -> None:
-    world = World()
-    world.attach(1)
-    world.post()
-    world.settle()
+    world = connected_world()
+    world.publish()
     world.now_ms += 10
     world.ack(1, 1)
-    world.settle()
-    world.checkpoint()
+    world.persist()
     assert page(world).seen_ms == world.now_ms
     world.attach(2)
     world.settle()
     world.now_ms += 500
     world.tell(Detach(1, 1000), Detach(2, 1000))
-    world.settle()
-    world.checkpoint()
+    world.persist()
     assert page(world).seen_ms == world.now_ms - 500
 
 
 def test_of_who_only_connected_and_never_got_anything_no_page_is_written() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.settle()
     world.detach(1)
-    world.settle()
-    world.checkpoint()
+    world.persist()
     assert world.pages == {}
 
 
@@ -214,8 +205,7 @@ def test_profiles_weigh_in_the_memory_of_the_shard() -> None:
     profile_of(world)
     before = world.core.mailbox_store.memory.bytes
     put(world, Profile(muted_types=tuple(f"type{n}" for n in range(50))))
-    world.settle()
-    world.checkpoint()
+    world.persist()
     assert world.core.mailbox_store.memory.bytes > before + 50 * 70
 
 
@@ -306,8 +296,7 @@ def test_a_mailbox_stays_in_memory_while_the_journal_is_told_why_its_message_was
     world.checkpoint()
     world.post(more=b',"type":"a.b","data":1')
     assert world.core.take_group(world.now_ms) is not None
-    world.now_ms += world.config.mailbox_idle_ms
-    assert world.core.evict(world.now_ms) == 0
+    assert world.evict() == 0
     world.core.group_committed(world.now_ms)
     assert [answer.status for answer in of(world.said(), Posted)] == [DEFERRED]
 
@@ -398,8 +387,7 @@ def test_a_timer_that_was_suppressed_has_had_its_effect_for_ever() -> None:
 
 
 def test_who_has_been_active_since_is_not_touched() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.settle()
     since = PolicyTerms("", Category(), world.now_ms)
     assert told(world, since).status == ACCEPTED
@@ -429,8 +417,7 @@ WINDOW = {"merge": Merge(300), "collapse": "likes"}
 
 
 def test_a_summary_counts_once_however_many_messages_it_is_of() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     for _ in range(5):
         assert told(world, CAPPED, **WINDOW).status == MERGED
     assert [message["count"] for message in later(world)] == [5]
@@ -439,8 +426,7 @@ def test_a_summary_counts_once_however_many_messages_it_is_of() -> None:
 
 
 def test_a_window_whose_category_is_used_up_ends_with_nothing_and_says_why() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     assert told(world, CAPPED, **WINDOW).status == MERGED
     told(world, CAPPED)
     told(world, CAPPED)
@@ -450,8 +436,7 @@ def test_a_window_whose_category_is_used_up_ends_with_nothing_and_says_why() -> 
 
 
 def test_two_windows_that_end_together_share_what_their_category_allows() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     told(world, CAPPED)
     for key in ("likes", "replies"):
         assert told(world, CAPPED, merge=Merge(300), collapse=key).status == MERGED
@@ -460,8 +445,7 @@ def test_two_windows_that_end_together_share_what_their_category_allows() -> Non
 
 
 def test_a_muted_message_does_not_count_in_a_window() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     wants(world, Profile(muted_types=("spam",)))
     assert told(world, **WINDOW).status == MERGED
     assert told(world, type="spam", **WINDOW).status == SUPPRESSED
@@ -502,8 +486,7 @@ FORUM = Profile(digest_types=("forum.*",))
 
 
 def test_what_a_user_wants_in_the_digest_comes_as_one_message_that_counts_by_type() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     wants(world, FORUM)
     for type in ("forum.like", "forum.like", "forum.reply"):
         answer = told(world, type=type, id=f"d{world.refs}", ttl_ms=2 * DIGEST_MS)
@@ -518,8 +501,7 @@ def test_what_a_user_wants_in_the_digest_comes_as_one_message_that_counts_by_typ
 
 
 def test_a_message_alone_in_the_digest_comes_as_it_is() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     wants(world, FORUM)
     told(world, type="forum.like", id="only", ttl_ms=2 * DIGEST_MS)
     assert [message["id"] for message in later(world, DIGEST_MS)] == ["only"]
@@ -592,8 +574,7 @@ def test_what_a_user_wants_in_the_inbox_only_is_numbered_and_counted_and_not_sen
     said = world.settle()
     assert [(record.unread, record.unseen) for record in of(said, Counts)] == [(2, 2)]
     told(world, type="feed.reply", id="loud")
-    world.post(id="after")
-    said = world.settle()
+    said = world.publish(id="after")
     assert of(said, GapRange) == []
     assert listed(world) == ([(4, False), (3, False), (2, True), (1, True)], 4, 4)
     assert world.core.output.counters["delivered"] == 2

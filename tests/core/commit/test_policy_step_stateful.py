@@ -123,8 +123,7 @@ class CapMachine(RuleBasedStateMachine):
     @rule(full=st.booleans())
     def checkpoint_and_evict(self, full: bool) -> None:
         self.world.checkpoint(full=full, meanwhile=self.commit)
-        self.world.now_ms += self.world.config.mailbox_idle_ms
-        self.world.core.evict(self.world.now_ms)
+        self.world.evict()
 
     def teardown(self) -> None:
         if hasattr(self, "world"):

@@ -30,7 +30,7 @@ from engine.core.wire.records import (
     Posted,
     Timer,
 )
-from tests.support.shard_world import World, of
+from tests.support.shard_world import World, connected_world, of
 
 WINDOW = Merge(300)
 LEADING = Merge(300, True)
@@ -58,8 +58,7 @@ def later(world: World, ms: int = 300) -> list[Any]:
 
 
 def test_what_comes_within_the_window_is_one_summary_at_its_end() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     for n in range(4):
         like(world, f"m{n}")
     said = world.settle()
@@ -78,8 +77,7 @@ def test_what_comes_within_the_window_is_one_summary_at_its_end() -> None:
 
 
 def test_a_message_alone_in_its_window_comes_as_it_is_and_is_acknowledged_by_its_id() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     like(world, "only")
     world.settle()
     (message,) = shown(later(world))
@@ -92,8 +90,7 @@ def test_a_message_alone_in_its_window_comes_as_it_is_and_is_acknowledged_by_its
 
 
 def test_a_leading_message_is_delivered_at_once_and_a_summary_replaces_it() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     like(world, "m1", merge=LEADING)
     like(world, "m2", merge=LEADING)
     said = world.settle()
@@ -104,8 +101,7 @@ def test_a_leading_message_is_delivered_at_once_and_a_summary_replaces_it() -> N
 
 
 def test_a_leading_message_alone_is_all_there_is() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     like(world, "m1", merge=LEADING)
     world.settle()
     assert shown(later(world)) == []
@@ -113,8 +109,7 @@ def test_a_leading_message_alone_is_all_there_is() -> None:
 
 
 def test_a_message_after_the_end_opens_the_next_window_even_before_the_tick() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     like(world, "m1")
     like(world, "m2")
     world.settle()
@@ -177,8 +172,7 @@ def test_beyond_the_limit_messages_are_delivered_unmerged() -> None:
 
 
 def test_a_refused_group_never_was() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     like(world, "m1")
     world.settle()
     like(world, "m2")
@@ -190,8 +184,7 @@ def test_a_refused_group_never_was() -> None:
 
 
 def test_a_window_whose_closing_was_refused_closes_when_storage_is_back() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     like(world, "m1")
     like(world, "m2")
     world.settle()
@@ -205,8 +198,7 @@ def test_a_window_whose_closing_was_refused_closes_when_storage_is_back() -> Non
 
 
 def test_a_clock_set_back_leaves_a_window_open_until_it_is_over_again() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     like(world, "m1")
     world.settle()
     world.core.tick(world.now_ms + 300)
@@ -237,8 +229,7 @@ def test_windows_survive_a_crash_from_the_journal_and_from_the_page() -> None:
 def test_a_window_that_was_over_while_the_shard_was_down_closes_at_the_first_tick() -> None:
     world = World()
     like(world, "m1")
-    world.settle()
-    world.checkpoint()
+    world.persist()
     world.now_ms += 1000
     world.crash()
     later(world, 0)
@@ -252,8 +243,7 @@ def test_a_closed_window_is_not_closed_again_by_replay() -> None:
     world = World()
     like(world, "m1")
     like(world, "m2")
-    world.settle()
-    world.checkpoint()
+    world.persist()
     later(world)
     for _ in range(2):
         world.crash()
@@ -320,8 +310,7 @@ def test_mailboxes_with_ended_windows_are_loaded_a_bounded_number_at_a_time(monk
 def test_a_shard_starts_without_loading_mailboxes_for_open_windows() -> None:
     world = World()
     like(world, "m1")
-    world.settle()
-    world.checkpoint()
+    world.persist()
     world.crash()
     world.settle()
     assert not world.core.mailboxes
@@ -334,8 +323,7 @@ def test_windows_of_an_erased_user_wait_for_nothing() -> None:
     like(world, "m1")
     world.settle()
     world.tell(Erase(7, "t:u"))
-    world.settle()
-    world.checkpoint()
+    world.persist()
     assert world.core.mailbox_store.memory.bytes == world.core.mailboxes["t:u"].weight
     evicted(world)
     later(world)
@@ -346,8 +334,7 @@ def test_windows_are_put_back_after_a_loss_of_data_and_closed_ones_stay_closed()
     world = World()
     like(world, "m1")
     like(world, "m2", collapse="closed")
-    world.settle()
-    world.checkpoint()
+    world.persist()
     world.now_ms += 300
     like(world, "m3")  # after the old windows: what storage loses
     world.core.tick(world.now_ms)
@@ -373,8 +360,7 @@ def test_few_windows_close_with_one_group_and_the_others_with_the_next() -> None
 
 
 def test_nothing_is_kept_for_nobody() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     like(world, "m1", retain=False)
     world.settle()
     world.detach(1)
@@ -386,8 +372,7 @@ def test_nothing_is_kept_for_nobody() -> None:
 
 
 def test_what_has_expired_at_the_end_of_the_window_is_not_delivered() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     like(world, "m1", ttl_ms=301)
     world.settle()
     assert shown(later(world, 301)) == []

@@ -12,7 +12,7 @@ from engine.core.journal.stored_formats import decode_page
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.envelope import Envelope
 from engine.core.wire.records import SSE, Deliver, GapRange, Post, Revoke
-from tests.support.shard_world import EDGE, World, delivered, of
+from tests.support.shard_world import EDGE, World, connected_world, delivered, of
 
 
 def counts(records: list[Any], conn: int = 1) -> list[tuple[str, int]]:
@@ -26,8 +26,7 @@ def gaps(records: list[Any]) -> list[tuple[int, int]]:
 
 
 def test_who_keeps_up_gets_every_message() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     said = world.settle()
     for n in range(4):
         world.post("u", f"a{n}", collapse="k")
@@ -40,8 +39,7 @@ def test_who_keeps_up_gets_every_message() -> None:
 
 
 def test_behind_a_full_window_the_newest_stands_for_the_older_ones_and_the_gap_says_so() -> None:
-    world = World(window=2)
-    world.attach(1)
+    world = connected_world(window=2)
     for n in range(2):
         world.post("u", f"first{n}")
     said = world.settle()
@@ -59,8 +57,7 @@ def test_behind_a_full_window_the_newest_stands_for_the_older_ones_and_the_gap_s
 
 
 def test_messages_of_one_group_are_conflated_for_who_is_behind() -> None:
-    world = World(window=1)
-    world.attach(1)
+    world = connected_world(window=1)
     for n in range(2):
         world.post("u", f"x{n}")
     world.settle()
@@ -75,8 +72,7 @@ def test_messages_of_one_group_are_conflated_for_who_is_behind() -> None:
 def test_for_the_offline_it_begins_when_more_than_a_few_wait() -> None:
     world = World(conflate_offline_min=3)
     for n in range(6):
-        world.post("u", f"a{n}", collapse="k")
-        world.settle()
+        world.publish("u", f"a{n}", collapse="k")
     world.attach(1)
     said = world.settle()
     assert counts(said) == [("a0", 1), ("a1", 1), ("a5", 4)]
@@ -86,8 +82,7 @@ def test_for_the_offline_it_begins_when_more_than_a_few_wait() -> None:
 def test_a_superseded_message_in_the_offline_stream_stays_gone_over_eviction_and_crash() -> None:
     world = World(conflate_offline_min=1)
     for n in range(3):
-        world.post("u", f"a{n}", collapse="k")
-        world.settle()
+        world.publish("u", f"a{n}", collapse="k")
         world.checkpoint()
         world.now_ms += 5000
         world.core.evict(world.now_ms)
@@ -102,11 +97,9 @@ def test_a_superseded_message_in_the_offline_stream_stays_gone_over_eviction_and
 def test_a_crash_before_the_checkpoint_replays_the_same() -> None:
     world = World(conflate_offline_min=1)
     for n in range(3):
-        world.post("u", f"a{n}", collapse="k")
-        world.settle()
+        world.publish("u", f"a{n}", collapse="k")
     world.crash()
-    world.post("u", "a3", collapse="k")
-    world.settle()
+    world.publish("u", "a3", collapse="k")
     world.attach(1)
     said = world.settle()
     assert (gaps(said), counts(said)) == ([(1, 3)], [("a3", 4)])
@@ -117,29 +110,24 @@ def test_what_a_client_has_been_sent_is_not_superseded() -> None:
         world = World(window=1, conflate_offline_min=0)
         world.attach(1, kind=kind)
         world.post("u", "shown", collapse="k")
-        world.post("u", "next", collapse="k")
-        said = world.settle()
+        said = world.publish("u", "next", collapse="k")
         world.post("u", "last", collapse="k")
         said += world.settle()
         world.ack(1, 1)
         said += world.settle()
         assert counts(said) == [("shown", 1), ("last", 2)]
         world.detach(1)
-        world.post("u", "after", collapse="k")
-        world.settle()
+        world.publish("u", "after", collapse="k")
         world.attach(2)
         assert counts(world.settle(), 2)[0] == ("last", 2)
 
 
 def test_a_message_sent_while_its_successor_was_written_is_revoked_where_it_was_sent() -> None:
-    world = World(window=1)
-    world.attach(1)
+    world = connected_world(window=1)
     world.post("u", "x")
-    world.post("u", "a0", collapse="k")
-    world.settle()
+    world.publish("u", "a0", collapse="k")
     world.post("u", "a1", collapse="k")
-    group = world.core.take_group(world.now_ms)
-    assert group is not None
+    group = world.take_group()
     world.ack(1, 1)
     assert counts(world.said()) == [("a0", 1)], "sent after the group was built"
     world.append(group)
@@ -155,10 +143,8 @@ def test_a_message_sent_while_its_successor_was_written_is_revoked_where_it_was_
 
 def test_a_lesser_message_supersedes_nothing_of_more_weight() -> None:
     world = World(conflate_offline_min=0)
-    world.post("u", "mention", collapse="k", priority=HIGH)
-    world.settle()
-    world.post("u", "noise", collapse="k", priority=LOW)
-    world.settle()
+    world.publish("u", "mention", collapse="k", priority=HIGH)
+    world.publish("u", "noise", collapse="k", priority=LOW)
     world.attach(1)
     said = world.settle()
     assert counts(said) == [("mention", 1), ("noise", 1)]
@@ -174,8 +160,7 @@ def test_a_user_with_too_many_gaps_is_conflated_no_more_until_they_are_told() ->
     world = World(conflate_offline_min=0, gaps_max=2)
     for n in range(5):
         world.post("u", f"a{n}", collapse="k")
-        world.post("u", f"between{n}")
-        world.settle()
+        world.publish("u", f"between{n}")
     mailbox = world.core.mailboxes["t:u"]
     assert len(mailbox.gone) == 2
     world.checkpoint()
@@ -185,8 +170,7 @@ def test_a_user_with_too_many_gaps_is_conflated_no_more_until_they_are_told() ->
 def test_only_the_keys_heard_of_last_are_remembered() -> None:
     world = World(conflate_offline_min=0, collapse_keys_max=2)
     for key in ("a", "b", "c", "a", "c"):
-        world.post("u", collapse=key)
-        world.settle()
+        world.publish("u", collapse=key)
     world.attach(1)
     assert gaps(world.settle()) == [(3, 3)], "`a` was forgotten for `c`, `c` was not"
 
@@ -194,8 +178,7 @@ def test_only_the_keys_heard_of_last_are_remembered() -> None:
 def test_a_repeated_id_of_a_superseded_message_gets_its_first_number() -> None:
     world = World(conflate_offline_min=0)
     world.post("u", "a0", collapse="k")
-    world.post("u", "a1", collapse="k")
-    world.settle()
+    world.publish("u", "a1", collapse="k")
     world.post("u", "a0", collapse="k")
     assert [record.seq for record in world.settle()] == [1]
     world.attach(1)

@@ -68,13 +68,11 @@ def test_on_a_connection_that_was_not_shown_an_id_it_means_the_oldest() -> None:
 def _given_twice(*, window: int = 8, between: int = 0) -> World:
     """Two messages under one id, which storage had forgotten by the second, with others between them."""
     world = World(window=window, recent_ids=1)
-    world.post("u", "daily", idempotent=False)
-    world.settle()
+    world.publish("u", "daily", idempotent=False)
     for _ in range(max(between, 1)):
         world.post("u")
     world.settle()
-    world.post("u", "daily", idempotent=False)
-    world.settle()
+    world.publish("u", "daily", idempotent=False)
     return world
 
 

@@ -172,10 +172,24 @@ class Rig:
         return [fired.sid for _, fired in self.fired]
 
 
+def open_rig(config: Config | None = None, slots: SlotMap | None = None) -> Rig:
+    """With a session of each shard."""
+    rig = Rig(config, slots)
+    rig.open_all()
+    return rig
+
+
+def fired_once() -> tuple[Rig, str]:
+    """A rig of which one timer, due 10 ms after the start, was just handed out."""
+    rig = open_rig()
+    sid = rig.schedule(0, 10, "a")
+    rig.at(START + 10)
+    return rig, sid
+
+
 # -- Durable timers. ---------------------------------------------------------------------------------------------------
 def test_a_durable_timer_fires_on_its_millisecond_and_not_before() -> None:
-    rig = Rig()
-    rig.open_all()
+    rig = open_rig()
     sid = rig.schedule(0, 250, "a")
     rig.at(START + 249)
     assert rig.fired == []
@@ -184,8 +198,7 @@ def test_a_durable_timer_fires_on_its_millisecond_and_not_before() -> None:
 
 
 def test_waking_only_when_told_fires_every_timer_on_its_millisecond() -> None:
-    rig = Rig(Config(timer_removal_ms=0, timer_horizon_ms=5000))
-    rig.open_all()
+    rig = open_rig(Config(timer_removal_ms=0, timer_horizon_ms=5000))
     dues = {rig.schedule(n % 6, delay, f"t{n}"): START + delay for n, delay in enumerate([10, 300, 4000, 70_000, 71_000, 3_600_000])}
     while len(rig.fired) < len(dues):
         at_ms = rig.core.next_at()
@@ -204,10 +217,7 @@ def test_waking_only_when_told_fires_every_timer_on_its_millisecond() -> None:
 
 
 def test_a_confirmed_timer_is_removed_and_known_as_fired() -> None:
-    rig = Rig()
-    rig.open_all()
-    sid = rig.schedule(0, 10, "a")
-    rig.at(START + 10)
+    rig, sid = fired_once()
     rig.send(rig.fired[0][0], FireDone([sid]))
     rig.store()
     assert rig.storage.timers == {}
@@ -227,10 +237,7 @@ def test_a_stored_timer_is_told_only_where_it_is_not_the_one_asked_for() -> None
 
 
 def test_an_unconfirmed_timer_has_failed_after_the_refire_time_and_is_handed_out_again() -> None:
-    rig = Rig()
-    rig.open_all()
-    sid = rig.schedule(0, 10, "a")
-    rig.at(START + 10)
+    rig, sid = fired_once()
     failed_ms = START + 10 + rig.config.timer_refire_ms
     rig.at(failed_ms)
     rig.at(failed_ms + rig.config.timer_retry_first_ms - 1)
@@ -240,8 +247,7 @@ def test_an_unconfirmed_timer_has_failed_after_the_refire_time_and_is_handed_out
 
 
 def test_a_failed_timer_waits_longer_each_time_and_then_for_the_compensation_batch() -> None:
-    rig = Rig(Config(timer_removal_ms=0, timer_failures_max=4, timer_retry_cap_ms=150))
-    rig.open_all()
+    rig = open_rig(Config(timer_removal_ms=0, timer_failures_max=4, timer_retry_cap_ms=150))
     session = f"shard-{rig.slots.owner(USERS[0])}/a"
     sid = rig.schedule(0, 10, "a")
     handed = []
@@ -266,8 +272,7 @@ def test_a_failed_timer_waits_longer_each_time_and_then_for_the_compensation_bat
 
 
 def test_what_fails_on_a_busy_shard_waits_for_the_compensation_batch_and_delays_nothing() -> None:
-    rig = Rig(Config(timer_removal_ms=0, timer_claims_max=10, timer_degrade_load=0.9))
-    rig.open_all()
+    rig = open_rig(Config(timer_removal_ms=0, timer_claims_max=10, timer_degrade_load=0.9))
     session = f"shard-{rig.slots.owner(USERS[0])}/a"
     sids = [rig.schedule(0, 10, f"a{n}") for n in range(12)]
     rig.at(START + 10)
@@ -284,8 +289,7 @@ def test_what_fails_on_a_busy_shard_waits_for_the_compensation_batch_and_delays_
 
 def _degraded(count: int) -> tuple[Rig, str, int]:
     """So many timers that failed too often, in batches of two, and when the first batch was handed out."""
-    rig = Rig(Config(timer_removal_ms=0, timer_failures_max=1, timer_batch=2))
-    rig.open_all()
+    rig = open_rig(Config(timer_removal_ms=0, timer_failures_max=1, timer_batch=2))
     session = f"shard-{rig.slots.owner(USERS[0])}/a"
     sids = [rig.schedule(0, 10, f"a{n}") for n in range(count)]
     rig.at(START + 10)
@@ -338,8 +342,7 @@ def test_a_lost_session_says_nothing_about_the_batch() -> None:
 
 
 def test_a_failure_is_forgotten_when_the_shard_comes_back() -> None:
-    rig = Rig()
-    rig.open_all()
+    rig = open_rig()
     shard = rig.slots.owner(USERS[0])
     sid = rig.schedule(0, 10, "a")
     rig.at(START + 10)
@@ -352,10 +355,7 @@ def test_a_failure_is_forgotten_when_the_shard_comes_back() -> None:
 
 # -- Coming again. -----------------------------------------------------------------------------------------------------
 def test_a_timer_that_had_no_effect_fires_again_at_its_new_time_only() -> None:
-    rig = Rig()
-    rig.open_all()
-    sid = rig.schedule(0, 10, "a")
-    rig.at(START + 10)
+    rig, sid = fired_once()
     rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
     rig.store()
     assert rig.storage.timers[sid].due_ms == START + 500
@@ -370,10 +370,7 @@ def test_a_timer_that_had_no_effect_fires_again_at_its_new_time_only() -> None:
 
 
 def test_what_is_to_come_again_far_away_leaves_memory() -> None:
-    rig = Rig()
-    rig.open_all()
-    sid = rig.schedule(0, 10, "a")
-    rig.at(START + 10)
+    rig, sid = fired_once()
     rig.send(rig.fired[0][0], FireAgain([(sid, START + 86_400_000)]))
     rig.store()
     assert rig.core.stats()["loaded"] == 0
@@ -384,10 +381,7 @@ def test_what_is_to_come_again_far_away_leaves_memory() -> None:
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_timer_that_is_to_come_again_can_be_cancelled(stored: bool) -> None:
-    rig = Rig()
-    rig.open_all()
-    sid = rig.schedule(0, 10, "a")
-    rig.at(START + 10)
+    rig, sid = fired_once()
     assert rig.ask(Cancel(rig.ref(), "default", sid)).status == ALREADY_FIRED
     rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
     if stored:
@@ -401,10 +395,7 @@ def test_a_timer_that_is_to_come_again_can_be_cancelled(stored: bool) -> None:
 
 
 def test_who_moves_a_timer_that_is_to_come_again_has_the_last_word() -> None:
-    rig = Rig()
-    rig.open_all()
-    sid = rig.schedule(0, 10, "a")
-    rig.at(START + 10)
+    rig, sid = fired_once()
     rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
     assert rig.ask(Reschedule(rig.ref(), "default", sid, START + 300)).status == OK
     rig.at(START + 300)
@@ -412,10 +403,7 @@ def test_who_moves_a_timer_that_is_to_come_again_has_the_last_word() -> None:
 
 
 def test_cancelling_all_of_a_user_includes_what_is_to_come_again() -> None:
-    rig = Rig()
-    rig.open_all()
-    sid = rig.schedule(0, 10, "a")
-    rig.at(START + 10)
+    rig, sid = fired_once()
     rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
     assert rig.ask(CancelAll(rig.ref(), USERS[0])).count == 1
     rig.at(START + 1000)
@@ -425,8 +413,7 @@ def test_cancelling_all_of_a_user_includes_what_is_to_come_again() -> None:
 
 def test_a_cancel_that_gets_to_storage_before_the_move_is_not_undone_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.core.scheduler.pending_removals.SETTLED_MAX", 1)
-    rig = Rig()
-    rig.open_all()
+    rig = open_rig()
     first, second, third = (rig.schedule(0, 10, name) for name in "abc")
     rig.at(START + 10)
     rig.send(rig.fired[0][0], FireAgain([(first, START + 500), (second, START + 500), (third, START + 500)]))
@@ -454,10 +441,7 @@ def test_a_timer_that_cancelling_all_came_too_late_for_keeps_its_new_time(monkey
 
 
 def test_a_crash_before_the_move_is_stored_fires_at_the_old_time_and_one_after_it_at_the_new() -> None:
-    rig = Rig()
-    rig.open_all()
-    sid = rig.schedule(0, 10, "a")
-    rig.at(START + 10)
+    rig, sid = fired_once()
     rig.send(rig.fired[0][0], FireAgain([(sid, START + 5000)]))
     rig.crash()
     rig.open_all()
@@ -475,10 +459,7 @@ def test_a_crash_before_the_move_is_stored_fires_at_the_old_time_and_one_after_i
 
 
 def test_a_move_whose_answer_is_lost_is_repeated_and_fires_once() -> None:
-    rig = Rig()
-    rig.open_all()
-    sid = rig.schedule(0, 10, "a")
-    rig.at(START + 10)
+    rig, sid = fired_once()
     rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
     rig.fail(applied=True)
     rig.at(rig.now + 1000)
@@ -488,10 +469,7 @@ def test_a_move_whose_answer_is_lost_is_repeated_and_fires_once() -> None:
 
 
 def test_a_timer_that_took_effect_by_another_copy_is_not_moved() -> None:
-    rig = Rig()
-    rig.open_all()
-    sid = rig.schedule(0, 10, "a")
-    rig.at(START + 10)
+    rig, sid = fired_once()
     rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
     rig.send(rig.fired[0][0], FireDone([sid]))
     rig.store()
@@ -501,8 +479,7 @@ def test_a_timer_that_took_effect_by_another_copy_is_not_moved() -> None:
 
 
 def test_a_word_about_a_timer_that_was_not_handed_out_moves_nothing() -> None:
-    rig = Rig()
-    rig.open_all()
+    rig = open_rig()
     sid = rig.schedule(0, 100, "a")
     rig.send(f"shard-{rig.slots.owner(USERS[0])}/a", FireAgain([(sid, START + 500), ("3-unknown", START), ("nonsense", START)]))
     rig.store()
@@ -511,10 +488,7 @@ def test_a_word_about_a_timer_that_was_not_handed_out_moves_nothing() -> None:
 
 
 def test_what_storage_refuses_to_move_waits_and_is_moved_later() -> None:
-    rig = Rig()
-    rig.open_all()
-    sid = rig.schedule(0, 10, "a")
-    rig.at(START + 10)
+    rig, sid = fired_once()
     rig.send(rig.fired[0][0], FireAgain([(sid, START + 500)]))
     rig.storage.full = True
     rig.store()
@@ -528,8 +502,7 @@ def test_what_storage_refuses_to_move_waits_and_is_moved_later() -> None:
 
 # -- Cancelling many. --------------------------------------------------------------------------------------------------
 def test_all_timers_of_a_user_are_cancelled_and_nobody_elses() -> None:
-    rig = Rig()
-    rig.open_all()
+    rig = open_rig()
     for n in range(3):
         rig.schedule(0, 100 + n, f"a{n}")
     far = rig.schedule(0, 86_400_000, "far")
@@ -542,8 +515,7 @@ def test_all_timers_of_a_user_are_cancelled_and_nobody_elses() -> None:
 
 
 def test_the_timers_of_a_collapse_key_are_listed_and_cancelled_together() -> None:
-    rig = Rig()
-    rig.open_all()
+    rig = open_rig()
     cart = [rig.schedule(0, 100 + n, f"cart{n}", collapse="cart") for n in range(2)]
     order = rig.schedule(0, 100, "order", collapse="order")
     listed = rig.ask(ListTimers(rig.ref(), USERS[0], 10, "cart"))
@@ -555,8 +527,7 @@ def test_the_timers_of_a_collapse_key_are_listed_and_cancelled_together() -> Non
 
 
 def test_a_timer_that_was_handed_out_is_not_among_the_cancelled() -> None:
-    rig = Rig()
-    rig.open_all()
+    rig = open_rig()
     fired = rig.schedule(0, 10, "a")
     rig.schedule(0, 1000, "b")
     rig.at(START + 10)
@@ -568,8 +539,7 @@ def test_a_timer_that_was_handed_out_is_not_among_the_cancelled() -> None:
 
 
 def test_nothing_of_a_user_fires_while_cancelling_all_is_under_way() -> None:
-    rig = Rig()
-    rig.open_all()
+    rig = open_rig()
     rig.schedule(0, 10, "a")
     sid = timer_id(USERS[0], "late")
     rig.send(EDGE, CancelAll(rig.ref(), USERS[0]))
@@ -583,8 +553,7 @@ def test_nothing_of_a_user_fires_while_cancelling_all_is_under_way() -> None:
 
 
 def test_cancelling_all_that_was_given_up_lets_them_fire() -> None:
-    rig = Rig()
-    rig.open_all()
+    rig = open_rig()
     sid = rig.schedule(0, 10, "a")
     rig.send(EDGE, CancelAll(rig.ref(), USERS[0]))
     rig.fail()
@@ -595,8 +564,7 @@ def test_cancelling_all_that_was_given_up_lets_them_fire() -> None:
 
 
 def test_a_lost_answer_about_cancelling_all_fires_nothing() -> None:
-    rig = Rig()
-    rig.open_all()
+    rig = open_rig()
     rig.schedule(0, 10, "a")
     rig.send(EDGE, CancelAll(rig.ref(), USERS[0]))
     rig.fail(applied=True)
@@ -609,10 +577,7 @@ def test_a_lost_answer_about_cancelling_all_fires_nothing() -> None:
 
 
 def test_a_lost_session_gives_its_unconfirmed_timers_to_the_next_one_at_once() -> None:
-    rig = Rig()
-    rig.open_all()
-    sid = rig.schedule(0, 10, "a")
-    rig.at(START + 10)
+    rig, sid = fired_once()
     session = rig.fired[0][0]
     rig.handle(Closed(session))
     assert rig.sids() == [sid]
@@ -640,8 +605,7 @@ def test_a_timer_of_a_shard_that_is_away_can_still_be_cancelled() -> None:
 
 
 def test_a_fire_record_has_at_most_a_batch_and_its_bytes() -> None:
-    rig = Rig(Config(timer_removal_ms=0, timer_batch=3, timer_batch_bytes=4000))
-    rig.open_all()
+    rig = open_rig(Config(timer_removal_ms=0, timer_batch=3, timer_batch_bytes=4000))
     for n in range(7):
         rig.schedule(0, 10, f"small{n}")
     rig.at(START + 10)
@@ -697,8 +661,7 @@ def test_a_timer_that_was_handed_out_stays_claimed_when_its_shard_goes_and_memor
 
 
 def test_a_timer_confirmed_while_a_page_with_it_is_read_is_not_handed_out_again() -> None:
-    rig = Rig(Config(timer_removal_ms=0, timer_horizon_ms=1000))
-    rig.open_all()
+    rig = open_rig(Config(timer_removal_ms=0, timer_horizon_ms=1000))
     sid = rig.schedule(0, 600, "a")
     rig.at(START + 600)
     rig.store()
@@ -716,8 +679,7 @@ def test_a_timer_confirmed_while_a_page_with_it_is_read_is_not_handed_out_again(
 
 
 def test_timers_beyond_the_horizon_are_not_in_memory_and_are_read_ahead_in_pages() -> None:
-    rig = Rig(Config(timer_removal_ms=0, timer_horizon_ms=1000, timer_load_max=16))
-    rig.open_all()
+    rig = open_rig(Config(timer_removal_ms=0, timer_horizon_ms=1000, timer_load_max=16))
     sids = [rig.schedule(0, 10_000, f"{n:02}") for n in range(10)]
     assert rig.core.stats()["loaded"] == 0
     rig.at(START + 9_600)
@@ -728,8 +690,7 @@ def test_timers_beyond_the_horizon_are_not_in_memory_and_are_read_ahead_in_pages
 
 
 def test_a_moved_timer_fires_at_its_new_time_only() -> None:
-    rig = Rig()
-    rig.open_all()
+    rig = open_rig()
     sooner, later = rig.schedule(0, 500, "sooner"), rig.schedule(0, 500, "later")
     assert rig.ask(Reschedule(rig.ref(), "default", sooner, START + 100)).timers[0].due_ms == START + 100
     assert rig.ask(Reschedule(rig.ref(), "default", later, START + 900)).status == OK
@@ -742,8 +703,7 @@ def test_a_moved_timer_fires_at_its_new_time_only() -> None:
 
 
 def test_a_timer_does_not_fire_while_its_cancel_is_under_way() -> None:
-    rig = Rig()
-    rig.open_all()
+    rig = open_rig()
     sid = rig.schedule(0, 10, "a")
     rig.send(EDGE, Cancel(7, "default", sid))
     rig.at(START + 1000)
@@ -755,8 +715,7 @@ def test_a_timer_does_not_fire_while_its_cancel_is_under_way() -> None:
 
 
 def test_a_timer_loaded_while_its_cancel_waits_does_not_fire() -> None:
-    rig = Rig(Config(timer_removal_ms=0, timer_horizon_ms=1000, commit_records_max=1))
-    rig.open_all()
+    rig = open_rig(Config(timer_removal_ms=0, timer_horizon_ms=1000, commit_records_max=1))
     sid = rig.schedule(0, 1500, "a")
     rig.at(START + 1400)  # a page with the timer is under way
     assert rig.turn is not None
@@ -770,8 +729,7 @@ def test_a_timer_loaded_while_its_cancel_waits_does_not_fire() -> None:
 
 
 def test_a_timer_stored_while_its_cancel_waits_does_not_fire() -> None:
-    rig = Rig(Config(timer_removal_ms=0, commit_records_max=1))
-    rig.open_all()
+    rig = open_rig(Config(timer_removal_ms=0, commit_records_max=1))
     sid = timer_id(USERS[0], "a")
     rig.send(EDGE, Schedule(1, False, timer(sid, USERS[0], START + 5)), Cancel(2, "default", sid))
     rig.store_once()
@@ -782,8 +740,7 @@ def test_a_timer_stored_while_its_cancel_waits_does_not_fire() -> None:
 
 
 def test_a_cancel_given_up_lets_the_timer_fire_once_storage_says_that_it_is_there() -> None:
-    rig = Rig()
-    rig.open_all()
+    rig = open_rig()
     sid = rig.schedule(0, 10, "a")
     rig.send(EDGE, Cancel(7, "default", sid))
     rig.fail()
@@ -798,8 +755,7 @@ def test_a_cancel_given_up_lets_the_timer_fire_once_storage_says_that_it_is_ther
 
 
 def test_another_tenants_timer_is_unknown_and_stays_armed() -> None:
-    rig = Rig(Config(timer_removal_ms=0, timer_horizon_ms=1000))
-    rig.open_all()
+    rig = open_rig(Config(timer_removal_ms=0, timer_horizon_ms=1000))
     near, far = rig.schedule(0, 900, "near"), rig.schedule(0, 5000, "far")
     for sid in (near, far):
         assert rig.ask(Inspect(rig.ref(), "other", sid)).status == NOT_FOUND
@@ -815,8 +771,7 @@ def test_an_id_no_timer_can_have_is_unknown(sid: str) -> None:
 
 
 def test_a_listing_leaves_out_what_is_being_fired() -> None:
-    rig = Rig()
-    rig.open_all()
+    rig = open_rig()
     rig.schedule(0, 10, "a")
     later = rig.schedule(0, 1000, "b")
     rig.at(START + 10)
@@ -824,8 +779,7 @@ def test_a_listing_leaves_out_what_is_being_fired() -> None:
 
 
 def test_a_page_of_what_is_being_fired_leads_to_the_next_page() -> None:
-    rig = Rig()
-    rig.open_all()
+    rig = open_rig()
     rig.schedule(0, 10, "a")
     later = rig.schedule(0, 1000, "b")
     rig.at(START + 10)
@@ -843,8 +797,7 @@ def test_requests_beyond_the_limit_are_refused_at_once() -> None:
 
 
 def test_confirmed_timers_gather_before_storage_is_told_to_forget_them() -> None:
-    rig = Rig(Config(timer_removal_ms=100))
-    rig.open_all()
+    rig = open_rig(Config(timer_removal_ms=100))
     sids = [rig.schedule(0, 10 + n, f"t{n}") for n in range(3)]
     for n, sid in enumerate(sids):
         rig.at(START + 10 + n)
@@ -859,8 +812,7 @@ def test_confirmed_timers_gather_before_storage_is_told_to_forget_them() -> None
 
 
 def test_confirmed_timers_ride_along_with_a_request() -> None:
-    rig = Rig(Config(timer_removal_ms=100))
-    rig.open_all()
+    rig = open_rig(Config(timer_removal_ms=100))
     sid = rig.schedule(0, 10, "a")
     rig.at(START + 10)
     rig.send(rig.fired[0][0], FireDone([sid]))
@@ -869,10 +821,7 @@ def test_confirmed_timers_ride_along_with_a_request() -> None:
 
 
 def test_while_storage_is_away_timers_fire_and_their_removal_is_repeated() -> None:
-    rig = Rig()
-    rig.open_all()
-    sid = rig.schedule(0, 10, "a")
-    rig.at(START + 10)
+    rig, sid = fired_once()
     rig.send(rig.fired[0][0], FireDone([sid]))
     rig.fail()
     assert not rig.core.idle
@@ -887,8 +836,7 @@ def test_while_storage_is_away_timers_fire_and_their_removal_is_repeated() -> No
 
 
 def test_a_timer_whose_storing_was_given_up_but_happened_is_found_again() -> None:
-    rig = Rig()
-    rig.open_all()
+    rig = open_rig()
     rig.store()
     sid = timer_id(USERS[0], "a")
     rig.send(EDGE, Schedule(1, False, timer(sid, USERS[0], START + 5000)))
@@ -921,8 +869,7 @@ def test_requests_of_a_partition_are_applied_in_order() -> None:
 
 
 def test_a_repeated_schedule_stores_one_timer_and_gets_the_same_answer() -> None:
-    rig = Rig()
-    rig.open_all()
+    rig = open_rig()
     sid = rig.schedule(0, 100, "a")
     assert rig.schedule(0, 100, "a") == sid
     rig.at(START + 100)
@@ -951,8 +898,7 @@ def test_a_newer_slot_map_sends_waiting_timers_to_the_new_owner() -> None:
 
 
 def test_memory_is_bounded_and_keeps_the_nearest_timers() -> None:
-    rig = Rig(Config(timer_removal_ms=0, timer_memory_max=20))
-    rig.open_all()
+    rig = open_rig(Config(timer_removal_ms=0, timer_memory_max=20))
     rig.store()
     dues = {rig.schedule(n % 6, 50_000 - 500 * n, f"t{n:03}"): START + 50_000 - 500 * n for n in range(90)}
     assert int(str(rig.core.stats()["loaded"])) <= 20
@@ -1012,8 +958,7 @@ def test_requests_about_a_timer_that_wait_together_are_answered_as_in_one_order_
 
 # -- Claims. -----------------------------------------------------------------------------------------------------------
 def test_nothing_is_handed_out_before_its_claim_is_durable() -> None:
-    rig = Rig()
-    rig.open_all()
+    rig = open_rig()
     sid = rig.schedule(0, 5000, "a")
     rig.tick(START + 5000)
     assert rig.fired == []
@@ -1025,8 +970,7 @@ def test_nothing_is_handed_out_before_its_claim_is_durable() -> None:
 
 
 def test_timers_that_follow_each_other_share_a_claim() -> None:
-    rig = Rig()
-    rig.open_all()
+    rig = open_rig()
     for n in range(100):
         rig.schedule(n % 6, 3000 + 10 * n, f"t{n:02}")
     claims = 0
@@ -1042,8 +986,7 @@ def test_timers_that_follow_each_other_share_a_claim() -> None:
 
 
 def test_a_zombie_hands_out_only_what_its_successor_counts_as_claimed() -> None:
-    rig = Rig(Config(timer_removal_ms=0, timer_claim_ms=1000))
-    rig.open_all()
+    rig = open_rig(Config(timer_removal_ms=0, timer_claim_ms=1000))
     near, far = rig.schedule(0, 400, "near"), rig.schedule(0, 1500, "far")
     zombie = rig.core
     rig.crash()
@@ -1054,8 +997,7 @@ def test_a_zombie_hands_out_only_what_its_successor_counts_as_claimed() -> None:
 
 
 def test_what_was_scheduled_after_a_clock_was_set_back_can_be_cancelled() -> None:
-    rig = Rig()
-    rig.open_all()
+    rig = open_rig()
     before = rig.schedule(0, 10, "before")
     rig.now -= 3_600_000
     rig.crash()
@@ -1071,8 +1013,7 @@ def test_what_was_scheduled_after_a_clock_was_set_back_can_be_cancelled() -> Non
 
 # -- Partitions that move. ---------------------------------------------------------------------------------------------
 def test_a_request_for_another_scheduler_s_partition_is_answered_with_the_slot_map_that_says_so() -> None:
-    rig = Rig(slots=spread(2, 7, schedulers=2))
-    rig.open_all()
+    rig = open_rig(slots=spread(2, 7, schedulers=2))
     sids = [timer_id(user, "a") for user in USERS]
     for sid, user in zip(sids, USERS, strict=True):
         rig.send(EDGE, Schedule(rig.ref(), False, timer(sid, user, START + 1000)))
@@ -1162,8 +1103,7 @@ def test_volatile_timers_go_with_their_session() -> None:
 
 
 def test_nothing_to_do_means_nothing_to_wake_for_but_reading_ahead() -> None:
-    rig = Rig()
-    rig.open_all()
+    rig = open_rig()
     assert rig.core.next_at() == START + rig.config.timer_horizon_ms // 2 + 1
 
 

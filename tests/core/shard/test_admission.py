@@ -21,7 +21,7 @@ from engine.core.wire.records import (
     Timer,
     Written,
 )
-from tests.support.shard_world import World, delivered, of
+from tests.support.shard_world import World, connected_world, delivered, of
 
 
 def pressed(world: World, level: int) -> None:
@@ -59,8 +59,7 @@ def test_one_user_s_posts_of_one_priority_keep_their_order() -> None:
 
 
 def test_low_is_refused_first_then_normal_and_high_only_at_the_limit() -> None:
-    world = World(posts_pending_max=100)
-    world.attach(1)
+    world = connected_world(posts_pending_max=100)
     world.settle()
     accepted = []
     for level in (1, 2, 3):
@@ -94,8 +93,7 @@ def test_posts_that_wait_for_their_page_count_too() -> None:
 def test_bytes_in_memory_are_limited_too() -> None:
     world = World(shard_memory_bytes_max=100_000)
     for _ in range(12):
-        world.post("u", more=b',"data":"%b"' % (b"x" * 10_000))
-        world.settle()
+        world.publish("u", more=b',"data":"%b"' % (b"x" * 10_000))
     world.post("u", "late", priority=HIGH)
     assert [record.status for record in of(world.settle(), Posted)] == [OVERLOADED]
     world.checkpoint()
@@ -120,8 +118,7 @@ def test_acknowledgements_by_request_end_a_shortage_of_memory() -> None:
 
 def test_a_repeat_of_an_accepted_id_gets_its_answer_under_any_pressure() -> None:
     world = World(posts_pending_max=100)
-    world.post("u", "a", priority=LOW)
-    world.settle()
+    world.publish("u", "a", priority=LOW)
     pressed(world, 3)
     world.said()
     world.post("u", "a", priority=LOW)
@@ -129,8 +126,7 @@ def test_a_repeat_of_an_accepted_id_gets_its_answer_under_any_pressure() -> None
 
 
 def test_low_is_held_while_the_shard_is_pressed_and_goes_out_by_itself_afterwards() -> None:
-    world = World(posts_pending_max=100)
-    world.attach(1)
+    world = connected_world(posts_pending_max=100)
     world.settle()
     pressed(world, 1)
     world.said()
@@ -144,8 +140,7 @@ def test_low_is_held_while_the_shard_is_pressed_and_goes_out_by_itself_afterward
 
 
 def test_what_is_held_goes_out_before_anything_of_higher_priority_behind_it() -> None:
-    world = World(posts_pending_max=100)
-    world.attach(1)
+    world = connected_world(posts_pending_max=100)
     world.settle()
     pressed(world, 1)
     world.said()
@@ -158,8 +153,7 @@ def test_what_is_held_goes_out_before_anything_of_higher_priority_behind_it() ->
 
 def test_a_poll_that_comes_while_low_is_held_hears_of_it_when_the_pressure_is_over() -> None:
     world = World(posts_pending_max=100)
-    world.post("u", priority=LOW)
-    world.settle()
+    world.publish("u", priority=LOW)
     pressed(world, 1)
     world.attach(1, kind=POLL)
     world.settle()
@@ -167,12 +161,10 @@ def test_a_poll_that_comes_while_low_is_held_hears_of_it_when_the_pressure_is_ov
 
 
 def test_held_low_leaves_memory_when_it_is_short_and_comes_back_in_order() -> None:
-    world = World(shard_memory_bytes_max=66_000, hot_messages_max=1000)
-    world.attach(1)
+    world = connected_world(shard_memory_bytes_max=66_000, hot_messages_max=1000)
     world.settle()
     for n in range(60):
-        world.post("u", f"{n}", priority=LOW, more=b',"data":"%b"' % (b"x" * 200))
-        world.settle()
+        world.publish("u", f"{n}", priority=LOW, more=b',"data":"%b"' % (b"x" * 200))
         world.core.tick(world.now_ms)
     assert world.core.admission.pressure.tight
     assert world.core.mailbox_store.urgent
@@ -191,8 +183,7 @@ def test_held_low_leaves_memory_when_it_is_short_and_comes_back_in_order() -> No
 
 
 def test_what_a_silent_connection_has_used_up_its_tries_for_leaves_memory_and_begins_the_next_one() -> None:
-    world = World(window=4)
-    world.attach(1)
+    world = connected_world(window=4)
     for n in range(4):
         world.post("u", f"m{n}")
     world.settle()
@@ -210,8 +201,7 @@ def test_bodies_sent_over_plain_sse_leave_short_memory() -> None:
     world = World(shard_memory_messages_max=40, window=8)
     memory = world.core.mailbox_store.memory
     for _ in range(39):
-        world.post("u")
-        world.settle()
+        world.publish("u")
     world.checkpoint()
 
     def read(conn: int) -> None:
@@ -232,8 +222,7 @@ def test_bodies_sent_over_plain_sse_leave_short_memory() -> None:
 
 
 def test_a_silent_device_is_told_what_another_one_handled_even_when_it_left_memory() -> None:
-    world = World(window=4)
-    world.attach(1)
+    world = connected_world(window=4)
     for n in range(2):
         world.post("u", f"m{n}")
     world.settle()
@@ -248,11 +237,9 @@ def test_a_silent_device_is_told_what_another_one_handled_even_when_it_left_memo
 
 
 def test_a_connection_far_behind_keeps_no_more_than_its_share_in_memory() -> None:
-    world = World(window=2, hot_bytes_max=5000)
-    world.attach(1)
+    world = connected_world(window=2, hot_bytes_max=5000)
     for n in range(20):
-        world.post("u", f"{n}", more=b',"data":"%b"' % (b"x" * 1000))
-        world.settle()
+        world.publish("u", f"{n}", more=b',"data":"%b"' % (b"x" * 1000))
     assert world.core.mailbox_store.urgent
     world.checkpoint(full=False)
     assert world.core.mailbox_store.memory.messages == 2
@@ -281,8 +268,7 @@ def test_a_timer_that_fires_into_a_pressed_shard_waits_and_fires_again() -> None
 
 
 def test_without_load_nothing_is_held_or_refused() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     for priority in (HIGH, NORMAL, LOW):
         world.post("u", priority=priority)
         world.core.tick(world.now_ms)
@@ -333,8 +319,7 @@ def test_ids_that_edges_may_repeat_stay_while_memory_is_short() -> None:
     assert list(world.core.mailboxes["t:u0"].recent) == [f"{n}" for n in range(32, 64)]
     for n in range(64, 110):
         world.post("u0", f"{n}", priority=HIGH)
-    world.settle()
-    world.checkpoint()
+    world.persist()
     world.now_ms += 1
     world.core.tick(world.now_ms)
     assert len(world.core.mailboxes["t:u0"].recent) == world.config.recent_ids, "those are younger"
@@ -345,8 +330,7 @@ def test_a_mailbox_that_left_memory_is_not_looked_at_for_its_ids() -> None:
     for conn in range(10):
         world.detach(conn)
     world.now_ms += world.config.publish_timeout_ms
-    world.settle()
-    world.checkpoint()
+    world.persist()
     assert world.core.mailbox_store._aging
     assert world.core.evict(world.now_ms, 1 << 40) == 10
     world.core.tick(world.now_ms)

@@ -63,8 +63,7 @@ def world_with(*users: str, **changes: Any) -> World:
 def test_a_broadcast_gets_the_next_number_of_every_connected_mailbox_of_its_tenant() -> None:
     world = world_with("a", "b")
     world.attach(3, "c")
-    world.post("a")
-    world.settle()
+    world.publish("a")
     world.broadcast("b1")
     world.broadcast("other", tenant="other")
     said = world.settle()
@@ -76,8 +75,7 @@ def test_nothing_is_delivered_before_the_adoption_is_in_the_journal_and_the_jour
     world = world_with("a", "b")
     pos = world.broadcast("b1")
     world.follow()
-    group = world.core.take_group(world.now_ms)
-    assert group is not None
+    group = world.take_group()
     assert world.said() == []
     records = {slot: decode_journal(payload) for slot, payload in group.payloads.items()}
     assert records == {slot_of(key): [Adopted(pos, world.now_ms, [(key, 1)])] for key in ("t:a", "t:b")}
@@ -271,8 +269,7 @@ def test_a_request_undoes_the_one_before_it_that_is_being_written() -> None:
     world = world_with("a")
     for before, after in (((), ("news",)), (("news",), ())):
         world.subscribe(*after, user="a", remove=before)
-        group = world.core.take_group(world.now_ms)
-        assert group is not None
+        group = world.take_group()
         world.subscribe(*before, user="a", remove=after)
         world.append(group)
         world.core.group_committed(world.now_ms)
@@ -286,8 +283,7 @@ def test_numbers_acknowledged_between_unanswered_messages_hold_no_broadcast_back
     world = world_with("a")
     last = 2 * world.config.window
     for number in range(last + 1):
-        world.post("a", f"p{number}")
-        world.settle()
+        world.publish("a", f"p{number}")
         if 0 < number < last:
             world.ack_ids(1, f"p{number}")
     world.wait(10_000)
@@ -317,8 +313,7 @@ def test_what_is_spilled_is_the_position_and_reading_it_back_finds_the_body() ->
 def test_what_the_log_dropped_is_a_gap_for_whom_it_was_spilled() -> None:
     world = world_with("a")
     pos = world.broadcast("b1")
-    world.post("a", "p1")
-    world.settle()
+    world.publish("a", "p1")
     world.detach(1)
     world.checkpoint(full=False)
     world.drop(pos)
@@ -334,16 +329,14 @@ def test_a_crash_gives_the_same_number_again_or_none(appended: bool, dropped: bo
     world = world_with("a", "b")
     pos = world.broadcast("b1")
     world.follow()
-    group = world.core.take_group(world.now_ms)
-    assert group is not None
+    group = world.take_group()
     if appended:
         world.append(group)
     if dropped:
         world.drop(pos)
     world.crash()
     world.attach(1, "a")
-    world.post("a", "p1")
-    said = world.settle()
+    said = world.publish("a", "p1")
     expected = {
         (True, False): (["b1", "p1"], 0),
         (True, True): (["p1"], 1),
@@ -367,8 +360,7 @@ def test_a_refused_adoption_is_tried_again_when_storage_is_back() -> None:
 
 def test_a_group_that_is_built_again_numbers_the_broadcasts_again() -> None:
     world = world_with("a")
-    world.post("a", "p1")
-    world.settle()
+    world.publish("a", "p1")
     world.core.mailboxes["t:a"].recent.clear()
     world.post("a", "p1")
     world.broadcast("b1")
@@ -384,8 +376,7 @@ def test_the_cursor_survives_an_eviction() -> None:
     world.detach(1)
     world.settle()
     world.now_ms += 10_000
-    world.settle()
-    world.checkpoint()
+    world.persist()
     assert world.core.evict(world.now_ms) == 1
     world.attach(2, "a")
     assert ids(world.settle(), 2) == []
@@ -435,8 +426,7 @@ def test_a_subscription_is_answered_when_it_is_durable_and_counts_from_then_on()
 def test_what_is_published_while_the_subscription_is_on_its_way_is_for_the_subscriber() -> None:
     world = world_with("a")
     world.subscribe("news", user="a")
-    group = world.core.take_group(world.now_ms)
-    assert group is not None
+    group = world.take_group()
     world.broadcast("meanwhile", "news")
     world.broadcast("for all")
     world.follow()
@@ -644,8 +634,7 @@ def test_positions_are_sorted_in_every_journal_record() -> None:
 def test_a_successor_gives_nobody_an_unretained_broadcast_of_before_they_came(known: bool) -> None:
     world = World()
     if known:
-        world.post()
-        world.settle()
+        world.publish()
         world.checkpoint()
     world.log_end = world.now_ms * 1000  # positions are microseconds
     world.broadcast("before", retain=False)
@@ -767,8 +756,7 @@ def test_a_token_is_owed_nothing_from_before_its_connection() -> None:
 def during_a_group(world: World, happens: Callable[[], None]) -> None:
     """It happens between the taking of a group and its commit."""
     world.follow()
-    group = world.core.take_group(world.now_ms)
-    assert group is not None
+    group = world.take_group()
     happens()
     world.append(group)
     world.core.group_committed(world.now_ms)

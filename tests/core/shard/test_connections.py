@@ -22,13 +22,12 @@ from engine.core.wire.records import (
     Show,
     Shown,
 )
-from tests.support.shard_world import EDGE, World, delivered, of
+from tests.support.shard_world import EDGE, World, connected_world, delivered, of
 
 
 def refusing_the_second_of_three() -> World:
     """One connection has got three messages, and has refused the second. Nothing is written yet."""
-    world = World()
-    world.attach(1)
+    world = connected_world()
     for id in ("a", "b", "c"):
         world.post(id=id)
     assert delivered(world.settle()) == [(1, 1), (2, 1), (3, 1)]
@@ -97,8 +96,7 @@ def announced_after_a_crash() -> World:
     world = World(recent_ids=1)
     for id in ("a", "b", "c"):
         world.post(id=id)
-    world.settle()
-    world.checkpoint()
+    world.persist()
     world.crash()
     world.attach(1, cursor=0, resume=True, sent=3)
     return world
@@ -142,15 +140,13 @@ def offline_with_three(**changes: object) -> World:
     world = World(recent_ids=1, **changes)
     for id in ("a", "b", "c"):
         world.post(id=id)
-    world.settle()
-    world.checkpoint()
+    world.persist()
     world.crash()
     return world
 
 
 def test_a_request_to_refuse_is_answered_when_the_dead_letters_have_its_messages() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     for id in ("a", "b", "c"):
         world.post(id=id)
     world.settle()
@@ -185,8 +181,7 @@ def test_an_acknowledgement_by_http_reads_ids_that_only_storage_has(window: int)
 def test_an_acknowledged_number_of_another_epoch_settles_nothing() -> None:
     world = World()
     world.post(id="a")
-    world.post(id="b")
-    world.settle()
+    world.publish(id="b")
     world.tell(Settle(8, "t:u", 1, ["b"], 0, "e0"))
     assert of(world.settle(), Settled) == [Settled(8, "1 is a number of epoch e0, and this is e1")]
     world.attach(1)
@@ -197,10 +192,8 @@ def test_an_acknowledged_number_of_another_epoch_settles_nothing() -> None:
 
 
 def test_acknowledged_ids_are_settled_in_every_epoch() -> None:
-    world = World()
-    world.attach(1)
-    world.post(id="a")
-    world.settle()
+    world = connected_world()
+    world.publish(id="a")
     world.tell(Settle(9, "t:u", -1, ["a"], 0, "e0"))
     assert of(world.settle(), Settled) == [Settled(9)]
     assert world.core.mailboxes["t:u"].floor == 1
@@ -247,8 +240,7 @@ def test_a_request_to_refuse_follows_its_slot_to_the_next_owner() -> None:
 
 def test_erasing_the_user_answers_a_request_to_refuse() -> None:
     world = World()
-    world.post(id="a")
-    world.settle()
+    world.publish(id="a")
     world.tell(Refuse(9, "t:u", ["a"], "cannot"), Erase(10, "t:u"))
     while world.commit():
         pass
@@ -271,8 +263,7 @@ def test_acknowledging_an_early_copy_leaves_the_gaps_below_it_to_be_announced() 
     world = World(window=1, conflate_offline_min=1)
     world.attach(1, early=True)
     for id, priority, collapse in (("a", LOW, ""), ("b", LOW, "k"), ("c", LOW, "k"), ("d", HIGH, "")):
-        world.post(id=id, priority=priority, collapse=collapse)
-        world.settle()
+        world.publish(id=id, priority=priority, collapse=collapse)
     world.ack_ids(1, "d")
     world.settle()
     world.ack_ids(1, "a")
@@ -283,8 +274,7 @@ def test_acknowledging_an_early_copy_leaves_the_gaps_below_it_to_be_announced() 
 
 # -- Frames of features. -----------------------------------------------------------------------------------------------
 def test_frames_reach_the_connections_of_their_user_and_are_answered() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.attach(2)
     world.settle()
     world.core.handle(EDGE, [Show("part", [("t:u", b"{}"), ("t:nobody", b"{}")])], world.now_ms)

@@ -47,7 +47,7 @@ from tests.support.policy_world import (
     told,
     wants,
 )
-from tests.support.shard_world import World, of
+from tests.support.shard_world import World, connected_world, of
 
 OPT_IN = PolicyTerms("offers", Category(default=OFF))
 KEPT = InboxLimits(messages_max=20, keep_ms=HOUR_MS, pinned_max=2, numbers_max=100)
@@ -239,8 +239,7 @@ def test_what_is_in_the_inbox_only_is_predicted_and_found_there() -> None:
 
 
 def test_a_summary_that_was_kept_back_is_found_under_its_own_id() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     told(world, CAPPED, merge=Merge(300), collapse="k", id="only")
     told(world, CAPPED)
     told(world, CAPPED)

@@ -86,8 +86,7 @@ def test_an_acknowledged_message_stays_in_the_inbox() -> None:
 def test_a_message_that_a_crash_takes_between_its_acknowledgement_and_the_checkpoint_is_in_the_inbox() -> None:
     w = world()
     w.attach(1)
-    w.post(id="a")
-    w.settle()
+    w.publish(id="a")
     w.ack(1, 1)
     w.now_ms += 1000
     w.settle()  # the acknowledgement is journalled
@@ -104,13 +103,11 @@ def test_what_is_not_to_be_kept_leaves_storage_when_it_is_acknowledged() -> None
     w = world()
     w.post(id="kept")
     w.post(id="noise", policy_terms=NOT_KEPT)
-    w.post(id="after")
-    w.settle()
+    w.publish(id="after")
     w.checkpoint()
     assert set(w.streams[KEY]) == {1, 2, 3}, "pending"
     w.tell(Settle(9, KEY, 3, []))
-    w.settle()
-    w.checkpoint()
+    w.persist()
     assert set(w.streams[KEY]) == {1, 3}
     assert ids(read(w)) == ["after", "kept"]
 
@@ -120,8 +117,7 @@ def test_reading_acknowledges_what_is_pending_on_all_devices() -> None:
     w.attach(1, counts=True)
     w.attach(2, counts=True)
     w.post(id="a")
-    w.post(id="b")
-    w.settle()
+    w.publish(id="b")
     w.refs += 1
     w.tell(MarkInbox(w.refs, KEY, READ, True, [], ["a"]))
     said = w.settle()
@@ -132,8 +128,7 @@ def test_reading_acknowledges_what_is_pending_on_all_devices() -> None:
 
 def test_a_marked_number_of_another_epoch_changes_nothing() -> None:
     w = world()
-    w.post(id="a")
-    w.settle()
+    w.publish(id="a")
     for late in (mark(w, READ, upto=1, epoch="e0"), mark(w, READ, seqs=(1,), epoch="e0")):
         assert late.status == CONFLICT
         assert [(row.acked, row.flags) for row in read(w).rows] == [(False, 0)]
@@ -168,12 +163,10 @@ def test_counts_go_to_the_connections_that_want_them_and_only_when_they_change()
 def test_a_gap_changes_the_counts() -> None:
     w = world()
     w.attach(1, counts=True)
-    w.post(id="a", ttl_ms=100)
-    w.settle()
+    w.publish(id="a", ttl_ms=100)
     w.detach(1)
     w.now_ms += 200
-    w.post(id="b")
-    w.settle()
+    w.publish(id="b")
     w.attach(2, counts=True)
     w.settle()
     w.core.tick(w.now_ms)
@@ -186,8 +179,7 @@ def test_a_refused_message_leaves_the_inbox_when_it_is_among_the_dead_letters_fo
     w = world()
     w.attach(1)
     w.post(id="a")
-    w.post(id="b")
-    w.settle()
+    w.publish(id="b")
     w.nack(1, "a")
     w.settle()
     assert ids(read(w)) == ["b"]
@@ -204,8 +196,7 @@ def test_a_full_inbox_survives_a_crash_after_a_refusal() -> None:
     w.settle()
     w.nack(1, "c")
     w.fetch()
-    w.post(id="g")
-    w.settle()
+    w.publish(id="g")
     before = ids(read(w))
     w.crash()
     assert ids(read(w)) == before == [*"gfedba"]
@@ -234,8 +225,7 @@ def test_an_entry_that_storage_has_trimmed_leaves_the_inbox_when_it_is_read() ->
         w.post(id=id)
     w.settle()
     w.ack(1, 3)
-    w.settle()
-    w.checkpoint()
+    w.persist()
     del w.streams[KEY][1]
     assert ids(read(w)) == ["c", "b"]
     assert read(w).unread == 2
@@ -243,8 +233,7 @@ def test_an_entry_that_storage_has_trimmed_leaves_the_inbox_when_it_is_read() ->
 
 def test_a_read_is_refused_while_too_many_wait_and_answered_when_storage_is_away() -> None:
     w = world(inbox_reads_max=1)
-    w.post()
-    w.settle()
+    w.publish()
     w.checkpoint()
     evict(w)
     w.core.pages_loaded({KEY: w.page(KEY)}, w.now_ms)
@@ -286,11 +275,9 @@ def test_an_engine_without_inboxes_keeps_nothing_and_says_so() -> None:
     w = World()
     w.attach(1, counts=True)
     assert not said_of(w.settle(), Counts)
-    w.post(id="a")
-    w.settle()
+    w.publish(id="a")
     w.ack(1, 1)
-    w.settle()
-    w.checkpoint()
+    w.persist()
     assert not w.streams[KEY]
     w.tell(ReadInbox(7, KEY, 0, 10, ALL), MarkInbox(8, KEY, READ, True, [], [], -1))
     assert [record.status for record in w.settle() if record.ref in (7, 8)] == [NOT_FOUND] * 2
@@ -298,11 +285,9 @@ def test_an_engine_without_inboxes_keeps_nothing_and_says_so() -> None:
 
 def test_an_inbox_that_is_turned_off_leaves_storage_with_the_next_checkpoint() -> None:
     w = world()
-    w.post(id="a")
-    w.settle()
+    w.publish(id="a")
     w.tell(Settle(9, KEY, 1, []))
-    w.settle()
-    w.checkpoint()
+    w.persist()
     assert w.streams[KEY]
     w.config = small_config()
     w.crash()
@@ -310,22 +295,18 @@ def test_an_inbox_that_is_turned_off_leaves_storage_with_the_next_checkpoint() -
     w.tell(Settle(10, KEY, 2, []))
     w.settle()
     w.tell(Settle(11, KEY, 2, []))
-    w.settle()
-    w.checkpoint()
+    w.persist()
     assert not w.streams[KEY]
 
 
 def test_an_erased_user_has_an_empty_inbox() -> None:
     w = world()
-    w.post(id="a")
-    w.settle()
+    w.publish(id="a")
     w.tell(Settle(9, KEY, 1, []), Erase(10, KEY))
-    w.settle()
-    w.checkpoint()
+    w.persist()
     assert read(w).rows == []
     assert not w.streams.get(KEY)
-    w.post(id="b")
-    w.settle()
+    w.publish(id="b")
     assert ids(read(w)) == ["b"]
 
 
@@ -335,8 +316,7 @@ def test_a_broadcast_is_in_the_inbox_as_long_as_in_the_log() -> None:
     pos = w.broadcast("news")
     w.settle()
     w.ack(1, 1)
-    w.settle()
-    w.checkpoint()
+    w.persist()
     assert ids(read(w)) == ["news"]
     w.drop(pos)
     assert ids(read(w)) == []

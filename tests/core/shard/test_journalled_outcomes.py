@@ -8,7 +8,7 @@ from engine.core.mailbox.aggregation_window import type_of
 from engine.core.model.envelope import Merge
 from engine.core.wire.outcomes import ERASED, AcceptedOutcome, AcknowledgedOutcome, AnyOutcome, Outcome, SentOutcome, is_journalled
 from engine.core.wire.records import Ack, Erase, Settle
-from tests.support.shard_world import EDGE, World
+from tests.support.shard_world import EDGE, World, connected_world
 
 
 def recorded(world: World) -> list[AnyOutcome]:
@@ -29,10 +29,8 @@ def world_with_history(**limits: Any) -> World:
 
 
 def test_without_a_history_nothing_is_recorded() -> None:
-    world = World()
-    world.attach(1)
-    world.post()
-    world.settle()
+    world = connected_world()
+    world.publish()
     world.ack(1, 1)
     assert world.core.output.outcomes is None
 
@@ -42,8 +40,7 @@ def test_a_message_is_recorded_from_its_acceptance_to_its_acknowledgement() -> N
     world.attach(1)
     world.settle()
     recorded(world)
-    world.post()
-    world.settle()
+    world.publish()
     accepted, sent = recorded(world)
     assert isinstance(accepted, AcceptedOutcome)
     assert isinstance(sent, SentOutcome)
@@ -68,16 +65,14 @@ def test_repeats_revocations_and_acknowledgements_without_a_connection_are_recor
     world.attach(1)
     world.attach(2)
     world.settle()
-    world.post()
-    world.settle()
+    world.publish()
     recorded(world)
     world.now_ms += 500
     world.core.delivery.due(["t:u"], world.now_ms)
     assert events(world) == ["sent", "sent"]
     world.ack(1, 1)
     assert events(world) == ["acknowledged", "revoked"]
-    world.post()
-    world.settle()
+    world.publish()
     recorded(world)
     world.tell(Settle(900, "t:u", 2, []))
     assert events(world) == ["acknowledged", "revoked", "revoked"]
@@ -85,8 +80,7 @@ def test_repeats_revocations_and_acknowledgements_without_a_connection_are_recor
 
 def test_what_was_never_delivered_is_recorded_with_its_reason() -> None:
     world = world_with_history()
-    world.post(ttl_ms=100)
-    world.settle()
+    world.publish(ttl_ms=100)
     world.now_ms += 200
     world.attach(1)
     world.settle()
@@ -97,8 +91,7 @@ def test_what_was_never_delivered_is_recorded_with_its_reason() -> None:
 def test_the_successor_of_a_killed_shard_records_the_same_acceptances_again() -> None:
     world = world_with_history()
     world.post()
-    world.post()
-    world.settle()
+    world.publish()
     before = [outcome for outcome in recorded(world) if is_journalled(outcome)]
     assert len(before) == 2
     world.crash()
@@ -129,8 +122,7 @@ def test_the_type_of_a_message_is_found_behind_an_actor_that_has_one_too() -> No
 
 def test_a_message_that_counts_in_a_window_is_recorded_as_merged() -> None:
     world = world_with_history()
-    world.post(collapse="likes", merge=Merge(1000, False))
-    world.settle()
+    world.publish(collapse="likes", merge=Merge(1000, False))
     (merged,) = recorded(world)
     assert isinstance(merged, Outcome)
     assert (merged.event, merged.id, merged.reason) == ("merged", "m1", "window: likes")
@@ -154,8 +146,7 @@ def test_what_a_cursor_acknowledges_in_storage_is_recorded() -> None:
 
 def test_an_erasure_is_recorded_behind_everything_else_of_its_user() -> None:
     world = world_with_history()
-    world.post()
-    world.settle()
+    world.publish()
     world.tell(Erase(7, "t:u"))
     world.settle()
     assert events(world) == ["accepted", ERASED]

@@ -15,7 +15,7 @@ from engine.core.model.envelope import Merge
 from engine.core.model.routing import slot_of
 from engine.core.shard import mailbox_store
 from engine.core.wire.records import ACCEPTED, DUPLICATE, Deliver, Explain, GetProfile, Post, Posted, ProfileIs, Trace
-from tests.support.shard_world import World, delivered, of
+from tests.support.shard_world import World, connected_world, delivered, of
 
 ALL = 1 << 40
 """More bytes than there are: everything that may be evicted is."""
@@ -33,8 +33,7 @@ def written(*users: str, **limits: int) -> World:
         world.now_ms += 1
     world.settle()
     world.now_ms += world.config.ack_journal_ms
-    world.settle()
-    world.checkpoint()
+    world.persist()
     return world
 
 
@@ -87,8 +86,7 @@ def test_the_mailboxes_of_a_slot_are_found_without_a_look_at_the_others() -> Non
 
 def test_an_evicted_user_comes_back_as_they_were() -> None:
     world = written("ann")
-    world.post("ann", "second")
-    world.settle()
+    world.publish("ann", "second")
     world.checkpoint()
     assert evict(world) == 1
     world.post("ann", "second")
@@ -101,8 +99,7 @@ def test_how_often_a_message_was_sent_outlasts_memory_also_when_storage_had_it_b
     world = World()
     world.post("ann", "m")
     world.attach(1, "ann")
-    world.settle()
-    world.checkpoint()
+    world.persist()
     world.detach(1)
     world.checkpoint()
     assert evict(world) == 1
@@ -112,8 +109,7 @@ def test_how_often_a_message_was_sent_outlasts_memory_also_when_storage_had_it_b
 
 
 def test_whoever_is_connected_stays_and_may_go_once_the_last_connection_has_ended() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.attach(2)
     world.settle()
     assert evict(world) == 0
@@ -126,8 +122,7 @@ def test_whoever_is_connected_stays_and_may_go_once_the_last_connection_has_ende
 
 def test_what_storage_does_not_have_stays_until_a_checkpoint_has_written_it() -> None:
     world = World()
-    world.post()
-    world.settle()
+    world.publish()
     assert evict(world) == 0
     store = world.core.mailbox_store
     assert store.take_checkpoint(True, 1000) is not None
@@ -181,33 +176,28 @@ def test_what_something_waits_for_stays() -> None:
     world.fetch()
     assert evict(world) == 1, "nothing waits for the other one"
     assert in_memory(world) == ["ann"]
-    group = world.core.take_group(world.now_ms)
-    assert group is not None
+    group = world.take_group()
     assert evict(world) == 0, "its post is on its way to the journal"
     world.append(group)
     world.core.group_committed(world.now_ms)
-    world.settle()
-    world.checkpoint()
+    world.persist()
     assert evict(world) == 1
 
 
 def test_a_mailbox_whose_windows_are_to_be_closed_stays() -> None:
     world = World()
-    world.post(collapse="likes", merge=Merge(1000), more=b',"data":null')
-    world.settle()
+    world.publish(collapse="likes", merge=Merge(1000), more=b',"data":null')
     world.checkpoint()
     world.now_ms += 1000
     world.core.tick(world.now_ms)
     assert evict(world) == 0
-    world.settle()
-    world.checkpoint()
+    world.persist()
     assert evict(world) == 1
 
 
 def test_messages_that_were_read_for_a_user_who_left_meanwhile_leave_memory_again() -> None:
     world = World()
-    world.post()
-    world.settle()
+    world.publish()
     world.checkpoint()
     evict(world)
     world.attach(1)
@@ -225,8 +215,7 @@ def test_messages_that_were_read_for_a_user_who_left_meanwhile_leave_memory_agai
 def test_ids_that_the_page_leaves_out_stay_for_as_long_as_an_edge_may_repeat_them() -> None:
     world = World(recent_ids=100, mailbox_idle_ms=10**9, publish_timeout_ms=5000)
     for n in range(PAGE_RECENT_IDS + 1):
-        world.post("u", f"made-here-{n}", idempotent=False)
-        world.settle()
+        world.publish("u", f"made-here-{n}", idempotent=False)
     world.checkpoint()
     world.now_ms += 4999
     assert evict(world) == 0
@@ -251,8 +240,7 @@ def test_a_hand_over_takes_along_when_a_connected_user_was_last_seen() -> None:
 
 
 def test_when_a_user_without_a_page_was_active_is_known_until_they_are_idle() -> None:
-    world = World(mailbox_idle_ms=5000)
-    world.attach(1)
+    world = connected_world(mailbox_idle_ms=5000)
     world.settle()
     world.detach(1)
     assert evict(world) == 0
@@ -321,14 +309,11 @@ def test_short_memory_writes_no_page_of_an_evicted_mailbox() -> None:
     world = World()
     world.core.delivery.hold_low = True
     world.attach(1)
-    world.post(id="a", priority=LOW)
-    world.settle()
+    world.publish(id="a", priority=LOW)
     world.detach(1)
     world.checkpoint()
-    world.now_ms += world.config.mailbox_idle_ms
-    assert world.core.evict(world.now_ms) == 1
-    world.post(id="b")
-    world.settle()
+    assert world.evict() == 1
+    world.publish(id="b")
     world.core.mailbox_store.spill_idle(world.core.delivery.held.values())
     world.checkpoint()
     world.crash()

@@ -24,8 +24,7 @@ class Successor:
         world = World(recent_ids=1)
         for _ in range(messages):
             world.post()
-        world.settle()
-        world.checkpoint()
+        world.persist()
         self.stream = world.streams[KEY]
         self.store = MailboxStore(world.config, BroadcastMirror())
         self.store.restore(KEY, world.page(KEY), world.now_ms)

@@ -12,7 +12,7 @@ from engine.core.model.category import Category, PolicyTerms
 from engine.core.model.trace_context import TraceContext, traced_body
 from engine.core.shard import output as module
 from engine.core.shard.output import LATENCY_BUCKETS_MS, Latencies, SessionEvent, ShardOutput
-from tests.support.shard_world import EDGE, RETRY, World
+from tests.support.shard_world import EDGE, RETRY, World, connected_world
 
 HOUR_MS = 3_600_000
 
@@ -23,8 +23,7 @@ def counted(world: World, name: str) -> dict[int, int]:
 
 
 def test_the_time_to_the_first_send_counts_what_waited_for_the_shard() -> None:
-    world = World(window=2)
-    world.attach(1)
+    world = connected_world(window=2)
     world.settle()
     for _ in range(3):
         world.post()
@@ -38,8 +37,7 @@ def test_the_time_to_the_first_send_counts_what_waited_for_the_shard() -> None:
 
 def test_the_hours_of_an_absence_are_in_neither_latency_of_the_status() -> None:
     world = World()
-    world.post(ttl_ms=9 * HOUR_MS)
-    world.settle()
+    world.publish(ttl_ms=9 * HOUR_MS)
     world.now_ms += HOUR_MS
     world.attach(1)
     world.settle()
@@ -54,11 +52,9 @@ def test_the_hours_of_an_absence_are_in_neither_latency_of_the_status() -> None:
 
 
 def test_hours_between_two_connections_are_not_the_clients_time_to_answer() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.settle()
-    world.post(ttl_ms=9 * HOUR_MS)
-    world.settle()
+    world.publish(ttl_ms=9 * HOUR_MS)
     world.detach(1)
     world.now_ms += HOUR_MS
     world.attach(2, cursor=0)
@@ -71,11 +67,9 @@ def test_hours_between_two_connections_are_not_the_clients_time_to_answer() -> N
 
 
 def test_the_time_to_the_ack_of_a_message_that_was_sent_again_begins_at_its_first_send() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.settle()
-    world.post()
-    world.settle()
+    world.publish()
     world.now_ms += 700
     mailbox = world.core.mailboxes["t:u"]
     assert mailbox.connections[EDGE, 1].overdue(mailbox.hot, world.now_ms, RETRY)
@@ -87,8 +81,7 @@ def test_the_time_to_the_ack_of_a_message_that_was_sent_again_begins_at_its_firs
 
 
 def test_an_ack_by_ids_counts_these_messages_and_one_of_many_counts_all_of_them_once() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.settle()
     for n in range(4):
         world.post(id=f"m{n}")
@@ -178,11 +171,9 @@ def test_each_bucket_remembers_the_message_that_was_counted_last() -> None:
 
 
 def test_messages_are_counted_by_tenant_and_transport_and_are_exemplars_of_their_times() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.settle()
-    world.post(id="order-17")
-    world.settle()
+    world.publish(id="order-17")
     world.now_ms += 20
     world.ack(1, 1)
     world.settle()
@@ -196,8 +187,7 @@ def test_messages_are_counted_by_tenant_and_transport_and_are_exemplars_of_their
 
 def test_what_nobody_is_connected_for_is_counted_with_its_reason() -> None:
     world = World()
-    world.post(retain=False, policy_terms=PolicyTerms("touch"))
-    world.settle()
+    world.publish(retain=False, policy_terms=PolicyTerms("touch"))
     stats = world.core.stats(world.now_ms)
     assert stats["suppressed"] == 1
     assert stats["figures"]["suppressed"] == [("t", 1)]
@@ -207,11 +197,9 @@ def test_what_nobody_is_connected_for_is_counted_with_its_reason() -> None:
 def test_decisions_are_counted_by_reason_and_category_once_they_are_committed() -> None:
     world = World()
     terms = PolicyTerms("touch", Category(cap=1))
-    world.post(id="first", policy_terms=terms)
-    world.settle()
+    world.publish(id="first", policy_terms=terms)
     world.post(id="second", policy_terms=terms)
-    group = world.core.take_group(world.now_ms)
-    assert group is not None
+    group = world.take_group()
     assert world.core.stats(world.now_ms)["figures"]["decisions"] == [("delivered", "", "touch", 1)]
     world.append(group)
     world.core.group_committed(world.now_ms)
@@ -221,13 +209,11 @@ def test_decisions_are_counted_by_reason_and_category_once_they_are_committed() 
 
 
 def test_an_exemplar_names_the_trace_of_a_message_that_is_recorded() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.settle()
     for number, sampled in enumerate((False, True), 1):
         context = TraceContext("a" * 32, "b" * 16, sampled)
-        world.post(body=traced_body(context, b'"id":"x","data":"%b"' % (b"y" * 1000)))
-        world.settle()
+        world.publish(body=traced_body(context, b'"id":"x","data":"%b"' % (b"y" * 1000)))
         world.now_ms += 20 * number
         world.ack(1, number)
         world.settle()

@@ -6,7 +6,7 @@ import pytest
 
 from engine.core.shard.presence import CONNECTED, OFFLINE, SUSPECT, Client, Presence
 from engine.core.wire.records import POLL, WEBSOCKET, Attach, Probe, Probed
-from tests.support.shard_world import EDGE, World, of
+from tests.support.shard_world import EDGE, World, connected_world, of
 
 AFTER_MS = 30_000
 PHONE = Client("c1", "phone", "edge-0", WEBSOCKET)
@@ -30,8 +30,7 @@ def passes(world: World, ms: int) -> None:
 
 def connected() -> World:
     """A user with one connection, which was told."""
-    world = World()
-    world.attach(1)
+    world = connected_world()
     assert told(world) == [("connect", 0)]
     return world
 
@@ -229,8 +228,7 @@ def test_coming_is_activity_and_coming_back_is_not() -> None:
 
 def test_a_cursor_that_acknowledges_is_activity_of_somebody_who_comes_back() -> None:
     world = connected()
-    world.post()
-    world.settle()
+    world.publish()
     world.now_ms += 5000
     world.detach(1)
     world.attach(2, cursor=1)

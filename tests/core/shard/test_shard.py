@@ -39,16 +39,14 @@ from engine.core.wire.records import (
     Written,
 )
 from tests.support.operations import calls_of
-from tests.support.shard_world import EDGE, RETRY, World, delivered, of
+from tests.support.shard_world import EDGE, RETRY, World, connected_world, delivered, of
 
 
 def test_nothing_is_answered_or_delivered_before_it_is_in_the_journal() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.settle()
     world.post()
-    group = world.core.take_group(world.now_ms)
-    assert group is not None
+    group = world.take_group()
     assert world.said() == []
     world.append(group)
     world.core.group_committed(world.now_ms)
@@ -58,16 +56,14 @@ def test_nothing_is_answered_or_delivered_before_it_is_in_the_journal() -> None:
 
 
 def test_a_user_s_messages_are_numbered_without_holes_and_delivered_in_order() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     for _ in range(5):
         world.post()
     assert delivered(world.settle()) == [(seq, 1) for seq in range(1, 6)]
 
 
 def test_a_group_rolled_back_gives_its_numbers_again_and_shows_nothing() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.settle()
     world.post("u", "lost")
     assert world.core.take_group(world.now_ms) is not None
@@ -77,16 +73,14 @@ def test_a_group_rolled_back_gives_its_numbers_again_and_shows_nothing() -> None
     assert [record.status for record in of(world.said(), Posted)] == [UNAVAILABLE]
     world.core.storage_back()
     assert [record.status for record in of(world.said(), Posted)] == [UNAVAILABLE]
-    world.post("u", "kept")
-    said = world.settle()
+    said = world.publish("u", "kept")
     assert [(record.status, record.seq) for record in of(said, Posted)] == [(ACCEPTED, 1)]
     assert delivered(said) == [(1, 1)]
 
 
 def test_a_repeated_id_gets_the_first_answer_and_another_payload_a_conflict() -> None:
     world = World()
-    world.post("u", "a")
-    world.settle()
+    world.publish("u", "a")
     world.post("u", "a")
     world.post("u", "a", digest=b"other..!")
     assert [(record.status, record.seq) for record in of(world.settle(), Posted)] == [(DUPLICATE, 1), (CONFLICT, 1)]
@@ -103,8 +97,7 @@ def test_a_repeated_id_within_one_group_is_stored_once() -> None:
 def test_an_id_that_only_storage_remembers_is_a_duplicate_and_the_rest_of_its_group_is_kept() -> None:
     world = World(recent_ids=1)
     world.post("u", "a")
-    world.post("u", "b")
-    world.settle()
+    world.publish("u", "b")
     world.post("u", "a")
     world.post("u", "c")
     said = of(world.settle(), Posted)
@@ -121,8 +114,7 @@ def test_an_id_whose_record_cannot_be_read_is_a_conflict_and_does_no_harm() -> N
 
 
 def test_at_most_a_window_of_messages_is_in_flight() -> None:
-    world = World(window=3)
-    world.attach(1)
+    world = connected_world(window=3)
     for _ in range(7):
         world.post()
     assert delivered(world.settle()) == [(1, 1), (2, 1), (3, 1)]
@@ -131,8 +123,7 @@ def test_at_most_a_window_of_messages_is_in_flight() -> None:
 
 
 def test_a_window_of_bytes_limits_too_but_one_message_always_goes() -> None:
-    world = World(window_bytes=10)
-    world.attach(1)
+    world = connected_world(window_bytes=10)
     for _ in range(2):
         world.post("u", "a-long-identifier" + str(world.refs))
     assert delivered(world.settle()) == [(1, 1)]
@@ -141,8 +132,7 @@ def test_a_window_of_bytes_limits_too_but_one_message_always_goes() -> None:
 
 
 def test_a_message_not_acknowledged_comes_again_with_the_next_attempt_and_others_go_on_without_it() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.post()
     assert delivered(world.settle()) == [(1, 1)]
     assert delivered(world.wait(10_000)) == [(1, 2), (1, 3)]
@@ -155,10 +145,8 @@ def test_a_message_not_acknowledged_comes_again_with_the_next_attempt_and_others
 
 
 def test_a_client_that_was_quick_once_and_takes_its_time_afterwards_sees_no_repeats() -> None:
-    world = World()
-    world.attach(1)
-    world.post(id="quick")
-    world.settle()
+    world = connected_world()
+    world.publish(id="quick")
     world.now_ms += 2
     world.ack(1, 1)
     for seq in range(2, 6):
@@ -169,15 +157,12 @@ def test_a_client_that_was_quick_once_and_takes_its_time_afterwards_sees_no_repe
 
 
 def test_a_client_that_has_become_slow_is_given_more_time_after_one_message_was_repeated_for_it() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     for seq in range(1, 41):
-        world.post()
-        world.settle()
+        world.publish()
         world.now_ms += 2
         world.ack(1, seq)
-    world.post()
-    world.settle()
+    world.publish()
     assert delivered(world.wait(600)) == [(41, 2), (41, 3)], "the timeout was down to its floor"
     world.ack(1, 41)
     world.post()
@@ -186,8 +171,7 @@ def test_a_client_that_has_become_slow_is_given_more_time_after_one_message_was_
 
 
 def test_a_client_that_answers_nothing_gets_one_window_until_it_does() -> None:
-    world = World(window=2)
-    world.attach(1)
+    world = connected_world(window=2)
     for id in "abc":
         world.post("u", id)
     world.settle()
@@ -198,10 +182,8 @@ def test_a_client_that_answers_nothing_gets_one_window_until_it_does() -> None:
 
 
 def test_the_place_of_an_exhausted_message_is_free_when_another_device_acknowledges_it() -> None:
-    world = World(window=1)
-    world.attach(1)
-    world.post("u", "a")
-    world.settle()
+    world = connected_world(window=1)
+    world.publish("u", "a")
     world.wait(10_000)
     world.tell(Settle(9, "t:u", -1, ["a"]))
     world.settle()
@@ -211,18 +193,15 @@ def test_the_place_of_an_exhausted_message_is_free_when_another_device_acknowled
 
 @pytest.mark.parametrize("ttl_ms", [300, 5000])
 def test_the_place_of_an_exhausted_message_is_free_when_it_has_expired(ttl_ms: int) -> None:
-    world = World(window=1)
-    world.attach(1)
-    world.post("u", "a", ttl_ms=ttl_ms)
-    world.settle()
+    world = connected_world(window=1)
+    world.publish("u", "a", ttl_ms=ttl_ms)
     world.wait(10_000)
     world.post("u", "b")
     assert delivered(world.settle()) == [(2, 1)]
 
 
 def test_nothing_acknowledged_comes_again_on_any_connection() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     for _ in range(4):
         world.post()
     world.settle()
@@ -234,10 +213,8 @@ def test_nothing_acknowledged_comes_again_on_any_connection() -> None:
 
 
 def test_an_acknowledgement_beyond_the_newest_message_is_a_fault_and_settles_nothing() -> None:
-    world = World()
-    world.attach(1)
-    world.post()
-    world.settle()
+    world = connected_world()
+    world.publish()
     world.ack(1, 99)
     said = world.settle()
     assert [record.code for record in of(said, Fault)] == ["unknown_seq"]
@@ -267,16 +244,14 @@ def test_a_cursor_is_journalled_only_when_it_acknowledges_something() -> None:
     assert world.core.take_group(world.now_ms) is None
     world.attach(2, cursor=1)
     world.now_ms += world.core.config.ack_journal_ms
-    group = world.core.take_group(world.now_ms)
-    assert group is not None
+    group = world.take_group()
     assert [(record.floor, record.acked) for record in group.handled] == [(1, [])]
 
 
 def test_a_cursor_of_another_epoch_or_from_the_future_is_a_gap_and_delivery_from_the_oldest_pending() -> None:
     for cursor, epoch in ((1, "old"), (99, "e1")):
         world = World()
-        world.post()
-        world.settle()
+        world.publish()
         world.attach(1, cursor=cursor, epoch=epoch)
         said = world.settle()
         assert [w.resumed for w in of(said, Welcome)] == ["gap"]
@@ -285,21 +260,18 @@ def test_a_cursor_of_another_epoch_or_from_the_future_is_a_gap_and_delivery_from
 
 def test_a_cursor_from_the_future_is_answered_after_a_look_at_storage() -> None:
     world = World()
-    world.post()
-    world.settle()
+    world.publish()
     world.attach(1, cursor=2)
     world.attach(2, cursor=1)
     assert [(w.conn, w.resumed) for w in of(world.said(), Welcome)] == [(2, "ok")]
-    world.post()
-    said = world.settle()
+    said = world.publish()
     assert [(w.conn, w.resumed) for w in of(said, Welcome)] == [(1, "gap")]
     assert delivered(said, 1) == delivered(said, 2) == [(2, 1)]
 
 
 def test_a_connection_whose_slot_leaves_meanwhile_is_sent_on() -> None:
     world = World()
-    world.post()
-    world.settle()
+    world.publish()
     world.attach(1, cursor=2)
     world.core.release([slot_of("t:u")])
     assert [record.conn for record in of(world.settle(), Moved)] == [1]
@@ -308,8 +280,7 @@ def test_a_connection_whose_slot_leaves_meanwhile_is_sent_on() -> None:
 
 def test_a_connection_that_ends_meanwhile_is_not_attached() -> None:
     world = World()
-    world.post()
-    world.settle()
+    world.publish()
     world.attach(1, cursor=2)
     world.detach(1)
     assert of(world.settle(), Welcome) == []
@@ -317,11 +288,9 @@ def test_a_connection_that_ends_meanwhile_is_not_attached() -> None:
 
 
 def test_the_first_device_to_acknowledge_settles_it_and_the_others_hear_of_it() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.attach(2)
-    world.post("u", "a")
-    said = world.settle()
+    said = world.publish("u", "a")
     assert delivered(said, 1) == delivered(said, 2) == [(1, 1)]
     world.ack(2, 1)
     assert [(r.conn, r.ids) for r in of(world.settle(), Revoke)] == [(1, ["a"])]
@@ -342,8 +311,7 @@ def test_what_expired_is_announced_as_a_gap_before_anything_after_it() -> None:
     world = World()
     world.post(ttl_ms=1000)
     world.post(ttl_ms=1000)
-    world.post(ttl_ms=60_000)
-    world.settle()
+    world.publish(ttl_ms=60_000)
     world.wait(2000)
     world.attach(1)
     said = [record for record in world.settle() if isinstance(record, GapRange | Deliver)]
@@ -382,8 +350,7 @@ def test_offline_messages_leave_memory_and_come_back_from_the_stream() -> None:
     world = World(window=4)
     for _ in range(10):
         world.post()
-    world.settle()
-    world.checkpoint()
+    world.persist()
     assert world.core.mailboxes["t:u"].hot == {}
     assert world.journal == []
     world.attach(1)
@@ -401,8 +368,7 @@ def test_what_becomes_cold_while_a_read_is_under_way_is_not_forgotten() -> None:
     world = World(window=2)
     for _ in range(4):
         world.post()
-    world.settle()
-    world.checkpoint()
+    world.persist()
     world.attach(1)
     assert delivered(world.settle()) == [(1, 1), (2, 1)]
     world.ack_ids(1, "m2")  # room for 3, which is asked for
@@ -420,8 +386,7 @@ def test_what_the_stream_has_lost_is_announced_as_a_gap() -> None:
     world = World()
     for _ in range(4):
         world.post()
-    world.settle()
-    world.checkpoint()
+    world.persist()
     del world.streams["t:u"][2]
     world.attach(1)
     said = world.settle()
@@ -430,10 +395,8 @@ def test_what_the_stream_has_lost_is_announced_as_a_gap() -> None:
 
 
 def test_a_disconnect_moves_the_unacknowledged_to_the_offline_stream_at_once() -> None:
-    world = World()
-    world.attach(1)
-    world.post()
-    world.settle()
+    world = connected_world()
+    world.publish()
     world.detach(1)
     assert world.core.mailbox_store.urgent
     world.checkpoint(full=False)
@@ -442,8 +405,7 @@ def test_a_disconnect_moves_the_unacknowledged_to_the_offline_stream_at_once() -
 
 
 def test_a_crash_loses_nothing_accepted_and_reuses_no_number() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     for _ in range(3):
         world.post()
     world.settle()
@@ -489,10 +451,8 @@ def test_what_is_committed_while_a_checkpoint_is_filled_survives_a_crash_behind_
 
 
 def test_attempts_go_on_counting_over_a_crash_and_an_eviction() -> None:
-    world = World()
-    world.attach(1)
-    world.post()
-    world.settle()
+    world = connected_world()
+    world.publish()
     world.detach(1)
     world.checkpoint(full=False)
     world.checkpoint()
@@ -502,8 +462,7 @@ def test_attempts_go_on_counting_over_a_crash_and_an_eviction() -> None:
 
 
 def test_an_edge_that_announces_its_connections_again_does_not_get_everything_again() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     for _ in range(3):
         world.post()
     world.settle()
@@ -517,8 +476,7 @@ def test_an_edge_that_announces_its_connections_again_does_not_get_everything_ag
 
 
 def test_a_renewed_link_settles_no_gap_that_was_not_announced() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     for id, ttl_ms in (("a", 60_000), ("b", 100), ("c", 60_000)):
         world.post(id=id, ttl_ms=ttl_ms)
     assert delivered(world.settle()) == [(1, 1), (2, 1), (3, 1)]
@@ -542,11 +500,9 @@ def test_a_connection_that_outlived_its_epoch_is_sent_to_reconnect() -> None:
 
 
 def test_a_refused_message_goes_to_the_dead_letters_and_is_settled_only_then() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.post("u", "bad")
-    world.post("u", "good")
-    world.settle()
+    world.publish("u", "good")
     world.nack(1, "bad")
     assert world.core.mailboxes["t:u"].floor == 0
     world.checkpoint()
@@ -562,13 +518,11 @@ def test_a_message_not_retained_is_suppressed_when_nobody_is_connected() -> None
     world.post(retain=False)
     assert [record.status for record in of(world.settle(), Posted)] == [SUPPRESSED]
     world.attach(1)
-    world.post(retain=False)
-    said = world.settle()
+    said = world.publish(retain=False)
     assert delivered(said) == [(1, 1)]
     world.detach(1)
     world.checkpoint()
-    world.post()
-    world.settle()
+    world.publish()
     world.attach(2)
     said = world.settle()
     assert [(r.first, r.last) for r in of(said, GapRange)] == [(1, 1)]
@@ -591,8 +545,7 @@ def test_plain_sse_is_never_sent_a_message_twice_and_goes_on_when_bytes_are_writ
 
 def test_a_poll_gets_everything_pending_and_its_end_makes_it_pending_again() -> None:
     world = World()
-    world.post()
-    world.settle()
+    world.publish()
     world.attach(1, kind=POLL)
     assert delivered(world.settle()) == [(1, 1)]
     world.detach(1)
@@ -603,8 +556,7 @@ def test_a_poll_gets_everything_pending_and_its_end_makes_it_pending_again() -> 
 def test_acknowledging_without_a_connection_reaches_offline_messages() -> None:
     world = World()
     world.post("u", "a")
-    world.post("u", "b")
-    world.settle()
+    world.publish("u", "b")
     world.checkpoint()
     world.tell(Settle(77, "t:u", -1, ["a"]), Settle(78, "t:u", 99, []))
     said = of(world.settle(), Settled)
@@ -629,8 +581,7 @@ def test_a_durable_timer_takes_effect_once_however_often_it_fires() -> None:
     for _ in range(2):
         world.core.fire([timer, timer], world.now_ms)
         world.settle()
-        world.post()
-        world.settle()
+        world.publish()
     world.crash()
     world.core.fire([timer], world.now_ms)
     world.settle()
@@ -682,8 +633,7 @@ def test_a_connection_that_is_ahead_has_its_part_read_and_the_others_lose_nothin
     world = World(window=4)
     for _ in range(12):
         world.post()
-    world.settle()
-    world.checkpoint()
+    world.persist()
     world.crash()
     world.attach(1, kind=SSE, cursor=0, resume=True, sent=8)  # it has written these, and nobody has acknowledged them
     assert delivered(world.settle()) == [(9, 1), (10, 1), (11, 1), (12, 1)]
@@ -723,8 +673,7 @@ def test_what_cools_while_a_later_part_is_read_is_not_lost() -> None:
 
 def test_idle_mailboxes_leave_memory_and_come_back_whole() -> None:
     world = World()
-    world.post()
-    world.settle()
+    world.publish()
     world.checkpoint()
     world.now_ms += 5000
     assert world.core.evict(world.now_ms) == 1
@@ -742,18 +691,15 @@ def test_a_user_of_another_shard_is_answered_with_moved() -> None:
 
 
 def test_a_connection_that_ends_while_its_page_is_read_is_never_attached() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.detach(1)
     assert of(world.settle(), Welcome) == []
 
 
 def test_an_acknowledgement_that_comes_while_the_page_is_read_counts() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.settle()
-    world.post()
-    world.settle()
+    world.publish()
     world.checkpoint()
     world.crash()
     world.attach(1, cursor=0, resume=True, sent=1)
@@ -774,22 +720,19 @@ def test_the_cost_of_stats_does_not_grow_with_the_mailboxes() -> None:
 
 # -- Ticks. ----------------------------------------------------------------------------------------------------------------
 def test_a_shard_with_nothing_under_way_asks_for_a_tick_a_second_later() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.settle()
     assert world.core.next_tick_ms(world.now_ms) == world.now_ms + TICK_REST_MS
 
 
 def test_a_shard_asks_for_a_tick_when_a_window_ends() -> None:
     world = World()
-    world.post(collapse="likes", merge=Merge(300))
-    world.settle()
+    world.publish(collapse="likes", merge=Merge(300))
     assert world.core.next_tick_ms(world.now_ms) == world.now_ms + 300
 
 
 def test_a_shard_asks_for_a_tick_when_a_suspect_user_is_to_be_offline() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.settle()
     world.detach(1)
     world.settle()
@@ -800,8 +743,7 @@ def test_a_shard_asks_for_a_tick_when_a_suspect_user_is_to_be_offline() -> None:
 
 
 def test_a_shard_with_posts_that_wait_is_ticked_at_once() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.settle()
     world.post()
     assert world.core.next_tick_ms(world.now_ms) == world.now_ms

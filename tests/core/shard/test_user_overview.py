@@ -7,7 +7,7 @@ from copy import deepcopy
 from engine.core.shard.user_overview import slow_connections, slowest
 from engine.core.wire.records import ReadUser, UserIs
 from tests.support.mailbox_states import state_of
-from tests.support.shard_world import World, of
+from tests.support.shard_world import World, connected_world, of
 
 
 def overview(world: World, user: str = "u") -> UserIs:
@@ -17,8 +17,7 @@ def overview(world: World, user: str = "u") -> UserIs:
 
 
 def test_a_user_is_shown_with_every_connection_and_how_far_it_is_behind() -> None:
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.subscribe("news")
     for id in ("a", "b", "c"):
         world.post(id=id)
@@ -45,12 +44,10 @@ def test_who_does_not_acknowledge_is_slow_and_who_used_up_the_tries_is_the_worst
     world = World()
     for conn, user in enumerate(("quick", "silent", "later")):
         world.attach(conn, user)
-    world.post("silent")
-    world.settle()
+    world.publish("silent")
     world.now_ms += 40
     world.post("later")
-    world.post("quick")
-    world.settle()
+    world.publish("quick")
     world.ack(0, 1)
     world.settle()
     attached = world.core.connections.attached()

@@ -37,7 +37,7 @@ from engine.core.wire.records import (
     Trace,
     Traced,
 )
-from tests.support.shard_world import World, delivered, of
+from tests.support.shard_world import World, connected_world, delivered, of
 
 KEY = "t:u"
 SLOT = slot_of(KEY)
@@ -66,8 +66,7 @@ def test_a_change_is_answered_once_it_is_durable_and_survives_a_crash_then(recor
     world.tell(record)
     world.fetch()
     assert len(world.core.user_requests.waiting) == 1
-    group = world.core.take_group(world.now_ms)
-    assert group is not None
+    group = world.take_group()
     assert world.said() == []
     world.append(group)
     world.core.group_committed(world.now_ms)
@@ -112,8 +111,7 @@ def test_what_takes_no_memory_is_always_answered_what_frees_it_or_tells_of_life_
 
 def test_under_pressure_changes_and_reads_of_pages_are_rejected_with_the_time_to_come_back() -> None:
     world = World(posts_pending_max=100)
-    world.post()
-    world.settle()
+    world.publish()
     pressed(world, 0.85)
     strangers = (GetProfile(1, "t:x"), Trace(2, "t:y", "m"), Subscribe(3, "t:z", [], []))
     world.tell(*strangers, *CHANGES)
@@ -135,8 +133,7 @@ def test_under_pressure_changes_and_reads_of_pages_are_rejected_with_the_time_to
 
 def test_changes_that_wait_for_a_group_count_as_posts_that_wait() -> None:
     world = World(posts_pending_max=10)
-    world.post()
-    world.settle()
+    world.publish()
     for n in range(10):
         world.tell(SetProfile(n, KEY, QUIET))
     assert world.core.admission.waiting == 10
@@ -148,8 +145,7 @@ def test_changes_that_wait_for_a_group_count_as_posts_that_wait() -> None:
 # -- erasing a user ----------------------------------------------------------------------------------------------------
 def used_world() -> World:
     """A user with all there may be: pending and refused messages, subscriptions, a profile, a page, a stream, a connection."""
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.subscribe("news")
     world.tell(SetProfile(900, KEY, Profile(level="low")))
     for id in ("a", "b", "c"):
@@ -158,8 +154,7 @@ def used_world() -> World:
     world.detach(1)
     world.checkpoint()
     world.attach(1)
-    world.post(id="d")
-    world.settle()
+    world.publish(id="d")
     assert world.pages[KEY]
     assert sorted(world.streams[KEY]) == [1, 2, 3]
     return world
@@ -194,11 +189,9 @@ def test_an_erased_user_is_in_neither_memory_page_stream_nor_journal_when_it_is_
 def test_a_message_after_the_erasure_has_a_new_number_also_after_eviction_and_a_crash() -> None:
     world = used_world()
     world.tell(Erase(7, KEY))
-    world.settle()
-    world.checkpoint()
+    world.persist()
     assert world.floors == {SLOT: 4}
-    world.now_ms += world.config.mailbox_idle_ms
-    world.core.evict(world.now_ms)
+    world.evict()
     assert KEY not in world.core.mailboxes
     world.attach(1)
     world.post(id="new")
@@ -223,8 +216,7 @@ def test_a_crash_in_between_leaves_a_repeat_that_erases_the_rest(crash: str) -> 
         world.checkpoint()
         assert "'t:u'" not in stored(world), "without the repeat"
     world.tell(Erase(8, KEY))
-    world.settle()
-    world.checkpoint()
+    world.persist()
     assert answered(world) == [OK]
     assert "'t:u'" not in stored(world)
 
@@ -246,10 +238,8 @@ def test_a_dead_letter_under_way_to_storage_ends_with_its_erased_user(is_stored:
     store = world.core.mailbox_store
     letters = store.take_dead_letters()
     world.tell(Erase(7, KEY))
-    world.settle()
-    world.checkpoint()
-    world.now_ms += world.config.mailbox_idle_ms
-    world.core.evict(world.now_ms)
+    world.persist()
+    world.evict()
     assert KEY not in world.core.mailboxes
     if is_stored:
         world.core.dead_lettered(letters, world.now_ms)
@@ -262,8 +252,7 @@ def test_what_comes_while_the_erasure_is_written_is_kept() -> None:
     world = used_world()
     world.tell(Erase(7, KEY))
     world.settle()
-    world.post(id="new")
-    world.settle()
+    world.publish(id="new")
     world.checkpoint()
     assert answered(world) == [OK]
     assert sorted(world.streams[KEY]) == [5]
@@ -277,8 +266,7 @@ def test_an_event_that_comes_while_the_erasure_is_written_is_kept() -> None:
     world.tell(Erase(7, KEY))
     world.settle()
     world.tell(Happened(8, KEY, world.now_ms, "paid"))
-    world.settle()
-    world.checkpoint()
+    world.persist()
     assert answered(world) == [OK]
     world.crash()
     world.attach(2)
@@ -293,8 +281,7 @@ def test_an_erasure_spares_what_earlier_checkpoints_have_of_later_messages() -> 
     world = used_world()
     world.tell(Erase(7, KEY))
     world.settle()
-    world.post(id="new")
-    world.settle()
+    world.publish(id="new")
     world.core.mailbox_store.mark_urgent(world.core.mailboxes[KEY])
     world.checkpoint(full=False)
     world.checkpoint()
@@ -331,8 +318,7 @@ def test_a_hand_over_takes_along_what_came_after_an_erasure() -> None:
     world.tell(Erase(7, KEY))
     world.settle()
     world.attach(2)
-    world.post(retain=False)
-    world.settle()
+    world.publish(retain=False)
     store = world.core.mailbox_store
     checkpoint = store.take_whole([SLOT], quiet=False)
     assert checkpoint is not None
@@ -405,8 +391,7 @@ def test_without_storage_an_erasure_is_unavailable() -> None:
 def test_a_user_who_was_not_there_is_erased_at_once() -> None:
     world = World()
     world.tell(Erase(7, KEY))
-    world.settle()
-    world.checkpoint()
+    world.persist()
     assert answered(world) == [OK]
     assert not world.pages
     assert world.floors == {SLOT: 0}
@@ -415,19 +400,15 @@ def test_a_user_who_was_not_there_is_erased_at_once() -> None:
 # -- users who are gone ------------------------------------------------------------------------------------------------
 def gone_world() -> World:
     """A user who acknowledged two messages, left, and was evicted."""
-    world = World()
-    world.attach(1)
+    world = connected_world()
     world.post()
-    world.post()
-    world.settle()
+    world.publish()
     world.ack(1, 2)
     world.detach(1, 1000)
     world.settle()
     world.now_ms += world.config.ack_journal_ms
-    world.settle()
-    world.checkpoint()
-    world.now_ms += world.config.mailbox_idle_ms
-    world.core.evict(world.now_ms)
+    world.persist()
+    world.evict()
     assert KEY in world.pages
     assert KEY not in world.core.mailboxes
     return world
@@ -438,8 +419,7 @@ def sweep(world: World) -> None:
     page = world.page(KEY)
     assert page is not None
     world.core.swept(Swept(KEY, page, False, 0))
-    world.settle()
-    world.checkpoint()
+    world.persist()
     world.core.evict(world.now_ms)
 
 
@@ -461,8 +441,7 @@ def test_a_user_who_comes_back_before_the_checkpoint_keeps_the_page() -> None:
     world.core.swept(Swept(KEY, page, False, 0))
     world.settle()
     world.attach(1)
-    world.settle()
-    world.checkpoint()
+    world.persist()
     assert KEY in world.pages
     assert not world.floors
 
@@ -470,8 +449,7 @@ def test_a_user_who_comes_back_before_the_checkpoint_keeps_the_page() -> None:
 def test_preferences_outlive_their_user() -> None:
     world = gone_world()
     world.subscribe("news")
-    world.settle()
-    world.checkpoint()
+    world.persist()
     assert world.looks[KEY] == 0, "the sweep has no reason to look"
     sweep(world)
     assert KEY in world.pages
@@ -479,20 +457,16 @@ def test_preferences_outlive_their_user() -> None:
 
 def test_messages_that_have_expired_do_not_keep_a_page() -> None:
     world = World()
-    world.post(ttl_ms=1000)
-    world.settle()
+    world.publish(ttl_ms=1000)
     world.checkpoint()
-    world.now_ms += world.config.mailbox_idle_ms
-    world.core.evict(world.now_ms)
+    world.evict()
     page = world.page(KEY)
     assert page is not None
     assert world.looks[KEY] == page.oldest_expires_ms
     world.core.swept(Swept(KEY, page, True, 0))
-    world.settle()
-    world.checkpoint()
+    world.persist()
     assert world.looks[KEY] == world.now_ms + world.config.user_forget_s * 1000
-    world.now_ms += world.config.mailbox_idle_ms
-    world.core.evict(world.now_ms)
+    world.evict()
     sweep(world)
     assert KEY not in world.pages
 
@@ -502,17 +476,14 @@ def test_a_page_that_changed_after_the_sweep_read_it_stays_as_it_is(expires: boo
     world = gone_world()
     stale = world.page(KEY)
     assert stale is not None
-    world.post()
-    world.settle()
+    world.publish()
     world.checkpoint()
-    world.now_ms += world.config.mailbox_idle_ms
-    world.core.evict(world.now_ms)
+    world.evict()
     newer = world.page(KEY)
     assert newer is not None
     assert newer.head > stale.head
     world.core.swept(Swept(KEY, stale, expires, 0))
-    world.settle()
-    world.checkpoint()
+    world.persist()
     assert world.page(KEY) == newer
     world.post()
     assert [record.seq for record in of(world.settle(), Posted)] == [newer.head + 1], "one number names one message"
@@ -520,13 +491,11 @@ def test_a_page_that_changed_after_the_sweep_read_it_stays_as_it_is(expires: boo
 
 def test_the_sweep_looks_again_at_messages_that_came_meanwhile() -> None:
     world = World()
-    world.post(ttl_ms=1000)
-    world.settle()
+    world.publish(ttl_ms=1000)
     world.checkpoint()
     read = world.page(KEY)
     assert read is not None
-    world.post()
-    world.settle()
+    world.publish()
     world.checkpoint()
     world.core.swept(Swept(KEY, read, True, 0))
     world.checkpoint()
@@ -548,8 +517,7 @@ def test_a_visitor_without_messages_gets_no_page_in_a_slot_with_deleted_ones() -
     sweep(world)
     world.attach(1)
     world.detach(1, 1000)
-    world.settle()
-    world.checkpoint()
+    world.persist()
     assert KEY not in world.pages
     world.post()
     assert [record.seq for record in of(world.settle(), Posted)] == [3]
