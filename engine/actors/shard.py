@@ -403,10 +403,10 @@ class Shard(Server):
             asyncio.get_running_loop().call_later(self._config.ack_journal_ms / 1000, self._wake_for_acks)
         if core.delivery.unarmed and not self._schedulers.arming:
             self._schedulers.arm_later()
+        if core.map_doubted:
+            core.map_doubted = False
+            self._mover.look()
         if any(core.storage_work):
-            if core.strays:
-                core.strays.clear()
-                self._mover.look()
             self._reads.wake()
             self._shared.wake()
             self._checkpoints.wake()

@@ -41,7 +41,7 @@ from engine.core.mailbox.broadcast_log import BroadcastMirror
 from engine.core.mailbox.mailbox import Mailbox
 from engine.core.model.constants import HIGH, LOW
 from engine.core.model.message import with_due
-from engine.core.model.routing import NOBODY, TIMER_PARTITIONS, SlotMap, slot_of, split_key, topic_of
+from engine.core.model.routing import NOBODY, TIMER_PARTITIONS, SlotMap, split_key, topic_of
 from engine.core.policy.conditions import Again, Drop
 from engine.core.shard.admission import Admission
 from engine.core.shard.broadcast_audience import BroadcastAudience
@@ -92,6 +92,8 @@ class ShardCore:
     """See the module's docstring. Not reentrant: one caller, one event at a time. `now_ms` is wall-clock milliseconds.
 
     Attributes:
+        map_doubted: an edge sent something for a user of another shard. By a newer slot map, which it may have read, the user may be of
+            this one.
         storage_work: what the shell's tasks read and write; one of them is not empty while a task has something to do.
     """
 
@@ -99,6 +101,7 @@ class ShardCore:
         self.index = index
         self.config = config
         self.slot_map = slot_map
+        self.map_doubted = False
         self.data_epoch = data_epoch
         self.storage_away = False
         self.output = output = ShardOutput(OutcomeLog() if config.history_url else None)
@@ -129,7 +132,6 @@ class ShardCore:
         self.failed = False  # applying a record raised: nothing may be journalled any more
         self.refused_records: frozenset[str] = frozenset()  # by `fingerprint`, see `engine.core.shard.poison`
         self.full_tenants: frozenset[str] = frozenset()  # those that have as many users as they may
-        self.strays: set[int] = set()  # slots for which something came, and which are not this shard's by its slot map
         self._undecided: list[Pending] = []  # of a group that is being rolled back
         # Parts with something to do are found by what they hold: one look at all, whatever their number. None of these is ever replaced.
         self._broadcasts_due: Final = (step.urgent, step.behind)
@@ -147,7 +149,6 @@ class ShardCore:
             self.inbox_requests.reads_wanted,
             self.user_requests.erasing,
             output.session_events,
-            self.strays,
         )
         self._handlers: dict[type, Callable[[str, Any, int], None]] = {
             Post: self._post,
@@ -207,7 +208,7 @@ class ShardCore:
 
     def _post(self, session: str, record: Post, now_ms: int) -> None:
         if self.slot_map.owner(record.key) != self.index:
-            self._send_on(session, record.key, ref=record.ref)
+            self._redirect(session, ref=record.ref)
         elif self.storage_away:
             self.output.to_edges.append((session, Posted(record.ref, UNAVAILABLE)))
         elif self.admission.open or self.admission.takes(record.envelope.priority):
@@ -215,9 +216,9 @@ class ShardCore:
         else:
             self._answer([self.admission.refuse(Pending(session, record))])
 
-    def _send_on(self, session: str, key: str, *, ref: int = -1, conn: int = -1) -> None:
-        """By this slot map another shard has the user. By a newer one, which the edge may have read, it may be this one."""
-        self.strays.add(slot_of(key))
+    def _redirect(self, session: str, *, ref: int = -1, conn: int = -1) -> None:
+        """Answer what came for a user of another shard."""
+        self.map_doubted = True
         self.output.to_edges.append((session, Moved(ref, conn, self.slot_map.version)))
 
     def _enqueue(self, pending: Pending, now_ms: int) -> None:
@@ -238,7 +239,7 @@ class ShardCore:
 
     def _attach(self, session: str, record: Attach, now_ms: int) -> None:
         if self.slot_map.owner(record.key) != self.index:
-            self._send_on(session, record.key, conn=record.conn)
+            self._redirect(session, conn=record.conn)
         elif (mailbox := self.mailboxes.get(record.key)) is None:
             self.page_wait.add(record.key, session, record)
         elif record.cursor_epoch == self.data_epoch and record.cursor_seq > mailbox.head:
@@ -253,7 +254,7 @@ class ShardCore:
     def _ask(self, session: str, record: UserRequest, now_ms: int) -> None:
         """A request that needs a mailbox and no connection."""
         if self.slot_map.owner(record.key) != self.index:
-            self._send_on(session, record.key, ref=record.ref)
+            self._redirect(session, ref=record.ref)
             return
         mailbox = self.mailboxes.get(record.key)
         priority = admission_of(record, in_memory=mailbox is not None)
