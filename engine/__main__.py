@@ -7,7 +7,7 @@ from typing import Final
 
 import typer
 
-from engine.cli.app import app, main
+from engine.cli.app import app, flow_help, main
 from engine.features.audit import commands as audit
 from engine.features.dead_letters import commands as dead_letters
 from engine.features.digest import commands as digest
@@ -42,6 +42,7 @@ FEATURES: Final[Sequence[Callable[[typer.Typer], None]]] = (
 
 for add_commands in FEATURES:
     add_commands(app)
+flow_help(app)
 
 if __name__ == "__main__":
     main()

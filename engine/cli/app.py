@@ -6,6 +6,7 @@ Nothing heavy is imported before a command needs it, so that `engine --help` and
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import sys
 from typing import Annotated, Final, NoReturn
@@ -35,8 +36,8 @@ app = typer.Typer(
   engine status                          processes, counters and latencies
   engine history alice                   what has become of her messages
   engine init                            an engine.toml of all settings
-  engine config                          every setting, and where its value comes from
-  engine doctor                          what this machine and the settings lack
+  engine config                          all settings and their sources
+  engine doctor                          what machine and settings lack
   engine verify                          checks every stored record
   engine down                            drains and stops
 
@@ -59,6 +60,16 @@ def options_of_all(
 
 for commands in (operator_commands, setup_commands, client_commands):
     commands.register(app)
+
+
+def flow_help(commands: typer.Typer) -> None:
+    """Let the prose of each command's help flow to the terminal's width. typer keeps the line ends of a docstring, as its examples need."""
+    for command in commands.registered_commands:
+        paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
+        command.help = "\n\n".join(one if one.startswith("[dim]") else one.replace("\n", " ") for one in paragraphs)
+    for group in commands.registered_groups:
+        if group.typer_instance is not None:
+            flow_help(group.typer_instance)
 
 
 def main() -> None:

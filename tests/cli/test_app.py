@@ -103,6 +103,15 @@ def test_every_command_explains_itself(command: str) -> None:
     assert "default: (" not in found.stdout
 
 
+def test_prose_of_a_help_flows_and_examples_keep_their_lines() -> None:
+    shown = CliRunner().invoke(app, ["verify", "--help"], env={"COLUMNS": "80"}).stdout
+    lines = [line.strip() for line in shown.splitlines()]
+    prose = lines[lines.index("While an engine runs on the data directory, its Redis is read; users do not") :]
+    assert prose[1].startswith("notice. Otherwise a copy of the directory's data is loaded and read,")
+    assert all(len(line) > 60 for line in prose[1:3]), "a line end of the source is kept"
+    assert "engine verify" in lines
+
+
 @pytest.mark.slow
 def test_an_unknown_setting_is_named_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "engine.toml").write_text("prot = 1\n")
