@@ -1,7 +1,7 @@
 /** The load now, in cards: totals of the status, and rates out of two of them. */
 
 import { make } from "../dom.js";
-import { count, short, span } from "./format.js";
+import { count, counted, short, span } from "./format.js";
 
 /** @typedef {{title: string, figure: string, sub: string}} Card */
 
@@ -22,7 +22,7 @@ export class LoadCards {
     const perSecond = (/** @type {string} */ name) => (this.#before ? Math.max(0, totals[name] - this.#before[name]) / seconds : null);
     const sum = (/** @type {any[]} */ rows, /** @type {string} */ name) => rows.reduce((all, row) => all + (row[name] ?? 0), 0);
     const shed = edges.reduce((/** @type {number} */ all, /** @type {any} */ row) => all + Object.values(row.shed ?? {}).reduce((one, more) => one + Number(more), 0), 0);
-    this.#put("Connections", count(totals.connections), `${count(totals.users)} users in memory`);
+    this.#put("Connections", count(totals.connections), `${counted(totals.users, "user")} in memory`);
     this.#put("Published", `${short(perSecond("published"))} /s`, `${count(totals.published)} since the start`);
     this.#put("Acknowledged", `${short(perSecond("acknowledged"))} /s`, `${count(totals.pending)} pending`);
     this.#put("To first send, p95", span(totals.send_p95_ms), `p50 ${span(totals.send_p50_ms)}, p99 ${span(totals.send_p99_ms)}`);

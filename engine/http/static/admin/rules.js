@@ -29,7 +29,7 @@ export class RulesView extends View {
     this.#own = own;
     this.note = noteElement();
     this.whose = make("input", { id: "rules-tenant", maxLength: 64, autocomplete: "off", spellcheck: false, placeholder: "the operator's, for all" });
-    const choose = make("form", { className: "fields" }, make("div", {}, make("label", { htmlFor: "rules-tenant" }, "Tenant, for its own rules"), this.whose), make("button", { type: "submit", className: "secondary" }, "Show"));
+    const choose = make("form", { className: "card query" }, make("div", {}, make("label", { htmlFor: "rules-tenant" }, "Tenant, for its own rules"), this.whose), make("button", { type: "submit", className: "secondary" }, "Show"));
     choose.hidden = own !== "";
     choose.addEventListener("submit", (/** @type {Event} */ event) => {
       event.preventDefault();
