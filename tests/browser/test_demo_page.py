@@ -443,6 +443,7 @@ async def test_who_was_away_gets_a_digest_and_everything_missed_in_order(context
     await expect(page.locator("#pill")).to_have_attribute("data-state", "reconnecting")
     await page.get_by_text("no WebSocket").click()
     await expect(page.locator("#digest-count")).to_have_text("8 notifications, 4 lines")
+    await expect(page.locator("#digest")).to_be_in_viewport(ratio=1)
     await expect(page.locator("#digest-lines li").first).to_contain_text("high")
     await expect(page.locator("#digest-lines")).to_contain_text("3 people liked “Ten rules for charts”")
     await expect(page.locator("#pill")).to_have_attribute("data-state", "open")
@@ -457,7 +458,7 @@ async def test_who_was_away_gets_a_digest_and_everything_missed_in_order(context
     await keep(page, "digest")
     order = await page.locator(".message").evaluate_all("(items) => items.map((item) => Number(/#(\\d+)/.exec(item.textContent)[1]))")
     assert order == sorted(order, reverse=True)
-    await expect(page.locator("#log")).to_contain_text("Resumed from the cursor: ok")
+    await expect(page.locator("#log")).to_contain_text("Resumed from the cursor by Server-sent events: ok")
     await page.get_by_role("button", name="Close").click()
     await expect(page.locator("#digest")).to_be_hidden()
 
@@ -504,6 +505,21 @@ async def test_the_same_cursor_goes_on_over_what_the_network_lets_through(
     await publish(page, title="and back")
     await expect(page.locator(".message").first).to_contain_text("and back")
     await expect(page.locator(".message")).to_have_count(3)
+
+
+async def test_transports_change_at_once_however_often_the_network_does(context: BrowserContext, engine: Any, demo_token: str) -> None:
+    page = await context.new_page()
+    await open_demo(page, engine.url, demo_token)
+    transport, log = page.locator("#fact-transport"), page.locator("#log")
+    for choice, name in (("no WebSocket", "Server-sent events"), ("no stream", "Long polling"), ("everything", "Long polling")):
+        await page.get_by_text(choice, exact=True).click()
+        await expect(transport).to_have_text(name, timeout=3_000)  # a backoff would be 5 s by now
+    await page.get_by_text("nothing", exact=True).click()
+    await expect(log).to_contain_text("Connection lost: cut by this page")
+    await page.get_by_text("everything", exact=True).click()
+    await expect(page.locator("#pill")).to_have_attribute("data-state", "open", timeout=3_000)
+    await expect(log).to_contain_text("Not connected: page or network is back; next attempt at once")
+    await expect(log).not_to_contain_text("Connection lost: page or network is back")
 
 
 async def test_a_second_device_receives_the_same(context: BrowserContext, engine: Any, demo_token: str) -> None:

@@ -60,5 +60,6 @@ export class Absence {
       ),
     );
     this.#panel.hidden = false;
+    this.#panel.scrollIntoView({ block: "nearest" }); // the button is a screen or two further down
   }
 }

@@ -20,7 +20,8 @@ import { followAddress, leave, signIn, takeToken, wireCopyButtons } from "./sign
 
 const DEVICE_KEY = "engine.device";
 const CATCHING_UP_MS = 1000; // what arrives this soon after a reconnect was missed before it
-const PROMOTION_MS = 3000; // a visitor does not wait a minute to see a better transport tried again
+/** A visitor waits neither for a second WebSocket before the page falls back, nor a minute until a better transport is tried again. */
+const IMPATIENT = { websocketAttempts: 1, upgradeAfterMs: 3000 };
 const LOG_LINES = 40;
 const TRANSPORTS = { websocket: "WebSocket", sse: "Server-sent events", poll: "Long polling" };
 const HINTS = {
@@ -44,6 +45,7 @@ class Demo {
   #openedMs = 0;
   #caughtUp = 0;
   #lostMs = 0;
+  #carrier = "–";
   /** @type {Set<string>} ids of what was accepted for me and has not arrived */ #onTheWay = new Set();
   #network = new BadNetwork();
 
@@ -73,11 +75,11 @@ class Demo {
   }
 
   #connect() {
-    const client = new NotifyClient({ token: this.token, device: this.#device, storage: sessionStorage, counts: true, upgradeAfterMs: PROMOTION_MS });
+    const client = new NotifyClient({ token: this.token, device: this.#device, storage: sessionStorage, counts: true, ...IMPATIENT });
     const on = (/** @type {string} */ type, /** @type {(detail: any, event: Event) => void} */ handle) =>
       client.addEventListener(type, (/** @type {any} */ event) => handle(event.detail, event));
     on("state", (detail) => this.#showState(detail));
-    on("welcome", ({ resumed }) => resumed !== "new" && this.#log(`Resumed from the cursor: ${resumed}`));
+    on("welcome", ({ resumed }) => resumed !== "new" && this.#log(`Resumed from the cursor by ${this.#carrier}: ${resumed}`));
     on("message", (message, event) => this.#receive(message, event));
     on("duplicate", (message) => {
       this.deliveries.again(message);
@@ -181,15 +183,16 @@ class Demo {
 
   /** @param {{state: import("./client/notify_client.js").State, transport: import("./client/notify_client.js").Transport | null} & Record<string, any>} detail */
   #showState({ state, transport, reason, retryInMs = 0, code, status }) {
-    const carrier = transport ? TRANSPORTS[transport] : "–";
+    const carrier = (this.#carrier = transport ? TRANSPORTS[transport] : "–");
     if (state === "open") {
       this.#openedMs = Date.now();
       this.#caughtUp = 0;
       if (this.client.reconnects === 0) this.#log(`Connected by ${carrier}`);
     } else if (state === "reconnecting" || state === "offline") {
-      if (byId("pill").dataset.state === "open") this.#lostMs = Date.now();
-      const cause = this.absence.away ? "You are away" : `Connection lost: ${reason}`;
-      this.#log(`${cause}; next attempt in ${(retryInMs / 1000).toFixed(1)} s`);
+      const lost = byId("pill").dataset.state === "open";
+      if (lost) this.#lostMs = Date.now();
+      const cause = this.absence.away ? "You are away" : `${lost ? "Connection lost" : "Not connected"}: ${reason}`;
+      this.#log(`${cause}; next attempt ${retryInMs > 0 ? `in ${(retryInMs / 1000).toFixed(1)} s` : "at once"}`);
     }
     byId("pill").dataset.state = state;
     byId("pill-text").textContent = state === "open" ? `Live by ${carrier}` : state[0].toUpperCase() + state.slice(1);
