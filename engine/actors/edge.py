@@ -177,8 +177,7 @@ class Edge(Process):
         if not self._ready.is_set():
             return
         self._listener.release()
-        for listener in self._server.servers:
-            listener.close()
+        self._stop_listening()
         deadline = clock() + self._config.drain_ms
         await self._gateway.drain()
         await self._record_the_rest()
@@ -205,8 +204,7 @@ class Edge(Process):
             self._listener.release()  # first: no next process may get a socket that drops requests
             http_server.drop_new(self._listener.socket)
             await asyncio.sleep(_HANDSHAKES_S)
-            for server in self._server.servers:
-                server.close()
+            self._stop_listening()
             for connection in list(self._server.server_state.connections):
                 if isinstance(connection, HttpProtocol):
                     connection.retire()
@@ -217,6 +215,11 @@ class Edge(Process):
             await asyncio.sleep(_LEFT_S)
         finally:
             self._context.end_process()
+
+    def _stop_listening(self) -> None:
+        self._listener.stop()
+        for server in self._server.servers:
+            server.close()
 
     async def _record_the_rest(self) -> None:
         for feature in self._features:

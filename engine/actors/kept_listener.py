@@ -56,13 +56,16 @@ class KeptListener:
                 socket.send_fds(self._keeper, [_WORD], [self.socket.fileno()])
 
     def release(self) -> None:
-        """The edge leaves: when this returns, only this process has the socket. No effect when it was released before."""
-        if self._keeper is None:
-            return
-        with self._keeper, contextlib.suppress(OSError):
-            self._keeper.send(_LEFT)
-            self._keeper.recv(_WORD_BYTES_MAX)
-        self._keeper = None
+        """The edge leaves: no next process gets the socket. No effect when it was released before."""
+        if self._keeper is not None:
+            with self._keeper, contextlib.suppress(OSError):
+                self._keeper.send(_LEFT)
+            self._keeper = None
+
+    def stop(self) -> None:
+        """Stop listening, whether or not the keeper has closed its copy yet: Linux shuts the socket down for both."""
+        with contextlib.suppress(OSError):  # it is closed
+            self.socket.shutdown(socket.SHUT_RDWR)
 
 
 def _ask(address: str) -> tuple[socket.socket | None, socket.socket | None]:
@@ -98,7 +101,6 @@ class _Kept:
         self.until_s = 0.0  # when an orphan is closed
 
     def close(self) -> None:
-        """Close the socket, then the connection: so its edge knows."""
         for held in (self.listener, self.owner):
             if held is not None:
                 held.close()

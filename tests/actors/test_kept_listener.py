@@ -73,9 +73,8 @@ class Machine:
 
     def release(self, edge: Edge) -> None:
         """An edge leaves on purpose."""
-        released = self._threads.submit(edge.listener.release)
+        edge.listener.release()
         self._hear()
-        released.result(10)
         edge.close()
 
     def _hear(self) -> None:
@@ -138,6 +137,15 @@ def test_clients_are_refused_when_no_edge_comes_in_time(machine: Machine) -> Non
     machine.pass_s(0.1)
     assert refuses(edge.port)
     assert machine.keeper.until_expiry() is None
+
+
+def test_an_edge_stops_listening_before_the_keeper_knows(machine: Machine) -> None:
+    edge = machine.begin()
+    edge.listener.release()
+    edge.listener.stop()
+    edge.close()
+    assert refuses(edge.port)
+    edge.listener.stop()  # once more: no effect
 
 
 def test_an_edge_that_waits_no_more_takes_nothing(machine: Machine) -> None:
