@@ -53,7 +53,8 @@ def list_(json: AnswerAsJson = False, url: Url = None, token: GivenToken = None,
     _print(_in_force(found))
     for version in found["versions"]:
         at = datetime.fromtimestamp(version["at"] / 1000, UTC).astimezone().isoformat(timespec="seconds")
-        _print(f"{version['version']:>4}  {version['state']:<6}  {at}  {version['rules']} rules  by {version['by']}")
+        rules = f"{version['rules']} rule{'' if version['rules'] == 1 else 's'}"
+        _print(f"{version['version']:>4}  {version['state']:<6}  {at}  {rules}  by {version['by']}")
     for edge in found["edges"]:
         _print(_edge_line(edge))
     if refused := found.get("file", {}).get("refused"):
@@ -151,7 +152,9 @@ def _change(target: EngineTarget, method: str, path: str, body: Any) -> None:
         if len(running) == len(found["edges"]) or found["revision"] != changed["revision"] or time.monotonic() > deadline:
             break
         time.sleep(_POLL_S)
-    _print(f"version {changed['version']}: {_in_force(changed)}; {len(running)} of {len(found['edges'])} edges run it so")
+    version, staged = changed["version"], changed.get("staged", {"version": 0})["version"]
+    stored = "" if version in (changed["active"], staged) else f"version {version} is stored, "
+    _print(f"{stored}{_in_force(changed)}; {len(running)} of {len(found['edges'])} edges run it so")
     for edge in found["edges"]:
         if edge["refused"]:
             _print(_edge_line(edge))
