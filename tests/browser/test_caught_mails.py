@@ -64,7 +64,7 @@ async def test_early_return_says_that_no_mail_comes(page: Page, world: EdgeWorld
 
 async def test_the_page_has_preferences_by_channel(page: Page, world: EdgeWorld) -> None:
     await page.goto(f"{world.url()}/#token={world.token('demo', scopes='connect publish operator')}")
-    by_mail = page.get_by_label("What waited for a minute, by mail")
+    by_mail = page.get_by_label("Reports, by mail")
     await expect(by_mail).to_have_value("on")
     await by_mail.select_option("digest")
     await expect(by_mail).to_have_value("digest")

@@ -232,6 +232,14 @@ async def test_the_form_says_what_is_wrong_before_anything_is_sent(page: Page, s
     assert scripted.head == 0
 
 
+async def test_a_refusal_names_the_member_that_is_wrong(page: Page, scripted: ScriptedEngine) -> None:
+    refusal = {"status": 422, "detail": "$[0].type: no spaces", "errors": [{"index": 0, "path": "$[0].type", "detail": "no spaces"}]}
+    await page.route("**/v1/notifications", lambda route: route.fulfill(status=422, json=refusal))
+    await open_demo(page, scripted.url, token())
+    await publish(page, kind="two words")
+    await expect(page.locator(".result")).to_have_text("refused (422)type: no spaces")
+
+
 async def test_the_command_shown_is_safe_to_paste(page: Page, scripted: ScriptedEngine) -> None:
     await open_demo(page, scripted.url, token())
     await page.get_by_label("Title").fill("it's $HOME; `rm`")

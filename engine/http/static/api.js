@@ -24,7 +24,9 @@ export async function ask(token, method, path, body, more) {
   const answer = await response.json().catch(() => ({})); // a proxy's own page
   if (response.ok) return answer;
   const first = answer.errors?.[0];
-  throw new Refused(response.status, first?.detail ?? answer.detail ?? answer.title ?? `HTTP ${response.status}`);
+  const [, member] = /\.(\w+)$/.exec(first?.path ?? "") ?? [];
+  const detail = first && (member ? `${member}: ${first.detail}` : first.detail);
+  throw new Refused(response.status, detail ?? answer.detail ?? answer.title ?? `HTTP ${response.status}`);
 }
 
 /** Event: `accepted` `[result]`, each accepted now. */

@@ -108,7 +108,7 @@ export class PublishForm {
 
   /** @param {any} error */
   #refused(error) {
-    this.#result(error.status ? String(error.status) : "not sent", error.message, true);
+    this.#result(error.status ? `refused (${error.status})` : "not sent", error.message, true);
   }
 
   /** A line below the form; returns what changes its text.
