@@ -98,15 +98,7 @@ _STATIC: Final = static_files.routes()
 
 
 class EdgeServices(Struct, frozen=True):
-    """What the endpoints of one edge call.
-
-    Attributes:
-        gateway: its state.
-        authenticator: checks tokens.
-        config: the engine's settings.
-        controls: state and controls of the engine.
-        features: those of this edge.
-    """
+    """What the endpoints of one edge call."""
 
     gateway: Gateway
     authenticator: Authenticator

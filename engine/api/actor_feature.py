@@ -34,7 +34,6 @@ class ActorPorts(Struct, frozen=True):
     """Loans of the process to the feature.
 
     Attributes:
-        config: the engine's settings.
         index: of the actor among those of its role.
         redis: the first store.
         edges: publishes for the feature.

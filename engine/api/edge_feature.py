@@ -31,9 +31,6 @@ class EdgePorts(Struct, frozen=True):
     """Loans of an edge to its features.
 
     Attributes:
-        config: the engine's settings.
-        gateway: its state.
-        authenticator: checks tokens.
         redis: the first store.
         stores: all of them.
         find_actor: of a feature with an actor of its own, `engine.actors.feature_actors`.

@@ -16,7 +16,6 @@ class ShardPorts(Struct, frozen=True):
     """Loans of a shard to its features.
 
     Attributes:
-        config: the engine's settings.
         first: the first storage server, which has what all shards share.
     """
 

@@ -549,18 +549,15 @@ def adopt(mailbox: Mailbox, broadcast: Broadcast, seq: int, now_ms: int, recent_
         mailbox.settle_unsent(seq)
 
 
-def replay(mailbox: Mailbox, record: Adopted, seq: int, log: BroadcastMirror, recent_max: int, *, inbox_only: bool) -> bool:
-    """Apply one number of a journalled adoption, after a restart. Returns False when it leaves nothing pending: the mailbox has reached
-    the number, or the log has dropped the broadcast, which leaves a gap at the number."""
+def replay(mailbox: Mailbox, record: Adopted, seq: int, log: BroadcastMirror, recent_max: int, *, inbox_only: bool) -> None:
+    """Apply one number of a journalled adoption, after a restart. A broadcast that the log has dropped leaves a gap at the number."""
     mailbox.log_pos = max(mailbox.log_pos, record.pos)
     if seq <= mailbox.head:
-        return False
+        return
     broadcast = log.get(record.pos)
     mailbox.reach(seq if broadcast is None else seq - 1, ())
-    if broadcast is None:
-        return False
-    adopt(mailbox, broadcast, seq, record.accepted_ms, recent_max, inbox_only=inbox_only)
-    return True
+    if broadcast is not None:
+        adopt(mailbox, broadcast, seq, record.accepted_ms, recent_max, inbox_only=inbox_only)
 
 
 def _position(broadcast: Broadcast) -> int:

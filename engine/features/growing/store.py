@@ -12,7 +12,7 @@ a lease, so one whose edge has died is due again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -150,33 +150,30 @@ class GrowingStore:
 
     async def read_many(self, names: Sequence[tuple[str, str]]) -> list[StoredGrowth | None]:
         """The messages of these users with these ids. Raises StorageUnavailable."""
-        found: list[StoredGrowth | None] = [None] * len(names)
-        for store, client in enumerate(self._clients):
-            places = [place for place, (key, _) in enumerate(names) if self.place(key) == store]
-            if not places:
-                continue
-            pipeline = client.pipeline(transaction=False)
-            for place in places:
-                pipeline.hgetall(growth_key(*names[place]))
-            for place, fields in zip(places, await _execute(pipeline), strict=True):
-                found[place] = _growth(fields) if b"generation" in fields else None
-        return found
+        stored = await self._ask_all(names, lambda pipeline, growth: pipeline.hgetall(growth))
+        return [_growth(fields) if b"generation" in fields else None for fields in stored]
 
     async def states(self, names: Sequence[tuple[str, str]]) -> list[tuple[int, int, bytes, str | None] | None]:
         """(generation, size, progress, reason) of each: what changes when a reader has something to read. Raises StorageUnavailable."""
-        found: list[tuple[int, int, bytes, str | None] | None] = [None] * len(names)
+        stored = await self._ask_all(names, lambda pipeline, growth: pipeline.hmget(growth, "generation", "size", "progress", "reason"))
+        return [
+            None if generation is None else (int(generation), int(size), progress or b"", None if reason is None else reason.decode())
+            for generation, size, progress, reason in stored
+        ]
+
+    async def _ask_all(self, names: Sequence[tuple[str, str]], command: Callable[[Any, str], object]) -> list[Any]:
+        """The reply to a command about each of these messages, in one request to each store that has some."""
+        replies: list[Any] = [None] * len(names)
         for store, client in enumerate(self._clients):
             places = [place for place, (key, _) in enumerate(names) if self.place(key) == store]
             if not places:
                 continue
             pipeline = client.pipeline(transaction=False)
             for place in places:
-                pipeline.hmget(growth_key(*names[place]), "generation", "size", "progress", "reason")
-            for place, fields in zip(places, await _execute(pipeline), strict=True):
-                generation, size, progress, reason = fields
-                if generation is not None:
-                    found[place] = int(generation), int(size), progress or b"", None if reason is None else reason.decode()
-        return found
+                command(pipeline, growth_key(*names[place]))
+            for place, reply in zip(places, await _execute(pipeline), strict=True):
+                replies[place] = reply
+        return replies
 
     async def ids_of(self, key: str, *, ended: bool) -> list[str]:
         """Ids of the user's messages that grow; `ended`: and of those that have. Raises StorageUnavailable."""

@@ -78,8 +78,8 @@ def parse_query(parameters: Mapping[str, str], config: Config) -> InboxQuery:
     Raises:
         Problem: 400.
     """
-    before = _number(parameters, "before", 1, SEQ_MAX, 0)
-    limit = _number(parameters, "limit", 1, config.inbox_page_max, min(LIMIT_DEFAULT, config.inbox_page_max))
+    before = _number(parameters, "before", SEQ_MAX, 0)
+    limit = _number(parameters, "limit", config.inbox_page_max, min(LIMIT_DEFAULT, config.inbox_page_max))
     for name in ("type", "q"):
         if len(parameters.get(name, "")) > QUERY_CHARS_MAX:
             raise bad_request(f"`{name}`: at most {QUERY_CHARS_MAX} characters")
@@ -87,12 +87,12 @@ def parse_query(parameters: Mapping[str, str], config: Config) -> InboxQuery:
     return InboxQuery(before, limit, view, parameters.get("type", ""), parameters.get("q", "").casefold())
 
 
-def _number(parameters: Mapping[str, str], name: str, low: int, high: int, default: int) -> int:
+def _number(parameters: Mapping[str, str], name: str, high: int, default: int) -> int:
     text = parameters.get(name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 19 and low <= int(text) <= high):
-        raise bad_request(f"`{name}`: a whole number, {low} to {high}")
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and 1 <= int(text) <= high):
+        raise bad_request(f"`{name}`: a whole number, 1 to {high}")
     return int(text)
 
 
