@@ -131,8 +131,7 @@ async def test_a_client_that_never_sends_the_whole_of_its_request_is_cut_off(par
 
 async def test_publishing_needs_a_token_with_the_scope() -> None:
     async with edge_world() as world:
-        async with world.http(scopes="connect") as client:
-            problem(await client.post("/v1/notifications", json=ITEM), 403)
+        problem(await world.once(scopes="connect").post("/v1/notifications", json=ITEM), 403)
         async with world.http() as client:
             answer = await client.post("/v1/notifications", json=ITEM, headers={"Authorization": ""})
             problem(answer, 401)
@@ -150,8 +149,7 @@ async def test_all_scheduled_notifications_of_a_user_or_a_collapse_key_are_cance
         assert [timer["scheduled_id"] for timer in listed] == [sids[1]]
         assert (await client.delete("/v1/scheduled", params={"user": "u1", "collapse": "cart"})).json() == {"cancelled": 1}
         assert world.scheduler.timers.keys() == {sids[0], sids[2]}
-        async with world.http("stranger", tenant="other") as stranger:
-            assert (await stranger.delete("/v1/scheduled", params={"user": "u1"})).json() == {"cancelled": 0}
+        assert (await world.once("stranger", tenant="other").delete("/v1/scheduled", params={"user": "u1"})).json() == {"cancelled": 0}
         assert (await client.delete("/v1/scheduled", params={"user": "u1"})).json() == {"cancelled": 1}
         assert world.scheduler.timers.keys() == {sids[2]}
         for query in ({}, {"user": ""}, {"user": "a\nb"}, {"user": "u1", "collapse": ""}, {"user": "u1", "collapse": "x" * 200}):
@@ -211,8 +209,7 @@ async def test_a_nack_by_http_is_the_bearers_and_names_the_wrong_field() -> None
         assert refused["errors"] == [{"path": "$.ids", "detail": "at least one id is needed"}]
         problem(await client.post("/v1/nack", content=b"{"), 400)
         problem(await client.get("/v1/nack"), 405)
-        async with world.http(scopes="publish") as publisher:
-            problem(await publisher.post("/v1/nack", json={"ids": ["m1"]}), 403)
+        problem(await world.once(scopes="publish").post("/v1/nack", json={"ids": ["m1"]}), 403)
         problem(await client.post("/v1/nack", json={"ids": ["m1"]}, headers={"Authorization": ""}), 401)
         assert len(world.shard.of(wire.Refuse)) == 1
 
@@ -262,8 +259,7 @@ async def test_a_user_is_erased_after_its_timers_by_an_admin_of_its_tenant_only(
     async with edge_world() as world, world.http() as client:
         item = {"user": "a/b", "type": "a.b", "delay": 60}
         assert (await client.post("/v1/notifications", json=item)).status_code == 202
-        async with world.http("other", scopes="publish connect") as other:
-            problem(await other.delete("/v1/users/a%2Fb"), 403)
+        problem(await world.once("other", scopes="publish connect").delete("/v1/users/a%2Fb"), 403)
         answer = await client.delete("/v1/users/a%2Fb")
         assert (answer.status_code, answer.content) == (204, b"")
         (erased,) = [record for record in world.shard.received if isinstance(record, wire.Erase)]
@@ -343,8 +339,7 @@ async def test_the_status_of_the_engine_is_for_operators_and_an_admin_sees_its_t
             await until(lambda: not world.gateway.connections_of["acme"])
         assert (await admin.get("/v1/status")).json()["connections"] == 0
         await until(lambda: not world.gateway.connections_of)
-        async with world.http(scopes="connect publish") as other:
-            problem(await other.get("/v1/status"), 403)
+        problem(await world.once(scopes="connect publish").get("/v1/status"), 403)
 
 
 async def test_draining_an_edge_is_for_operators_and_says_why_it_does_not() -> None:
@@ -355,8 +350,7 @@ async def test_draining_an_edge_is_for_operators_and_says_why_it_does_not() -> N
         assert "nowhere to go" in problem(await client.post("/v1/edges/edge-1/drain"), 409)["detail"]
         for name in ("edge-2", "edge-00", "shard-0", "edge-"):
             assert "edge-0, edge-1" in problem(await client.post(f"/v1/edges/{name}/drain"), 404)["detail"]
-        async with world.http(scopes="admin") as other:
-            problem(await other.post("/v1/edges/edge-0/drain"), 403)
+        problem(await world.once(scopes="admin").post("/v1/edges/edge-0/drain"), 403)
 
 
 async def test_scaling_is_for_operators_and_says_what_is_allowed() -> None:
@@ -381,8 +375,7 @@ async def test_upgrading_is_for_operators() -> None:
     async with edge_world() as world, world.http(user="olga", scopes="operator") as client:
         answer = await client.post("/v1/upgrade")
         assert (answer.status_code, answer.json(), world.upgrades) == (202, {"settled": False}, ["olga"])
-        async with world.http(scopes="admin") as other:
-            problem(await other.post("/v1/upgrade"), 403)
+        problem(await world.once(scopes="admin").post("/v1/upgrade"), 403)
 
 
 async def test_metrics_and_the_description_are_served() -> None:

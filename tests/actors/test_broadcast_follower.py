@@ -20,6 +20,7 @@ from engine.core.wire.records import FireDone, FireFailed, Timer
 from engine.store.broadcast_stream import BroadcastLog
 from engine.store.keys import BROADCAST_LOG_KEY
 from engine.store.redis_client import connect
+from tests.support.background_task import background
 from tests.support.redis_server import RedisServer
 from tests.support.shard_world import small_config
 from tests.support.waiting import until
@@ -75,14 +76,10 @@ async def test_the_mirror_holds_what_the_log_holds_when_one_tenant_floods_it(
 async def test_it_hears_what_comes_and_drops_what_the_log_dropped(shard: Shard, redis_client: Redis) -> None:
     positions = await shard.append("a", "b", "c")
     await shard.follower.catch_up()
-    running = asyncio.ensure_future(shard.follower.run(lambda: None))
-    try:
+    async with background(shard.follower.run(lambda: None)):
         await redis_client.xdel(BROADCAST_LOG_KEY, *[f"{pos}-0" for pos in positions[:2]])  # as newer ones push them out
         await shard.append("d")
         await until(lambda: shard.held == ["c", "d"])
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_it_ends_when_cancelled_at_whatever_moment(redis_server: RedisServer) -> None:

@@ -13,6 +13,7 @@ from engine.actors.edge_links import EdgeLinks
 from engine.actors.tcp_carrier import LinkCredentials
 from engine.config import Config
 from engine.core.model.routing import SlotMap, spread
+from tests.support.background_task import background
 from tests.support.waiting import until
 
 
@@ -38,24 +39,22 @@ async def test_a_slot_map_is_read_often_while_peers_speak_of_it_and_no_longer(mo
     monkeypatch.setattr(EdgeLinks, "_add_links", lambda *_: None)
     monkeypatch.setattr(EdgeLinks, "_drop_links", lambda *_: None)
     links = EdgeLinks(Config(), LinkCredentials(Config(), "edge-0"), [None])  # type: ignore[list-item]
-    running = asyncio.create_task(links.run(gateway))  # type: ignore[arg-type]
-    await until(lambda: gateway.reads == 1)
-    for _ in range(12):  # as what waits for it is sent and refused again
+    async with background(links.run(gateway)):  # type: ignore[arg-type]
+        await until(lambda: gateway.reads == 1)
+        for _ in range(12):  # as what waits for it is sent and refused again
+            links.need_slots(0, 2)
+            await asyncio.sleep(RETRY_S / 2)
+        often = gateway.reads
+        assert often > 6
+        links.need_slots(0, 2)  # by a shard that dies before it has stored it
+        before = -1
+        while gateway.reads > before:
+            before = gateway.reads
+            await asyncio.sleep(4 * RETRY_S)
+            assert gateway.reads < often + 12
+        gateway.stored = spread(1, 2)
         links.need_slots(0, 2)
-        await asyncio.sleep(RETRY_S / 2)
-    often = gateway.reads
-    assert often > 6
-    links.need_slots(0, 2)  # by a shard that dies before it has stored it
-    before = -1
-    while gateway.reads > before:
-        before = gateway.reads
-        await asyncio.sleep(4 * RETRY_S)
-        assert gateway.reads < often + 12
-    gateway.stored = spread(1, 2)
-    links.need_slots(0, 2)
-    await until(lambda: gateway.slots.version == 2)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+        await until(lambda: gateway.slots.version == 2)
 
 
 async def test_a_slot_map_is_read_often_while_a_link_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,19 +68,17 @@ async def test_a_slot_map_is_read_often_while_a_link_is_down(monkeypatch: pytest
     monkeypatch.setattr(EdgeLinks, "_drop_links", lambda *_: None)
     links = EdgeLinks(Config(), LinkCredentials(Config(), "edge-0"), [None])  # type: ignore[list-item]
     links._shards.append(link)  # type: ignore[arg-type]
-    running = asyncio.create_task(links.run(gateway))  # type: ignore[arg-type]
-    await until(lambda: gateway.reads == 1)
-    link.open = False
-    links._look()
-    await until(lambda: gateway.reads > 10)
-    link.open, gateway.stored = True, spread(1, 2)
-    before = -1
-    while gateway.reads > before:
-        before = gateway.reads
-        await asyncio.sleep(20 * edge_links._SLOTS_CLOSE_S)
-    assert gateway.slots.version == 2
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with background(links.run(gateway)):  # type: ignore[arg-type]
+        await until(lambda: gateway.reads == 1)
+        link.open = False
+        links._look()
+        await until(lambda: gateway.reads > 10)
+        link.open, gateway.stored = True, spread(1, 2)
+        before = -1
+        while gateway.reads > before:
+            before = gateway.reads
+            await asyncio.sleep(20 * edge_links._SLOTS_CLOSE_S)
+        assert gateway.slots.version == 2
 
 
 async def test_the_map_of_a_server_is_followed_while_another_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,10 +96,8 @@ async def test_the_map_of_a_server_is_followed_while_another_is_away(monkeypatch
     monkeypatch.setattr(EdgeLinks, "_add_links", lambda *_: None)
     monkeypatch.setattr(EdgeLinks, "_drop_links", lambda *_: None)
     links = EdgeLinks(Config(), LinkCredentials(Config(), "edge-0"), [0, 1])  # type: ignore[list-item]
-    running = asyncio.create_task(links.run(gateway))  # type: ignore[arg-type]
-    await until(lambda: read == [maps[1]])
-    maps[1] = spread(4, 2, 1, 1, 2)
-    links.need_slots(1, 2)
-    await until(lambda: read[1:] == [maps[1]])
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with background(links.run(gateway)):  # type: ignore[arg-type]
+        await until(lambda: read == [maps[1]])
+        maps[1] = spread(4, 2, 1, 1, 2)
+        links.need_slots(1, 2)
+        await until(lambda: read[1:] == [maps[1]])

@@ -56,7 +56,6 @@ class Machine:
         self._edges: list[Edge] = []
 
     def begin(self, address: str = ADDRESS) -> Edge:
-        """An edge starts."""
         edge = self._threads.submit(Edge, address)
         owner, _ = self._listener.accept()
         request = owner.recv(512)

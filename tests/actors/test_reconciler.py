@@ -72,6 +72,12 @@ class World:
         await self.controller.created()
         return self.controller
 
+    async def start_settled(self, **changes: Any) -> Controller:
+        """As `start`, until everything is as it is wanted."""
+        controller = await self.start(**changes)
+        await self.settled()
+        return controller
+
     def _connect(self, config: Config) -> Redis:
         number = config.redis_url.rpartition("#")[2]
         return connect(msgspec.structs.replace(config, redis_url=self.urls[int(number) if number.isdigit() else 0]))
@@ -127,8 +133,7 @@ async def two_stores(redis_client: Redis, redis_server_url: str) -> AsyncIterato
 
 
 async def test_connections_of_an_edge_go_to_one_that_joins(world: World) -> None:
-    await world.start()
-    await world.settled()
+    await world.start_settled()
     first = world.actors.actors["edge", 0]
     first.connections = 400
     await world.controller.scale(edges=2)
@@ -151,8 +156,7 @@ async def test_shards_that_are_added_get_their_share_of_the_slots_and_no_slot_mo
 async def test_an_actor_that_nobody_looks_after_is_ended(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A controller that was cut off had created it anew, after its successor had ended it."""
     monkeypatch.setattr(controller_module, "_STRAYS_MS", 50)
-    controller = await world.start()
-    await world.settled()
+    controller = await world.start_settled()
     world.actors.create(None, "shard", 2)
     await until(lambda: ("shard", 2) not in world.actors.actors or world.actors.actors["shard", 2].gone)
     assert (await world.settled())["have"]["shards"] == 2
@@ -160,8 +164,7 @@ async def test_an_actor_that_nobody_looks_after_is_ended(world: World, monkeypat
 
 
 async def test_stopping_a_controller_without_storage_ends_all_actors(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    await world.start()
-    await world.settled()
+    await world.start_settled()
     await world.crash()
     before = world.controller
     monkeypatch.setattr(controller_module, "take_control", AsyncMock(side_effect=StorageUnavailable("away")))
@@ -174,8 +177,7 @@ async def test_stopping_a_controller_without_storage_ends_all_actors(world: Worl
 
 
 async def test_stopping_a_refused_controller_ends_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    await world.start()
-    await world.settled()
+    await world.start_settled()
     await world.crash()
     monkeypatch.setattr(controller_module, "take_control", AsyncMock(side_effect=ConfigError("not these data")))
     with pytest.raises(ConfigError):
@@ -186,8 +188,7 @@ async def test_stopping_a_refused_controller_ends_nobody(world: World, monkeypat
 
 
 async def test_actors_of_features_are_drained_beside_the_schedulers(world: World) -> None:
-    controller = await world.start(history_url="sqlite:///h", stop_timeout_ms=60_000)
-    await world.settled()
+    controller = await world.start_settled(history_url="sqlite:///h", stop_timeout_ms=60_000)
     drained = asyncio.Event()
     world.actors.actors["scheduler", 0]._drain = lambda *_: drained.wait()  # type: ignore[method-assign, assignment, return-value]
     world.actors.draining = {"here": 1}  # shards may be drained with their slots
@@ -200,8 +201,7 @@ async def test_actors_of_features_are_drained_beside_the_schedulers(world: World
 
 
 async def test_an_edge_serves_on_after_a_lost_call_to_leave(world: World) -> None:
-    controller = await world.start(edges=2)
-    await world.settled()
+    controller = await world.start_settled(edges=2)
     edge = world.actors.actors["edge", 0]
     hand_over = edge._hand_over
     edge._hand_over = AsyncMock(side_effect=ActorUnavailableError("cut off", None))  # type: ignore[method-assign]
@@ -223,8 +223,7 @@ async def test_an_edge_serves_on_after_a_lost_call_to_leave(world: World) -> Non
 
 
 async def test_no_edge_is_drained_while_the_other_one_is_told_to_leave(world: World) -> None:
-    controller = await world.start(edges=2)
-    await world.settled()
+    controller = await world.start_settled(edges=2)
     first, second = (world.actors.actors["edge", index] for index in (0, 1))
     told, answers = asyncio.Event(), asyncio.Event()
     hand_over = first._hand_over
@@ -246,8 +245,7 @@ async def test_no_edge_is_drained_while_the_other_one_is_told_to_leave(world: Wo
 
 
 async def test_an_edge_is_told_again_to_leave_that_did_not_answer(world: World) -> None:
-    controller = await world.start(edges=2)
-    await world.settled()
+    controller = await world.start_settled(edges=2)
     edge = world.actors.actors["edge", 0]
     hand_over, lost = edge._hand_over, AsyncMock(side_effect=RayError("lost"))
 
@@ -262,8 +260,7 @@ async def test_an_edge_is_told_again_to_leave_that_did_not_answer(world: World) 
 
 
 async def test_numbers_beyond_what_the_nodes_carry_are_refused_unless_forced(world: World) -> None:
-    controller = await world.start()
-    await world.settled()
+    controller = await world.start_settled()
     world.actors.carried = {"shard": 3, "scheduler": 1, "edge": 1}
     refused = await controller.scale(shards=4, edges=1)
     assert refused["fits"] == {"shards": 3, "schedulers": 1, "edges": 1}
@@ -290,8 +287,7 @@ async def test_numbers_are_taken_when_ray_does_not_say_what_the_nodes_carry(worl
 
 async def test_no_actor_is_created_while_rays_control_service_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call would block the controller, and with it the fail-over of shards."""
-    controller = await world.start()
-    await world.settled()
+    controller = await world.start_settled()
     with monkeypatch.context() as patch:
         away = AsyncMock(side_effect=RayError("away"))
         patch.setattr(world.actors, "capacity", away)
@@ -304,8 +300,7 @@ async def test_no_actor_is_created_while_rays_control_service_is_away(world: Wor
 
 
 async def test_an_actor_that_is_ended_while_a_round_of_questions_begins_is_not_asked(world: World) -> None:
-    controller = await world.start()
-    await world.settled()
+    controller = await world.start_settled()
     ended = world.actors.actors["shard", 1]
     asked = asyncio.ensure_future(controller._ask_all())
     await asyncio.sleep(0)  # the questions are about to be asked
@@ -316,8 +311,7 @@ async def test_an_actor_that_is_ended_while_a_round_of_questions_begins_is_not_a
 
 
 async def test_shards_that_are_removed_leave_when_their_slots_have_moved_and_everybody_knows(world: World) -> None:
-    controller = await world.start(shards=4)
-    await world.settled()
+    controller = await world.start_settled(shards=4)
     await controller.scale(shards=2)
     await world.settled()
     slots = await world.slots()
@@ -379,8 +373,7 @@ async def test_a_successor_starts_the_new_edges_one_at_a_time_that_its_predecess
 
 
 async def test_an_engine_whose_controller_died_before_it_had_an_edge_is_not_ready_without_one(world: World) -> None:
-    await world.start(edges=2)
-    await world.settled()
+    await world.start_settled(edges=2)
     await world.crash()
     world.actors.actors = {key: actor for key, actor in world.actors.actors.items() if key[0] != "edge"}
     world.actors.born_ready = False
@@ -392,14 +385,12 @@ async def test_an_engine_whose_controller_died_before_it_had_an_edge_is_not_read
 
 
 async def test_a_successor_ends_what_its_predecessor_did_not(world: World) -> None:
-    controller = await world.start(shards=3, edges=2)
-    await world.settled()
+    controller = await world.start_settled(shards=3, edges=2)
     world.actors.actors["shard", 2].silent = True  # nothing can move away from it
     await controller.scale(shards=2, edges=2)
     await world.crash()
     world.actors.actors["shard", 2].silent = False
-    await world.start(shards=3, edges=2)
-    await world.settled()
+    await world.start_settled(shards=3, edges=2)
     assert world.actors.of("shard") == [0, 1]
     assert (await read_wanted(world.redis)).shards == 2  # type: ignore[union-attr]
 
@@ -484,8 +475,7 @@ async def test_an_edge_leaves_when_its_clients_have_and_only_while_another_serve
 
 
 async def test_an_edge_that_has_left_is_ended_before_its_next_process_is_started(world: World) -> None:
-    controller = await world.start(edges=2)
-    await world.settled()
+    controller = await world.start_settled(edges=2)
     world.actors.actors["edge", 1].lingers = True
     await controller.scale(edges=1)
     await world.settled()
@@ -493,8 +483,7 @@ async def test_an_edge_that_has_left_is_ended_before_its_next_process_is_started
 
 
 async def test_the_last_edge_that_serves_stays_whatever_is_wanted(world: World) -> None:
-    controller = await world.start(edges=2)
-    await world.settled()
+    controller = await world.start_settled(edges=2)
     world.actors.actors["edge", 0].ready = False
     await world.when(lambda scaling: scaling["have"]["edges"] == 1)
     await controller.scale(edges=1)
@@ -512,8 +501,7 @@ def shared_evenly(slots: SlotMap) -> bool:
 
 
 async def test_slots_of_a_dead_shard_go_to_others_and_come_back(world: World) -> None:
-    await world.start(failover_ms=100)
-    await world.settled()
+    await world.start_settled(failover_ms=100)
     world.actors.actors["shard", 1].lost = True
     await until(world.slots, 30, holds=lambda slots: set(slots.owners) == {0})
     assert not world.actors.moved, "nobody hands over what a dead shard has"
@@ -522,8 +510,7 @@ async def test_slots_of_a_dead_shard_go_to_others_and_come_back(world: World) ->
 
 
 async def test_slots_move_when_a_connection_breaks_and_nobody_answers(world: World) -> None:
-    await world.start(failover_ms=100)
-    await world.settled()
+    await world.start_settled(failover_ms=100)
     dead = world.actors.actors["shard", 1]
     await dead.die()
     await until(world.slots, 30, holds=lambda slots: set(slots.owners) == {0})
@@ -532,8 +519,7 @@ async def test_slots_move_when_a_connection_breaks_and_nobody_answers(world: Wor
 
 
 async def test_a_next_process_that_dies_after_its_answer_loses_its_slots(world: World) -> None:
-    controller = await world.start(failover_ms=100, health_ms=600_000)
-    await world.settled()
+    controller = await world.start_settled(failover_ms=100, health_ms=600_000)
     dead = world.actors.actors["shard", 1]
     calls = len(dead.calls)
     await until(lambda: dead.connected)
@@ -544,8 +530,7 @@ async def test_a_next_process_that_dies_after_its_answer_loses_its_slots(world: 
 
 
 async def test_the_late_failure_of_a_call_says_nothing_of_the_next_process(world: World) -> None:
-    controller = await world.start(failover_ms=600_000, health_ms=600_000)
-    await world.settled()
+    controller = await world.start_settled(failover_ms=600_000, health_ms=600_000)
     shard, answer, failing = world.actors.actors["shard", 1], FakeActor.answer, asyncio.Event()
 
     async def answer_late(actor: FakeActor, name: str, arguments: tuple[Any, ...]) -> Any:
@@ -566,8 +551,7 @@ async def test_the_late_failure_of_a_call_says_nothing_of_the_next_process(world
 
 
 async def test_only_a_dead_shard_with_a_spare_process_keeps_its_slots(world: World) -> None:
-    controller = await world.start(shards=3, failover_ms=600_000)
-    await world.settled()
+    controller = await world.start_settled(shards=3, failover_ms=600_000)
     assert world.actors.warm == 1
     before = await world.slots()
     for index in (1, 2):
@@ -579,8 +563,7 @@ async def test_only_a_dead_shard_with_a_spare_process_keeps_its_slots(world: Wor
 
 
 async def test_slots_of_a_dead_shard_go_to_others_during_another_move(world: World) -> None:
-    controller = await world.start(shards=3, failover_ms=100)
-    await world.settled()
+    controller = await world.start_settled(shards=3, failover_ms=100)
     slow, dead = (world.actors.actors["shard", index] for index in (2, 1))
     begun, going_on = asyncio.Event(), asyncio.Event()
     hand_over = slow._hand_over
@@ -639,8 +622,7 @@ async def test_a_break_while_storage_is_away_counts_only_within_a_node(
 ) -> None:
     """Between nodes the controller may be the one that is cut off."""
     monkeypatch.setattr(fake_actors.Connection, "carrier", carrier)
-    controller = await world.start(failover_ms=50)
-    await world.settled()
+    controller = await world.start_settled(failover_ms=50)
     silent, away = world.actors.actors["shard", 1], AsyncMock(side_effect=ConnectionError("away"))
     with monkeypatch.context() as patch:
         patch.setattr(controller._clients[0], "execute_command", away)
@@ -654,8 +636,7 @@ async def test_a_break_while_storage_is_away_counts_only_within_a_node(
 
 
 async def test_an_answer_asked_before_the_break_keeps_no_slots(world: World) -> None:
-    controller = await world.start(failover_ms=100)
-    await world.settled()
+    controller = await world.start_settled(failover_ms=100)
     dead = world.actors.actors["shard", 1]
     stats, asked, broken = dead._stats, asyncio.Event(), asyncio.Event()
 
@@ -673,8 +654,7 @@ async def test_an_answer_asked_before_the_break_keeps_no_slots(world: World) -> 
 
 
 async def test_a_shard_ended_by_a_record_keeps_its_slots_for_a_while(world: World) -> None:
-    await world.start(failover_ms=1)
-    await world.settled()
+    await world.start_settled(failover_ms=1)
     before, epoch = await world.slots(), await take_epoch(world.redis)
     await claim_name(world.redis, "shard-1", epoch)
     await claim_end(world.redis, "shard-1", epoch)
@@ -687,8 +667,7 @@ async def test_a_shard_ended_by_a_record_keeps_its_slots_for_a_while(world: Worl
 
 
 async def test_a_connection_that_breaks_while_the_shard_answers_moves_nothing(world: World) -> None:
-    await world.start(failover_ms=100)
-    await world.settled()
+    await world.start_settled(failover_ms=100)
     before, shard = await world.slots(), world.actors.actors["shard", 1]
     for _ in range(3):
         calls, broken = len(shard.calls), shard.broken
@@ -699,8 +678,7 @@ async def test_a_connection_that_breaks_while_the_shard_answers_moves_nothing(wo
 
 
 async def test_a_shard_that_is_back_in_time_keeps_its_slots(world: World) -> None:
-    controller = await world.start(failover_ms=600_000)
-    await world.settled()
+    controller = await world.start_settled(failover_ms=600_000)
     before = await world.slots()
     world.actors.actors["shard", 1].lost = True
     await until(lambda: not controller._fleet.serves(("shard", 1)), 30)
@@ -709,8 +687,7 @@ async def test_a_shard_that_is_back_in_time_keeps_its_slots(world: World) -> Non
 
 
 async def test_rebalancing_moves_slots_from_the_busy_shard_and_then_leaves_them_alone(world: World) -> None:
-    controller = await world.start()
-    await world.settled()
+    controller = await world.start_settled()
     world.actors.actors["shard", 0].loads = dict.fromkeys(range(0, SLOTS, 2), 10.0)
     world.actors.actors["shard", 1].loads = {1: 10.0}
     await controller.rebalance()
@@ -719,22 +696,19 @@ async def test_rebalancing_moves_slots_from_the_busy_shard_and_then_leaves_them_
     assert 6 <= len(moved & set(range(0, SLOTS, 2))) <= 8
     assert len(world.actors.moved) == len(moved) < SLOTS // 4 + 1
     await world.crash()
-    await world.start()
-    await world.settled()
+    await world.start_settled()
     assert len(world.actors.moved) == len(moved), "a successor does not share the slots evenly again"
 
 
 async def test_the_load_of_a_moved_slot_is_the_sum_of_its_owners(world: World) -> None:
-    controller = await world.start()
-    await world.settled()
+    controller = await world.start_settled()
     world.actors.actors["shard", 0].loads = {0: 7.0, 2: 1.0}
     world.actors.actors["shard", 1].loads = {0: 3.0, 1: 2.0}
     assert await controller._reconciler._loads() == {0: 10.0, 1: 2.0, 2: 1.0}  # type: ignore[union-attr]
 
 
 async def test_a_set_of_slots_that_another_change_of_the_map_overtakes_is_read_again(world: World) -> None:
-    controller = await world.start()
-    await world.settled()
+    controller = await world.start_settled()
     found = await world.slots()
     await controller.scale(shards=3)
     await swap_slot_map(world.redis, msgspec.structs.replace(found, version=found.version + 1))  # or not, when it is late
@@ -755,8 +729,7 @@ async def test_wanted_numbers_that_storage_did_not_take_are_refused(world: World
 
 
 async def test_wanted_numbers_that_storage_took_without_an_answer_are_brought_about(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    controller = await world.start()
-    await world.settled()
+    controller = await world.start_settled()
 
     async def answer_lost(*arguments: Any) -> None:
         await write_wanted(*arguments)
@@ -773,8 +746,7 @@ async def test_wanted_numbers_that_storage_took_without_an_answer_are_brought_ab
 
 
 async def test_a_controller_that_was_replaced_wants_nothing_any_more(world: World) -> None:
-    controller = await world.start()
-    await world.settled()
+    controller = await world.start_settled()
     await world.redis.hincrby(META_KEY, CONTROLLER_FIELD, 1000)  # type: ignore[misc]
     with pytest.raises(Exception, match="owns the keys now"):
         await controller.scale(shards=3)
@@ -782,8 +754,7 @@ async def test_a_controller_that_was_replaced_wants_nothing_any_more(world: Worl
 
 
 async def test_a_load_that_lasts_is_answered_with_shards_and_the_reason_is_shown(world: World) -> None:
-    await world.start(autoscale_shards="1-3", autoscale_up_ms=100)
-    await world.settled()
+    await world.start_settled(autoscale_shards="1-3", autoscale_up_ms=100)
     world.actors.actors["shard", 0].busy = world.actors.actors["shard", 1].busy = True
     status = await world.when(lambda scaling: scaling["wanted"]["shards"] == 3)
     assert (status["by"], status["autoscale"]) == ("autoscaler", "on")
@@ -795,8 +766,7 @@ async def test_a_load_that_lasts_is_answered_with_shards_and_the_reason_is_shown
 
 
 async def test_a_dry_run_shows_what_it_would_do_and_does_nothing(world: World) -> None:
-    await world.start(autoscale_shards="1-3", autoscale_up_ms=100, autoscale_dry_run=True)
-    await world.settled()
+    await world.start_settled(autoscale_shards="1-3", autoscale_up_ms=100, autoscale_dry_run=True)
     world.actors.actors["shard", 0].busy = world.actors.actors["shard", 1].busy = True
     status = await world.when(lambda scaling: bool(scaling["decisions"]))
     assert (status["autoscale"], status["decisions"][0]["wanted"], status["wanted"]["shards"]) == ("dry run", 3, 2)
@@ -804,8 +774,7 @@ async def test_a_dry_run_shows_what_it_would_do_and_does_nothing(world: World) -
 
 
 async def test_a_start_with_another_number_begins_with_the_stored_one_and_moves_the_slots_then(world: World) -> None:
-    await world.start()
-    await world.settled()
+    await world.start_settled()
     await world.crash()
     world.actors.actors.clear()  # the whole engine was stopped
     await world.start(shards=3, edges=2, schedulers=2)
@@ -815,8 +784,7 @@ async def test_a_start_with_another_number_begins_with_the_stored_one_and_moves_
 
 
 async def test_a_shard_that_lost_its_node_is_a_guest_elsewhere_only_where_there_is_no_place(world: World) -> None:
-    await world.start(takeover_ms=100)
-    await world.settled()
+    await world.start_settled(takeover_ms=100)
     lost = world.actors.actors["shard", 1]
     lost.lost = True
     asked = world.actors.asked
@@ -834,8 +802,7 @@ async def test_a_shard_that_lost_its_node_is_a_guest_elsewhere_only_where_there_
 
 
 async def test_an_actor_that_is_created_anew_is_not_replaced_while_it_starts(world: World) -> None:
-    controller = await world.start()
-    await world.settled()
+    controller = await world.start_settled()
     given_up = world.actors.actors["shard", 1]
     world.actors.full = given_up.gone = True
     await until(lambda: world.actors.actors["shard", 1] is not given_up)
@@ -861,8 +828,7 @@ async def stood_still(world: World) -> None:
 
 
 async def test_a_controller_that_stood_still_replaces_nobody(world: World) -> None:
-    await world.start(health_timeout_ms=400)
-    await world.settled()
+    await world.start_settled(health_timeout_ms=400)
     await stood_still(world)
     assert not world.actors.replaced
 
@@ -878,8 +844,7 @@ async def test_a_controller_that_stood_still_without_a_store_replaces_nobody(two
 
 
 async def test_a_successor_replaces_an_actor_hung_since_before(world: World) -> None:
-    await world.start()
-    await world.settled()
+    await world.start_settled()
     await world.crash()
     world.actors.actors["scheduler", 0].silent = True
     controller = await world.start()
@@ -892,8 +857,7 @@ async def test_a_successor_replaces_an_actor_hung_since_before(world: World) -> 
 
 async def test_a_new_actor_without_a_machine_is_not_replaced_by_a_successor(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.actors.fleet._SILENT_MS", 50)
-    controller = await world.start()
-    await world.settled()
+    controller = await world.start_settled()
     world.actors.full, world.actors.room = True, False
     await controller.scale(shards=3, edges=2)
     await until(lambda: {("shard", 2), ("edge", 1)} <= world.actors.actors.keys())
@@ -910,8 +874,7 @@ async def test_a_new_actor_without_a_machine_is_not_replaced_by_a_successor(worl
 async def test_a_new_shard_that_got_a_place_before_a_lower_one_gives_it_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.actors.fleet._SILENT_MS", 50)
     monkeypatch.setattr("engine.actors.reconciler._JOIN_MS", 100)
-    controller = await world.start()
-    await world.settled()
+    controller = await world.start_settled()
     world.actors.placed, world.actors.room = (3,), False
     await controller.scale(shards=4)
     await until(lambda: world.actors.of("shard"), holds=lambda found: 3 in found)
@@ -934,8 +897,7 @@ async def lost_and_taken_in(world: World, shard: int = 1) -> None:
 
 
 async def test_a_guest_moves_to_a_place_once_a_node_has_one_and_the_other_shard_has_its_slots_meanwhile(world: World) -> None:
-    await world.start(takeover_ms=100)
-    await world.settled()
+    await world.start_settled(takeover_ms=100)
     await lost_and_taken_in(world)
     guest = world.actors.actors["shard", 1]
     assert not world.actors.moved
@@ -948,8 +910,7 @@ async def test_a_guest_moves_to_a_place_once_a_node_has_one_and_the_other_shard_
 
 
 async def test_the_only_shard_moves_to_a_place_without_one_more_that_would_take_it(world: World) -> None:
-    await world.start(takeover_ms=100, shards=1)
-    await world.settled()
+    await world.start_settled(takeover_ms=100, shards=1)
     await lost_and_taken_in(world, 0)
     guest = world.actors.actors["shard", 0]
     world.actors.room = True
@@ -959,8 +920,7 @@ async def test_the_only_shard_moves_to_a_place_without_one_more_that_would_take_
 
 
 async def test_the_successor_of_a_controller_knows_who_is_a_guest(world: World) -> None:
-    await world.start(takeover_ms=100)
-    await world.settled()
+    await world.start_settled(takeover_ms=100)
     await lost_and_taken_in(world)
     await world.crash()
     guest, world.actors.room = world.actors.actors["shard", 1], True
@@ -973,8 +933,7 @@ async def test_the_status_says_who_waits_for_a_place_and_the_policy_goes_on_mean
 ) -> None:
     monkeypatch.setattr("engine.actors.fleet._SILENT_MS", 50)
     monkeypatch.setattr("engine.actors.newcomers.CLOSE_ROUNDS_MS", 200)
-    await world.start(autoscale_shards="1-3", autoscale_up_ms=1, autoscale_down_ms=100)
-    await world.settled()
+    await world.start_settled(autoscale_shards="1-3", autoscale_up_ms=1, autoscale_down_ms=100)
     world.actors.room, world.actors.placed = False, ()
     shards = [world.actors.actors["shard", index] for index in range(2)]
     for shard in shards:
@@ -1223,8 +1182,7 @@ async def test_an_upgrade_is_continued_by_the_successor_of_a_controller_that_die
 
 
 async def test_a_shard_without_slots_gets_its_share_though_a_scheduler_looked_first(world: World) -> None:
-    await world.start()
-    await world.settled()
+    await world.start_settled()
     reconciler = world.controller._reconciler
     assert reconciler is not None
     await until(lambda: reconciler._now_ms() - reconciler._read_ms > 300)  # everybody sleeps
@@ -1364,8 +1322,7 @@ async def test_the_only_shard_of_a_store_has_another_while_upgraded(two_stores: 
 @pytest.mark.parametrize("reached", [0, 1])
 async def test_a_number_of_one_store_reaches_all_after_the_controller_dies(two_stores: World, reached: int) -> None:
     world = two_stores
-    await world.start(schedulers=2)
-    await world.settled()
+    await world.start_settled(schedulers=2)
     await world.crash()
     found = (await maps_of(world))[reached]
     changed = msgspec.structs.replace(found, version=found.version + 1, shards=4)
@@ -1380,8 +1337,7 @@ async def test_a_number_of_one_store_reaches_all_after_the_controller_dies(two_s
 
 async def test_another_number_of_stores_than_the_data_have_is_refused(two_stores: World) -> None:
     world = two_stores
-    await world.start(schedulers=2)
-    await world.settled()
+    await world.start_settled(schedulers=2)
     await world.crash()
     first, second = world.urls
     world.actors.actors.clear()
@@ -1395,8 +1351,7 @@ async def test_another_number_of_stores_than_the_data_have_is_refused(two_stores
             await world.start(schedulers=schedulers)
         await world.crash()
     world.urls = (first, second)
-    await world.start(schedulers=2)
-    await world.settled()
+    await world.start_settled(schedulers=2)
 
 
 async def test_a_node_that_serves_has_a_spare_process_and_gets_another_when_one_was_started(
@@ -1419,8 +1374,7 @@ async def test_slots_move_and_edges_leave_when_the_spare_processes_that_new_acto
         return True
 
     world.actors.warm = 1
-    controller = await world.start(edges=2)
-    await world.settled()
+    controller = await world.start_settled(edges=2)
     monkeypatch.setattr(spares, "EVERY_MS", 0)
     monkeypatch.setattr(world.actors, "start_spares", slowly)
     world.actors.warm = 0

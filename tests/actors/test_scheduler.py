@@ -27,6 +27,7 @@ from engine.core.wire import records as wire
 from engine.core.wire.records import Arm, Cancel, Due, Fire, FireDone, Inspect, Schedule, Timer, TimerAnswer
 from engine.store.keys import SLOTS_KEY, timer_key
 from engine.store.slot_map import encode_slot_map, swap_slot_map
+from tests.support.background_task import background
 from tests.support.edge_world import edge_world
 from tests.support.redis_server import RedisServer, start_redis
 from tests.support.tenant_recount import counted, recount
@@ -475,8 +476,7 @@ async def test_timers_stay_exact_while_schedulers_come_and_go(
                 await made.kill(death[1])
                 made.start(death[1])
 
-        publishing = asyncio.create_task(publish())
-        try:
+        async with background(publish()):
             for schedulers in (2, 1):
                 await until(lambda wanted=100 // schedulers: len(timers) > wanted)
                 made.start(1) if 1 not in made.running else None
@@ -488,9 +488,6 @@ async def test_timers_stay_exact_while_schedulers_come_and_go(
                 await until(lambda: versions(made), holds=lambda found: found == {made.slots.version})
                 await dies("after")
                 await until(lambda: versions(made), holds=lambda found: found == {made.slots.version})
-        finally:
-            publishing.cancel()
-            await asyncio.gather(publishing, return_exceptions=True)
         await until(lambda: not made.asked)
         cancelled = {sid for sid, ref in cancels.items() if made.answers[ref].status == wire.OK}
         late = {sid for sid, ref in cancels.items() if made.answers[ref].status == wire.ALREADY_FIRED}

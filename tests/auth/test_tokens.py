@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import hmac
@@ -31,6 +30,7 @@ from engine.core.model.revocation import Revocation
 from engine.errors import ConfigError, Invalid
 from engine.http.cors import origin_allowed
 from engine.http.problems import Problem
+from tests.support.background_task import background
 from tests.support.key_server import KeyServer
 from tests.support.waiting import until
 
@@ -420,8 +420,7 @@ async def test_published_keys_verify_by_their_id_and_kind(key_server: KeyServer)
 async def test_until_the_keys_are_read_tokens_get_503_and_afterwards_they_are_verified(key_server: KeyServer) -> None:
     key_server.say(b"", 500)
     authenticator = Authenticator(Config(jwt_jwks_url=key_server.url, jwt_secret=SECRET, jwks_refetch_s=1))
-    running = asyncio.create_task(authenticator.run())
-    try:
+    async with background(authenticator.run()):
         await until(lambda: key_server.requests == 1)
         token = keyed(RSA_KEY, "one")
         with pytest.raises(Problem) as caught:
@@ -430,16 +429,12 @@ async def test_until_the_keys_are_read_tokens_get_503_and_afterwards_they_are_ve
         assert status_of(authenticator, signed(claims())) == 200  # the secret's tokens do not wait for it
         key_server.publish(one=RSA_KEY)
         await until(lambda: status_of(authenticator, token) == 200)
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_an_unknown_key_id_fetches_the_list_anew_but_not_more_often_than_allowed(key_server: KeyServer) -> None:
     key_server.publish(one=RSA_KEY)
     authenticator = Authenticator(Config(jwt_jwks_url=key_server.url, jwks_refetch_s=1))
-    running = asyncio.create_task(authenticator.run())
-    try:
+    async with background(authenticator.run()):
         await until(lambda: status_of(authenticator, keyed(RSA_KEY, "one")) == 200)
         begun = time.monotonic()
         key_server.publish(two=EC_KEY)
@@ -447,9 +442,6 @@ async def test_an_unknown_key_id_fetches_the_list_anew_but_not_more_often_than_a
         await until(lambda: status_of(authenticator, token) == 200)
         assert key_server.requests <= 2 + (time.monotonic() - begun) // 1
         assert status_of(authenticator, keyed(RSA_KEY, "one")) == 401  # withdrawn: what was remembered counts no more
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 # -- Where tokens are found. -------------------------------------------------------------------------------------------

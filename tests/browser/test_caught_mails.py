@@ -68,8 +68,7 @@ async def test_the_page_has_preferences_by_channel(page: Page, world: EdgeWorld)
     await expect(by_mail).to_have_value("on")
     await by_mail.select_option("digest")
     await expect(by_mail).to_have_value("digest")
-    async with world.http("demo") as client:
-        kept = (await client.get("/v1/preferences")).json()
+    kept = (await world.once("demo").get("/v1/preferences")).json()
     assert (kept["channels"], kept["mail_digest"]["at"]) == ({"demo/email": "digest"}, "08:00")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, Route
 
-from tests.support.client_page import events, shown, start, wait
+from tests.support.client_page import connect, events, shown, start, wait
 from tests.support.scripted_engine import BEGIN_S, DIGEST, ScriptedEngine, token
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -141,8 +141,7 @@ async def test_the_event_stream_parser_does_not_care_how_the_text_is_cut(page: P
 
 # -- delivery ----------------------------------------------------------------------------------------------------------
 async def test_messages_are_shown_once_and_acknowledged_cumulatively(page: Page, scripted: ScriptedEngine) -> None:
-    await start(page, scripted)
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted)
     for text in "abc":
         scripted.publish(text)
     await scripted.until(lambda: not scripted.pending)
@@ -162,15 +161,13 @@ async def test_one_frame_of_many_messages_costs_one_acknowledgement(page: Page, 
 
 
 async def test_the_token_travels_as_a_subprotocol_and_never_in_the_url(page: Page, scripted: ScriptedEngine) -> None:
-    await start(page, scripted, token=token("eve"), device="phone")
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted, token=token("eve"), device="phone")
     assert scripted.tokens == [token("eve")]
     assert scripted.urls[0].endswith("/v1/ws?device=phone")
 
 
 async def test_a_duplicate_is_dropped_and_acknowledged_again(page: Page, scripted: ScriptedEngine) -> None:
-    await start(page, scripted)
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted)
     message = scripted.publish("once")
     await scripted.until(lambda: len(scripted.acks) == 1)
     scripted.say({"type": "messages", "messages": [message | {"attempt": 2}]})
@@ -180,8 +177,7 @@ async def test_a_duplicate_is_dropped_and_acknowledged_again(page: Page, scripte
 
 
 async def test_a_message_that_another_replaces_is_settled_by_it(page: Page, scripted: ScriptedEngine) -> None:
-    await start(page, scripted, ack="manual")
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted, ack="manual")
     scripted.publish("one")
     await wait(page, "events.some(([type]) => type === 'message')")
     scripted.publish("both", count=2, replaces="m1")
@@ -195,8 +191,7 @@ async def test_a_message_that_another_replaces_is_settled_by_it(page: Page, scri
 async def test_a_message_held_back_is_acknowledged_when_the_application_says_so(page: Page, scripted: ScriptedEngine) -> None:
     await page.goto(f"{scripted.url}/blank")
     await page.evaluate("window.hold = (type, event) => type === 'message' && event.detail.seq === 1 && event.preventDefault()")
-    await start(page, scripted)
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted)
     scripted.publish("slow")
     scripted.publish("fast")
     await scripted.until(lambda: 2 not in scripted.pending)
@@ -211,8 +206,7 @@ async def test_a_message_held_back_is_acknowledged_when_the_application_says_so(
 
 
 async def test_manual_acknowledgement_by_sequence_number(page: Page, scripted: ScriptedEngine) -> None:
-    await start(page, scripted, ack="manual")
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted, ack="manual")
     for _ in range(3):
         scripted.publish()
     await wait(page, "events.filter(([type]) => type === 'message').length === 3")
@@ -222,8 +216,7 @@ async def test_manual_acknowledgement_by_sequence_number(page: Page, scripted: S
 
 
 async def test_a_refused_message_goes_to_the_server_as_a_nack(page: Page, scripted: ScriptedEngine) -> None:
-    await start(page, scripted, ack="manual")
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted, ack="manual")
     scripted.publish()
     await wait(page, "events.some(([type]) => type === 'message')")
     await page.evaluate("client.nack(['m1'], 'no such post')")
@@ -236,8 +229,7 @@ async def test_a_refusal_is_said_on_every_connection_until_it_is_confirmed_and_t
 ) -> None:
     nack = {"type": "nack", "ids": ["m1"], "reason": "no such post"}
     scripted.confirms = False
-    await start(page, scripted, ack="manual")
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted, ack="manual")
     scripted.publish()
     scripted.publish()
     await wait(page, "events.filter(([type]) => type === 'message').length === 2")
@@ -259,8 +251,7 @@ async def test_a_refusal_is_said_on_every_connection_until_it_is_confirmed_and_t
 async def test_a_refusal_without_a_websocket_is_a_request_and_settles_the_message(
     page: Page, scripted: ScriptedEngine, transport: str
 ) -> None:
-    await start(page, scripted, ack="manual", transports=[transport])
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted, ack="manual", transports=[transport])
     scripted.publish()
     scripted.publish()
     await wait(page, "events.filter(([type]) => type === 'message').length === 2")
@@ -273,8 +264,7 @@ async def test_a_refusal_without_a_websocket_is_a_request_and_settles_the_messag
 
 
 async def test_refusing_a_message_while_it_is_shown_does_not_acknowledge_it(page: Page, scripted: ScriptedEngine) -> None:
-    await start(page, scripted)
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted)
     await page.evaluate("client.addEventListener('message', ({ detail }) => client.nack([detail.id], 'no'))")
     scripted.publish()
     await wait(page, "client.lastEventId === '7-1'")
@@ -284,8 +274,7 @@ async def test_refusing_a_message_while_it_is_shown_does_not_acknowledge_it(page
 
 @pytest.mark.parametrize("transport", ["websocket", "sse"])
 async def test_a_client_that_asks_for_it_is_told_the_digest(page: Page, scripted: ScriptedEngine, transport: str) -> None:
-    await start(page, scripted, digest=True, transports=[transport])
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted, digest=True, transports=[transport])
     scripted.say({"type": "digest", **DIGEST})
     await wait(page, "events.some(([type]) => type === 'digest')")
     assert (await events(page, "digest"))[0] | {"type": "digest"} == {"type": "digest", **DIGEST}
@@ -293,16 +282,14 @@ async def test_a_client_that_asks_for_it_is_told_the_digest(page: Page, scripted
 
 
 async def test_the_digest_is_asked_for_without_the_option(page: Page, scripted: ScriptedEngine) -> None:
-    await start(page, scripted)
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted)
     assert await page.evaluate("client.digest({ since: 5, limit: 3 })") == DIGEST
     assert not any("digest=1" in url for url in scripted.urls)
     assert scripted.urls[-1].endswith("/v1/digest?since=5&limit=3")
 
 
 async def test_revokes_gaps_and_errors_become_events(page: Page, scripted: ScriptedEngine) -> None:
-    await start(page, scripted, ack="manual")
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted, ack="manual")
     scripted.publish()
     await wait(page, "events.some(([type]) => type === 'message')")
     scripted.say({"type": "revoke", "ids": ["m1"]})
@@ -316,8 +303,7 @@ async def test_revokes_gaps_and_errors_become_events(page: Page, scripted: Scrip
 
 
 async def test_what_this_client_acknowledged_itself_is_not_reported_as_revoked(page: Page, scripted: ScriptedEngine) -> None:
-    await start(page, scripted)
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted)
     scripted.publish()
     await wait(page, "client.lastEventId === '7-1'")
     scripted.say({"type": "revoke", "ids": ["m1", "unknown"]})
@@ -329,15 +315,12 @@ async def test_what_this_client_acknowledged_itself_is_not_reported_as_revoked(p
 
 # -- coming back -------------------------------------------------------------------------------------------------------
 async def test_a_cut_connection_comes_back_with_its_cursor_and_misses_nothing(page: Page, scripted: ScriptedEngine) -> None:
-    await start(page, scripted)
-    await wait(page, "client.state === 'open'")
-    scripted.publish()
-    await scripted.until(lambda: not scripted.pending)
+    await connect(page, scripted)
+    await scripted.publish_until_acknowledged()
     scripted.cut()
     await scripted.until(lambda: scripted.ended == 1)
     scripted.publish()
-    scripted.publish()
-    await scripted.until(lambda: not scripted.pending)
+    await scripted.publish_until_acknowledged()
     assert await shown(page) == [1, 2, 3]
     assert scripted.connects[:2] == [("websocket", None), ("websocket", "7-1")]
     assert [one["state"] for one in await events(page, "state")] == ["connecting", "open", "reconnecting", "open"]
@@ -345,8 +328,7 @@ async def test_a_cut_connection_comes_back_with_its_cursor_and_misses_nothing(pa
 
 
 async def test_an_acknowledgement_given_while_away_is_told_afterwards(page: Page, scripted: ScriptedEngine) -> None:
-    await start(page, scripted, ack="manual")
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted, ack="manual")
     scripted.publish()
     scripted.publish()
     await wait(page, "events.filter(([type]) => type === 'message').length === 2")
@@ -372,14 +354,11 @@ async def test_a_storage_that_cannot_be_read_keeps_no_message_away(page: Page, s
 async def test_the_cursor_outlives_the_page_in_storage(page: Page, scripted: ScriptedEngine) -> None:
     await page.goto(f"{scripted.url}/blank")
     await page.evaluate("window.more = () => ({ storage: sessionStorage })")
-    await start(page, scripted)
-    await wait(page, "client.state === 'open'")
-    scripted.publish()
-    await scripted.until(lambda: not scripted.pending)
+    await connect(page, scripted)
+    await scripted.publish_until_acknowledged()
     await page.reload()
     await page.evaluate("window.more = () => ({ storage: sessionStorage })")
-    await start(page, scripted, token=token("demo"))
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted, token=token("demo"))
     assert scripted.connects[-1] == ("websocket", "7-1")
     await page.reload()
     await page.evaluate("window.more = () => ({ storage: sessionStorage })")
@@ -398,8 +377,7 @@ async def test_a_cursor_of_a_lost_epoch_is_said_as_a_gap(page: Page, scripted: S
 
 
 async def test_what_another_device_handled_meanwhile_is_revoked_on_return(page: Page, scripted: ScriptedEngine) -> None:
-    await start(page, scripted, ack="manual")
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted, ack="manual")
     scripted.publish()
     await wait(page, "events.some(([type]) => type === 'message')")
     scripted.acknowledge({"seq": 1})
@@ -410,8 +388,7 @@ async def test_what_another_device_handled_meanwhile_is_revoked_on_return(page: 
 
 
 async def test_a_drained_client_comes_back_when_it_was_told_to(page: Page, scripted: ScriptedEngine) -> None:
-    await start(page, scripted)
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted)
     scripted.say({"type": "drain", "after_ms": 700})
     scripted.cut(1012)
     await wait(page, "client.state === 'reconnecting'")
@@ -421,8 +398,7 @@ async def test_a_drained_client_comes_back_when_it_was_told_to(page: Page, scrip
 
 
 async def test_a_client_that_came_back_waits_no_longer_as_it_was_told(page: Page, scripted: ScriptedEngine) -> None:
-    await start(page, scripted)
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted)
     scripted.say({"type": "drain", "after_ms": 60_000})
     scripted.cut(1012)
     await wait(page, "client.state === 'reconnecting'")
@@ -434,8 +410,7 @@ async def test_a_client_that_came_back_waits_no_longer_as_it_was_told(page: Page
 
 async def test_a_silent_server_is_left_after_its_timeout(page: Page, scripted: ScriptedEngine) -> None:
     scripted.welcome |= {"heartbeat_ms": 400, "timeout_ms": 1500}
-    await start(page, scripted)
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted)
     await scripted.until(lambda: sum(frame["type"] == "ping" for frame in scripted.frames) >= 5)  # pings keep it open
     assert len(scripted.connects) == 1
     scripted.mute = True
@@ -451,16 +426,14 @@ SET_BACK = "{ const { now } = Date; Date.now = () => now() - 3_600_000; }"
 
 async def test_a_silent_server_is_left_though_the_clock_was_set_back(page: Page, scripted: ScriptedEngine) -> None:
     scripted.welcome |= {"heartbeat_ms": 400, "timeout_ms": 1500}
-    await start(page, scripted)
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted)
     scripted.mute = True
     await page.evaluate(SET_BACK)
     await wait(page, "events.some(([type, { reason }]) => type === 'state' && reason === 'server silent')")
 
 
 async def test_a_drained_client_waits_no_longer_where_the_clock_was_set_back(page: Page, scripted: ScriptedEngine) -> None:
-    await start(page, scripted)
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted)
     scripted.say({"type": "drain", "after_ms": 5000})
     scripted.publish()
     await wait(page, "events.some(([type]) => type === 'message')")
@@ -472,8 +445,7 @@ async def test_a_drained_client_waits_no_longer_where_the_clock_was_set_back(pag
 
 async def test_a_page_that_wakes_up_does_not_wait_for_its_turn(page: Page, scripted: ScriptedEngine) -> None:
     scripted.welcome |= {"reconnect": {"delays_ms": [60_000], "jitter": 0}}
-    await start(page, scripted)
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted)
     scripted.cut()
     await wait(page, "client.state === 'reconnecting'")
     await page.evaluate("dispatchEvent(new Event('online'))")
@@ -481,8 +453,7 @@ async def test_a_page_that_wakes_up_does_not_wait_for_its_turn(page: Page, scrip
 
 
 async def test_a_page_without_a_network_says_so_and_returns_with_it(page: Page, scripted: ScriptedEngine) -> None:
-    await start(page, scripted)
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted)
     await page.context.set_offline(True)
     scripted.cut()
     await wait(page, "client.state === 'offline'")
@@ -499,16 +470,14 @@ TOKENS = "(tokens) => { window.more = () => ({ getToken: async () => tokens.shif
 async def test_an_expired_token_is_renewed_and_the_connection_resumes(page: Page, scripted: ScriptedEngine) -> None:
     await page.goto(f"{scripted.url}/blank")
     await page.evaluate(TOKENS, [token("demo", n=1), token("demo", n=2)])
-    await start(page, scripted, getToken=True)
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted, getToken=True)
     scripted.cut(4401, "the token has expired")
     await wait(page, "client.reconnects === 1")
     assert scripted.tokens == [token("demo", n=1), token("demo", n=2)]
 
 
 async def test_without_a_fresh_token_an_expired_one_closes_the_client(page: Page, scripted: ScriptedEngine) -> None:
-    await start(page, scripted)
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted)
     scripted.cut(4401, "the token has expired")
     await wait(page, "client.state === 'closed'")
     assert (await events(page, "state"))[-1]["code"] == 4401
@@ -534,8 +503,7 @@ async def test_a_clock_that_is_ahead_renews_no_token_without_end(page: Page, scr
         }""",
         token("demo", ttl_s=3600),
     )
-    await start(page, scripted, getToken=True)
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted, getToken=True)
     await page.evaluate("client.digest().then(() => client.digest())")
     await page.evaluate("new Promise((resolve) => setTimeout(resolve, 500))")
     assert await page.evaluate("asked") == 1
@@ -570,8 +538,7 @@ async def test_a_closed_client_renews_no_token(page: Page, scripted: ScriptedEng
 
 @pytest.mark.parametrize("code", [4403, 4409])
 async def test_a_final_close_code_ends_the_client_with_its_reason(page: Page, scripted: ScriptedEngine, code: int) -> None:
-    await start(page, scripted)
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted)
     scripted.cut(code, "because")
     await wait(page, "client.state === 'closed'")
     last = (await events(page, "state"))[-1]
@@ -594,8 +561,7 @@ async def test_where_websockets_are_refused_messages_come_over_sse_and_are_ackno
     scripted.publish("before")
     await start(page, scripted)
     await wait(page, "client.transport === 'sse'")
-    scripted.publish("after")
-    await scripted.until(lambda: not scripted.pending)
+    await scripted.publish_until_acknowledged("after")
     assert await shown(page) == [1, 2]
     assert any(ack.get("post") for ack in scripted.acks)
     assert scripted.tokens.count(token()) == 3  # two WebSockets, then the stream
@@ -613,12 +579,10 @@ async def test_an_open_stream_has_the_name_of_its_connection(page: Page, scripte
 async def test_a_stream_that_ends_is_resumed_with_the_cursor(page: Page, scripted: ScriptedEngine) -> None:
     await start(page, scripted, transports=["sse"])
     await wait(page, "client.transport === 'sse'")
-    scripted.publish()
-    await scripted.until(lambda: not scripted.pending)
+    await scripted.publish_until_acknowledged()
     scripted.cut()
     await scripted.until(lambda: scripted.ended == 1)
-    scripted.publish()
-    await scripted.until(lambda: not scripted.pending)
+    await scripted.publish_until_acknowledged()
     assert await shown(page) == [1, 2]
     assert [cursor for _, cursor in scripted.connects] == [None, "7-1"]
 
@@ -636,8 +600,7 @@ async def test_where_streams_are_refused_too_messages_come_by_polling(page: Page
 async def test_a_stream_that_ends_for_an_expired_token_resumes_with_a_fresh_one(page: Page, scripted: ScriptedEngine) -> None:
     await page.goto(f"{scripted.url}/blank")
     await page.evaluate(TOKENS, [token("demo", n=1), token("demo", n=2)])
-    await start(page, scripted, getToken=True, transports=["sse"])
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted, getToken=True, transports=["sse"])
     scripted.cut(4401, "the token has expired")
     await wait(page, "client.reconnects === 1")
     assert scripted.tokens == [token("demo", n=1), token("demo", n=2)]
@@ -657,18 +620,15 @@ async def test_an_acknowledgement_without_an_answer_holds_up_no_other(page: Page
           };
         }"""
     )
-    await start(page, scripted, transports=["sse"])
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted, transports=["sse"])
     scripted.publish()
     await wait(page, "client.lastEventId === '7-1'")
-    scripted.publish()
-    await scripted.until(lambda: not scripted.pending)
+    await scripted.publish_until_acknowledged()
     assert await shown(page) == [1, 2]
 
 
 async def test_a_gap_told_to_a_polling_client_moves_its_cursor(page: Page, scripted: ScriptedEngine) -> None:
-    await start(page, scripted, transports=["poll"])
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted, transports=["poll"])
     scripted.head = 40
     scripted.gaps = [{"from": 1, "to": 40}]
     await wait(page, "client.lastEventId === '7-40'")
@@ -700,12 +660,10 @@ async def test_a_websocket_takes_over_from_a_stream_when_it_gets_through_again(p
     scripted.refuse["websocket"] = 403
     await start(page, scripted, websocketAttempts=1, upgradeAfterMs=300)
     await wait(page, "client.transport === 'sse'")
-    scripted.publish()
-    await scripted.until(lambda: not scripted.pending)
+    await scripted.publish_until_acknowledged()
     del scripted.refuse["websocket"]
     await wait(page, "client.transport === 'websocket'")
-    scripted.publish()
-    await scripted.until(lambda: not scripted.pending)
+    await scripted.publish_until_acknowledged()
     assert await shown(page) == [1, 2]
     await scripted.until(lambda: len(scripted.queues) == 1)  # the stream was let go
     states = [one["state"] for one in await events(page, "state")]
@@ -723,8 +681,7 @@ async def test_a_stream_that_the_engine_closed_to_make_room_for_the_websocket_en
     if succeeds:
         del scripted.refuse["websocket"]
         await wait(page, "client.transport === 'websocket'")
-        scripted.publish()
-        await scripted.until(lambda: not scripted.pending)
+        await scripted.publish_until_acknowledged()
         assert await shown(page) == [1]
     else:
         await wait(page, "client.state === 'closed'")
@@ -735,12 +692,10 @@ async def test_a_stream_takes_over_from_polling_where_websockets_stay_blocked(pa
     scripted.refuse |= {"websocket": 403, "sse": 502}
     await start(page, scripted, websocketAttempts=1, upgradeAfterMs=300)
     await wait(page, "client.transport === 'poll'")
-    scripted.publish()
-    await scripted.until(lambda: not scripted.pending)
+    await scripted.publish_until_acknowledged()
     del scripted.refuse["sse"]
     await wait(page, "client.transport === 'sse'")
-    scripted.publish()
-    await scripted.until(lambda: not scripted.pending)
+    await scripted.publish_until_acknowledged()
     del scripted.refuse["websocket"]
     await wait(page, "client.transport === 'websocket'")
     assert await shown(page) == [1, 2]
@@ -775,8 +730,7 @@ async def test_an_overloaded_server_is_not_mistaken_for_a_proxy(page: Page, scri
 
 
 async def test_closing_acknowledges_first_and_stays_closed(page: Page, scripted: ScriptedEngine) -> None:
-    await start(page, scripted, ack="manual")
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted, ack="manual")
     scripted.publish()
     await wait(page, "events.some(([type]) => type === 'message')")
     await page.evaluate("client.ack(1); client.close()")
@@ -851,8 +805,7 @@ async def test_growing_messages_of_an_earlier_user_are_not_shown(page: Page, scr
     await page.evaluate(
         "(first) => { window.next = first; window.more = () => ({ getToken: () => next }); }", token(ttl_s=time.time() - BEGIN_S + 4)
     )
-    await start(page, scripted)
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted)
     await page.evaluate("() => { window.grown = client.growing(); }")
     await asked.wait()
     await page.evaluate("(other) => { window.next = other; return client.preferences(); }", token("other"))
@@ -874,8 +827,7 @@ async def test_a_closed_client_asks_for_no_growing_message(page: Page, scripted:
 
     page.on("requestfailed", lambda _: failed.set())
     await page.route("**/v1/growing/**", refuse)
-    await start(page, scripted)
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted)
     scripted.say({"type": "part", "id": "g1", "generation": 1, "offset": 5, "text": "late"})
     await scripted.until(lambda: asked)
     if ends == "before it closes":

@@ -15,8 +15,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 class PageClient:
-    """The client on a page."""
-
     transports = TRANSPORTS
 
     def __init__(self, page: Page) -> None:

@@ -67,8 +67,7 @@ async def test_a_tenants_admin_sees_and_edits_the_rules_of_its_tenant_only(page:
     wrong, asked = complaints(page), list[str]()
     page.on("request", lambda request: asked.append(request.url))
     async with edge_world(tenant_rules_max=5, tenant_cap_max=20) as edge:
-        async with edge.http("app", tenant="acme", scopes="publish") as publisher:
-            await publisher.post("/v1/events", json={"type": "order.paid", "user": "ann"})
+        await edge.once("app", tenant="acme", scopes="publish").post("/v1/events", json={"type": "order.paid", "user": "ann"})
         await page.goto(f"{edge.url()}/admin#token={edge.token('boss', scopes='admin', tenant='acme')}")
         await expect(page.locator("#pill")).to_have_text("Tenant acme")
         await expect(page.locator("#nav a")).to_have_text(["Rules"])

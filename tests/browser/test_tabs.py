@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import BrowserContext, Page
 
-from tests.support.client_page import events, shown, start, wait
+from tests.support.client_page import connect, events, shown, wait
 from tests.support.scripted_engine import ScriptedEngine, token
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -22,8 +22,7 @@ async def tab(context: BrowserContext, scripted: ScriptedEngine, *, forgets: boo
     await fresh.goto(f"{scripted.url}/blank")
     if forgets:
         await fresh.evaluate("window.more = () => ({ storage: sessionStorage })")
-    await start(fresh, scripted, **{"share": True, **options})
-    await wait(fresh, "client.state === 'open'")
+    await connect(fresh, scripted, **{"share": True, **options})
     return fresh
 
 
@@ -54,8 +53,7 @@ async def test_when_the_tab_with_the_connection_is_closed_another_goes_on_with_n
     await first.close()
     scripted.publish()
     await scripted.until(lambda: scripted.ended == 1)
-    scripted.publish()
-    await scripted.until(lambda: not scripted.pending)
+    await scripted.publish_until_acknowledged()
     scripted.publish()
     for one in (second, third):
         await wait(one, "events.filter(([type]) => type === 'message').length === 4")
@@ -101,8 +99,7 @@ async def test_a_client_that_is_closed_hands_the_connection_over(context: Browse
 @pytest.mark.parametrize("refused", ["navigator.locks.request = async () => {", "window.BroadcastChannel = function () {"])
 async def test_a_tab_connects_by_itself_where_the_browser_lets_none_share(page: Page, scripted: ScriptedEngine, refused: str) -> None:
     await page.add_init_script(refused + " throw new DOMException('denied', 'SecurityError'); }")
-    await start(page, scripted, share=True)
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted, share=True)
     scripted.publish()
     await wait(page, "events.some(([type]) => type === 'message')")
     await scripted.until(lambda: not scripted.pending)
@@ -231,10 +228,8 @@ async def test_cursor_and_settled_ids_outlive_the_page(context: BrowserContext, 
 async def test_where_the_database_is_refused_the_page_remembers(page: Page, scripted: ScriptedEngine) -> None:
     await page.goto(f"{scripted.url}/blank")
     await page.evaluate("() => { IDBFactory.prototype.open = () => { throw new DOMException('denied', 'SecurityError') } }")
-    await start(page, scripted)
-    await wait(page, "client.state === 'open'")
-    scripted.publish()
-    await scripted.until(lambda: not scripted.pending)
+    await connect(page, scripted)
+    await scripted.publish_until_acknowledged()
     assert await events(page, "error") == []
 
 
@@ -246,8 +241,7 @@ HIDE = """(state) => {
 
 
 async def test_a_hidden_page_disconnects_when_so_chosen_and_misses_nothing(page: Page, scripted: ScriptedEngine) -> None:
-    await start(page, scripted, pauseHiddenMs=50)
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted, pauseHiddenMs=50)
     await page.evaluate(HIDE, "hidden")
     await wait(page, "client.state === 'paused'")
     await scripted.until(lambda: not scripted.queues)
@@ -283,8 +277,7 @@ async def test_a_page_whose_timers_come_late_does_not_take_the_server_for_silent
     await page.add_init_script(COUNT_PONGS)
     await page.reload()
     await page.clock.install()
-    await start(page, scripted)
-    await wait(page, "client.state === 'open'")
+    await connect(page, scripted)
     for times in range(1, 4):
         await page.clock.fast_forward(61_000)  # a hidden page: one timer a minute
         await wait(page, f"pongs >= {times}")

@@ -32,7 +32,6 @@ START_S = 60
 
 
 def command(name: str, port: int) -> list[str]:
-    """As in the tutorial."""
     if name == "fastapi":
         return [sys.executable, "-m", "uvicorn", "--app-dir", os.fspath(EXAMPLE), "fastapi_app:app", "--port", str(port)]
     return [sys.executable, os.fspath(EXAMPLE / "django_app.py"), "runserver", str(port), "--noreload"]

@@ -20,7 +20,7 @@ from engine.core.model.members import COPIED, LINK
 from engine.errors import Forbidden, Refused, TooManyConnections, Unauthorized, Unreachable
 from engine.store.keys import dead_letter_key
 from tests.support.lossy_wire import wire_to
-from tests.support.misbehaving_server import DEADLINE_S, Peer, misbehaving, stay
+from tests.support.misbehaving_server import DEADLINE_S, Peer, misbehaving, sending, stay
 from tests.support.running_engine import RunningEngine
 from tests.support.waiting import until
 
@@ -31,12 +31,7 @@ async def take(client: Client, count: int) -> list[Message]:
 
 
 async def test_messages_arrive_and_each_is_acknowledged_when_the_next_is_asked_for() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.send(1, 2)
-        await stay(peer)
-
-    async with misbehaving(script) as server, Client(server.url, "tok", device="phone") as client:
+    async with misbehaving(sending(1, 2)) as server, Client(server.url, "tok", device="phone") as client:
         first, second = await take(client, 2)
         assert (first.seq, first.id, first.data, second.event_id) == (1, "m1", {"n": 1}, "7-2")
         await until(lambda: server.peers[0].frames)
@@ -47,12 +42,7 @@ async def test_messages_arrive_and_each_is_acknowledged_when_the_next_is_asked_f
 
 
 async def test_leaving_the_loop_acknowledges_the_last_message_and_an_exception_does_not() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.send(1)
-        await stay(peer)
-
-    async with misbehaving(script) as server:
+    async with misbehaving(sending(1)) as server:
         async with Client(server.url, "tok") as client:
             async for _ in client:
                 break
@@ -93,12 +83,7 @@ async def test_it_reconnects_with_its_cursor_and_drops_repeats_but_acknowledges_
 
 
 async def test_explicit_acks_go_out_by_id_in_any_order_and_refusals_with_their_reason() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.send(1, 2, 3)
-        await stay(peer)
-
-    async with misbehaving(script) as server, Client(server.url, "tok", auto_ack=False) as client:
+    async with misbehaving(sending(1, 2, 3)) as server, Client(server.url, "tok", auto_ack=False) as client:
         first, second, third = await take(client, 3)
         await third.ack()
         await until(lambda: server.peers[0].frames)
@@ -121,13 +106,8 @@ async def test_a_silent_server_is_left_and_the_next_connection_goes_on() -> None
         await peer.welcome(heartbeat_ms=200, timeout_ms=2000)
         await stay(peer)
 
-    async def talks(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.send(1)
-        await stay(peer)
-
     events: list[object] = []
-    async with misbehaving(silent, talks) as server, Client(server.url, "tok", on_event=events.append) as client:
+    async with misbehaving(silent, sending(1)) as server, Client(server.url, "tok", on_event=events.append) as client:
         assert [message.seq for message in await take(client, 1)] == [1]
         assert [frame["type"] for frame in server.peers[0].frames][:2] == ["ping", "ping"]
         assert [event.reason for event in events if isinstance(event, Disconnected)] == ["nothing from the server for 2000 ms"]
@@ -161,32 +141,23 @@ async def test_an_expired_token_is_replaced_and_the_connection_made_again() -> N
         await peer.welcome()
         await peer.socket.close(4401, "token expired")
 
-    async def script(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.send(1)
-        await stay(peer)
-
     made: list[str] = []
 
     async def fresh() -> str:
         made.append(f"tok{len(made)}")
         return made[-1]
 
-    async with misbehaving(expires, script) as server, Client(server.url, fresh) as client:
+    async with misbehaving(expires, sending(1)) as server, Client(server.url, fresh) as client:
         await take(client, 1)
         assert [peer.token for peer in server.peers] == ["tok0", "tok1"]
 
 
 async def test_a_fresh_token_is_presented_before_the_old_one_expires() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.welcome()
-        await stay(peer)
-
     def jwt(expires_s: float) -> str:
         return f"h.{base64.urlsafe_b64encode(json.dumps({'exp': expires_s}).encode()).decode().rstrip('=')}.s"
 
     tokens = [jwt(time.time() + 2.3), jwt(time.time() + 3600)]
-    async with misbehaving(script) as server, Client(server.url, lambda: tokens.pop(0) if len(tokens) > 1 else tokens[0]):
+    async with misbehaving(sending()) as server, Client(server.url, lambda: tokens.pop(0) if len(tokens) > 1 else tokens[0]):
         await until(lambda: server.peers[0].frames)
         assert server.peers[0].frames == [{"type": "auth", "token": tokens[0]}]
         assert server.attempts == 1
@@ -232,13 +203,8 @@ async def test_a_token_source_is_asked_once_more_after_a_401_and_then_believed()
 
 
 async def test_a_busy_engine_is_tried_again_after_the_time_it_asked_for() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.send(1)
-        await stay(peer)
-
     begun = time.monotonic()
-    async with misbehaving((503, {"Retry-After": "0.2"}, ""), (429, {"Retry-After": "0.1"}, ""), script) as server:
+    async with misbehaving((503, {"Retry-After": "0.2"}, ""), (429, {"Retry-After": "0.1"}, ""), sending(1)) as server:
         async with Client(server.url, "tok") as client:
             await take(client, 1)
         assert server.attempts == 3
@@ -271,17 +237,12 @@ async def test_gaps_and_revocations_are_told_and_revoked_messages_not_delivered(
 
 
 async def test_the_cursor_is_handed_out_as_it_advances_and_taken_up_in_the_next_life(tmp_path: Path) -> None:
-    async def first_life(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.send(1, 2, 3)
-        await stay(peer)
-
     async def second_life(peer: Peer) -> None:
         await peer.welcome(resumed="ok")
         await stay(peer)
 
     kept = tmp_path / "cursor"
-    async with misbehaving(first_life, second_life) as server:
+    async with misbehaving(sending(1, 2, 3), second_life) as server:
         async with Client(server.url, "tok", on_cursor=kept.write_text) as client:
             await take(client, 3)
             await until(lambda: kept.exists() and kept.read_text() == "7-2")
@@ -291,15 +252,10 @@ async def test_the_cursor_is_handed_out_as_it_advances_and_taken_up_in_the_next_
 
 
 async def test_a_cursor_that_cannot_be_kept_ends_the_client() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.send(1, 2)
-        await stay(peer)
-
     def full(_: str) -> None:
         raise OSError("disk full")
 
-    async with misbehaving(script) as server, Client(server.url, "tok", on_cursor=full) as client:
+    async with misbehaving(sending(1, 2)) as server, Client(server.url, "tok", on_cursor=full) as client:
         with pytest.raises(OSError, match="disk full"):
             await take(client, 3)
 

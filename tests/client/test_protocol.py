@@ -61,13 +61,19 @@ def handed(session: Session) -> list[Message]:
     return taken
 
 
+def session_with(*seqs: int) -> Session:
+    """An open session that has received these messages."""
+    session = open_session()
+    session.receive(messages(*seqs), NOW)
+    return session
+
+
 def sent(session: Session, now: int = NOW) -> list[dict[str, Any]]:
     return [json.loads(frame) for frame in session.data_to_send(now)]
 
 
 def test_messages_handled_in_order_are_acknowledged_by_one_number() -> None:
-    session = open_session()
-    session.receive(messages(1, 2, 3), NOW)
+    session = session_with(1, 2, 3)
     for one in handed(session):
         session.settle(one, None, NOW)
     assert sent(session) == [{"type": "ack", "seq": 3, "ts": NOW}]
@@ -76,8 +82,7 @@ def test_messages_handled_in_order_are_acknowledged_by_one_number() -> None:
 
 
 def test_the_cursor_never_passes_a_message_that_is_still_being_handled() -> None:
-    session = open_session()
-    session.receive(messages(1, 2, 3), NOW)
+    session = session_with(1, 2, 3)
     first, second, third = handed(session)
     session.settle(third, None, NOW)
     session.settle(second, None, NOW)
@@ -89,24 +94,21 @@ def test_the_cursor_never_passes_a_message_that_is_still_being_handled() -> None
 
 
 def test_numbers_that_never_arrive_are_not_waited_for() -> None:
-    session = open_session()
-    session.receive(messages(5, 9), NOW)
+    session = session_with(5, 9)
     for one in handed(session):
         session.settle(one, None, NOW)
     assert sent(session) == [{"type": "ack", "seq": 9, "ts": NOW}]
 
 
 def test_a_repeat_of_what_is_being_handled_is_ignored() -> None:
-    session = open_session()
-    session.receive(messages(1), NOW)
+    session = session_with(1)
     session.receive(messages(1), NOW)
     assert len(handed(session)) == 1
     assert sent(session) == []
 
 
 def test_a_repeat_of_what_was_handled_is_dropped_and_acknowledged_again() -> None:
-    session = open_session()
-    session.receive(messages(1, 2), NOW)
+    session = session_with(1, 2)
     for one in handed(session):
         session.settle(one, None, NOW)
     sent(session)
@@ -148,8 +150,7 @@ def nacked(*ids: str) -> str:
 
 
 def test_a_refused_message_holds_the_cursor_until_the_refusal_is_confirmed() -> None:
-    session = open_session()
-    session.receive(messages(1, 2), NOW)
+    session = session_with(1, 2)
     first, second = handed(session)
     session.settle(first, "cannot", NOW)
     session.settle(first, "cannot, again", NOW)
@@ -167,8 +168,7 @@ def test_a_refused_message_holds_the_cursor_until_the_refusal_is_confirmed() -> 
 
 @pytest.mark.parametrize("confirmed", [False, True])
 def test_a_refused_message_that_comes_again_is_refused_again(confirmed: bool) -> None:
-    session = open_session()
-    session.receive(messages(1), NOW)
+    session = session_with(1)
     session.settle(handed(session)[0], "cannot", NOW)
     sent(session)
     if confirmed:
@@ -180,8 +180,7 @@ def test_a_refused_message_that_comes_again_is_refused_again(confirmed: bool) ->
 
 
 def test_a_refusal_that_its_connection_may_have_lost_is_said_again_on_the_next_one_before_the_cursor_passes_it() -> None:
-    session = open_session()
-    session.receive(messages(1, 2, 3), NOW)
+    session = session_with(1, 2, 3)
     first, second, third = handed(session)
     session.settle(first, None, NOW)
     session.settle(second, "cannot", NOW)
@@ -202,8 +201,7 @@ def test_a_refusal_that_its_connection_may_have_lost_is_said_again_on_the_next_o
 
 
 def test_a_refusal_is_kept_over_a_change_of_the_epoch_and_made_again_under_the_new_number() -> None:
-    session = open_session()
-    session.receive(messages(5), NOW)
+    session = session_with(5)
     session.settle(handed(session)[0], "cannot", NOW)
     session.closed(1006, "", NOW)
     session.opened(NOW)
@@ -215,16 +213,14 @@ def test_a_refusal_is_kept_over_a_change_of_the_epoch_and_made_again_under_the_n
 
 
 def test_what_was_refused_here_and_handled_on_another_device_is_refused_no_more() -> None:
-    session = open_session()
-    session.receive(messages(1), NOW)
+    session = session_with(1)
     session.settle(handed(session)[0], "cannot", NOW)
     session.receive(json.dumps({"type": "revoke", "ids": ["m1"]}), NOW)
     assert sent(session) == [{"type": "ack", "seq": 1, "ts": NOW}]
 
 
 def test_an_acknowledgement_behind_a_refusal_changes_nothing() -> None:
-    session = open_session()
-    session.receive(messages(1), NOW)
+    session = session_with(1)
     (one,) = handed(session)
     session.settle(one, "cannot", NOW)
     session.settle(one, None, NOW)
@@ -232,8 +228,7 @@ def test_an_acknowledgement_behind_a_refusal_changes_nothing() -> None:
 
 
 def test_what_is_settled_while_disconnected_is_said_by_the_cursor_and_by_id_after_the_welcome() -> None:
-    session = open_session()
-    session.receive(messages(1, 2, 3), NOW)
+    session = session_with(1, 2, 3)
     first, _, third = handed(session)
     session.closed(1006, "", NOW)
     session.settle(first, None, NOW)
@@ -249,8 +244,7 @@ def test_what_is_settled_while_disconnected_is_said_by_the_cursor_and_by_id_afte
 
 
 def test_what_is_settled_during_the_handshake_is_acknowledged_after_it() -> None:
-    session = open_session()
-    session.receive(messages(1, 2), NOW)
+    session = session_with(1, 2)
     first, second = handed(session)
     session.settle(first, None, NOW)
     session.closed(1006, "", NOW)
@@ -271,8 +265,7 @@ def test_long_lists_of_ids_are_split_so_that_no_frame_is_too_large() -> None:
 
 
 def test_a_revoked_message_is_not_delivered_and_does_not_hold_the_cursor() -> None:
-    session = open_session()
-    session.receive(messages(1, 2, 3), NOW)
+    session = session_with(1, 2, 3)
     first = session.next_message()
     assert first is not None
     session.receive('{"type":"revoke","ids":["m1","m2","unknown"]}', NOW)
@@ -284,8 +277,7 @@ def test_a_revoked_message_is_not_delivered_and_does_not_hold_the_cursor() -> No
 
 
 def test_what_this_client_has_settled_itself_is_not_told_when_it_is_revoked() -> None:
-    session = open_session()
-    session.receive(messages(1, 2, 3), NOW)
+    session = session_with(1, 2, 3)
     first, second, _ = handed(session)
     session.settle(first, None, NOW)
     session.settle(second, None, NOW)
@@ -325,8 +317,7 @@ def test_after_a_gap_smaller_numbers_are_new_messages() -> None:
 
 
 def test_in_another_epoch_old_messages_are_acknowledged_by_id_only() -> None:
-    session = open_session()
-    session.receive(messages(41, 42), NOW)
+    session = session_with(41, 42)
     old = handed(session)
     session.closed(1006, "", NOW)
     session.opened(NOW)
@@ -342,8 +333,7 @@ def test_in_another_epoch_old_messages_are_acknowledged_by_id_only() -> None:
 
 
 def test_in_another_epoch_what_is_unsettled_holds_the_cursor() -> None:
-    session = open_session()
-    session.receive(messages(41), NOW)
+    session = session_with(41)
     (handling,) = handed(session)
     session.closed(1006, "", NOW)
     session.opened(NOW)
@@ -359,8 +349,7 @@ def test_in_another_epoch_what_is_unsettled_holds_the_cursor() -> None:
 
 
 def test_in_another_epoch_what_is_refused_holds_the_cursor() -> None:
-    session = open_session()
-    session.receive(messages(41), NOW)
+    session = session_with(41)
     session.settle(handed(session)[0], "cannot", NOW)
     session.closed(1006, "", NOW)
     session.opened(NOW)
@@ -567,8 +556,7 @@ def test_a_refusal_is_sent_over_each_transport_and_the_cursor_waits_for_its_conf
 
 @pytest.mark.parametrize("connected", [False, True])
 def test_a_refusal_that_was_not_confirmed_is_sent_over_the_next_transport(connected: bool) -> None:
-    session = open_session()
-    session.receive(messages(1, 2), NOW)
+    session = session_with(1, 2)
     first, second = handed(session)
     if not connected:
         session.closed(1006, "", NOW)
@@ -789,8 +777,7 @@ def early(seq: int) -> str:
 
 
 def test_early_copy_is_acknowledged_by_id_and_moves_no_cursor() -> None:
-    session = open_session()
-    session.receive(messages(1), NOW)
+    session = session_with(1)
     session.receive(early(9), NOW)
     first, copy = handed(session)
     assert (copy.seq, copy.early) == (9, True)

@@ -15,18 +15,13 @@ from engine import SyncClient, SyncPublisher
 from engine.client import PublishError
 from engine.errors import Forbidden, Unreachable
 from tests.support.background_loop import in_background
-from tests.support.misbehaving_server import Peer, misbehaving, stay
+from tests.support.misbehaving_server import Peer, misbehaving, sending, stay
 from tests.support.publish_server import accepts, never_answers, rejects, running
 from tests.support.scripted_engine import ScriptedEngine, serving, token
 from tests.support.waiting import until
 
 
 async def test_the_synchronous_client_receives_acknowledges_and_times_out() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.welcome()
-        await peer.send(1, 2)
-        await stay(peer)
-
     outcome: list[object] = []
 
     def program(url: str) -> None:
@@ -36,7 +31,7 @@ async def test_the_synchronous_client_receives_acknowledges_and_times_out() -> N
                 client.receive(timeout_s=0.05)
             outcome.append(client.cursor)
 
-    async with misbehaving(script) as server:
+    async with misbehaving(sending(1, 2)) as server:
         thread = threading.Thread(target=program, args=(server.url,))
         thread.start()
         await until(lambda: not thread.is_alive())

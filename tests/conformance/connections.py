@@ -59,8 +59,6 @@ class Server:
 
 
 class User:
-    """One of its users."""
-
     def __init__(self, server: Server, name: str) -> None:
         self.server = server
         self.name = name

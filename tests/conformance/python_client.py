@@ -20,8 +20,6 @@ UPGRADE_AFTER_S = 0.3
 
 
 class PythonClient:
-    """It, in this process."""
-
     transports = TRANSPORTS
 
     def __init__(self) -> None:

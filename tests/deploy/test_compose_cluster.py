@@ -58,7 +58,6 @@ def composition(secrets: Path) -> Iterator[Composition]:
 
 @pytest.fixture(scope="module")
 def running(composition: Composition, secrets: Path) -> RunningEngine:
-    """The engine, from outside."""
     found = RunningEngine(secrets.parent, env={"ENGINE_JWT_SECRET": (secrets / "jwt-secret").read_text().strip()})
     found.state = {"url": f"http://{composition.containers['engine'].host.address}:8000"}
     return found

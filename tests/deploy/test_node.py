@@ -18,7 +18,6 @@ ROLE = "RAY_AUTH_MODE", "RAY_worker_niceness", "RAY_enable_worker_prestart", "RA
 
 
 def run(home: Path, *words: str, **options: object) -> subprocess.CompletedProcess[str]:
-    """Run the script in this home."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(  # type: ignore[call-overload,no-any-return]
         [NODE, *words], env={"HOME": str(home), "PATH": path}, capture_output=True, text=True, check=False, timeout=100, **options

@@ -17,8 +17,7 @@ from tests.support.waiting import until
 
 
 async def paths_of(world: EdgeWorld) -> set[str]:
-    async with world.http() as client:
-        answer = await client.get("/openapi.json")
+    answer = await world.once().get("/openapi.json")
     return set(answer.json()["paths"])
 
 
@@ -40,8 +39,7 @@ STATUS = {
 
 async def metrics_of(world: EdgeWorld) -> set[str]:
     world.status = STATUS
-    async with world.http() as client:
-        return set(found_families((await client.get("/metrics")).content))
+    return set(found_families((await world.once().get("/metrics")).content))
 
 
 def metrics_named_by(name: str) -> set[str]:

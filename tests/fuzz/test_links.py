@@ -23,6 +23,7 @@ from engine.core.shard.shard import ShardCore
 from engine.core.wire import records as wire
 from engine.core.wire.link import RESET
 from engine.errors import CorruptRecord
+from tests.support.background_task import background
 from tests.support.edge_world import EdgeWorld
 from tests.support.hostile_input import anything, integers
 from tests.support.shard_world import small_config
@@ -235,8 +236,7 @@ async def test_a_reply_that_cannot_be_read_ends_the_session_and_a_new_one_begins
     peer = Peer()
     got: list[Any] = []
     link = LinkCaller(RayPeer(peer), "edge-0", wire.from_shard, CONFIG, on_records=got.extend, on_reset=lambda: None)
-    running = asyncio.ensure_future(link.run())
-    try:
+    async with background(link.run()):
         await until(lambda: link.open)
         peer.reply = spoiled
         peer.server.send(peer.opened[0], wire.Probed(1, "connected", 1))
@@ -244,9 +244,6 @@ async def test_a_reply_that_cannot_be_read_ends_the_session_and_a_new_one_begins
         assert got == []
         peer.server.send(peer.opened[1], wire.Probed(2, "connected", 1))
         await until(lambda: got == [wire.Probed(2, "connected", 1)])
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_a_batch_that_its_receiver_cannot_apply_ends_the_session_at_both_ends() -> None:
@@ -258,14 +255,10 @@ async def test_a_batch_that_its_receiver_cannot_apply_ends_the_session_at_both_e
             raise KeyError("a bug")
 
     link = LinkCaller(RayPeer(peer), "edge-0", wire.from_shard, CONFIG, on_records=refuse, on_reset=lambda: None)
-    running = asyncio.ensure_future(link.run())
-    try:
+    async with background(link.run()):
         await until(lambda: link.open)
         peer.server.send(peer.opened[0], wire.Probed(1, "connected", 1))
         await until(lambda: link.sessions == 2 and link.open)
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_a_reply_shorter_than_its_number_ends_the_session() -> None:
@@ -278,10 +271,6 @@ async def test_a_reply_shorter_than_its_number_ends_the_session() -> None:
             return next(self.answers, b"\x00")
 
     link = LinkCaller(RayPeer(Short()), "edge-0", wire.from_shard, CONFIG, on_records=lambda _: None, on_reset=lambda: None)
-    running = asyncio.ensure_future(link.run())
-    try:
+    async with background(link.run()):
         await until(lambda: link.sessions >= 3)
         assert not link.open
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)

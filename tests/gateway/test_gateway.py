@@ -17,6 +17,7 @@ from engine.errors import CorruptRecord
 from engine.gateway.connection import NO_CURSOR
 from engine.gateway.gateway import TICK_MS, Gateway
 from engine.transports.websocket_transport import DirectWebSocket
+from tests.support.background_task import background
 from tests.support.edge_world import EdgeWorld, client_frame
 from tests.support.waiting import until
 from tests.support.written_bytes import Transport
@@ -212,12 +213,10 @@ async def test_an_edge_at_rest_is_woken_by_a_call(monkeypatch: pytest.MonkeyPatc
     ticks: list[int] = []
     monkeypatch.setattr(Gateway, "tick", lambda gateway: ticks.append(gateway.clock()))
     gateway = EdgeWorld(Config(), 1).gateway
-    running = asyncio.ensure_future(gateway.run())
-    await turns()
-    gateway.pending_calls.begin(0, lambda _first: [])
-    await until(lambda: ticks)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with background(gateway.run()):
+        await turns()
+        gateway.pending_calls.begin(0, lambda _first: [])
+        await until(lambda: ticks)
 
 
 async def test_an_edge_whose_rest_is_disturbed_again_and_again_still_notices_that_its_event_loop_is_late(
@@ -227,15 +226,13 @@ async def test_an_edge_whose_rest_is_disturbed_again_and_again_still_notices_tha
     gateway = EdgeWorld(Config(), 1).gateway
     late_ms: list[int] = []
     monkeypatch.setattr(gateway.request_queue, "tick", lambda _now_ms, late: late_ms.append(late))
-    running = asyncio.ensure_future(gateway.run())
-    await turns()
-    gateway._stirred.set()
-    await turns()
-    time.sleep(0.3)
-    await until(lambda: late_ms)
-    assert late_ms[0] >= 100
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with background(gateway.run()):
+        await turns()
+        gateway._stirred.set()
+        await turns()
+        time.sleep(0.3)
+        await until(lambda: late_ms)
+        assert late_ms[0] >= 100
 
 
 # -- Connections that another edge may have. -------------------------------------------------------------------------------

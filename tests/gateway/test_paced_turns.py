@@ -60,8 +60,7 @@ async def test_the_first_requests_of_a_crowd_are_read_between_the_frames_of_the_
             await client.ask(world.token(f"u{n}"))
         await stays.send(client_frame(b'{"type":"ping","ts":1}'))
         assert b"pong" in (await stays.frame())[1]
-        async with world.http() as probe:
-            assert (await probe.get("/healthz")).status_code == 200
+        assert (await world.once().get("/healthz")).status_code == 200
         assert len(world.gateway.connections) < CROWD, "neither pong nor probe waited for all of them"
         for client in crowd:
             await client.accepted()

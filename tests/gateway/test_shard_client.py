@@ -36,8 +36,7 @@ def item(user: str, **fields: Any) -> dict[str, Any]:
 
 
 async def breaker_state(world: EdgeWorld, shard: int) -> float:
-    async with world.http() as client:
-        text = (await client.get("/metrics")).text
+    text = (await world.once().get("/metrics")).text
     families = {family.name: family for family in text_string_to_metric_families(text)}
     (sample,) = [one for one in families["engine_edge_breaker_state"].samples if one.labels["shard"] == str(shard)]
     return sample.value
@@ -46,8 +45,7 @@ async def breaker_state(world: EdgeWorld, shard: int) -> float:
 async def stop_answering(world: EdgeWorld, shard: int) -> None:
     """The shard answers nothing until the edge's breaker opens."""
     world.shards[shard].connected = False
-    async with world.http() as client:
-        answer = await client.post("/v1/notifications", json=[item(user_of(shard))] * 4)
+    answer = await world.once().post("/v1/notifications", json=[item(user_of(shard))] * 4)
     assert answer.status_code == 503
     await until(lambda: breaker_state(world, shard), holds=lambda state: state == 2)
 

@@ -35,8 +35,7 @@ async def world() -> AsyncIterator[EdgeWorld]:
 
 async def posted(world: EdgeWorld, headers: dict[str, str], body: bytes) -> tuple[int, Any]:
     """The answer's status, and the message that the user gets, or the problem."""
-    async with world.http() as client:
-        answer = await client.post("/v1/notifications", headers=headers, content=body)
+    answer = await world.once().post("/v1/notifications", headers=headers, content=body)
     if answer.status_code != 202:
         return answer.status_code, answer.json()
     async with world.connect("ann") as socket:

@@ -38,7 +38,6 @@ Damage = Callable[[bytes, random.Random], tuple[bytes, str]]
 
 
 def one_bit(value: bytes, rng: random.Random) -> tuple[bytes, str]:
-    """One bit is another."""
     bit = rng.randrange(8 * len(value))
     changed = bytearray(value)
     changed[bit // 8] ^= 1 << bit % 8

@@ -23,8 +23,7 @@ async def world() -> AsyncIterator[EdgeWorld]:
 
 
 async def publish(world: EdgeWorld, *items: dict[str, Any], status: int = 202) -> Any:
-    async with world.http("publisher") as client:
-        answer = await client.post("/v1/notifications", json=list(items))
+    answer = await world.once("publisher").post("/v1/notifications", json=list(items))
     assert answer.status_code == status, answer.text
     return answer.json()
 
@@ -104,8 +103,7 @@ async def test_a_delayed_broadcast_is_a_timer_of_its_audience(world: EdgeWorld) 
     assert not world.log.entries
     (timer,) = world.scheduler.timers.values()
     assert timer.key == "default:\nx"
-    async with world.http("publisher") as client:
-        seen = (await client.get(f"/v1/scheduled/{result['scheduled_id']}")).json()
+    seen = (await world.once("publisher").get(f"/v1/scheduled/{result['scheduled_id']}")).json()
     assert seen["topic"] == "x"
     assert "user" not in seen
 

@@ -300,7 +300,6 @@ class Books:
         return None if blob is None else decode_page(key, blob)
 
     def _blaming(self, user: User, check: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """A check of another book."""
         try:
             return check(*args, **options)
         except Broken as error:
@@ -502,7 +501,6 @@ class Books:
         self.timers[sid].cancels += 1
 
     def cancelled(self, sid: str) -> None:
-        """The cancel is confirmed."""
         timer = self.timers[sid]
         if timer.fired:
             raise Violation(f"[6] the cancel of {sid} is confirmed, and it has taken effect", timer.key)

@@ -24,8 +24,6 @@ WISHES: Final = ("on", "off", "inbox")
 
 
 class Choices:
-    """Of one user."""
-
     def __init__(self) -> None:
         self._may: dict[str, set[str]] = {name: {"on"} for name in CHOSEN}
         self._loose: dict[str, set[str]] = {name: set() for name in CHOSEN}  # of changes without an answer

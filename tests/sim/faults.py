@@ -63,7 +63,6 @@ class Faults:
         return self._rngs[name]
 
     def strikes(self, name: str, chance: float) -> bool:
-        """Does it strike now?"""
         drawn = self._rngs[name].random() < chance
         if not drawn or self.healed or name not in self._enabled or self._step() > self._last_step:
             return False

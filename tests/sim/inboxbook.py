@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 
 class InboxBook:
-    """Of one user."""
-
     def __init__(self) -> None:
         self.seen_through = 0  # an answer said that everything up to here is marked
         self._counts: dict[int, tuple[int, int]] = {}  # by revision

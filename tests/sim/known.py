@@ -58,8 +58,6 @@ class Message:
 
 
 class User:
-    """Everything known of one user."""
-
     def __init__(self, key: str) -> None:
         self.key = key
         self.messages: dict[int, Message] = {}  # journalled and not rolled back

@@ -75,7 +75,6 @@ def trace(seed: int) -> list[str]:
 
 
 def run_here(options: Iterable[Options]) -> Totals:
-    """Run them in this process."""
     totals = Totals(struck=Counter(), seen=Counter(), failed={})
     began = monotonic()
     for one in options:

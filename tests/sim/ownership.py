@@ -48,7 +48,6 @@ class ProcessBook:
         self._taken_at[name] = self._cluster.loop.time()
 
     def controlled(self, epoch: int) -> None:
-        """A controller took control."""
         self.control = epoch, self._cluster.loop.time()
 
     # -- What the controller does. ------------------------------------------------------------------------------------

@@ -544,7 +544,6 @@ _lua: list[Lua] = []
 
 
 def lua() -> Lua:
-    """The Lua of this process."""
     if not _lua:
         _lua.append(Lua())
     return _lua[0]

@@ -74,7 +74,6 @@ class End:
             self._loop.call_soon(self._protocol.connection_lost, error, context=self.process.context)
 
     def died(self) -> None:
-        """Its process ended."""
         self.over = self._fin = True
         self._pump(0.0)
 

@@ -21,8 +21,6 @@ class Broken(AssertionError):
 
 
 class Window:
-    """An open one."""
-
     def __init__(self, closes_ms: int, leading: bool) -> None:
         self.closes_ms = closes_ms
         self.leading = leading
@@ -32,8 +30,6 @@ class Window:
 
 
 class Windows:
-    """Of one user."""
-
     def __init__(self) -> None:
         self.number = 0
         self.open: dict[str, Window] = {}
@@ -41,7 +37,6 @@ class Windows:
         self._undo: list[Callable[[], None]] = []
 
     def count(self, record: Counted, *, named: bool) -> None:
-        """A message counts."""
         self._next(record.number)
         item = record.item
         if named and item.envelope.id in self.counted:

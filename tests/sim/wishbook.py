@@ -30,8 +30,6 @@ COLLECTOR: Final = Profile(digest_types=("sim.*",))
 
 
 class Wishes:
-    """Of one user."""
-
     def __init__(self) -> None:
         self._profiles: list[Profile | None] = [None]
         self._fresh = False  # the last one came with the newest group

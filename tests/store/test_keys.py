@@ -10,12 +10,12 @@ from redis.asyncio import Redis
 
 from engine.cli.feature_data import FEATURES
 from engine.core.model.names import is_tenant
-from engine.core.model.routing import TIMER_PARTITIONS, audience_key, mailbox_key, slot_of
+from engine.core.model.routing import TIMER_PARTITIONS, mailbox_key, slot_of
 from engine.features.verification.stored_records import Kinds
 from engine.store import keys
 from tests.support.all_keys import all_keys
 from tests.support.journal_writer import Writer
-from tests.support.key_strategies import AUDIENCES, IDS, MAILBOXES, TENANTS, TOPICS, USERS, colliding_users
+from tests.support.key_strategies import AUDIENCES, IDS, MAILBOXES, TENANTS, USERS, colliding_users
 from tests.support.running_engine import RunningEngine
 
 
@@ -39,11 +39,6 @@ def test_an_ids_key_can_be_taken_apart_again(key: str, id: str) -> None:
 @given(TENANTS, USERS, TENANTS, USERS)
 def test_two_users_never_share_a_mailbox_key(tenant: str, user: str, other_tenant: str, other_user: str) -> None:
     assert (mailbox_key(tenant, user) == mailbox_key(other_tenant, other_user)) == ((tenant, user) == (other_tenant, other_user))
-
-
-@given(TENANTS, USERS, TENANTS, TOPICS)
-def test_no_audience_has_the_key_of_a_mailbox(tenant: str, user: str, other_tenant: str, topic: str) -> None:
-    assert mailbox_key(tenant, user) != audience_key(other_tenant, topic)
 
 
 @pytest.mark.parametrize("text", ["a:b", "", "a b", "a\n", "ä", "a" * 65])

@@ -18,6 +18,7 @@ from engine.store import snapshots as module
 from engine.store.redis_client import claim_data_epoch
 from engine.store.server_program import ServerProgram, installed_servers
 from engine.store.snapshots import Snapshots, SnapshotSchedule
+from tests.support.background_task import background
 from tests.support.chaos.disk import CannotMount, small_disk
 from tests.support.missing_programs import missing
 from tests.support.own_redis import served
@@ -154,12 +155,8 @@ async def test_the_schedule_takes_one_at_once_and_then_in_its_interval(config: C
     config = msgspec.structs.replace(config, snapshot_interval_s=1, snapshots_kept=2)
     async with served(config) as client:
         schedule = SnapshotSchedule(config, client)
-        following = asyncio.ensure_future(schedule.follow())
-        try:
+        async with background(schedule.follow()):
             await until(lambda: schedule.status()["count"] == 2)
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
         first, second = Snapshots(config.data_dir).complete()
         assert second.name > first.name
         status = schedule.status()

@@ -71,7 +71,6 @@ class AutoscaledCluster(SharedCluster):
         }
 
     def nodes(self) -> int:
-        """How many there are now."""
         return sum(role_of(pid) == "raylet" for node in self._nodes for pid in tree(node.pid))
 
 

@@ -28,6 +28,12 @@ async def start(page: Page, engine: ScriptedEngine | None, **options: Any) -> No
     await page.evaluate(START, options)
 
 
+async def connect(page: Page, engine: ScriptedEngine | None, **options: Any) -> None:
+    """As `start`, and wait until the client is connected."""
+    await start(page, engine, **options)
+    await wait(page, "client.state === 'open'")
+
+
 async def watch_growing(page: Page, url: str, transport: str, **options: Any) -> None:
     """Load the page of an engine anew, with a client on it that also records the parts of messages that grow."""
     await page.goto(f"{url}/favicon.svg")

@@ -11,7 +11,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any
 
 import httpx
@@ -466,16 +466,24 @@ class FakeLog:
         return Appended(wire.ACCEPTED, len(self.entries))
 
 
-class FakeBodies:
+class FakeStorage:
+    """Storage of a part of an edge; `away`: it does not answer."""
+
+    away = False
+
+    def _check(self) -> None:
+        if self.away:
+            raise StorageUnavailable("no answer")
+
+
+class FakeBodies(FakeStorage):
     """Bodies in offline streams, as a dict by number; `away`: storage does not answer."""
 
     def __init__(self) -> None:
         self.stored: dict[int, StoredMessage] = {}
-        self.away = False
 
     async def read(self, key: str, ranges: Sequence[tuple[int, int]], bytes_max: int) -> list[StoredMessage]:
-        if self.away:
-            raise StorageUnavailable("no answer")
+        self._check()
         numbers = [seq for first, last in ranges for seq in range(last, first - 1, -1)]
         return [self.stored[seq] for seq in numbers if seq in self.stored]
 
@@ -491,36 +499,32 @@ async def no_entries(_key: str) -> AsyncIterator[UserEntry]:
         yield entry
 
 
-class FakeDeaths:
+class FakeDeaths(FakeStorage):
     """Deaths that Ray exported, in a list; storage may be `away` or `full`."""
 
     def __init__(self) -> None:
         self.deaths: list[Death] = []
-        self.away = self.full = False
+        self.full = False
 
     async def append(self, deaths: Sequence[Death]) -> bool:
-        if self.away:
-            raise StorageUnavailable("storage is away")
+        self._check()
         if not self.full:
             self.deaths += deaths
         return not self.full
 
 
-class FakeActs:
+class FakeActs(FakeStorage):
     """The log of acts, the newest first; `away`: storage does not answer."""
 
     def __init__(self) -> None:
         self.acts: list[Act] = []
-        self.away = False
 
     async def append(self, act: Act) -> None:
-        if self.away:
-            raise StorageUnavailable("no answer")
+        self._check()
         self.acts.insert(0, msgspec.structs.replace(act, entry=f"{len(self.acts) + 1}-0"))
 
     async def page(self, before: str, count: int) -> list[Act]:
-        if self.away:
-            raise StorageUnavailable("no answer")
+        self._check()
         return [act for act in self.acts if not before or act.at_ms < int(before.partition("-")[0])][:count]
 
     async def after(self, entry: str, count: int, before: str = "") -> list[Act]:
@@ -574,7 +578,7 @@ class FakeSums:
         return [self.sums.get(f"{tenant}:{name}", 0) for name in names]
 
 
-class FakeFigures:
+class FakeFigures(FakeStorage):
     """What operators look at beside the status, as a test sets it; each of its methods is that of another store."""
 
     def __init__(self) -> None:
@@ -583,18 +587,17 @@ class FakeFigures:
         self.topics: dict[str, dict[str, int]] = {}  # by tenant, with their subscribers
         self.records: list[QuarantinedRecord] = []
         self.slow: list[SlowConnection] = []
-        self.away = False
 
     async def read(self) -> list[bytes]:
-        self._look()
+        self._check()
         return self.points
 
     async def largest(self, count: int) -> dict[str, dict[UsageFigure, int]]:
-        self._look()
+        self._check()
         return dict(list(self.tenants.items())[:count])
 
     async def page(self, tenant: str, after: str, count: int) -> tuple[dict[str, int], str, int]:
-        self._look()
+        self._check()
         topics = self.topics.get(tenant, {})
         begin = re.fullmatch("[0-9]{1,2}-([0-9]{1,20})", after or "0-0")
         if begin is None:
@@ -604,17 +607,13 @@ class FakeFigures:
         return {topic: topics[topic] for topic in page}, f"0-{end}" if end < len(topics) else "", len(topics)
 
     async def newest(self, count: int) -> tuple[list[QuarantinedRecord], int]:
-        self._look()
+        self._check()
         return self.records[:count], len(self.records)
 
     async def slow_clients(self, count: int) -> list[SlowConnection]:
         if self.away:
             raise Unavailable("the controller does not answer")
         return self.slow[:count]
-
-    def _look(self) -> None:
-        if self.away:
-            raise StorageUnavailable("storage is away")
 
 
 class FakeUsage:
@@ -660,25 +659,22 @@ class NoLog:
         raise AssertionError("nothing is broadcast here")
 
 
-class FakeRevocationLog:
+class FakeRevocationLog(FakeStorage):
     """The revocations in storage, which may be away, full, or lose some."""
 
     def __init__(self) -> None:
         self.revocations: list[Revocation] = []
-        self.away = False
         self.full = False
         self._lost = 0
 
     async def append(self, revocations: Sequence[Revocation]) -> None:
-        if self.away:
-            raise StorageUnavailable("revocations: away")
+        self._check()
         if self.full:
             raise Overloaded("too many tokens and users are revoked (revocations_max)", 60_000)
         self.revocations += revocations
 
     async def read(self, head: str) -> RevocationsRead:
-        if self.away:
-            raise StorageUnavailable("revocations: away")
+        self._check()
         lost, _, known = head.partition("-")
         whole = lost != str(self._lost)
         return RevocationsRead(self.revocations[0 if whole else int(known) :], f"{self._lost}-{len(self.revocations)}", whole)
@@ -689,12 +685,11 @@ class FakeRevocationLog:
         self._lost += 1
 
 
-class FakeLetters:
+class FakeLetters(FakeStorage):
     """Dead letters in a list, oldest first; storage may be away, or lose the answer of removals."""
 
     def __init__(self) -> None:
         self.letters: list[StoredLetter] = []
-        self.away = False
         self.removals_failing = 0
 
     async def page(self, tenant: str, user: str = "", after: str = "", count: int = 100, *, oldest_first: bool = False) -> LetterPage:
@@ -717,10 +712,6 @@ class FakeLetters:
         before = len(self.letters)
         self.letters = [letter for letter in self.letters if letter.letter not in letters]
         return before - len(self.letters)
-
-    def _check(self) -> None:
-        if self.away:
-            raise StorageUnavailable("dead letters: away")
 
 
 class FakeQuestions(QuestionStore):
@@ -751,13 +742,12 @@ class FakeQuestions(QuestionStore):
             self.asked.pop((key, id), None)
 
 
-class FakeGroups:
+class FakeGroups(FakeStorage):
     """Groups of consumers whose events are in a list; a group is held until its consumer leaves."""
 
     def __init__(self) -> None:
         self.events: list[GroupEvent] = []
         self.known: dict[tuple[str, str], tuple[str, Position]] = {}
-        self.away = False
 
     async def take(
         self,
@@ -794,21 +784,15 @@ class FakeGroups:
         self._check()
         return self.known.pop((tenant, group), None) is not None
 
-    def _check(self) -> None:
-        if self.away:
-            raise StorageUnavailable("groups of consumers: away")
 
-
-class FakeArrivals:
+class FakeArrivals(FakeStorage):
     """Of events without an id."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[str, str], int] = {}
-        self.away = False
 
     async def first(self, tenant: str, content: str, now_ms: int) -> int:
-        if self.away:
-            raise StorageUnavailable("arrivals: away")
+        self._check()
         return self.known.setdefault((tenant, content), now_ms)
 
     def forget(self) -> None:
@@ -816,7 +800,7 @@ class FakeArrivals:
         self.known.clear()
 
 
-class FakeAddresses:
+class FakeAddresses(FakeStorage):
     """Addresses of users, by mailbox key; storage may be away."""
 
     def __init__(self) -> None:
@@ -824,7 +808,6 @@ class FakeAddresses:
         self.asked = Counter[str]()
         self.asks = 0  # the clock of this storage
         self.erased: dict[str, int] = {}
-        self.away = False
 
     async def read(self, key: str) -> Addresses:
         self._check()
@@ -860,9 +843,22 @@ class FakeAddresses:
         self.erased[key] = self.asks
         self.kept.pop(key, None)
 
-    def _check(self) -> None:
-        if self.away:
-            raise StorageUnavailable("addresses: away")
+
+class OneRequest:
+    """A client that makes one request, and is closed with the answer."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        async with self._client as client:
+            return await client.request(method, path, **options)
+
+    get = partialmethod(request, "GET")
+    post = partialmethod(request, "POST")
+    put = partialmethod(request, "PUT")
+    patch = partialmethod(request, "PATCH")
+    delete = partialmethod(request, "DELETE")
 
 
 class EdgeWorld:
@@ -1050,6 +1046,9 @@ class EdgeWorld:
         headers = {"Authorization": f"Bearer {self.token(user, **claims)}"}
         return httpx.AsyncClient(base_url=self.url(), headers=headers, timeout=DEADLINE_S, trust_env=False, verify=False)
 
+    def once(self, user: str = "u1", **claims: Any) -> OneRequest:
+        return OneRequest(self.http(user, **claims))
+
     async def publish(self, user: str = "u1", count: int = 1, **fields: Any) -> list[int]:
         """Publish messages for a user; their sequence numbers."""
         async with self.http("publisher") as client:
@@ -1164,7 +1163,6 @@ def reset_at_close(sock: socket.socket) -> None:
 
 
 def client_frame(payload: bytes, opcode: int = 1, *, fin: bool = True, mask: bytes = b"\x01\x02\x03\x04") -> bytes:
-    """A masked frame."""
     head = bytes([opcode | (0x80 if fin else 0)])
     size = len(payload)
     if size < 126:

@@ -81,7 +81,6 @@ class FakeActor:
         return self._cloud.clients[self.key[1] % len(self._cloud.clients)]
 
     async def answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        """The answer of a method."""
         if self.gone:
             raise ActorDiedError
         if self.lost:
@@ -252,7 +251,6 @@ class FakeActors(RayActors):
             self.actors.pop(handle.key)
 
     def of(self, role: str) -> list[int]:
-        """Indexes of the actors there are."""
         return sorted(index for found, index in self.actors if found == role)
 
     def restart(self, actor: FakeActor) -> None:

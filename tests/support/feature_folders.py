@@ -11,7 +11,6 @@ FOLDERS = {path.parent.name: path.parent for path in Path(features.__file__).par
 
 
 def used_by(name: str) -> set[str]:
-    """The features that this one imports."""
     found = set()
     for path in FOLDERS[name].rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):

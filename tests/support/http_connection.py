@@ -35,7 +35,6 @@ async def whole_body(receive: Any) -> bytes | None:
 
 
 async def respond(send: Any, body: bytes, status: int = 200) -> None:
-    """A response in one piece."""
     await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"%d" % len(body))]})
     await send({"type": "http.response.body", "body": body})
 
@@ -159,7 +158,6 @@ class HttpClient:
         self.protocol.connection_lost(None)
 
     def responses(self) -> Responses:
-        """What has arrived."""
         return Responses(self.transport.written)
 
     async def answered(self, count: int) -> Responses:

@@ -22,6 +22,7 @@ from engine.config import Config
 from engine.errors import Unavailable
 from engine.features.sources.ingester import Ingester
 from engine.features.sources.readers import SourceReader
+from tests.support.background_task import background
 from tests.support.waiting import until
 
 
@@ -73,12 +74,8 @@ def note(number: int) -> dict[str, Any]:
 @asynccontextmanager
 async def ingesting(sources: str, url: str) -> AsyncIterator[Ingester]:
     ingester = Ingester(lambda: time.time_ns() // 1_000_000)
-    task = asyncio.ensure_future(ingest(ingester, sources, url, token("source", "publish")))
-    try:
+    async with background(ingest(ingester, sources, url, token("source", "publish"))):
         yield ingester
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def received(url: str) -> Counter[int]:

@@ -24,6 +24,7 @@ from engine.actors.socket_carrier import Address, CalleeConnection
 from engine.actors.tcp_carrier import LinkCredentials
 from engine.config import Config
 from engine.core.wire import records as wire
+from tests.support.background_task import background
 from tests.support.waiting import until
 
 NODE = "this-node"
@@ -130,8 +131,6 @@ class LinkActor:
 
 
 class LinkEdge:
-    """A caller."""
-
     def __init__(self, config: Config, keys: KeyStore, name: str = "edge-0") -> None:
         self.heard: list[Any] = []
         self.credentials = LinkCredentials(config, name, keys.connect)
@@ -141,13 +140,9 @@ class LinkEdge:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[LinkEdge]:
         """The link is open in the block."""
-        task = asyncio.ensure_future(self.link.run())
-        try:
+        async with background(self.link.run()):
             await until(lambda: self.link.open)
             yield self
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 def found_by_ray(monkeypatch: pytest.MonkeyPatch, actor: LinkActor) -> None:

@@ -40,7 +40,6 @@ class MailServer:
         return f"smtp://127.0.0.1:{self.port}"
 
     def to(self, address: str) -> list[EmailMessage]:
-        """The mails to an address."""
         return [mail.message for mail in self.mails if mail.recipients == [address]]
 
     async def handle_EHLO(self, _server: Any, session: Any, _envelope: Any, hostname: str, responses: list[str]) -> list[str]:  # noqa: N802

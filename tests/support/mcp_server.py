@@ -37,7 +37,6 @@ def add_fixtures(server: MCPServer, url: str, token: str) -> None:
 
     @server.tool()
     async def greet(name: str) -> str:
-        """Greet somebody."""
         return f"Hello, {name}!"
 
     @server.tool()

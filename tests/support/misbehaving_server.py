@@ -106,6 +106,18 @@ async def misbehaving(*handlers: Handler | tuple[int, dict[str, str], str]) -> A
     assert not server.errors
 
 
+def sending(*seqs: int) -> Handler:
+    """A script: welcome the client, send these messages, and stay."""
+
+    async def script(peer: Peer) -> None:
+        await peer.welcome()
+        if seqs:
+            await peer.send(*seqs)
+        await stay(peer)
+
+    return script
+
+
 async def stay(peer: Peer) -> None:
     """Keep listening until the client leaves."""
     while True:

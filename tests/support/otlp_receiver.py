@@ -14,8 +14,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 
 class ReceivedSpan(NamedTuple):
-    """A span as a collector has it."""
-
     name: str
     process: str
     trace_id: str
@@ -65,8 +63,6 @@ def _received(span: Span, process: str) -> ReceivedSpan:
 
 @contextmanager
 def otlp_receiver() -> Iterator[OtlpReceiver]:
-    """A running one."""
-
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))

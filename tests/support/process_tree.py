@@ -28,7 +28,6 @@ def rss_bytes(pid: int) -> int:
 
 
 def tree(pid: int) -> list[int]:
-    """The process and all its descendants."""
     found, stack = [], [pid]
     while stack:
         current = stack.pop()

@@ -82,7 +82,6 @@ class PushService:
         return Browser(f"http://127.0.0.1:{self.server.port}", name)
 
     def pushes(self, browser: Browser) -> list[Push]:
-        """Those to this browser."""
         return [browser.read(received) for received in self.server.received if received.path == browser.path]
 
 

@@ -25,8 +25,6 @@ Respond = Callable[[RawRequest, asyncio.StreamWriter], Awaitable[None]]
 
 @dataclass
 class RawServer:
-    """What it was asked."""
-
     url: str = ""
     requests: list[RawRequest] = field(default_factory=list)
 
@@ -61,7 +59,6 @@ async def raw_server(respond: Respond) -> AsyncIterator[RawServer]:
 
 
 def answer(status: int, body: bytes | dict[str, Any] = b"", **headers: str) -> bytes:
-    """A complete one."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
     return f"HTTP/1.1 {status} Reason\r\nContent-Length: {len(data)}\r\n{lines}\r\n".encode() + data

@@ -28,7 +28,6 @@ _STAND_INS: Final = {
 
 
 def cluster_file() -> dict[str, Any]:
-    """The file, as it is."""
     loaded: dict[str, Any] = yaml.safe_load(FILE.read_text())
     return loaded
 
@@ -65,7 +64,6 @@ class RayUp:
                 self.run(host, command)
 
     def start_head(self) -> None:
-        """The commands that start the head."""
         bootstrap = prepare_config(cluster_file()) | {"provider": {"type": "readonly"}, "cluster_synced_files": [], "file_mounts": {}}
         (self.head.folder / "ray_bootstrap_config.yaml").write_text(json.dumps(bootstrap))
         commands = with_envs(self._file["head_start_ray_commands"], {"RAY_HEAD_IP": self.head.address, "RAY_USAGE_STATS_ENABLED": "0"})

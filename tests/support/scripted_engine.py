@@ -186,6 +186,11 @@ class ScriptedEngine:
         self.queues.remove(queue)
         self.ended += 1
 
+    async def publish_until_acknowledged(self, title: str = "", /, **fields: Any) -> None:
+        """A new message, sent and acknowledged, and so all before it."""
+        self.publish(title, **fields)
+        await self.until(lambda: not self.pending)
+
     async def until(self, condition: Any, within_s: float = 30) -> None:
         """Wait until `condition()` holds; fails with the state otherwise."""
         deadline = time.monotonic() + within_s

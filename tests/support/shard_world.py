@@ -133,6 +133,11 @@ class World:
         kind = fields.pop("kind", WEBSOCKET)
         self.tell(Attach(conn, f"t:{user}", kind, epoch, cursor or 0, f"s{conn}", "", **fields))
 
+    def connect(self, conn: int, user: str = "u", cursor: int | None = None, **fields: Any) -> list[Any]:
+        """Attach a connection and settle; returns what the core said."""
+        self.attach(conn, user, cursor, **fields)
+        return self.settle()
+
     def ack(self, conn: int, seq: int) -> None:
         self.tell(Ack(conn, seq))
 
@@ -172,6 +177,11 @@ class World:
         entry = BroadcastEntry(tenant, topic, envelope, self.now_ms + ttl_ms, self.now_ms)
         self.log.append((pos, encode_entry(entry)))
         return pos
+
+    def deliver_broadcast(self, id: str, topic: str = "", **fields: Any) -> list[Any]:
+        """Publish into the log and settle; returns what the core said."""
+        self.broadcast(id, topic, **fields)
+        return self.settle()
 
     def _next_position(self) -> int:
         """Positions only grow, also when the log was emptied meanwhile."""
@@ -269,16 +279,23 @@ class World:
         assert group is not None
         return group
 
-    def commit(self) -> bool:
+    def new_group(self) -> Group | None:
+        """The next group that has no known id: the core answers those that have one."""
         group = self.core.take_group(self.now_ms)
         while group is not None:
             known = {index: self.ids[pair] for index, pair in enumerate(group.ids) if pair in self.ids}
             if not known:
-                self.append(group)
-                self.core.group_committed(self.now_ms)
-                return True
+                break
             group = self.core.group_known(known, self.now_ms)
-        return False
+        return group
+
+    def commit(self) -> bool:
+        group = self.new_group()
+        if group is None:
+            return False
+        self.append(group)
+        self.core.group_committed(self.now_ms)
+        return True
 
     def append(self, group: Group) -> None:
         self.journal += [(group.number, payload) for payload in group.payloads.values()]

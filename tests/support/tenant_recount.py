@@ -38,5 +38,4 @@ async def recount(client: Redis, tenant: str) -> dict[str, int]:
 
 
 async def counted(client: Redis, tenant: str) -> dict[str, int]:
-    """Its figures, as they are counted."""
     return dict(await TenantUsage(client).of(tenant))

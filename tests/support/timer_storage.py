@@ -26,8 +26,6 @@ from engine.core.wire.records import (
 
 
 class TimerStorage:
-    """What is durable."""
-
     def __init__(self) -> None:
         self.timers: dict[str, Timer] = {}
         self.fired: set[str] = set()

@@ -6,8 +6,6 @@ from typing import Any
 
 
 class Transport:
-    """Keeps what is written."""
-
     def __init__(self) -> None:
         self.written = b""
         self.ended = False

@@ -14,8 +14,7 @@ from tests.support.waiting import until
 
 
 async def poll(world: EdgeWorld, cursor: str = "", wait: float = 0) -> dict[str, Any]:
-    async with world.http() as client:
-        answer = await client.get("/v1/poll", params={"last_event_id": cursor, "wait": wait})
+    answer = await world.once().get("/v1/poll", params={"last_event_id": cursor, "wait": wait})
     assert answer.status_code == 200, answer.text
     body: dict[str, Any] = answer.json()
     return body
@@ -89,8 +88,7 @@ async def test_a_poll_tells_gaps_and_what_comes_behind_them() -> None:
 async def test_a_client_that_leaves_ends_its_poll() -> None:
     async with edge_world() as world:
         with pytest.raises(httpx.ReadTimeout):
-            async with world.http() as client:
-                await client.get("/v1/poll?wait=30", timeout=0.3)
+            await world.once().get("/v1/poll?wait=30", timeout=0.3)
         await until(lambda: world.shard.of(wire.Detach))
         assert not world.gateway.connections
 

@@ -172,6 +172,5 @@ async def test_switching_transports_loses_and_repeats_nothing() -> None:
         async with world.http() as client, client.stream("GET", "/v1/sse", headers={"Last-Event-ID": f"{EPOCH}-1"}) as response:
             assert (await next_event(events(response))).body["seq"] == 2
         await world.publish(count=1)
-        async with world.http() as client:
-            answer = (await client.get("/v1/poll", params={"last_event_id": f"{EPOCH}-2", "wait": 0})).json()
+        answer = (await world.once().get("/v1/poll", params={"last_event_id": f"{EPOCH}-2", "wait": 0})).json()
         assert [message["seq"] for message in answer["messages"]] == [3]

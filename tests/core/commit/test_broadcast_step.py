@@ -30,8 +30,7 @@ def sleeping(user: str = "u") -> World:
     """A user with quiet hours until seven is connected, and it is night."""
     world = at(TEN_PM)
     wants(world, NIGHT)
-    world.attach(1, user)
-    world.settle()
+    world.connect(1, user)
     return world
 
 
@@ -43,8 +42,7 @@ def test_what_is_muted_takes_no_number_and_leaves_no_gap() -> None:
     world.broadcast("b1", more=b',"type":"promo.x"')
     world.broadcast("b2", more=b',"type":"a","target":{"kind":"thread","id":9}')
     world.broadcast("b3", more=b',"type":"a"')
-    world.broadcast("b4", more=b',"type":"promo.mine"')
-    said = world.settle()
+    said = world.deliver_broadcast("b4", more=b',"type":"promo.mine"')
     assert heard(said) == [1, 2]
     assert heard(said, 2) == [1, 2, 3, 4], "others wanted them"
     assert world.core.mailboxes["t:u"].gone == []
@@ -58,8 +56,7 @@ def test_what_is_wanted_in_the_inbox_only_is_adopted_and_not_sent(how: str) -> N
     world = World(inbox=InboxLimits(messages_max=20, keep_ms=HOUR_MS, pinned_max=2, numbers_max=100))
     wants(world, Profile(inbox_types=("feed.*",)))
     world.attach(1)
-    world.attach(2, "v")
-    world.settle()
+    world.connect(2, "v")
     world.broadcast("b1", more=b',"type":"feed.new"')
     world.broadcast("b2", more=b',"type":"feed.new"', retain=False)
     world.broadcast("b3", more=b',"type":"a"')
@@ -87,8 +84,7 @@ def test_in_quiet_hours_broadcasts_wait_in_the_log_and_come_when_they_end() -> N
 
 def test_messages_of_high_priority_go_on_meanwhile_and_numbers_stay_without_holes() -> None:
     world = sleeping()
-    world.broadcast("b1", ttl_ms=LONG)
-    world.settle()
+    world.deliver_broadcast("b1", ttl_ms=LONG)
     assert told(world, priority=HIGH).seq == 1
     assert woken(world, SEVEN_AM) == [2]
 
@@ -137,8 +133,7 @@ def test_who_was_away_is_sent_a_gap_for_broadcasts_that_left_the_log_and_is_not_
     world.ack(1, 1)
     world.detach(1)
     positions = [world.broadcast("b2"), world.broadcast("b3")]
-    world.broadcast("b4", ttl_ms=LONG)
-    world.settle()
+    world.deliver_broadcast("b4", ttl_ms=LONG)
     if how == "expired":
         world.now_ms += 60_000
         world.core.tick(world.now_ms)
@@ -146,23 +141,20 @@ def test_who_was_away_is_sent_a_gap_for_broadcasts_that_left_the_log_and_is_not_
         world.drop(*positions)
     if how == "before a crash":
         later_core(world, "checkpoint and crash")
-    world.attach(2)
-    said = world.settle()
+    said = world.connect(2)
     assert (gaps(said), heard(said, 2)) == ([(2, 2)], [3])
     world.ack(2, 3)
     world.detach(2)
     world.settle()
     later_core(world, "checkpoint and crash")
-    world.attach(3)
-    said = world.settle()
+    said = world.connect(3)
     assert (gaps(said), heard(said, 3)) == ([], [])
 
 
 def test_only_what_concerned_a_user_who_was_there_before_is_lost() -> None:
     world = World()
     world.attach(1, "old")
-    world.broadcast("b1")
-    world.settle()
+    world.deliver_broadcast("b1")
     world.detach(1)
     world.drop(world.broadcast("other", "news"), world.broadcast("passing", retain=False))
     world.attach(2, "old")
@@ -170,15 +162,13 @@ def test_only_what_concerned_a_user_who_was_there_before_is_lost() -> None:
     world.detach(2)
     world.drop(world.broadcast("b2"))
     world.attach(3, "old")
-    world.attach(4, "new")
-    said = world.settle()
+    said = world.connect(4, "new")
     assert [record.conn for record in of(said, GapRange)] == [3]
 
 
 def test_what_left_the_log_before_a_slow_shard_read_it_is_a_gap_for_those_connected() -> None:
     world = connected_world()
-    world.broadcast("b1")
-    world.settle()
+    world.deliver_broadcast("b1")
     world.drop(world.broadcast("b2"))
     assert gaps(world.settle()) == [(2, 2)]
     world.broadcast("b3")
@@ -187,8 +177,7 @@ def test_what_left_the_log_before_a_slow_shard_read_it_is_a_gap_for_those_connec
 
 def test_a_loss_is_a_gap_though_the_next_entry_is_for_others() -> None:
     world = connected_world()
-    world.broadcast("b1")
-    world.settle()
+    world.deliver_broadcast("b1")
     unread, _ = world.broadcast("b2"), world.broadcast("b3", "news")
     world.drop(unread)
     assert gaps(world.settle()) == [(2, 2)]
@@ -197,8 +186,7 @@ def test_a_loss_is_a_gap_though_the_next_entry_is_for_others() -> None:
 @pytest.mark.parametrize("unread", [True, False])
 def test_a_loss_that_storage_has_forgotten_is_a_gap_for_those_connected(unread: bool) -> None:
     world = connected_world()
-    world.broadcast("b1")
-    world.settle()
+    world.deliver_broadcast("b1")
     audience, forgotten, last = world.core.broadcast_audience, world.broadcast("b2", "news"), world.broadcast("b3", "news")
     if unread:
         del world.log[1]
@@ -211,21 +199,17 @@ def test_a_loss_that_storage_has_forgotten_is_a_gap_for_those_connected(unread: 
 
 def test_who_ends_the_quiet_hours_by_another_profile_is_told_at_once() -> None:
     world = sleeping()
-    world.broadcast("b1", ttl_ms=LONG)
-    world.settle()
+    world.deliver_broadcast("b1", ttl_ms=LONG)
     put(world, Profile())
     assert heard(world.settle()) == [1]
 
 
 def test_who_leaves_and_returns_in_quiet_hours_misses_nothing() -> None:
     world = sleeping()
-    world.broadcast("b1", ttl_ms=LONG)
-    world.settle()
-    world.attach(3)
-    world.settle()
+    world.deliver_broadcast("b1", ttl_ms=LONG)
+    world.connect(3)
     world.tell(Detach(3, 1000), Detach(1, 1000))
-    world.attach(2)
-    world.settle()
+    world.connect(2)
     world.now_ms = SEVEN_AM
     world.core.tick(SEVEN_AM)
     assert heard(world.settle(), 2) == [1]
@@ -233,10 +217,8 @@ def test_who_leaves_and_returns_in_quiet_hours_misses_nothing() -> None:
 
 def test_a_second_connection_does_not_move_the_cursor_of_who_sleeps() -> None:
     world = sleeping()
-    world.broadcast("b1", ttl_ms=LONG)
-    world.settle()
-    world.attach(2)
-    world.settle()
+    world.deliver_broadcast("b1", ttl_ms=LONG)
+    world.connect(2)
     world.now_ms = SEVEN_AM
     world.core.tick(SEVEN_AM)
     assert heard(world.settle(), 2) == [1]
@@ -245,8 +227,7 @@ def test_a_second_connection_does_not_move_the_cursor_of_who_sleeps() -> None:
 @pytest.mark.parametrize("how", ["crash", "checkpoint and crash"])
 def test_who_slept_when_the_shard_died_is_told_in_the_morning_by_the_next(how: str) -> None:
     world = sleeping()
-    world.broadcast("b1", ttl_ms=LONG)
-    world.settle()
+    world.deliver_broadcast("b1", ttl_ms=LONG)
     later_core(world, how)
     profile_of(world)
     world.attach(1, resume=True, cursor=0)
@@ -254,16 +235,14 @@ def test_who_slept_when_the_shard_died_is_told_in_the_morning_by_the_next(how: s
     assert woken(world, SEVEN_AM) == [1]
     later_core(world, how)
     profile_of(world)
-    world.attach(1, resume=True, cursor=0, sent=1)
-    world.settle()
+    world.connect(1, resume=True, cursor=0, sent=1)
     assert world.core.mailboxes["t:u"].head == 1
 
 
 def test_a_poll_in_quiet_hours_is_not_told_to_expect_what_does_not_come() -> None:
     world = at(TEN_PM)
     wants(world, NIGHT)
-    world.broadcast("b1", ttl_ms=LONG)
-    world.settle()
+    world.deliver_broadcast("b1", ttl_ms=LONG)
     world.attach(1, kind=POLL)
     (welcome,) = of(world.settle(), Welcome)
     assert welcome.head == 0
@@ -276,8 +255,7 @@ def test_a_poll_in_quiet_hours_is_not_told_to_expect_what_does_not_come() -> Non
 
 def test_who_sleeps_costs_no_group_until_the_morning() -> None:
     world = sleeping()
-    world.broadcast("b1", ttl_ms=LONG)
-    world.settle()
+    world.deliver_broadcast("b1", ttl_ms=LONG)
     assert not world.core.wants_commit
     world.core.tick(world.now_ms + 1000)
     assert not world.core.wants_commit

@@ -162,14 +162,12 @@ def test_a_user_is_active_by_connecting_and_acknowledging_and_not_by_getting_mes
     world.publish()
     assert profile_of(world).active_ms == 0
     world.now_ms += 10
-    world.attach(1)
-    world.settle()
+    world.connect(1)
     connected_ms = world.now_ms
     assert profile_of(world).active_ms == connected_ms
     world.now_ms += 10
     world.post()
-    world.attach(2, resume=True, cursor=0)
-    world.settle()
+    world.connect(2, resume=True, cursor=0)
     assert profile_of(world).active_ms == connected_ms, "a connection that outlived its link is no new one"
     for act in (lambda: world.ack(1, 1), lambda: world.ack_ids(1, "m2"), lambda: world.tell(Settle(900, "t:u", 2, []))):
         world.now_ms += 10
@@ -184,8 +182,7 @@ def test_activity_is_in_the_page_after_an_acknowledgement_and_after_the_last_con
     world.ack(1, 1)
     world.persist()
     assert page(world).seen_ms == world.now_ms
-    world.attach(2)
-    world.settle()
+    world.connect(2)
     world.now_ms += 500
     world.tell(Detach(1, 1000), Detach(2, 1000))
     world.persist()
@@ -464,8 +461,7 @@ def test_quiet_hours_hold_a_window_open_until_they_end_and_what_comes_meanwhile_
     if how not in ("nothing", "eviction"):  # with an open window a mailbox does not leave memory
         later_core(world, how)
         profile_of(world)
-    world.attach(1)
-    world.settle()
+    world.connect(1)
     assert later(world, SEVEN_AM - world.now_ms - 1) == []
     (summary,) = later(world, 1)
     assert summary["count"] == 3
@@ -536,8 +532,7 @@ def test_a_digest_survives_crashes_counts_repeats_once_and_waits_for_the_end_of_
     assert world.core.mailboxes["t:u"].windows.next_ms == SEVEN_AM
     world.crash()
     profile_of(world)
-    world.attach(1)
-    world.settle()
+    world.connect(1)
     (digest,) = later(world, SEVEN_AM - world.now_ms)
     assert digest["count"] == 2
 
@@ -551,8 +546,7 @@ def reader(**changes: Any) -> World:
     """A connected user who wants what is new in the feed in the inbox only."""
     world = World(**{"inbox": KEPT, **changes})
     wants(world, FEED)
-    world.attach(1, counts=True)
-    world.settle()
+    world.connect(1, counts=True)
     return world
 
 
@@ -592,8 +586,7 @@ def test_what_is_in_the_inbox_only_stays_there_and_unsent(how: str) -> None:
     told(world, type="other", id="after")
     later_core(world, how)
     assert listed(world)[0] == [(4, False), (3, True), (2, True), (1, False)]
-    world.attach(1)
-    said = world.settle()
+    said = world.connect(1)
     assert [message["seq"] for message in shown(said)] == [1, 4]
     assert of(said, GapRange) == []
 
@@ -605,8 +598,7 @@ def test_what_is_for_the_inbox_only_pushes_out_nothing_that_waits_to_be_sent() -
     for number in range(40):
         told(world, type="feed.like", id=f"f{number}", ttl_ms=DAY_MS)
     later_core(world, "crash")
-    world.attach(1)
-    said = world.settle()
+    said = world.connect(1)
     assert [message["seq"] for message in shown(said)] == [1]
     assert of(said, GapRange) == []
 
@@ -644,8 +636,7 @@ def test_urgent_messages_are_sent_also_where_the_inbox_alone_is_wanted() -> None
 def test_where_the_inbox_keeps_nothing_of_a_type_who_wants_it_there_is_sent_it(nowhere: str) -> None:
     world = reader(**({} if nowhere == "category" else {"inbox": None}))
     if nowhere == "broadcast":
-        world.broadcast("all", more=b',"type":"feed.like"')
-        world.settle()
+        world.deliver_broadcast("all", more=b',"type":"feed.like"')
     else:
         answer = told(world, PolicyTerms("noise", Category(inbox_ms=0)) if nowhere == "category" else None, type="feed.like")
         assert (answer.status, answer.detail) == (ACCEPTED, "")

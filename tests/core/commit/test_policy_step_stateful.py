@@ -80,18 +80,14 @@ class CapMachine(RuleBasedStateMachine):
             pass
 
     def commit(self, *, only_append: bool = False) -> bool:
-        world = self.world
-        group = world.core.take_group(world.now_ms)
-        while group is not None:
-            known = {index: world.ids[pair] for index, pair in enumerate(group.ids) if pair in world.ids}
-            if not known:
-                self.check(group)
-                world.append(group)
-                if not only_append:
-                    world.core.group_committed(world.now_ms)
-                return True
-            group = world.core.group_known(known, world.now_ms)
-        return False
+        group = self.world.new_group()
+        if group is None:
+            return False
+        self.check(group)
+        self.world.append(group)
+        if not only_append:
+            self.world.core.group_committed(self.world.now_ms)
+        return True
 
     def check(self, group: Group) -> None:
         """The group is in the journal now: so it happened."""

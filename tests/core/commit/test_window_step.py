@@ -41,6 +41,12 @@ def like(world: World, id: str, *, user: str = "u", merge: Merge = WINDOW, colla
     return world.post(user, id, collapse=collapse, merge=merge, more=more, **fields)
 
 
+def liked(world: World, id: str, **fields: Any) -> list[Any]:
+    """As `like`, and settle; what the core said."""
+    like(world, id, **fields)
+    return world.settle()
+
+
 def answers(records: list[Any]) -> list[tuple[int, int]]:
     return [(record.status, record.seq) for record in of(records, Posted)]
 
@@ -78,8 +84,7 @@ def test_what_comes_within_the_window_is_one_summary_at_its_end() -> None:
 
 def test_a_message_alone_in_its_window_comes_as_it_is_and_is_acknowledged_by_its_id() -> None:
     world = connected_world()
-    like(world, "only")
-    world.settle()
+    liked(world, "only")
     (message,) = shown(later(world))
     assert (message["id"], message["seq"]) == ("only", 1)
     assert "count" not in message
@@ -92,8 +97,7 @@ def test_a_message_alone_in_its_window_comes_as_it_is_and_is_acknowledged_by_its
 def test_a_leading_message_is_delivered_at_once_and_a_summary_replaces_it() -> None:
     world = connected_world()
     like(world, "m1", merge=LEADING)
-    like(world, "m2", merge=LEADING)
-    said = world.settle()
+    said = liked(world, "m2", merge=LEADING)
     assert answers(said) == [(ACCEPTED, 1), (MERGED, 0)]
     assert [message["id"] for message in shown(said)] == ["m1"]
     (summary,) = shown(later(world))
@@ -102,8 +106,7 @@ def test_a_leading_message_is_delivered_at_once_and_a_summary_replaces_it() -> N
 
 def test_a_leading_message_alone_is_all_there_is() -> None:
     world = connected_world()
-    like(world, "m1", merge=LEADING)
-    world.settle()
+    liked(world, "m1", merge=LEADING)
     assert shown(later(world)) == []
     assert world.core.mailboxes["t:u"].head == 1
 
@@ -111,11 +114,9 @@ def test_a_leading_message_alone_is_all_there_is() -> None:
 def test_a_message_after_the_end_opens_the_next_window_even_before_the_tick() -> None:
     world = connected_world()
     like(world, "m1")
-    like(world, "m2")
-    world.settle()
+    liked(world, "m2")
     world.now_ms += 300
-    like(world, "m3")
-    said = world.settle()
+    said = liked(world, "m3")
     assert [message["count"] for message in shown(said)] == [2]
     assert answers(said) == [(MERGED, 0)]
     assert [message["id"] for message in shown(later(world))] == ["m3"]
@@ -124,8 +125,7 @@ def test_a_message_after_the_end_opens_the_next_window_even_before_the_tick() ->
 def test_a_repeat_is_told_what_its_first_was_told() -> None:
     world = World()
     like(world, "held")
-    like(world, "leading", merge=LEADING, collapse="other")
-    world.settle()
+    liked(world, "leading", merge=LEADING, collapse="other")
     for id, key, merge in (("held", "likes", WINDOW), ("leading", "other", LEADING)):
         like(world, id, merge=merge, collapse=key)
         like(world, id, merge=merge, collapse=key, digest=b"another.")
@@ -146,8 +146,7 @@ def windows(core: ShardCore, user: str = "u") -> dict[str, Any]:
 
 def test_an_id_of_an_earlier_window_does_not_count_again() -> None:
     world = World()
-    like(world, "m1")
-    world.settle()
+    liked(world, "m1")
     later(world)
     world.core.mailboxes["t:u"].recent.clear()
     like(world, "m1")
@@ -173,8 +172,7 @@ def test_beyond_the_limit_messages_are_delivered_unmerged() -> None:
 
 def test_a_refused_group_never_was() -> None:
     world = connected_world()
-    like(world, "m1")
-    world.settle()
+    liked(world, "m1")
     like(world, "m2")
     assert world.core.take_group(world.now_ms) is not None
     world.core.group_refused()
@@ -186,8 +184,7 @@ def test_a_refused_group_never_was() -> None:
 def test_a_window_whose_closing_was_refused_closes_when_storage_is_back() -> None:
     world = connected_world()
     like(world, "m1")
-    like(world, "m2")
-    world.settle()
+    liked(world, "m2")
     world.now_ms += 300
     world.core.tick(world.now_ms)
     assert world.core.take_group(world.now_ms) is not None
@@ -199,8 +196,7 @@ def test_a_window_whose_closing_was_refused_closes_when_storage_is_back() -> Non
 
 def test_a_clock_set_back_leaves_a_window_open_until_it_is_over_again() -> None:
     world = connected_world()
-    like(world, "m1")
-    world.settle()
+    liked(world, "m1")
     world.core.tick(world.now_ms + 300)
     assert not world.commit(), "by the clock it is not over"
     assert not world.core.wants_commit, "and nobody waits for it"
@@ -262,8 +258,7 @@ def evicted(world: World) -> None:
 def test_a_window_of_a_mailbox_that_left_memory_ends_in_time() -> None:
     world = World()
     like(world, "m1")
-    like(world, "m2")
-    world.settle()
+    liked(world, "m2")
     evicted(world)
     later(world, 299)
     assert not world.core.mailboxes
@@ -275,8 +270,7 @@ def test_a_window_of_a_mailbox_that_left_memory_ends_in_time() -> None:
 
 def test_a_message_counts_in_the_window_of_a_mailbox_that_left_memory() -> None:
     world = World()
-    like(world, "m1")
-    world.settle()
+    liked(world, "m1")
     evicted(world)
     like(world, "m2")
     assert answers(world.settle()) == [(MERGED, 0)]
@@ -320,8 +314,7 @@ def test_a_shard_starts_without_loading_mailboxes_for_open_windows() -> None:
 
 def test_windows_of_an_erased_user_wait_for_nothing() -> None:
     world = World()
-    like(world, "m1")
-    world.settle()
+    liked(world, "m1")
     world.tell(Erase(7, "t:u"))
     world.persist()
     assert world.core.mailbox_store.memory.bytes == world.core.mailboxes["t:u"].weight
@@ -361,8 +354,7 @@ def test_few_windows_close_with_one_group_and_the_others_with_the_next() -> None
 
 def test_nothing_is_kept_for_nobody() -> None:
     world = connected_world()
-    like(world, "m1", retain=False)
-    world.settle()
+    liked(world, "m1", retain=False)
     world.detach(1)
     like(world, "m2", retain=False)
     assert answers(world.settle()) == [(SUPPRESSED, 0)]
@@ -373,16 +365,14 @@ def test_nothing_is_kept_for_nobody() -> None:
 
 def test_what_has_expired_at_the_end_of_the_window_is_not_delivered() -> None:
     world = connected_world()
-    like(world, "m1", ttl_ms=301)
-    world.settle()
+    liked(world, "m1", ttl_ms=301)
     assert shown(later(world, 301)) == []
     assert world.core.mailboxes["t:u"].head == 0
 
 
 def test_a_timer_counts_in_the_window_that_is_open_when_it_fires_and_once() -> None:
     world = World()
-    like(world, "m1")
-    world.settle()
+    liked(world, "m1")
     timer = Timer("3-x", "t:u", world.now_ms, 0, 60_000, Envelope("m2", b"d" * 8, 1, True, b'"id":"m2","data":1', "likes", WINDOW))
     for _ in range(2):
         world.core.fire([timer], world.now_ms)
@@ -394,8 +384,7 @@ def test_a_timer_counts_in_the_window_that_is_open_when_it_fires_and_once() -> N
 def test_messages_of_windows_are_not_conflated_as_well() -> None:
     world = World(conflate_offline_min=1)
     for n in range(3):
-        like(world, f"m{n}", merge=LEADING)
-        world.settle()
+        liked(world, f"m{n}", merge=LEADING)
         later(world)
     assert world.core.output.counters["conflated"] == 0
     assert world.core.mailboxes["t:u"].head == 3

@@ -21,7 +21,6 @@ def message(seq: int, expires_ms: int = 10**6, size: int = 10) -> Message:
 
 
 def sent(*messages: Message, kind: int = WEBSOCKET) -> tuple[Attachment, dict[int, Message]]:
-    """A connection that was sent these at 0."""
     connection = Attachment(("edge-0/1", 1), kind, "s", "d", 0, 0)
     for one in messages:
         connection.fly(one, 0)

@@ -73,8 +73,7 @@ def test_for_the_offline_it_begins_when_more_than_a_few_wait() -> None:
     world = World(conflate_offline_min=3)
     for n in range(6):
         world.publish("u", f"a{n}", collapse="k")
-    world.attach(1)
-    said = world.settle()
+    said = world.connect(1)
     assert counts(said) == [("a0", 1), ("a1", 1), ("a5", 4)]
     assert gaps(said) == [(3, 5)]
 
@@ -88,8 +87,7 @@ def test_a_superseded_message_in_the_offline_stream_stays_gone_over_eviction_and
         world.core.evict(world.now_ms)
     assert sorted(world.streams["t:u"]) == [1, 2, 3], "the stream still has them, the page knows better"
     world.crash()
-    world.attach(1)
-    said = world.settle()
+    said = world.connect(1)
     assert gaps(said) == [(1, 2)]
     assert counts(said) == [("a2", 3)]
 
@@ -100,8 +98,7 @@ def test_a_crash_before_the_checkpoint_replays_the_same() -> None:
         world.publish("u", f"a{n}", collapse="k")
     world.crash()
     world.publish("u", "a3", collapse="k")
-    world.attach(1)
-    said = world.settle()
+    said = world.connect(1)
     assert (gaps(said), counts(said)) == ([(1, 3)], [("a3", 4)])
 
 
@@ -136,8 +133,7 @@ def test_a_message_sent_while_its_successor_was_written_is_revoked_where_it_was_
     assert [(record.conn, record.ids) for record in of(said, Revoke)] == [(1, ["a0"])]
     assert counts(said) == [("a1", 2)]
     world.crash()
-    world.attach(2, cursor=1)
-    said = world.settle()
+    said = world.connect(2, cursor=1)
     assert (gaps(said), counts(said, 2)) == ([(2, 2)], [("a1", 2)])
 
 
@@ -145,8 +141,7 @@ def test_a_lesser_message_supersedes_nothing_of_more_weight() -> None:
     world = World(conflate_offline_min=0)
     world.publish("u", "mention", collapse="k", priority=HIGH)
     world.publish("u", "noise", collapse="k", priority=LOW)
-    world.attach(1)
-    said = world.settle()
+    said = world.connect(1)
     assert counts(said) == [("mention", 1), ("noise", 1)]
     world.detach(1)
     world.checkpoint()
@@ -208,8 +203,7 @@ def test_every_message_of_a_key_is_delivered_or_stood_for_exactly_once(posts: li
         if committed:
             world.settle()
     world.settle()
-    world.attach(1)
-    said = world.settle()
+    said = world.connect(1)
     left = {key: sum(other == key for other in ids.values()) for key in "abc"}
     for id, count in counts(said):
         left[id[0]] -= count

@@ -104,8 +104,7 @@ def test_an_acknowledgement_by_id_without_a_connection_is_of_the_oldest_that_is_
 
 def test_a_refusal_by_id_is_of_one_message_and_said_twice_it_is_still_of_one() -> None:
     world = _given_twice()
-    world.attach(1)
-    world.settle()
+    world.connect(1)
     world.nack(1, "daily")
     world.nack(1, "daily")
     world.settle()

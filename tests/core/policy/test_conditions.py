@@ -111,8 +111,7 @@ def test_connecting_and_acknowledging_is_activity() -> None:
     world = World()
     armed_ms = world.now_ms
     world.now_ms += 5
-    world.attach(1)
-    world.settle()
+    world.connect(1)
     world.tell(Detach(1, 1000))
     assert fire(world, Conditions(armed_ms, unless_active=True)) == FireDone(["3-a"])
     assert head(world) == 0
@@ -341,8 +340,7 @@ def decided(world: World, conditions: Conditions, sid: str = "3-s") -> str:
 def come_to(world: World, how_far: int) -> None:
     """The user comes so far with message 1."""
     if how_far >= DELIVERED:
-        world.attach(1)
-        world.settle()
+        world.connect(1)
         world.tell(Ack(1, 1))
         world.settle()
         world.now_ms += world.config.ack_journal_ms  # a crash before may lose it

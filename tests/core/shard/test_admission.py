@@ -155,8 +155,7 @@ def test_a_poll_that_comes_while_low_is_held_hears_of_it_when_the_pressure_is_ov
     world = World(posts_pending_max=100)
     world.publish("u", priority=LOW)
     pressed(world, 1)
-    world.attach(1, kind=POLL)
-    world.settle()
+    world.connect(1, kind=POLL)
     assert delivered(world.calm_down()) == [(1, 1)]
 
 
@@ -228,8 +227,7 @@ def test_a_silent_device_is_told_what_another_one_handled_even_when_it_left_memo
     world.settle()
     world.wait(20_000)
     world.checkpoint(full=False)
-    world.attach(2)
-    world.settle()
+    world.connect(2)
     world.ack(2, 2)
     assert sorted(id for record in of(world.settle(), Revoke) if record.conn == 1 for id in record.ids) == ["m0", "m1"]
     world.post("u", "next")
@@ -253,8 +251,7 @@ def test_a_connection_far_behind_keeps_no_more_than_its_share_in_memory() -> Non
 def test_a_timer_that_fires_into_a_pressed_shard_waits_and_fires_again() -> None:
     world = World(posts_pending_max=100)
     timer = Timer("3-abc", "t:u", world.now_ms, world.now_ms, 600_000, Envelope("a", b"d" * 8, LOW, True, b'"id":"a"'))
-    world.attach(1)
-    world.settle()
+    world.connect(1)
     pressed(world, 2)
     world.said()
     world.core.fire([timer], world.now_ms)

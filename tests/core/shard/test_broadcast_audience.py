@@ -65,8 +65,7 @@ def test_a_broadcast_gets_the_next_number_of_every_connected_mailbox_of_its_tena
     world.attach(3, "c")
     world.publish("a")
     world.broadcast("b1")
-    world.broadcast("other", tenant="other")
-    said = world.settle()
+    said = world.deliver_broadcast("other", tenant="other")
     assert [delivered(said, conn) for conn in (1, 2, 3)] == [[(2, 1)], [(1, 1)], [(1, 1)]]
     assert [ids(said, conn) for conn in (1, 2, 3)] == [["b1"]] * 3
 
@@ -145,8 +144,7 @@ def test_a_mailbox_that_is_behind_for_low_and_urgent_ones_takes_each_once() -> N
 def test_who_is_away_gets_it_when_coming_back_and_so_do_newcomers() -> None:
     world = world_with("a")
     world.detach(1)
-    world.broadcast("b1")
-    world.settle()
+    world.deliver_broadcast("b1")
     assert not world.journal
     for conn, user in ((2, "a"), (3, "new")):
         world.attach(conn, user)
@@ -156,11 +154,9 @@ def test_who_is_away_gets_it_when_coming_back_and_so_do_newcomers() -> None:
 def test_what_expired_first_is_never_numbered() -> None:
     world = World()
     world.broadcast("short", ttl_ms=1000)
-    world.broadcast("long", ttl_ms=10_000)
-    world.settle()
+    world.deliver_broadcast("long", ttl_ms=10_000)
     world.now_ms += 1000
-    world.attach(1)
-    said = world.settle()
+    said = world.connect(1)
     assert (ids(said), delivered(said), of(said, GapRange)) == (["long"], [(1, 1)], [])
 
 
@@ -198,8 +194,7 @@ def test_an_unacknowledged_broadcast_is_repeated_and_then_left_to_the_next_conne
 def test_it_can_be_acknowledged_and_refused_by_its_id() -> None:
     world = world_with("a")
     world.broadcast("b1")
-    world.broadcast("b2")
-    world.settle()
+    world.deliver_broadcast("b2")
     world.ack_ids(1, "b1")
     world.nack(1, "b2")
     world.settle()
@@ -236,10 +231,8 @@ def test_a_window_of_expired_messages_does_not_hold_broadcasts_up() -> None:
 
 def test_a_poll_is_told_that_broadcasts_wait_for_it() -> None:
     world = World()
-    world.broadcast("b1")
-    world.settle()
-    world.attach(1, kind=POLL)
-    said = world.settle()
+    world.deliver_broadcast("b1")
+    said = world.connect(1, kind=POLL)
     (welcome,) = of(said, Welcome)
     assert welcome.head >= welcome.from_seq
     assert ids(said) == ["b1"]
@@ -303,8 +296,7 @@ def test_what_is_spilled_is_the_position_and_reading_it_back_finds_the_body() ->
     (blob,) = world.streams["t:a"].values()
     assert (decode_stored(blob).pos, decode_stored(blob).envelope.body) == (pos, b"")
     assert not world.core.mailboxes["t:a"].hot
-    world.attach(2, "a")
-    said = world.settle()
+    said = world.connect(2, "a")
     assert ids(said, 2) == ["b1"]
     body = world.core.mailboxes["t:a"].hot[1].envelope.body
     assert isinstance(body, SharedBody)
@@ -317,8 +309,7 @@ def test_what_the_log_dropped_is_a_gap_for_whom_it_was_spilled() -> None:
     world.detach(1)
     world.checkpoint(full=False)
     world.drop(pos)
-    world.attach(2, "a")
-    said = world.settle()
+    said = world.connect(2, "a")
     assert ids(said, 2) == ["p1"]
     assert len(of(said, GapRange)) == 1
 
@@ -370,8 +361,7 @@ def test_a_group_that_is_built_again_numbers_the_broadcasts_again() -> None:
 
 def test_the_cursor_survives_an_eviction() -> None:
     world = world_with("a")
-    world.broadcast("b1")
-    world.settle()
+    world.deliver_broadcast("b1")
     world.ack(1, 1)
     world.detach(1)
     world.settle()
@@ -401,8 +391,7 @@ def test_a_damaged_adoption_leaves_numbers_unaccounted_for_and_a_damaged_subscri
     world = world_with("a")
     world.subscribe("news", user="a")
     world.settle()
-    world.broadcast("b1")
-    world.settle()
+    world.deliver_broadcast("b1")
     topics, adopted = (unsealed(payload) for _, payload in world.journal)
     assert salvage_journal(sealed(topics[:-1] + b"\xc1")).complete is False  # where it ends is unknown
     assert salvage_journal(sealed(topics.replace(b"\xa4news", b"\xa4\xff\xff\xff\xff"))).complete is True
@@ -412,14 +401,12 @@ def test_a_damaged_adoption_leaves_numbers_unaccounted_for_and_a_damaged_subscri
 # -- Topics. -----------------------------------------------------------------------------------------------------------
 def test_a_subscription_is_answered_when_it_is_durable_and_counts_from_then_on() -> None:
     world = world_with("a", "b")
-    world.broadcast("before", "news")
-    world.settle()
+    world.deliver_broadcast("before", "news")
     ref = world.subscribe("news", user="a")
     assert world.said() == []
     assert world.settle() == [Subscribed(ref, OK, ["news"])]
     world.broadcast("after", "news")
-    world.broadcast("else", "other")
-    said = world.settle()
+    said = world.deliver_broadcast("else", "other")
     assert (ids(said, 1), ids(said, 2)) == (["after"], [])
 
 
@@ -512,13 +499,11 @@ def test_without_storage_a_subscription_is_refused_and_one_under_way_waits_for_t
 
 def test_a_token_makes_its_connection_a_member_also_of_what_came_while_nobody_was_there() -> None:
     world = World()
-    world.broadcast("before", "team")
-    world.settle()
+    world.deliver_broadcast("before", "team")
     world.attach(1, "a", topics=["team"])
     assert ids(world.settle()) == ["before"]
     world.detach(1)
-    world.broadcast("meanwhile", "team")
-    world.settle()
+    world.deliver_broadcast("meanwhile", "team")
     world.attach(2, "a", topics=["team"])
     assert ids(world.settle(), 2) == ["before", "meanwhile"]
 
@@ -528,12 +513,10 @@ def test_a_membership_ends_with_its_connection_and_begins_with_it_when_others_ar
     world.broadcast("one", "team")
     world.broadcast("for all")
     assert ids(world.settle()) == ["for all"]
-    world.broadcast("two", "team")
-    world.settle()
+    world.deliver_broadcast("two", "team")
     world.attach(2, "a", topics=["team"])
     assert "two" not in ids(world.settle(), 2)
-    world.broadcast("three", "team")
-    said = world.settle()
+    said = world.deliver_broadcast("three", "team")
     assert (ids(said, 1), ids(said, 2)) == (["three"], ["three"])
     world.detach(2)
     world.broadcast("four", "team")
@@ -542,10 +525,8 @@ def test_a_membership_ends_with_its_connection_and_begins_with_it_when_others_ar
 
 def test_a_renewed_token_ends_the_memberships_it_does_not_name_and_begins_new_ones_from_here_on() -> None:
     world = World()
-    world.attach(1, "a", topics=["team", "news"])
-    world.settle()
-    world.broadcast("old news", "sport")
-    world.settle()
+    world.connect(1, "a", topics=["team", "news"])
+    world.deliver_broadcast("old news", "sport")
     world.tell(Rejoin(1, ("news", "sport")))
     for topic in ("team", "news", "sport"):
         world.broadcast(f"to {topic}", topic)
@@ -557,14 +538,12 @@ def test_a_renewed_token_ends_the_memberships_it_does_not_name_and_begins_new_on
 
 def test_a_renewed_token_counts_for_what_the_mailbox_has_not_adopted_yet_and_for_no_other_connection() -> None:
     world = World()
-    world.attach(1, "a", topics=["team"])
-    world.settle()
+    world.connect(1, "a", topics=["team"])
     world.broadcast("not adopted yet", "team")
     world.follow()
     world.tell(Rejoin(1, ()))
     assert ids(world.settle()) == []
-    world.attach(2, "a", topics=["team"])
-    world.settle()
+    world.connect(2, "a", topics=["team"])
     world.tell(Rejoin(1, ()))
     world.broadcast("for the other token", "team")
     assert ids(world.settle(), 2) == ["for the other token"]
@@ -637,8 +616,7 @@ def test_a_successor_gives_nobody_an_unretained_broadcast_of_before_they_came(kn
         world.publish()
         world.checkpoint()
     world.log_end = world.now_ms * 1000  # positions are microseconds
-    world.broadcast("before", retain=False)
-    world.settle()
+    world.deliver_broadcast("before", retain=False)
     world.now_ms += 1
     since_ms = world.now_ms
     world.attach(1, since_ms=since_ms)
@@ -655,8 +633,7 @@ def test_a_successor_gives_the_unretained_to_the_older_of_two_connections(resume
     """Though it hears of the younger one first, which began after the broadcast."""
     world = World()
     since_ms = world.now_ms
-    world.attach(1, since_ms=since_ms)
-    world.settle()
+    world.connect(1, since_ms=since_ms)
     world.now_ms += 1
     world.log_end = world.now_ms * 1000  # positions are microseconds
     world.broadcast("meanwhile", retain=False)
@@ -673,12 +650,10 @@ def two_devices(**limits: int) -> tuple[World, int]:
     world = World(**limits)
     world.attach(1, "a", since_ms=world.now_ms)
     world.log_end = world.now_ms * 1000 + 1000  # positions are microseconds
-    world.broadcast("before", "team")
-    world.settle()
+    world.deliver_broadcast("before", "team")
     world.now_ms += 2
     world.log_end = world.now_ms * 1000
-    world.attach(2, "a", topics=["team"], since_ms=world.now_ms)
-    world.settle()
+    world.connect(2, "a", topics=["team"], since_ms=world.now_ms)
     return world, world.now_ms
 
 
@@ -732,12 +707,10 @@ def test_a_lost_owed_broadcast_is_a_gap() -> None:
     world, since_ms = two_devices()
     cut_off(world, crash=False)
     world.broadcast("meanwhile", "team", ttl_ms=10)
-    world.broadcast("for all")
-    world.settle()
+    world.deliver_broadcast("for all")
     world.now_ms += 20
     world.drop(*world.core.broadcast_audience.log.expired(world.now_ms))
-    world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
-    said = world.settle()
+    said = world.connect(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
     assert ids(said, 2) == ["for all"]
     assert [(gap.first, gap.last) for gap in of(said, GapRange) if gap.conn == 2] == [(2, 2)]
 
@@ -747,8 +720,7 @@ def test_a_token_is_owed_nothing_from_before_its_connection() -> None:
     world.core.closed(EDGE, world.now_ms)
     world.core.opened(EDGE)
     world.attach(1, "a", 0, resume=True, since_ms=since_ms - 2)
-    world.broadcast("for all")
-    world.settle()
+    world.deliver_broadcast("for all")
     world.attach(2, "a", 0, resume=True, since_ms=since_ms + 5, topics=["team"])
     assert ids(world.settle(), 2) == ["for all"]
 
@@ -766,8 +738,7 @@ def test_a_group_under_way_adopts_nothing_that_is_owed_a_second_time() -> None:
     world, since_ms = two_devices()
     world.broadcast("in the group", "team")
     during_a_group(world, lambda: world.detach(2))
-    world.broadcast("for all")
-    world.settle()
+    world.deliver_broadcast("for all")
     world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
     assert ids(world.settle(), 2) == ["in the group", "for all"]
 
@@ -793,8 +764,7 @@ def test_a_topic_that_leaves_during_a_group_is_owed_nothing_of_it(dropped: bool)
     world.settle()
     if dropped:
         world.drop(pos)
-    world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
-    said = world.settle()
+    said = world.connect(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
     assert ids(said, 2).count("in the group") == 1
     assert of(said, GapRange) == []
 
@@ -807,8 +777,7 @@ def test_a_refused_group_adopts_nothing_of_a_topic_that_leaves_meanwhile() -> No
     world.detach(2)
     world.core.group_refused()
     world.core.storage_back()
-    world.broadcast("for all")
-    world.settle()
+    world.deliver_broadcast("for all")
     world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
     assert ids(world.settle(), 2) == ["for all", "in the group"]
 
@@ -817,11 +786,9 @@ def test_another_connection_with_the_topic_meanwhile_takes_nothing_from_what_is_
     world, since_ms = two_devices()
     cut_off(world, crash=False)
     world.broadcast("meanwhile", "team")
-    world.broadcast("for all")
-    world.settle()
+    world.deliver_broadcast("for all")
     world.attach(3, "a", topics=["team"])
-    world.broadcast("to the other", "team")
-    world.settle()
+    world.deliver_broadcast("to the other", "team")
     world.detach(3)
     world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
     assert ids(world.settle(), 2) == ["for all", "to the other", "meanwhile"]
@@ -837,8 +804,7 @@ def test_the_older_connection_is_owed_more_when_it_is_announced_last() -> None:
     world.crash()
     world.attach(1, "a", 0, resume=True, since_ms=since_ms - 2)
     world.broadcast("late", "team")
-    world.broadcast("for all")
-    world.settle()
+    world.deliver_broadcast("for all")
     world.attach(3, "a", 0, resume=True, since_ms=younger_since_ms, topics=["team"])
     assert ids(world.settle(), 3) == ["for all", "late"]
     world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
@@ -856,8 +822,7 @@ def test_a_subscription_made_meanwhile_takes_nothing_from_what_is_owed(crash: bo
     world.settle()
     world.subscribe("team", user="a")
     world.settle()
-    world.broadcast("subscribed", "team")
-    world.settle()
+    world.deliver_broadcast("subscribed", "team")
     world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
     assert ids(world.settle(), 2) == ["for all"] * passed + ["subscribed", "meanwhile"]
 
@@ -866,8 +831,7 @@ def test_a_renewed_token_is_owed_nothing_from_before_it_named_the_topic() -> Non
     world, since_ms = two_devices()
     world.tell(Rejoin(2, ()))
     world.broadcast("not for the token", "team")
-    world.broadcast("for all")
-    world.settle()
+    world.deliver_broadcast("for all")
     world.tell(Rejoin(2, ("team",)))
     world.detach(2)
     world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
@@ -880,12 +844,10 @@ def test_erasure_ends_what_is_owed() -> None:
     assert ids(world.settle(), 2) == ["with both"]
     world.ack(2, 1)
     world.detach(2)
-    world.broadcast("for all")
-    world.settle()
+    world.deliver_broadcast("for all")
     world.tell(Erase(99, "t:a"))
     world.settle()
-    world.attach(4, "a")
-    world.settle()
+    world.connect(4, "a")
     world.attach(2, "a", 0, resume=True, sent=1, since_ms=since_ms, topics=["team"])
     assert ids(world.settle(), 2) == []
 
@@ -896,8 +858,7 @@ def test_owed_broadcasts_are_adopted_once_though_their_topic_leaves() -> None:
     names = [f"team {number}" for number in range(4)]
     for name in names:
         world.broadcast(name, "team")
-    world.broadcast("for all")
-    world.settle()
+    world.deliver_broadcast("for all")
     for _ in names:
         world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
         during_a_group(world, lambda: world.detach(2))

@@ -275,8 +275,7 @@ def test_acknowledging_an_early_copy_leaves_the_gaps_below_it_to_be_announced() 
 # -- Frames of features. -----------------------------------------------------------------------------------------------
 def test_frames_reach_the_connections_of_their_user_and_are_answered() -> None:
     world = connected_world()
-    world.attach(2)
-    world.settle()
+    world.connect(2)
     world.core.handle(EDGE, [Show("part", [("t:u", b"{}"), ("t:nobody", b"{}")])], world.now_ms)
     assert of(world.said(), Shown) == [Shown("part", [(1, b"{}"), (2, b"{}")], True)]
     assert world.core.mailboxes.keys() == {"t:u"}, "nothing is loaded for a frame"

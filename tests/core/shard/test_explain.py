@@ -88,8 +88,7 @@ def test_each_decision_is_explained_with_its_reasons() -> None:
     wants(world, Profile(zone="Europe/Berlin", quiet=NIGHT.quiet, muted_types=("promo",), digest_types=("forum.*",)))
     asked = ask(world, post(world, "m"))
     assert (asked.decision, codes(asked), asked.until_ms) == ("deliver", ["allowed", "offline"], 0)
-    world.attach(1)
-    world.settle()
+    world.connect(1)
     assert codes(ask(world, post(world, "m"))) == ["allowed"]
     assert ask(world, post(world, "m", "promo")).decision == "suppress"
     asked = ask(world, post(world, "m", "forum.like"))
@@ -131,8 +130,7 @@ def test_what_was_explained_happens_and_asking_changed_nothing(profile: Profile,
     world = at(NOON, inbox=KEPT)
     wants(world, profile)
     if connected:
-        world.attach(1)
-        world.settle()
+        world.connect(1)
     for number, (type_, policy_terms, priority, merge, id_, pause_ms) in enumerate(history):
         world.now_ms += pause_ms
         world.core.tick(world.now_ms)
@@ -181,8 +179,7 @@ def test_a_message_is_followed_from_its_acceptance_to_its_acknowledgement() -> N
     assert (answer.state, answer.seq, events(answer)) == ("pending", 1, ["accepted"])
     assert answer.steps[0].at_ms == world.now_ms
     world.now_ms += 5
-    world.attach(1)
-    world.settle()
+    world.connect(1)
     answer = traced(world, "m")
     assert (answer.state, events(answer)) == ("sent", ["accepted", "sent"])
     assert (answer.steps[1].at_ms, answer.steps[1].reason) == (world.now_ms, "attempts: 1")
@@ -203,8 +200,7 @@ def test_what_left_memory_or_is_gone_or_was_refused_is_told_as_such() -> None:
     assert traced(world, "m1").state == "pending"
     told(world, id="m3")
     assert (traced(world, "m1").state, traced(world, "m3").state) == ("gone", "pending")
-    world.attach(1)
-    world.settle()
+    world.connect(1)
     world.nack(1, "m3")
     assert traced(world, "m3").state == "refused"
 

@@ -102,8 +102,7 @@ def test_an_activity_of_the_future_counts_as_one_of_now() -> None:
 def test_a_timer_that_is_to_come_again_does_nothing_until_it_is_there_for_its_new_time() -> None:
     world = World()
     timer = Timer("3-abc", "t:u", world.now_ms, world.now_ms, 60_000, Envelope("a", b"d" * 8, 1, True, b'"id":"a"'))
-    world.attach(1)
-    world.settle()
+    world.connect(1)
     world.core.fire([timer], world.now_ms)
     world.core.post_queue.drop_waiting()
     world.core.fired_timers.again([("3-abc", world.now_ms + 500)])
@@ -121,8 +120,7 @@ def test_a_timer_that_is_to_come_again_does_nothing_until_it_is_there_for_its_ne
 def test_a_delayed_message_carries_when_it_was_due_beside_its_own_time() -> None:
     world = World()
     timer = Timer("3-abc", "t:u", world.now_ms, world.now_ms - 500, 60_000, Envelope("a", b"d" * 8, 1, True, b'"id":"a","ts":7'))
-    world.attach(1)
-    world.settle()
+    world.connect(1)
     world.core.fire([timer], world.now_ms)
     world.settle()
     (message,) = world.core.mailboxes["t:u"].hot.values()

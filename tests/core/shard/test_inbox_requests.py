@@ -167,8 +167,7 @@ def test_a_gap_changes_the_counts() -> None:
     w.detach(1)
     w.now_ms += 200
     w.publish(id="b")
-    w.attach(2, counts=True)
-    w.settle()
+    w.connect(2, counts=True)
     w.core.tick(w.now_ms)
     w.settle()
     answer = read(w)

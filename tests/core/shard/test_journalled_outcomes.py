@@ -37,8 +37,7 @@ def test_without_a_history_nothing_is_recorded() -> None:
 
 def test_a_message_is_recorded_from_its_acceptance_to_its_acknowledgement() -> None:
     world = world_with_history()
-    world.attach(1)
-    world.settle()
+    world.connect(1)
     recorded(world)
     world.publish()
     accepted, sent = recorded(world)
@@ -63,8 +62,7 @@ def test_a_message_is_recorded_from_its_acceptance_to_its_acknowledgement() -> N
 def test_repeats_revocations_and_acknowledgements_without_a_connection_are_recorded() -> None:
     world = world_with_history()
     world.attach(1)
-    world.attach(2)
-    world.settle()
+    world.connect(2)
     world.publish()
     recorded(world)
     world.now_ms += 500
@@ -82,8 +80,7 @@ def test_what_was_never_delivered_is_recorded_with_its_reason() -> None:
     world = world_with_history()
     world.publish(ttl_ms=100)
     world.now_ms += 200
-    world.attach(1)
-    world.settle()
+    world.connect(1)
     found = [outcome for outcome in recorded(world) if isinstance(outcome, Outcome) and outcome.event in ("expired", "gap")]
     assert sorted((outcome.event, outcome.id) for outcome in found) == [("expired", "m1"), ("gap", "")]
 
@@ -101,11 +98,9 @@ def test_the_successor_of_a_killed_shard_records_the_same_acceptances_again() ->
 
 def test_the_successor_of_a_killed_shard_records_the_same_adoptions_again() -> None:
     world = world_with_history()
-    world.attach(1)
-    world.settle()
+    world.connect(1)
     world.drop(world.broadcast("b1"))
-    world.broadcast("b2", category="news", more=b',"type":"notice"')
-    world.settle()
+    world.deliver_broadcast("b2", category="news", more=b',"type":"notice"')
     before = [outcome for outcome in recorded(world) if is_journalled(outcome)]
     (accepted,) = before
     assert isinstance(accepted, AcceptedOutcome)

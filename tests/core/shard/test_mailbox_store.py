@@ -26,8 +26,7 @@ def written(*users: str, **limits: int) -> World:
     world = World(**limits)
     for user in users:
         world.post(user, f"id-{user}")
-        world.attach(1, user)
-        world.settle()
+        world.connect(1, user)
         world.ack(1, 1)
         world.detach(1)
         world.now_ms += 1
@@ -110,8 +109,7 @@ def test_how_often_a_message_was_sent_outlasts_memory_also_when_storage_had_it_b
 
 def test_whoever_is_connected_stays_and_may_go_once_the_last_connection_has_ended() -> None:
     world = connected_world()
-    world.attach(2)
-    world.settle()
+    world.connect(2)
     assert evict(world) == 0
     world.detach(1)
     assert evict(world) == 0
@@ -229,8 +227,7 @@ def test_a_hand_over_takes_along_when_a_connected_user_was_last_seen() -> None:
     world = written("ann")
     world.now_ms += 60_000
     world.core.tick(world.now_ms)
-    world.attach(2, "ann")
-    world.settle()
+    world.connect(2, "ann")
     store = world.core.mailbox_store
     checkpoint = store.take_whole([slot_of("t:ann")], quiet=False)
     assert checkpoint is not None

@@ -41,7 +41,6 @@ class Successor:
         return [letter.message.seq for letter in self.store.take_dead_letters()]
 
     def read(self) -> StreamRead:
-        """Do the one read that is wanted."""
         (read,) = self.store.take_reads_wanted(1000)
         numbers = range(read.first, read.last + 1)
         self.mailbox.loading = False

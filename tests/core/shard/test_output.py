@@ -39,8 +39,7 @@ def test_the_hours_of_an_absence_are_in_neither_latency_of_the_status() -> None:
     world = World()
     world.publish(ttl_ms=9 * HOUR_MS)
     world.now_ms += HOUR_MS
-    world.attach(1)
-    world.settle()
+    world.connect(1)
     world.now_ms += 8
     world.ack(1, 1)
     world.settle()
@@ -57,8 +56,7 @@ def test_hours_between_two_connections_are_not_the_clients_time_to_answer() -> N
     world.publish(ttl_ms=9 * HOUR_MS)
     world.detach(1)
     world.now_ms += HOUR_MS
-    world.attach(2, cursor=0)
-    world.settle()
+    world.connect(2, cursor=0)
     world.now_ms += 8
     world.ack(2, 1)
     world.settle()
@@ -100,8 +98,7 @@ def test_the_first_send_of_a_broadcast_counts_on_every_connection_that_was_open(
     for conn, user in ((1, "u"), (2, "v")):
         world.attach(conn, user)
     world.settle()
-    world.broadcast("b1")
-    world.settle()
+    world.deliver_broadcast("b1")
     assert counted(world, "send_latency") == {1: 2}
 
 

@@ -152,8 +152,7 @@ def test_a_connection_that_newer_ones_displaced_is_not_expected_back() -> None:
 def test_between_two_polls_a_user_is_online_and_nothing_is_told() -> None:
     world = World()
     for conn in range(1, 5):
-        world.attach(conn, kind=POLL)
-        world.settle()
+        world.connect(conn, kind=POLL)
         world.detach(conn, 0)
         passes(world, AFTER_MS - 100)
         assert told(world) == [("connect", 0), ("disconnect", 0)]
@@ -189,8 +188,7 @@ def test_after_a_reset_of_the_link_session_the_connections_announced_again_are_b
 def test_a_successor_expects_everyone_who_was_online_from_its_start_on() -> None:
     world = connected()
     world.attach(2, "suspect")
-    world.attach(3, "left")
-    world.settle()
+    world.connect(3, "left")
     world.detach(2)
     world.detach(3, 1000)
     told(world)

@@ -228,8 +228,7 @@ def test_presenting_a_cursor_acknowledges_everything_up_to_it() -> None:
     for _ in range(3):
         world.post()
     world.settle()
-    world.attach(1, cursor=2)
-    said = world.settle()
+    said = world.connect(1, cursor=2)
     assert [(w.resumed, w.from_seq, w.head) for w in of(said, Welcome)] == [("ok", 3, 3)]
     assert delivered(said) == [(3, 1)]
 
@@ -252,8 +251,7 @@ def test_a_cursor_of_another_epoch_or_from_the_future_is_a_gap_and_delivery_from
     for cursor, epoch in ((1, "old"), (99, "e1")):
         world = World()
         world.publish()
-        world.attach(1, cursor=cursor, epoch=epoch)
-        said = world.settle()
+        said = world.connect(1, cursor=cursor, epoch=epoch)
         assert [w.resumed for w in of(said, Welcome)] == ["gap"]
         assert delivered(said) == [(1, 1)]
 
@@ -325,8 +323,7 @@ def test_trimmed_messages_are_announced_as_a_gap() -> None:
     for _ in range(8):
         world.post()
     world.settle()
-    world.attach(1)
-    said = world.settle()
+    said = world.connect(1)
     assert [(r.first, r.last) for r in of(said, GapRange)] == [(1, 3)]
     assert [seq for seq, _ in delivered(said)] == [4, 5, 6, 7, 8]
 
@@ -336,8 +333,7 @@ def test_what_was_trimmed_stays_gone_for_a_successor_that_has_the_journal_only()
     for _ in range(5):
         world.post()
     world.settle()
-    world.attach(1)
-    world.settle()
+    world.connect(1)
     for _ in range(3):
         world.post()
     world.settle()
@@ -388,8 +384,7 @@ def test_what_the_stream_has_lost_is_announced_as_a_gap() -> None:
         world.post()
     world.persist()
     del world.streams["t:u"][2]
-    world.attach(1)
-    said = world.settle()
+    said = world.connect(1)
     assert [(r.first, r.last) for r in of(said, GapRange)] == [(2, 2)]
     assert [seq for seq, _ in delivered(said)] == [1, 3, 4]
 
@@ -427,8 +422,7 @@ def test_a_crash_between_checkpoint_and_trim_applies_nothing_twice() -> None:
     world.checkpoint()
     world.journal = journal
     world.crash()
-    world.attach(1)
-    said = world.settle()
+    said = world.connect(1)
     assert delivered(said) == [(1, 1), (2, 1), (3, 1)]
     assert of(said, GapRange) == []
 
@@ -523,8 +517,7 @@ def test_a_message_not_retained_is_suppressed_when_nobody_is_connected() -> None
     world.detach(1)
     world.checkpoint()
     world.publish()
-    world.attach(2)
-    said = world.settle()
+    said = world.connect(2)
     assert [(r.first, r.last) for r in of(said, GapRange)] == [(1, 1)]
     assert delivered(said, 2) == [(2, 1)]
 
@@ -576,8 +569,7 @@ def test_a_probe_tells_whether_anyone_is_connected() -> None:
 def test_a_durable_timer_takes_effect_once_however_often_it_fires() -> None:
     world = World(recent_ids=1)
     timer = Timer("3-abc", "t:u", world.now_ms, world.now_ms, 60_000, Envelope("a", b"d" * 8, 1, True, b'"id":"a"'))
-    world.attach(1)
-    world.settle()
+    world.connect(1)
     for _ in range(2):
         world.core.fire([timer, timer], world.now_ms)
         world.settle()

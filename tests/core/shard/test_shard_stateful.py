@@ -207,12 +207,7 @@ class ShardMachine(RuleBasedStateMachine):
 
     def group(self) -> Group | None:
         self.world.fetch()
-        group = self.world.core.take_group(self.world.now_ms)
-        while group is not None:
-            known = {index: self.world.ids[pair] for index, pair in enumerate(group.ids) if pair in self.world.ids}
-            if not known:
-                break
-            group = self.world.core.group_known(known, self.world.now_ms)
+        group = self.world.new_group()
         self.hear(self.world.said())
         return group
 

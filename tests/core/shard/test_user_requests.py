@@ -143,6 +143,12 @@ def test_changes_that_wait_for_a_group_count_as_posts_that_wait() -> None:
 
 
 # -- erasing a user ----------------------------------------------------------------------------------------------------
+def erase(world: World) -> list[Any]:
+    """Ask to erase the user; what the core said."""
+    world.tell(Erase(7, KEY))
+    return world.settle()
+
+
 def used_world() -> World:
     """A user with all there may be: pending and refused messages, subscriptions, a profile, a page, a stream, a connection."""
     world = connected_world()
@@ -171,8 +177,7 @@ def answered(world: World) -> list[int]:
 
 def test_an_erased_user_is_in_neither_memory_page_stream_nor_journal_when_it_is_answered() -> None:
     world = used_world()
-    world.tell(Erase(7, KEY))
-    said = world.settle()
+    said = erase(world)
     assert of(said, Hangup) == [Hangup(1, 4403, "the user was erased")]
     assert of(said, ErasureDone) == [], "storage still has the user"
     assert "'t:u'" in stored(world)
@@ -225,8 +230,7 @@ def test_an_erasure_beside_a_broadcast_of_its_group_is_repeated_at_replay() -> N
     world = used_world()
     world.broadcast("everyone")
     world.follow()
-    world.tell(Erase(7, KEY))
-    world.settle()
+    erase(world)
     world.crash()
     assert world.core.mailboxes[KEY].idle
 
@@ -250,8 +254,7 @@ def test_a_dead_letter_under_way_to_storage_ends_with_its_erased_user(is_stored:
 
 def test_what_comes_while_the_erasure_is_written_is_kept() -> None:
     world = used_world()
-    world.tell(Erase(7, KEY))
-    world.settle()
+    erase(world)
     world.publish(id="new")
     world.checkpoint()
     assert answered(world) == [OK]
@@ -263,14 +266,12 @@ def test_what_comes_while_the_erasure_is_written_is_kept() -> None:
 
 def test_an_event_that_comes_while_the_erasure_is_written_is_kept() -> None:
     world = used_world()
-    world.tell(Erase(7, KEY))
-    world.settle()
+    erase(world)
     world.tell(Happened(8, KEY, world.now_ms, "paid"))
     world.persist()
     assert answered(world) == [OK]
     world.crash()
-    world.attach(2)
-    world.settle()
+    world.connect(2)
     user_state = world.core.mailboxes[KEY].user_state
     assert user_state is not None
     assert user_state.events == {"paid": world.now_ms}
@@ -279,8 +280,7 @@ def test_an_event_that_comes_while_the_erasure_is_written_is_kept() -> None:
 
 def test_an_erasure_spares_what_earlier_checkpoints_have_of_later_messages() -> None:
     world = used_world()
-    world.tell(Erase(7, KEY))
-    world.settle()
+    erase(world)
     world.publish(id="new")
     world.core.mailbox_store.mark_urgent(world.core.mailboxes[KEY])
     world.checkpoint(full=False)
@@ -294,8 +294,7 @@ def test_an_erasure_spares_what_earlier_checkpoints_have_of_later_messages() -> 
 @pytest.mark.parametrize("full", [False, True])
 def test_a_crash_after_an_erasure_keeps_what_came_since(full: bool) -> None:
     world = used_world()
-    world.tell(Erase(7, KEY))
-    world.settle()
+    erase(world)
     world.post(id="new")
     world.subscribe("later")
     world.settle()
@@ -315,8 +314,7 @@ def test_a_crash_after_an_erasure_keeps_what_came_since(full: bool) -> None:
 
 def test_a_hand_over_takes_along_what_came_after_an_erasure() -> None:
     world = used_world()
-    world.tell(Erase(7, KEY))
-    world.settle()
+    erase(world)
     world.attach(2)
     world.publish(retain=False)
     store = world.core.mailbox_store
@@ -330,8 +328,7 @@ def test_a_hand_over_takes_along_what_came_after_an_erasure() -> None:
 
 def test_a_checkpoint_that_fails_is_repeated_before_the_answer() -> None:
     world = used_world()
-    world.tell(Erase(7, KEY))
-    world.settle()
+    erase(world)
     store = world.core.mailbox_store
     checkpoint = store.take_checkpoint(True, 1000)
     assert checkpoint is not None
@@ -348,8 +345,7 @@ def test_an_erasure_that_failed_stays_one_though_the_sweep_comes_between() -> No
     world = used_world()
     page = world.page(KEY)
     assert page is not None
-    world.tell(Erase(7, KEY))
-    world.settle()
+    erase(world)
     store = world.core.mailbox_store
     assert store.take_checkpoint(True, 1000) is not None
     while store.fill_checkpoint(2, world.now_ms):
@@ -366,8 +362,7 @@ def test_an_erasure_that_began_during_a_checkpoint_is_answered_after_the_next() 
     store = world.core.mailbox_store
     checkpoint = store.take_checkpoint(True, 1000)
     assert checkpoint is not None
-    world.tell(Erase(7, KEY))
-    world.settle()
+    erase(world)
     while store.fill_checkpoint(2, world.now_ms):
         pass
     store.checkpoint_done()

@@ -27,8 +27,6 @@ TARGET = ServeTarget("orders", "Orders", "confirm")
 
 
 class Deployment:
-    """A deployment, and all its handles."""
-
     def __init__(self) -> None:
         self.found = 0
         self.shut_down = 0

@@ -109,6 +109,6 @@ def test_which_letters_are_meant_must_be_clear(store: FakeLetters, command: str)
 def test_a_storage_that_is_away_is_said(store: FakeLetters) -> None:
     store.away = True
     try:
-        assert failure("drop", "1-0").endswith("away; repeat it, nothing is delivered twice")
+        assert failure("drop", "1-0").endswith("no answer; repeat it, nothing is delivered twice")
     finally:
         store.away = False

@@ -42,8 +42,7 @@ async def world(mails: MailServer) -> AsyncIterator[EdgeWorld]:
 
 
 async def choose(world: EdgeWorld, **changes: Any) -> dict[str, Any]:
-    async with world.http() as client:
-        answer = await client.patch("/v1/preferences", json=changes)
+    answer = await world.once().patch("/v1/preferences", json=changes)
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 
@@ -112,8 +111,7 @@ async def test_a_user_whose_timers_were_cancelled_gets_digests_again(world: Edge
 async def test_an_application_that_cancels_all_timers_ends_no_digests(world: EdgeWorld) -> None:
     await choose(world, mail_digest={"at": "08:00"})
     (before,) = armed(world)
-    async with world.http("app", scopes="publish") as client:
-        assert (await client.delete("/v1/scheduled", params={"user": "u1"})).json() == {"cancelled": 1}
+    assert (await world.once("app", scopes="publish").delete("/v1/scheduled", params={"user": "u1"})).json() == {"cancelled": 1}
     assert [timer.due_ms for timer in armed(world)] == [before.due_ms]
 
 

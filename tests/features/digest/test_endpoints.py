@@ -16,6 +16,7 @@ from engine.core.model.category import OFF, Category, PolicyTerms
 from engine.core.model.constants import NORMAL
 from engine.core.model.envelope import Envelope
 from engine.core.policy.profile import Profile
+from tests.support.background_task import background
 from tests.support.edge_world import EPOCH, EdgeWorld, edge_world
 
 LIKED = {"type": "post.liked", "target": {"kind": "post", "id": 7, "title": "Roses"}, "retain": True}
@@ -36,8 +37,7 @@ async def missed(world: EdgeWorld) -> None:
 
 
 async def digest(world: EdgeWorld, query: str = "", status: int = 200) -> Any:
-    async with world.http() as client:
-        answer = await client.get(f"/v1/digest{query}")
+    answer = await world.once().get(f"/v1/digest{query}")
     assert answer.status_code == status, answer.text
     return answer.json()
 
@@ -134,8 +134,7 @@ async def test_a_wrong_parameter_is_named(world: EdgeWorld, query: str) -> None:
 
 async def test_a_digest_is_the_bearers_own() -> None:
     async with edge_world() as world:
-        async with world.http(scopes="publish") as client:
-            assert (await client.get("/v1/digest")).status_code == 403
+        assert (await world.once(scopes="publish").get("/v1/digest")).status_code == 403
         async with httpx.AsyncClient(base_url=world.url(), trust_env=False) as client:
             assert (await client.get("/v1/digest")).status_code == 401
 
@@ -144,14 +143,12 @@ async def test_too_many_digests_at_once_are_refused() -> None:
     async with edge_world(digests_waiting_max=1) as world, world.http() as client:
         await missed(world)
         world.shard.connected = False  # the backlog is not answered, so the first one waits
-        first = asyncio.ensure_future(client.get("/v1/digest"))
-        while not world.gateway.pending_calls:
-            await asyncio.sleep(0)
-        answer = await client.get("/v1/digest")
-        assert answer.status_code == 429
-        assert int(answer.headers["Retry-After"]) >= 1
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
+        async with background(client.get("/v1/digest")):
+            while not world.gateway.pending_calls:
+                await asyncio.sleep(0)
+            answer = await client.get("/v1/digest")
+            assert answer.status_code == 429
+            assert int(answer.headers["Retry-After"]) >= 1
 
 
 async def frames_until(socket: Any, kind: str) -> list[dict[str, Any]]:

@@ -132,8 +132,7 @@ async def test_only_the_scopes_events_and_admin_read_events(world: EdgeWorld, sc
     ],
 )
 async def test_a_query_that_is_not_valid_is_refused_by_name(world: EdgeWorld, query: dict[str, str], named: str) -> None:
-    async with world.http(scopes="events") as client:
-        answer = await client.get(f"{PATH}/events", params=query)
+    answer = await world.once(scopes="events").get(f"{PATH}/events", params=query)
     assert answer.status_code == 400
     assert f"`{named}`" in answer.json()["detail"]
 
@@ -150,8 +149,7 @@ async def test_a_query_that_is_not_valid_is_refused_by_name(world: EdgeWorld, qu
     ],
 )
 async def test_an_acknowledgement_that_is_not_valid_is_refused(world: EdgeWorld, body: bytes, status: int) -> None:
-    async with world.http(scopes="events") as client:
-        answer = await client.post(f"{PATH}/ack", content=body, headers={"content-type": "application/json"})
+    answer = await world.once(scopes="events").post(f"{PATH}/ack", content=body, headers={"content-type": "application/json"})
     assert answer.status_code == status
 
 
@@ -189,8 +187,7 @@ async def test_one_tenants_group_is_not_anothers(world: EdgeWorld) -> None:
 
 
 async def test_outcomes_are_given_to_who_asks_where_the_engine_records_them(world: EdgeWorld) -> None:
-    async with world.http(scopes="events") as client:
-        refused = await client.get(f"{PATH}/events", params={"consumer": "a", "outcomes": "true"})
+    refused = await world.once(scopes="events").get(f"{PATH}/events", params={"consumer": "a", "outcomes": "true"})
     assert refused.status_code == 409
     assert "history_url" in refused.json()["detail"]
     members = {"event": "acknowledged", "message": "m1", "seq": 7, "sent_ms": 9}

@@ -29,8 +29,7 @@ async def world(redis_client: Redis) -> AsyncIterator[EdgeWorld]:
 
 
 async def post(world: EdgeWorld, path: str, body: Any, status: int = 200, scopes: str = "publish") -> Any:
-    async with world.http("app", scopes=scopes) as client:
-        answer = await client.post(path, json=body)
+    answer = await world.once("app", scopes=scopes).post(path, json=body)
     assert answer.status_code == status, answer.text
     return answer.json()
 
@@ -52,8 +51,7 @@ async def end(world: EdgeWorld, begun: Any, size: int, status: int = 200, **endi
 
 
 async def look(world: EdgeWorld, id: str = "m1", by: str = "u1", scopes: str = "connect", **query: Any) -> httpx.Response:
-    async with world.http(by, scopes=scopes) as client:
-        return await client.get(f"/v1/growing/{id}", params=query)
+    return await world.once(by, scopes=scopes).get(f"/v1/growing/{id}", params=query)
 
 
 async def stored(world: EdgeWorld, size: int) -> None:
@@ -159,8 +157,7 @@ async def test_a_user_lists_what_grows(world: EdgeWorld) -> None:
     await begin(world)
     done = await begin(world, "m2")
     await end(world, done, 0)
-    async with world.http("u1") as client:
-        listed = (await client.get("/v1/growing")).json()["growing"]
+    listed = (await world.once("u1").get("/v1/growing")).json()["growing"]
     assert [(one["id"], one["state"], one["size"]) for one in listed] == [("m1", "growing", 0)]
 
 

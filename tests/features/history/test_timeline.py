@@ -31,8 +31,7 @@ async def publish(world: EdgeWorld, *items: dict[str, Any], status: int = 202) -
 
 
 async def asked(world: EdgeWorld, id: str, *, by: str = "app", scopes: str = "publish", status: int = 200) -> Any:
-    async with world.http(by, scopes=scopes) as client:
-        answer = await client.get(f"/v1/users/u1/messages/{id}")
+    answer = await world.once(by, scopes=scopes).get(f"/v1/users/u1/messages/{id}")
     assert answer.status_code == status, answer.text
     return answer.json()
 

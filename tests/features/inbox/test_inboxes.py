@@ -22,8 +22,7 @@ async def world() -> AsyncIterator[EdgeWorld]:
 
 
 async def call(world: EdgeWorld, method: str, path: str = "", *, by: str = "u1", scopes: str = "connect", **options: Any) -> httpx.Response:
-    async with world.http(by, scopes=scopes) as client:
-        return await client.request(method, f"/v1/inbox{path}", **options)
+    return await world.once(by, scopes=scopes).request(method, f"/v1/inbox{path}", **options)
 
 
 async def publish(world: EdgeWorld, *items: dict[str, Any]) -> None:

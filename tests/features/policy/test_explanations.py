@@ -56,8 +56,7 @@ async def test_the_category_is_part_of_what_an_id_stands_for(world: EdgeWorld) -
 )
 async def test_what_is_wrong_with_a_category_is_told(world: EdgeWorld, item: dict[str, Any], path: str, words: str) -> None:
     item = {name: value for name, value in {"user": "u1", "type": "a", **item}.items() if value is not ...}
-    async with world.http("app") as client:
-        answer = await client.post("/v1/notifications", json=[item])
+    answer = await world.once("app").post("/v1/notifications", json=[item])
     assert answer.status_code == 422
     (error,) = answer.json()["errors"]
     assert error["path"] == path

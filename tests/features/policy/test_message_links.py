@@ -45,8 +45,7 @@ async def world(tmp_path: Path) -> AsyncIterator[EdgeWorld]:
 
 
 async def post(world: EdgeWorld, path: str, item: Any, scopes: str = "publish events") -> Any:
-    async with world.http("app", scopes=scopes) as client:
-        answer = await client.post(path, json=item)
+    answer = await world.once("app", scopes=scopes).post(path, json=item)
     assert answer.status_code == 202, answer.text
     return answer.json()
 
@@ -120,8 +119,7 @@ async def test_without_the_key_nothing_is_accepted(world: EdgeWorld) -> None:
 
 
 async def test_what_is_explained_has_the_retention_of_its_type_as_what_is_published(world: EdgeWorld) -> None:
-    async with world.http("app", scopes="publish") as client:
-        await client.post("/v1/explain", json={"user": "u1", "type": "news.issue"})
+    await world.once("app", scopes="publish").post("/v1/explain", json={"user": "u1", "type": "news.issue"})
     await until(lambda: world.shard.of(wire.Explain))
     (asked,) = world.shard.of(wire.Explain)
     assert asked.post.envelope.policy_terms.limits.inbox_ms == DAY_MS

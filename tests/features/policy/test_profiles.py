@@ -35,8 +35,7 @@ async def world() -> AsyncIterator[EdgeWorld]:
 async def call(
     world: EdgeWorld, method: str, user: str = "u1", *, by: str = "app", scopes: str = "publish", **options: Any
 ) -> httpx.Response:
-    async with world.http(by, scopes=scopes) as client:
-        return await client.request(method, f"/v1/users/{user}/profile", **options)
+    return await world.once(by, scopes=scopes).request(method, f"/v1/users/{user}/profile", **options)
 
 
 async def test_a_profile_is_kept_told_and_forgotten(world: EdgeWorld) -> None:
@@ -124,8 +123,7 @@ async def chosen(tmp_path: Path) -> AsyncIterator[EdgeWorld]:
 
 
 async def ask(world: EdgeWorld, method: str, query: str = "", *, by: str = "u1", scopes: str = "connect", **options: Any) -> httpx.Response:
-    async with world.http(by, scopes=scopes) as client:
-        return await client.request(method, f"/v1/preferences{query}", **options)
+    return await world.once(by, scopes=scopes).request(method, f"/v1/preferences{query}", **options)
 
 
 async def test_users_see_and_change_what_the_application_leaves_to_them(chosen: EdgeWorld) -> None:

@@ -39,8 +39,7 @@ async def world(tmp_path: Path) -> AsyncIterator[EdgeWorld]:
 
 
 async def make(world: EdgeWorld, *, scopes: str = "publish", **body: Any) -> httpx.Response:
-    async with world.http("app", scopes=scopes) as client:
-        return await client.post("/v1/unsubscribe-links", json=body)
+    return await world.once("app", scopes=scopes).post("/v1/unsubscribe-links", json=body)
 
 
 async def link(world: EdgeWorld, user: str = "u1", category: str = "news") -> str:

@@ -48,13 +48,11 @@ async def ask(world: EdgeWorld, id: str = "q1", status: int = 202, **members: An
 
 
 async def answer(world: EdgeWorld, body: Any, id: str = "q1", *, by: str = "u1", scopes: str = "connect", **query: str) -> httpx.Response:
-    async with world.http(by, scopes=scopes) as client:
-        return await client.post(f"/v1/answers/{id}", json=body, params=query)
+    return await world.once(by, scopes=scopes).post(f"/v1/answers/{id}", json=body, params=query)
 
 
 async def look(world: EdgeWorld, id: str = "q1", *, by: str = "app", scopes: str = "publish", **query: Any) -> httpx.Response:
-    async with world.http(by, scopes=scopes) as client:
-        return await client.get(f"/v1/questions/{id}", params={"user": "u1"} | query if scopes == "publish" else query)
+    return await world.once(by, scopes=scopes).get(f"/v1/questions/{id}", params={"user": "u1"} | query if scopes == "publish" else query)
 
 
 def outcomes(world: EdgeWorld) -> list[dict[str, Any]]:
@@ -210,8 +208,7 @@ async def vote(world: EdgeWorld, by: str, id: str, question: str = "q1") -> http
 
 
 async def look_topic(world: EdgeWorld, id: str = "q1") -> dict[str, Any]:
-    async with world.http("app", scopes="publish") as client:
-        found: dict[str, Any] = (await client.get(f"/v1/questions/{id}", params={"topic": "oncall"})).json()
+    found: dict[str, Any] = (await world.once("app", scopes="publish").get(f"/v1/questions/{id}", params={"topic": "oncall"})).json()
     return found
 
 
@@ -267,8 +264,7 @@ async def test_everyone_who_is_subscribed_is_asked(world: EdgeWorld, redis_clien
 async def test_only_members_answer_and_only_askers_look(world: EdgeWorld) -> None:
     await ask_topic(world, "anyone")
     assert (await vote(world, "u4", "yes")).status_code == 404
-    async with world.http("u1", scopes="connect") as client:
-        assert (await client.get("/v1/questions/q1", params={"topic": "oncall"})).status_code == 403
+    assert (await world.once("u1", scopes="connect").get("/v1/questions/q1", params={"topic": "oncall"})).status_code == 403
     member = jwt.encode({"sub": "u4", "scope": "connect", "topics": ["oncall"], "exp": time.time() + 600}, SECRET, "HS256")
     async with httpx.AsyncClient(base_url=world.url(), trust_env=False, headers={"Authorization": f"Bearer {member}"}) as client:
         assert (await client.post("/v1/answers/q1", json={"answer": "yes", "topic": "oncall"})).status_code == 200
@@ -344,8 +340,7 @@ async def test_a_delayed_question_has_its_time_from_when_it_is_due(world: EdgeWo
 
 # -- Withdrawn by its asker. -------------------------------------------------------------------------------------------
 async def withdraw(world: EdgeWorld, id: str = "q1", *, scopes: str = "publish", **query: str) -> httpx.Response:
-    async with world.http("app", scopes=scopes) as client:
-        return await client.delete(f"/v1/questions/{id}", params=query or {"user": "u1"})
+    return await world.once("app", scopes=scopes).delete(f"/v1/questions/{id}", params=query or {"user": "u1"})
 
 
 async def test_a_withdrawn_question_ends_for_devices_and_for_the_asker(world: EdgeWorld) -> None:

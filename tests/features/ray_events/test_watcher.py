@@ -21,6 +21,7 @@ from engine.features.ray_events.core.incidents import Unhealthy
 from engine.features.ray_events.core.jobs import Job
 from engine.features.ray_events.store import RayEventsStore
 from engine.features.ray_events.watcher import Watcher
+from tests.support.background_task import background
 from tests.support.waiting import until
 
 CONFIG = Config(ray_events="team", ray_events_users=("ops",))
@@ -107,12 +108,8 @@ class Edges:
 async def watching(ray: Ray, edges: Edges, redis: Redis, now_ms: int = NOW) -> AsyncIterator[Watcher]:
     """A watcher that is killed at the end of the block, wherever it is."""
     watcher = Watcher(lambda: now_ms, ray)
-    running = asyncio.ensure_future(watcher.run(ActorPorts(CONFIG, 0, redis, edges)))
-    try:
+    async with background(watcher.run(ActorPorts(CONFIG, 0, redis, edges))):
         yield watcher
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 async def listed(ray: Ray, count: int = 2) -> None:

@@ -47,8 +47,7 @@ async def world(tmp_path: Path) -> AsyncIterator[EdgeWorld]:
 
 
 async def publish(world: EdgeWorld, path: str = "/v1/notifications", **members: Any) -> httpx.Response:
-    async with world.http("app", scopes="publish") as client:
-        return await client.post(path, json={"user": "ann", "type": "alert", "id": "m1", **members})
+    return await world.once("app", scopes="publish").post(path, json={"user": "ann", "type": "alert", "id": "m1", **members})
 
 
 def timers(world: EdgeWorld) -> list[wire.Timer]:
@@ -146,8 +145,7 @@ async def test_a_rule_takes_its_own_steps_in_place_of_its_categorys(world: EdgeW
 async def test_the_timeline_of_a_message_shows_its_steps(world: EdgeWorld) -> None:
     await publish(world, category="alert")
     world.shard.traced["default:ann", "m1"] = wire.Traced(0, "pending", 1, [wire.Step(5, "accepted")])
-    async with world.http("app", scopes="publish") as client:
-        told = (await client.get("/v1/users/ann/messages/m1")).json()
+    told = (await world.once("app", scopes="publish").get("/v1/users/ann/messages/m1")).json()
     assert told["state"] == "pending"
     assert [entry["event"] for entry in told["timeline"]] == ["accepted", "step_armed", "step_armed"]
     assert told["timeline"][1]["until"] == timers(world)[0].due_ms

@@ -57,8 +57,7 @@ async def test_an_operator_reads_caught_mails_and_users_do_not(redis_client: Red
         async with world.http("ann") as client:
             assert (await client.put("/v1/channels/email", json={"email": "ann@example.org"})).status_code == 202
             assert (await client.get("/v1/caught-mails")).status_code == 403
-        async with world.http("ops", scopes="operator") as client:
-            (mail,) = (await client.get("/v1/caught-mails")).json()["mails"]
+        (mail,) = (await world.once("ops", scopes="operator").get("/v1/caught-mails")).json()["mails"]
     assert (mail["to"], "https://notify.example.com/v1/channels/confirm" in mail["text"]) == ("ann@example.org", True)
 
 

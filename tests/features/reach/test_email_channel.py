@@ -27,7 +27,6 @@ ACTION = QueuedAction("1-0", "channel://email", "acme", "ann", "m1", "k1", 1000,
 
 @pytest.fixture
 async def opened() -> AsyncIterator[list[EmailChannel]]:
-    """The channels of a test."""
     made: list[EmailChannel] = []
     yield made
     for one in made:

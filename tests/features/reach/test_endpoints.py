@@ -22,8 +22,7 @@ async def world() -> AsyncIterator[EdgeWorld]:
 
 
 async def call(world: EdgeWorld, method: str, body: Any = None, *, by: str = "app", scopes: str = "publish") -> httpx.Response:
-    async with world.http(by, scopes=scopes) as client:
-        return await client.request(method, PATH, json=body)
+    return await world.once(by, scopes=scopes).request(method, PATH, json=body)
 
 
 async def test_addresses_are_set_read_and_replaced(world: EdgeWorld) -> None:
@@ -122,16 +121,13 @@ async def test_other_addresses_are_replaced_and_the_browsers_stay(world: EdgeWor
     ],
 )
 async def test_a_bad_browser_is_named_and_nothing_is_kept(world: EdgeWorld, change: Any, path: str) -> None:
-    async with world.http("ann") as client:
-        answer = await client.put("/v1/channels/push", json=BROWSER | change)
+    answer = await world.once("ann").put("/v1/channels/push", json=BROWSER | change)
     assert (answer.status_code, answer.json()["errors"][0]["path"].startswith(path)) == (422, True), answer.text
     assert world.addresses.kept == {}
     assert (await call(world, "PUT", {"push": [BROWSER | change]})).status_code == 422
 
 
 async def test_without_a_token_and_without_storage_no_browser_is_added(world: EdgeWorld) -> None:
-    async with world.http("ann") as client:
-        assert (await client.get("/v1/channels/push", headers={"Authorization": ""})).status_code == 401
+    assert (await world.once("ann").get("/v1/channels/push", headers={"Authorization": ""})).status_code == 401
     world.addresses.away = True
-    async with world.http("ann") as client:
-        assert (await client.put("/v1/channels/push", json=BROWSER)).status_code == 503
+    assert (await world.once("ann").put("/v1/channels/push", json=BROWSER)).status_code == 503

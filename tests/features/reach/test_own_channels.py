@@ -32,8 +32,7 @@ async def world(mails: MailServer) -> AsyncIterator[EdgeWorld]:
 
 
 async def ask(world: EdgeWorld, email: Any = ANN, *, user: str = "ann", scopes: str = "connect", **headers: str) -> httpx.Response:
-    async with world.http(user, scopes=scopes) as client:
-        return await client.put("/v1/channels/email", json={"email": email}, headers=headers)
+    return await world.once(user, scopes=scopes).put("/v1/channels/email", json={"email": email}, headers=headers)
 
 
 async def visit(world: EdgeWorld, method: str, path: str, **headers: str) -> httpx.Response:

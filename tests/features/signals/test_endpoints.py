@@ -17,8 +17,7 @@ from tests.support.waiting import until
 
 
 async def count(world: EdgeWorld, body: Any, status: int = 202, **claims: Any) -> Any:
-    async with world.http("app", **claims) as client:
-        answer = await client.post("/v1/signals", json=body)
+    answer = await world.once("app", **claims).post("/v1/signals", json=body)
     assert answer.status_code == status, answer.text
     return answer.json()
 

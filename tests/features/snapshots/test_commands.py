@@ -16,7 +16,6 @@ from engine.errors import EngineError
 
 
 def refusal(*arguments: str, data_dir: Path) -> str:
-    """The error of a command."""
     error = CliRunner().invoke(app, [*arguments, "--data-dir", str(data_dir)]).exception
     assert isinstance(error, EngineError)
     return str(error)

@@ -36,7 +36,6 @@ def text(server: SourceServer) -> str:
 
 @pytest.fixture
 async def stream(server: SourceServer) -> AsyncIterator[JetStreamContext]:
-    """The stream of the source."""
     async with await nats.connect(f"nats://127.0.0.1:{server.port}") as client:
         await client.jetstream().add_stream(StreamConfig(name="ORDERS", subjects=["orders.*"]))
         yield client.jetstream()

@@ -69,8 +69,7 @@ async def test_a_limit_is_429_and_storage_that_is_away_503(world: EdgeWorld) -> 
 async def test_an_admin_lists_the_topics_of_its_tenant_and_an_operator_those_of_any(world: EdgeWorld) -> None:
     asked = {("admin", ""): 200, ("admin", "?tenant=other"): 403, ("operator", "?tenant=other"): 200, ("publish", ""): 403}
     for (scopes, query), status in asked.items():
-        async with world.http(scopes=scopes) as client:
-            assert (await client.get(f"/v1/topics{query}")).status_code == status, (scopes, query)
+        assert (await world.once(scopes=scopes).get(f"/v1/topics{query}")).status_code == status, (scopes, query)
 
 
 async def test_topics_are_listed_a_page_at_a_time() -> None:

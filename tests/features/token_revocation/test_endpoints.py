@@ -24,8 +24,7 @@ def issued(ago_s: float, user: str = "ann", **claims: Any) -> str:
 
 
 async def revoke(world: EdgeWorld, body: Any, status: int = 200, **claims: Any) -> Any:
-    async with world.http("root", **claims) as client:
-        answer = await client.post(PATH, json=body)
+    answer = await world.once("root", **claims).post(PATH, json=body)
     assert answer.status_code == status, answer.text
     return answer.json()
 
@@ -217,8 +216,7 @@ async def test_a_time_may_be_given_as_text_and_an_expired_token_needs_no_revocat
 async def test_at_the_limit_it_is_refused_with_the_limit_and_nothing_is_revoked() -> None:
     async with edge_world() as world:
         world.revocation_log.full = True
-        async with world.http("root") as client:
-            answer = await client.post(PATH, json={"user": "ann"})
+        answer = await world.once("root").post(PATH, json={"user": "ann"})
         assert answer.status_code == 429
         assert "revocations_max" in answer.json()["detail"]
         assert int(answer.headers["retry-after"]) >= 60

@@ -88,7 +88,6 @@ STAYS = {
 
 
 def kind_of(key: str) -> str:
-    """The row of a key."""
     key = re.sub(r"^\{(s|shard-|t)\d+\}", lambda found: f"{{{found[1].rstrip('-')}}}", key)
     exact = NO_USER | NAMES_ONLY | EXPORTED.keys() | STAYS.keys()
     if key in exact:

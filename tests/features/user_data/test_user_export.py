@@ -68,8 +68,7 @@ async def test_an_export_answers_503_while_storage_is_away() -> None:
 async def test_only_an_admin_of_the_tenant_or_an_operator_exports() -> None:
     async with edge_world() as world:
         for scopes, query, status in (("publish connect", "", 403), ("admin", "?tenant=other", 403)):
-            async with world.http(scopes=scopes) as client:
-                assert (await client.get(f"/v1/users/u1/export{query}")).status_code == status
+            assert (await world.once(scopes=scopes).get(f"/v1/users/u1/export{query}")).status_code == status
 
 
 async def exported(engine: RunningEngine, user: str, file: Path) -> dict[str, Any]:

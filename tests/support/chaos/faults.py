@@ -23,6 +23,7 @@ from redis.exceptions import RedisError
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
+from tests.support.background_task import background
 from tests.support.chaos.disk import filled
 from tests.support.chaos.movable_clock import MovableClock
 from tests.support.chaos.victim import Victim
@@ -50,8 +51,6 @@ _BIG: Final = "x" * 8000
 
 # -- processes ---------------------------------------------------------------------------------------------------------
 def killed(role: str) -> Fault:
-    """kill -9."""
-
     async def fault(victim: Victim) -> None:
         victim.kill(role)
 
@@ -220,12 +219,8 @@ async def _publishing(victim: Victim, item: dict[str, Any], per_s: int) -> Async
                     await http.post(f"{victim.url}/v1/notifications", json=[item] * 10)
                 await asyncio.sleep(10 / per_s)
 
-    task = asyncio.create_task(publish())
-    try:
+    async with background(publish()):
         yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def never_reads(victim: Victim) -> None:

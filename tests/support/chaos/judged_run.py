@@ -53,7 +53,6 @@ class JudgedRun:
         self.recorder.complete()
 
     def listeners(self, users: Iterable[str], **options: Any) -> list[Listener]:
-        """One for each user."""
         return [Listener(self._engine, user, recorder=self.recorder, **options) for user in users]
 
     async def publish(self, *items: dict[str, Any], suppressible: bool = False) -> list[dict[str, Any]]:

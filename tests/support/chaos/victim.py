@@ -42,7 +42,6 @@ class Victim:
         return [pid for pid in tree(self.pid) if role_of(pid) == role]
 
     def pid_of(self, role: str) -> int:
-        """One of them."""
         return min(self.pids(role))
 
     def kill(self, role: str) -> int:

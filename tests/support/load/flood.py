@@ -58,8 +58,6 @@ class Outcome(msgspec.Struct):
 
 
 class Report(msgspec.Struct):
-    """Of a process."""
-
     outcomes: list[Outcome]
     cpu_s: float
 

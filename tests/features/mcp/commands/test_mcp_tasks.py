@@ -87,7 +87,6 @@ async def agent(world: EdgeWorld, *extensions: ClientExtension, scope: str = "pu
 
 
 async def begun(client: McpClient, **members: Any) -> Task:
-    """Ask, as a task."""
     task = await client.session.call_tool("ask", ASK | members, allow_claimed=True)
     assert isinstance(task, Task), task
     return task
