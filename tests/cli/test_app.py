@@ -285,7 +285,7 @@ async def test_after_a_kill_everything_is_gone_the_next_start_has_every_accepted
     await running.publish({"user": "u1", "type": "test.message", "id": "before-the-kill"})
     token = running.token("leaked", iat=int(time.time()) - 5)
     revoked = engine_command("revoke", "leaked", "--data-dir", str(running.data_dir), cwd=folder)
-    assert (revoked.returncode, revoked.stdout.partition(" until=")[0]) == (0, "revoked user")
+    assert (revoked.returncode, revoked.stdout.partition(" issued_before=")[0]) == (0, "revoked user")
     processes = running.descendants()
     assert running.process is not None
     began = time.monotonic()

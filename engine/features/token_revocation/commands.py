@@ -32,6 +32,8 @@ def revoke(
 ) -> None:
     """Revoke the tokens of a user, or one token; connections that use them are closed. Takes effect on every edge within a second.
 
+    Prints when the last of these tokens would have expired by itself. Tokens issued later are accepted.
+
     [dim]engine revoke alice
     engine revoke alice --before 2026-01-31T12:00:00Z
     engine revoke --bearer - < leaked-token[/dim]
@@ -51,4 +53,5 @@ def revoke(
         named["before"] = before
     target = find_engine(data_dir, url, token, "engine-revoke", ["admin"], tenant)
     answer = ask(target, "POST", "/v1/tokens/revoke", named, advice="it may be revoked: repeat it")
-    sys.stdout.write(f"revoked {answer['revoked']} until={local_time(answer['until'])}\n")
+    issued = f" issued_before={local_time(answer['before'])}" if "before" in answer else ""
+    sys.stdout.write(f"revoked {answer['revoked']}{issued} expired_by={local_time(answer['until'])}\n")

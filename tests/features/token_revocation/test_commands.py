@@ -28,12 +28,17 @@ def test_revoking_asks_for_what_was_typed_with_a_token_of_an_admin(words: list[s
     with answering(ANSWER) as (url, requests):
         result = engine("revoke", *words, "--url", url, stdin=b"x.y.z\n")
     assert result.exit_code == 0, repr(result.exception)
-    assert result.stdout.startswith("revoked user until=2030-03-17T")
+    assert re.fullmatch(r"revoked user issued_before=1970-01-01T\S+ expired_by=2030-03-17T\S+\n", result.stdout)
     head, _, body = requests[0].partition(b"\r\n\r\n")
     assert head.startswith(b"POST /v1/tokens/revoke HTTP/1.1\r\n")
     assert json.loads(body) == asked
     (token,) = re.findall(rb"Authorization: Bearer (\S+)", head)
     assert claims(token.decode())["scope"] == "admin"
+
+
+def test_revoking_one_token_names_no_time_of_issue() -> None:
+    with answering(b'{"revoked":"token","until":1900000000000}') as (url, _):
+        assert engine("revoke", "--jti", "j1", "--url", url).stdout.startswith("revoked token expired_by=2030-03-17T")
 
 
 @pytest.mark.parametrize("words", [[], ["alice", "--jti", "x"], ["--jti", "x", "--bearer", "y"]])
