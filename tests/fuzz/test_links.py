@@ -149,7 +149,7 @@ def test_a_scheduler_takes_every_readable_batch_or_refuses_it_whole(batches: lis
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(batches_of(*FROM_SHARD, wire.TimerAnswer), min_size=1, max_size=4))
-def test_an_edge_takes_every_readable_batch_or_ends_the_session(batches: list[bytes]) -> None:
+async def test_an_edge_takes_every_readable_batch_or_ends_the_session(batches: list[bytes]) -> None:
     gateway = EdgeWorld(Config(), 1).gateway
     for data in batches:
         records = decoded(wire.from_shard, data)
