@@ -192,6 +192,8 @@ async def claim_data_epoch(client: redis.Redis, now_s: int) -> str:
 async def replace_data_epoch(client: redis.Redis, lost: str, now_s: int) -> str:
     """Replace the data epoch `lost` after a loss of data; returns the new one, the same for all callers that replace the same one.
 
+    Where storage has an older epoch, it has lost `lost` as well: clients may know both.
+
     Raises StorageUnavailable.
     """
     successor = base36(max(now_s, int(lost, 36) + 1))

@@ -36,8 +36,8 @@ from engine.core.wire.records import (
     SetProfile,
     Subscribe,
 )
-from engine.store.keys import dead_letter_key, journal_key, journal_quarantine_key, offline_key
-from engine.store.redis_client import claim_data_epoch, replace_data_epoch
+from engine.store.keys import EPOCH_FIELD, META_KEY, dead_letter_key, journal_key, journal_quarantine_key, offline_key
+from engine.store.redis_client import base36, claim_data_epoch, replace_data_epoch
 from engine.store.slot_map import claim_slot_map
 from engine.store.tenant_usage import TenantUsage, UsageFigure
 from tests.support.redis_rewind import Moment
@@ -145,6 +145,33 @@ async def test_a_redis_that_lost_everything_gets_back_what_the_shard_holds(confi
         again = await after.attach(1, ANN)
         assert again.epoch != welcome.epoch
         await until(lambda: after.delivered(1) == [2, 3])
+
+
+async def test_a_loss_that_takes_the_new_epoch_along_makes_a_newer_one(config: Config, redis_client: Redis) -> None:
+    epochs = []
+    async with shard_process(config) as first:
+        epochs.append((await first.attach(1, ANN)).epoch)
+        moment = await Moment.taken(redis_client)
+        await first.post(ANN, "one")
+        await moment.come_back()
+        await until(first.ended.is_set)
+    async with shard_process(config) as second:
+        epochs.append((await second.attach(1, ANN)).epoch)
+        await second.post(ANN, "two")
+        await moment.come_back()
+        await until(second.ended.is_set)
+    async with shard_process(config) as third:
+        epochs.append((await third.attach(1, ANN)).epoch)
+    assert epochs == sorted(set(epochs))
+
+
+async def test_an_older_epoch_than_a_shard_knows_is_a_loss(config: Config, redis_client: Redis) -> None:
+    async with shard_process(config) as running:
+        welcome = await running.attach(1, ANN)
+        await redis_client.hset(META_KEY, EPOCH_FIELD, base36(int(welcome.epoch, 36) - 1))
+        await until(running.ended.is_set)
+    async with shard_process(config) as successor:
+        assert (await successor.attach(1, ANN)).epoch > welcome.epoch
 
 
 async def test_connections_of_a_shard_that_lost_nothing_end_when_another_lost_data(config: Config, redis_client: Redis) -> None:

@@ -17,7 +17,7 @@ from engine.actors.incarnation import Incarnation
 from engine.config import Config
 from engine.core.journal.journal_records import Checkpoint
 from engine.core.shard.shard import ShardCore
-from engine.errors import Fenced, StorageUnavailable
+from engine.errors import DataLost, Fenced, StorageUnavailable
 from engine.store.journal import Journal
 from engine.store.pages import Pages
 
@@ -130,6 +130,8 @@ class Checkpoints:
         except StorageUnavailable as error:
             log.info("shard %d: %s", self._core.index, error)
             return
+        if int(data_epoch, 36) < int(self._core.data_epoch, 36):
+            raise DataLost(f"storage has lost the data epoch {self._core.data_epoch}, it is {data_epoch}")
         if data_epoch != self._core.data_epoch:
             log.error("shard %d: others have lost data, the data epoch is %s now", self._core.index, data_epoch)
             self._core.data_epoch_changed(data_epoch, self._now_ms())
