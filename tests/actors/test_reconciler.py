@@ -350,8 +350,7 @@ async def start_one_by_one(world: World) -> list[ActorKey]:
 
 
 async def test_of_several_new_actors_one_starts_at_a_time_on_one_node(world: World) -> None:
-    controller = await world.start()
-    await all_ready(world)
+    controller = await start_ready(world)
     world.actors.born_ready = False
     await controller.scale(shards=4, schedulers=2, edges=3)
     async with asyncio.timeout(60):
@@ -360,8 +359,7 @@ async def test_of_several_new_actors_one_starts_at_a_time_on_one_node(world: Wor
 
 
 async def test_a_successor_starts_the_new_edges_one_at_a_time_that_its_predecessor_did_not(world: World) -> None:
-    controller = await world.start()
-    await all_ready(world)
+    controller = await start_ready(world)
     world.actors.born_ready = False
     await controller.scale(edges=4)
     await until(lambda: world.actors.of("edge") == [0, 1])
@@ -989,6 +987,13 @@ async def all_ready(world: World) -> None:
         await asyncio.sleep(0.01)
 
 
+async def start_ready(world: World, **changes: Any) -> Controller:
+    """Start a controller, and let all actors be ready."""
+    controller = await world.start(**changes)
+    await all_ready(world)
+    return controller
+
+
 async def upgraded(world: World) -> dict[str, Any]:
     """The status once an upgrade is done; the controller that it ends is started again, as by Ray."""
     await world.when(lambda _: bool(world.ended))
@@ -998,8 +1003,7 @@ async def upgraded(world: World) -> dict[str, Any]:
 
 
 async def test_an_upgrade_replaces_every_process_and_no_shard_ends_before_its_slots_have_moved(world: World) -> None:
-    controller = await world.start(shards=3, schedulers=2, edges=2)
-    await all_ready(world)
+    controller = await start_ready(world, shards=3, schedulers=2, edges=2)
     before = processes(world)
     status = await controller.upgrade(by="olga")
     assert (len(status["upgrading"]), status["by"], status["settled"]) == (8, "olga", False)
@@ -1015,8 +1019,7 @@ async def test_an_upgrade_replaces_every_process_and_no_shard_ends_before_its_sl
 
 
 async def test_newer_formats_are_written_once_every_process_reads_them_and_not_while_one_is_away(world: World) -> None:
-    controller = await world.start(shards=2)
-    await all_ready(world)
+    controller = await start_ready(world, shards=2)
     slots = await world.slots()
     world.actors.formats = FORMATS - 1
     for actor in world.actors.actors.values():
@@ -1053,8 +1056,7 @@ async def test_formats_of_one_store_reach_all_after_the_controller_dies(two_stor
 
 
 async def test_an_upgrade_of_one_actor_of_each_role_has_a_second_shard_and_edge_meanwhile(world: World) -> None:
-    controller = await world.start(shards=1)
-    await all_ready(world)
+    controller = await start_ready(world, shards=1)
     before = processes(world)
     await controller.upgrade()
     await upgraded(world)
@@ -1067,8 +1069,7 @@ async def test_an_upgrade_of_one_actor_of_each_role_has_a_second_shard_and_edge_
 
 
 async def test_a_shard_that_dies_while_it_is_emptied_gets_its_slots_back(world: World) -> None:
-    controller = await world.start(failover_ms=600_000)
-    await all_ready(world)
+    controller = await start_ready(world, failover_ms=600_000)
     shard, reconciler = world.actors.actors["shard", 0], controller._reconciler
     assert reconciler is not None
     before = shard.pid
@@ -1087,8 +1088,7 @@ async def test_a_shard_that_dies_while_it_is_emptied_gets_its_slots_back(world: 
 
 
 async def test_an_upgrade_waits_until_the_last_process_that_it_started_serves(world: World) -> None:
-    controller = await world.start(shards=3)
-    await all_ready(world)
+    controller = await start_ready(world, shards=3)
     world.actors.born_ready = False
     before = processes(world)
     await controller.upgrade()
@@ -1104,8 +1104,7 @@ async def test_an_upgrade_waits_until_the_last_process_that_it_started_serves(wo
 
 
 async def test_an_upgrade_replaces_a_process_that_came_since_the_last_round(world: World) -> None:
-    controller = await world.start(shards=2)
-    await all_ready(world)
+    controller = await start_ready(world, shards=2)
     world.actors.actors["scheduler", 0].begin()
     before = processes(world)
     await controller.upgrade()
@@ -1118,8 +1117,7 @@ async def test_an_upgrade_replaces_a_process_that_starts_when_it_is_wanted(
     world: World, starts: ActorKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(controller_module, "_ALL_READY_S", PATIENCE_S)  # an edge waits for less; nobody waits here
-    controller = await world.start(shards=2, health_timeout_ms=2000)
-    await all_ready(world)
+    controller = await start_ready(world, shards=2, health_timeout_ms=2000)
     world.actors.full = True  # the controller may end the silent process before this test looks: the next one has to wait, too
     if starts in world.actors.actors:
         world.actors.actors[starts].silent = True
@@ -1140,8 +1138,7 @@ async def test_an_upgrade_replaces_a_process_that_starts_when_it_is_wanted(
 
 
 async def test_an_upgrade_replaces_what_a_controller_that_was_cut_off_created(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    controller = await world.start()
-    await all_ready(world)
+    controller = await start_ready(world)
     with monkeypatch.context() as patch:
         patch.setattr(controller._reconciler.newcomers, "create", lambda *_: None)  # type: ignore[union-attr]
         await controller.scale(edges=2)
@@ -1151,8 +1148,7 @@ async def test_an_upgrade_replaces_what_a_controller_that_was_cut_off_created(wo
 
 
 async def test_an_upgrade_waits_for_a_process_that_has_not_answered_yet(world: World) -> None:
-    controller = await world.start()
-    await all_ready(world)
+    controller = await start_ready(world)
     reconciler, key = controller._reconciler, ("scheduler", 1)
     assert reconciler is not None
     world.actors.create(None, *key)  # what was surplus when a controller died is wanted again
@@ -1168,8 +1164,7 @@ async def test_an_upgrade_waits_for_a_process_that_has_not_answered_yet(world: W
 
 
 async def test_an_upgrade_is_continued_by_the_successor_of_a_controller_that_dies(world: World) -> None:
-    controller = await world.start(shards=3)
-    await all_ready(world)
+    controller = await start_ready(world, shards=3)
     await controller.upgrade()
     await world.when(lambda scaling: "shard-0" not in scaling["upgrading"])
     await world.crash()
@@ -1194,8 +1189,7 @@ async def test_a_shard_without_slots_gets_its_share_though_a_scheduler_looked_fi
 
 
 async def test_a_node_that_is_to_go_is_emptied_at_once_and_what_was_on_it_starts_elsewhere(world: World) -> None:
-    await world.start(shards=4, schedulers=2, edges=2)
-    await all_ready(world)
+    await start_ready(world, shards=4, schedulers=2, edges=2)
     for role, index in (("shard", 0), ("shard", 1), ("scheduler", 1), ("edge", 1)):
         world.actors.actors[role, index].node = "spot"
     before = processes(world)
@@ -1210,8 +1204,7 @@ async def test_a_node_that_is_to_go_is_emptied_at_once_and_what_was_on_it_starts
 
 
 async def test_the_next_process_of_an_edge_may_answer_before_the_hand_over_does(world: World) -> None:
-    controller = await world.start(edges=2)
-    await all_ready(world)
+    controller = await start_ready(world, edges=2)
     hand_over, told, counted = FakeActor._hand_over, Replacements.told, []
 
     async def answer_late(actor: FakeActor, *arguments: Any) -> int:
@@ -1230,8 +1223,7 @@ async def test_the_next_process_of_an_edge_may_answer_before_the_hand_over_does(
 
 
 async def test_a_shard_without_another_node_to_start_on_has_left_its_slots_to_the_others(world: World) -> None:
-    await world.start(shards=2)
-    await all_ready(world)
+    await start_ready(world, shards=2)
     world.actors.actors["shard", 1].node = "spot"
     world.actors.full = True  # no process starts anywhere
     world.actors.draining = {"spot": 0}
@@ -1244,8 +1236,7 @@ async def test_a_shard_without_another_node_to_start_on_has_left_its_slots_to_th
 
 
 async def test_a_shard_whose_node_goes_before_its_slots_have_moved_starts_elsewhere_with_them(world: World) -> None:
-    await world.start(shards=2, drain_reserve_ms=30_000)
-    await all_ready(world)
+    await start_ready(world, shards=2, drain_reserve_ms=30_000)
     shard = world.actors.actors["shard", 1]
     shard.node = "spot"
     world.actors.draining = {"spot": time.time_ns() // 1_000_000 + 20_000}
@@ -1256,8 +1247,7 @@ async def test_a_shard_whose_node_goes_before_its_slots_have_moved_starts_elsewh
 
 
 async def test_an_upgrade_without_progress_ends_and_says_what_it_waited_for(world: World) -> None:
-    controller = await world.start(shards=3, upgrade_step_ms=500)
-    await all_ready(world)
+    controller = await start_ready(world, shards=3, upgrade_step_ms=500)
     world.actors.born_ready = False
     await controller.upgrade()
     status = await world.when(lambda scaling: bool(scaling["stopped"]))
@@ -1272,8 +1262,7 @@ async def test_an_upgrade_without_progress_ends_and_says_what_it_waited_for(worl
 
 
 async def test_the_numbers_may_change_during_an_upgrade(world: World) -> None:
-    controller = await world.start(shards=3, edges=2)
-    await all_ready(world)
+    controller = await start_ready(world, shards=3, edges=2)
     before = processes(world)
     await controller.upgrade()
     await world.when(lambda scaling: "shard-0" not in scaling["upgrading"])
@@ -1307,8 +1296,7 @@ async def test_with_two_stores_slots_move_between_shards_of_one_only(two_stores:
 
 async def test_the_only_shard_of_a_store_has_another_while_upgraded(two_stores: World) -> None:
     world = two_stores
-    controller = await world.start(schedulers=2)
-    await all_ready(world)
+    controller = await start_ready(world, schedulers=2)
     before = processes(world)
     await controller.upgrade()
     await upgraded(world)

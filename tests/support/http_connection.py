@@ -148,6 +148,11 @@ class HttpClient:
         self._sent += parts
         self._deliver()
 
+    def sending(self, *parts: bytes) -> HttpClient:
+        """As `send`; returns itself."""
+        self.send(*parts)
+        return self
+
     def _deliver(self) -> None:
         while self._sent and self.transport.reading and not self.transport.closed:
             self.protocol.data_received(self._sent.popleft())

@@ -37,8 +37,7 @@ async def test_the_scope_is_the_request() -> None:
     async def application(scope: Any, receive: Any, send: Any) -> None:
         scopes.append(scope)
 
-    client = HttpClient(application)
-    client.send(GET)
+    HttpClient(application).send(GET)
     await until(lambda: scopes)
     wanted = {"method": "GET", "path": "/a b", "raw_path": b"/a%20b", "query_string": b"c=%20d", "http_version": "1.1", "root_path": ""}
     assert wanted.items() <= scopes[0].items()
@@ -46,23 +45,20 @@ async def test_the_scope_is_the_request() -> None:
 
 
 async def test_a_short_response_is_one_write() -> None:
-    client = HttpClient(sends(start(length(2)), {"body": b"ok"}))
-    client.send(GET)
+    client = HttpClient(sends(start(length(2)), {"body": b"ok"})).sending(GET)
     assert (await client.answered(1)).bodies == [b"ok"]
     assert client.transport.writes == 1
 
 
 async def test_a_response_of_unknown_length_is_chunked() -> None:
-    client = HttpClient(sends(start(), {"body": b"a", "more_body": True}, {"body": b"", "more_body": True}, {"body": b"bc"}))
-    client.send(GET)
+    client = HttpClient(sends(start(), {"body": b"a", "more_body": True}, {"body": b"", "more_body": True}, {"body": b"bc"})).sending(GET)
     answer = await client.answered(1)
     assert answer.bodies == [b"abc"]
     assert answer.headers[0]["transfer-encoding"] == "chunked"
 
 
 async def test_a_response_of_unknown_length_ends_with_the_connection_in_http_1_0() -> None:
-    client = HttpClient(sends(start(), {"body": b"a", "more_body": True}, {"body": b"bc"}))
-    client.send(GET.replace(b"HTTP/1.1", b"HTTP/1.0"))
+    client = HttpClient(sends(start(), {"body": b"a", "more_body": True}, {"body": b"bc"})).sending(GET.replace(b"HTTP/1.1", b"HTTP/1.0"))
     await until(lambda: client.transport.closed)
     head, _, body = client.transport.written.partition(b"\r\n\r\n")
     assert b"connection: close" in head
@@ -75,8 +71,7 @@ async def test_who_speaks_http_1_0_gets_no_100() -> None:
         body = (await receive())["body"]
         await sends(start(length(len(body))), {"body": body})(scope, receive, send)
 
-    client = HttpClient(application)
-    client.send(b"POST / HTTP/1.0\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
+    client = HttpClient(application).sending(b"POST / HTTP/1.0\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
     await asyncio.sleep(0)
     client.send(b"ok")
     await client.answered(1)
@@ -85,8 +80,7 @@ async def test_who_speaks_http_1_0_gets_no_100() -> None:
 
 @pytest.mark.parametrize(("request_", "status"), [(HEAD, 200), (GET, 204), (GET, 304)])
 async def test_a_response_without_a_body_has_none(request_: bytes, status: int) -> None:
-    client = HttpClient(sends(start(status=status), {"body": b"x" if request_ is HEAD else b""}))
-    client.send(request_)
+    client = HttpClient(sends(start(status=status), {"body": b"x" if request_ is HEAD else b""})).sending(request_)
     await until(lambda: client.transport.written)
     head, _, body = client.transport.written.partition(b"\r\n\r\n")
     assert b"transfer-encoding" not in head
@@ -108,8 +102,7 @@ async def test_a_client_that_expects_100_gets_it_when_its_body_is_wanted() -> No
         body = (await receive())["body"]
         await sends(start(length(len(body))), {"body": body})(scope, receive, send)
 
-    client = HttpClient(application)
-    client.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-Continue\r\n\r\n")
+    client = HttpClient(application).sending(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-Continue\r\n\r\n")
     await asyncio.sleep(0)
     assert not client.transport.written
     wanted.set()
@@ -123,8 +116,7 @@ async def test_a_client_that_expects_100_and_is_refused_gets_the_refusal_alone()
         await sends(start(length(0), status=413), {})(scope, receive, send)
         await receive()
 
-    client = HttpClient(refuse)
-    client.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
+    client = HttpClient(refuse).sending(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
     await until(lambda: not client.server_state.tasks)
     assert client.responses().statuses == [413]
     assert client.responses().headers[0]["connection"] == "close", "what follows may be the body, or the next request"
@@ -139,8 +131,7 @@ async def test_a_body_that_is_there_though_100_was_expected_keeps_the_connection
 
 
 async def test_an_application_may_close_the_connection() -> None:
-    client = HttpClient(sends(start(length(0), (b"Connection", b"close")), {}))
-    client.send(GET + GET)
+    client = HttpClient(sends(start(length(0), (b"Connection", b"close")), {})).sending(GET + GET)
     assert (await client.answered(1)).statuses == [200]
     assert client.transport.written.lower().count(b"connection: close") == 1
     assert client.transport.closed
@@ -155,8 +146,7 @@ async def test_who_waits_behind_the_body_learns_that_the_client_has_left() -> No
         await send(start())  # into nothing
         await send({"type": "http.response.body"})
 
-    client = HttpClient(application)
-    client.send(GET)
+    client = HttpClient(application).sending(GET)
     await until(lambda: seen)
     assert seen == ["http.request"]
     client.leave()
@@ -180,8 +170,7 @@ async def test_who_waits_behind_the_body_learns_that_the_client_has_left() -> No
     ],
 )
 async def test_a_response_that_cannot_be_sent_is_a_500(messages: list[dict[str, Any]]) -> None:
-    client = HttpClient(sends(*messages))
-    client.send(GET)
+    client = HttpClient(sends(*messages)).sending(GET)
     answer = await client.answered(1)
     assert answer.statuses == [500]
     assert answer.bodies == [b"Internal Server Error"]
@@ -190,8 +179,7 @@ async def test_a_response_that_cannot_be_sent_is_a_500(messages: list[dict[str, 
 
 @pytest.mark.parametrize("length_", [(), (length(9),)])
 async def test_a_response_that_breaks_off_ends_the_connection_and_is_never_whole(length_: tuple[tuple[bytes, bytes], ...]) -> None:
-    client = HttpClient(sends(start(*length_), {"body": b"half", "more_body": True}))
-    client.send(GET)
+    client = HttpClient(sends(start(*length_), {"body": b"half", "more_body": True})).sending(GET)
     await until(lambda: client.transport.closed)
     assert client.responses().complete == 0
 
@@ -209,8 +197,7 @@ async def test_an_exception_is_logged_and_not_shown(caplog: pytest.LogCaptureFix
 
 
 async def test_a_cancelled_request_is_answered() -> None:
-    client = HttpClient(lambda scope, receive, send: asyncio.Event().wait())
-    client.send(GET)
+    client = HttpClient(lambda scope, receive, send: asyncio.Event().wait()).sending(GET)
     (task,) = client.server_state.tasks
     await asyncio.sleep(0)
     task.cancel()

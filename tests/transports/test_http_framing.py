@@ -147,8 +147,7 @@ SERVED: dict[str, tuple[bytes, bytes]] = {
 @pytest.mark.parametrize("case", REFUSED)
 async def test_a_request_that_could_be_read_in_two_ways_is_refused_and_nothing_behind_it_is_read(case: str) -> None:
     status, request = REFUSED[case]
-    client = HttpClient(echo)
-    client.send(request + get(line=b"GET /smuggled HTTP/1.1"))
+    client = HttpClient(echo).sending(request + get(line=b"GET /smuggled HTTP/1.1"))
     answer = await client.answered(1)
     assert answer.statuses == [status]
     assert answer.headers[0]["connection"] == "close"
@@ -159,8 +158,7 @@ async def test_a_request_that_could_be_read_in_two_ways_is_refused_and_nothing_b
 @pytest.mark.parametrize("case", SERVED)
 async def test_a_request_that_has_one_meaning_is_served(case: str) -> None:
     request, told = SERVED[case]
-    client = HttpClient(echo)
-    client.send(request)
+    client = HttpClient(echo).sending(request)
     answer = await client.answered(1)
     assert (answer.statuses, answer.bodies) == ([200], [told])
 

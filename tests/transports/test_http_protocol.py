@@ -85,8 +85,7 @@ class Echo:
 
 # -- Requests and their order. ---------------------------------------------------------------------------------------------
 async def test_requests_sent_at_once_are_answered_in_their_order() -> None:
-    client = HttpClient(Echo())
-    client.send(get("/1") + post(b"two") + get("/3"))
+    client = HttpClient(Echo()).sending(get("/1") + post(b"two") + get("/3"))
     assert (await client.answered(3)).bodies == [b"/1:", b"/:two", b"/3:"]
     assert not client.transport.ended
 
@@ -94,8 +93,7 @@ async def test_requests_sent_at_once_are_answered_in_their_order() -> None:
 async def test_nothing_more_is_read_while_a_request_waits_for_its_turn() -> None:
     echo = Echo()
     echo.may_answer.clear()
-    client = HttpClient(echo)
-    client.send(get("/1"))
+    client = HttpClient(echo).sending(get("/1"))
     assert client.transport.reading
     client.send(get("/2"))
     await until(lambda: echo.scopes)
@@ -106,8 +104,7 @@ async def test_nothing_more_is_read_while_a_request_waits_for_its_turn() -> None
 
 
 async def test_a_400_comes_behind_the_responses_before_it() -> None:
-    client = HttpClient(Echo())
-    client.send(get("/1") + get("/2") + b"no http\r\n\r\n")
+    client = HttpClient(Echo()).sending(get("/1") + get("/2") + b"no http\r\n\r\n")
     assert (await client.answered(3)).statuses == [200, 200, 400]
     assert client.transport.ended
 
@@ -115,8 +112,7 @@ async def test_a_400_comes_behind_the_responses_before_it() -> None:
 async def test_what_comes_behind_what_cannot_be_read_is_not_looked_at() -> None:
     echo = Echo()
     echo.may_answer.clear()
-    client = HttpClient(echo)
-    client.send(get("/1"), b"no http\r\n\r\n", get("/2"))
+    client = HttpClient(echo).sending(get("/1"), b"no http\r\n\r\n", get("/2"))
     echo.may_answer.set()
     assert (await client.answered(2)).statuses == [200, 400]
     assert [scope["path"] for scope in echo.scopes] == ["/1"]
@@ -130,8 +126,7 @@ async def test_a_malformed_body_is_a_400_and_its_application_learns_of_a_disconn
             pass
         left.append(True)
 
-    client = HttpClient(application)
-    client.send(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n", b"what?\r\n")
+    client = HttpClient(application).sending(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n", b"what?\r\n")
     assert (await client.answered(1)).statuses == [400]
     assert client.transport.ended
     await until(lambda: left)
@@ -140,8 +135,7 @@ async def test_a_malformed_body_is_a_400_and_its_application_learns_of_a_disconn
 async def test_a_malformed_body_behind_an_unanswered_request_spoils_only_its_own() -> None:
     echo = Echo()
     echo.may_answer.clear()
-    client = HttpClient(echo)
-    client.send(get("/1"), b"POST /2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nwhat?\r\n")
+    client = HttpClient(echo).sending(get("/1"), b"POST /2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nwhat?\r\n")
     echo.may_answer.set()
     assert (await client.answered(2)).statuses == [200, 400]
     assert [scope["path"] for scope in echo.scopes] == ["/1"]
@@ -149,8 +143,7 @@ async def test_a_malformed_body_behind_an_unanswered_request_spoils_only_its_own
 
 @pytest.mark.parametrize("target", ["http://x", "/%", "*", "a:b", "/\xff"])
 async def test_any_target_is_answered(target: str) -> None:
-    client = HttpClient(Echo())
-    client.send(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode("latin-1"))
+    client = HttpClient(Echo()).sending(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode("latin-1"))
     assert (await client.answered(1)).statuses[0] in (200, 400)
 
 
@@ -182,8 +175,7 @@ async def test_any_cut_of_the_same_requests_gets_the_same_responses(requests: li
 @pytest.mark.parametrize("request_", [get("/", "Connection: close"), b"GET / HTTP/1.0\r\n\r\n"])
 async def test_a_connection_is_closed_for_who_does_not_want_it_kept(request_: bytes) -> None:
     echo = Echo()
-    client = HttpClient(echo)
-    client.send(request_ + get("/2"))
+    client = HttpClient(echo).sending(request_ + get("/2"))
     answer = await client.answered(1)
     assert answer.headers[0]["connection"] == "close"
     assert client.transport.ended
@@ -192,8 +184,7 @@ async def test_a_connection_is_closed_for_who_does_not_want_it_kept(request_: by
 
 async def test_a_client_that_leaves_disconnects_every_request_and_lets_nothing_wait() -> None:
     echo = Echo()
-    client = HttpClient(echo)
-    client.send(get("/1") + get("/2"), b"POST /3 HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+    client = HttpClient(echo).sending(get("/1") + get("/2"), b"POST /3 HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
     client.leave()
     await until(lambda: not client.server_state.tasks)
     assert [scope["path"] for scope in echo.scopes] == ["/1"]
@@ -205,16 +196,14 @@ async def test_a_client_that_closes_its_half_gets_the_answers_due() -> None:
     """But not that of a GET, which may wait for messages, nor of half a request."""
     echo = Echo()
     echo.may_answer.clear()
-    client = HttpClient(echo)
-    client.send(post(b"1"))
+    client = HttpClient(echo).sending(post(b"1"))
     assert client.protocol.eof_received()
     echo.may_answer.set()
     answer = await client.answered(1)
     assert (answer.bodies, answer.headers[0]["connection"]) == ([b"/:1"], "close")
     assert client.transport.closed
     for unanswered in (b"", get("/"), post(b"1")[:-1]):
-        client = HttpClient(Echo())
-        client.send(unanswered)
+        client = HttpClient(Echo()).sending(unanswered)
         assert not client.protocol.eof_received()
 
 
@@ -222,8 +211,7 @@ async def test_a_server_that_stops_closes_idle_connections_and_others_behind_the
     idle = HttpClient(Echo())
     idle.protocol.shutdown()
     assert idle.transport.closed
-    busy = HttpClient(Echo())
-    busy.send(get("/1") + get("/2"))
+    busy = HttpClient(Echo()).sending(get("/1") + get("/2"))
     busy.protocol.shutdown()
     answer = await busy.answered(2)
     assert ["connection" in headers for headers in answer.headers] == [False, True]
@@ -254,8 +242,7 @@ async def test_a_connection_that_retires_waits_for_one_more_request_and_closes_b
     ],
 )
 async def test_a_request_that_takes_too_long_ends_the_connection(parts: list[bytes], statuses: list[int]) -> None:
-    client = HttpClient(Echo(), request_timeout_s=0.05, close_timeout_ms=50)
-    client.send(*parts)
+    client = HttpClient(Echo(), request_timeout_s=0.05, close_timeout_ms=50).sending(*parts)
     await until(lambda: client.transport.ended)
     assert client.responses().statuses == statuses
     await until(lambda: client.transport.closed)
@@ -264,8 +251,7 @@ async def test_a_request_that_takes_too_long_ends_the_connection(parts: list[byt
 async def test_the_time_of_a_request_does_not_end_the_one_before_it() -> None:
     echo = Echo()
     echo.may_answer.clear()
-    client = HttpClient(echo, request_timeout_s=0.05)
-    client.send(get("/1"), b"GET /2 HTTP/1.1\r\n")
+    client = HttpClient(echo, request_timeout_s=0.05).sending(get("/1"), b"GET /2 HTTP/1.1\r\n")
     await asyncio.sleep(0.15)
     assert not client.transport.ended
     client.send(b"Host: x\r\n\r\n")  # too late
@@ -291,8 +277,7 @@ async def test_every_request_has_its_whole_time_whatever_came_before_it() -> Non
 async def test_time_in_which_the_client_has_to_wait_is_not_the_clients() -> None:
     echo = Echo()
     echo.may_answer.clear()
-    client = HttpClient(echo, request_timeout_s=0.1)
-    client.send(get("/1") + b"POST /2 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n")
+    client = HttpClient(echo, request_timeout_s=0.1).sending(get("/1") + b"POST /2 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n")
     await asyncio.sleep(0.2)
     assert not client.transport.ended
     client.send(b"two")
@@ -302,8 +287,7 @@ async def test_time_in_which_the_client_has_to_wait_is_not_the_clients() -> None
 
 async def test_a_request_whose_answer_has_left_is_not_answered_again_when_its_rest_is_late_or_wrong() -> None:
     for rest in (b"", b"what?\r\n", b"0\r\n" + b"X: y\r\n" * 20_000):
-        client = HttpClient(refuse, request_timeout_s=0.1)
-        client.send(CHUNKED)
+        client = HttpClient(refuse, request_timeout_s=0.1).sending(CHUNKED)
         await client.answered(1)
         client.send(rest)
         await until(lambda client=client: client.transport.ended)
@@ -311,8 +295,7 @@ async def test_a_request_whose_answer_has_left_is_not_answered_again_when_its_re
 
 
 async def test_an_idle_connection_is_closed_whatever_comes_that_is_no_request() -> None:
-    client = HttpClient(Echo(), keep_alive_s=0.2)
-    client.send(get("/1"))
+    client = HttpClient(Echo(), keep_alive_s=0.2).sending(get("/1"))
     await client.answered(1)
     while not client.transport.closed:
         client.send(b"\r\n")
@@ -321,8 +304,7 @@ async def test_an_idle_connection_is_closed_whatever_comes_that_is_no_request() 
 
 
 async def test_a_body_that_comes_behind_its_response_keeps_no_connection() -> None:
-    client = HttpClient(refuse, request_timeout_s=2)
-    client.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n")
+    client = HttpClient(refuse, request_timeout_s=2).sending(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n")
     await client.answered(1)
     client.send(b"x" * 100_000)
     assert client.transport.reading
@@ -334,8 +316,7 @@ async def test_a_body_that_comes_behind_its_response_keeps_no_connection() -> No
 async def test_a_request_under_way_has_no_deadline_of_the_connection() -> None:
     echo = Echo()
     echo.may_answer.clear()
-    client = HttpClient(echo, keep_alive_s=0.05, request_timeout_s=0.05)
-    client.send(get("/1"))
+    client = HttpClient(echo, keep_alive_s=0.05, request_timeout_s=0.05).sending(get("/1"))
     await asyncio.sleep(0.15)
     assert not client.transport.ended
     echo.may_answer.set()
@@ -357,11 +338,9 @@ async def test_only_the_bytes_of_a_head_count_against_its_limit() -> None:
 
 async def test_a_head_has_so_many_headers() -> None:
     for lines, status in ((99, 200), (100, 431)):
-        client = HttpClient(Echo())
-        client.send(get("/", *["a: b"] * lines))
+        client = HttpClient(Echo()).sending(get("/", *["a: b"] * lines))
         assert (await client.answered(1)).statuses == [status]
-    client = HttpClient(Echo(), request_headers_max=20)
-    client.send(b"GET / HTTP/1.1\r\nHost: x\r\n", b"a:\r\n" * 30)
+    client = HttpClient(Echo(), request_headers_max=20).sending(b"GET / HTTP/1.1\r\nHost: x\r\n", b"a:\r\n" * 30)
     assert (await client.answered(1)).statuses == [431]
 
 
@@ -378,15 +357,13 @@ async def test_a_head_has_so_many_headers() -> None:
 )
 async def test_what_is_no_body_of_a_chunked_body_is_bounded(unused: bytes) -> None:
     echo = Echo()
-    client = HttpClient(echo)
-    client.send(CHUNKED + b"1\r\nx\r\n", *(unused[at : at + 1000] for at in range(0, len(unused), 1000)))
+    client = HttpClient(echo).sending(CHUNKED + b"1\r\nx\r\n", *(unused[at : at + 1000] for at in range(0, len(unused), 1000)))
     assert (await client.answered(1)).statuses == [400]
     assert client.transport.ended
 
 
 async def test_a_body_in_the_smallest_chunks_is_a_body() -> None:
-    client = HttpClient(Echo())
-    client.send(CHUNKED + b"00000001\r\nx\r\n" * 20_000 + b"0\r\nX: y\r\n\r\n" + get("/2"))
+    client = HttpClient(Echo()).sending(CHUNKED + b"00000001\r\nx\r\n" * 20_000 + b"0\r\nX: y\r\n\r\n" + get("/2"))
     assert (await client.answered(2)).bodies == [b"/c:" + b"x" * 20_000, b"/2:"]
 
 
@@ -398,8 +375,7 @@ async def test_few_of_the_requests_that_are_sent_at_once_wait_and_all_are_answer
             await super().__call__(scope, receive, send)
 
     waiting: list[int] = []
-    client = HttpClient(Watched())
-    client.send(get("/") * 500)
+    client = HttpClient(Watched()).sending(get("/") * 500)
     assert not client.transport.reading
     assert (await client.answered(500)).bodies == [b"/:"] * 500
     assert waiting[0] < 200
@@ -488,8 +464,7 @@ async def test_a_body_that_the_application_does_not_read_stops_the_client() -> N
         await may_read.wait()
         await Echo()(scope, receive, send)
 
-    client = HttpClient(late)
-    client.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 80000\r\n\r\n", b"b" * 40_000)
+    client = HttpClient(late).sending(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 80000\r\n\r\n", b"b" * 40_000)
     assert client.transport.reading
     client.send(b"b" * 30_000)
     assert not client.transport.reading
@@ -527,15 +502,13 @@ async def test_a_chunked_body_behind_an_upgrade_is_a_body() -> None:
 
 
 async def test_an_upgrade_on_a_connection_that_is_not_kept_is_served_too() -> None:
-    client = HttpClient(Echo())
-    client.send(get("/1", "Connection: close, Upgrade", "Upgrade: h2c"))
+    client = HttpClient(Echo()).sending(get("/1", "Connection: close, Upgrade", "Upgrade: h2c"))
     assert (await client.answered(1)).bodies == [b"/1:"]
     assert client.transport.ended
 
 
 async def test_connect_is_refused() -> None:
-    client = HttpClient(Echo())
-    client.send(b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n" + get("/2"))
+    client = HttpClient(Echo()).sending(b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n" + get("/2"))
     assert (await client.answered(1)).statuses == [400]
     assert client.transport.ended
 

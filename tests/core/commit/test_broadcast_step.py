@@ -74,8 +74,7 @@ def test_what_is_wanted_in_the_inbox_only_is_adopted_and_not_sent(how: str) -> N
 def test_in_quiet_hours_broadcasts_wait_in_the_log_and_come_when_they_end() -> None:
     world = sleeping()
     world.broadcast("b1", ttl_ms=LONG)
-    world.broadcast("b2", ttl_ms=LONG)
-    assert heard(world.settle()) == []
+    assert heard(world.deliver_broadcast("b2", ttl_ms=LONG)) == []
     mailbox = world.core.mailboxes["t:u"]
     assert (mailbox.head, mailbox.log_pos) == (0, 0)
     assert woken(world, SEVEN_AM - 1) == []
@@ -128,8 +127,7 @@ def gaps(records: list[Any]) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("how", ["evicted", "expired", "before a crash"])
 def test_who_was_away_is_sent_a_gap_for_broadcasts_that_left_the_log_and_is_not_sent_it_again(how: str) -> None:
     world = connected_world()
-    world.broadcast("b1")
-    assert heard(world.settle()) == [1]
+    assert heard(world.deliver_broadcast("b1")) == [1]
     world.ack(1, 1)
     world.detach(1)
     positions = [world.broadcast("b2"), world.broadcast("b3")]
@@ -157,8 +155,7 @@ def test_only_what_concerned_a_user_who_was_there_before_is_lost() -> None:
     world.deliver_broadcast("b1")
     world.detach(1)
     world.drop(world.broadcast("other", "news"), world.broadcast("passing", retain=False))
-    world.attach(2, "old")
-    assert gaps(world.settle()) == []
+    assert gaps(world.connect(2, "old")) == []
     world.detach(2)
     world.drop(world.broadcast("b2"))
     world.attach(3, "old")
@@ -171,8 +168,7 @@ def test_what_left_the_log_before_a_slow_shard_read_it_is_a_gap_for_those_connec
     world.deliver_broadcast("b1")
     world.drop(world.broadcast("b2"))
     assert gaps(world.settle()) == [(2, 2)]
-    world.broadcast("b3")
-    assert heard(world.settle()) == [3]
+    assert heard(world.deliver_broadcast("b3")) == [3]
 
 
 def test_a_loss_is_a_gap_though_the_next_entry_is_for_others() -> None:
@@ -230,8 +226,7 @@ def test_who_slept_when_the_shard_died_is_told_in_the_morning_by_the_next(how: s
     world.deliver_broadcast("b1", ttl_ms=LONG)
     later_core(world, how)
     profile_of(world)
-    world.attach(1, resume=True, cursor=0)
-    assert heard(world.settle()) == []
+    assert heard(world.connect(1, resume=True, cursor=0)) == []
     assert woken(world, SEVEN_AM) == [1]
     later_core(world, how)
     profile_of(world)
@@ -243,13 +238,11 @@ def test_a_poll_in_quiet_hours_is_not_told_to_expect_what_does_not_come() -> Non
     world = at(TEN_PM)
     wants(world, NIGHT)
     world.deliver_broadcast("b1", ttl_ms=LONG)
-    world.attach(1, kind=POLL)
-    (welcome,) = of(world.settle(), Welcome)
+    (welcome,) = of(world.connect(1, kind=POLL), Welcome)
     assert welcome.head == 0
     world.detach(1)
     world.now_ms = SEVEN_AM
-    world.attach(2, kind=POLL)
-    (welcome,) = of(world.settle(), Welcome)
+    (welcome,) = of(world.connect(2, kind=POLL), Welcome)
     assert welcome.head == 1
 
 

@@ -506,8 +506,7 @@ def test_a_message_alone_in_the_digest_comes_as_it_is() -> None:
 def test_a_question_waits_for_no_digest() -> None:
     world = World()
     wants(world, FORUM)
-    world.post(more=b',"type":"forum.ask","ask":{"text":true}')
-    assert [answer.status for answer in of(world.settle(), Posted)] == [ACCEPTED]
+    assert [answer.status for answer in of(world.publish(more=b',"type":"forum.ask","ask":{"text":true}'), Posted)] == [ACCEPTED]
 
 
 def test_a_digest_has_room_beside_a_full_table_of_windows_and_takes_messages_out_of_windows_of_their_own() -> None:

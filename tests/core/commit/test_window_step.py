@@ -229,8 +229,7 @@ def test_a_window_that_was_over_while_the_shard_was_down_closes_at_the_first_tic
     world.now_ms += 1000
     world.crash()
     later(world, 0)
-    world.attach(1)
-    assert [message["id"] for message in shown(world.settle())] == ["m1"]
+    assert [message["id"] for message in shown(world.connect(1))] == ["m1"]
     world.checkpoint()
     assert world.windows == {}, "nothing is left to be woken for"
 
@@ -263,8 +262,7 @@ def test_a_window_of_a_mailbox_that_left_memory_ends_in_time() -> None:
     later(world, 299)
     assert not world.core.mailboxes
     later(world, 1)
-    world.attach(1)
-    (summary,) = shown(world.settle())
+    (summary,) = shown(world.connect(1))
     assert (summary["seq"], summary["count"]) == (1, 2)
 
 

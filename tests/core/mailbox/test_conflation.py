@@ -29,8 +29,7 @@ def test_who_keeps_up_gets_every_message() -> None:
     world = connected_world()
     said = world.settle()
     for n in range(4):
-        world.post("u", f"a{n}", collapse="k")
-        said += world.settle()
+        said += world.publish("u", f"a{n}", collapse="k")
     for n in range(4, 8):
         world.post("u", f"a{n}", collapse="k")  # one group: still nobody is behind
     said += world.settle()
@@ -44,10 +43,8 @@ def test_behind_a_full_window_the_newest_stands_for_the_older_ones_and_the_gap_s
         world.post("u", f"first{n}")
     said = world.settle()
     for n in range(5):
-        world.post("u", f"a{n}", collapse="k")
-        said += world.settle()
-    world.post("u", "other")
-    said += world.settle()
+        said += world.publish("u", f"a{n}", collapse="k")
+    said += world.publish("u", "other")
     assert counts(said) == [("first0", 1), ("first1", 1)]
     world.ack(1, 2)
     said = world.settle()
@@ -108,15 +105,13 @@ def test_what_a_client_has_been_sent_is_not_superseded() -> None:
         world.attach(1, kind=kind)
         world.post("u", "shown", collapse="k")
         said = world.publish("u", "next", collapse="k")
-        world.post("u", "last", collapse="k")
-        said += world.settle()
+        said += world.publish("u", "last", collapse="k")
         world.ack(1, 1)
         said += world.settle()
         assert counts(said) == [("shown", 1), ("last", 2)]
         world.detach(1)
         world.publish("u", "after", collapse="k")
-        world.attach(2)
-        assert counts(world.settle(), 2)[0] == ("last", 2)
+        assert counts(world.connect(2), 2)[0] == ("last", 2)
 
 
 def test_a_message_sent_while_its_successor_was_written_is_revoked_where_it_was_sent() -> None:
@@ -147,8 +142,7 @@ def test_a_lesser_message_supersedes_nothing_of_more_weight() -> None:
     world.checkpoint()
     world.attach(2)
     world.post("u", "kept", collapse="q")
-    world.post("u", "fleeting", collapse="q", retain=False)
-    assert ("kept", 1) in counts(world.settle(), 2)
+    assert ("kept", 1) in counts(world.publish("u", "fleeting", collapse="q", retain=False), 2)
 
 
 def test_a_user_with_too_many_gaps_is_conflated_no_more_until_they_are_told() -> None:
@@ -166,18 +160,15 @@ def test_only_the_keys_heard_of_last_are_remembered() -> None:
     world = World(conflate_offline_min=0, collapse_keys_max=2)
     for key in ("a", "b", "c", "a", "c"):
         world.publish("u", collapse=key)
-    world.attach(1)
-    assert gaps(world.settle()) == [(3, 3)], "`a` was forgotten for `c`, `c` was not"
+    assert gaps(world.connect(1)) == [(3, 3)], "`a` was forgotten for `c`, `c` was not"
 
 
 def test_a_repeated_id_of_a_superseded_message_gets_its_first_number() -> None:
     world = World(conflate_offline_min=0)
     world.post("u", "a0", collapse="k")
     world.publish("u", "a1", collapse="k")
-    world.post("u", "a0", collapse="k")
-    assert [record.seq for record in world.settle()] == [1]
-    world.attach(1)
-    assert counts(world.settle()) == [("a1", 2)]
+    assert [record.seq for record in world.publish("u", "a0", collapse="k")] == [1]
+    assert counts(world.connect(1)) == [("a1", 2)]
 
 
 def test_a_post_without_a_collapse_key_is_as_it_was() -> None:
@@ -185,8 +176,7 @@ def test_a_post_without_a_collapse_key_is_as_it_was() -> None:
     assert post.envelope.collapse == ""
     world = World()
     world.core.handle(EDGE, [post], world.now_ms)
-    world.attach(1)
-    assert delivered(world.settle()) == [(1, 1)]
+    assert delivered(world.connect(1)) == [(1, 1)]
 
 
 @given(

@@ -78,8 +78,7 @@ def _given_twice(*, window: int = 8, between: int = 0) -> World:
 
 def test_an_id_that_is_pending_twice_is_acknowledged_where_it_was_shown_and_the_other_still_comes() -> None:
     world = _given_twice(window=2, between=2)
-    world.attach(1)
-    assert delivered(world.settle()) == [(1, 1), (2, 1)]
+    assert delivered(world.connect(1)) == [(1, 1), (2, 1)]
     world.ack_ids(1, "daily")
     world.ack_ids(1, "m2")
     assert delivered(world.settle()) == [(3, 1), (4, 1)]
@@ -89,8 +88,7 @@ def test_an_id_that_is_pending_twice_is_acknowledged_where_it_was_shown_and_the_
 
 def test_an_id_that_was_shown_twice_is_acknowledged_for_both() -> None:
     world = _given_twice()
-    world.attach(1)
-    assert delivered(world.settle()) == [(1, 1), (2, 1), (3, 1)]
+    assert delivered(world.connect(1)) == [(1, 1), (2, 1), (3, 1)]
     world.ack_ids(1, "daily")
     assert [seq for seq, _ in delivered(world.wait(1000))] == [2]
 
@@ -98,8 +96,7 @@ def test_an_id_that_was_shown_twice_is_acknowledged_for_both() -> None:
 def test_an_acknowledgement_by_id_without_a_connection_is_of_the_oldest_that_is_pending() -> None:
     world = _given_twice()
     world.tell(Settle(9, "t:u", -1, ["daily"]))
-    world.attach(1)
-    assert delivered(world.settle()) == [(2, 1), (3, 1)]
+    assert delivered(world.connect(1)) == [(2, 1), (3, 1)]
 
 
 def test_a_refusal_by_id_is_of_one_message_and_said_twice_it_is_still_of_one() -> None:

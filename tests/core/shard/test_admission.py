@@ -86,19 +86,16 @@ def test_posts_that_wait_for_their_page_count_too() -> None:
     world.post("one more", priority=HIGH)
     assert [record.status for record in of(world.said(), Posted)] == [OVERLOADED]
     assert {record.status for record in of(world.settle(), Posted)} == {ACCEPTED}
-    world.post("one more", priority=HIGH)
-    assert {record.status for record in of(world.settle(), Posted)} == {ACCEPTED}
+    assert {record.status for record in of(world.publish("one more", priority=HIGH), Posted)} == {ACCEPTED}
 
 
 def test_bytes_in_memory_are_limited_too() -> None:
     world = World(shard_memory_bytes_max=100_000)
     for _ in range(12):
         world.publish("u", more=b',"data":"%b"' % (b"x" * 10_000))
-    world.post("u", "late", priority=HIGH)
-    assert [record.status for record in of(world.settle(), Posted)] == [OVERLOADED]
+    assert [record.status for record in of(world.publish("u", "late", priority=HIGH), Posted)] == [OVERLOADED]
     world.checkpoint()
-    world.post("u", "late", priority=HIGH)
-    assert [record.status for record in of(world.settle(), Posted)] == [ACCEPTED]
+    assert [record.status for record in of(world.publish("u", "late", priority=HIGH), Posted)] == [ACCEPTED]
 
 
 def test_acknowledgements_by_request_end_a_shortage_of_memory() -> None:
@@ -107,13 +104,11 @@ def test_acknowledgements_by_request_end_a_shortage_of_memory() -> None:
     for _ in range(30):
         world.post("u")
     world.settle()
-    world.post("u", priority=HIGH)
-    assert [record.status for record in of(world.settle(), Posted)] == [OVERLOADED]
+    assert [record.status for record in of(world.publish("u", priority=HIGH), Posted)] == [OVERLOADED]
     world.tell(Settle(1, "t:u", 25, []))
     assert not of(world.settle(), Rejected)
     world.checkpoint()
-    world.post("u", priority=HIGH)
-    assert [record.status for record in of(world.settle(), Posted)] == [ACCEPTED]
+    assert [record.status for record in of(world.publish("u", priority=HIGH), Posted)] == [ACCEPTED]
 
 
 def test_a_repeat_of_an_accepted_id_gets_its_answer_under_any_pressure() -> None:
@@ -144,11 +139,9 @@ def test_what_is_held_goes_out_before_anything_of_higher_priority_behind_it() ->
     world.settle()
     pressed(world, 1)
     world.said()
-    world.post("u", "low", priority=LOW)
-    assert delivered(world.settle()) == []
+    assert delivered(world.publish("u", "low", priority=LOW)) == []
     world.post("u", "high", priority=HIGH)
-    world.post("u", "low again", priority=LOW)
-    assert delivered(world.settle()) == [(1, 1), (2, 1)]
+    assert delivered(world.publish("u", "low again", priority=LOW)) == [(1, 1), (2, 1)]
 
 
 def test_a_poll_that_comes_while_low_is_held_hears_of_it_when_the_pressure_is_over() -> None:
@@ -192,8 +185,7 @@ def test_what_a_silent_connection_has_used_up_its_tries_for_leaves_memory_and_be
     assert world.core.mailbox_store.memory.messages == 0
     world.ack(1, 1)
     assert delivered(world.settle()) == []
-    world.attach(2)
-    assert delivered(world.settle(), 2) == [(2, 4), (3, 4), (4, 4)]
+    assert delivered(world.connect(2), 2) == [(2, 4), (3, 4), (4, 4)]
 
 
 def test_bodies_sent_over_plain_sse_leave_short_memory() -> None:
@@ -216,8 +208,7 @@ def test_bodies_sent_over_plain_sse_leave_short_memory() -> None:
     read(2)
     assert memory.messages == 0, "read again for a second one"
     world.calm_down()
-    world.attach(3)
-    assert [seq for seq, _ in delivered(world.settle(), 3)] == list(range(1, 9))
+    assert [seq for seq, _ in delivered(world.connect(3), 3)] == list(range(1, 9))
 
 
 def test_a_silent_device_is_told_what_another_one_handled_even_when_it_left_memory() -> None:
@@ -230,8 +221,7 @@ def test_a_silent_device_is_told_what_another_one_handled_even_when_it_left_memo
     world.connect(2)
     world.ack(2, 2)
     assert sorted(id for record in of(world.settle(), Revoke) if record.conn == 1 for id in record.ids) == ["m0", "m1"]
-    world.post("u", "next")
-    assert delivered(world.settle(), 1) == [(3, 1)]
+    assert delivered(world.publish("u", "next"), 1) == [(3, 1)]
 
 
 def test_a_connection_far_behind_keeps_no_more_than_its_share_in_memory() -> None:
@@ -299,8 +289,7 @@ def test_ids_of_users_who_stay_connected_fill_no_memory_for_good() -> None:
     assert world.core.mailbox_store.memory.bytes == before - 10 * (60 - PAGE_RECENT_IDS) * RECENT_BYTES
     world.calm_down()
     assert world.core.admission.pressure.level == 0
-    world.post("u0", "59")
-    assert [record.status for record in of(world.settle(), Posted)] == [DUPLICATE]
+    assert [record.status for record in of(world.publish("u0", "59"), Posted)] == [DUPLICATE]
 
 
 def test_ids_that_edges_may_repeat_stay_while_memory_is_short() -> None:

@@ -130,15 +130,13 @@ def test_numbers_follow_the_order_of_the_log_and_each_entry_is_taken_once() -> N
     said = world.settle()
     assert ids(said) == [f"b{number}" for number in range(5)]
     assert delivered(said) == [(seq, 1) for seq in range(1, 6)]
-    world.attach(9, "a", 5)
-    assert ids(world.settle(), 9) == []
+    assert ids(world.connect(9, "a", 5), 9) == []
 
 
 def test_a_mailbox_that_is_behind_for_low_and_urgent_ones_takes_each_once() -> None:
     world = world_with("a")
     world.broadcast("low")
-    world.broadcast("urgent", priority=HIGH)
-    assert ids(world.settle()) == ["low", "urgent"]
+    assert ids(world.deliver_broadcast("urgent", priority=HIGH)) == ["low", "urgent"]
 
 
 def test_who_is_away_gets_it_when_coming_back_and_so_do_newcomers() -> None:
@@ -147,8 +145,7 @@ def test_who_is_away_gets_it_when_coming_back_and_so_do_newcomers() -> None:
     world.deliver_broadcast("b1")
     assert not world.journal
     for conn, user in ((2, "a"), (3, "new")):
-        world.attach(conn, user)
-        assert ids(world.settle(), conn) == ["b1"]
+        assert ids(world.connect(conn, user), conn) == ["b1"]
 
 
 def test_what_expired_first_is_never_numbered() -> None:
@@ -163,10 +160,8 @@ def test_what_expired_first_is_never_numbered() -> None:
 def test_what_is_not_retained_is_for_whoever_is_connected_when_it_comes() -> None:
     world = world_with("a")
     world.broadcast("now", retain=False)
-    world.broadcast("kept")
-    assert ids(world.settle()) == ["now", "kept"]
-    world.attach(2, "b")
-    assert ids(world.settle(), 2) == ["kept"]
+    assert ids(world.deliver_broadcast("kept")) == ["now", "kept"]
+    assert ids(world.connect(2, "b"), 2) == ["kept"]
 
 
 def test_a_connection_that_outlived_its_link_session_was_connected_all_the_time() -> None:
@@ -175,20 +170,17 @@ def test_a_connection_that_outlived_its_link_session_was_connected_all_the_time(
     world.core.opened(EDGE)
     world.broadcast("now", retain=False)
     world.follow()
-    world.attach(1, "a", 0, resume=True)
-    assert ids(world.settle()) == ["now"]
+    assert ids(world.connect(1, "a", 0, resume=True)) == ["now"]
 
 
 def test_an_unacknowledged_broadcast_is_repeated_and_then_left_to_the_next_connection_like_any_message() -> None:
     world = world_with("a")
-    world.broadcast("b1")
-    assert delivered(world.settle()) == [(1, 1)]
+    assert delivered(world.deliver_broadcast("b1")) == [(1, 1)]
     assert [attempt for _, attempt in delivered(world.wait(10_000))] == [2, 3]
     world.attach(2, "a")
     world.ack(2, 1)
     assert delivered(world.settle()) == []
-    world.broadcast("b2")
-    assert delivered(world.settle()) == [(2, 1)]
+    assert delivered(world.deliver_broadcast("b2")) == [(2, 1)]
 
 
 def test_it_can_be_acknowledged_and_refused_by_its_id() -> None:
@@ -224,8 +216,7 @@ def test_a_window_of_expired_messages_does_not_hold_broadcasts_up() -> None:
         world.broadcast(f"b{number}", ttl_ms=500)
     world.settle()
     world.now_ms += 500
-    world.broadcast("later")
-    assert ids(world.settle()) == ["later"]
+    assert ids(world.deliver_broadcast("later")) == ["later"]
     assert world.core.output.counters["expired"] == 4
 
 
@@ -237,8 +228,7 @@ def test_a_poll_is_told_that_broadcasts_wait_for_it() -> None:
     assert welcome.head >= welcome.from_seq
     assert ids(said) == ["b1"]
     world.detach(1)
-    world.attach(2, cursor=1, kind=POLL)
-    (welcome,) = of(world.settle(), Welcome)
+    (welcome,) = of(world.connect(2, cursor=1, kind=POLL), Welcome)
     assert welcome.head < welcome.from_seq
 
 
@@ -246,13 +236,10 @@ def test_under_pressure_low_broadcasts_stay_in_the_log_and_urgent_ones_take_them
     world = world_with("a")
     admission = world.core.admission
     admission.pressure.level = 2
-    world.broadcast("low")
-    assert ids(world.settle()) == []
+    assert ids(world.deliver_broadcast("low")) == []
     assert not world.core.wants_commit
-    world.broadcast("urgent", priority=HIGH)
-    assert ids(world.settle()) == ["low", "urgent"]
-    world.broadcast("low again")
-    assert ids(world.settle()) == []
+    assert ids(world.deliver_broadcast("urgent", priority=HIGH)) == ["low", "urgent"]
+    assert ids(world.deliver_broadcast("low again")) == []
     admission.pressure.level = 0
     assert world.core.wants_commit
     assert ids(world.settle()) == ["low again"]
@@ -282,8 +269,7 @@ def test_numbers_acknowledged_between_unanswered_messages_hold_no_broadcast_back
     world.wait(10_000)
     world.checkpoint()
     assert world.core.mailboxes["t:a"].cold == (1, last + 1)
-    world.broadcast("b")
-    assert ids(world.settle()) == ["b"]
+    assert ids(world.deliver_broadcast("b")) == ["b"]
 
 
 # -- Storage. ----------------------------------------------------------------------------------------------------------
@@ -368,8 +354,7 @@ def test_the_cursor_survives_an_eviction() -> None:
     world.now_ms += 10_000
     world.persist()
     assert world.core.evict(world.now_ms) == 1
-    world.attach(2, "a")
-    assert ids(world.settle(), 2) == []
+    assert ids(world.connect(2, "a"), 2) == []
 
 
 def test_a_rescue_puts_the_body_back_the_cursor_and_the_subscriptions_too() -> None:
@@ -439,13 +424,11 @@ def test_a_subscription_survives_a_crash_and_ends_with_unsubscribing() -> None:
     world.settle()
     world.crash()
     world.broadcast("one", "news")
-    world.attach(1, "a")
-    assert ids(world.settle()) == ["one"]
+    assert ids(world.connect(1, "a")) == ["one"]
     ref = world.subscribe(user="a", remove=["news"])
     assert of(world.settle(), Subscribed) == [Subscribed(ref, OK, ["more"])]
     world.broadcast("two", "news")
-    world.broadcast("three", "more")
-    assert ids(world.settle()) == ["three"]
+    assert ids(world.deliver_broadcast("three", "more")) == ["three"]
 
 
 def test_a_subscription_survives_an_eviction() -> None:
@@ -456,8 +439,7 @@ def test_a_subscription_survives_an_eviction() -> None:
     world.checkpoint()
     assert world.core.evict(world.now_ms) == 1
     world.broadcast("one", "news")
-    world.attach(1, "a")
-    assert ids(world.settle()) == ["one"]
+    assert ids(world.connect(1, "a")) == ["one"]
 
 
 def test_subscribing_again_changes_nothing_and_needs_no_commit() -> None:
@@ -469,8 +451,7 @@ def test_subscribing_again_changes_nothing_and_needs_no_commit() -> None:
     world.follow()
     ref = world.subscribe("news", user="a")
     assert world.said() == [Subscribed(ref, OK, ["news"])]
-    world.attach(2, "a")
-    assert ids(world.settle(), 2) == ["one"]
+    assert ids(world.connect(2, "a"), 2) == ["one"]
 
 
 def test_more_topics_than_allowed_are_refused_and_fewer_never_are() -> None:
@@ -500,27 +481,22 @@ def test_without_storage_a_subscription_is_refused_and_one_under_way_waits_for_t
 def test_a_token_makes_its_connection_a_member_also_of_what_came_while_nobody_was_there() -> None:
     world = World()
     world.deliver_broadcast("before", "team")
-    world.attach(1, "a", topics=["team"])
-    assert ids(world.settle()) == ["before"]
+    assert ids(world.connect(1, "a", topics=["team"])) == ["before"]
     world.detach(1)
     world.deliver_broadcast("meanwhile", "team")
-    world.attach(2, "a", topics=["team"])
-    assert ids(world.settle(), 2) == ["before", "meanwhile"]
+    assert ids(world.connect(2, "a", topics=["team"]), 2) == ["before", "meanwhile"]
 
 
 def test_a_membership_ends_with_its_connection_and_begins_with_it_when_others_are_there() -> None:
     world = world_with("a")
     world.broadcast("one", "team")
-    world.broadcast("for all")
-    assert ids(world.settle()) == ["for all"]
+    assert ids(world.deliver_broadcast("for all")) == ["for all"]
     world.deliver_broadcast("two", "team")
-    world.attach(2, "a", topics=["team"])
-    assert "two" not in ids(world.settle(), 2)
+    assert "two" not in ids(world.connect(2, "a", topics=["team"]), 2)
     said = world.deliver_broadcast("three", "team")
     assert (ids(said, 1), ids(said, 2)) == (["three"], ["three"])
     world.detach(2)
-    world.broadcast("four", "team")
-    assert ids(world.settle()) == []
+    assert ids(world.deliver_broadcast("four", "team")) == []
 
 
 def test_a_renewed_token_ends_the_memberships_it_does_not_name_and_begins_new_ones_from_here_on() -> None:
@@ -532,8 +508,7 @@ def test_a_renewed_token_ends_the_memberships_it_does_not_name_and_begins_new_on
         world.broadcast(f"to {topic}", topic)
     assert ids(world.settle()) == ["to news", "to sport"]
     world.tell(Rejoin(1, ()))
-    world.broadcast("to nobody", "news")
-    assert ids(world.settle()) == []
+    assert ids(world.deliver_broadcast("to nobody", "news")) == []
 
 
 def test_a_renewed_token_counts_for_what_the_mailbox_has_not_adopted_yet_and_for_no_other_connection() -> None:
@@ -545,16 +520,14 @@ def test_a_renewed_token_counts_for_what_the_mailbox_has_not_adopted_yet_and_for
     assert ids(world.settle()) == []
     world.connect(2, "a", topics=["team"])
     world.tell(Rejoin(1, ()))
-    world.broadcast("for the other token", "team")
-    assert ids(world.settle(), 2) == ["for the other token"]
+    assert ids(world.deliver_broadcast("for the other token", "team"), 2) == ["for the other token"]
 
 
 def test_a_token_renewed_while_the_page_is_read_counts() -> None:
     world = World()
     world.attach(1, "a", topics=["team"])
     world.tell(Rejoin(1, ()))
-    world.broadcast("b1", "team")
-    assert ids(world.settle()) == []
+    assert ids(world.deliver_broadcast("b1", "team")) == []
 
 
 # -- Timers. -----------------------------------------------------------------------------------------------------------
@@ -619,13 +592,11 @@ def test_a_successor_gives_nobody_an_unretained_broadcast_of_before_they_came(kn
     world.deliver_broadcast("before", retain=False)
     world.now_ms += 1
     since_ms = world.now_ms
-    world.attach(1, since_ms=since_ms)
-    assert len(delivered(world.settle())) == known
+    assert len(delivered(world.connect(1, since_ms=since_ms))) == known
     world.log_end = world.now_ms * 1000
     world.broadcast("meanwhile", retain=False)
     world.crash()
-    world.attach(1, cursor=known, resume=True, sent=known, since_ms=since_ms)
-    assert ids(world.settle()) == ["meanwhile"]
+    assert ids(world.connect(1, cursor=known, resume=True, sent=known, since_ms=since_ms)) == ["meanwhile"]
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -639,10 +610,8 @@ def test_a_successor_gives_the_unretained_to_the_older_of_two_connections(resume
     world.broadcast("meanwhile", retain=False)
     world.now_ms += 1
     world.crash()
-    world.attach(2, cursor=0 if resume else None, resume=resume, since_ms=world.now_ms)
-    assert not ids(world.settle())
-    world.attach(1, cursor=0, resume=True, since_ms=since_ms)
-    assert set(ids(world.settle())) == {"meanwhile"}
+    assert not ids(world.connect(2, cursor=0 if resume else None, resume=resume, since_ms=world.now_ms))
+    assert set(ids(world.connect(1, cursor=0, resume=True, since_ms=since_ms))) == {"meanwhile"}
 
 
 def two_devices(**limits: int) -> tuple[World, int]:
@@ -672,8 +641,7 @@ def cut_off(world: World, crash: bool) -> None:
 def test_a_token_counts_while_its_connection_is_announced_anew(crash: bool, retain: bool, passed: bool) -> None:
     """Though the user has another connection, with a token that does not name the topic, and what is for all has passed."""
     world, since_ms = two_devices()
-    world.broadcast("with both", "team")
-    assert ids(world.settle(), 2) == ["with both"]
+    assert ids(world.deliver_broadcast("with both", "team"), 2) == ["with both"]
     world.ack(2, 1)
     world.checkpoint()
     cut_off(world, crash)
@@ -692,10 +660,8 @@ def test_a_full_window_takes_owed_broadcasts_in_parts(crash: bool) -> None:
     cut_off(world, crash)
     for number in range(3):
         world.broadcast(f"team {number}", "team")
-    world.broadcast("for all")
-    assert ids(world.settle(), 1) == ["for all"]
-    world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
-    got = ids(world.settle(), 2)
+    assert ids(world.deliver_broadcast("for all"), 1) == ["for all"]
+    got = ids(world.connect(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"]), 2)
     world.broadcast("newer")
     for seq in range(1, 6):
         world.ack(2, seq)
@@ -721,8 +687,7 @@ def test_a_token_is_owed_nothing_from_before_its_connection() -> None:
     world.core.opened(EDGE)
     world.attach(1, "a", 0, resume=True, since_ms=since_ms - 2)
     world.deliver_broadcast("for all")
-    world.attach(2, "a", 0, resume=True, since_ms=since_ms + 5, topics=["team"])
-    assert ids(world.settle(), 2) == ["for all"]
+    assert ids(world.connect(2, "a", 0, resume=True, since_ms=since_ms + 5, topics=["team"]), 2) == ["for all"]
 
 
 def during_a_group(world: World, happens: Callable[[], None]) -> None:
@@ -739,8 +704,7 @@ def test_a_group_under_way_adopts_nothing_that_is_owed_a_second_time() -> None:
     world.broadcast("in the group", "team")
     during_a_group(world, lambda: world.detach(2))
     world.deliver_broadcast("for all")
-    world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
-    assert ids(world.settle(), 2) == ["in the group", "for all"]
+    assert ids(world.connect(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"]), 2) == ["in the group", "for all"]
 
 
 def test_broadcasts_passed_by_a_group_under_way_are_owed() -> None:
@@ -778,8 +742,7 @@ def test_a_refused_group_adopts_nothing_of_a_topic_that_leaves_meanwhile() -> No
     world.core.group_refused()
     world.core.storage_back()
     world.deliver_broadcast("for all")
-    world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
-    assert ids(world.settle(), 2) == ["for all", "in the group"]
+    assert ids(world.connect(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"]), 2) == ["for all", "in the group"]
 
 
 def test_another_connection_with_the_topic_meanwhile_takes_nothing_from_what_is_owed() -> None:
@@ -790,8 +753,7 @@ def test_another_connection_with_the_topic_meanwhile_takes_nothing_from_what_is_
     world.attach(3, "a", topics=["team"])
     world.deliver_broadcast("to the other", "team")
     world.detach(3)
-    world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
-    assert ids(world.settle(), 2) == ["for all", "to the other", "meanwhile"]
+    assert ids(world.connect(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"]), 2) == ["for all", "to the other", "meanwhile"]
 
 
 def test_the_older_connection_is_owed_more_when_it_is_announced_last() -> None:
@@ -805,10 +767,8 @@ def test_the_older_connection_is_owed_more_when_it_is_announced_last() -> None:
     world.attach(1, "a", 0, resume=True, since_ms=since_ms - 2)
     world.broadcast("late", "team")
     world.deliver_broadcast("for all")
-    world.attach(3, "a", 0, resume=True, since_ms=younger_since_ms, topics=["team"])
-    assert ids(world.settle(), 3) == ["for all", "late"]
-    world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
-    assert ids(world.settle(), 2) == ["for all", "late", "early"]
+    assert ids(world.connect(3, "a", 0, resume=True, since_ms=younger_since_ms, topics=["team"]), 3) == ["for all", "late"]
+    assert ids(world.connect(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"]), 2) == ["for all", "late", "early"]
 
 
 @pytest.mark.parametrize("crash", [False, True])
@@ -834,22 +794,19 @@ def test_a_renewed_token_is_owed_nothing_from_before_it_named_the_topic() -> Non
     world.deliver_broadcast("for all")
     world.tell(Rejoin(2, ("team",)))
     world.detach(2)
-    world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
-    assert ids(world.settle(), 2) == ["for all"]
+    assert ids(world.connect(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"]), 2) == ["for all"]
 
 
 def test_erasure_ends_what_is_owed() -> None:
     world, since_ms = two_devices()
-    world.broadcast("with both", "team")
-    assert ids(world.settle(), 2) == ["with both"]
+    assert ids(world.deliver_broadcast("with both", "team"), 2) == ["with both"]
     world.ack(2, 1)
     world.detach(2)
     world.deliver_broadcast("for all")
     world.tell(Erase(99, "t:a"))
     world.settle()
     world.connect(4, "a")
-    world.attach(2, "a", 0, resume=True, sent=1, since_ms=since_ms, topics=["team"])
-    assert ids(world.settle(), 2) == []
+    assert ids(world.connect(2, "a", 0, resume=True, sent=1, since_ms=since_ms, topics=["team"]), 2) == []
 
 
 def test_owed_broadcasts_are_adopted_once_though_their_topic_leaves() -> None:
@@ -862,6 +819,5 @@ def test_owed_broadcasts_are_adopted_once_though_their_topic_leaves() -> None:
     for _ in names:
         world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
         during_a_group(world, lambda: world.detach(2))
-    world.attach(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"])
-    assert {*ids(world.settle(), 2)} == {"for all", *names}
+    assert {*ids(world.connect(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"]), 2)} == {"for all", *names}
     assert world.core.mailbox_store.mailboxes["t:a"].head == 1 + len(names)

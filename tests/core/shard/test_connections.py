@@ -48,8 +48,7 @@ def test_an_acknowledgement_behind_a_refusal_does_not_make_a_successor_forget_it
     if written == "by a page":
         world.checkpoint()
     world.crash()
-    world.attach(2)
-    assert [seq for seq, _ in delivered(world.settle(), 2)] == [2], "it was refused, and nobody has it yet"
+    assert [seq for seq, _ in delivered(world.connect(2), 2)] == [2], "it was refused, and nobody has it yet"
     assert world.core.mailboxes["t:u"].floor == 1
 
 
@@ -61,8 +60,7 @@ def test_once_it_is_among_the_dead_letters_the_acknowledgement_behind_it_counts_
     world.now_ms += 300
     assert world.commit()
     world.crash()
-    world.attach(2)
-    assert delivered(world.settle(), 2) == []
+    assert delivered(world.connect(2), 2) == []
     assert world.core.mailboxes["t:u"].floor == 3
 
 
@@ -129,8 +127,7 @@ def test_a_connection_that_ends_while_its_refusal_waits_for_a_read_leaves_nothin
     world.nack(1, "b")
     world.ack(1, 3)
     world.detach(1)
-    world.attach(2)
-    assert [seq for seq, _ in delivered(world.settle(), 2)] == [1, 2, 3]
+    assert [seq for seq, _ in delivered(world.connect(2), 2)] == [1, 2, 3]
     assert dead(world) == []
 
 
@@ -164,8 +161,7 @@ def test_a_request_to_refuse_reads_what_only_storage_has(window: int) -> None:
     world.tell(Refuse(9, "t:u", ["b", "never sent"], "cannot"))
     said = world.settle()
     assert (of(said, Settled), dead(world)) == ([Settled(9)], ["b"])
-    world.attach(1)
-    assert [seq for seq, _ in delivered(world.settle(), 1)] == [1, 3][:window]
+    assert [seq for seq, _ in delivered(world.connect(1), 1)] == [1, 3][:window]
 
 
 @pytest.mark.parametrize("window", [8, 1])
@@ -174,8 +170,7 @@ def test_an_acknowledgement_by_http_reads_ids_that_only_storage_has(window: int)
     world.tell(Settle(9, "t:u", -1, ["b", "never sent"]))
     assert of(world.said(), Settled) == []
     assert of(world.settle(), Settled) == [Settled(9)]
-    world.attach(1)
-    assert [seq for seq, _ in delivered(world.settle(), 1)] == [1, 3][:window]
+    assert [seq for seq, _ in delivered(world.connect(1), 1)] == [1, 3][:window]
 
 
 def test_an_acknowledged_number_of_another_epoch_settles_nothing() -> None:
@@ -184,8 +179,7 @@ def test_an_acknowledged_number_of_another_epoch_settles_nothing() -> None:
     world.publish(id="b")
     world.tell(Settle(8, "t:u", 1, ["b"], 0, "e0"))
     assert of(world.settle(), Settled) == [Settled(8, "1 is a number of epoch e0, and this is e1")]
-    world.attach(1)
-    assert delivered(world.settle(), 1) == [(1, 1), (2, 1)]
+    assert delivered(world.connect(1), 1) == [(1, 1), (2, 1)]
     world.tell(Settle(9, "t:u", 1, [], 0, "e1"))
     assert of(world.settle(), Settled) == [Settled(9)]
     assert world.core.mailboxes["t:u"].floor == 1

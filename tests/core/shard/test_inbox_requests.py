@@ -95,8 +95,7 @@ def test_a_message_that_a_crash_takes_between_its_acknowledgement_and_the_checkp
     w.checkpoint()
     w.crash()
     assert ids(read(w)) == ["a"]
-    w.attach(2)
-    assert not [one for one in w.settle() if hasattr(one, "messages")], "nothing acknowledged comes again"
+    assert not [one for one in w.connect(2) if hasattr(one, "messages")], "nothing acknowledged comes again"
 
 
 def test_what_is_not_to_be_kept_leaves_storage_when_it_is_acknowledged() -> None:
@@ -139,8 +138,7 @@ def test_a_marked_number_of_another_epoch_changes_nothing() -> None:
 def test_counts_go_to_the_connections_that_want_them_and_only_when_they_change() -> None:
     w = world()
     w.attach(1, counts=True)
-    w.attach(2)
-    (first,) = said_of(w.settle(), Counts)
+    (first,) = said_of(w.connect(2), Counts)
     assert (first.conn, first.unread, first.unseen) == (1, 0, 0)
     for id in "abc":
         w.post(id=id)
@@ -272,8 +270,7 @@ def test_the_acknowledged_messages_of_a_mailbox_are_written_at_once_when_too_man
 
 def test_an_engine_without_inboxes_keeps_nothing_and_says_so() -> None:
     w = World()
-    w.attach(1, counts=True)
-    assert not said_of(w.settle(), Counts)
+    assert not said_of(w.connect(1, counts=True), Counts)
     w.publish(id="a")
     w.ack(1, 1)
     w.persist()
@@ -347,8 +344,7 @@ class InboxesOfAShard(RuleBasedStateMachine):
     @rule(kept=st.sampled_from((True, True, True, False)))
     def a_message_is_published(self, kept: bool) -> None:
         self.head += 1
-        self.world.post(id=f"m{self.head}", ttl_ms=10_000_000, policy_terms=None if kept else NOT_KEPT)
-        self.note(self.world.settle())
+        self.note(self.world.publish(id=f"m{self.head}", ttl_ms=10_000_000, policy_terms=None if kept else NOT_KEPT))
         if kept:
             self.marks[self.head] = 0
             unpinned = sorted(seq for seq, flags in self.marks.items() if not flags & PINNED)
@@ -359,8 +355,7 @@ class InboxesOfAShard(RuleBasedStateMachine):
     def a_device_connects(self) -> None:
         self.conn += 1
         self.conns = [*self.conns, self.conn][-3:]
-        self.world.attach(self.conn, counts=True)
-        self.note(self.world.settle())
+        self.note(self.world.connect(self.conn, counts=True))
 
     @rule()
     def all_devices_go(self) -> None:

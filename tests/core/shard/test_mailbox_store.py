@@ -88,10 +88,8 @@ def test_an_evicted_user_comes_back_as_they_were() -> None:
     world.publish("ann", "second")
     world.checkpoint()
     assert evict(world) == 1
-    world.post("ann", "second")
-    assert [(record.status, record.seq) for record in of(world.settle(), Posted)] == [(DUPLICATE, 2)]
-    world.attach(1, "ann")
-    assert delivered(world.settle()) == [(2, 1)]
+    assert [(record.status, record.seq) for record in of(world.publish("ann", "second"), Posted)] == [(DUPLICATE, 2)]
+    assert delivered(world.connect(1, "ann")) == [(2, 1)]
 
 
 def test_how_often_a_message_was_sent_outlasts_memory_also_when_storage_had_it_before() -> None:
@@ -102,8 +100,7 @@ def test_how_often_a_message_was_sent_outlasts_memory_also_when_storage_had_it_b
     world.detach(1)
     world.checkpoint()
     assert evict(world) == 1
-    world.attach(2, "ann")
-    ((_, attempt, _),) = [message for record in of(world.settle(), Deliver) for message in record.messages]
+    ((_, attempt, _),) = [message for record in of(world.connect(2, "ann"), Deliver) for message in record.messages]
     assert attempt == 2
 
 
@@ -314,5 +311,4 @@ def test_short_memory_writes_no_page_of_an_evicted_mailbox() -> None:
     world.core.mailbox_store.spill_idle(world.core.delivery.held.values())
     world.checkpoint()
     world.crash()
-    world.attach(2)
-    assert delivered(world.settle(), 2) == [(1, 1), (2, 1)]
+    assert delivered(world.connect(2), 2) == [(1, 1), (2, 1)]

@@ -99,8 +99,7 @@ def test_an_id_that_only_storage_remembers_is_a_duplicate_and_the_rest_of_its_gr
     world.post("u", "a")
     world.publish("u", "b")
     world.post("u", "a")
-    world.post("u", "c")
-    said = of(world.settle(), Posted)
+    said = of(world.publish("u", "c"), Posted)
     assert {record.ref: (record.status, record.seq) for record in said} == {3: (DUPLICATE, 1), 4: (ACCEPTED, 3)}
 
 
@@ -108,8 +107,7 @@ def test_an_id_whose_record_cannot_be_read_is_a_conflict_and_does_no_harm() -> N
     world = World()
     world.ids["t:u", "a"] = b"garbage"
     world.post("u", "a")
-    world.post("u", "b")
-    said = of(world.settle(), Posted)
+    said = of(world.publish("u", "b"), Posted)
     assert {record.ref: (record.status, record.seq) for record in said} == {1: (CONFLICT, 0), 2: (ACCEPTED, 1)}
 
 
@@ -133,15 +131,12 @@ def test_a_window_of_bytes_limits_too_but_one_message_always_goes() -> None:
 
 def test_a_message_not_acknowledged_comes_again_with_the_next_attempt_and_others_go_on_without_it() -> None:
     world = connected_world()
-    world.post()
-    assert delivered(world.settle()) == [(1, 1)]
+    assert delivered(world.publish()) == [(1, 1)]
     assert delivered(world.wait(10_000)) == [(1, 2), (1, 3)]
-    world.post()
-    assert delivered(world.settle()) == [(2, 1)]
+    assert delivered(world.publish()) == [(2, 1)]
     world.ack_ids(1, "m2")
     assert delivered(world.wait(10_000)) == [], "it waits for another connection"
-    world.attach(2)
-    assert delivered(world.settle(), 2) == [(1, 4)]
+    assert delivered(world.connect(2), 2) == [(1, 4)]
 
 
 def test_a_client_that_was_quick_once_and_takes_its_time_afterwards_sees_no_repeats() -> None:
@@ -150,8 +145,7 @@ def test_a_client_that_was_quick_once_and_takes_its_time_afterwards_sees_no_repe
     world.now_ms += 2
     world.ack(1, 1)
     for seq in range(2, 6):
-        world.post()
-        assert delivered(world.settle()) == [(seq, 1)]
+        assert delivered(world.publish()) == [(seq, 1)]
         assert delivered(world.wait(350)) == []
         world.ack(1, seq)
 
@@ -165,8 +159,7 @@ def test_a_client_that_has_become_slow_is_given_more_time_after_one_message_was_
     world.publish()
     assert delivered(world.wait(600)) == [(41, 2), (41, 3)], "the timeout was down to its floor"
     world.ack(1, 41)
-    world.post()
-    assert delivered(world.settle()) == [(42, 1)]
+    assert delivered(world.publish()) == [(42, 1)]
     assert delivered(world.wait(350)) == []
 
 
@@ -187,8 +180,7 @@ def test_the_place_of_an_exhausted_message_is_free_when_another_device_acknowled
     world.wait(10_000)
     world.tell(Settle(9, "t:u", -1, ["a"]))
     world.settle()
-    world.post("u", "b")
-    assert delivered(world.settle()) == [(2, 1)]
+    assert delivered(world.publish("u", "b")) == [(2, 1)]
 
 
 @pytest.mark.parametrize("ttl_ms", [300, 5000])
@@ -196,8 +188,7 @@ def test_the_place_of_an_exhausted_message_is_free_when_it_has_expired(ttl_ms: i
     world = connected_world(window=1)
     world.publish("u", "a", ttl_ms=ttl_ms)
     world.wait(10_000)
-    world.post("u", "b")
-    assert delivered(world.settle()) == [(2, 1)]
+    assert delivered(world.publish("u", "b")) == [(2, 1)]
 
 
 def test_nothing_acknowledged_comes_again_on_any_connection() -> None:
@@ -208,8 +199,7 @@ def test_nothing_acknowledged_comes_again_on_any_connection() -> None:
     world.ack(1, 2)
     world.ack_ids(1, "m4")
     world.detach(1)
-    world.attach(2)
-    assert delivered(world.settle(), 2) == [(3, 2)]
+    assert delivered(world.connect(2), 2) == [(3, 2)]
 
 
 def test_an_acknowledgement_beyond_the_newest_message_is_a_fault_and_settles_nothing() -> None:
@@ -219,8 +209,7 @@ def test_an_acknowledgement_beyond_the_newest_message_is_a_fault_and_settles_not
     said = world.settle()
     assert [record.code for record in of(said, Fault)] == ["unknown_seq"]
     world.detach(1)
-    world.attach(2)
-    assert delivered(world.settle(), 2) == [(1, 2)]
+    assert delivered(world.connect(2), 2) == [(1, 2)]
 
 
 def test_presenting_a_cursor_acknowledges_everything_up_to_it() -> None:
@@ -301,8 +290,7 @@ def test_one_connection_too_many_ends_the_oldest() -> None:
         world.attach(conn)
     said = world.settle()
     assert [(h.conn, h.code) for h in of(said, Hangup)] == [(1, 4409)]
-    world.post()
-    assert {record.conn for record in of(world.settle(), Deliver)} == {2, 3}
+    assert {record.conn for record in of(world.publish(), Deliver)} == {2, 3}
 
 
 def test_what_expired_is_announced_as_a_gap_before_anything_after_it() -> None:
@@ -311,8 +299,7 @@ def test_what_expired_is_announced_as_a_gap_before_anything_after_it() -> None:
     world.post(ttl_ms=1000)
     world.publish(ttl_ms=60_000)
     world.wait(2000)
-    world.attach(1)
-    said = [record for record in world.settle() if isinstance(record, GapRange | Deliver)]
+    said = [record for record in world.connect(1) if isinstance(record, GapRange | Deliver)]
     assert [type(record) for record in said] == [GapRange, Deliver]
     assert (said[0].first, said[0].last) == (1, 2)
     assert delivered(said) == [(3, 1)]
@@ -338,8 +325,7 @@ def test_what_was_trimmed_stays_gone_for_a_successor_that_has_the_journal_only()
         world.post()
     world.settle()
     world.crash()
-    world.attach(1)
-    assert [seq for seq, _ in delivered(world.settle())] == [4, 5, 6, 7, 8]
+    assert [seq for seq, _ in delivered(world.connect(1))] == [4, 5, 6, 7, 8]
 
 
 def test_offline_messages_leave_memory_and_come_back_from_the_stream() -> None:
@@ -365,16 +351,14 @@ def test_what_becomes_cold_while_a_read_is_under_way_is_not_forgotten() -> None:
     for _ in range(4):
         world.post()
     world.persist()
-    world.attach(1)
-    assert delivered(world.settle()) == [(1, 1), (2, 1)]
+    assert delivered(world.connect(1)) == [(1, 1), (2, 1)]
     world.ack_ids(1, "m2")  # room for 3, which is asked for
     reads = world.core.mailbox_store.take_reads_wanted(1000)
     assert [(read.first, read.last) for read in reads] == [(3, 4)]
     world.detach(1)
     world.checkpoint(full=False)
     world.core.read_done(reads[0], [decode_stored(world.streams["t:u"][seq]) for seq in (3, 4)], world.now_ms)
-    world.attach(2)
-    got = delivered(world.settle(), 2)
+    got = delivered(world.connect(2), 2)
     assert [seq for seq, _ in got] == [1, 3]
 
 
@@ -409,8 +393,7 @@ def test_a_crash_loses_nothing_accepted_and_reuses_no_number() -> None:
     world.settle()
     world.crash()
     world.post()
-    world.attach(1)
-    assert delivered(world.settle()) == [(2, 1), (3, 1), (4, 1)]
+    assert delivered(world.connect(1)) == [(2, 1), (3, 1), (4, 1)]
 
 
 def test_a_crash_between_checkpoint_and_trim_applies_nothing_twice() -> None:
@@ -451,8 +434,7 @@ def test_attempts_go_on_counting_over_a_crash_and_an_eviction() -> None:
     world.checkpoint(full=False)
     world.checkpoint()
     world.crash()
-    world.attach(2)
-    assert delivered(world.settle(), 2) == [(1, 2)]
+    assert delivered(world.connect(2), 2) == [(1, 2)]
 
 
 def test_an_edge_that_announces_its_connections_again_does_not_get_everything_again() -> None:
@@ -477,13 +459,11 @@ def test_a_renewed_link_settles_no_gap_that_was_not_announced() -> None:
     world.core.closed(EDGE, world.now_ms)
     world.core.opened(EDGE)
     world.now_ms += 200
-    world.attach(2)
-    assert of(world.settle(), GapRange) == [GapRange(2, 2, 2)]
+    assert of(world.connect(2), GapRange) == [GapRange(2, 2, 2)]
     world.attach(1, cursor=0, resume=True, sent=3)
     world.ack_ids(1, "c", "a")
     world.settle()
-    world.attach(3)
-    assert of(world.settle(), GapRange) == [GapRange(3, 2, 2)], "no connection but the second was sent it"
+    assert of(world.connect(3), GapRange) == [GapRange(3, 2, 2)], "no connection but the second was sent it"
 
 
 def test_a_connection_that_outlived_its_epoch_is_sent_to_reconnect() -> None:
@@ -509,8 +489,7 @@ def test_a_refused_message_goes_to_the_dead_letters_and_is_settled_only_then() -
 
 def test_a_message_not_retained_is_suppressed_when_nobody_is_connected() -> None:
     world = World()
-    world.post(retain=False)
-    assert [record.status for record in of(world.settle(), Posted)] == [SUPPRESSED]
+    assert [record.status for record in of(world.publish(retain=False), Posted)] == [SUPPRESSED]
     world.attach(1)
     said = world.publish(retain=False)
     assert delivered(said) == [(1, 1)]
@@ -532,18 +511,15 @@ def test_plain_sse_is_never_sent_a_message_twice_and_goes_on_when_bytes_are_writ
     world.tell(Written(1, 2))
     assert delivered(world.settle()) == [(3, 1), (4, 1)]
     world.detach(1)
-    world.attach(2)
-    assert delivered(world.settle(), 2)[:2] == [(1, 2), (2, 2)]
+    assert delivered(world.connect(2), 2)[:2] == [(1, 2), (2, 2)]
 
 
 def test_a_poll_gets_everything_pending_and_its_end_makes_it_pending_again() -> None:
     world = World()
     world.publish()
-    world.attach(1, kind=POLL)
-    assert delivered(world.settle()) == [(1, 1)]
+    assert delivered(world.connect(1, kind=POLL)) == [(1, 1)]
     world.detach(1)
-    world.attach(2, cursor=1)
-    assert delivered(world.settle(), 2) == []
+    assert delivered(world.connect(2, cursor=1), 2) == []
 
 
 def test_acknowledging_without_a_connection_reaches_offline_messages() -> None:
@@ -554,8 +530,7 @@ def test_acknowledging_without_a_connection_reaches_offline_messages() -> None:
     world.tell(Settle(77, "t:u", -1, ["a"]), Settle(78, "t:u", 99, []))
     said = of(world.settle(), Settled)
     assert [(s.ref, bool(s.error)) for s in said] == [(77, False), (78, True)]
-    world.attach(1)
-    assert delivered(world.settle()) == [(2, 1)]
+    assert delivered(world.connect(1)) == [(2, 1)]
 
 
 def test_a_probe_tells_whether_anyone_is_connected() -> None:
@@ -615,10 +590,8 @@ def test_after_a_restart_a_plain_event_stream_is_not_sent_again_what_it_has(kind
     assert len(delivered(world.settle())) == 2
     world.checkpoint()
     world.crash()
-    world.attach(1, kind=kind, cursor=0, resume=True, sent=2)
-    assert delivered(world.settle()) == again
-    world.post()
-    assert delivered(world.settle()) == [(3, 1)]
+    assert delivered(world.connect(1, kind=kind, cursor=0, resume=True, sent=2)) == again
+    assert delivered(world.publish()) == [(3, 1)]
 
 
 def test_a_connection_that_is_ahead_has_its_part_read_and_the_others_lose_nothing() -> None:
@@ -670,8 +643,7 @@ def test_idle_mailboxes_leave_memory_and_come_back_whole() -> None:
     world.now_ms += 5000
     assert world.core.evict(world.now_ms) == 1
     world.post()
-    world.attach(1)
-    assert delivered(world.settle()) == [(1, 1), (2, 1)]
+    assert delivered(world.connect(1)) == [(1, 1), (2, 1)]
 
 
 def test_a_user_of_another_shard_is_answered_with_moved() -> None:

@@ -199,12 +199,10 @@ def test_a_message_after_the_erasure_has_a_new_number_also_after_eviction_and_a_
     world.evict()
     assert KEY not in world.core.mailboxes
     world.attach(1)
-    world.post(id="new")
-    assert delivered(world.settle()) == [(5, 1)]
+    assert delivered(world.publish(id="new")) == [(5, 1)]
     world.crash()
     world.attach(1)
-    world.post(id="e")
-    assert delivered(world.settle()) == [(5, 1), (6, 1)], "no gap before the first, which is not the number one"
+    assert delivered(world.publish(id="e")) == [(5, 1), (6, 1)], "no gap before the first, which is not the number one"
 
 
 @pytest.mark.parametrize("crash", ["before the group", "after the group", "after the checkpoint"])
@@ -260,8 +258,7 @@ def test_what_comes_while_the_erasure_is_written_is_kept() -> None:
     assert answered(world) == [OK]
     assert sorted(world.streams[KEY]) == [5]
     world.crash()
-    world.attach(2)
-    assert delivered(world.settle(), 2) == [(5, 1)]
+    assert delivered(world.connect(2), 2) == [(5, 1)]
 
 
 def test_an_event_that_comes_while_the_erasure_is_written_is_kept() -> None:
@@ -287,8 +284,7 @@ def test_an_erasure_spares_what_earlier_checkpoints_have_of_later_messages() -> 
     world.checkpoint()
     assert answered(world) == [OK]
     assert sorted(world.streams[KEY]) == [5]
-    world.attach(2)
-    assert delivered(world.settle(), 2) == [(5, 1)]
+    assert delivered(world.connect(2), 2) == [(5, 1)]
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -308,8 +304,7 @@ def test_a_crash_after_an_erasure_keeps_what_came_since(full: bool) -> None:
     assert mailbox.user_state is None
     world.checkpoint()
     assert sorted(world.streams[KEY]) == [5]
-    world.attach(2)
-    assert delivered(world.settle(), 2) == [(5, 1)]
+    assert delivered(world.connect(2), 2) == [(5, 1)]
 
 
 def test_a_hand_over_takes_along_what_came_after_an_erasure() -> None:
@@ -379,8 +374,7 @@ def test_without_storage_an_erasure_is_unavailable() -> None:
     assert answered(world) == []
     world.core.storage_back()
     assert answered(world) == [UNAVAILABLE]
-    world.attach(2)
-    assert delivered(world.settle(), 2), "nothing was erased"
+    assert delivered(world.connect(2), 2), "nothing was erased"
 
 
 def test_a_user_who_was_not_there_is_erased_at_once() -> None:
@@ -425,8 +419,7 @@ def test_the_page_of_a_user_who_is_gone_is_deleted_and_the_next_number_is_a_new_
     assert KEY not in world.pages
     assert KEY not in world.core.mailboxes
     world.attach(1, cursor=2)
-    world.post()
-    assert delivered(world.settle()) == [(3, 1)]
+    assert delivered(world.publish()) == [(3, 1)]
 
 
 def test_a_user_who_comes_back_before_the_checkpoint_keeps_the_page() -> None:
@@ -480,8 +473,7 @@ def test_a_page_that_changed_after_the_sweep_read_it_stays_as_it_is(expires: boo
     world.core.swept(Swept(KEY, stale, expires, 0))
     world.persist()
     assert world.page(KEY) == newer
-    world.post()
-    assert [record.seq for record in of(world.settle(), Posted)] == [newer.head + 1], "one number names one message"
+    assert [record.seq for record in of(world.publish(), Posted)] == [newer.head + 1], "one number names one message"
 
 
 def test_the_sweep_looks_again_at_messages_that_came_meanwhile() -> None:
@@ -514,5 +506,4 @@ def test_a_visitor_without_messages_gets_no_page_in_a_slot_with_deleted_ones() -
     world.detach(1, 1000)
     world.persist()
     assert KEY not in world.pages
-    world.post()
-    assert [record.seq for record in of(world.settle(), Posted)] == [3]
+    assert [record.seq for record in of(world.publish(), Posted)] == [3]
