@@ -28,11 +28,7 @@ from tests.support.publish_requests import ITEM, ONE, asked, connected, connecti
 async def told(world: EdgeWorld, *requests: bytes) -> list[bytes]:
     """The answers to requests of one connection, each sent after the answer before it."""
     async with connected(world) as connection:
-        answers = []
-        for request in requests:
-            connection.writer.write(request)
-            answers.append(await connection.answer())
-        return answers
+        return [await connection.ask(request) for request in requests]
 
 
 @contextlib.asynccontextmanager
@@ -120,16 +116,13 @@ async def test_a_refused_request_whose_body_is_not_here_is_counted_once() -> Non
     async with edge_world() as world, connected(world) as connection:
         request = asked(world.token())
         for _ in range(2):  # then its head is kept
-            connection.writer.write(request)
-            assert b" 202 " in await connection.answer()
+            assert b" 202 " in await connection.ask(request)
         world.gateway.request_queue._shards_ms = lambda tenant: 1e6
-        connection.writer.write(request[:-1])
-        assert b" 429 " in await connection.answer()
+        assert b" 429 " in await connection.ask(request[:-1])
         assert world.gateway.metrics.shed_requests == {"high": 1}
     async with edge_world() as world, connected(world) as connection:
         world.gateway.request_queue._shards_ms = lambda tenant: 1e6
-        connection.writer.write(request[:-1])
-        assert b" 429 " in await connection.answer()
+        assert b" 429 " in await connection.ask(request[:-1])
         assert world.gateway.metrics.shed_requests == {"high": 1}
 
 
@@ -143,8 +136,7 @@ async def test_what_was_decided_about_a_request_is_not_decided_again_for_each_pi
         (protocol,) = connections(world)
         for end in range(head, len(request)):
             protocol.data_received(request[:head] if end == head else request[end - 1 : end])
-        connection.writer.write(request[-1:])
-        assert b" 202 " in await connection.answer()
+        assert b" 202 " in await connection.ask(request[-1:])
         assert asked_for == ["default"]
 
 
@@ -178,8 +170,7 @@ async def test_a_body_that_comes_in_pieces_is_waited_for() -> None:
                 connection.writer.write(request[:end])
                 await until(lambda protocol=protocol: protocol.busy)
                 assert len(seen) == ways, "the application waits for the rest of what is not small"
-                connection.writer.write(request[end:])
-                assert b" 202 " in await connection.answer()
+                assert b" 202 " in await connection.ask(request[end:])
                 seen.clear()
         connection.writer.write(small[:50])
         await asyncio.sleep(0.01)
@@ -192,17 +183,14 @@ async def test_who_may_not_publish_is_told_before_the_body_is_here() -> None:
     async with edge_world() as world:
         for token, status in ("nonsense", b" 401 "), (world.token(scopes="connect"), b" 403 "):
             async with connected(world) as connection:
-                connection.writer.write(asked(token)[:-1])
-                assert status in await connection.answer()
+                assert status in await connection.ask(asked(token)[:-1])
         async with connected(world) as connection:
             token = world.token("revoked")
             for _ in range(2):  # then its head is kept
-                connection.writer.write(asked(token))
-                assert b" 202 " in await connection.answer()
+                assert b" 202 " in await connection.ask(asked(token))
             now_ms = world.gateway.wall_ms()
             world.gateway.revoked.add([Revocation(USER, "default", "revoked", now_ms + 600_000, now_ms + 1000)])
-            connection.writer.write(asked(token)[:-1])
-            assert b" 401 " in await connection.answer()
+            assert b" 401 " in await connection.ask(asked(token)[:-1])
 
 
 async def test_a_body_that_never_comes_is_given_up() -> None:
@@ -210,10 +198,8 @@ async def test_a_body_that_never_comes_is_given_up() -> None:
         for before in range(3):  # of the last one the head is kept
             async with connected(world) as connection:
                 for _ in range(before):
-                    connection.writer.write(asked(world.token("publisher")))
-                    assert b" 202 " in await connection.answer()
-                connection.writer.write(asked(world.token("publisher"))[:-1])
-                assert b" 408 " in await connection.answer()
+                    assert b" 202 " in await connection.ask(asked(world.token("publisher")))
+                assert b" 408 " in await connection.ask(asked(world.token("publisher"))[:-1])
 
 
 # -- One connection. -------------------------------------------------------------------------------------------------------
@@ -223,8 +209,7 @@ async def test_requests_sent_without_waiting_are_answered_in_their_order() -> No
         bodies = [json.dumps({**ITEM, "id": f"p{n}"}).encode() for n in range(6)]
         health = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
         requests = [asked(token, body) if n % 3 else asked("nonsense") + health + asked(token, body) for n, body in enumerate(bodies)]
-        connection.writer.write(b"".join(requests))
-        answers = [await connection.answer() for _ in range(10)]
+        answers = [await connection.ask(b"".join(requests)) for _ in range(10)]
         assert [answer.split(b" ")[1] for answer in answers] == [b"401", b"200", b"202", b"202", b"202"] * 2
         named = [json.loads(answer.partition(b"\r\n\r\n")[2])["results"][0]["id"] for answer in answers if b" 202 " in answer]
         assert named == [f"p{n}" for n in range(6)]
@@ -234,8 +219,7 @@ async def test_an_answered_request_does_not_end_the_one_behind_it() -> None:
     """A refusal is answered while the read that brought it is still looked at; its keep-alive must not count for the next request."""
     async with edge_world(keep_alive_s=1, publish_timeout_ms=5000) as world, connected(world) as connection:
         world.shard.connected = False
-        connection.writer.write(asked("nonsense") + asked(world.token()))
-        assert b" 401 " in await connection.answer()
+        assert b" 401 " in await connection.ask(asked("nonsense") + asked(world.token()))
         await asyncio.sleep(1.3)
         world.shard.reset()
         assert b" 202 " in await connection.answer()
@@ -243,8 +227,7 @@ async def test_an_answered_request_does_not_end_the_one_behind_it() -> None:
 
 async def test_an_idle_connection_is_closed_after_its_last_answer() -> None:
     async with edge_world(keep_alive_s=1) as world, connected(world) as connection:
-        connection.writer.write(asked(world.token()))
-        assert b" 202 " in await connection.answer()
+        assert b" 202 " in await connection.ask(asked(world.token()))
         assert await connection.answer() == b"<end>"
         await until(lambda: not world.server.server_state.connections)
 
@@ -255,8 +238,7 @@ async def test_a_connection_that_has_ended_leaves_nothing_for_the_collector(toke
         gc.disable()
         try:
             async with connected(world) as connection:
-                connection.writer.write(asked(token or world.token()))
-                await connection.answer()
+                await connection.ask(asked(token or world.token()))
                 (protocol,) = map(weakref.ref, world.server.server_state.connections)
             await until(lambda: protocol() is None)
         finally:

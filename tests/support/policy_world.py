@@ -27,8 +27,7 @@ def put(world: World, profile: Profile | None = NIGHT, user: str = "u") -> int:
 
 def profile_of(world: World, user: str = "u") -> ProfileIs:
     world.refs += 1
-    world.tell(GetProfile(world.refs, f"t:{user}"))
-    (answer,) = of(world.settle(), ProfileIs)
+    (answer,) = of(world.ask(GetProfile(world.refs, f"t:{user}")), ProfileIs)
     assert answer.ref == world.refs
     return answer
 
@@ -93,8 +92,7 @@ def fire(world: World, sid: str = "3-abc", *, due_ms: int = 0, policy_terms: Pol
         Envelope("late", b"d" * 8, NORMAL, True, b'"id":"late","type":"a"', policy_terms=policy_terms),
         **fields,
     )
-    world.core.fire([timer], world.now_ms)
-    world.settle()
+    world.fire([timer])
     said = [record for _, record in world.core.output.to_schedulers]
     world.core.output.to_schedulers.clear()
     return said

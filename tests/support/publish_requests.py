@@ -57,6 +57,11 @@ class Connection:
         first, *lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
         return scheduled(b"\r\n".join([first, *sorted(lines), b"", b""]) + body + end)
 
+    async def ask(self, request: bytes) -> bytes:
+        """Send it; the next answer."""
+        self.writer.write(request)
+        return await self.answer()
+
 
 @contextlib.asynccontextmanager
 async def connected(world: EdgeWorld) -> AsyncIterator[Connection]:

@@ -25,7 +25,7 @@ from engine.core.model.envelope import Envelope
 from engine.core.model.message import timer_effect_id
 from engine.core.model.routing import slot_of, spread
 from engine.core.shard.shard import ShardCore
-from engine.core.wire.records import WEBSOCKET, Ack, AckIds, Attach, Deliver, DeliverShared, Detach, Nack, Post, Shared, Subscribe
+from engine.core.wire.records import WEBSOCKET, Ack, AckIds, Attach, Deliver, DeliverShared, Detach, Nack, Post, Shared, Subscribe, Timer
 
 EDGE = "edge-0/1"
 RETRY = RetryPolicy(rtt_initial_ms=250, factor=1.8, first_ms=100, cap_ms=2000, tries=3)
@@ -152,6 +152,21 @@ class World:
 
     def tell(self, *records: Any) -> None:
         self.core.handle(EDGE, records, self.now_ms)
+
+    def ask(self, *records: Any) -> list[Any]:
+        """Tell the core and settle; returns what it said."""
+        self.tell(*records)
+        return self.settle()
+
+    def acknowledge(self, conn: int, seq: int) -> list[Any]:
+        """Acknowledge and settle; returns what the core said."""
+        self.ack(conn, seq)
+        return self.settle()
+
+    def fire(self, timers: Sequence[Timer]) -> list[Any]:
+        """A scheduler hands these timers out; returns what the core said to the edge."""
+        self.core.fire(timers, self.now_ms)
+        return self.settle()
 
     def subscribe(self, *topics: str, user: str = "u", remove: Sequence[str] = ()) -> int:
         self.refs += 1

@@ -40,8 +40,7 @@ def item(number: int) -> bytes:
 async def warm(world: EdgeWorld, connection: Connection, token: str) -> Any:
     """Publish twice, so that the head is kept. Returns the server's end of the connection."""
     for number in range(2):
-        connection.writer.write(asked(token, item(number)))
-        assert b" 202 " in await connection.answer()
+        assert b" 202 " in await connection.ask(asked(token, item(number)))
     (protocol,) = connections(world)
     assert len(protocol._fast_paths.heads) == 1
     return protocol
@@ -105,8 +104,7 @@ async def test_a_repeated_head_is_not_parsed_on_any_connection_and_reaches_no_ap
     async with edge_world(wrap=counting(seen)) as world, connected(world) as connection:
         protocol = await warm(world, connection, token := world.token())
         protocol._parser = NoParser()
-        connection.writer.write(asked(token, item(2)))
-        assert b'"id":"m0002"' in await connection.answer()
+        assert b'"id":"m0002"' in await connection.ask(asked(token, item(2)))
         async with connected(world) as other:
             other.writer.write(asked(token, item(3)))  # the first request of a connection
             assert b'"id":"m0003"' in await other.answer()
@@ -125,14 +123,11 @@ async def test_a_kept_head_in_front_of_anything_but_its_body_is_parsed() -> None
         assert b'"id":"m0002"' in await connection.answer()
         assert b'"id":"m0003"' in await connection.answer()
         connection.writer.write(request[:-5])
-        connection.writer.write(request[-5:])
-        assert b'"id":"m0002"' in await connection.answer()
+        assert b'"id":"m0002"' in await connection.ask(request[-5:])
         connection.writer.write(b"\r\n" + request)  # RFC 9112, section 2.2
         assert b" 202 " in await connection.answer()
-        connection.writer.write(request + b"rest")
-        assert b" 202 " in await connection.answer()
-        connection.writer.write(b" of nothing\r\n\r\n")
-        assert b" 400 " in await connection.answer()
+        assert b" 202 " in await connection.ask(request + b"rest")
+        assert b" 400 " in await connection.ask(b" of nothing\r\n\r\n")
 
 
 async def test_a_body_that_comes_behind_a_kept_head_is_waited_for_in_any_pieces() -> None:
@@ -149,16 +144,14 @@ async def test_a_body_that_comes_behind_a_kept_head_is_waited_for_in_any_pieces(
                 await until(lambda end=end: protocol._held == request[:end])
                 assert protocol.busy
                 sent = end
-            connection.writer.write(request[sent:])
-            assert b'"id":"m0002"' in await connection.answer()
+            assert b'"id":"m0002"' in await connection.ask(request[sent:])
         protocol._parser = parser
         connection.writer.write(request[:start])
         await until(lambda: protocol._held)
         connection.writer.write(request[start:] + asked(token, item(3)))  # more than the body: all of it is parsed
         assert b'"id":"m0002"' in await connection.answer()
         assert b'"id":"m0003"' in await connection.answer()
-        connection.writer.write(request[:-1])
-        assert b" 408 " in await connection.answer()
+        assert b" 408 " in await connection.ask(request[:-1])
         assert seen == ["/v1/notifications"], "the one that was sent before the other was answered"
 
 
@@ -186,8 +179,7 @@ async def test_a_server_that_stops_waits_for_the_body_behind_a_kept_head() -> No
         connection.writer.write(request[:-3])
         await until(lambda: protocol._held)
         protocol.shutdown()
-        connection.writer.write(request[-3:])
-        answer = await connection.answer()
+        answer = await connection.ask(request[-3:])
         assert b'"id":"m0002"' in answer
         assert answer.endswith(b"<end>")
 
@@ -211,8 +203,7 @@ async def test_a_kept_head_of_a_revoked_token_is_refused_and_the_connection_stay
         now_ms = int(time.time() * 1000)
         world.gateway.revoked.add([Revocation(USER, "default", "revoked", now_ms + 600_000, now_ms + 1000)])
         for _ in range(2):
-            connection.writer.write(asked(token, item(2)))
-            assert b" 401 " in await connection.answer()
+            assert b" 401 " in await connection.ask(asked(token, item(2)))
 
 
 async def test_a_kept_head_of_an_expired_token_is_refused() -> None:
@@ -221,8 +212,7 @@ async def test_a_kept_head_of_an_expired_token_is_refused() -> None:
         protocol = await warm(world, connection, token)
         protocol._parser = NoParser()
         world.gateway.wall_ms = lambda: int(time.time() * 1000) + 601_000
-        connection.writer.write(asked(token, item(2)))
-        assert b" 401 " in await connection.answer()
+        assert b" 401 " in await connection.ask(asked(token, item(2)))
 
 
 async def test_requests_with_a_kept_head_count_against_the_quota_of_their_tenant() -> None:
@@ -232,8 +222,7 @@ async def test_requests_with_a_kept_head_count_against_the_quota_of_their_tenant
         statuses = set()
         with standing_still(world):
             for number in range(8):
-                connection.writer.write(asked(token, item(number)))
-                statuses.add((await connection.answer()).split(b" ")[1])
+                statuses.add((await connection.ask(asked(token, item(number)))).split(b" ")[1])
         assert b"429" in statuses
 
 
@@ -242,8 +231,7 @@ async def test_a_connection_that_retires_says_so_in_the_answer_to_a_kept_head() 
         token = world.token()
         protocol = await warm(world, connection, token)
         protocol.retire()
-        connection.writer.write(asked(token, item(2)))
-        answer = await connection.answer()
+        answer = await connection.ask(asked(token, item(2)))
         assert b"connection: close" in answer
         assert answer.endswith(b"<end>")
 
@@ -251,7 +239,6 @@ async def test_a_connection_that_retires_says_so_in_the_answer_to_a_kept_head() 
 async def test_heads_of_who_is_refused_are_not_kept() -> None:
     async with edge_world() as world, connected(world) as connection:
         for token in ("nonsense", world.token(scopes="connect"), "nonsense"):
-            connection.writer.write(asked(token, item(0)))
-            assert b" 40" in await connection.answer()
+            assert b" 40" in await connection.ask(asked(token, item(0)))
         (protocol,) = connections(world)
         assert len(protocol._fast_paths.heads) == 0

@@ -552,8 +552,7 @@ def reader(**changes: Any) -> World:
 def listed(world: World) -> tuple[list[tuple[int, bool]], int, int]:
     """The inbox, newest first: numbers, and whether they are acknowledged; how many are unread and unseen."""
     world.refs += 1
-    world.tell(ReadInbox(world.refs, "t:u", 0, 100, ALL))
-    (answer,) = of(world.settle(), InboxIs)
+    (answer,) = of(world.ask(ReadInbox(world.refs, "t:u", 0, 100, ALL)), InboxIs)
     assert all(row.body for row in answer.rows)
     return [(row.seq, row.acked) for row in answer.rows], answer.unread, answer.unseen
 

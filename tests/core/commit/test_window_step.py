@@ -373,8 +373,7 @@ def test_a_timer_counts_in_the_window_that_is_open_when_it_fires_and_once() -> N
     liked(world, "m1")
     timer = Timer("3-x", "t:u", world.now_ms, 0, 60_000, Envelope("m2", b"d" * 8, 1, True, b'"id":"m2","data":1', "likes", WINDOW))
     for _ in range(2):
-        world.core.fire([timer], world.now_ms)
-        world.settle()
+        world.fire([timer])
     assert world.core.output.to_schedulers == [(3, FireDone(["3-x"])), (3, FireDone(["3-x"]))]
     assert windows(world.core)["likes"].count == 2
 

@@ -46,8 +46,7 @@ def test_behind_a_full_window_the_newest_stands_for_the_older_ones_and_the_gap_s
         said += world.publish("u", f"a{n}", collapse="k")
     said += world.publish("u", "other")
     assert counts(said) == [("first0", 1), ("first1", 1)]
-    world.ack(1, 2)
-    said = world.settle()
+    said = world.acknowledge(1, 2)
     assert gaps(said) == [(3, 6)]
     assert counts(said) == [("a4", 5), ("other", 1)]
     assert world.core.output.counters["conflated"] == 4
@@ -62,8 +61,7 @@ def test_messages_of_one_group_are_conflated_for_who_is_behind() -> None:
         world.post("u", f"a{n}", collapse="k")
     world.settle()
     world.ack(1, 1)
-    world.ack(1, 2)
-    assert counts(world.settle())[-1] == ("a3", 4)
+    assert counts(world.acknowledge(1, 2))[-1] == ("a3", 4)
 
 
 def test_for_the_offline_it_begins_when_more_than_a_few_wait() -> None:
@@ -106,8 +104,7 @@ def test_what_a_client_has_been_sent_is_not_superseded() -> None:
         world.post("u", "shown", collapse="k")
         said = world.publish("u", "next", collapse="k")
         said += world.publish("u", "last", collapse="k")
-        world.ack(1, 1)
-        said += world.settle()
+        said += world.acknowledge(1, 1)
         assert counts(said) == [("shown", 1), ("last", 2)]
         world.detach(1)
         world.publish("u", "after", collapse="k")

@@ -34,8 +34,7 @@ HOUR_MS = 3_600_000
 def happened(world: World, at_ms: int, event: str = "", follow: dict[str, str] | None = None, **fields: Any) -> Followed:
     world.refs += 1
     world.now_ms = max(world.now_ms, at_ms)
-    world.tell(Happened(world.refs, "t:u", at_ms, event, follow or {}, **fields))
-    (answer,) = of(world.settle(), Followed)
+    (answer,) = of(world.ask(Happened(world.refs, "t:u", at_ms, event, follow or {}, **fields)), Followed)
     assert answer.ref == world.refs
     return answer
 
@@ -45,8 +44,7 @@ def fire(world: World, conditions: Conditions, sid: str = "3-a", due_ms: int = 0
     due_ms = due_ms or world.now_ms
     world.core.output.to_schedulers.clear()
     timer = Timer(sid, "t:u", due_ms, 0, 600_000, Envelope(f"m-{sid}", b"d" * 8, 1, True, b'"id":"a","type":"touch"'), conditions)
-    world.core.fire([timer], world.now_ms)
-    world.settle()
+    world.fire([timer])
     ((_, told),) = world.core.output.to_schedulers
     return told
 
@@ -273,8 +271,7 @@ class Conditional(RuleBasedStateMachine):
         happened(world, 0)  # the mailbox comes into memory
         before = head(world)
         world.core.output.to_schedulers.clear()
-        world.core.fire([timer], world.now_ms)
-        world.settle()
+        world.fire([timer])
         ((_, answer),) = world.core.output.to_schedulers
         sent = head(world) > before
         conditions = timer.conditions
@@ -341,15 +338,13 @@ def come_to(world: World, how_far: int) -> None:
     """The user comes so far with message 1."""
     if how_far >= DELIVERED:
         world.connect(1)
-        world.tell(Ack(1, 1))
-        world.settle()
+        world.ask(Ack(1, 1))
         world.now_ms += world.config.ack_journal_ms  # a crash before may lose it
         world.core.tick(world.now_ms)
         world.settle()
     marks = {SEEN: inbox.SEEN, READ: inbox.READ, ACTED: inbox.ARCHIVED}
     if how_far in marks:
-        world.tell(MarkInbox(99, "t:u", marks[how_far], True, [1], [], 0))
-        world.settle()
+        world.ask(MarkInbox(99, "t:u", marks[how_far], True, [1], [], 0))
 
 
 @pytest.mark.parametrize("restarted", ["", "journal", "page"])
@@ -392,8 +387,7 @@ def test_a_step_waits_for_a_delayed_message_within_its_time() -> None:
 def test_a_step_finds_a_delayed_message_that_the_mailbox_does_not_remember(acked: bool, becomes: str) -> None:
     world = World()
     envelope = Envelope("m", b"d" * 8, 1, True, b'"id":"m","type":"alert"')
-    world.core.fire([Timer("3-m", "t:u", world.now_ms, 0, 600_000, envelope)], world.now_ms)
-    world.settle()
+    world.fire([Timer("3-m", "t:u", world.now_ms, 0, 600_000, envelope)])
     if acked:
         come_to(world, DELIVERED)
     world.core.mailboxes["t:u"].recent.clear()
@@ -407,11 +401,9 @@ def test_a_step_finds_a_delayed_message_that_the_mailbox_does_not_remember(acked
 def test_a_step_waits_for_quiet_hours_after_finding_its_message() -> None:
     world = World()
     envelope = Envelope("m", b"d" * 8, 1, True, b'"id":"m","type":"alert"')
-    world.core.fire([Timer("3-m", "t:u", world.now_ms, 0, 600_000, envelope)], world.now_ms)
-    world.settle()
+    world.fire([Timer("3-m", "t:u", world.now_ms, 0, 600_000, envelope)])
     world.core.mailboxes["t:u"].recent.clear()
-    world.tell(SetProfile(99, "t:u", Profile(quiet=(QuietHours(0, 1439),))))
-    world.settle()
+    world.ask(SetProfile(99, "t:u", Profile(quiet=(QuietHours(0, 1439),))))
     waiting = step(0, until_ms=world.now_ms + 10_000, sid="3-m")
     assert decided(world, waiting) == "again"
     world.now_ms += 100
@@ -439,8 +431,7 @@ def test_a_step_whose_delayed_message_was_suppressed_ends() -> None:
 def test_a_step_waits_for_quiet_hours_unless_it_is_mandatory() -> None:
     world = World()
     world.publish(id="m")
-    world.tell(SetProfile(9, "t:u", Profile(quiet=(QuietHours(0, 1439), QuietHours(1439, 0)))))
-    world.settle()
+    world.ask(SetProfile(9, "t:u", Profile(quiet=(QuietHours(0, 1439), QuietHours(1439, 0)))))
     assert decided(world, step()) == "again"
     assert decided(world, step(mandatory=True), "3-t") == "taken"
 
@@ -448,6 +439,5 @@ def test_a_step_waits_for_quiet_hours_unless_it_is_mandatory() -> None:
 def test_a_user_who_turned_the_type_off_is_told_by_no_channel() -> None:
     world = World()
     world.publish(id="m")
-    world.tell(SetProfile(9, "t:u", Profile(muted_types=("alert",))))
-    world.settle()
+    world.ask(SetProfile(9, "t:u", Profile(muted_types=("alert",))))
     assert decided(world, step()) == "unwanted: email: the user has muted alert"

@@ -105,8 +105,7 @@ def test_acknowledgements_by_request_end_a_shortage_of_memory() -> None:
         world.post("u")
     world.settle()
     assert [record.status for record in of(world.publish("u", priority=HIGH), Posted)] == [OVERLOADED]
-    world.tell(Settle(1, "t:u", 25, []))
-    assert not of(world.settle(), Rejected)
+    assert not of(world.ask(Settle(1, "t:u", 25, [])), Rejected)
     world.checkpoint()
     assert [record.status for record in of(world.publish("u", priority=HIGH), Posted)] == [ACCEPTED]
 
@@ -183,8 +182,7 @@ def test_what_a_silent_connection_has_used_up_its_tries_for_leaves_memory_and_be
     assert world.core.output.counters["exhausted"] == 4
     world.checkpoint(full=False)
     assert world.core.mailbox_store.memory.messages == 0
-    world.ack(1, 1)
-    assert delivered(world.settle()) == []
+    assert delivered(world.acknowledge(1, 1)) == []
     assert delivered(world.connect(2), 2) == [(2, 4), (3, 4), (4, 4)]
 
 
@@ -219,8 +217,7 @@ def test_a_silent_device_is_told_what_another_one_handled_even_when_it_left_memo
     world.wait(20_000)
     world.checkpoint(full=False)
     world.connect(2)
-    world.ack(2, 2)
-    assert sorted(id for record in of(world.settle(), Revoke) if record.conn == 1 for id in record.ids) == ["m0", "m1"]
+    assert sorted(id for record in of(world.acknowledge(2, 2), Revoke) if record.conn == 1 for id in record.ids) == ["m0", "m1"]
     assert delivered(world.publish("u", "next"), 1) == [(3, 1)]
 
 
@@ -233,8 +230,7 @@ def test_a_connection_far_behind_keeps_no_more_than_its_share_in_memory() -> Non
     assert world.core.mailbox_store.memory.messages == 2
     got: list[int] = [1, 2]
     for _ in range(20):
-        world.ack(1, got[-1])
-        got += [seq for seq, _ in delivered(world.settle())]
+        got += [seq for seq, _ in delivered(world.acknowledge(1, got[-1]))]
     assert got == list(range(1, 21))
 
 
@@ -244,13 +240,11 @@ def test_a_timer_that_fires_into_a_pressed_shard_waits_and_fires_again() -> None
     world.connect(1)
     pressed(world, 2)
     world.said()
-    world.core.fire([timer], world.now_ms)
-    world.settle()
+    world.fire([timer])
     assert [type(record) for _, record in world.core.output.to_schedulers] == [FireFailed]
     world.core.output.to_schedulers.clear()
     world.calm_down()
-    world.core.fire([timer], world.now_ms)
-    assert delivered(world.settle()) == [(1, 1)]
+    assert delivered(world.fire([timer])) == [(1, 1)]
     assert len(world.core.output.to_schedulers) == 1
 
 

@@ -178,8 +178,7 @@ def test_an_unacknowledged_broadcast_is_repeated_and_then_left_to_the_next_conne
     assert delivered(world.deliver_broadcast("b1")) == [(1, 1)]
     assert [attempt for _, attempt in delivered(world.wait(10_000))] == [2, 3]
     world.attach(2, "a")
-    world.ack(2, 1)
-    assert delivered(world.settle()) == []
+    assert delivered(world.acknowledge(2, 1)) == []
     assert delivered(world.deliver_broadcast("b2")) == [(2, 1)]
 
 
@@ -201,13 +200,10 @@ def test_a_user_with_a_full_window_leaves_broadcasts_in_the_log_until_there_is_r
         world.broadcast(f"b{number}")
     assert len(delivered(world.settle())) == 4
     assert world.core.mailboxes["t:a"].head == 4
-    world.ack(1, 1)
-    assert delivered(world.settle()) == []  # half a window at a time
-    world.ack(1, 2)
-    assert delivered(world.settle()) == [(5, 1), (6, 1)]
+    assert delivered(world.acknowledge(1, 1)) == []  # half a window at a time
+    assert delivered(world.acknowledge(1, 2)) == [(5, 1), (6, 1)]
     while (head := world.core.mailboxes["t:a"].head) < 10:
-        world.ack(1, head)
-        world.settle()
+        world.acknowledge(1, head)
 
 
 def test_a_window_of_expired_messages_does_not_hold_broadcasts_up() -> None:
@@ -516,8 +512,7 @@ def test_a_renewed_token_counts_for_what_the_mailbox_has_not_adopted_yet_and_for
     world.connect(1, "a", topics=["team"])
     world.broadcast("not adopted yet", "team")
     world.follow()
-    world.tell(Rejoin(1, ()))
-    assert ids(world.settle()) == []
+    assert ids(world.ask(Rejoin(1, ()))) == []
     world.connect(2, "a", topics=["team"])
     world.tell(Rejoin(1, ()))
     assert ids(world.deliver_broadcast("for the other token", "team"), 2) == ["for the other token"]
@@ -541,8 +536,7 @@ def test_a_delayed_broadcast_goes_into_the_log_once_however_often_it_fires() -> 
     world.core.fire([timer_of(world)], world.now_ms)
     assert not world.core.output.to_schedulers
     assert ids(world.settle()) == ["b1"]
-    world.core.fire([timer_of(world)], world.now_ms)
-    assert ids(world.settle()) == []
+    assert ids(world.fire([timer_of(world)])) == []
     assert [record for _, record in world.core.output.to_schedulers] == [FireDone(["1-x"])] * 2
     assert len(world.log) == 1
 
@@ -563,8 +557,7 @@ def test_a_delayed_broadcast_that_storage_does_not_take_has_failed_and_may_fire_
     assert len(world.core.broadcast_audience.take_announcements()) == 1
     world.core.announced(["1-x"], done=False)
     assert [record for _, record in world.core.output.to_schedulers] == [FireFailed(["1-x"])]
-    world.core.fire([timer_of(world)], world.now_ms)
-    assert ids(world.settle()) == ["b1"]
+    assert ids(world.fire([timer_of(world)])) == ["b1"]
 
 
 def test_positions_are_sorted_in_every_journal_record() -> None:
@@ -664,8 +657,7 @@ def test_a_full_window_takes_owed_broadcasts_in_parts(crash: bool) -> None:
     got = ids(world.connect(2, "a", 0, resume=True, since_ms=since_ms, topics=["team"]), 2)
     world.broadcast("newer")
     for seq in range(1, 6):
-        world.ack(2, seq)
-        got += ids(world.settle(), 2)
+        got += ids(world.acknowledge(2, seq), 2)
     assert got == ["for all", "team 0", "team 1", "team 2", "newer"]
 
 
@@ -803,8 +795,7 @@ def test_erasure_ends_what_is_owed() -> None:
     world.ack(2, 1)
     world.detach(2)
     world.deliver_broadcast("for all")
-    world.tell(Erase(99, "t:a"))
-    world.settle()
+    world.ask(Erase(99, "t:a"))
     world.connect(4, "a")
     assert ids(world.connect(2, "a", 0, resume=True, sent=1, since_ms=since_ms, topics=["team"]), 2) == []
 

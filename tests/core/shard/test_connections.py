@@ -54,8 +54,7 @@ def test_an_acknowledgement_behind_a_refusal_does_not_make_a_successor_forget_it
 
 def test_once_it_is_among_the_dead_letters_the_acknowledgement_behind_it_counts_whole() -> None:
     world = refusing_the_second_of_three()
-    world.ack(1, 3)
-    world.settle()
+    world.acknowledge(1, 3)
     assert dead(world) == ["b"]
     world.now_ms += 300
     assert world.commit()
@@ -103,8 +102,7 @@ def announced_after_a_crash() -> World:
 def test_a_refusal_of_what_only_storage_has_waits_for_the_read_and_so_does_what_is_acknowledged_behind_it() -> None:
     world = announced_after_a_crash()
     world.nack(1, "b")
-    world.ack(1, 3)
-    said = world.settle()
+    said = world.acknowledge(1, 3)
     assert dead(world) == ["b"]
     assert of(said, NacksStored) == [NacksStored(1, ["b"])]
     mailbox = world.core.mailboxes["t:u"]
@@ -114,8 +112,7 @@ def test_a_refusal_of_what_only_storage_has_waits_for_the_read_and_so_does_what_
 def test_a_refusal_of_two_of_which_only_the_newer_id_is_known_takes_both() -> None:
     world = announced_after_a_crash()
     world.nack(1, "c", "a")
-    world.ack(1, 3)
-    said = world.settle()
+    said = world.acknowledge(1, 3)
     assert sorted(dead(world)) == ["a", "c"], "the acknowledgement behind it settles only what was not refused"
     assert of(said, NacksStored) == [NacksStored(1, ["c"]), NacksStored(1, ["a"])]
     assert world.core.mailboxes["t:u"].floor == 3
@@ -158,8 +155,7 @@ def test_a_request_to_refuse_is_answered_when_the_dead_letters_have_its_messages
 @pytest.mark.parametrize("window", [8, 1])
 def test_a_request_to_refuse_reads_what_only_storage_has(window: int) -> None:
     world = offline_with_three(window=window)
-    world.tell(Refuse(9, "t:u", ["b", "never sent"], "cannot"))
-    said = world.settle()
+    said = world.ask(Refuse(9, "t:u", ["b", "never sent"], "cannot"))
     assert (of(said, Settled), dead(world)) == ([Settled(9)], ["b"])
     assert [seq for seq, _ in delivered(world.connect(1), 1)] == [1, 3][:window]
 
@@ -177,19 +173,16 @@ def test_an_acknowledged_number_of_another_epoch_settles_nothing() -> None:
     world = World()
     world.post(id="a")
     world.publish(id="b")
-    world.tell(Settle(8, "t:u", 1, ["b"], 0, "e0"))
-    assert of(world.settle(), Settled) == [Settled(8, "1 is a number of epoch e0, and this is e1")]
+    assert of(world.ask(Settle(8, "t:u", 1, ["b"], 0, "e0")), Settled) == [Settled(8, "1 is a number of epoch e0, and this is e1")]
     assert delivered(world.connect(1), 1) == [(1, 1), (2, 1)]
-    world.tell(Settle(9, "t:u", 1, [], 0, "e1"))
-    assert of(world.settle(), Settled) == [Settled(9)]
+    assert of(world.ask(Settle(9, "t:u", 1, [], 0, "e1")), Settled) == [Settled(9)]
     assert world.core.mailboxes["t:u"].floor == 1
 
 
 def test_acknowledged_ids_are_settled_in_every_epoch() -> None:
     world = connected_world()
     world.publish(id="a")
-    world.tell(Settle(9, "t:u", -1, ["a"], 0, "e0"))
-    assert of(world.settle(), Settled) == [Settled(9)]
+    assert of(world.ask(Settle(9, "t:u", -1, ["a"], 0, "e0")), Settled) == [Settled(9)]
     assert world.core.mailboxes["t:u"].floor == 1
 
 

@@ -62,15 +62,13 @@ def post(world: World, id: str, type: str = "a", policy_terms: PolicyTerms | Non
 
 
 def ask(world: World, wanted: Post, at_ms: int = 0) -> Explained:
-    world.tell(Explain(900, "t:u", at_ms, wanted))
-    (answer,) = of(world.settle(), Explained)
+    (answer,) = of(world.ask(Explain(900, "t:u", at_ms, wanted)), Explained)
     return answer
 
 
 def do(world: World, wanted: Post) -> Posted:
     world.refs += 1
-    world.tell(replace(wanted, ref=world.refs))
-    (answer,) = of(world.settle(), Posted)
+    (answer,) = of(world.ask(replace(wanted, ref=world.refs)), Posted)
     return answer
 
 
@@ -159,8 +157,7 @@ def test_what_was_explained_happens_and_asking_changed_nothing(profile: Profile,
 
 # -- What became of a message. -------------------------------------------------------------------------------------------
 def traced(world: World, id: str) -> Traced:
-    world.tell(Trace(901, "t:u", id))
-    (answer,) = of(world.settle(), Traced)
+    (answer,) = of(world.ask(Trace(901, "t:u", id)), Traced)
     return answer
 
 
@@ -185,8 +182,7 @@ def test_a_message_is_followed_from_its_acceptance_to_its_acknowledgement() -> N
     assert (answer.steps[1].at_ms, answer.steps[1].reason) == (world.now_ms, "attempts: 1")
     world.wait(600)
     assert traced(world, "m").steps[1].reason != "attempts: 1"
-    world.ack(1, 1)
-    world.settle()
+    world.acknowledge(1, 1)
     answer = traced(world, "m")
     assert (answer.state, [(step.event, step.at_ms) for step in answer.steps]) == ("acknowledged", [("acknowledged", 0)])
 

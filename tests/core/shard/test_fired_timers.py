@@ -121,8 +121,7 @@ def test_a_delayed_message_carries_when_it_was_due_beside_its_own_time() -> None
     world = World()
     timer = Timer("3-abc", "t:u", world.now_ms, world.now_ms - 500, 60_000, Envelope("a", b"d" * 8, 1, True, b'"id":"a","ts":7'))
     world.connect(1)
-    world.core.fire([timer], world.now_ms)
-    world.settle()
+    world.fire([timer])
     (message,) = world.core.mailboxes["t:u"].hot.values()
     assert message.envelope.body == b'"id":"a","ts":7,"due":%d' % world.now_ms
 
@@ -148,8 +147,7 @@ def test_an_action_is_stored_in_place_of_its_message_and_once_for_a_timer() -> N
     world = World()
     timer = acting("3-abc", world)
     for _ in range(2):  # its answer was lost, or the shard died: the timer comes again
-        world.core.fire([timer, timer], world.now_ms)
-        world.settle()
+        world.fire([timer, timer])
         assert world.core.output.to_schedulers.pop() == (3, FireDone(["3-abc"]))
     assert world.actions == ["ray://n/a.m"]
     assert world.core.mailboxes["t:u"].head == 0, "nothing is delivered"
@@ -158,15 +156,13 @@ def test_an_action_is_stored_in_place_of_its_message_and_once_for_a_timer() -> N
 
 def test_an_action_whose_conditions_do_not_hold_is_not_done_but_decided_about() -> None:
     world = World()
-    world.core.fire([acting("3-abc", world, Conditions(0, member_of="nobody"))], world.now_ms)
-    world.settle()
+    world.fire([acting("3-abc", world, Conditions(0, member_of="nobody"))])
     assert world.actions == []
     assert world.core.output.to_schedulers == [(3, FireDone(["3-abc"]))]
     user_state = world.core.mailboxes["t:u"].user_state
     assert user_state is not None
     assert [entry.reason.partition(":")[0] for entry in user_state.timeline] == ["not_member"]
-    world.core.fire([acting("3-abc", world)], world.now_ms)
-    world.settle()
+    world.fire([acting("3-abc", world)])
     assert world.actions == [], "it was decided"
 
 

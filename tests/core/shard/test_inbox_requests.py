@@ -44,8 +44,7 @@ def said_of(said: list[Any], kind: type) -> list[Any]:
 
 def read(w: World, view: int = ALL, before: int = 0, limit: int = 100) -> InboxIs:
     w.refs += 1
-    w.tell(ReadInbox(w.refs, KEY, before, limit, view))
-    (answer,) = [one for one in said_of(w.settle(), InboxIs) if one.ref == w.refs]
+    (answer,) = [one for one in said_of(w.ask(ReadInbox(w.refs, KEY, before, limit, view)), InboxIs) if one.ref == w.refs]
     assert answer.status == OK
     return answer
 
@@ -118,8 +117,7 @@ def test_reading_acknowledges_what_is_pending_on_all_devices() -> None:
     w.post(id="a")
     w.publish(id="b")
     w.refs += 1
-    w.tell(MarkInbox(w.refs, KEY, READ, True, [], ["a"]))
-    said = w.settle()
+    said = w.ask(MarkInbox(w.refs, KEY, READ, True, [], ["a"]))
     assert sorted(record.conn for record in said_of(said, Revoke)) == [1, 2]
     assert said_of(said, InboxMarked)[0].unread == 1
     assert [(row.acked, row.flags) for row in read(w).rows] == [(False, 0), (True, READ | SEEN)]
@@ -147,8 +145,7 @@ def test_counts_go_to_the_connections_that_want_them_and_only_when_they_change()
     (second,) = said_of(w.settle(), Counts)
     assert (second.conn, second.unread) == (1, 3)
     assert second.revision > first.revision
-    w.ack(1, 3)
-    w.settle()
+    w.acknowledge(1, 3)
     w.core.tick(w.now_ms)
     assert not said_of(w.settle(), Counts), "an acknowledgement reads nothing"
     mark(w, SEEN, upto=-1)
@@ -205,8 +202,7 @@ def test_ids_that_only_storage_knows_are_answered_as_unknown() -> None:
     for id in "abc":
         w.post(id=id)
     w.settle()
-    w.ack(1, 3)
-    w.settle()
+    w.acknowledge(1, 3)
     w.detach(1)
     evict(w)
     answer = mark(w, READ, "a", "c")
@@ -260,8 +256,7 @@ def test_the_acknowledged_messages_of_a_mailbox_are_written_at_once_when_too_man
     for number in range(6):
         w.post(id=f"m{number}", more=b',"x":"%b"' % (b"y" * 100))
     w.settle()
-    w.ack(1, 6)
-    w.settle()
+    w.acknowledge(1, 6)
     assert w.core.mailbox_store.urgent
     w.checkpoint(full=False)
     assert w.core.mailbox_store.memory.unwritten_bytes == 0
@@ -288,8 +283,7 @@ def test_an_inbox_that_is_turned_off_leaves_storage_with_the_next_checkpoint() -
     w.config = small_config()
     w.crash()
     w.post(id="b")
-    w.tell(Settle(10, KEY, 2, []))
-    w.settle()
+    w.ask(Settle(10, KEY, 2, []))
     w.tell(Settle(11, KEY, 2, []))
     w.persist()
     assert not w.streams[KEY]
@@ -367,8 +361,7 @@ class InboxesOfAShard(RuleBasedStateMachine):
     @rule(back=st.integers(0, 5), by=st.integers(0, 2))
     def something_is_acknowledged(self, back: int, by: int) -> None:
         if self.conns and self.head > back:
-            self.world.ack(self.conns[by % len(self.conns)], self.head - back)
-            self.note(self.world.settle())
+            self.note(self.world.acknowledge(self.conns[by % len(self.conns)], self.head - back))
 
     @rule(back=st.lists(st.integers(0, 9), max_size=3))
     def some_are_acknowledged(self, back: list[int]) -> None:
@@ -379,8 +372,7 @@ class InboxesOfAShard(RuleBasedStateMachine):
     @rule(back=st.lists(st.integers(0, 9), max_size=3, unique=True), mark=st.sampled_from((READ, SEEN, ARCHIVED, PINNED)), on=st.booleans())
     def some_are_marked(self, back: list[int], mark: int, on: bool) -> None:
         seqs = [seq for one in back if (seq := self.head - one) in self.marks]
-        self.world.tell(MarkInbox(1, KEY, mark, on, seqs, []))
-        self.note(self.world.settle())
+        self.note(self.world.ask(MarkInbox(1, KEY, mark, on, seqs, [])))
         for seq in sorted(seqs):
             if mark != PINNED:
                 flags = READ | SEEN if mark == READ and on else mark
@@ -395,8 +387,7 @@ class InboxesOfAShard(RuleBasedStateMachine):
 
     @rule(back=st.integers(0, 9), mark=st.sampled_from((READ, SEEN, ARCHIVED)))
     def all_up_to_one_are_marked(self, back: int, mark: int) -> None:
-        self.world.tell(MarkInbox(1, KEY, mark, True, [], [], max(self.head - back, 0)))
-        self.note(self.world.settle())
+        self.note(self.world.ask(MarkInbox(1, KEY, mark, True, [], [], max(self.head - back, 0))))
         for seq in self.marks:
             if seq <= self.head - back:
                 self.marks[seq] |= READ | SEEN if mark == READ else mark

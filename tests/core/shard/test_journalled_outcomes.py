@@ -142,6 +142,5 @@ def test_what_a_cursor_acknowledges_in_storage_is_recorded() -> None:
 def test_an_erasure_is_recorded_behind_everything_else_of_its_user() -> None:
     world = world_with_history()
     world.publish()
-    world.tell(Erase(7, "t:u"))
-    world.settle()
+    world.ask(Erase(7, "t:u"))
     assert events(world) == ["accepted", ERASED]

@@ -30,8 +30,7 @@ def test_the_time_to_the_first_send_counts_what_waited_for_the_shard() -> None:
     world.settle()
     assert counted(world, "send_latency") == {1: 2}
     world.now_ms += 40
-    world.ack(1, 2)
-    world.settle()
+    world.acknowledge(1, 2)
     assert counted(world, "send_latency") == {1: 2, 50: 1}, "the third waited for room in the window"
 
 
@@ -41,8 +40,7 @@ def test_the_hours_of_an_absence_are_in_neither_latency_of_the_status() -> None:
     world.now_ms += HOUR_MS
     world.connect(1)
     world.now_ms += 8
-    world.ack(1, 1)
-    world.settle()
+    world.acknowledge(1, 1)
     assert counted(world, "send_latency") == {}, "the first send came when the user did"
     assert counted(world, "ack_latency") == {10: 1}
     assert counted(world, "latency") == {-1: 1}, "the histogram of the metrics stays what it is"
@@ -58,8 +56,7 @@ def test_hours_between_two_connections_are_not_the_clients_time_to_answer() -> N
     world.now_ms += HOUR_MS
     world.connect(2, cursor=0)
     world.now_ms += 8
-    world.ack(2, 1)
-    world.settle()
+    world.acknowledge(2, 1)
     assert counted(world, "send_latency") == {1: 1}
     assert counted(world, "ack_latency") == {10: 1}
 
@@ -72,8 +69,7 @@ def test_the_time_to_the_ack_of_a_message_that_was_sent_again_begins_at_its_firs
     mailbox = world.core.mailboxes["t:u"]
     assert mailbox.connections[EDGE, 1].overdue(mailbox.hot, world.now_ms, RETRY)
     world.now_ms += 100
-    world.ack(1, 1)
-    world.settle()
+    world.acknowledge(1, 1)
     assert counted(world, "ack_latency") == {1000: 1}
     assert not mailbox.connections[EDGE, 1].first_sent_ms
 
@@ -88,8 +84,7 @@ def test_an_ack_by_ids_counts_these_messages_and_one_of_many_counts_all_of_them_
     world.ack_ids(1, "m1")
     world.now_ms += 4
     world.ack(1, 4)
-    world.ack(1, 4)
-    world.settle()
+    world.acknowledge(1, 4)
     assert counted(world, "ack_latency") == {4: 1, 10: 3}
 
 
@@ -172,8 +167,7 @@ def test_messages_are_counted_by_tenant_and_transport_and_are_exemplars_of_their
     world.settle()
     world.publish(id="order-17")
     world.now_ms += 20
-    world.ack(1, 1)
-    world.settle()
+    world.acknowledge(1, 1)
     stats = world.core.stats(world.now_ms)
     assert stats["figures"]["sent"] == [("t", "websocket", 1)]
     assert stats["figures"]["acknowledged"] == [("t", 1)]
@@ -212,7 +206,6 @@ def test_an_exemplar_names_the_trace_of_a_message_that_is_recorded() -> None:
         context = TraceContext("a" * 32, "b" * 16, sampled)
         world.publish(body=traced_body(context, b'"id":"x","data":"%b"' % (b"y" * 1000)))
         world.now_ms += 20 * number
-        world.ack(1, number)
-        world.settle()
+        world.acknowledge(1, number)
     traces = {ms: trace for _, _, ms, _, trace in world.core.stats(world.now_ms)["exemplars"]["ack_latency"]}
     assert traces == {20: "", 40: "a" * 32}

@@ -81,8 +81,7 @@ def test_a_refused_record_is_answered_and_the_rest_of_its_batch_is_taken() -> No
     world.core.refused_records = frozenset(map(fingerprint, (POST, attach, TIMER)))
     good = replace(POST, ref=2, key="t:good", envelope=replace(POST.envelope, id="good"))
     world.core.handle(EDGE, [POST, attach, good], world.now_ms)
-    world.core.fire([TIMER], world.now_ms)
-    records = world.settle()
+    records = world.fire([TIMER])
     assert [(answer.ref, answer.status, answer.detail) for answer in of(records, Posted)] == [(1, UNAVAILABLE, POISONED), (2, ACCEPTED, "")]
     assert of(records, Hangup) == [Hangup(1, 1011, POISONED)]
     assert world.core.output.to_schedulers == [(3, FireDone(["3-x"]))]

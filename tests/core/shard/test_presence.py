@@ -37,8 +37,7 @@ def connected() -> World:
 
 def answer(world: World, client: str = "") -> str:
     """The state that a heartbeat probe is answered with."""
-    world.tell(Probe(1, "t:u", client, 0))
-    (probed,) = of(world.settle(), Probed)
+    (probed,) = of(world.ask(Probe(1, "t:u", client, 0)), Probed)
     return str(probed.state)
 
 
@@ -196,8 +195,7 @@ def test_a_successor_expects_everyone_who_was_online_from_its_start_on() -> None
     world.crash()
     passes(world, AFTER_MS - 100)
     assert told(world) == []
-    world.tell(Attach(1, "t:u", WEBSOCKET, "e1", 0, "s1", "", resume=True))
-    world.settle()
+    world.ask(Attach(1, "t:u", WEBSOCKET, "e1", 0, "s1", "", resume=True))
     passes(world, AFTER_MS)
     assert told(world) == [("connect", 0), ("back", 0), ("offline", 1006)]
     assert world.online == {"t:u"}

@@ -116,8 +116,7 @@ def test_at_most_a_window_of_messages_is_in_flight() -> None:
     for _ in range(7):
         world.post()
     assert delivered(world.settle()) == [(1, 1), (2, 1), (3, 1)]
-    world.ack(1, 2)
-    assert delivered(world.settle()) == [(4, 1), (5, 1)]
+    assert delivered(world.acknowledge(1, 2)) == [(4, 1), (5, 1)]
 
 
 def test_a_window_of_bytes_limits_too_but_one_message_always_goes() -> None:
@@ -125,8 +124,7 @@ def test_a_window_of_bytes_limits_too_but_one_message_always_goes() -> None:
     for _ in range(2):
         world.post("u", "a-long-identifier" + str(world.refs))
     assert delivered(world.settle()) == [(1, 1)]
-    world.ack(1, 1)
-    assert delivered(world.settle()) == [(2, 1)]
+    assert delivered(world.acknowledge(1, 1)) == [(2, 1)]
 
 
 def test_a_message_not_acknowledged_comes_again_with_the_next_attempt_and_others_go_on_without_it() -> None:
@@ -178,8 +176,7 @@ def test_the_place_of_an_exhausted_message_is_free_when_another_device_acknowled
     world = connected_world(window=1)
     world.publish("u", "a")
     world.wait(10_000)
-    world.tell(Settle(9, "t:u", -1, ["a"]))
-    world.settle()
+    world.ask(Settle(9, "t:u", -1, ["a"]))
     assert delivered(world.publish("u", "b")) == [(2, 1)]
 
 
@@ -205,8 +202,7 @@ def test_nothing_acknowledged_comes_again_on_any_connection() -> None:
 def test_an_acknowledgement_beyond_the_newest_message_is_a_fault_and_settles_nothing() -> None:
     world = connected_world()
     world.publish()
-    world.ack(1, 99)
-    said = world.settle()
+    said = world.acknowledge(1, 99)
     assert [record.code for record in of(said, Fault)] == ["unknown_seq"]
     world.detach(1)
     assert delivered(world.connect(2), 2) == [(1, 2)]
@@ -279,8 +275,7 @@ def test_the_first_device_to_acknowledge_settles_it_and_the_others_hear_of_it() 
     world.attach(2)
     said = world.publish("u", "a")
     assert delivered(said, 1) == delivered(said, 2) == [(1, 1)]
-    world.ack(2, 1)
-    assert [(r.conn, r.ids) for r in of(world.settle(), Revoke)] == [(1, ["a"])]
+    assert [(r.conn, r.ids) for r in of(world.acknowledge(2, 1), Revoke)] == [(1, ["a"])]
     assert delivered(world.wait(10_000), 1) == []
 
 
@@ -444,8 +439,7 @@ def test_an_edge_that_announces_its_connections_again_does_not_get_everything_ag
     world.settle()
     world.core.closed(EDGE, world.now_ms)
     world.core.opened(EDGE)
-    world.tell(Attach(1, "t:u", 0, "e1", 1, "s1", "", True, 3))
-    said = world.settle()
+    said = world.ask(Attach(1, "t:u", 0, "e1", 1, "s1", "", True, 3))
     assert of(said, Welcome) == []
     assert delivered(said) == []
     assert [seq for seq, _ in delivered(world.wait(1000))][:2] == [2, 3]
@@ -468,8 +462,7 @@ def test_a_renewed_link_settles_no_gap_that_was_not_announced() -> None:
 
 def test_a_connection_that_outlived_its_epoch_is_sent_to_reconnect() -> None:
     world = World()
-    world.tell(Attach(1, "t:u", 0, "e0", 5, "s1", "", True, 5))
-    assert [(h.conn, h.code) for h in of(world.settle(), Hangup)] == [(1, 1012)]
+    assert [(h.conn, h.code) for h in of(world.ask(Attach(1, "t:u", 0, "e0", 5, "s1", "", True, 5)), Hangup)] == [(1, 1012)]
     assert world.core.mailboxes["t:u"].connections == {}
 
 
@@ -508,8 +501,7 @@ def test_plain_sse_is_never_sent_a_message_twice_and_goes_on_when_bytes_are_writ
         world.post()
     assert delivered(world.settle()) == [(1, 1), (2, 1)]
     assert delivered(world.wait(10_000)) == []
-    world.tell(Written(1, 2))
-    assert delivered(world.settle()) == [(3, 1), (4, 1)]
+    assert delivered(world.ask(Written(1, 2))) == [(3, 1), (4, 1)]
     world.detach(1)
     assert delivered(world.connect(2), 2)[:2] == [(1, 2), (2, 2)]
 
@@ -527,8 +519,7 @@ def test_acknowledging_without_a_connection_reaches_offline_messages() -> None:
     world.post("u", "a")
     world.publish("u", "b")
     world.checkpoint()
-    world.tell(Settle(77, "t:u", -1, ["a"]), Settle(78, "t:u", 99, []))
-    said = of(world.settle(), Settled)
+    said = of(world.ask(Settle(77, "t:u", -1, ["a"]), Settle(78, "t:u", 99, [])), Settled)
     assert [(s.ref, bool(s.error)) for s in said] == [(77, False), (78, True)]
     assert delivered(world.connect(1)) == [(2, 1)]
 
@@ -537,8 +528,7 @@ def test_a_probe_tells_whether_anyone_is_connected() -> None:
     world = World()
     world.tell(Probe(1, "t:u", "c", 0))
     world.attach(1)
-    world.tell(Probe(2, "t:u", "c", 0))
-    assert [(p.ref, p.state) for p in of(world.settle(), Probed)] == [(1, "offline"), (2, "connected")]
+    assert [(p.ref, p.state) for p in of(world.ask(Probe(2, "t:u", "c", 0)), Probed)] == [(1, "offline"), (2, "connected")]
 
 
 def test_a_durable_timer_takes_effect_once_however_often_it_fires() -> None:
@@ -546,12 +536,10 @@ def test_a_durable_timer_takes_effect_once_however_often_it_fires() -> None:
     timer = Timer("3-abc", "t:u", world.now_ms, world.now_ms, 60_000, Envelope("a", b"d" * 8, 1, True, b'"id":"a"'))
     world.connect(1)
     for _ in range(2):
-        world.core.fire([timer, timer], world.now_ms)
-        world.settle()
+        world.fire([timer, timer])
         world.publish()
     world.crash()
-    world.core.fire([timer], world.now_ms)
-    world.settle()
+    world.fire([timer])
     assert [partition for partition, _ in world.core.output.to_schedulers] == [3]
     assert isinstance(world.core.output.to_schedulers[0][1], FireDone)
     assert world.core.mailboxes["t:u"].head == 3
@@ -667,8 +655,7 @@ def test_an_acknowledgement_that_comes_while_the_page_is_read_counts() -> None:
     world.checkpoint()
     world.crash()
     world.attach(1, cursor=0, resume=True, sent=1)
-    world.ack(1, 1)
-    assert not [record for record in world.settle() if isinstance(record, Deliver)]
+    assert not [record for record in world.acknowledge(1, 1) if isinstance(record, Deliver)]
     assert world.core.mailboxes["t:u"].floor == 1
 
 

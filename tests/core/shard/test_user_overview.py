@@ -11,8 +11,7 @@ from tests.support.shard_world import World, connected_world, of
 
 
 def overview(world: World, user: str = "u") -> UserIs:
-    world.tell(ReadUser(99, f"t:{user}"))
-    (answer,) = of(world.settle(), UserIs)
+    (answer,) = of(world.ask(ReadUser(99, f"t:{user}")), UserIs)
     return answer  # type: ignore[no-any-return]
 
 
@@ -23,8 +22,7 @@ def test_a_user_is_shown_with_every_connection_and_how_far_it_is_behind() -> Non
         world.post(id=id)
     world.settle()
     sent_ms, world.now_ms = world.now_ms, world.now_ms + 50
-    world.ack(1, 1)
-    world.settle()
+    world.acknowledge(1, 1)
     before = deepcopy(state_of(world.core.mailboxes["t:u"]))
     shown = overview(world)
     assert (shown.presence, shown.head, shown.floor, shown.pending, shown.topics) == ("connected", 3, 1, 2, ["news"])
@@ -48,8 +46,7 @@ def test_who_does_not_acknowledge_is_slow_and_who_used_up_the_tries_is_the_worst
     world.now_ms += 40
     world.post("later")
     world.publish("quick")
-    world.ack(0, 1)
-    world.settle()
+    world.acknowledge(0, 1)
     attached = world.core.connections.attached()
     assert len(attached) == 3
     found = slowest(slow_connections(attached, world.now_ms + 5, 5), 10)

@@ -79,10 +79,8 @@ def test_a_change_is_answered_once_it_is_durable_and_survives_a_crash_then(recor
 
 def test_of_two_changes_the_later_one_holds() -> None:
     world = World()
-    world.tell(SetProfile(1, KEY, QUIET), SetProfile(2, KEY, None))
-    assert [record.ref for record in of(world.settle(), ProfileIs)] == [1, 2]
-    world.tell(GetProfile(3, KEY))
-    assert [record.profile for record in of(world.settle(), ProfileIs)] == [None]
+    assert [record.ref for record in of(world.ask(SetProfile(1, KEY, QUIET), SetProfile(2, KEY, None)), ProfileIs)] == [1, 2]
+    assert [record.profile for record in of(world.ask(GetProfile(3, KEY)), ProfileIs)] == [None]
 
 
 def test_while_storage_is_away_a_change_in_a_group_is_answered_after_the_rollback_and_any_other_at_once() -> None:
@@ -96,8 +94,7 @@ def test_while_storage_is_away_a_change_in_a_group_is_answered_after_the_rollbac
     assert [(record.ref, record.status) for record in world.said()] == [(2, UNAVAILABLE), (3, UNAVAILABLE)]
     world.core.storage_back()
     assert [(record.ref, record.status) for record in world.said()] == [(1, UNAVAILABLE)]
-    world.tell(GetProfile(4, KEY))
-    assert [record.profile for record in of(world.settle(), ProfileIs)] == [None]
+    assert [record.profile for record in of(world.ask(GetProfile(4, KEY)), ProfileIs)] == [None]
 
 
 def test_what_takes_no_memory_is_always_answered_what_frees_it_or_tells_of_life_nearly_always() -> None:
@@ -127,8 +124,7 @@ def test_under_pressure_changes_and_reads_of_pages_are_rejected_with_the_time_to
     world.tell(*READS, Settle(1, KEY, 1, []), Probe(2, "t:x", "", 0))
     assert [type(record) for record in world.said()] == [Probed, ProfileIs, Traced, Rejected, Rejected]
     world.calm_down()
-    world.tell(*strangers)
-    assert {type(record) for record in world.settle()} == {ProfileIs, Traced, Subscribed}
+    assert {type(record) for record in world.ask(*strangers)} == {ProfileIs, Traced, Subscribed}
 
 
 def test_changes_that_wait_for_a_group_count_as_posts_that_wait() -> None:
@@ -145,8 +141,7 @@ def test_changes_that_wait_for_a_group_count_as_posts_that_wait() -> None:
 # -- erasing a user ----------------------------------------------------------------------------------------------------
 def erase(world: World) -> list[Any]:
     """Ask to erase the user; what the core said."""
-    world.tell(Erase(7, KEY))
-    return world.settle()
+    return world.ask(Erase(7, KEY))
 
 
 def used_world() -> World:
