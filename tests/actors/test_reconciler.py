@@ -132,6 +132,20 @@ async def two_stores(redis_client: Redis, redis_server_url: str) -> AsyncIterato
         await made.crash()
 
 
+def held_hand_over(actor: FakeActor) -> tuple[asyncio.Event, asyncio.Event]:
+    """From now on a hand-over of this actor waits; the events that it was asked for, and that it may go on."""
+    asked, going_on = asyncio.Event(), asyncio.Event()
+    hand_over = actor._hand_over
+
+    async def slowly(*arguments: Any) -> int:
+        asked.set()
+        await going_on.wait()
+        return await hand_over(*arguments)
+
+    actor._hand_over = slowly  # type: ignore[method-assign]
+    return asked, going_on
+
+
 async def test_connections_of_an_edge_go_to_one_that_joins(world: World) -> None:
     await world.start_settled()
     first = world.actors.actors["edge", 0]
@@ -225,15 +239,7 @@ async def test_an_edge_serves_on_after_a_lost_call_to_leave(world: World) -> Non
 async def test_no_edge_is_drained_while_the_other_one_is_told_to_leave(world: World) -> None:
     controller = await world.start_settled(edges=2)
     first, second = (world.actors.actors["edge", index] for index in (0, 1))
-    told, answers = asyncio.Event(), asyncio.Event()
-    hand_over = first._hand_over
-
-    async def slowly(*arguments: Any) -> int:
-        told.set()
-        await answers.wait()
-        return await hand_over(*arguments)
-
-    first._hand_over = slowly  # type: ignore[method-assign]
+    told, answers = held_hand_over(first)
     await controller.upgrade()
     async with asyncio.timeout(30):
         await told.wait()
@@ -563,15 +569,7 @@ async def test_only_a_dead_shard_with_a_spare_process_keeps_its_slots(world: Wor
 async def test_slots_of_a_dead_shard_go_to_others_during_another_move(world: World) -> None:
     controller = await world.start_settled(shards=3, failover_ms=100)
     slow, dead = (world.actors.actors["shard", index] for index in (2, 1))
-    begun, going_on = asyncio.Event(), asyncio.Event()
-    hand_over = slow._hand_over
-
-    async def slowly(*arguments: Any) -> int:
-        begun.set()
-        await going_on.wait()
-        return await hand_over(*arguments)
-
-    slow._hand_over = slowly  # type: ignore[method-assign]
+    begun, going_on = held_hand_over(slow)
     await controller.scale(shards=2)
     await begun.wait()
     await dead.die()

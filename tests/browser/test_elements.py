@@ -225,23 +225,29 @@ async def test_a_mark_that_fails_says_so(page: Page, scripted: ScriptedEngine) -
     await expect(page.get_by_role("button", name="Mark as read: one")).to_be_visible()
 
 
+async def hold_answers(page: Page, pattern: str, times: int | None = None) -> tuple[asyncio.Event, asyncio.Event]:
+    """From now on answers to such requests wait, so many or all; the events that one was made, and that they may be given."""
+    made, given = asyncio.Event(), asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        answer = await route.fetch()
+        made.set()
+        await given.wait()
+        await route.fulfill(response=answer)
+
+    await page.route(pattern, hold, times=times)
+    return made, given
+
+
 async def held_look(page: Page, scripted: ScriptedEngine, times: int | None = None) -> asyncio.Event:
     """Look at an inbox of 25 messages again; so many answers, or all, were made and wait for the event that is returned."""
     scripted.keeps_inbox = True
     for number in range(25):
         scripted.publish(f"number {number}")
-    asked, answered = asyncio.Event(), asyncio.Event()
-
-    async def hold(route: Route) -> None:
-        answer = await route.fetch()
-        asked.set()
-        await answered.wait()
-        await route.fulfill(response=answer)
-
     await place(page, scripted)
     await page.get_by_role("button", name="Notifications").click()
     await expect(page.get_by_role("button", name="Show more")).to_be_visible()
-    await page.route("**/v1/inbox?**", hold, times=times)
+    asked, answered = await hold_answers(page, "**/v1/inbox?**", times)
     await page.evaluate("client.reconnect()")
     await asked.wait()
     await wait(page, "client.state === 'open'")
@@ -315,16 +321,8 @@ async def test_counts_for_an_earlier_user_are_not_shown(page: Page, scripted: Sc
     scripted.keeps_inbox = True
     scripted.publish("one")
     scripted.publish("two")
-    marked, changed = asyncio.Event(), asyncio.Event()
-
-    async def hold(route: Route) -> None:
-        answer = await route.fetch()
-        marked.set()
-        await changed.wait()
-        await route.fulfill(response=answer)
-
     await place_for_two(page, scripted)
-    await page.route("**/v1/inbox/read", hold)
+    marked, changed = await hold_answers(page, "**/v1/inbox/read")
     await page.get_by_role("button", name="Notifications").click()
     await page.get_by_role("button", name="Mark as read: one").click()
     await marked.wait()

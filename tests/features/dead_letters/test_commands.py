@@ -12,8 +12,8 @@ from typer.testing import CliRunner, Result
 from engine.__main__ import app
 from engine.core.model.constants import NORMAL
 from engine.core.wire import records as wire
-from engine.errors import EngineError
 from engine.features.dead_letters.store import StoredLetter
+from tests.support import command_line
 from tests.support.background_loop import in_background
 from tests.support.edge_world import SECRET, EdgeWorld, FakeLetters, edge_world
 
@@ -46,9 +46,7 @@ def run(*words: str) -> Result:
 
 
 def failure(*words: str) -> str:
-    result = run(*words)
-    assert isinstance(result.exception, EngineError), repr(result.exception)
-    return str(result.exception)
+    return command_line.failure(run(*words))
 
 
 def test_the_newest_are_listed_and_one_is_shown(store: FakeLetters) -> None:

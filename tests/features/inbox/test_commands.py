@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from engine.__main__ import app
-from engine.errors import EngineError
+from tests.support import command_line
 from tests.support.background_loop import in_background
 from tests.support.edge_world import SECRET, EdgeWorld, edge_world
 
@@ -31,9 +31,7 @@ def run(*words: str) -> Result:
 
 
 def failure(*words: str) -> str:
-    result = run(*words)
-    assert isinstance(result.exception, EngineError), repr(result.exception)
-    return str(result.exception)
+    return command_line.failure(run(*words))
 
 
 def test_an_inbox_is_listed_newest_first_with_its_marks_and_its_next_page(edge: EdgeWorld) -> None:

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from engine.__main__ import app
-from engine.errors import EngineError
+from tests.support import command_line
 from tests.support.background_loop import in_background
 from tests.support.edge_world import SECRET, EdgeWorld, edge_world
 from tests.support.rules_storage import FakeRulesStore
@@ -62,9 +62,7 @@ def invoke(*words: str) -> Result:
 
 
 def failure(*words: str) -> str:
-    result = invoke(*words)
-    assert isinstance(result.exception, EngineError), repr(result.exception)
-    return str(result.exception)
+    return command_line.failure(invoke(*words))
 
 
 def publish(edge: EdgeWorld, user: str) -> None:
