@@ -90,6 +90,9 @@ log = logging.getLogger(__name__)
 _LOOKED_MAX = 2000
 """Connections looked at in one go for slow ones: 0.3 ms, 3 ms when all of them are."""
 
+_LOSSES = 5
+"""A shard ends when storage has lost so many times what it was putting back."""
+
 _QUARANTINE_S = 2.0
 """Seconds a failed shard waits for the write of the quarantine entry before it ends without one."""
 
@@ -222,14 +225,27 @@ class Shard(Server):
         except* DataLost as lost:
             log.critical("shard %d puts back what it holds: %s", self._index, lost.exceptions[0])
             self._ready.clear()  # no new input meanwhile
-            core, now_s = self._core, self._now_ms() // 1000
-            slot_map, size = self._mover.stored, self._config.commit_bytes_max
-            await self._retry_storage(lambda: restore_storage(self._client, self._journal, core, slot_map, size, now_s))
+            await self._put_back()
             raise
         except* RecordFailed as failed:
             for error in _leaves(failed):
                 await self._quarantine(error)
             raise
+
+    async def _put_back(self) -> None:
+        """Restore storage from memory, again where it loses that too. Raises DataLost when it loses it each time, and Fenced."""
+        core, slot_map, config = self._core, self._mover.stored, self._config
+        sizes = config.commit_bytes_max, self._now_ms() // 1000, config.redis_replicas_timeout_ms
+        losses = 0
+        while True:
+            try:
+                await self._retry_storage(lambda: restore_storage(self._client, self._journal, core, slot_map, *sizes))
+                return
+            except DataLost as lost:
+                losses += 1
+                if losses == _LOSSES:
+                    raise
+                log.critical("shard %d puts it back once more: %s", self._index, lost)
 
     async def _quarantine(self, error: RecordFailed) -> None:
         """Store an entry by which the next incarnations recognise the record; if storage does not answer, only log that."""

@@ -33,7 +33,7 @@ EPOCH_KEY: Final = "engine:epoch"
 """String: the last fencing epoch issued, one sequence for all writers of a cluster."""
 
 REPLICATION_KEY: Final = "engine:replicated"
-"""String, always empty: written before every WAIT, see `engine.store.lua.Replicas`."""
+"""String, always empty: written before every WAIT and WAITAOF, see `engine.store.lua.Replicas`."""
 
 ABSENT_KEY: Final = "engine:absent"
 """Never exists: declared by every script, see `engine.store.lua`."""

@@ -36,6 +36,7 @@ from engine.core.wire.records import (
     SetProfile,
     Subscribe,
 )
+from engine.store import restore
 from engine.store.keys import EPOCH_FIELD, META_KEY, dead_letter_key, journal_key, journal_quarantine_key, offline_key
 from engine.store.redis_client import base36, claim_data_epoch, replace_data_epoch
 from engine.store.slot_map import claim_slot_map
@@ -145,6 +146,26 @@ async def test_a_redis_that_lost_everything_gets_back_what_the_shard_holds(confi
         again = await after.attach(1, ANN)
         assert again.epoch != welcome.epoch
         await until(lambda: after.delivered(1) == [2, 3])
+
+
+async def test_what_is_lost_while_it_is_put_back_is_put_back_again(
+    config: Config, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def replace_and_lose_once(*words: Any) -> str:
+        monkeypatch.setattr(restore, "replace_data_epoch", replace_data_epoch)
+        epoch = await replace_data_epoch(*words)
+        await redis_client.flushall()
+        return epoch
+
+    monkeypatch.setattr(restore, "replace_data_epoch", replace_and_lose_once)
+    async with shard_process(config) as before:
+        for id in ("one", "two"):
+            await before.post(ANN, id)
+        await redis_client.flushall()
+        await until(before.ended.is_set)
+    async with shard_process(config) as after:
+        await after.attach(1, ANN)
+        await until(lambda: after.delivered(1) == [1, 2])
 
 
 async def test_a_loss_that_takes_the_new_epoch_along_makes_a_newer_one(config: Config, redis_client: Redis) -> None:
