@@ -159,6 +159,7 @@ async def test_what_is_lost_while_it_is_put_back_is_put_back_again(
 
     monkeypatch.setattr(restore, "replace_data_epoch", replace_and_lose_once)
     async with shard_process(config) as before:
+        await before.attach(1, ANN)  # so that messages stay in memory
         for id in ("one", "two"):
             await before.post(ANN, id)
         await redis_client.flushall()
