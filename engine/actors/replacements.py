@@ -30,7 +30,7 @@ been emptied already is empty, and a process that was told to end and has not is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from engine.actors.fleet import ROLES, ActorKey, Fleet
@@ -71,7 +71,7 @@ class Replacements:
     def left(self, wanted: WantedNumbers) -> list[str]:
         """Names of the actors that an upgrade has still to replace, or may have: their processes have not answered."""
         actors = [name_of(key) for role in ROLES for key in self._outdated(role, wanted)]
-        actors += [name for name in wanted.replacing if name != _SELF and self._is_unknown(name, wanted)]
+        actors += [name for key in self._unknown(wanted) if (name := name_of(key)) in wanted.replacing]
         return [*actors, _SELF] if wanted.replacing.get(_SELF) == self._own.stats["started_ms"] else actors
 
     def on_draining_nodes(self) -> list[ActorKey]:
@@ -124,12 +124,13 @@ class Replacements:
             if key not in fleet.leaving and fleet.process(key) and wanted.replacing.get(name_of(key)) == fleet.process(key)
         ]
 
-    def _is_unknown(self, name: str, wanted: WantedNumbers) -> bool:
-        """Whether an actor is to be there, and this controller has no answer of it."""
-        role, _, index = name.rpartition("-")
-        key = role, int(index)
-        known = key in self._fleet.leaving or (key in self._fleet.watches and self._fleet.process(key))
-        return key[1] < getattr(wanted, f"{role}s", 0) and not known
+    def _unknown(self, wanted: WantedNumbers) -> Iterator[ActorKey]:
+        """The actors that are to be there, and of which this controller has no answer."""
+        fleet = self._fleet
+        for role in ROLES:
+            for key in ((role, index) for index in range(getattr(wanted, f"{role}s", 0))):
+                if key not in fleet.leaving and not (key in fleet.watches and fleet.process(key)):
+                    yield key
 
     def _next(self, wanted: WantedNumbers) -> ActorKey | None:
         return next((key for role in ROLES for key in self._outdated(role, wanted)), None)
