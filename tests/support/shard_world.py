@@ -304,12 +304,15 @@ class World:
             group = self.core.group_known(known, self.now_ms)
         return group
 
-    def commit(self) -> bool:
+    def commit(self, check: Callable[[Group], object] = lambda _group: None, *, only_append: bool = False) -> bool:
+        """Append the next group, which a test may check before. With `only_append` the core does not hear of it."""
         group = self.new_group()
         if group is None:
             return False
+        check(group)
         self.append(group)
-        self.core.group_committed(self.now_ms)
+        if not only_append:
+            self.core.group_committed(self.now_ms)
         return True
 
     def append(self, group: Group) -> None:

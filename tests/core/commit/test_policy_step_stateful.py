@@ -80,14 +80,7 @@ class CapMachine(RuleBasedStateMachine):
             pass
 
     def commit(self, *, only_append: bool = False) -> bool:
-        group = self.world.new_group()
-        if group is None:
-            return False
-        self.check(group)
-        self.world.append(group)
-        if not only_append:
-            self.world.core.group_committed(self.world.now_ms)
-        return True
+        return self.world.commit(self.check, only_append=only_append)
 
     def check(self, group: Group) -> None:
         """The group is in the journal now: so it happened."""
