@@ -141,7 +141,7 @@ async def test_an_edge_that_is_drained_under_load_refuses_no_publish_and_loses_n
     assert [before["pid"] != now["pid"] for before, now in zip(rows, after, strict=True)] == [True, False]
 
 
-async def test_edges_killed_while_one_of_them_leaves_come_back_and_take_every_connection(two_edges: RunningEngine) -> None:
+async def test_edges_killed_during_a_hand_over_take_every_connection_again(two_edges: RunningEngine) -> None:
     rows = await until_edges(two_edges, lambda rows: all(row["ready"] for row in rows))
     port = int(two_edges.url.rpartition(":")[2])
 

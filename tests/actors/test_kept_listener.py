@@ -159,7 +159,7 @@ def test_an_edge_that_waits_no_more_takes_nothing(machine: Machine) -> None:
     assert machine.keeper.owners() == []
 
 
-def test_nobody_keeps_what_an_edge_releases(machine: Machine) -> None:
+def test_a_released_socket_is_kept_by_nobody(machine: Machine) -> None:
     edge = machine.begin()
     machine.release(edge)
     assert refuses(edge.port)

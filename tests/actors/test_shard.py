@@ -148,9 +148,7 @@ async def test_a_redis_that_lost_everything_gets_back_what_the_shard_holds(confi
         await until(lambda: after.delivered(1) == [2, 3])
 
 
-async def test_what_is_lost_while_it_is_put_back_is_put_back_again(
-    config: Config, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_loss_during_a_restore_is_restored_too(config: Config, redis_client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     async def replace_and_lose_once(*words: Any) -> str:
         monkeypatch.setattr(restore, "replace_data_epoch", replace_data_epoch)
         epoch = await replace_data_epoch(*words)

@@ -76,9 +76,7 @@ async def test_what_comes_to_the_old_owner_is_told_to_wait_for_the_map_that_name
         assert moved.version == (await require_slot_map(redis_client)).version
 
 
-async def test_a_shard_adopts_a_slot_when_something_comes_for_it_though_nobody_tells_it(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_record_for_an_untold_slot_makes_its_new_owner_adopt_it(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slot_mover, "_POLL_S", 3600)
     async with shard_process(config) as source, shard_process(config, 1) as target:
         assert (await source.post(ANN, "one")).seq == 1

@@ -78,7 +78,7 @@ async def test_a_connection_to_a_killed_edge_waits_for_its_next_process(victim: 
         assert (await http.get(f"{victim.url}/healthz")).status_code == 200
 
 
-async def test_clients_are_refused_soon_while_the_next_process_of_an_edge_cannot_serve(victim: RunningEngine) -> None:
+async def test_clients_are_refused_soon_where_no_next_edge_can_serve(victim: RunningEngine) -> None:
     await status_when(victim, lambda status: status["ready"])
 
     async def refused() -> bool:

@@ -152,7 +152,7 @@ async def test_a_reset_of_the_link_session_forgets_what_waited_to_come_again() -
 
 
 # -- Slots that move. ------------------------------------------------------------------------------------------------------
-async def test_a_shard_that_adopts_a_slot_soon_gets_again_what_it_did_not_take() -> None:
+async def test_records_of_a_slot_about_to_be_adopted_are_soon_sent_again() -> None:
     world = EdgeWorld(Config(), 1)
     client = Client(world)  # no ticker runs
     taken: list[Any] = []
