@@ -2,6 +2,10 @@
 
 A request attaches with its cursor, waits for the first messages or a gap, answers and detaches. What was answered stays pending until
 the next request presents it as its cursor, which acknowledges it.
+
+A gap does not end the wait while the shard has announced something behind it. A shard adopts broadcasts, and reads what is only in
+storage, while a connection is there. A client that asks again with its old cursor is sent the gap first each time, and would never stay
+for what follows.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ _FRAMES_WAIT_S: Final = 0.2
 class Poll(Connection):
     """One long-polling request, for as long as it waits."""
 
-    __slots__ = ("_closed", "_early", "_expecting", "_frames", "_gaps", "_messages", "_ready", "_resumed", "_seq", "_waited")
+    __slots__ = ("_closed", "_early", "_expecting", "_frames", "_gaps", "_head", "_messages", "_ready", "_resumed", "_seq", "_waited")
 
     def __init__(self, gateway: Gateway, owner: Principal, cursor: Cursor, device: str) -> None:
         super().__init__(gateway, owner, wire.POLL, cursor, device)
@@ -41,6 +45,7 @@ class Poll(Connection):
         self._expecting = True
         self._waited = False  # the requested time has passed
         self._resumed = ""
+        self._head = 0
         self._seq = 0
         self._closed: tuple[int, str] | None = None
         self._ready = asyncio.Event()
@@ -95,6 +100,7 @@ class Poll(Connection):
         """Take `from_seq - 1` as the cursor of an empty answer: nothing before `from_seq` needs delivery."""
         self._resumed = record.resumed
         self._seq = max(record.from_seq - 1, 0)
+        self._head = record.head
         self._expecting = record.head >= record.from_seq
         if self._waited and not self._expecting:
             self._ready.set()
@@ -116,10 +122,13 @@ class Poll(Connection):
             asyncio.get_running_loop().call_later(_FRAMES_WAIT_S, self._ready.set)
 
     def on_gap(self, first: int, last: int) -> None:
-        """Answer with the gap. Messages after it in the same batch are in the answer too: the waiting task runs after the batch."""
+        """Answer with the gap and the messages of its batch, for which the waiting task comes later. Wait for those announced behind it."""
         self._gaps.append({"from": first, "to": last})
         self._seq = max(self._seq, last)
-        self._ready.set()
+        if self._seq >= self._head:
+            self._ready.set()
+        elif len(self._gaps) == 1:
+            asyncio.get_running_loop().call_later(self.gateway.config.poll_grace_ms / 1000, self._ready.set)
 
     def drain(self, after_ms: int) -> None:
         """Answer with what has arrived, or with 503."""

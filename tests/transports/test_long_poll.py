@@ -85,6 +85,33 @@ async def test_a_poll_tells_gaps_and_what_comes_behind_them() -> None:
         assert answer["resumed"] == "gap"
 
 
+async def test_a_poll_stays_after_a_gap_for_an_announced_message() -> None:
+    async with edge_world(poll_grace_ms=60_000) as world:
+        asked, conn = await poll_with_two_ahead(world)
+        world.shard.say(wire.GapRange(conn, 2, 2))
+        await until(lambda: world.gateway.connections[conn]._seq == 2)
+        world.shard.say(wire.Deliver(conn, [(3, 1, b'"id":"a"')]))
+        answer = await asked
+    assert answer["gaps"] == [{"from": 2, "to": 2}]
+    assert [message["seq"] for message in answer["messages"]] == [3]
+
+
+async def test_a_poll_answers_with_a_gap_when_nothing_follows() -> None:
+    async with edge_world(poll_grace_ms=50) as world:
+        asked, conn = await poll_with_two_ahead(world)
+        world.shard.say(wire.GapRange(conn, 2, 2))
+        answer = await asyncio.wait_for(asked, DEADLINE_S)
+    assert answer["gaps"] == [{"from": 2, "to": 2}]
+
+
+async def poll_with_two_ahead(world: EdgeWorld) -> tuple[asyncio.Future[dict[str, Any]], int]:
+    """A poll of a user with the numbers 2 and 3 before it, of which nothing was sent, and its connection."""
+    world.shard.heads["default:u1"] = 3
+    asked = asyncio.ensure_future(poll(world, f"{EPOCH}-1", 60))
+    await until(lambda: any(one.welcomed for one in world.gateway.connections.values()))
+    return asked, next(iter(world.shard.attached))
+
+
 async def test_a_client_that_leaves_ends_its_poll() -> None:
     async with edge_world() as world:
         with pytest.raises(httpx.ReadTimeout):
