@@ -145,7 +145,9 @@ class Checker:
         self._users: dict[str, _User] = defaultdict(_User)
         self._calls: dict[int, _Call] = {}
         self._connections: dict[int, _Connection] = {}
-        self._epochs: dict[str, int] = {}  # epoch -> the line of its first connection
+        self._epochs: set[str] = set()  # of connections
+        self._lost_line = 0  # the first of the newest epoch, if there was another: storage may have lost what was accepted before
+        self._twice: set[Violation] = set()  # those that such a loss explains
         self._caps: dict[str, tuple[int, float]] = {}
         self._disturbed = False
         self._holes: list[tuple[int, _Connection, int]] = []  # (line, connection, number)
@@ -170,6 +172,11 @@ class Checker:
     def _found(self, reason: str, user: str, detail: str) -> None:
         self.violations.append(Violation(reason, self._line, user, detail))
 
+    def _found_twice(self, reason: str, user: str, detail: str) -> None:
+        """A message that had been accepted before. A new epoch may tell later that storage had lost it meanwhile."""
+        self._found(reason, user, detail)
+        self._twice.add(self.violations[-1])
+
     # -- Publishers. ---------------------------------------------------------------------------------------------------
     def _on_publish(self, event: Mapping[str, Any]) -> None:
         ids, id, members = self._users[event["user"]].ids, event["id"], event.get("members", {})
@@ -190,18 +197,20 @@ class Checker:
         known = self._users[name].ids[id]
         outcome = result.get("status", "accepted" if status == ACCEPTED else "refused")
         known.open -= "may have been accepted" not in result.get("reason", "")
+        if known.accepted_line < self._lost_line:
+            known.accepted, call.settled_before = None, False
         same = known.accepted in (None, payload)
         if status == CONFLICT:
             if call.settled_before and same:
-                self._found("repeat", name, f"{id}: a repeat with the same payload was answered 409")
+                self._found_twice("repeat", name, f"{id}: a repeat with the same payload was answered 409")
             elif known.payloads == {payload}:
                 self._found("conflict", name, f"{id}: nothing else was published under the id")
         if outcome not in _TAKEN:  # of a batch, some may be accepted when others are not
             return
         if not same:
-            self._found("conflict", name, f"{id}: another payload was answered {outcome}")
+            self._found_twice("conflict", name, f"{id}: another payload was answered {outcome}")
         elif call.settled_before and outcome == "accepted":
-            self._found("repeat", name, f"{id}: a repeat was accepted as a new message")
+            self._found_twice("repeat", name, f"{id}: a repeat was accepted as a new message")
         if known.accepted is None:
             known.accepted, known.accepted_line = payload, self._line
         known.statuses.add(outcome)
@@ -245,7 +254,10 @@ class Checker:
         elif resumed == "gap" and ((of == epoch and (epoch, int(at)) in user.ids_of) or not cursor):
             self._found("resumed", name, f"`gap` with cursor {cursor} in epoch {epoch}")
         user.epochs.add(epoch)
-        self._epochs.setdefault(epoch, self._line)
+        if epoch not in self._epochs and self._epochs:
+            self._lost_line = self._line
+            self.violations = [one for one in self.violations if one not in self._twice]
+        self._epochs.add(epoch)
         self._connections[event["connection"]] = _Connection(name, epoch, int(at) if resumed == "ok" else None)
 
     def _on_message(self, event: Mapping[str, Any]) -> None:
@@ -403,15 +415,13 @@ class Checker:
     def _on_complete(self, event: Mapping[str, Any]) -> None:
         self.finish()
         now_ms = event.get("now_ms", math.inf)
-        first, *later = self._epochs.values() or (0,)
-        storage_lost = max(later, default=first)  # the line that first told of it; what was accepted before may be gone
         for name, user in self._users.items():
             numbered = set(user.seq_of.values()).union(*(known.seqs for known in user.ids.values()))
             nameless = len(user.announced - numbered)  # numbers that are gone, of messages whose answers named none
             for id, known in user.ids.items() if name != _EVERYBODY else ():
                 taken = bool(known.statuses & {"accepted", "scheduled"} or known.seqs)
                 owed = taken and known.lasting and not known.cancelled and not known.inbox_only
-                excused = (later and known.accepted_line < storage_lost) or known.seqs & user.announced
+                excused = known.accepted_line < self._lost_line or known.seqs & user.announced
                 waits = max(known.dues_ms, default=-math.inf) > now_ms
                 if not owed or waits or excused or known.came or id in user.revoked or id in user.acked:
                     continue

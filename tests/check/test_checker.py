@@ -283,6 +283,25 @@ def test_storage_that_lost_data_excuses_only_what_was_accepted_before_its_new_ep
     assert reasons([CONNECTED, changed, ONE, ACCEPTED, COMPLETE]) == {"lost"}
 
 
+@pytest.mark.parametrize(("status", "payload", "reason"), [(202, 1, "repeat"), (409, 1, "repeat"), (202, 2, "conflict")])
+def test_storage_that_lost_a_message_takes_it_again(status: int, payload: int, reason: str) -> None:
+    again, answer = {**ONE, "call": 2, "payload": payload}, {**ACCEPTED, "call": 2, "status": status}
+    changed = {**CONNECTED, "connection": 2, "cursor": "7-0", "epoch": "8", "resumed": "gap"}
+    other = [{**ONE, "call": 3, "payload": 3}, {"event": "answer", "call": 3, "status": 409}] * (status == 409)  # what it has instead
+    assert reasons([CONNECTED, ONE, ACCEPTED, *other, again, answer]) == {reason}
+    assert reasons([CONNECTED, ONE, ACCEPTED, *other, changed, again, answer]) == set()
+    assert reasons([CONNECTED, ONE, ACCEPTED, *other, again, answer, changed]) == set(), "told of the loss later"
+    assert reasons([CONNECTED, changed, ONE, ACCEPTED, *other, again, answer]) == {reason}, "told before the message"
+
+
+def test_a_message_taken_again_after_a_loss_is_owed() -> None:
+    changed = {**CONNECTED, "connection": 2, "cursor": "7-0", "epoch": "8", "resumed": "gap"}
+    again = [{**ONE, "call": 2}, {**ACCEPTED, "call": 2}]
+    assert reasons([CONNECTED, ONE, ACCEPTED, changed, *again, COMPLETE]) == {"lost"}
+    third = [{**ONE, "call": 3}, {**ACCEPTED, "call": 3}]
+    assert reasons([CONNECTED, ONE, ACCEPTED, changed, *again, *third]) == {"repeat"}
+
+
 def test_a_gap_excuses_only_its_own_numbers() -> None:
     gap = {"event": "gap", "connection": 1, "from": 2, "to": 3}
     assert reasons([CONNECTED, ONE, ACCEPTED, gap, COMPLETE]) == {"lost"}
