@@ -35,7 +35,7 @@ def add_fixtures(server: MCPServer, url: str, token: str) -> None:
     """Add `greet`, and `slow_compute`: a question to a user whose deadline is over so many seconds later."""
     asked = 0
 
-    @server.tool()
+    @server.tool(description="Greet somebody.")  # the suite wants a description of each tool
     async def greet(name: str) -> str:
         return f"Hello, {name}!"
 
