@@ -3,11 +3,10 @@
     worker_start.py SOCKET COMMAND...
 
 A worker with a runtime environment starts by its command, and so does one that keeps objects on disk. The program imports what takes no
-time: users may wait for the worker, and with `socket`, `json` and `contextlib` it took 30 ms of CPU instead of 11.
+time: users may wait for the worker, and with `socket`, `json` and `contextlib` it took 30 ms of CPU instead of 11. `array` alone takes 2.6.
 """
 
 import _socket
-import array
 import os
 import sys
 
@@ -15,6 +14,9 @@ _SETUP = "setup_worker.py"
 _WORKER = "default_worker.py"
 _OF_SETUP = "--language=PYTHON"
 """What the first of Ray's programs takes out of the command of the second."""
+
+_FILES = b"".join(file.to_bytes(4, sys.byteorder) for file in (0, 1, 2))
+"""The standard ones, as a C array of integers."""
 
 _BY_COMMAND = ("--serialized-runtime-env-context", "--worker-type")
 
@@ -29,7 +31,7 @@ def forked(path: str, command: list[str]) -> bool:
     server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     try:
         server.connect(path)
-        server.sendmsg([request], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))])
+        server.sendmsg([request], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, _FILES)])
         return bool(server.recv(16))
     except OSError:
         return False

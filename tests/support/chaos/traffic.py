@@ -3,6 +3,8 @@
 Publishers give every message an id and repeat a request until it is answered 202, as careful publishers do. Receivers are an
 independent WebSocket library; they acknowledge what they get and come back with their cursor. Some users are away until the end.
 Latency counts from when a message was first meant to be sent, so an outage is in it.
+
+Its own CPU is kept low: on a small machine it would be taken from the processes that come back.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import pairwise, zip_longest
 from typing import Any, Final
 
-import httpx
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import WebSocketException
+from picows import WSError, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 
 from engine.check import Checker, Recorder
+from tests.support.load.poster import Poster
 
 RATE: Final = 600  # messages per second
 ONLINE: Final = 34
@@ -30,6 +32,10 @@ AWAY: Final = 6  # 15 % of all
 BATCH: Final = 12
 PUBLISHERS: Final = 6
 RECONNECT_S: Final = 0.1
+
+_OPEN_S: Final = 5.0  # for a connection
+_ANSWER_S: Final = 10.0  # for a request
+_TOKEN_S: Final = 1800.0  # a token is used so long, which a soak outlives
 
 now_s = time.monotonic
 
@@ -46,50 +52,51 @@ class Receiver:
         self.newest_sent_s = 0.0  # when the newest message it has was sent
         self._traffic = traffic
         self._cursor: str | None = None
+        self._connection = 0  # its number in the history
 
     async def run(self) -> None:
         while True:
-            with contextlib.suppress(OSError, WebSocketException, TimeoutError):
+            with contextlib.suppress(OSError, WSError, TimeoutError):
                 await self._once()
             await asyncio.sleep(RECONNECT_S * random.uniform(0.7, 1.3))
 
     async def _once(self) -> None:
         query = f"?last_event_id={self._cursor}" if self._cursor else ""
         url = self._traffic.url.replace("http", "ws", 1) + "/v1/ws" + query
-        headers = {"Authorization": f"Bearer {self._traffic.token(self.user, 'connect')}"}
+        headers = {"Authorization": f"Bearer {self._traffic.token(self.user, 'connect')}", "Sec-WebSocket-Protocol": "notify.v1.json"}
         opening = asyncio.ensure_future(
-            connect(url, subprotocols=["notify.v1.json"], additional_headers=headers, open_timeout=5, close_timeout=1, proxy=None)
+            ws_connect(partial(_Frames, self._told), url, extra_headers=headers, websocket_handshake_timeout=_OPEN_S, enable_auto_ping=True)
         )
         try:
-            socket = await asyncio.shield(opening)
-        except asyncio.CancelledError:  # which would leave the socket open
-            with contextlib.suppress(OSError, WebSocketException, TimeoutError):
-                (await opening).transport.abort()
+            async with asyncio.timeout(_OPEN_S):
+                transport, _ = await asyncio.shield(opening)
+        except (asyncio.CancelledError, TimeoutError):  # the socket would stay open
+            opening.add_done_callback(_abort)
             raise
         try:
-            async with socket:
-                await self._receive(socket)
+            await transport.wait_disconnected()
         finally:
-            socket.transport.abort()  # in a cancelled task Python 3.11 never ends the wait for a dead host's close
+            transport.underlying_transport.abort()
 
-    async def _receive(self, socket: ClientConnection) -> None:
-        self.connects += 1
-        recorder, frames = self._traffic.recorder, (json.loads(text) async for text in socket)
-        welcome = await anext(frames)
-        connection = recorder.connected(self.user, self._cursor, welcome)
-        self._traffic.told_epoch(welcome["epoch"])
-        if self._cursor and not self._cursor.startswith(f"{welcome['epoch']}-"):  # storage has lost data: numbers begin anew
-            self.newest, self._cursor = 0, None
-        async for frame in frames:
-            recorder.received(connection, frame)
-            if frame["type"] == "gap":
-                self._traffic.gaps.append(f"a gap of {self.user}, and nothing expired or was trimmed: {frame}")
-            if frame["type"] != "messages":
-                continue
-            for message in frame["messages"]:
-                self._take(message)
-            recorder.acknowledged(self.user, self._cursor or "")
-            await socket.send(json.dumps({"type": "ack", "seq": self.newest}))
+    def _told(self, frame: dict[str, Any]) -> bytes:
+        """Take a frame; returns what it is answered with."""
+        recorder, kind = self._traffic.recorder, frame["type"]
+        if kind == "welcome":
+            self.connects += 1
+            self._connection = recorder.connected(self.user, self._cursor, frame)
+            self._traffic.told_epoch(frame["epoch"])
+            if self._cursor and not self._cursor.startswith(f"{frame['epoch']}-"):  # storage has lost data: numbers begin anew
+                self.newest, self._cursor = 0, None
+            return b""
+        recorder.received(self._connection, frame)
+        if kind == "gap":
+            self._traffic.gaps.append(f"a gap of {self.user}, and nothing expired or was trimmed: {frame}")
+        if kind != "messages":
+            return b""
+        for message in frame["messages"]:
+            self._take(message)
+        recorder.acknowledged(self.user, self._cursor or "")
+        return b'{"type":"ack","seq":%d}' % self.newest
 
     def _take(self, message: dict[str, Any]) -> None:
         now, sent_s = now_s(), message["data"]["sent"]
@@ -101,6 +108,69 @@ class Receiver:
         self._cursor = message["event_id"]
         self.arrivals.append((now, now - sent_s))
         self.newest_sent_s = max(self.newest_sent_s, sent_s)
+
+
+class _Frames(WSListener):
+    """A connection: hands its frames on, and sends the answers."""
+
+    def __init__(self, told: Callable[[dict[str, Any]], bytes]) -> None:
+        self._told = told
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        if frame.msg_type == WSMsgType.TEXT:
+            if answer := self._told(json.loads(frame.get_payload_as_bytes())):
+                transport.send(WSMsgType.TEXT, answer)
+        elif frame.msg_type == WSMsgType.CLOSE:
+            transport.disconnect()
+
+
+class _Posting:
+    """One publisher's requests, over a connection that lasts while it can: a new one for another edge, or before the token expires."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+        self._poster: Poster | None = None
+        self._url = ""
+        self._until_s = 0.0
+
+    async def __aenter__(self) -> _Posting:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._poster is not None:
+            self._poster.close()
+            self._poster = None
+
+    async def post(self, body: bytes) -> tuple[int, bytes]:
+        """Publish; returns the status and the body of the answer. Raises OSError, EOFError, TimeoutError."""
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                status, headers, answer = await (await self._connected()).request("POST", "/v1/notifications", body)
+        except BaseException:
+            self._leave()
+            raise
+        if headers.get("connection") == "close":
+            self._leave()
+        return status, answer
+
+    async def _connected(self) -> Poster:
+        traffic, old = self._traffic, self._poster
+        if old is None or old.ended or self._url != traffic.url or now_s() > self._until_s:
+            self._leave()
+            self._url, self._until_s = traffic.url, now_s() + _TOKEN_S
+            host, _, port = traffic.url.rpartition("//")[2].rpartition(":")
+            head = f"Authorization: Bearer {traffic.token('app', 'publish')}\r\nContent-Type: application/json\r\n"
+            self._poster = await Poster.open(int(port), head, host)
+        assert self._poster is not None
+        return self._poster
+
+
+def _abort(opening: asyncio.Future[tuple[WSTransport, WSListener]]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result()[0].underlying_transport.abort()
 
 
 class Traffic:
@@ -152,7 +222,7 @@ class Traffic:
         dice = random.Random(publisher)
         users = [receiver.user for receiver in (*self.online, *self.away)]
         due_s = now_s() + BATCH * publisher / self.rate
-        async with httpx.AsyncClient(timeout=10, trust_env=False, verify=False) as http:
+        async with _Posting(self) as posting:
             while not self._stop.is_set():
                 await asyncio.sleep(max(0.0, due_s - now_s()))
                 items = []
@@ -160,24 +230,23 @@ class Traffic:
                     user = dice.choice(users)
                     id = f"{user}:{next(self._numbers)}"
                     items.append({"user": user, "type": "test.message", "id": id, "data": {"sent": due_s}, **self._members})
-                await self._until_accepted(http, items)
+                await self._until_accepted(posting, items)
                 for item in items:
                     self.owed.setdefault(item["user"], set()).add(item["id"])
                 self.accepted += len(items)
                 period_s = BATCH * PUBLISHERS / self.rate
                 due_s = max(due_s + period_s, now_s() - period_s)  # what an outage held up is not sent in a burst
 
-    async def _until_accepted(self, http: httpx.AsyncClient, items: list[dict[str, Any]]) -> None:
+    async def _until_accepted(self, posting: _Posting, items: list[dict[str, Any]]) -> None:
         while True:
             calls = [self.recorder.published(item["user"], item["id"], item["data"]) for item in items]
-            with contextlib.suppress(httpx.HTTPError):
-                headers = {"Authorization": f"Bearer {self.token('app', 'publish')}"}  # a new one: a soak outlives each
-                answer = await http.post(f"{self.url}/v1/notifications", json=items, headers=headers)
-                for call, result in zip_longest(calls, answer.json().get("results", ())):
-                    self.recorder.answered(call, answer.status_code, result)
-                if answer.status_code == 202:
+            with contextlib.suppress(OSError, EOFError, TimeoutError):
+                status, body = await posting.post(json.dumps(items).encode())
+                for call, result in zip_longest(calls, json.loads(body).get("results", ())):
+                    self.recorder.answered(call, status, result)
+                if status == 202:
                     return
-                assert answer.status_code in (429, 503), answer.text
+                assert status in (429, 503), body
                 self.refused += 1
             self.retries += 1
             await asyncio.sleep(RECONNECT_S)

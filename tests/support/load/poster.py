@@ -41,5 +41,10 @@ class Poster:
         await self._reader.readexactly(2)
         return bytes(body)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the other end has closed the connection."""
+        return self._reader.at_eof() or self._writer.is_closing()
+
     def close(self) -> None:
         self._writer.close()
