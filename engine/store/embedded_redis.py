@@ -72,11 +72,11 @@ _PROBE_S: Final = 0.01
 _PROBE_TIMEOUT_S: Final = 0.5
 _STEADY_S: Final = 1.0  # after serving this long the restart backoff begins anew: its start does not fail
 
-_LOOK_S: Final = 5.0
+_LOOK_S: Final = 2.0
 """Between two looks at the append-only file."""
 
-_END_BYTES_MIN: Final = 2 << 20
-"""Of the end of the append-only file, for which it is written anew: 50 ms of the next start, for which users wait."""
+_END_BYTES_MIN: Final = 1 << 20
+"""Of the end of the append-only file, for which it is written anew: 10 to 30 ms of the next start, for which users wait."""
 
 _REST_PER_WORK: Final = 50
 """Times that writing it anew took pass before it is done again: 2 % of a core at most."""
