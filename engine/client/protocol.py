@@ -15,7 +15,8 @@ former may be so again.
 Cursor. `_open` holds the sequence numbers received and not settled, `_order` a heap of all numbers received above the cursor. The
 cursor is the highest number without an open one below it, so presenting it, which acknowledges everything up to it, never acknowledges
 a message that is still being handled. Numbers that did not arrive are not waited for: the server settled each number it skips, or
-announces it with `gap`.
+announces it with `gap`. A gap moves the cursor to its end, because the server announces it on each connection, and to each poll at once,
+until a cursor behind it is presented. Likewise an unknown cursor is replaced by the number before the one at which delivery begins.
 
 Early copies. An early copy is open, so that the cursor stays below it, and in `_early` in place of `_order`, so that the cursor never moves
 to it. It is acknowledged by id. In its place it comes as a repeat: of a settled message, or of an unsettled one, which joins `_order` then.
@@ -341,6 +342,8 @@ class Session:
                 self._revoke(frame.ids, now_ms)
             case GapFrame():
                 self._events.append(Gap(frame.from_, frame.to))
+                heapq.heappush(self._order, frame.to)
+                self._advance()
             case DrainFrame():
                 self._drain_at = now_ms + frame.after_ms
                 self._events.append(Draining(frame.after_ms))
@@ -362,10 +365,13 @@ class Session:
             self._open.clear()
             self._early.clear()
             self._order.clear()
-        if frame.epoch != self._epoch or frame.resumed == "gap":
+        if frame.epoch != self._epoch:
             self._epoch, self._seq = frame.epoch, 0
         epoch, seq = split_cursor(self._presented) if self._presented else ("", 0)
-        self._acked = seq if epoch == frame.epoch and frame.resumed != "gap" else 0
+        self._acked = seq if epoch == frame.epoch else 0
+        if frame.resumed == "gap":
+            self._seq = self._acked = max(0, frame.from_ - 1)
+            self.cursor = f"{self._epoch}-{self._seq}"
         self._nacks = dict.fromkeys(self._refused)
         self._events.append(Connected(frame.connection, frame.user, frame.epoch, frame.seq, frame.resumed, frame.from_, self._transport))
 
@@ -467,6 +473,10 @@ class Session:
         if not here:
             return
         self._open.discard(message.seq)
+        self._advance()
+
+    def _advance(self) -> None:
+        """Move the cursor up to the first message that is open."""
         while self._order and self._order[0] not in self._open:
             self._seq = max(self._seq, heapq.heappop(self._order))
             self.cursor = f"{self._epoch}-{self._seq}"

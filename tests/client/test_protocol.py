@@ -297,6 +297,25 @@ def test_gaps_drains_and_errors_are_told_in_order() -> None:
     assert session.events() == [Gap(3, 9), Draining(4200), ServerError("x", "y")]
 
 
+def test_gap_moves_the_cursor_to_the_first_open_message_or_its_end() -> None:
+    session = session_with(1)
+    session.receive('{"type":"gap","from":2,"to":9}', NOW)
+    assert session.cursor is None
+    session.settle(handed(session)[0], None, NOW)
+    assert session.cursor == "7-9"
+    session.receive('{"type":"gap","from":10,"to":12}', NOW)
+    assert session.cursor == "7-12"
+    assert sent(session) == [{"type": "ack", "seq": 12, "ts": NOW}]
+
+
+def test_unknown_cursor_is_replaced_by_the_one_where_delivery_begins() -> None:
+    session = open_session(cursor="6-900", resumed="gap", seq=50, from_=41)
+    assert session.cursor == "7-40"
+    assert sent(session) == []
+    session.receive(messages(41), NOW)
+    assert [one.seq for one in handed(session)] == [41]
+
+
 def test_unknown_types_and_members_are_ignored_and_nonsense_is_told() -> None:
     session = open_session()
     session.receive('{"type":"party","at":"eight"}', NOW)
@@ -326,7 +345,7 @@ def test_in_another_epoch_old_messages_are_acknowledged_by_id_only() -> None:
     for one in old:
         session.settle(one, None, NOW)
     assert sent(session) == [{"type": "ack", "ids": ["m41", "m42"], "ts": NOW}]
-    assert session.cursor is None
+    assert session.cursor == "8-0"
     session.settle(handed(session)[0], None, NOW)
     assert session.cursor == "8-41"
     assert sent(session) == [{"type": "ack", "seq": 41, "ts": NOW}]
@@ -341,7 +360,7 @@ def test_in_another_epoch_what_is_unsettled_holds_the_cursor() -> None:
     session.receive(json.dumps({"type": "messages", "messages": [message(1, "8", "m41"), message(2, "8", "fresh")]}), NOW)
     (fresh,) = handed(session)
     session.settle(fresh, None, NOW)
-    assert session.cursor is None, "it would acknowledge the message that is being handled"
+    assert session.cursor == "8-0", "it would acknowledge the message that is being handled"
     assert sent(session) == [{"type": "ack", "ids": ["fresh"], "ts": NOW}]
     session.settle(handling, None, NOW)
     assert session.cursor == "8-2"
@@ -356,7 +375,7 @@ def test_in_another_epoch_what_is_refused_holds_the_cursor() -> None:
     session.receive(welcome(epoch="8", resumed="gap"), NOW)
     session.receive(json.dumps({"type": "messages", "messages": [message(1, "8", "m41"), message(2, "8", "fresh")]}), NOW)
     session.settle(handed(session)[0], None, NOW)
-    assert session.cursor is None
+    assert session.cursor == "8-0"
     assert all("seq" not in frame for frame in sent(session)), "it would acknowledge the message before the dead letter is durable"
     session.receive(nacked("m41"), NOW)
     assert session.cursor == "8-2"

@@ -12,7 +12,7 @@ import pytest
 from websockets.utils import accept_key
 
 from engine import Client
-from engine.client import Connected, Disconnected
+from engine.client import Connected, Disconnected, Gap
 from engine.errors import Refused, TooManyConnections, Unauthorized, Unreachable
 from tests.support.lossy_wire import wire_to
 from tests.support.raw_http_server import STREAM_HEAD, RawRequest, answer, chunk, raw_server
@@ -100,6 +100,22 @@ async def test_a_proxy_that_takes_the_handshake_and_swallows_the_frames_does_not
     async with raw_server(respond) as server, Client(server.url, "tok", open_timeout_s=3) as client:
         assert client.transport == "sse"
         assert len(server.of("/v1/ws")) == 1
+
+
+async def test_a_gap_alone_is_polled_for_once() -> None:
+    events: list[Any] = []
+
+    async def respond(request: RawRequest, writer: asyncio.StreamWriter) -> None:
+        nothing = {"messages": [], "last_event_id": "7-3", "resumed": "ok"}
+        if request.query.get("last_event_id") != "7-3":
+            writer.write(answer(200, {**nothing, "gaps": [{"from": 1, "to": 3}]}))
+        elif request.query["wait"] == "0":
+            writer.write(answer(200, nothing))  # else it waits
+
+    async with raw_server(respond) as server, Client(server.url, "tok", transports=("poll",), on_event=events.append):
+        await until(lambda: len(server.of("/v1/poll")) > 1)
+        assert server.of("/v1/poll")[1].query["last_event_id"] == "7-3"
+    assert events.count(Gap(1, 3)) == 1
 
 
 async def test_a_better_link_takes_over_though_the_engine_made_room_for_it_by_closing_the_one_that_served() -> None:
