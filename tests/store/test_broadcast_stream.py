@@ -117,6 +117,15 @@ async def test_an_entry_that_storage_lost_keeps_no_other_from_making_room(redis_
     assert await held(log) == {"t": ["e", "f", "g"]}
 
 
+async def test_a_tenant_whose_only_entry_storage_lost_blocks_no_append(redis_client: Redis) -> None:
+    log = log_of(redis_client, broadcasts_max=3, broadcasts_bytes_max=20_000)
+    lost = await append(log, "large", tenant="lost", body=b"x" * 15_000)
+    await redis_client.xdel(BROADCAST_LOG_KEY, f"{lost.pos}-0")
+    for id in "abcdef":
+        assert (await append(log, id, tenant=id)).status == ACCEPTED
+    assert await held(log) == {"d": ["d"], "e": ["e"], "f": ["f"]}
+
+
 async def held(log: BroadcastLog) -> dict[str, list[str]]:
     """Ids by tenant."""
     found: dict[str, list[str]] = {}

@@ -32,6 +32,9 @@ for _ = 1, 100 do
     victim = redis.call('XRANGE', KEYS[1], oldest .. '-0', oldest .. '-0')[1]
     if not victim then
       redis.call('ZREM', prefix .. largest, oldest) -- storage has lost the entry
+      if redis.call('EXISTS', prefix .. largest) == 0 then
+        redis.call('ZREM', KEYS[3], largest)
+      end
     end
   end
   -- What is appended stays, however large: the oldest of all goes.
