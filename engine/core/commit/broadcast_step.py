@@ -137,7 +137,7 @@ class BroadcastStep:
         due = self._due(mailbox, now_ms, 1)
         if not due:
             return False
-        self.behind[mailbox.key] = mailbox
+        self._fall_behind(mailbox)
         return not self._quiet_until(mailbox, now_ms) or due[0].envelope.priority == HIGH
 
     def rejoined(self, mailbox: Mailbox, connection: Attachment, topics: Sequence[str], now_ms: int) -> None:
@@ -151,7 +151,7 @@ class BroadcastStep:
             if mailbox.passed is not None:
                 mailbox.passed.forget(topic)
         if self._due(mailbox, now_ms, 1):
-            self.behind[mailbox.key] = mailbox
+            self._fall_behind(mailbox)
 
     def detached(self, mailbox: Mailbox) -> None:
         """A connection of the mailbox ended."""
@@ -175,7 +175,7 @@ class BroadcastStep:
         if mailbox.connections:
             self._even(mailbox, max(mailbox.topics.values(), default=0))  # a new subscription applies from there on
             self._enlist(mailbox)
-            self.behind[mailbox.key] = mailbox
+            self._fall_behind(mailbox)
 
     @property
     def next_ms(self) -> int | None:
@@ -190,12 +190,12 @@ class BroadcastStep:
             sleeper = self._asleep.get(key)
             if sleeper is not None and sleeper[0] == until_ms:
                 del self._asleep[key]
-                self.behind[key] = sleeper[1]
+                self._fall_behind(sleeper[1])
 
     def wake(self, mailbox: Mailbox) -> None:
         """The user's profile has changed."""
         if self._asleep.pop(mailbox.key, None) is not None:
-            self.behind[mailbox.key] = mailbox
+            self._fall_behind(mailbox)
 
     def _sleep(self, mailbox: Mailbox, until_ms: int) -> None:
         """Mark the mailbox as asleep. It may sleep and wake any number of times: with mostly outdated entries the heap is rebuilt."""
@@ -213,7 +213,14 @@ class BroadcastStep:
     def settled(self, mailbox: Mailbox) -> None:
         """Messages of the mailbox were acknowledged: a full one continues when half of its window is free."""
         if mailbox.key in self.full and mailbox.pending_count() <= self._pending_max // 2:
-            self.behind[mailbox.key] = mailbox
+            self._fall_behind(mailbox)
+
+    def _fall_behind(self, mailbox: Mailbox) -> None:
+        """Entries that are held may concern the mailbox, which has a connection."""
+        log, key, cursor = self._log, mailbox.key, mailbox.log_pos
+        tenant = split_key(key)[0]
+        urgent = any(log.newest_urgent.get((tenant, topic), 0) > cursor for topic in (EVERYONE, *self._topics.get(key, ())))
+        (self.urgent if urgent else self.behind)[key] = mailbox
 
     def _even(self, mailbox: Mailbox, pos: int) -> None:
         """Pass the log up to this position, at most to its head, if the mailbox is even."""
@@ -431,7 +438,7 @@ class BroadcastStep:
         self._moved.clear()
         for adoption in adoptions:
             if adoption.mailbox.connections:
-                self.behind[adoption.mailbox.key] = adoption.mailbox
+                self._fall_behind(adoption.mailbox)
 
 
 def _passed_topics(mailbox: Mailbox) -> PassedTopics:

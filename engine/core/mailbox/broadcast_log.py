@@ -98,11 +98,13 @@ class BroadcastMirror:
     Attributes:
         head: the position read last; all log entries up to it are held.
         lost_head: the position of the newest entry that was lost, of whatever topic.
+        newest_urgent: of each topic with entries, the position of its newest one of more than low priority, which may have been dropped.
     """
 
     def __init__(self) -> None:
         self.head = 0
         self.lost_head = 0
+        self.newest_urgent: dict[Channel, int] = {}
         self._lost: dict[Channel, int] = {}
         self._horizon = 0  # losses up to it may be forgotten
         self._entries: dict[int, Broadcast] = {}  # by position, ascending
@@ -118,7 +120,10 @@ class BroadcastMirror:
             if broadcast.pos > self.head:
                 self.head = broadcast.pos
                 self._entries[broadcast.pos] = broadcast
-                self._channels.setdefault((broadcast.tenant, broadcast.topic), []).append(broadcast)
+                channel = (broadcast.tenant, broadcast.topic)
+                self._channels.setdefault(channel, []).append(broadcast)
+                if broadcast.envelope.priority != LOW:
+                    self.newest_urgent[channel] = broadcast.pos
                 fresh.append(broadcast)
         return fresh
 
@@ -160,6 +165,7 @@ class BroadcastMirror:
                 self._channels[name] = left
             else:
                 del self._channels[name]
+                self.newest_urgent.pop(name, None)
 
     def lose(self, tenant: str, topic: str, pos: int) -> bool:
         """A retained entry of this topic was dropped from the log. Returns whether no later one was."""

@@ -241,6 +241,35 @@ def test_under_pressure_low_broadcasts_stay_in_the_log_and_urgent_ones_take_them
     assert ids(world.settle()) == ["low again"]
 
 
+@pytest.mark.parametrize("how", ["connects", "acknowledges", "subscribed", "refused"])
+def test_an_urgent_broadcast_that_waits_is_adopted_under_pressure(how: str) -> None:
+    world = world_with("a", window=2)
+    if how == "acknowledges":
+        world.publish("a")
+        world.publish("a")
+    elif how == "connects":
+        world.detach(1)
+    elif how == "subscribed":
+        world.subscribe("news", user="a")
+        group = world.take_group()
+    world.broadcast("urgent", "news" if how == "subscribed" else "", priority=HIGH)
+    world.follow()
+    if how == "acknowledges":
+        world.settle()
+        world.ack(1, 2)
+    elif how == "connects":
+        world.attach(1, "a")
+    elif how == "subscribed":
+        world.append(group)
+        world.core.group_committed(world.now_ms)
+    else:
+        world.take_group()
+        world.core.group_refused()
+        world.core.storage_back()
+    world.core.admission.pressure.level = 2
+    assert ids(world.settle()) == ["urgent"]
+
+
 def test_a_request_undoes_the_one_before_it_that_is_being_written() -> None:
     world = world_with("a")
     for before, after in (((), ("news",)), (("news",), ())):
