@@ -138,7 +138,7 @@ class BroadcastStep:
         if not due:
             return False
         self._fall_behind(mailbox)
-        return not self._quiet_until(mailbox, now_ms) or due[0].envelope.priority == HIGH
+        return not self._quiet_until(mailbox, now_ms) or bool(_through_high(self._all_due(mailbox, now_ms)))
 
     def rejoined(self, mailbox: Mailbox, connection: Attachment, topics: Sequence[str], now_ms: int) -> None:
         """The connection's memberships are `topics` from now on. New ones count from here on, and nothing is owed of them."""
@@ -322,6 +322,9 @@ class BroadcastStep:
                 return due[:count_max]
         return due + _lost(lost, mailbox)
 
+    def _all_due(self, mailbox: Mailbox, now_ms: int) -> list[Broadcast]:
+        return self._due(mailbox, now_ms, 2 * len(self._log) + 1)  # before each entry there may be one that was lost
+
     def _passed(self, mailbox: Mailbox, passed: PassedTopics) -> Iterator[list[Broadcast]]:
         """What the mailbox has passed and its user is owed, by topic and range."""
         tenant = split_key(mailbox.key)[0]
@@ -382,7 +385,7 @@ class BroadcastStep:
             if until_ms and due[-1].envelope.priority != HIGH:
                 self._sleep(mailbox, until_ms)
                 if len(due) > room:
-                    due = self._due(mailbox, now_ms, 2 * len(self._log) + 1)  # all: before each entry there may be one that was lost
+                    due = self._all_due(mailbox, now_ms)
                 due = _through_high(due)
                 if not due:
                     continue

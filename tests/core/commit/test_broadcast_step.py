@@ -246,6 +246,16 @@ def test_a_poll_in_quiet_hours_is_not_told_to_expect_what_does_not_come() -> Non
     assert welcome.head == 1
 
 
+def test_a_poll_in_quiet_hours_expects_an_urgent_broadcast_behind_others() -> None:
+    world = at(TEN_PM)
+    wants(world, NIGHT)
+    world.broadcast("b1", ttl_ms=LONG)
+    world.deliver_broadcast("b2", ttl_ms=LONG, priority=HIGH)
+    said = world.connect(1, kind=POLL)
+    assert [welcome.head for welcome in of(said, Welcome)] == [1]
+    assert heard(said) == [1, 2]
+
+
 def test_who_sleeps_costs_no_group_until_the_morning() -> None:
     world = sleeping()
     world.deliver_broadcast("b1", ttl_ms=LONG)
