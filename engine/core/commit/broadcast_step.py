@@ -9,8 +9,8 @@ States of a mailbox here
     away     nobody is connected. Nothing happens; the entries wait in the log, not in the mailbox
     behind   connected, and entries may concern it: it takes them with one of the next group commits, posts first
     taking   in the group that is under way, which adopts for it or changes its topics: until that is durable, the log has not passed it
-    full     behind, with a window of pending messages already: it continues when its user has acknowledged some, so that the
-             broadcasts of a slow user stay in the log, where they need no memory of the mailbox
+    full     behind, with a window of pending messages already: it continues when its user has acknowledged half of them, or some have
+             expired, so that the broadcasts of a slow user stay in the log, where they need no memory of the mailbox
     asleep   behind, and its user has quiet hours: it continues when they end, or when the profile changes. An entry of high priority
              is adopted nevertheless, with those before it
     even     connected, and everything up to the log's head was adopted or did not concern it; its cursor is not updated, it
@@ -60,6 +60,10 @@ _LOOKS_MAX: Final = 4
 """Mailboxes checked per group, as a multiple of `adopt_max`; a check without a result takes a microsecond."""
 
 
+_FULL_MS_MAX: Final = 60_000
+"""Between two looks at a full mailbox: messages that came since the last one may expire earlier than those of then."""
+
+
 _WAKES_MIN: Final = 64
 """Outdated entries that the heap of wake-ups may always hold."""
 
@@ -102,7 +106,7 @@ class BroadcastStep:
         self.behind: Final[dict[str, Mailbox]] = {}
         self.urgent: Final[dict[str, Mailbox]] = {}  # those of them for which an entry of more than low priority came
         self.full: set[str] = set()
-        self._asleep: dict[str, tuple[int, Mailbox]] = {}  # until when
+        self._asleep: dict[str, tuple[int, Mailbox]] = {}  # until when; also full ones, until some of their messages may have expired
         self._wakes: list[tuple[int, str]] = []  # a heap of (when, key); an entry of a mailbox that was woken before is outdated
         self._taking: set[str] = set()
         # Key of these -> topics that joined or left meanwhile -> whether the group adopts of them.
@@ -183,7 +187,7 @@ class BroadcastStep:
         return self._wakes[0][0] if self._wakes else None
 
     def tick(self, now_ms: int) -> None:
-        """Wake the mailboxes with quiet hours that have ended by now."""
+        """Wake the mailboxes with quiet hours that have ended by now, and full ones that are to be looked at."""
         wakes = self._wakes
         while wakes and wakes[0][0] <= now_ms:
             until_ms, key = heappop(wakes)
@@ -367,12 +371,10 @@ class BroadcastStep:
                 behind[key] = mailbox
                 continue
             room = min(self._pending_max - mailbox.pending_count(), left)
-            if room <= 0:
+            if room <= 0 or key in self.full:
                 room = min(self._make_room(mailbox, now_ms), left)
             if room <= 0:
-                self.full.add(key)
                 continue
-            self.full.discard(key)
             due = self._due(mailbox, now_ms, room + 1)
             owed = _owed(mailbox, mailbox.passed) if mailbox.passed else {}
             if not due:
@@ -400,10 +402,24 @@ class BroadcastStep:
         return left
 
     def _make_room(self, mailbox: Mailbox, now_ms: int) -> int:
-        """Drop expired messages of a full mailbox; returns how many broadcasts it may adopt now."""
-        if expired := mailbox.expire(mailbox.oldest_pending(), now_ms):
-            self.expired.append((mailbox, expired))
-        return self._pending_max - mailbox.pending_count()
+        """Drop expired messages of a full mailbox; returns how many broadcasts it may adopt now. With 0 it is full, until it wakes."""
+        key = mailbox.key
+        room = self._pending_max - mailbox.pending_count()
+        if room <= 0:
+            if key in self.full and key in self._asleep:
+                return 0
+            expired, next_ms = mailbox.expire_all(now_ms)
+            if expired:
+                self.expired.append((mailbox, expired))
+            room = self._pending_max - mailbox.pending_count()
+            if room <= 0:
+                self.full.add(key)
+                self._sleep(mailbox, min(next_ms or now_ms + _FULL_MS_MAX, now_ms + _FULL_MS_MAX))
+                return 0
+        if key in self.full:
+            self.full.discard(key)
+            self._asleep.pop(key, None)
+        return room
 
     def committed(self, adoptions: Sequence[Adoption]) -> int:
         """The group is in the journal: add the broadcasts to their mailboxes. Returns the number of messages."""

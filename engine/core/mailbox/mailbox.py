@@ -662,6 +662,21 @@ class Mailbox:
         self.lose(first, seq - 1)
         return expired
 
+    def expire_all(self, now_ms: int) -> tuple[list[Message], int]:
+        """Mark what has expired as gone, of cold messages those that are exhausted on a connection.
+
+        Returns the messages that were in memory, and when the next one expires, ms; 0 when none is known.
+        """
+        expired = [message for seq in list(self.hot) for message in self.expire(seq, now_ms)]
+        moments = [message.expires_ms for message in self.hot.values()]
+        for connection in self.connections.values():
+            for seq, (expires_ms, _) in connection.exhausted.items():
+                if expires_ms > now_ms:
+                    moments.append(expires_ms)
+                elif seq not in self.hot and self.is_cold(seq):
+                    self.lose(seq, seq)
+        return expired, min(moments, default=0)
+
     def next_retry_ms(self, now_ms: int, policy: RetryPolicy) -> int:
         """Return the earliest retry time over all connections, in ms; 0 when no message is to be retried."""
         moments = [connection.next_retry_ms(now_ms, policy) for connection in self.connections.values() if connection.flight]

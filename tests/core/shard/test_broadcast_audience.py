@@ -216,6 +216,49 @@ def test_a_window_of_expired_messages_does_not_hold_broadcasts_up() -> None:
     assert world.core.output.counters["expired"] == 4
 
 
+def test_one_lasting_message_holds_no_broadcast_back_when_the_others_expire() -> None:
+    world = world_with("a", window=4)
+    world.publish("a", ttl_ms=100_000)
+    for _ in range(3):
+        world.publish("a", ttl_ms=500)
+    world.now_ms += 500
+    assert ids(world.deliver_broadcast("later")) == ["later"]
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_a_full_window_takes_waiting_broadcasts_when_its_messages_expire(cold: bool) -> None:
+    world = world_with("a", window=4)
+    for _ in range(4):
+        world.publish("a", ttl_ms=20_000)
+    if cold:
+        world.wait(10_000)
+        world.checkpoint()
+        assert not world.core.mailboxes["t:a"].hot
+    world.deliver_broadcast("waits", ttl_ms=100_000)
+    assert world.core.mailboxes["t:a"].head == 4
+    due_ms = world.core.broadcast_step.next_ms
+    assert due_ms is not None
+    world.now_ms = due_ms
+    world.core.tick(due_ms)
+    assert ids(world.settle()) == ["waits"]
+    assert world.core.broadcast_step.next_ms is None
+
+
+def test_a_full_window_sees_newer_messages_expire() -> None:
+    world = world_with("a", window=2)
+    for _ in range(2):
+        world.publish("a", ttl_ms=10_000_000)
+    world.deliver_broadcast("waits", ttl_ms=10_000_000)
+    for seq in range(3, 6):
+        world.publish("a", ttl_ms=1000)
+        world.ack_ids(1, f"m{seq - 2}")
+    world.settle()
+    assert world.core.mailboxes["t:a"].head == 5
+    world.now_ms += 60_000
+    world.core.tick(world.now_ms)
+    assert ids(world.settle())[-1:] == ["waits"]
+
+
 def test_a_poll_is_told_that_broadcasts_wait_for_it() -> None:
     world = World()
     world.deliver_broadcast("b1")
