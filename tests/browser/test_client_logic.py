@@ -627,6 +627,41 @@ async def test_an_acknowledgement_without_an_answer_holds_up_no_other(page: Page
     assert await shown(page) == [1, 2]
 
 
+async def test_acknowledgement_waiting_for_one_of_an_earlier_link_is_sent(page: Page, scripted: ScriptedEngine) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    await page.evaluate(
+        """() => {
+          const real = fetch;
+          window.fetch = (url, init) => {
+            if (!String(url).endsWith("/v1/ack") || window.fail) return real(url, init);
+            return new Promise((_, reject) => (window.fail = () => reject(new TypeError("lost"))));
+          };
+        }"""
+    )
+    await connect(page, scripted, transports=["sse"])
+    scripted.publish()
+    await wait(page, "window.fail")
+    scripted.cut()
+    await wait(page, "client.reconnects === 1")
+    scripted.publish()
+    await wait(page, "client.lastEventId === '7-2'")
+    await page.evaluate("fail()")
+    await scripted.until(lambda: not scripted.pending)
+
+
+async def test_poll_presents_a_token_that_was_renewed_meanwhile(page: Page, scripted: ScriptedEngine) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    tokens = [token("demo", ttl_s=int(time.time()) - BEGIN_S + 8), token("demo", n=2), token("demo", n=3)]
+    await page.evaluate(f"(tokens) => {{ window.tokens = tokens; ({TOKENS})(tokens); }}", tokens)
+    await connect(page, scripted, getToken=True, transports=["poll"])
+    await wait(page, "tokens.length === 1")
+    scripted.token = tokens[1]
+    for _ in range(2):
+        await scripted.publish_until_acknowledged()
+    await scripted.until(lambda: len(scripted.connects) >= 4)
+    assert await page.evaluate("[client.reconnects, tokens.length]") == [0, 1]
+
+
 async def test_a_gap_told_to_a_polling_client_moves_its_cursor(page: Page, scripted: ScriptedEngine) -> None:
     await connect(page, scripted, transports=["poll"])
     scripted.head = 40

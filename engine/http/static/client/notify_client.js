@@ -508,7 +508,7 @@ export class NotifyClient extends EventTarget {
     };
     try {
       if (kind === "websocket") Object.assign(link, openWebSocket(url, this.#token, hooks));
-      else Object.assign(link, (kind === "sse" ? openSse : openPoll)(url, this.#init(), hooks));
+      else Object.assign(link, (kind === "sse" ? openSse : openPoll)(url, () => this.#init(), hooks));
     } catch (error) {
       queueMicrotask(() => hooks.end({ status: 401, reason: String(error) })); // the token cannot even be a subprotocol
     }
@@ -976,6 +976,7 @@ export class NotifyClient extends EventTarget {
       if (link === this.#link) this.#ended(link, { reason: `acknowledgement or refusal failed: ${message}`, retryAfterMs }); // said again on the next one
     } finally {
       this.#posting = false;
+      if (link !== this.#link) this.#flushSoon(); // what was settled on the next one has waited
     }
   }
 

@@ -41,11 +41,11 @@ export function openWebSocket(url, token, hooks) {
   return { duplex: true, send, close: () => socket.close() };
 }
 
-/** Over fetch: EventSource cannot carry a header. @param {URL} url @param {RequestInit} init @param {Hooks} hooks */
+/** Over fetch: EventSource cannot carry a header. @param {URL} url @param {() => RequestInit} init @param {Hooks} hooks */
 export function openSse(url, init, { frame, end, alive }) {
   const abort = new AbortController();
   const run = async () => {
-    const response = await fetch(url, { ...init, signal: abort.signal });
+    const response = await fetch(url, { ...init(), signal: abort.signal });
     const isStream = response.headers.get("Content-Type")?.startsWith("text/event-stream");
     if (!response.ok || !isStream || !response.body) return end(refusal(response));
     const parser = new SseParser();
@@ -62,7 +62,7 @@ export function openSse(url, init, { frame, end, alive }) {
   return { duplex: false, send: () => {}, close: () => abort.abort() };
 }
 
-/** Every request carries the cursor, which acknowledges. @param {URL} url @param {RequestInit} init @param {Hooks} hooks */
+/** Every request carries the cursor, which acknowledges, and the token of then. @param {URL} url @param {() => RequestInit} init @param {Hooks} hooks */
 export function openPoll(url, init, { frame, end, alive, cursor }) {
   const abort = new AbortController();
   const pause = new Backoff();
@@ -72,7 +72,7 @@ export function openPoll(url, init, { frame, end, alive, cursor }) {
       const presented = cursor();
       if (presented) url.searchParams.set("last_event_id", presented);
       url.searchParams.set("wait", String(wait));
-      const response = await fetch(url, { ...init, signal: abort.signal });
+      const response = await fetch(url, { ...init(), signal: abort.signal });
       if (!response.ok) return end(refusal(response));
       const { messages, last_event_id, resumed, gaps = [], early, frames = [] } = await response.json();
       alive();
