@@ -736,6 +736,19 @@ async def test_a_stream_takes_over_from_polling_where_websockets_stay_blocked(pa
     assert await shown(page) == [1, 2]
 
 
+async def test_a_proxy_that_forbids_streams_does_not_keep_the_client_out(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.refuse |= {"websocket": 403, "sse": 403}
+    await start(page, scripted, websocketAttempts=1)
+    await wait(page, "client.transport === 'poll'")
+
+
+async def test_a_client_that_is_forbidden_on_every_transport_stays_away(page: Page, scripted: ScriptedEngine) -> None:
+    scripted.refuse |= {"websocket": 403, "sse": 403, "poll": 403}
+    await start(page, scripted, websocketAttempts=1)
+    await wait(page, "client.state === 'closed'")
+    assert len(scripted.tokens) == 3
+
+
 async def test_a_client_that_is_not_admitted_comes_back_when_the_server_says(page: Page, scripted: ScriptedEngine) -> None:
     scripted.refuse["sse"] = 429
     scripted.retry_after = "2"

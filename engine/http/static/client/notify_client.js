@@ -101,6 +101,7 @@ export class NotifyClient extends EventTarget {
   #rung = 0; // of the transport ladder
   #websocketFailures = 0;
   #refusals = 0; // in a row, of the token
+  /** @type {Set<Transport>} answered with 403 since a link was open */ #forbidden = new Set();
   #upgradeMs = 0;
   #candidateRung = 0;
   #expiresMs = Infinity;
@@ -156,6 +157,7 @@ export class NotifyClient extends EventTarget {
     globalThis.document?.addEventListener("visibilitychange", () => this.#visibilityChanged(), { signal });
     this.#visibilityChanged();
     this.#rung = this.#websocketFailures = this.#refusals = this.#backoff.step = 0;
+    this.#forbidden.clear();
     this.#become("connecting");
     this.#connect();
   }
@@ -636,6 +638,7 @@ export class NotifyClient extends EventTarget {
     if (link.shared) return this.#watch(); // all else it is told
     this.reconnects++;
     this.#refusals = 0;
+    this.#forbidden.clear();
     this.#rung = this.transports.indexOf(link.kind);
     if (link.kind === "websocket") this.#websocketFailures = this.#upgradeMs = 0;
     else this.#scheduleUpgrade(this.#upgradeMs || this.options.upgradeAfterMs);
@@ -664,7 +667,10 @@ export class NotifyClient extends EventTarget {
     this.#unlink();
     if (link.shared) return this.#tabs?.steal();
     const { code = 0, status = 0, silent = false } = end;
-    if (FINAL.has(code) || status === 403) return this.#shut({ ...end, reason: end.reason || FINAL.get(code) || "forbidden" });
+    if (status === 403) this.#forbidden.add(link.kind);
+    // A proxy may forbid one transport. A WebSocket tells no status.
+    const everywhere = status === 403 && this.transports.every((kind) => kind === "websocket" || this.#forbidden.has(kind));
+    if (FINAL.has(code) || everywhere) return this.#shut({ ...end, reason: end.reason || FINAL.get(code) || "forbidden" });
     if (code === 4401 || status === 401) {
       if (!this.options.getToken || ++this.#refusals > 2) return this.#shut({ ...end, reason: "unauthorized" });
       this.#token = undefined;
