@@ -492,6 +492,17 @@ async def test_a_token_is_renewed_on_the_open_connection_before_it_expires(page:
     assert len(scripted.connects) == 1
 
 
+async def test_a_renewal_that_failed_is_tried_again_before_the_token_expires(page: Page, scripted: ScriptedEngine) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    tokens = [token("demo", ttl_s=int(time.time()) - BEGIN_S + 8), None, token("demo", n=2)]
+    await page.evaluate(
+        "(tokens) => { window.more = () => ({ getToken: async () => tokens.shift() ?? Promise.reject(new Error('down')) }) }", tokens
+    )
+    await start(page, scripted, getToken=True)
+    await scripted.until(lambda: any(frame["type"] == "auth" for frame in scripted.frames))
+    assert len(scripted.connects) == 1
+
+
 async def test_a_clock_that_is_ahead_renews_no_token_without_end(page: Page, scripted: ScriptedEngine) -> None:
     await page.goto(f"{scripted.url}/blank")
     await page.evaluate(

@@ -51,6 +51,7 @@ const PROBE_TIMEOUT_MS = 5_000; // after sleep or a network change: how long a l
 const PROBES_PER_HEARTBEAT = 3;
 const STABLE_MS = 5_000; // a link that lived shorter was no success, else accept-then-close would be retried at full speed
 const UPGRADE_MAX_MS = 600_000;
+const RENEW_MIN_MS = 1000; // between two attempts to get a fresh token for an open connection
 const TIMER_MAX_MS = 2 ** 31 - 1;
 const TAB_LIVENESS = { heartbeat_ms: 10_000, timeout_ms: 20_000 }; // of the tab that leads: a frozen one answers nothing
 const RELAYED = new Set(["revoke", "gap", "nacked", "error", "counts", "digest", "part"]); // what concerns all tabs
@@ -465,8 +466,13 @@ export class NotifyClient extends EventTarget {
     // One that has expired by this page's clock would be renewed without end where that is ahead: the engine tells when it has.
     this.#expiresMs = exp * 1000 > Date.now() ? exp * 1000 : Infinity;
     const leftMs = this.#expiresMs - Date.now();
-    const early = () =>
-      this.state === "closed" || this.#follows() || this.#renew().catch((error) => this.#emit("error", { code: "token", detail: String(error) }));
+    const early = async () => {
+      if (this.state === "closed" || this.#follows()) return;
+      await this.#renew().catch((error) => {
+        this.#emit("error", { code: "token", detail: String(error) });
+        if (this.#link?.openedMs) this.#after("renew", Math.max((this.#expiresMs - Date.now()) / 2, RENEW_MIN_MS), early);
+      });
+    };
     clearTimeout(this.#timers.renew);
     if (this.options.getToken && leftMs < Infinity) this.#after("renew", leftMs * 0.8, early);
     if (another) {
