@@ -263,6 +263,24 @@ async def test_a_refusal_without_a_websocket_is_a_request_and_settles_the_messag
     assert not any(ack.get("seq") == 1 or "m1" in ack.get("ids", ()) for ack in scripted.acks)
 
 
+@pytest.mark.parametrize("says", ["nack([events.find(([type]) => type === 'message')[1].id])", "ack(1)"])
+async def test_a_page_of_a_proxy_confirms_nothing(page: Page, scripted: ScriptedEngine, says: str) -> None:
+    await page.goto(f"{scripted.url}/blank")
+    await page.evaluate(
+        """() => {
+          const real = fetch;
+          window.pages = 1;
+          window.fetch = async (url, init) => (init?.method === "POST" && pages-- > 0 ? new Response("<html>") : real(url, init));
+        }"""
+    )
+    await connect(page, scripted, transports=["sse"], ack="manual")
+    scripted.publish()
+    await wait(page, "events.some(([type]) => type === 'message')")
+    await page.evaluate(f"client.{says}")
+    await scripted.until(lambda: not scripted.pending)
+    assert len([one for one in scripted.frames if one["type"] == "nack"]) == says.startswith("nack")
+
+
 async def test_refusing_a_message_while_it_is_shown_does_not_acknowledge_it(page: Page, scripted: ScriptedEngine) -> None:
     await connect(page, scripted)
     await page.evaluate("client.addEventListener('message', ({ detail }) => client.nack([detail.id], 'no'))")

@@ -32,7 +32,12 @@ class _Ids(Struct):
     ids: list[str]
 
 
+class _Taken(Struct):
+    """What an engine answers; a proxy's page is no object."""
+
+
 _ids: Final = msgspec.json.Decoder(_Ids)
+_taken: Final = msgspec.json.Decoder(_Taken)
 
 
 class LinkEnded(Exception):
@@ -169,6 +174,10 @@ class SettlingRequests:
         if answer.status != 200:
             refusal = refusal_of(answer)
             raise LinkEnded(f"{what} failed: {refusal.reason}", retry_after_s=refusal.retry_after_s)
+        try:
+            _taken.decode(answer.body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise LinkEnded(f"{what} failed: the answer is not an engine's: {error}") from error
 
     def close(self) -> None:
         self._http.abort()

@@ -140,6 +140,16 @@ async def test_a_refusal_that_is_not_taken_ends_the_link_without_a_status() -> N
         link.abort()
 
 
+@pytest.mark.parametrize("frame", [b'{"type":"nack","ids":["m2"],"reason":"no"}', b'{"type":"ack","seq":1}'])
+async def test_a_page_of_a_proxy_confirms_nothing(frame: bytes) -> None:
+    async with streaming(STREAM_HEAD, chunk(b":\n"), ack=answer(200, b"<html>")) as server:
+        link = link_to(server.url)
+        await link.open(5)
+        with pytest.raises(LinkEnded, match="not an engine's"):
+            await link.send([frame])
+        link.abort()
+
+
 async def test_acknowledgements_are_requests_and_one_that_fails_ends_the_link_without_a_status() -> None:
     async with streaming(STREAM_HEAD, chunk(b":\n")) as server:
         link = link_to(server.url)

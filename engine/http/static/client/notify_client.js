@@ -968,8 +968,11 @@ export class NotifyClient extends EventTarget {
     const init = { ...this.#init(), method: "POST", keepalive: true };
     init.headers["Content-Type"] = "application/json";
     // One that is not answered must not hold up what is settled later, on this link or the next.
-    const send = (/** @type {string} */ path, /** @type {object} */ body) =>
-      request(new URL(path, this.url), { ...init, body: JSON.stringify(body), signal: AbortSignal.timeout(OPEN_TIMEOUT_MS) });
+    const send = async (/** @type {string} */ path, /** @type {object} */ body) => {
+      const signal = AbortSignal.timeout(OPEN_TIMEOUT_MS);
+      const answer = await request(new URL(path, this.url), { ...init, body: JSON.stringify(body), signal });
+      if (!answer) throw new Error("the answer is not an engine's"); // a proxy's page confirms nothing
+    };
     try {
       for (;;) {
         const acks = this.#takeAcks();
