@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from engine.client.publish_results import Result
+from engine.client.http_connection import Response
+from engine.client.publish_results import Result, value_of
 
 
 class EventOutcome(Struct):
@@ -104,8 +105,8 @@ class _Times(Struct):
     deadline: int
 
 
-def asked_question(body: bytes) -> AskedQuestion:
+def asked_question(answered: Response) -> AskedQuestion:
     """The question in an answer, which has the members of a `QuestionAnswer` beside its own once there is one."""
-    found = msgspec.json.decode(body, type=_Times)
-    answer = None if found.state == "open" else msgspec.json.decode(body, type=QuestionAnswer)
+    found = value_of(_Times, answered)
+    answer = None if found.state == "open" else value_of(QuestionAnswer, answered)
     return AskedQuestion(state=found.state, asked=found.asked, deadline=found.deadline, answer=answer)

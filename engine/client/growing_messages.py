@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from engine.client.publish_results import body_of, rejection_of
+from engine.client.publish_results import value_of
 from engine.client.retried_requests import CLOSED, RetriedRequests, segment
 from engine.errors import Refused
 
@@ -289,7 +289,7 @@ class PartSender:
     async def begin(self, members: Mapping[str, Any]) -> _Begun:
         """Begin a message, by the members of the request. Raises Refused, Unreachable, Unauthorized, Forbidden."""
         body = msgspec.json.encode({"writer": self._new_writer(), **members})
-        return msgspec.json.decode(body_of(await self._requests.send("POST", "/v1/growing", body)), type=_Begun)
+        return value_of(_Begun, await self._requests.send("POST", "/v1/growing", body))
 
     async def end(
         self, message: GrowingMessage, generation: int, size: int, type: str | None, data: Mapping[str, Any] | None
@@ -300,9 +300,7 @@ class PartSender:
         answer = await self._requests.send("POST", f"/v1/growing/{segment(message.id)}/end", body)
         if answer.status == 409 and (have := msgspec.json.decode(answer.body, type=_Behind).have) is not UNSET:
             return None, have
-        if answer.status != 200:
-            raise rejection_of(answer)
-        return msgspec.json.decode(answer.body, type=_End), size
+        return value_of(_End, answer), size
 
     def add(self, message: GrowingMessage) -> None:
         """Send the parts of this message from now on. Another generation under its id is replaced by it."""
@@ -356,7 +354,7 @@ class PartSender:
         parts = [message.part() for message in messages]
         try:
             answer = await self._requests.send("POST", "/v1/parts", msgspec.json.encode({"parts": parts}), "did not take parts")
-            results = msgspec.json.decode(body_of(answer), type=_PartResults).parts
+            results = value_of(_PartResults, answer).parts
         except Exception as error:
             if isinstance(error, Refused) and error.status in _OF_SOME and len(messages) > 1:  # halve until it must be this one
                 await self._send(messages[: len(messages) // 2])

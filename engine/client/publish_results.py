@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from engine.client.http_connection import Response
 from engine.errors import ClientError, Forbidden, Refused, Unauthorized
+
+T = TypeVar("T")
 
 NO_REASON: Final = "the engine gave no reason"
 _REJECTIONS: Final[dict[int, type[Refused]]] = {401: Unauthorized, 403: Forbidden}
@@ -123,6 +125,18 @@ def body_of(answer: Response, *good: int) -> bytes:
     if answer.status not in (good or (200,)):
         raise rejection_of(answer)
     return answer.body
+
+
+def value_of(kind: type[T], answer: Response, *good: int) -> T:
+    """What the body of such an answer holds.
+
+    Raises:
+        Refused: the body is not one of an engine. Otherwise as `body_of`.
+    """
+    try:
+        return msgspec.json.decode(body_of(answer, *good), type=kind)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"the answer is not an engine's: {error}", answer.status) from error
 
 
 def raise_rejection(ids: Sequence[str], answer: Response) -> NoReturn:

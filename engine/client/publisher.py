@@ -32,7 +32,7 @@ from engine.client.growing_messages import GrowingMessage, PartSender
 from engine.client.held_publishing import PATH, HeldPublishing
 from engine.client.http_connection import HttpConnection, Response
 from engine.client.message_members import EventMembers, MessageMembers, Seconds, sent_form
-from engine.client.publish_results import ItemError, PublishError, Result, body_of, problem_of, raise_rejection, results_of
+from engine.client.publish_results import ItemError, PublishError, Result, body_of, problem_of, raise_rejection, results_of, value_of
 from engine.client.retried_requests import CLOSED, Carrier, RetriedRequests, segment, with_query
 from engine.client.user_inbox import InboxPage, fetch_inbox
 from engine.client.user_preferences import PATH as PREFERENCES
@@ -250,7 +250,7 @@ class Publisher:
             ValueError: not exactly one of `user` and `topic` was given.
         """
         wait = f"{min(wait_s, self._requests.timeout_s * 0.8):g}"
-        return asked_question(body_of(await self._requests.send("GET", _question(id, user, topic, wait=wait))))
+        return asked_question(await self._requests.send("GET", _question(id, user, topic, wait=wait)))
 
     async def withdraw(self, id: str, *, user: str | None = None, topic: str | None = None) -> None:
         """End a question without an answer: devices show that it was withdrawn. Durable on return, and idempotent.
@@ -338,7 +338,7 @@ class Publisher:
             Refused: the id is not valid.
         """
         answer = await self._requests.send("GET", f"{SCHEDULED}/{segment(scheduled_id)}")
-        return None if answer.status == 404 else msgspec.json.decode(body_of(answer), type=ScheduledMessage)
+        return None if answer.status == 404 else value_of(ScheduledMessage, answer)
 
     async def reschedule(self, scheduled_id: str, *, at: int | str | datetime | None = None, delay: Seconds | None = None) -> bool:
         """Move a scheduled message to another time, given by exactly one of `at` and `delay`.
@@ -427,7 +427,7 @@ class Publisher:
         """
         body = msgspec.json.encode([{"name": name, "amount": amount} for name, amount in amounts.items()])
         answer = await self._requests.send("POST", "/v1/signals", body, "did not count the signals", repeatable=False)
-        return msgspec.json.decode(body_of(answer, 202), type=CountedSignals)
+        return value_of(CountedSignals, answer, 202)
 
     async def signal_sums(self, *names: str) -> dict[str, int]:
         """Read sums of the tenant.
@@ -590,7 +590,7 @@ class Publisher:
             Refused: an argument is not valid.
         """
         answer = await self._requests.send("GET", f"/v1/users/{segment(user)}/messages/{segment(id)}")
-        return None if answer.status == 404 else msgspec.json.decode(body_of(answer), type=dict[str, Any])
+        return None if answer.status == 404 else value_of(dict[str, Any], answer)
 
     # -- buffered ------------------------------------------------------------------------------------------------------
     async def post(self, *, type: str, user: str | None = None, data: Any = None, **members: Unpack[MessageMembers]) -> str:

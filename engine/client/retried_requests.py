@@ -18,7 +18,7 @@ import msgspec
 
 from engine.client.credentials import Credentials
 from engine.client.http_connection import Response
-from engine.client.publish_results import body_of, problem_of
+from engine.client.publish_results import problem_of, value_of
 from engine.errors import Unreachable
 
 T = TypeVar("T")
@@ -131,10 +131,10 @@ class RetriedRequests:
         Args:
             body: sent as JSON; None: there is none.
         Raises:
-            Refused, Unauthorized, Forbidden: the answer has another status. Otherwise as `send`.
+            Refused, Unauthorized, Forbidden: the answer has another status, or is not an engine's. Otherwise as `send`.
         """
         answer = await self.send(method, path, b"" if body is None else msgspec.json.encode(body))
-        return msgspec.json.decode(body_of(answer, good), type=kind)
+        return value_of(kind, answer, good)
 
     async def close(self) -> None:
         """Close the connections, and end what is to be repeated."""

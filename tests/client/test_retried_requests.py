@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 
@@ -13,8 +14,9 @@ from engine import Publisher
 from engine.client.credentials import Credentials, parse_url
 from engine.client.http_connection import HttpConnection
 from engine.client.retried_requests import RETRIED, RETRY_CAP_S, RetriedRequests, retry_after_s, retry_delay_s
-from engine.errors import Unreachable
+from engine.errors import Refused, Unreachable
 from tests.support.publish_server import never_answers, refuses, running
+from tests.support.raw_http_server import RawRequest, answer, raw_server
 
 
 async def test_a_hanging_engine_is_given_up_and_asked_again() -> None:
@@ -88,3 +90,13 @@ async def test_after_its_time_the_last_reason_is_raised() -> None:
         with pytest.raises(Unreachable, match=r"did not answer within 0\.3 s: 503 because 503"):
             await requests.send("POST", "/v1/notifications", b"[]")
         await requests.close()
+
+
+async def test_a_page_of_a_proxy_is_refused() -> None:
+    async def respond(_request: RawRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer(200, b"<html>"))
+
+    async with raw_server(respond) as server, Publisher(server.url, "tok") as publisher:
+        for asked in (publisher.profile("u"), publisher.scheduled("s"), publisher.timeline("u", "m"), publisher.question("q", user="u")):
+            with pytest.raises(Refused, match="not an engine's"):
+                await asked
