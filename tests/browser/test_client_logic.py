@@ -122,6 +122,25 @@ async def test_a_new_epoch_starts_the_cursor_anew_and_still_drops_known_ids(page
     assert result == ["8-4", "settled", "new", "8-5"]
 
 
+async def test_message_that_is_open_over_a_new_epoch_is_shown_once(page: Page, scripted: ScriptedEngine) -> None:
+    steps = await run(
+        page,
+        scripted,
+        """const ledger = new client.Ledger(), steps = [];
+        ledger.welcome({ epoch: "7", resumed: "new", from: 1 });
+        for (const seq of [40, 41]) ledger.receive({ id: `m${seq}`, seq, event_id: `7-${seq}` });
+        ledger.welcome({ epoch: "8", resumed: "gap", from: 1 });
+        ledger.settle("m41");
+        steps.push(ledger.lastEventId);
+        for (const [id, seq] of [["m40", 1], ["m41", 2], ["new", 3]]) steps.push(ledger.receive({ id, seq, event_id: `8-${seq}` }));
+        steps.push(ledger.lastEventId);
+        ledger.settle("m40");
+        steps.push(ledger.lastEventId);
+        return steps;""",
+    )
+    assert steps == ["8-0", "open", "settled", "new", "8-0", "8-2"]
+
+
 async def test_the_event_stream_parser_does_not_care_how_the_text_is_cut(page: Page, scripted: ScriptedEngine) -> None:
     cuts = await run(
         page,

@@ -21,6 +21,7 @@ export function parseEventId(text) {
  */
 export class Ledger {
   /** @type {Map<string, Message>} shown and not settled, in the order of arrival */ #open = new Map();
+  /** @type {Set<string>} ids shown and not settled in the last epoch; they may come again under other numbers */ #former = new Set();
   /** @type {Map<string, string>} id -> event id, "" when unknown; oldest first, bounded */ #settled = new Map();
   /** @type {Map<string, number>} settled, but the server was not told yet */ #untold = new Map();
   /** @type {Map<string, string>} id -> reason, not confirmed yet */ #refused = new Map();
@@ -63,7 +64,10 @@ export class Ledger {
   /** Take over where delivery starts. Returns the ids of open messages before it: they were handled on another device meanwhile.
    * @param {{epoch: string, resumed: string, from: number}} welcome */
   welcome({ epoch, resumed, from }) {
-    if (epoch !== this.epoch) this.#open.clear(); // sequence numbers of another epoch mean nothing here
+    if (epoch !== this.epoch) {
+      this.#former = new Set(this.#open.keys());
+      this.#open.clear(); // sequence numbers of another epoch mean nothing here
+    }
     if (epoch !== this.epoch || resumed === "gap") this.#restart(epoch, from - 1);
     this.#unsaid = new Set(this.#refused.keys());
     const gone = this.open.filter(({ id, seq }) => seq < from && !this.#refused.has(id)).map(({ id }) => id);
@@ -92,7 +96,7 @@ export class Ledger {
     }
     if (!this.#isSettled(message, epoch)) {
       this.#open.set(id, message);
-      return "new";
+      return this.#former.delete(id) ? "open" : "new";
     }
     this.#untold.set(id, seq); // it comes again because the server has not heard: acknowledge again
     this.#advance();
@@ -135,6 +139,7 @@ export class Ledger {
     for (const id of ids) {
       const seq = this.#open.get(id)?.seq;
       this.#refused.delete(id);
+      this.#former.delete(id);
       this.#open.delete(id);
       if (seq !== undefined || !this.#settled.has(id)) this.#settled.set(id, seq === undefined ? "" : `${this.epoch}-${seq}`);
       if (this.#settled.size > this.settledMax) this.#settled.delete(this.#settled.keys().next().value ?? "");
