@@ -526,9 +526,9 @@ class Gateway:
             waiting = frames.get(number)
             if waiting is not None:
                 waiting.append((seq, attempt, body))
-            elif number in held:
+            elif number in held and held[number][0] == index:
                 held[number][1].append((seq, attempt, body))
-            elif number in self.connections:
+            elif (connection := self.connections.get(number)) is not None and connection.shard == index:
                 held[number] = index, [(seq, attempt, body)]
 
     def _release(self) -> None:

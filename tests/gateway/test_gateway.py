@@ -183,6 +183,20 @@ async def test_broadcasts_of_the_shard_before_do_not_hold_those_of_the_next() ->
     assert [sum(data.count(b'"seq":1,') for data in client.writes) for client in clients] == [1, 1]
 
 
+async def test_late_broadcasts_of_the_shard_before_take_none_along() -> None:
+    """They come when the user has moved, and wait for their turn with those of the next shard."""
+    world = EdgeWorld(Config(fan_out_max=1), 2)
+    world.shards[1].take = lambda _record: None  # type: ignore[method-assign]
+    gateway, clients = world.gateway, (Client(world), Client(world))
+    gateway.from_shard(0, [client.welcome for client in clients])
+    gateway.set_slots(msgspec.structs.replace(spread(2), version=2, owners=(1,) * SLOTS))
+    shared = [wire.Shared(7, b'"id":"m"'), wire.DeliverShared(7, [(client.socket.id, 1, 1) for client in clients])]
+    gateway.from_shard(0, shared)
+    gateway.from_shard(1, shared)
+    await turns()
+    assert [sum(data.count(b'"seq":1,') for data in client.writes) for client in clients] == [1, 1]
+
+
 def test_connections_of_the_same_second_are_pinged_in_one_tick_and_at_most_a_thirtieth_late() -> None:
     world = EdgeWorld(Config(), 1)
     world.shard.take = lambda _record: None  # type: ignore[method-assign]
