@@ -424,8 +424,8 @@ class Connections:
         """The cold messages `first`..`last` are in memory: apply the records that waited for them."""
         if not self._nack_queue.waiting:
             return
-        records, read = self._nack_queue.take(mailbox, first, last)
-        for session, record in records:
+        for queued in self._nack_queue.take(mailbox, first, last):
+            session, record, read = queued.session, queued.record, queued.read
             if record.conn not in self._sessions.get(session, ()) and (session, record.conn) not in self._requests:
                 continue  # its edge repeats it on the next link session, unless the client has left
             if isinstance(record, Ack):

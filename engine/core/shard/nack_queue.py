@@ -35,14 +35,19 @@ from engine.core.shard.mailbox_store import MailboxStore
 from engine.core.shard.page_wait import BEHIND_MAX
 from engine.core.wire.records import Ack, AckIds, Nack
 
-Queued = tuple[str, Ack | AckIds | Nack]  # link session, record
 
+class Queued(Struct):
+    """A record that waits, of this link session.
 
-class _Waiting(Struct):
-    """One mailbox's queue; the stream is to be read from number `first` on."""
+    Attributes:
+        first: the stream is to be read for it from this number on.
+        read: all cold numbers up to it were read for it.
+    """
 
-    first: int
-    records: list[Queued]
+    session: str
+    record: Ack | AckIds | Nack
+    first: int = 0
+    read: int = 0
 
 
 class NackQueue:
@@ -56,17 +61,17 @@ class NackQueue:
     """
 
     def __init__(self, mailbox_store: MailboxStore, window: int) -> None:
-        self.waiting: dict[str, _Waiting] = {}
+        self.waiting: dict[str, list[Queued]] = {}
         self._mailbox_store = mailbox_store
         self._window = window
 
     def holds_back(self, mailbox: Mailbox, session: str, record: Ack | AckIds | Nack) -> bool:
         """Queue the record if a nack of its connection waits. False: there is none, apply the record now."""
         waiting = self.waiting.get(mailbox.key)
-        if waiting is None or all(before != session or queued.conn != record.conn for before, queued in waiting.records):
+        if waiting is None or all(before.session != session or before.record.conn != record.conn for before in waiting):
             return False
-        if len(waiting.records) < BEHIND_MAX:
-            waiting.records.append((session, record))
+        if len(waiting) < BEHIND_MAX:
+            waiting.append(Queued(session, record))
         return True
 
     def nack(self, mailbox: Mailbox, session: str, record: Nack, *, read: int = 0) -> list[str]:
@@ -102,30 +107,31 @@ class NackQueue:
             ids = [id for id in ids if id in known]
         if ids:
             first = min(known.values()) if all(id in known for id in ids) else max(mailbox.cold[0], read + 1)
-            waiting = self.waiting.setdefault(mailbox.key, _Waiting(first, []))
-            waiting.first = min(waiting.first, first)
-            waiting.records.append((session, msgspec.structs.replace(record, ids=ids)))
-            self._mailbox_store.want_read(mailbox, waiting.first, self._window)
+            waiting = self.waiting.setdefault(mailbox.key, [])
+            waiting.append(Queued(session, msgspec.structs.replace(record, ids=ids), first, read))
+            # For the oldest, which is never one that waits behind another: those that come meanwhile must not begin its search anew.
+            self._mailbox_store.want_read(mailbox, waiting[0].first, self._window)
         return over
 
-    def take(self, mailbox: Mailbox, first: int, last: int) -> tuple[list[Queued], int]:
+    def take(self, mailbox: Mailbox, first: int, last: int) -> list[Queued]:
         """Empty the mailbox's queue, since the numbers `first`..`last` of its stream were read.
 
         Returns:
-            The records in order, to be applied again (each goes back if a nack of its connection waits again), and the `read` to call
-            `nack` with: 0 when it was not the range that they waited for, but one that was under way before.
+            The records in order, to be applied again (each goes back if a nack of its connection waits again), with the `read` to call
+            `nack` or `settle` with: as before when it was not the range that the record waits for.
         """
-        waiting = self.waiting.pop(mailbox.key, None)
-        if waiting is None:
-            return [], 0
-        return waiting.records, last if first <= waiting.first <= last else 0
+        waiting = self.waiting.pop(mailbox.key, [])
+        for queued in waiting:
+            if first <= queued.first <= last:
+                queued.read = last
+        return waiting
 
     def connections_ended(self, mailbox: Mailbox) -> None:
         """The mailbox's last connection ended: only nacks without a connection, whose `conn` is negative, are still to be confirmed."""
         waiting = self.waiting.get(mailbox.key)
         if waiting is not None:
-            waiting.records = [(session, record) for session, record in waiting.records if record.conn < 0]
-            if not waiting.records:
+            waiting[:] = [queued for queued in waiting if queued.record.conn < 0]
+            if not waiting:
                 del self.waiting[mailbox.key]
 
     def discard(self, mailbox: Mailbox) -> None:

@@ -169,6 +169,17 @@ def test_an_acknowledgement_by_http_reads_ids_that_only_storage_has(window: int)
     assert [seq for seq, _ in delivered(world.connect(1), 1)] == [1, 3][:window]
 
 
+def test_later_requests_do_not_begin_the_search_for_an_id_anew() -> None:
+    world = offline_with_three(window=1)
+    world.tell(Settle(9, "t:u", -1, ["never sent"]))
+    said = []
+    for ref in range(10, 20):
+        world.fetch()
+        said += world.said()
+        world.tell(Settle(ref, "t:u", -1, ["never sent"]))
+    assert Settled(9) in said
+
+
 def test_an_acknowledged_number_of_another_epoch_settles_nothing() -> None:
     world = World()
     world.post(id="a")

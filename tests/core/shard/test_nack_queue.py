@@ -70,9 +70,9 @@ def test_a_nack_of_a_cold_message_waits_for_the_read_and_takes_effect_then() -> 
     assert shard.nack("m2") == []
     assert shard.dead() == []
     read = shard.read()
-    records, upto = shard.queue.take(shard.mailbox, read.first, read.last)
-    assert (records, upto) == ([(EDGE, Nack(1, ["m2"], "cannot"))], 3)
-    assert shard.nack("m2", read=upto) == []
+    (queued,) = shard.queue.take(shard.mailbox, read.first, read.last)
+    assert (queued.session, queued.record, queued.read) == (EDGE, Nack(1, ["m2"], "cannot"), 3)
+    assert shard.nack("m2", read=queued.read) == []
     assert shard.dead() == [2]
     assert shard.queue.waiting == {}
 
@@ -81,8 +81,8 @@ def test_an_id_that_no_message_read_has_is_over() -> None:
     shard = Successor()
     assert shard.nack("never sent") == []
     read = shard.read()
-    _, upto = shard.queue.take(shard.mailbox, read.first, read.last)
-    assert shard.nack("never sent", read=upto) == ["never sent"]
+    (queued,) = shard.queue.take(shard.mailbox, read.first, read.last)
+    assert shard.nack("never sent", read=queued.read) == ["never sent"]
 
 
 def test_an_older_message_of_unknown_id_is_read_though_a_newer_one_is_nacked_with_it() -> None:
@@ -90,8 +90,8 @@ def test_an_older_message_of_unknown_id_is_read_though_a_newer_one_is_nacked_wit
     assert shard.nack("m5", "m1") == []
     read = shard.read()
     assert read.first == 1, "the number of m5 is known, and m1 may have any"
-    _, upto = shard.queue.take(shard.mailbox, read.first, read.last)
-    assert shard.nack("m5", "m1", read=upto) == []
+    (queued,) = shard.queue.take(shard.mailbox, read.first, read.last)
+    assert shard.nack("m5", "m1", read=queued.read) == []
     assert shard.dead() == [1]
     assert shard.read().first == 5, "m5 waits for a read of its own"
     assert shard.nack("m5") == []
@@ -105,8 +105,8 @@ def test_an_unknown_id_is_looked_for_in_the_whole_stream() -> None:
     dead = []
     while shard.queue.waiting:
         read = shard.read()
-        records, upto = shard.queue.take(shard.mailbox, read.first, read.last)
-        over = [shard.nack(*record.ids, conn=record.conn, read=upto) for _, record in records if isinstance(record, Nack)]
+        records = [(queued.record, queued.read) for queued in shard.queue.take(shard.mailbox, read.first, read.last)]
+        over = [shard.nack(*record.ids, conn=record.conn, read=upto) for record, upto in records if isinstance(record, Nack)]
         dead += shard.dead()
     assert (dead, over) == ([4, 6], [["never sent"], []])
 
@@ -117,8 +117,8 @@ def test_a_read_that_was_under_way_before_ends_no_wait() -> None:
     assert shard.nack("m5") == []
     read = shard.read()
     assert (read.first, read.last) == (1, 2)
-    records, upto = shard.queue.take(shard.mailbox, read.first, read.last)
-    assert (len(records), upto) == (1, 0)
+    (queued,) = shard.queue.take(shard.mailbox, read.first, read.last)
+    assert queued.read == 0
     assert shard.nack("m5") == []
     assert shard.read().first == 5
 
@@ -130,8 +130,7 @@ def test_later_records_of_the_same_connection_wait_in_order_and_those_of_others_
     assert all(shard.queue.holds_back(shard.mailbox, EDGE, record) for record in behind)
     assert not shard.queue.holds_back(shard.mailbox, EDGE, Ack(2, 3))
     assert not shard.queue.holds_back(shard.mailbox, "edge-1/1", Ack(1, 3)), "numbers of connections are their edge's"
-    records, _ = shard.queue.take(shard.mailbox, 1, 3)
-    assert [record for _, record in records] == [Nack(1, ["m2"], "cannot"), *behind]
+    assert [queued.record for queued in shard.queue.take(shard.mailbox, 1, 3)] == [Nack(1, ["m2"], "cannot"), *behind]
 
 
 def test_beyond_the_limit_records_are_dropped_and_not_applied_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,13 +138,12 @@ def test_beyond_the_limit_records_are_dropped_and_not_applied_out_of_order(monke
     shard = Successor()
     shard.nack("m2")
     assert [shard.queue.holds_back(shard.mailbox, EDGE, Ack(1, seq)) for seq in (1, 2, 3)] == [True, True, True]
-    records, _ = shard.queue.take(shard.mailbox, 1, 3)
-    assert [record for _, record in records] == [Nack(1, ["m2"], "cannot"), Ack(1, 1)]
+    assert [queued.record for queued in shard.queue.take(shard.mailbox, 1, 3)] == [Nack(1, ["m2"], "cannot"), Ack(1, 1)]
 
 
 def test_without_connections_nothing_waits() -> None:
     shard = Successor()
     shard.nack("m2")
     shard.queue.discard(shard.mailbox)
-    assert shard.queue.take(shard.mailbox, 1, 3) == ([], 0)
+    assert shard.queue.take(shard.mailbox, 1, 3) == []
     assert not shard.queue.holds_back(shard.mailbox, EDGE, Ack(1, 3))
