@@ -206,7 +206,7 @@ class Connections:
 
         Cold ones are sent again, on connections with retries.
         """
-        sent = min(sent, mailbox.head)
+        sent = connection.looked = min(sent, mailbox.head)  # no early copies of these
         if mailbox.cold and connection.retries:
             sent = min(sent, mailbox.cold[0] - 1)
         connection.sent = connection.untold = max(connection.sent, sent)  # numbers may have been lost after they were sent

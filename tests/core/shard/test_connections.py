@@ -10,6 +10,7 @@ from engine.core.shard import connections
 from engine.core.wire.records import (
     OVERLOADED,
     Attach,
+    DeliverEarly,
     Erase,
     GapRange,
     Moved,
@@ -271,6 +272,19 @@ def test_acknowledging_an_early_copy_leaves_the_gaps_below_it_to_be_announced() 
 
 
 # -- Frames of features. -----------------------------------------------------------------------------------------------
+def test_a_resumed_connection_gets_no_early_copy_of_what_it_has() -> None:
+    """It comes again in its place, behind the one that is to be read."""
+    world = World(window=2)
+    world.publish()
+    world.persist()
+    world.publish(priority=HIGH)
+    world.crash()
+    world.attach(1, cursor=0, resume=True, sent=2, early=True)
+    said = world.settle()
+    assert delivered(said) == [(1, 1), (2, 1)]
+    assert of(said, DeliverEarly) == []
+
+
 def test_frames_reach_the_connections_of_their_user_and_are_answered() -> None:
     world = connected_world()
     world.connect(2)
