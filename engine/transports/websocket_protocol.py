@@ -71,7 +71,7 @@ class WebSocketSession(Connection):
         self.malformed_frames = 0
         self.unsent = False  # the client has not taken everything written
         self._budget: TokenBucket | None = None  # made when it is needed: most clients only send ACKs
-        self._budgeted = 0  # the highest sequence number whose delivery the budget has gained from
+        self._budgeted = 0  # the highest sequence number whose delivery the budget has gained from, less the early copies since
         self._requests = 0  # unanswered
 
     # -- For subclasses to implement. --------------------------------------------------------------------------------------
@@ -98,6 +98,10 @@ class WebSocketSession(Connection):
             if not messages:
                 return
         self.write(frame_bytes(self.epoch, messages))
+
+    def on_early(self, messages: Sequence[tuple[int, int, bytes]]) -> None:
+        self._budgeted -= len(messages)
+        super().on_early(messages)
 
     def write_frame(self, kind: str, frame: bytes) -> None:
         self.write(frame)

@@ -532,6 +532,17 @@ async def test_messages_may_be_acknowledged_one_by_one_by_id_at_any_rate() -> No
             await until(lambda rounds=round_ + 1: len(world.shard.of(wire.AckIds)) == 10 * rounds)
 
 
+async def test_early_copies_may_be_acknowledged_one_by_one_at_any_rate() -> None:
+    async with edge_world(client_frames_burst=20, client_frames_per_s=1) as world, world.connect() as socket:
+        await frame_of(socket, "welcome")
+        (conn,) = world.shard.attached
+        for seq in range(2, 102):
+            world.shard.say(wire.DeliverEarly(conn, [(seq, 1, b'"id":"m%d"' % seq)]))
+            (message,) = (await frame_of(socket, "early"))["messages"]
+            await socket.send(json.dumps({"type": "ack", "ids": [message["id"]]}))
+            await until(lambda acked=seq - 1: len(world.shard.of(wire.AckIds)) == acked)
+
+
 async def test_what_a_client_sends_after_it_was_closed_is_discarded() -> None:
     async with edge_world(close_timeout_ms=60_000) as world:
         client = await world.raw()
