@@ -3,6 +3,9 @@
 A mailbox with messages in flight and no armed retry timer is in `_unarmed`. Its timer is armed only `ARM_AHEAD_MS` before it would fire,
 because nearly every message is acknowledged before that.
 
+A connection on which all that is unsettled is exhausted has no timer. While more waits behind, its mailbox is in `_stuck` until the first
+of these messages expires, which frees a place in the window; `tick` looks.
+
 While `hold_low` is set, mailboxes whose next message is of low priority are held back in `held`. `release` sends them a few at a time, so
 that the end of overload does not cause the next one.
 """
@@ -43,6 +46,8 @@ class Delivery:
         self.unarmed: Final[dict[str, tuple[Mailbox, int]]] = {}  # mailboxes without a retry timer, since when, oldest first
         self.hold_low = False
         self.held: dict[str, Mailbox] = {}
+        self._stuck: dict[str, Mailbox] = {}
+        self._stuck_ms = 0  # when the first of them goes on
         self._bodies: dict[str, BodyCache] = {}  # by link session: the bodies that its edge caches
 
     def opened(self, session: str) -> None:
@@ -110,6 +115,7 @@ class Delivery:
         """
         sendable = send(mailbox, connection, now_ms, self._config, hold_low=self.hold_low)
         if sendable is None:
+            self._await_expiry(mailbox, connection)
             return
         session, conn = connection.conn
         parts = sendable.parts
@@ -138,6 +144,20 @@ class Delivery:
             self._mailbox_store.want_read(mailbox, sendable.load_from, self._config.window)
         if sendable.held:
             self.held[mailbox.key] = mailbox
+
+    def _await_expiry(self, mailbox: Mailbox, connection: Attachment) -> None:
+        if connection.silent and connection.sent < mailbox.head:
+            expires_ms = min(expires_ms for expires_ms, _ in connection.exhausted.values())
+            self._stuck_ms = min(self._stuck_ms, expires_ms) if self._stuck else expires_ms
+            self._stuck[mailbox.key] = mailbox
+
+    def tick(self, now_ms: int) -> None:
+        """Send what waits behind messages that are exhausted and have expired."""
+        if self._stuck and self._stuck_ms <= now_ms:
+            stuck, self._stuck = self._stuck, {}
+            for mailbox in stuck.values():
+                for connection in mailbox.connections.values():
+                    self.send(mailbox, connection, now_ms)
 
     def _announce_gap(self, mailbox: Mailbox, connection: Attachment, gap: tuple[int, int], now_ms: int) -> None:
         session, conn = connection.conn
@@ -216,6 +236,7 @@ class Delivery:
         for key in keys:
             self.unarmed.pop(key, None)
             self.held.pop(key, None)
+            self._stuck.pop(key, None)
 
     def scheduler_reset(self, holds: Callable[[str], bool]) -> None:
         """A scheduler restarted and lost its volatile timers, those of the keys for which `holds` is true: arm them again."""

@@ -618,10 +618,11 @@ class ShardCore:
     # -- pressure -----------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Find windows, quiet hours and suspicions that ended, adjust admission to the load, evict. Call every `pressure_tick_ms`."""
+        """Find windows, quiet hours, suspicions and messages that ended, adjust admission, evict. Call every `pressure_tick_ms`."""
         self._find_ended_windows(now_ms)
         self.broadcast_step.tick(now_ms)
         self.connections.tick(now_ms)
+        self.delivery.tick(now_ms)
         self.inbox_requests.tick()
         self._evicting = self.evict(now_ms, self.admission.tick(now_ms)) > 0
 

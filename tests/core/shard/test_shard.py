@@ -188,6 +188,29 @@ def test_the_place_of_an_exhausted_message_is_free_when_it_has_expired(ttl_ms: i
     assert delivered(world.publish("u", "b")) == [(2, 1)]
 
 
+def test_what_waits_behind_exhausted_messages_comes_when_these_expire() -> None:
+    world = connected_world(window=1)
+    world.publish("u", "a", ttl_ms=20_000)
+    world.post("u", "b")
+    world.settle()
+    world.wait(10_000)
+    assert delivered(world.publish("u", "c")) == []
+    world.now_ms += 11_000
+    world.core.tick(world.now_ms)
+    assert delivered(world.settle()) == [(2, 1)]
+
+
+def test_a_client_that_left_before_its_messages_expired_is_sent_nothing() -> None:
+    world = connected_world(window=1)
+    world.publish("u", "a", ttl_ms=20_000)
+    world.publish("u", "b")
+    world.wait(10_000)
+    world.detach(1)
+    world.now_ms += 11_000
+    world.core.tick(world.now_ms)
+    assert delivered(world.settle()) == []
+
+
 def test_nothing_acknowledged_comes_again_on_any_connection() -> None:
     world = connected_world()
     for _ in range(4):
