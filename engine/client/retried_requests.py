@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 RETRY_FIRST_S: Final = 0.1
 RETRY_CAP_S: Final = 5.0
+_RETRY_AFTER_MAX_S: Final = 86_400.0
 RETRY_JITTER: Final = 0.3
 RETRIED: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 NOT_TAKEN: Final = frozenset({429, 503})
@@ -156,9 +157,9 @@ def with_query(path: str, **parameters: Any) -> str:
 
 
 def retry_after_s(header: str | None) -> float | None:
-    """The seconds in a `Retry-After` header (RFC 9110, section 10.2.3); None for its date form, which an engine does not use."""
+    """The seconds in a `Retry-After` header (RFC 9110, section 10.2.3), a day at most; None for its date form, which no engine uses."""
     try:
-        return max(0.0, float(header or ""))
+        return min(max(0.0, float(header or "")), _RETRY_AFTER_MAX_S)
     except ValueError:
         return None
 

@@ -59,7 +59,8 @@ async def test_a_rejected_token_is_renewed_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "seconds"), [("5", 5), ("0.5", 0.5), ("-1", 0), (None, None), ("", None), ("Wed, 21 Oct 2026 07:28:00 GMT", None)]
+    ("header", "seconds"),
+    [("5", 5), ("0.5", 0.5), ("-1", 0), ("inf", 86_400), ("nan", 0), (None, None), ("", None), ("Wed, 21 Oct 2026 07:28:00 GMT", None)],
 )
 def test_retry_after_is_read_in_seconds(header: str | None, seconds: float | None) -> None:
     assert retry_after_s(header) == seconds
