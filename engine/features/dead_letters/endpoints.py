@@ -174,8 +174,11 @@ def is_letter(text: str) -> bool:
 
 
 def redriven_id(letter: StoredLetter) -> str:
-    """The id under which a dead letter is published again; the same for both entries of one message."""
-    return REDRIVE + hashlib.sha256(f"{letter.seq}:{letter.id}{letter.action}".encode()).hexdigest()[:32]
+    """The id under which a dead letter is published again; the same for both entries of one message, and another for each action.
+
+    Actions of one message and one target differ in their keys alone: addresses of a user at one service, steps by one channel.
+    """
+    return REDRIVE + hashlib.sha256(f"{letter.seq}:{letter.id}{letter.action}{letter.key}".encode()).hexdigest()[:32]
 
 
 def _draft(tenant: str, letter: StoredLetter, now_ms: int, ttl_ms: int) -> Draft | None:

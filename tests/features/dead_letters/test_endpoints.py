@@ -216,6 +216,18 @@ async def test_a_question_stays_and_the_step_of_one_is_redriven() -> None:
 
 
 # -- drop, and storage that is away --------------------------------------------------------------------------------------
+async def test_two_actions_of_one_message_and_target_are_both_redriven() -> None:
+    """Two addresses of a user at one service, or two steps by one channel: they differ in their keys alone."""
+    async with edge_world() as world, world.http(scopes="admin") as client:
+        first, second = (letter(n, seq=0, id="m1", action="channel://push/example.com", key=f"k.{n}") for n in (1, 2))
+        store = letters_of(world, first, second)
+        await redrive(client, first, second)
+        armed = [request.timer for request in world.scheduler.received if isinstance(request, wire.Schedule)]
+        assert sorted(timer.action.key for timer in armed if timer.action is not None) == ["k.1", "k.2"]
+        assert len({timer.envelope.id for timer in armed}) == 2, "under one id the scheduler takes the second for a repeat"
+        assert store.letters == []
+
+
 async def test_dropped_letters_are_gone_and_a_repeat_says_so() -> None:
     async with edge_world() as world, world.http(scopes="admin") as client:
         store = letters_of(world, letter(1), letter(2))
