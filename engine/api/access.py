@@ -55,19 +55,20 @@ class Access:
         """The endpoint, which tells what it did when it succeeds: this word, its path, and what it puts into `request.state.details`."""
 
         async def told(request: Request) -> Response:
+            principal = self._bearer(request)  # before the act: the token may have expired after it, or it is what was revoked
             try:
                 response = await endpoint(request)
             except Problem as problem:
                 if "results" in problem.members:  # a part of it took effect
-                    await tell(request, {"status": problem.status})
+                    await tell(request, principal, {"status": problem.status})
                 raise
-            await tell(request, {})
+            await tell(request, principal, {})
             return response
 
-        async def tell(request: Request, details: Mapping[str, Any]) -> None:
+        async def tell(request: Request, principal: Principal, details: Mapping[str, Any]) -> None:
             if (record := self.gateway.record_act) is not None:
                 await record(
-                    self._bearer(request),
+                    principal,
                     act,
                     request.scope["raw_path"].decode("latin-1"),
                     {**getattr(request.state, "details", {}), **details},

@@ -46,6 +46,14 @@ async def test_every_act_is_recorded_with_who_did_what() -> None:
     assert export == {"tenant": "default"}
 
 
+async def test_an_admin_who_revokes_the_own_token_is_answered_and_recorded() -> None:
+    async with edge_world() as world, world.http(scopes="admin") as client:
+        own = client.headers["Authorization"].removeprefix("Bearer ")
+        answer = await client.post("/v1/tokens/revoke", json={"token": own})
+        assert (answer.status_code, [act.act for act in world.acts.acts]) == (200, ["revoke_tokens"])
+        assert (await client.post("/v1/tokens/revoke", json={"user": "ann"})).status_code == 401
+
+
 async def test_a_refused_act_and_a_look_are_not_recorded() -> None:
     async with edge_world() as world, world.http(scopes="operator admin") as client:
         assert (await client.post("/v1/scale", json={"shards": 9})).status_code == 409
