@@ -142,7 +142,7 @@ async def post_drafts(gateway: Gateway, drafts: list[Draft], defined: DefinedCat
     try:
         results = await gateway.shard_client.post(drafts)
     except Problem as problem:
-        if defined.steps and problem.status == 409 and "results" in problem.members:  # nobody repeats what was accepted beside a conflict
+        if defined.steps and "results" in problem.members:  # nobody needs to repeat what was accepted beside what was not
             await _arm(gateway, drafts, msgspec.convert(problem.members["results"], list[ItemResult]), defined)
         raise
     if defined.steps:

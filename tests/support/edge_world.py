@@ -388,6 +388,7 @@ class FakeScheduler:
         self.known: dict[tuple[str, str], wire.Timer] = {}  # ids that were given before
         self.status = 0
         self.schedule_status = 0  # of new timers
+        self.schedule_refused: dict[str, int] = {}  # of those of messages with these ids
         self.connected = True
         self.received: list[Any] = []
 
@@ -425,8 +426,8 @@ class FakeScheduler:
         return wire.TimerAnswer(record.ref, wire.OK, [timer])
 
     def _schedule(self, record: wire.Schedule) -> wire.TimerAnswer:
-        if self.schedule_status:
-            return wire.TimerAnswer(record.ref, self.schedule_status)
+        if status := self.schedule_refused.get(record.timer.envelope.id, self.schedule_status):
+            return wire.TimerAnswer(record.ref, status)
         known = self.known.get((record.timer.key, record.timer.envelope.id))
         if known is not None:
             return wire.TimerAnswer(record.ref, wire.DUPLICATE, [known])

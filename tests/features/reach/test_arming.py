@@ -126,6 +126,19 @@ async def test_an_accepted_item_beside_a_conflict_has_its_steps(world: EdgeWorld
     assert [timer.envelope.id for timer in timers(world)] == ["m2", "m2"]
 
 
+@pytest.mark.parametrize(("status", "code"), [(wire.UNAVAILABLE, 503), (wire.OVERLOADED, 429)])
+async def test_an_accepted_item_beside_one_that_was_not_has_its_steps(world: EdgeWorld, status: int, code: int) -> None:
+    """`results` says that it was accepted, so its publisher may repeat the other one alone."""
+    world.scheduler.schedule_refused = {"m1": status}
+    async with world.http("app", scopes="publish") as client:
+        items: list[dict[str, Any]] = [{"user": "ann", "type": "alert", "category": "alert", "id": id} for id in ("m1", "m2")]
+        items[0]["delay"] = 3600
+        answer = await client.post("/v1/notifications", json=items)
+    assert answer.status_code == code
+    assert [result["status"] for result in answer.json()["results"]][1:] == ["accepted"]
+    assert [timer.envelope.id for timer in timers(world)] == ["m2", "m2"]
+
+
 async def test_rules_arm_the_steps_of_their_category(world: EdgeWorld) -> None:
     async with world.http("app", scopes="publish") as client:
         for _ in range(2):
