@@ -66,6 +66,7 @@ from engine.core.wire.records import (
     OVERLOADED,
     SCHEDULED,
     SUPPRESSED,
+    TIMERS_FULL,
     UNAVAILABLE,
     UNREADABLE,
     USERS_FULL,
@@ -117,8 +118,7 @@ _TENANTS_KEYS: Final = (tenants_key("users"), tenants_key("stored_bytes"))
 _ONE_TIMER: Final = {Inspect: "I", Reschedule: "M", Cancel: "C"}
 
 
-_TOO_MANY: Final = "as many timers of this user wait as may (timers_per_user_max), those that quiet hours hold back among them"
-_TOO_MANY_RETRY_MS: Final = 60_000
+_TIMERS_FULL_RETRY_MS: Final = 60_000
 """Storage does not know when one of them fires. A minute is short against a night of quiet hours, and cuts retries."""
 
 
@@ -573,7 +573,7 @@ def _settle_schedule(entry: _TurnEntry, request: Schedule, timer: Timer, reply: 
     elif word == b"known":
         _redirect(entry, timer, reply[1])
     elif word == b"limit":
-        entry.settle(OVERLOADED, detail=_TOO_MANY, retry_ms=_TOO_MANY_RETRY_MS)
+        entry.settle(OVERLOADED, detail=TIMERS_FULL, retry_ms=_TIMERS_FULL_RETRY_MS)
     elif word == b"users":
         entry.settle(OVERLOADED, detail=USERS_FULL, retry_ms=USERS_FULL_RETRY_MS)
     elif word == b"present":

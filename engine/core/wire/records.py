@@ -32,6 +32,9 @@ CONFLICT: Final = 5  # 409: the same id with another payload
 UNAVAILABLE: Final = 6  # 503: storage did not answer, nothing was accepted
 OVERLOADED: Final = 7  # 429: a limit of the shard is reached, nothing was accepted
 USERS_FULL: Final = "tenant_users_max: the tenant has as many users as it may, and this would be a new one"  # detail of OVERLOADED
+TIMERS_FULL: Final = (
+    "as many timers of this user wait as may (timers_per_user_max), those that quiet hours hold back among them"  # likewise
+)
 USERS_FULL_RETRY_MS: Final = 60_000  # a tenant has room for new users when some are erased or forgotten, or the operator raises the quota
 PUBLISH_STATUS: Final = ("accepted", "scheduled", "merged", "duplicate", "suppressed", "conflict", "unavailable", "overloaded")
 

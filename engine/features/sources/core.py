@@ -20,6 +20,7 @@ from msgspec import Meta, Raw, Struct
 from engine.config import Tenant
 from engine.core.model.message import TIMER_EFFECT
 from engine.core.model.names import is_id
+from engine.core.wire.records import TIMERS_FULL
 from engine.errors import ConfigError
 
 HttpAnswer = tuple[int, Mapping[str, str], bytes]
@@ -176,6 +177,7 @@ class _Error(Struct):
 class _Problem(Struct):
     detail: str = ""
     errors: list[_Error] = []
+    results: list[Raw] = []  # of each item; empty: none was accepted
 
 
 class _Identified(Struct):
@@ -226,32 +228,57 @@ def fates_of(source: Source, places: Sequence[int], answers: Sequence[HttpAnswer
     fates = Fates()
     if source.what == "notifications":
         for answer in answers:
-            _judge(fates, places, answer)
+            _judge(fates, places, answer, by_item=True)
     else:
         for place, answer in zip(places, answers, strict=False):
-            _judge(fates, [place], answer)
+            _judge(fates, [place], answer, by_item=False)
     return fates
 
 
-def _judge(fates: Fates, places: Sequence[int], answer: HttpAnswer) -> None:
+def _judge(fates: Fates, places: Sequence[int], answer: HttpAnswer, *, by_item: bool) -> None:
+    """Add the fates of the rows of one request. `by_item`: each is an item of it; otherwise all items are of its only row."""
     status, headers, body = answer
     if 200 <= status < 300:
         fates.accepted += places
-        return
-    if status in (401, 403, 408, 429) or status >= 500:
-        fates.wait_s = max(fates.wait_s, _wait_s(headers.get("retry-after", "")))
         return
     try:
         problem = _PROBLEM.decode(body)
     except msgspec.MsgspecError:
         problem = _Problem(f"the engine answered {status}")
-    named = {places[error.index]: _reason(error.detail) for error in problem.errors if 0 <= error.index < len(places)}
-    if not named and len(places) > 1:
+    reasons: dict[int, list[str]] = {}
+    for error in problem.errors:
+        if 0 <= error.index < len(places) or not by_item:
+            reasons.setdefault(places[error.index if by_item else 0], []).append(error.detail or problem.detail)
+    if status in (401, 403, 408, 429) or status >= 500:
+        _judge_waiting(fates, places, reasons if problem.results else {}, _wait_s(headers.get("retry-after", "")))
+        return
+    if not reasons and len(places) > 1:
         fates.split = True
         return
-    fates.dead |= named or {places[0]: _reason(problem.detail)}
+    dead = {place: _reason(details[0]) for place, details in reasons.items()} or {places[0]: _reason(problem.detail)}
+    fates.dead |= dead
     if status == 409:  # each of the others was accepted; after a 422 nothing was
-        fates.accepted += [place for place in places if place not in named]
+        fates.accepted += [place for place in places if place not in dead]
+
+
+def _judge_waiting(fates: Fates, places: Sequence[int], reasons: Mapping[int, Sequence[str]], wait_s: float) -> None:
+    """After a refusal that may pass, for these reasons by position; without any, all rows wait.
+
+    The rows that it does not name were accepted: sent again for as long as another one waits, they would outlive the memory for their ids.
+    A user who has too many timers may have them for years, so a row for one is dead: it would hold up the source.
+    """
+    if not reasons:
+        fates.wait_s = max(fates.wait_s, wait_s)
+        return
+    fates.accepted += [place for place in places if place not in reasons]
+    fates.dead |= {place: _reason(of_row[0]) for place, of_row in reasons.items() if all(reason == TIMERS_FULL for reason in of_row)}
+    if left := {place: of_row for place, of_row in reasons.items() if place not in fates.dead}:
+        if not any(reason.endswith(TIMERS_FULL) for of_row in left.values() for reason in of_row):
+            fates.wait_s = max(fates.wait_s, wait_s)
+        elif len(places) > 1:  # the steps of one of these rows found no room
+            fates.split = True
+        else:
+            fates.dead |= {place: _reason(of_row[0]) for place, of_row in left.items()}
 
 
 def _reason(detail: str) -> str:

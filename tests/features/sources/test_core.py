@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from engine.auth.tokens import Principal
 from engine.config import Config
+from engine.core.wire.records import TIMERS_FULL
 from engine.errors import ConfigError
 from engine.features.sources.core import HttpAnswer, Source, SourceRow, fates_of, requests_of, sources_of
 from engine.features.sources.sources_check import look
@@ -158,7 +159,46 @@ def test_events_after_one_that_the_engine_cannot_take_stay() -> None:
     assert (fates.accepted, fates.dead, fates.wait_s) == ([0], {}, 3)
 
 
-@given(st.integers(100, 599), st.lists(st.integers(-1, 5), max_size=4), st.integers(1, 4), st.binary(max_size=20))
+def partly(status: int, **reasons: str) -> HttpAnswer:
+    """A refusal of these items alone, `i<index>=reason`."""
+    errors = [{"index": int(name[1:]), "detail": reason} for name, reason in reasons.items()]
+    return status, {"retry-after": "60"}, json.dumps({"detail": "no", "errors": errors, "results": [{"id": "m"}]}).encode()
+
+
+def test_a_conflict_of_any_notification_kills_the_row_of_its_event() -> None:
+    """Accepted as well, the row would be deleted before it could be set aside."""
+    fates = fates_of(source(what="events"), [0], [partly(409, i1="the same id was used")])
+    assert (fates.accepted, fates.dead) == ([], {0: "the same id was used"})
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_rows_accepted_beside_one_that_waits_are_settled(status: int) -> None:
+    """Sent again with it until the engine has forgotten their ids, they would be delivered once more."""
+    fates = fates_of(source(), [0, 2, 3], [partly(status, i1="no answer in time")])
+    assert (fates.accepted, fates.dead, fates.wait_s) == ([0, 3], {}, 30)
+    assert fates_of(source(what="events"), [0], [partly(status, i1="no answer in time")]).accepted == []
+
+
+@pytest.mark.parametrize("what", ["notifications", "events"])
+def test_a_row_for_a_user_with_too_many_timers_stops_no_other(what: str) -> None:
+    fates = fates_of(source(what=what), [0], [partly(429, i0=TIMERS_FULL)])
+    assert (fates.accepted, fates.dead, fates.wait_s) == ([], {0: TIMERS_FULL}, 0)
+
+
+def test_a_row_whose_steps_find_no_room_is_looked_for() -> None:
+    """The refusal names all rows whose steps may be missing."""
+    unarmed = f"it was accepted without its steps: {TIMERS_FULL}"
+    fates = fates_of(source(), [0, 1, 2], [partly(429, i0=unarmed, i2=unarmed)])
+    assert (fates.accepted, fates.dead, fates.wait_s, fates.split) == ([1], {}, 0, True)
+    assert fates_of(source(), [2], [partly(429, i0=unarmed)]).dead == {2: unarmed}
+
+
+@given(
+    st.integers(100, 599) | st.sampled_from([409, 422, 429, 503]),
+    st.lists(st.integers(-1, 5), max_size=4),
+    st.integers(1, 4),
+    st.binary(max_size=20),
+)
 def test_a_row_has_one_fate_and_every_answer_makes_progress(status: int, indexes: list[int], count: int, garbage: bytes) -> None:
     for answer in (refusal(status, *indexes), (status, {"retry-after": "soon"}, garbage)):
         fates = fates_of(source(), range(count), [answer])
