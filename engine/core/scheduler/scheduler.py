@@ -143,6 +143,7 @@ class SchedulerCore:
         self._volatile_ms = NEVER  # lower bound of their due times
         self._queue: deque[Waiting] = deque()
         self._batch: list[Waiting] | None = None  # sent to storage, unanswered
+        self._claim_ms = 0  # how far that turn claims, 0: no further
         self._deciding = RequestHolds(self._firing)
         self._settling = PendingRemovals(config)
         self._failures = 0  # consecutive failures of storage
@@ -224,7 +225,7 @@ class SchedulerCore:
                 self._received(session, records, now_ms)
             case TimersWritten(done, reach_ms):
                 self._firing.reach(reach_ms)
-                self._store_succeeded(done, now_ms)
+                self._store_succeeded(done, reach_ms, now_ms)
             case TimersNotWritten():
                 self._store_failed(now_ms)
             case Opened(session):
@@ -385,7 +386,8 @@ class SchedulerCore:
             waiting.tried = True
         for partition, page in pages.items():
             work[partition].page = page
-        self._effects.append(WriteTimers(list(work.values()), self._horizon.to_claim(due_ms, now_ms)))
+        self._claim_ms = self._horizon.to_claim(due_ms, now_ms)
+        self._effects.append(WriteTimers(list(work.values()), self._claim_ms))
 
     def _take_batch(self) -> list[Waiting]:
         batch: list[Waiting] = []
@@ -407,7 +409,7 @@ class SchedulerCore:
         self._store_after_ms = now_ms + _STORE_RETRY_MS[min(self._failures, len(_STORE_RETRY_MS) - 1)]
         self._failures += 1
 
-    def _store_succeeded(self, done: list[StoreDone], now_ms: int) -> None:
+    def _store_succeeded(self, done: list[StoreDone], reach_ms: int, now_ms: int) -> None:
         assert self._batch is not None
         batch, self._batch = self._batch, None
         self._failures = 0
@@ -418,8 +420,8 @@ class SchedulerCore:
         answers = {part.partition: iter(part.answers) for part in done}
         for waiting in batch:
             self._answered(waiting, next(answers[waiting.partition]), young, now_ms)
-        if self._settling.stored_fired(now_ms):
-            self._store_after_ms = now_ms + _STORE_RETRY_MS[0]  # storage lacks the memory to move timers
+        if self._settling.stored_fired(now_ms) or reach_ms < self._claim_ms:
+            self._store_after_ms = now_ms + _STORE_RETRY_MS[0]  # storage lacks the memory to move timers, or to claim them
         for part in done:
             self._stored[part.partition] = part.stored
             if part.quarantined:

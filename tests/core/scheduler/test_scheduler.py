@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
 
 from engine.config import Config
 from engine.core.model.envelope import Envelope
@@ -121,6 +122,12 @@ class Rig:
         assert self.turn is not None
         turn, self.turn = self.turn, None
         self.handle(TimersWritten(self.storage.apply(turn), self.storage.claimed_ms))
+
+    def store_refused(self, reach_ms: int) -> None:
+        """Storage does what it is asked, but has no memory for the claim."""
+        assert self.turn is not None
+        turn, self.turn = self.turn, None
+        self.handle(TimersWritten(self.storage.apply(replace(turn, claim_ms=0)), reach_ms))
 
     def fail(self, *, applied: bool = False) -> None:
         """Storage does not answer."""
@@ -967,6 +974,20 @@ def test_nothing_is_handed_out_before_its_claim_is_durable() -> None:
     assert rig.fired == []
     rig.store()
     assert rig.sids() == [sid]
+
+
+def test_a_claim_that_storage_refuses_is_written_again_later() -> None:
+    """Redis without memory answers at once: a scheduler that repeated it at once would take all the time of both."""
+    rig = open_rig()
+    sid = rig.schedule(0, 60_000, "a")
+    reach_ms = rig.storage.claimed_ms
+    rig.tick(START + 60_000)
+    rig.store_refused(reach_ms)
+    assert rig.turn is None
+    assert rig.core.next_at() == rig.now + 50
+    rig.tick(rig.now + 50)
+    rig.store()
+    assert [fired.sid for _, fired in rig.fired] == [sid]
 
 
 def test_timers_that_follow_each_other_share_a_claim() -> None:
