@@ -24,8 +24,9 @@ DAY_MINUTES: Final = 24 * 60
 ALL_DAYS: Final = 0b111_1111
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
+_WEEK_MINUTES: Final = 7 * DAY_MINUTES
 _ROUNDS_MAX: Final = 16
-"""Adjoining quiet intervals that are followed: a user whose quiet hours never end is sent messages within a week."""
+"""Adjoining quiet intervals that are followed: what waits for the end of more is decided again then, and waits on."""
 
 QUIET_MAX: Final = 14
 """Intervals of one user: two for each day of the week."""
@@ -54,6 +55,18 @@ def quiet_until(windows: Sequence[QuietHours], zone: tzinfo, now_ms: int) -> int
             break
         until_ms = end_ms
     return until_ms
+
+
+def never_end(windows: Sequence[QuietHours]) -> bool:
+    """Whether they leave no minute of the week."""
+    quiet = 0
+    for window in windows:
+        length = (window.end - window.begin) % DAY_MINUTES
+        for day in range(7):
+            if window.days >> day & 1:
+                quiet |= (1 << length) - 1 << day * DAY_MINUTES + window.begin
+    week = (1 << _WEEK_MINUTES) - 1
+    return (quiet | quiet >> _WEEK_MINUTES) & week == week
 
 
 def _end(windows: Sequence[QuietHours], zone: tzinfo, at_ms: int) -> int:

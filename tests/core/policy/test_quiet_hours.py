@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 
 from engine.api.time_zones import zone
-from engine.core.policy.quiet_hours import ALL_DAYS, DAY_MINUTES, QuietHours, instant, local, quiet_until
+from engine.core.policy.quiet_hours import ALL_DAYS, DAY_MINUTES, QuietHours, instant, local, never_end, quiet_until
 from engine.errors import Invalid
 
 MINUTE_MS = 60_000
@@ -180,6 +180,18 @@ def test_away_from_changes_quiet_hours_are_what_the_clock_reads(windows: list[Qu
         else:
             quiet |= (bool(starts_today) and minute >= window.begin) or (bool(started_yesterday) and minute < window.end)
     assert bool(quiet_until(windows, where, now_ms)) is quiet
+
+
+@given(windows_at_most_a_day())
+def test_quiet_hours_that_end_leave_a_minute_of_the_week(windows: list[QuietHours]) -> None:
+    monday_ms = at("2026-06-01T00:00", "UTC")
+    minutes = (monday_ms + minute * MINUTE_MS for window in windows for day in range(7) for minute in [day * DAY_MINUTES + window.end])
+    assert never_end(windows) is (bool(windows) and all(quiet_until(windows, ZoneInfo("UTC"), at_ms) for at_ms in minutes))
+
+
+@pytest.mark.parametrize(("until", "days", "endless"), [(0, ALL_DAYS, True), (1439, ALL_DAYS, False), (0, 0b101_1111, False)])
+def test_quiet_hours_of_all_minutes_never_end(until: int, days: int, endless: bool) -> None:
+    assert never_end([QuietHours(0, 720), QuietHours(720, until, days)]) is endless
 
 
 @pytest.mark.parametrize(

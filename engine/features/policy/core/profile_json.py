@@ -24,7 +24,7 @@ from engine.core.model.category import CHOICES, INBOX
 from engine.core.model.names import is_event_type, is_id
 from engine.core.policy.mail_digest import MailDigest
 from engine.core.policy.profile import DAYS, Profile
-from engine.core.policy.quiet_hours import ALL_DAYS, QUIET_MAX, QuietHours
+from engine.core.policy.quiet_hours import ALL_DAYS, QUIET_MAX, QuietHours, never_end
 from engine.errors import Invalid
 
 LEVEL_CHARS_MAX: Final = 32
@@ -131,7 +131,10 @@ def parse_quiet(texts: Sequence[QuietText], path: str = "$.quiet") -> tuple[Quie
     """The quiet hours of a request body. Raises Invalid, with the path of what is wrong."""
     if len(texts) > QUIET_MAX:
         raise Invalid(f"at most {QUIET_MAX} intervals", path)
-    return tuple(_quiet(quiet, f"{path}[{index}]") for index, quiet in enumerate(texts))
+    found = tuple(_quiet(quiet, f"{path}[{index}]") for index, quiet in enumerate(texts))
+    if never_end(found):
+        raise Invalid("at least a minute of the week without quiet hours: what comes in them waits for their end", path)
+    return found
 
 
 def check_type(text: str, path: str, chars_max: int) -> None:

@@ -56,6 +56,7 @@ def test_what_is_left_out_is_the_default() -> None:
         ({"quiet": [{"from": "09:00", "to": "09:00"}]}, "$.quiet[0].to"),
         ({"quiet": [{"from": "09:00", "to": "10:00", "days": ["mon", "mo"]}]}, "$.quiet[0].days[1]"),
         ({"quiet": [{"from": "09:00", "to": "10:00"}] * 15}, "$.quiet"),
+        ({"quiet": [{"from": "09:00", "to": "21:00"}, {"from": "20:00", "to": "09:00"}]}, "$.quiet"),
         ({"mute": {"types": ["a b"]}}, "$.mute.types[0]"),
         ({"mute": {"types": ["*"]}}, "$.mute.types[0]"),
         ({"mute": {"types": ["a.*.b"]}}, "$.mute.types[0]"),
