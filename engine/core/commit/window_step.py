@@ -275,3 +275,5 @@ def apply_window(mailbox: Mailbox, record: Counted | Ended | Extended | Kept, re
         mailbox.remember(item.envelope.id, 0, item.envelope.digest, recent_max)
         if item.timer:
             mailbox.remember(timer_effect_id(item.timer), 0, item.envelope.digest, recent_max)
+            if mailbox.user_state is not None:
+                mailbox.user_state.took_effect(item.timer)

@@ -307,6 +307,20 @@ def test_a_record_applied_twice_is_applied_once() -> None:
     assert (once.seen_ms, once.user_state) == (twice.seen_ms, twice.user_state)
 
 
+@pytest.mark.parametrize("how", ["", "journal", "page", "rescue"])
+def test_a_timer_that_went_into_the_digest_follows_no_more(how: str) -> None:
+    """A scheduled id that followed on would be armed again when storage has forgotten it, and be a repeat for the mailbox."""
+    world = World()
+    world.ask(SetProfile(99, "t:u", Profile(digest_types=("touch",))))
+    happened(world, world.now_ms, follow={"away": "3-a"})
+    assert fire(world, Conditions(0, inactive_ms=1), due_ms=world.now_ms + 1) == FireAgain([("3-a", world.now_ms + 101)])
+    world.now_ms += 101
+    assert fire(world, Conditions(0, inactive_ms=1)) == FireDone(["3-a"])
+    if how:
+        restart(world, how)
+    assert happened(world, world.now_ms, follow={"away": "3-b"}).timers == {"away": "3-b"}
+
+
 # -- steps -------------------------------------------------------------------------------------------------------------
 MINUTE_MS = 60_000
 
