@@ -448,3 +448,33 @@ async def test_a_server_is_ready_when_it_has_loaded_its_data(config: Config, tmp
     assert await redis.start() == "8.0.0"
     await redis.stop()
     assert len((redis.data_dir / "redis" / "asked").read_text()) >= 4
+
+
+LOADING_LONG = """#!{python}
+import os, socket, sys, time
+again = os.path.exists("starts")
+open("starts", "a").write("x")
+ready_s = time.monotonic() + (1.5 if again else 0)
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[sys.argv.index("--unixsocket") + 1])
+server.listen()
+text = b"# Server\\r\\nredis_version:8.0.0\\r\\n"
+while True:
+    connection = server.accept()[0]
+    connection.recv(100)
+    first = b"-LOADING the data\\r\\n" if time.monotonic() < ready_s else b"+PONG\\r\\n"
+    connection.sendall(first + b"$%d\\r\\n%b\\r\\n" % (len(text), text))
+"""
+"""Its data have grown: the next start takes longer than `start_timeout_s`."""
+
+
+async def test_a_server_that_starts_again_is_not_ended_while_it_loads(config: Config, tmp_path: Path) -> None:
+    program = tmp_path / "valkey-server"
+    program.write_text(LOADING_LONG.format(python=sys.executable))
+    program.chmod(0o755)
+    async with running(msgspec.structs.replace(config, start_timeout_s=1), ServerProgram(program, "Valkey", (99, 0, 0))) as redis:
+        first = redis.pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: redis.pid not in (None, first) and bool(redis._info("default")), 10)
+        assert (redis.data_dir / "redis" / "starts").read_text() == "xx"
