@@ -19,7 +19,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -343,7 +343,7 @@ class _Run:
         try:
             running = (await controller.unlock.remote(self._key)).opened(self._key)
             self._controller = controller  # it is this engine's, and ends with it
-            await controller.created.remote()
+            await self._unless_stopped(controller.created.remote())
         except ray.exceptions.RayTaskError as error:
             cause = error.cause
             self._lives_on &= not isinstance(cause, ConfigError | NotProven)  # then nothing was created
@@ -358,6 +358,17 @@ class _Run:
         if running != self._config:
             self._console.print("[yellow]warning:[/] this engine was already running in the cluster and keeps its configuration")
             self._config = running
+
+    async def _unless_stopped(self, call: Awaitable[Any]) -> None:
+        """Returns when the call has, or a signal has come. Raises what the call raises."""
+        called, stopped = asyncio.ensure_future(call), asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait({called, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if called.done():
+                called.result()
+        finally:
+            called.cancel()
+            stopped.cancel()
 
     def _name(self) -> str:
         """Of this engine, the same when it starts again; "" when its Redis is its own."""

@@ -251,6 +251,19 @@ async def test_a_start_waits_for_a_controller_that_does_not_answer_and_a_signal_
     assert controller.stopped
 
 
+async def test_a_signal_stops_an_engine_whose_controller_waits_for_storage(
+    redis_server: RedisServer, redis_client: Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def created(self: Controller) -> None:
+        self._done()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Controller, "created", created)
+    async with asyncio.timeout(10):
+        controller, _ = await _up(redis_server, monkeypatch, tmp_path, [], told=True)
+    assert controller.stopped
+
+
 async def test_the_next_process_of_a_controller_that_dies_stops_the_actors(
     redis_server: RedisServer, redis_client: Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
