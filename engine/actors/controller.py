@@ -555,7 +555,12 @@ class Controller:
         await self._find_actors(lambda _key: reconciler.settled)  # or one that has just been ended may be among them
 
     async def _find_actors(self, these: Callable[[ActorKey], bool] = lambda _key: True) -> None:
-        """Look after the actors that exist, those for which this holds when they are known."""
+        """Look after the actors that exist, those for which this holds when they are known.
+
+        Not while Ray's control service is away: the search would go on in a thread until it is back, and take it from the next question.
+        """
+        if not self._fleet.ray_answers:
+            return
         try:
             async with asyncio.timeout(_STRAYS_S):
                 existing = await self._fleet.existing()

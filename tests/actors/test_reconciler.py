@@ -305,6 +305,30 @@ async def test_no_actor_is_created_while_rays_control_service_is_away(world: Wor
     assert world.actors.of("edge") == [0, 1]
 
 
+async def test_strays_are_not_sought_while_rays_control_service_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each search would keep a thread until it is back, and the next question about nodes would find none."""
+    monkeypatch.setattr(controller_module, "_STRAYS_MS", 20)
+    monkeypatch.setattr(controller_module, "_STRAYS_S", 0.01)
+    await world.start_settled()
+    away = AsyncMock(side_effect=RayError("away"))
+    sought = 0
+
+    async def unanswered(_namespace: str) -> set[str]:
+        nonlocal sought
+        sought += 1
+        await asyncio.Event().wait()
+        return set()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.actors, "draining_nodes", away)
+        patch.setattr(world.actors, "names", unanswered)
+        await until(lambda: away.await_count > 20)
+        assert sought <= 1, "one may be under way when it goes"
+    back = AsyncMock(return_value=set())
+    monkeypatch.setattr(world.actors, "names", back)
+    await until(lambda: back.await_count > 0)
+
+
 async def test_an_actor_that_is_ended_while_a_round_of_questions_begins_is_not_asked(world: World) -> None:
     controller = await world.start_settled()
     ended = world.actors.actors["shard", 1]
