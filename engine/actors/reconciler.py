@@ -597,6 +597,10 @@ class Reconciler:
 
     async def _replace(self, going: Sequence[ActorKey], slots: RoutingTable) -> None:
         """End the processes of these actors, which are empty by these slot maps. Ray starts the next ones."""
+        for key in [key for key in going if self._replacements.unheard(key, self._config.health_timeout_ms)]:
+            log.warning("%s %d was told to end and has not; it is told again", *key)
+            self._replacements.told(key)
+            self._fleet.replace(key)
         going = [key for key in going if self._fleet.serves(key)]
         if going:
             await self._followed(slots)

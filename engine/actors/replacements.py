@@ -12,7 +12,7 @@ A process is replaced for one of three reasons:
 States of an actor here
     to go      its present process is one of these; when it is its turn, it is emptied of slots, clients and what is not written yet
     told       it is empty, or its node goes in a moment, and it was told to end (`Fleet.told_to_end`). Ray starts the next process, or
-               waits for a node with room
+               waits for a node with room. One that answers after `health_timeout_ms` has not heard it, and is told again
     replaced   another process answers. The next turn begins when everybody is ready
 
 A guest asks for no place, so it is no demand for Ray's autoscaler; for the time before, `takeover_ms`, the actor was.
@@ -109,6 +109,13 @@ class Replacements:
     def told(self, key: ActorKey) -> None:
         """Its process that was empty has been told to end."""
         self._told[key] = self._clock()
+
+    def unheard(self, key: ActorKey, after_ms: float) -> bool:
+        """Whether the process that was told to end so long ago still answers: Ray's word to it was lost."""
+        fleet, told_ms = self._fleet, self._told.get(key)
+        if told_ms is None or self._clock() - told_ms <= after_ms:
+            return False
+        return fleet.told_to_end(key) and bool(fleet.watches[key].row()["alive"])
 
     def waiting_ms(self) -> float | None:
         """How long ago the last process was told to end whose successor does not serve yet; None when there is none."""

@@ -265,6 +265,26 @@ async def test_an_edge_is_told_again_to_leave_that_did_not_answer(world: World) 
     assert lost.await_count == 1
 
 
+@pytest.mark.parametrize("role", ["shard", "scheduler", "archivist"])
+async def test_a_process_is_ended_again_that_did_not_hear_it(world: World, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The word of its end was lost on the way to its node."""
+    controller = await world.start_settled(history_url="sqlite:///h", health_timeout_ms=200)
+    kill, unheard = world.actors.kill, []
+
+    def lost_once(handle: FakeActor, *, restart: bool) -> None:
+        if restart and handle.key == (role, 0) and not unheard:
+            unheard.append(handle.key)
+        else:
+            kill(handle, restart=restart)
+
+    monkeypatch.setattr(world.actors, "kill", lost_once)
+    await controller.upgrade()
+    async with asyncio.timeout(20):
+        await upgraded(world)
+    assert unheard == [(role, 0)]
+    assert world.actors.replaced.count((role, 0)) == 1
+
+
 async def test_numbers_beyond_what_the_nodes_carry_are_refused_unless_forced(world: World) -> None:
     controller = await world.start_settled()
     world.actors.carried = {"shard": 3, "scheduler": 1, "edge": 1}
