@@ -46,12 +46,14 @@ class ActionFailed(EngineError):
         detail: why.
         final: trying again is of no use.
         retry_after_s: the target wants no try before; 0: it named no time.
+        own: a part of the engine did not answer. Nothing is given up for that.
     """
 
-    def __init__(self, detail: str, *, final: bool = False, retry_after_s: int = 0) -> None:
+    def __init__(self, detail: str, *, final: bool = False, retry_after_s: int = 0, own: bool = False) -> None:
         super().__init__(detail)
         self.final = final
         self.retry_after_s = retry_after_s
+        self.own = own
 
 
 class NobodyToReach(EngineError):

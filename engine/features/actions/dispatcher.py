@@ -5,7 +5,7 @@
                                       --failed, may pass------> held, tried again after 100 ms, 200 ms ... 5 s, with jitter
                                       --breaker is open-------> held, without a try
                                       --refused for good-----> dead letter, with the reason
-                                      --failed, `action_give_up_s` after it fired--> likewise
+                                      --failed, `action_give_up_s` after it fired--> likewise, unless the engine itself did not answer
                                       --erased with its user--> forgotten
 
 | what dies, or is away | effect |
@@ -278,7 +278,7 @@ class Dispatcher:
                     return f"refused: {error}", tries
                 lane.breaker.failed(began_ms)
                 left_s = self._config.action_give_up_s - (self._wall_ms() - action.since_ms) / 1000
-                if left_s < 0:
+                if left_s < 0 and not error.own:
                     return f"given up after {self._config.action_give_up_s} s: {error}", tries
                 log.info("an action is tried again: %s", error)
                 pause_s = max(self._backoff_s(tries), min(error.retry_after_s, left_s))

@@ -16,7 +16,8 @@ timer of the old time finds that it is none, and arms the next.
 | scheduler or shard, when it is due | as with every durable timer: it is handed out again, and takes effect once |
 | the edge in a call | another edge calls again: the next timer is there already, the mail is sent again under its one `Message-ID` |
 | the mail server, for an hour | a dead letter; the next digest is armed |
-| everything, for days | the timer comes late, and arms the next; it lives for a year, since its end would end the chain |
+| shard or scheduler, for hours | the action is tried again and never given up for that, since its end would end the chain |
+| everything, for days | the timer comes late, and arms the next; it lives for a year, likewise |
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class MailDigests:
         try:
             answer = await self._shard_client.get_profile(key)
             if answer.status != OK:
-                raise ActionFailed("the user's shard did not answer")
+                raise ActionFailed("the user's shard did not answer", own=True)
             profile = answer.profile
             if profile is None or profile.mail_digest is None:
                 return
@@ -139,8 +140,10 @@ class MailDigests:
             if found["lines"]:
                 link = await self._link(action)
                 await self._email.deliver(digest_mail(action, email, self._config.mail_from, found, profile.locale, link), email, key)
-        except (StorageUnavailable, Overloaded, Unavailable) as error:
+        except Overloaded as error:
             raise ActionFailed(str(error)) from None
+        except (StorageUnavailable, Unavailable) as error:
+            raise ActionFailed(str(error), own=True) from None
 
     async def _link(self, action: QueuedAction) -> str:
         """The link that ends the user's digests; "" without `public_url`."""

@@ -186,6 +186,17 @@ async def test_what_fails_for_too_long_is_given_up_but_never_without_a_try(redis
     assert len(await letters(redis_client)) == 1
 
 
+async def test_what_the_engine_itself_holds_up_is_not_given_up(redis_client: Redis) -> None:
+    targets = Targets()
+    targets.answers = [ActionFailed("no shard", own=True) for _ in range(3)]
+    await act(redis_client, 1)
+    await asyncio.sleep(1.1)  # as after an outage: it is older than `action_give_up_s` when it is read
+    async with dispatching(redis_client, targets, action_give_up_s=1):
+        await until(lambda: is_empty(redis_client))
+    assert targets.keys() == ["k1"] * 4
+    assert await letters(redis_client) == []
+
+
 async def test_a_call_without_an_answer_ends_in_time(redis_client: Redis) -> None:
     targets = Targets()
     targets.silent.add("carts")

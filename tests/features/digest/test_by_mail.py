@@ -14,6 +14,7 @@ from engine.api import time_zones
 from engine.api.time_zones import zone
 from engine.core.model.action import ChannelTarget
 from engine.core.policy.mail_digest import MailDigest
+from engine.core.wire import records as wire
 from engine.core.wire.records import Timer
 from engine.errors import ActionFailed, Invalid
 from engine.features.actions.store import QueuedAction
@@ -121,6 +122,20 @@ async def test_a_digest_that_was_due_weeks_ago_still_arms_the_next(world: EdgeWo
     shard.core.fire([timer], timer.due_ms + 30 * 86_400_000)
     shard.settle()
     assert shard.actions == ["channel://digest"]
+
+
+async def test_a_digest_that_could_not_arm_the_next_is_not_given_up(world: EdgeWorld) -> None:
+    """After an outage its first try is its last one, if it is given up by its age, and the user never gets a digest again."""
+    await choose(world, mail_digest={"at": "08:00"})
+    (timer,) = armed(world)
+    world.scheduler.schedule_status = wire.UNAVAILABLE
+    with pytest.raises(ActionFailed) as failure:
+        await fall_due(world, timer)
+    assert failure.value.own
+    world.scheduler.schedule_status = wire.OVERLOADED
+    with pytest.raises(ActionFailed) as failure:
+        await fall_due(world, timer)
+    assert not failure.value.own, "a user with too many timers holds up nobody for ever"
 
 
 async def test_a_time_that_is_none_any_more_sends_nothing_and_the_chain_goes_on(world: EdgeWorld, mails: MailServer) -> None:
