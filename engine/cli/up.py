@@ -454,7 +454,7 @@ class _Run:
     # -- serving ------------------------------------------------------------------------------------------------------
 
     async def _serve(self) -> int:
-        """Wait for a signal (returns 0), or for the death of a part that nothing restarts (returns 1).
+        """Wait for a signal, here or elsewhere (returns 0), or for the death of a part that nothing restarts (returns 1).
 
         In a cluster nothing of Ray is a part of this process: with the head away, or the controller, it waits for their return.
         """
@@ -465,6 +465,8 @@ class _Run:
                 self._console.print(f"[red]error:[/] {failure}", soft_wrap=True)
                 return 1
             status = await self._status()
+            if self._controller is None:  # stopped elsewhere
+                return 0
             if status is not None:
                 self._report_restarts(status, reported)
             if answered != (status is not None):
@@ -475,7 +477,10 @@ class _Run:
         return 0
 
     async def _status(self) -> dict[str, Any] | None:
-        """The controller's last status; None when it does not answer within the health timeout."""
+        """The controller's last status; None when it does not answer within the health timeout.
+
+        In a cluster two processes may watch one engine, and a signal to either stops it: then the other one ends as well, by this call.
+        """
         import ray
 
         try:
@@ -486,6 +491,12 @@ class _Run:
             if not isinstance(error.cause, NotProven):
                 raise
             self._controller.unlock.remote(self._key)  # it started again on a node that does not have the key
+            return None
+        except ray.exceptions.ActorDiedError:
+            if self._config.address:  # nobody starts it again: it was ended by another process like this one
+                self._console.print("the engine was stopped elsewhere", highlight=False)
+                self._controller = None
+                self._stop.set()
             return None
         except (ray.exceptions.RayError, TimeoutError) as error:
             log.info("the controller does not answer: %s", type(error).__name__)

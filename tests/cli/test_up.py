@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import io
+import itertools
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 import ray
-from ray.exceptions import ActorUnavailableError
+from ray.exceptions import ActorDiedError, ActorUnavailableError
 from redis.asyncio import Redis
 from rich.console import Console
 
@@ -162,11 +163,11 @@ class Controller:
 
     dies = 0  # so often, when the actors are to stop
 
-    def __init__(self, config: Config, answers: list[dict[str, Any] | None], done: Callable[[], None]) -> None:
+    def __init__(self, config: Config, answers: list[dict[str, Any] | Exception | None], done: Callable[[], None]) -> None:
         self.stopped = False
         self.locked = True
         self._config = config
-        self._answers = iter(answers)
+        self._answers: Iterator[dict[str, Any] | Exception | None] = iter(answers)
         self._done = done
         for method in (self.unlock, self.created, self.status, self.stop):
             setattr(self, method.__name__, SimpleNamespace(remote=method))
@@ -181,6 +182,9 @@ class Controller:
     async def status(self, fresh: bool, proof: bytes) -> dict[str, Any]:
         assert not fresh
         for answer in self._answers:
+            if isinstance(answer, Exception):
+                self._answers = itertools.repeat(answer)
+                raise answer
             if answer is not None:
                 return answer
             raise ActorUnavailableError("no route to the head", b"\0" * 16)
@@ -203,7 +207,12 @@ WHOLE |= {"ready": True, "controller": {"pid": 1, "node": "10.0.0.1"}, "redis": 
 
 
 async def _up(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answers: list[dict[str, Any] | None], *, told: bool
+    redis_server: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    answers: list[dict[str, Any] | Exception | None],
+    *,
+    told: bool,
 ) -> tuple[Controller, str]:
     """`engine up` that joins a cluster with an engine, up to the last answer; then it is told to stop, or it fails."""
     monkeypatch.setattr(up, "_WATCH_S", 0.001)
@@ -279,6 +288,21 @@ async def test_engine_up_prints_when_the_controller_stops_answering_and_when_it_
     _, printed = await _up(redis_server, monkeypatch, tmp_path, [WHOLE, WHOLE, None, None, WHOLE, WHOLE], told=True)
     assert printed.count("the controller does not answer") == 2, "once for the two that are missing, once at the end"
     assert printed.count("the controller answers again") == 1
+
+
+@pytest.mark.parametrize("answers", [[WHOLE, ActorDiedError()], [None, ActorDiedError()]])
+async def test_engine_up_ends_when_another_one_has_stopped_the_engine(
+    redis_server: RedisServer,
+    redis_client: Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    answers: list[dict[str, Any] | Exception | None],
+) -> None:
+    async with asyncio.timeout(10):
+        controller, printed = await _up(redis_server, monkeypatch, tmp_path, answers, told=True)
+    assert "stopped elsewhere" in printed
+    assert "run on" not in printed
+    assert not controller.stopped
 
 
 async def test_ray_starts_while_redis_reads_its_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
