@@ -158,7 +158,7 @@ def _serve(listener: socket.socket) -> None:
         if code.changed():
             _close(connection, files)
             os.execv(sys.executable, _command(listener.fileno()))
-        if request and os.fork() == 0:
+        if request and _is_fork():
             listener.close()
             keeper.close()
             kept_listener.keeper_path = path
@@ -168,6 +168,15 @@ def _serve(listener: socket.socket) -> None:
             _become(request, files)
             return
         _close(connection, files)
+
+
+def _is_fork() -> bool:
+    """Fork; whether this is the new process. There may be no room for one now, and later again: this worker starts by its command."""
+    try:
+        return os.fork() == 0
+    except OSError as error:
+        sys.stderr.write(f"no worker is forked: {error}\n")
+        return False
 
 
 def _close(connection: socket.socket, files: list[int]) -> None:

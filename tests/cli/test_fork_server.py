@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from engine.cli import worker_start
+from engine.cli import fork_server, worker_start
 from engine.cli.fork_server import ForkServer
 from tests.support.waiting import until
 
@@ -139,6 +139,30 @@ def test_a_request_that_is_broken_off_changes_nothing(server: ForkServer, progra
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
         client.connect(str(server.path))
     assert started(server.path, [*programs, "--language=PYTHON"], tmp_path)["loaded"]
+
+
+FULL = """
+import os, sys
+from engine.cli import fork_server
+fork, failures = os.fork, [OSError(11, "no more processes")]
+def full():
+    if failures:
+        raise failures.pop()
+    return fork()
+os.fork = full
+fork_server._serve(fork_server.socket.socket(fileno=int(sys.argv[1])))
+"""
+"""A fork server on a machine that has no room for one more process at first."""
+
+
+def test_a_server_that_cannot_fork_once_forks_the_next_worker(programs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork_server, "_command", lambda listener: [sys.executable, "-c", FULL, str(listener)])
+    server = ForkServer()
+    try:
+        loaded = [started(server.path, [*programs, "--language=PYTHON"], tmp_path)["loaded"] for _ in range(2)]
+        assert loaded == [False, True]
+    finally:
+        server.stop()
 
 
 async def test_a_server_ends_its_workers_and_removes_its_socket_with_its_parent(programs: list[str], tmp_path: Path) -> None:
