@@ -18,9 +18,11 @@
 
 So an action is called at least once, and its key is the same in every call. Actions of one target are called in parallel, in no order.
 
-One lane per target. A lane holds at most `action_parallel` actions, and reads none while its breaker is open, so a target that is slow or
-away holds up its own actions only, and memory is bounded by the number of targets, which only the rules file can raise. The edges share
-the streams as consumers of one group; nobody coordinates them. Nothing is given up without a try: after an outage the backlog is done.
+One lane per target. A lane has at most `action_parallel` calls, and reads one action at most while its breaker is open, so a target that is
+slow or away holds up its own actions only. Actions that wait for another try take none of these places, up to `_WAITING_PER_CALL` for each:
+they may fail for what they contain, or for whom they are, and hold up no others. The probe of a half-open breaker is one that has not
+failed yet, where there is one. So memory is bounded by the number of targets, which only the rules file can raise. The edges share the
+streams as consumers of one group; nobody coordinates them. Nothing is given up without a try: after an outage the backlog is done.
 """
 
 from __future__ import annotations
@@ -56,6 +58,9 @@ _FORGET_MS: Final = 3_600_000
 
 _HOLDS_PER_CLAIM: Final = 5
 """How often held entries are held again before another edge could claim them."""
+
+_WAITING_PER_CALL: Final = 8
+"""Actions between two tries that a lane holds for each call it may have, some 4 MB of the largest."""
 
 Call = Callable[[Target, QueuedAction], Awaitable[None]]
 """Calls a target; returns when it has done the action. Raises ActionFailed, NobodyToReach."""
@@ -94,6 +99,7 @@ class _Lane:
         self.label = _label(target)
         self.breaker = breaker
         self.held: dict[str, asyncio.Task[None]] = {}
+        self.waiting: set[str] = set()  # those of them that have failed, and wait for another try
         self.calling = 0
         self.taken_over = False  # what was pending for the edge's last process
         self.claims = False  # those that nobody holds are looked for next, when there is room
@@ -206,14 +212,19 @@ class Dispatcher:
                 lane.held.pop(entry).cancel()  # erased with its user, or another edge has it
 
     async def _fill(self, lane: _Lane) -> None:
-        """Read actions as far as the lane has room. While the breaker lets probes through, one is enough."""
-        room = {BreakerState.CLOSED: self._config.action_parallel, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 0}[lane.breaker.state]
-        room -= len(lane.held)
+        """Read actions as far as the lane has room. While the breaker lets probes through, one is enough.
+
+        That one is read before, where all that are held have failed: they would take its place.
+        """
+        parallel = self._config.action_parallel
+        held_max = parallel * (1 + _WAITING_PER_CALL)
+        room = {BreakerState.CLOSED: parallel, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: int(bool(lane.waiting))}[lane.breaker.state]
+        room = min(room - len(lane.held) + len(lane.waiting), held_max - len(lane.held))
         if room <= 0:
             return
         if not lane.taken_over:
             # All that was pending for the last process, even beyond the room: they are as many as it had room for.
-            self._begin(lane, await self._streams.read(lane.target, self._config.action_parallel, again=True))
+            self._begin(lane, await self._streams.read(lane.target, held_max, again=True))
             lane.taken_over = True
         elif lane.claims:
             self._begin(lane, await self._streams.claim(lane.target, room))
@@ -249,6 +260,7 @@ class Dispatcher:
                 log.warning("the action %s of tenant %s is a dead letter: %s", action.key, action.tenant, reason)
         finally:
             lane.held.pop(action.entry, None)
+            lane.waiting.discard(action.entry)
 
     async def _tried(self, lane: _Lane, action: QueuedAction) -> tuple[str, int]:
         """Call the target until it is done, or given up. Returns why it is given up, "" when it is done, and the number of tries.
@@ -263,10 +275,11 @@ class Dispatcher:
             return f"no target: {error.detail}", 0
         tries = 0
         while True:
-            if not lane.breaker.admits(lane.calling):
+            if not self._may_call(lane, tries):
                 await asyncio.sleep(self._config.action_retry_first_ms / 1000)
                 continue
             lane.calling += 1
+            lane.waiting.discard(action.entry)
             tries += 1
             began_ms = self._clock()
             try:
@@ -288,7 +301,15 @@ class Dispatcher:
             finally:
                 lane.calling -= 1
                 lane.breaker.look(self._clock())
+            lane.waiting.add(action.entry)
             await asyncio.sleep(pause_s)
+
+    def _may_call(self, lane: _Lane, tries: int) -> bool:
+        """Whether an action may be called now that was called so often."""
+        if lane.calling >= self._config.action_parallel or not lane.breaker.admits(lane.calling):
+            return False
+        # A probe that fails for what it contains says nothing of the target.
+        return not tries or lane.breaker.state is BreakerState.CLOSED or len(lane.held) <= len(lane.waiting) + lane.calling
 
     async def _call_traced(self, label: str, target: Target, action: QueuedAction, tries: int) -> None:
         if self._spans is None:

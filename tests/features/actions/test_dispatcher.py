@@ -41,6 +41,7 @@ class Targets:
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []  # (actor, key)
         self.answers: list[ActionFailed] = []
+        self.failures: dict[str, ActionFailed] = {}  # by key, of every call
         self.silent: set[str] = set()  # actors that never answer
 
     async def call(self, target: Target, action: QueuedAction) -> None:
@@ -48,6 +49,8 @@ class Targets:
         self.calls.append((target.actor, action.key))
         while target.actor in self.silent:
             await asyncio.sleep(0.005)
+        if action.key in self.failures:
+            raise self.failures[action.key]
         if self.answers:
             raise self.answers.pop(0)
 
@@ -116,6 +119,19 @@ async def test_a_target_that_names_a_pause_gets_it_until_the_action_is_given_up(
     assert clock() - began_ms > 900
     assert targets.keys() == ["k1", "k1"]
     assert await letters(redis_client) == []
+
+
+@pytest.mark.parametrize(("count", "pause_s"), [(3, 100), (8, 0)])
+async def test_actions_between_two_tries_hold_up_no_other(redis_client: Redis, count: int, pause_s: int) -> None:
+    """Some that wait for long, or as many as open the breaker: they may fail for what they contain, or for whom they are."""
+    targets = Targets()
+    targets.failures = {f"k{number}": ActionFailed("answered 429", retry_after_s=pause_s) for number in range(count)}
+    await act(redis_client, *range(count))
+    async with dispatching(redis_client, targets, action_parallel=count, action_retry_cap_ms=5) as dispatcher:
+        await until(lambda: dispatcher.figures().get(TARGET) and dispatcher.figures()[TARGET].outcomes["failed"] >= count)
+        await act(redis_client, 20, 21)
+        await until(lambda: {"k20", "k21"} <= set(targets.keys()))
+        await until(lambda: redis_client.xlen(action_stream_key(TARGET)), holds=lambda left: left == count)
 
 
 async def test_what_became_of_actions_is_counted_by_target(redis_client: Redis) -> None:
