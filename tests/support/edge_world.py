@@ -430,7 +430,8 @@ class FakeScheduler:
             return wire.TimerAnswer(record.ref, status)
         known = self.known.get((record.timer.key, record.timer.envelope.id))
         if known is not None:
-            return wire.TimerAnswer(record.ref, wire.DUPLICATE, [known])
+            gone = known.sid in self.fired
+            return wire.TimerAnswer(record.ref, wire.DUPLICATE, [] if gone else [known], known.sid if gone else "")
         if record.timer.sid in self.fired:
             return wire.TimerAnswer(record.ref, wire.SCHEDULED, [], wire.GONE)
         return wire.TimerAnswer(record.ref, wire.SCHEDULED, [self.timers.setdefault(record.timer.sid, record.timer)])

@@ -1,7 +1,8 @@
 """The copy of a message that comes back when a snooze ends: a delayed message like any other, which `replaces` the one it was made of.
 
 Its id names the message by its number, with the epoch: numbers repeat after lost data; and the time. So a repeated request schedules
-nothing twice, and a message that comes back can be snoozed again: it has a number of its own.
+nothing twice, and a message that comes back can be snoozed again: it has a number of its own. One whose copy was cancelled, or has come,
+and that is snoozed for the same time once more, gets a copy with another id.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])
 _TEXT: Final = msgspec.json.Decoder(str)
 
 
-def copy_of(key: str, event_id: str, body: bytes, until_ms: int, ttl_ms: int) -> Draft:
+def copy_of(key: str, event_id: str, body: bytes, until_ms: int, ttl_ms: int, turn: int = 0) -> Draft:
     """The message with this `<epoch>-<seq>` in the mailbox `key`, to be delivered again at `until_ms`.
 
     No terms of a category go with it: the limits for contacting the user do not count what the user asked for.
@@ -34,11 +35,13 @@ def copy_of(key: str, event_id: str, body: bytes, until_ms: int, ttl_ms: int) ->
     Args:
         body: its members, as the inbox has them.
         ttl_ms: how long the copy waits for the user.
+        turn: so many copies for this time are gone.
     """
     members = _MEMBERS.decode(b"{%b}" % body)
     kept = {"replaces": members["id"]} | {name: value for name, value in members.items() if name not in _OWN}
     priority = PRIORITIES.index(_TEXT.decode(members["priority"])) if "priority" in members else NORMAL
-    envelope = republished(f"{PREFIX}{event_id}:{until_ms}", kept, priority)
+    id = f"{PREFIX}{event_id}:{until_ms}" + (f":{turn}" if turn else "")
+    envelope = republished(id, kept, priority)
     return Draft(key, split_key(key)[1], envelope, True, until_ms + ttl_ms, ttl_ms, until_ms)
 
 

@@ -34,18 +34,19 @@ from engine.api.scheduled import raise_unless_ok
 from engine.config import Config
 from engine.core.inbox.inbox import ALL, ARCHIVED
 from engine.core.model.routing import split_key
-from engine.core.wire.records import ALREADY_FIRED, NOT_FOUND, Timer
+from engine.core.wire.records import ALREADY_FIRED, NOT_FOUND, InboxRow, Timer
 from engine.errors import Invalid
 from engine.features.inbox.inboxes import answered, find_rows
 from engine.features.snooze import description
 from engine.features.snooze.copies import asks, copy_of, original_of
 from engine.gateway.gateway import Gateway
 from engine.http.endpoint_table import EndpointTable, json_answer, route
-from engine.http.problems import Problem
+from engine.http.problems import RETRY_AFTER_S, Problem, unavailable
 from engine.publish import media_types
 from engine.publish.drafts import due_of
 
-_TAKEN: Final = frozenset(("scheduled", "duplicate"))
+_COPIES_MAX: Final = 8
+"""Copies of a message for one time: the application may cancel them."""
 
 
 class _Snooze(Struct, forbid_unknown_fields=True, gc=False):
@@ -88,23 +89,37 @@ class Snoozes:
         for id, row in rows.items():
             if asks(row.body):
                 raise media_types.unacceptable(Invalid("a question, which stays until its answer or deadline", f"$.ids[{ids.index(id)}]"))
-        ttl_ms = self._config.ttl_s_default * 1000
-        drafts = [copy_of(key, f"{epoch}-{row.seq}", row.body, until_ms, ttl_ms) for row in rows.values()]
-        refused: Problem | None = None
-        if drafts:
-            try:
-                results: Sequence[Any] = msgspec.to_builtins(await self._shard_client.post(drafts))
-            except Problem as problem:
-                if "results" not in problem.members:
-                    raise
-                refused, results = problem, problem.members["results"]
-            seqs |= {row.seq for row, result in zip(rows.values(), results, strict=True) if result["status"] in _TAKEN}
+        scheduled, refused = await self._schedule(key, list(rows.values()), epoch, until_ms)
+        seqs |= scheduled
         marked = answered(await self._shard_client.mark_inbox(key, ARCHIVED, True, sorted(seqs), [], 0, epoch))
         if refused is not None:
             raise refused
         unknown = [id for id in ids if id not in moved and id not in rows]
         counts = {"until": until_ms, "unread": marked.unread, "unseen": marked.unseen, "revision": marked.revision}
         return {**counts, "unknown": unknown} if unknown else counts
+
+    async def _schedule(self, key: str, rows: Sequence[InboxRow], epoch: str, until_ms: int) -> tuple[set[int], Problem | None]:
+        """Schedule the copies of these messages. Returns the numbers of those whose copy waits, and why others' do not.
+
+        Raises as `snooze`.
+        """
+        scheduled, ttl_ms = set[int](), self._config.ttl_s_default * 1000
+        for turn in range(_COPIES_MAX):
+            if not rows:
+                return scheduled, None
+            drafts = [copy_of(key, f"{epoch}-{row.seq}", row.body, until_ms, ttl_ms, turn) for row in rows]
+            refused: Problem | None = None
+            try:
+                results: Sequence[Any] = msgspec.to_builtins(await self._shard_client.post(drafts))
+            except Problem as problem:
+                if "results" not in problem.members:
+                    raise
+                refused, results = problem, problem.members["results"]
+            scheduled |= {row.seq for row, result in zip(rows, results, strict=True) if result.get("scheduled_at")}
+            if refused is not None:
+                return scheduled, refused
+            rows = [row for row in rows if row.seq not in scheduled]
+        raise unavailable("the copy was cancelled again and again", RETRY_AFTER_S)
 
     async def unsnooze(self, key: str, body: bytes) -> dict[str, Any]:
         """Bring messages back now. Returns the ids of those that come, and of those that are not away. Raises as `snooze`."""

@@ -91,6 +91,21 @@ async def test_the_later_request_moves_the_time_and_schedules_nothing_twice(worl
     assert [timer.due_ms for timer in timers(world)] == [second]
 
 
+async def test_a_message_whose_copy_was_cancelled_is_put_away_until_the_same_time(world: EdgeWorld) -> None:
+    await publish(world, "a")
+    body = {"ids": ["a"], "until": until(world)}
+    await call(world, "/snooze", body)
+    for turn in ("", ":1"):
+        (timer,) = timers(world)
+        world.scheduler.known[KEY, timer.envelope.id] = timer
+        assert timer.envelope.id == f"snooze:{EPOCH}-1:{body['until']}{turn}"
+        assert (await world.once("app", scopes="publish").delete("/v1/scheduled", params={"user": "u1"})).json() == {"cancelled": 1}
+        await call(world, "/unarchive", {"ids": ["a"]})
+        assert (await call(world, "/snooze", body)).status_code == 200
+    assert (await listed(world), len(timers(world))) == ([], 1)
+    assert [one["id"] for one in (await call(world, "/snooze")).json()["snoozed"]] == ["a"]
+
+
 async def test_numbers_of_another_epoch_put_nothing_away_until_repeated(world: EdgeWorld) -> None:
     await publish(world, "a")
     body, epoch, world.shard.page_epoch = {"ids": ["a"], "until": until(world)}, world.shard.page_epoch, "of another time"
