@@ -123,7 +123,7 @@ class MailDigests:
 
     async def call(self, _target: Target, action: QueuedAction) -> None:
         """A digest is due. Raises ActionFailed."""
-        key, due_ms = mailbox_key(action.tenant, action.user), int(action.id.removeprefix(_ID))
+        key = mailbox_key(action.tenant, action.user)
         try:
             answer = await self._shard_client.get_profile(key)
             if answer.status != OK:
@@ -131,8 +131,12 @@ class MailDigests:
             profile = answer.profile
             if profile is None or profile.mail_digest is None:
                 return
-            await self.arm(key, profile, due_ms)
             zone = zone_here(profile.zone)
+            if action.id.startswith(_ID):
+                due_ms = int(action.id.removeprefix(_ID))
+            else:  # of a redriven one, whose message has another id, it is the last time before
+                due_ms = last_due(profile.mail_digest, zone, action.due_ms + 1)
+            await self.arm(key, profile, due_ms)
             email = (await self._addresses.read(key)).email
             if not email or next_due(profile.mail_digest, zone, due_ms - 1) != due_ms:
                 return

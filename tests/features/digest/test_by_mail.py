@@ -8,6 +8,7 @@ from datetime import UTC, tzinfo
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from engine.api import time_zones
@@ -136,6 +137,20 @@ async def test_a_digest_that_could_not_arm_the_next_is_not_given_up(world: EdgeW
     with pytest.raises(ActionFailed) as failure:
         await fall_due(world, timer)
     assert not failure.value.own, "a user with too many timers holds up nobody for ever"
+
+
+async def test_a_digest_that_was_given_up_is_sent_when_it_is_redriven(world: EdgeWorld, mails: MailServer) -> None:
+    """Its message has another id then, and is due when it is redriven."""
+    await choose(world, mail_digest={"at": "08:00"})
+    await world.publish(retain=True)
+    (timer,) = armed(world)
+    now_ms = world.gateway.wall_ms()
+    redriven = msgspec.structs.replace(
+        timer, due_ms=now_ms, envelope=msgspec.structs.replace(timer.envelope, id="redrive:0123456789abcdef0123456789abcdef")
+    )
+    await fall_due(world, redriven)
+    assert len(mails.to(ANN)) == 1
+    assert [one.due_ms for one in armed(world)] == [timer.due_ms], "the next one is armed already"
 
 
 async def test_a_time_that_is_none_any_more_sends_nothing_and_the_chain_goes_on(world: EdgeWorld, mails: MailServer) -> None:
