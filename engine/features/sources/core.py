@@ -250,7 +250,9 @@ def _judge(fates: Fates, places: Sequence[int], answer: HttpAnswer, *, by_item: 
         if 0 <= error.index < len(places) or not by_item:
             reasons.setdefault(places[error.index if by_item else 0], []).append(error.detail or problem.detail)
     if status in (401, 403, 408, 429) or status >= 500:
-        _judge_waiting(fates, places, reasons if problem.results else {}, _wait_s(headers.get("retry-after", "")))
+        if not problem.results:
+            reasons = {places[0]: [TIMERS_FULL]} if problem.detail == TIMERS_FULL and not by_item else {}
+        _judge_waiting(fates, places, reasons, _wait_s(headers.get("retry-after", "")))
         return
     if not reasons and len(places) > 1:
         fates.split = True

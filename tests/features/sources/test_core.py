@@ -185,6 +185,13 @@ def test_a_row_for_a_user_with_too_many_timers_stops_no_other(what: str) -> None
     assert (fates.accepted, fates.dead, fates.wait_s) == ([], {0: TIMERS_FULL}, 0)
 
 
+def test_an_event_that_finds_no_room_for_a_timer_stops_no_other() -> None:
+    """A rule about inactivity arms its timer by a request of its own, whose refusal has no results."""
+    answers = [(429, {"retry-after": "60"}, json.dumps({"detail": TIMERS_FULL}).encode())]
+    fates = fates_of(source(what="events"), [0, 1], answers)
+    assert (fates.accepted, fates.dead, fates.wait_s) == ([], {0: TIMERS_FULL}, 0)
+
+
 def test_a_row_whose_steps_find_no_room_is_looked_for() -> None:
     """The refusal names all rows whose steps may be missing."""
     unarmed = f"it was accepted without its steps: {TIMERS_FULL}"
