@@ -14,6 +14,10 @@ LABEL_CHARS_MAX: Final = 80
 """Of a label, which is written on a button."""
 
 
+QUESTIONS_FULL: Final = "as many questions of this user or topic are kept as may, or as many members could answer this one"
+"""The reason of an item whose question is refused for that."""
+
+
 class Choice(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """One answer that can be chosen: its id for programs, its label for people, and how a client shows it."""
 

@@ -47,7 +47,7 @@ from engine.auth.tokens import Principal
 from engine.auth.topic_permissions import memberships
 from engine.config import Config
 from engine.core.model.period import until_next
-from engine.core.model.question import Question
+from engine.core.model.question import QUESTIONS_FULL, Question
 from engine.core.model.routing import audience_key, mailbox_key, split_key, topic_of
 from engine.core.wire.records import DUPLICATE, NOT_FOUND, OK, SCHEDULED
 from engine.errors import EngineError, Invalid, StorageUnavailable, Unavailable
@@ -137,7 +137,9 @@ class Questions:
             except TooMany:
                 limits = f"{self._config.questions_per_user_max} questions (`questions_per_user_max`)"
                 detail = f"at most {limits} of a user or a topic, to {self._config.question_members_max} members (`question_members_max`)"
-                raise too_many_requests(detail, _FULL_RETRY_S) from None
+                refused = too_many_requests(detail, _FULL_RETRY_S)
+                refused.members["errors"] = [{"index": draft.item, "user": draft.user, "detail": QUESTIONS_FULL}]
+                raise refused from None
             if first.stored is stored:
                 new[place] = draft
             if first.stored.digest != envelope.digest:

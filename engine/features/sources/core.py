@@ -20,6 +20,7 @@ from msgspec import Meta, Raw, Struct
 from engine.config import Tenant
 from engine.core.model.message import TIMER_EFFECT
 from engine.core.model.names import is_id
+from engine.core.model.question import QUESTIONS_FULL
 from engine.core.wire.records import TIMERS_FULL
 from engine.errors import ConfigError
 
@@ -184,6 +185,7 @@ class _Identified(Struct):
     id: Raw = Raw()  # empty: the body has none
 
 
+_FULL: Final = (TIMERS_FULL, QUESTIONS_FULL)
 _OBJECT: Final = msgspec.json.Decoder(_Identified)
 _PROBLEM: Final = msgspec.json.Decoder(_Problem)
 _encode: Final = msgspec.json.encode
@@ -250,37 +252,37 @@ def _judge(fates: Fates, places: Sequence[int], answer: HttpAnswer, *, by_item: 
         if 0 <= error.index < len(places) or not by_item:
             reasons.setdefault(places[error.index if by_item else 0], []).append(error.detail or problem.detail)
     if status in (401, 403, 408, 429) or status >= 500:
-        if not problem.results:
-            reasons = {places[0]: [TIMERS_FULL]} if problem.detail == TIMERS_FULL and not by_item else {}
-        _judge_waiting(fates, places, reasons, _wait_s(headers.get("retry-after", "")))
+        if problem.detail == TIMERS_FULL and not by_item:
+            reasons = {places[0]: [TIMERS_FULL]}
+        _judge_waiting(fates, places, reasons, _wait_s(headers.get("retry-after", "")), results=bool(problem.results))
         return
     if not reasons and len(places) > 1:
         fates.split = True
         return
     dead = {place: _reason(details[0]) for place, details in reasons.items()} or {places[0]: _reason(problem.detail)}
     fates.dead |= dead
-    if status == 409:  # each of the others was accepted; after a 422 nothing was
+    if status == 409 and problem.results:  # each of the others was accepted; after a 422, or when a question conflicts, nothing was
         fates.accepted += [place for place in places if place not in dead]
 
 
-def _judge_waiting(fates: Fates, places: Sequence[int], reasons: Mapping[int, Sequence[str]], wait_s: float) -> None:
-    """After a refusal that may pass, for these reasons by position; without any, all rows wait.
+def _judge_waiting(fates: Fates, places: Sequence[int], reasons: Mapping[int, Sequence[str]], wait_s: float, *, results: bool) -> None:
+    """After a refusal that may pass, for these reasons by position. `results`: the rows that it does not name were accepted.
 
-    The rows that it does not name were accepted: sent again for as long as another one waits, they would outlive the memory for their ids.
-    A user who has too many timers may have them for years, so a row for one is dead: it would hold up the source.
+    Those are settled: sent again for as long as another one waits, they would outlive the memory for their ids. A user who has too many
+    timers or questions may have them for long, so a row for one is dead: it would hold up the source.
     """
-    if not reasons:
-        fates.wait_s = max(fates.wait_s, wait_s)
-        return
-    fates.accepted += [place for place in places if place not in reasons]
-    fates.dead |= {place: _reason(of_row[0]) for place, of_row in reasons.items() if all(reason == TIMERS_FULL for reason in of_row)}
-    if left := {place: of_row for place, of_row in reasons.items() if place not in fates.dead}:
-        if not any(reason.endswith(TIMERS_FULL) for of_row in left.values() for reason in of_row):
-            fates.wait_s = max(fates.wait_s, wait_s)
-        elif len(places) > 1:  # the steps of one of these rows found no room
+    full = {place: _reason(of_row[0]) for place, of_row in reasons.items() if all(reason in _FULL for reason in of_row)}
+    fates.dead |= full
+    if results:
+        fates.accepted += [place for place in places if place not in reasons]
+    left = {place: of_row for place, of_row in reasons.items() if place not in full}
+    if results and any(reason.endswith(TIMERS_FULL) for of_row in left.values() for reason in of_row):
+        if len(places) > 1:  # the steps of one of these rows found no room
             fates.split = True
         else:
             fates.dead |= {place: _reason(of_row[0]) for place, of_row in left.items()}
+    elif left or not full:
+        fates.wait_s = max(fates.wait_s, wait_s)
 
 
 def _reason(detail: str) -> str:

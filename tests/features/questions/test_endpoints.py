@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
+from engine.core.model.question import QUESTIONS_FULL
 from engine.core.model.routing import audience_key
 from engine.core.wire import records as wire
 from engine.errors import StorageUnavailable
@@ -494,7 +495,9 @@ async def test_a_user_answers_and_sees_only_own_questions(world: EdgeWorld) -> N
 async def test_questions_and_waits_have_limits(redis_client: Redis) -> None:
     async with edge_world(storage=redis_client, questions_per_user_max=1, question_waits_max=1) as world:
         await ask(world)
-        assert "questions_per_user_max" in (await ask(world, "q2", status=429)).json()["detail"]
+        refused = (await ask(world, "q2", status=429)).json()
+        assert "questions_per_user_max" in refused["detail"]
+        assert [(error["index"], error["detail"]) for error in refused["errors"]] == [(0, QUESTIONS_FULL)]
         waiting = asyncio.create_task(look(world, wait=20))
         for _ in range(400):
             if (await look(world, wait=0.001)).status_code == 429:

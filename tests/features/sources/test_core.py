@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from engine.auth.tokens import Principal
 from engine.config import Config
+from engine.core.model.question import QUESTIONS_FULL
 from engine.core.wire.records import TIMERS_FULL
 from engine.errors import ConfigError
 from engine.features.sources.core import HttpAnswer, Source, SourceRow, fates_of, requests_of, sources_of
@@ -139,8 +140,14 @@ def test_each_event_is_a_request_of_its_own() -> None:
 
 
 def test_a_conflict_kills_its_row_and_accepts_the_others() -> None:
+    fates = fates_of(source(), [0, 2, 3], [partly(409, i1="it is wrong")])
+    assert (fates.accepted, fates.dead) == ([0, 3], {2: "it is wrong"})
+
+
+def test_rows_beside_a_conflict_without_results_are_sent_again() -> None:
+    """That of a question is found before anything is published."""
     fates = fates_of(source(), [0, 2, 3], [refusal(409, 1)])
-    assert (fates.accepted, fates.dead) == ([0, 3], {2: "item 1 is wrong"})
+    assert (fates.accepted, fates.dead, fates.wait_s) == ([], {2: "item 1 is wrong"}, 0)
 
 
 def test_an_invalid_row_dies_and_the_others_are_sent_again() -> None:
@@ -190,6 +197,13 @@ def test_an_event_that_finds_no_room_for_a_timer_stops_no_other() -> None:
     answers = [(429, {"retry-after": "60"}, json.dumps({"detail": TIMERS_FULL}).encode())]
     fates = fates_of(source(what="events"), [0, 1], answers)
     assert (fates.accepted, fates.dead, fates.wait_s) == ([], {0: TIMERS_FULL}, 0)
+
+
+def test_a_row_for_a_user_with_too_many_questions_stops_no_other() -> None:
+    """Nothing was accepted: the others are sent again, at once."""
+    answer = 429, {"retry-after": "10"}, json.dumps({"detail": "no", "errors": [{"index": 1, "detail": QUESTIONS_FULL}]}).encode()
+    fates = fates_of(source(), [0, 2, 3], [answer])
+    assert (fates.accepted, fates.dead, fates.wait_s) == ([], {2: QUESTIONS_FULL}, 0)
 
 
 def test_a_row_whose_steps_find_no_room_is_looked_for() -> None:
