@@ -75,6 +75,7 @@ _DECISIONS_MAX: Final = 20  # of the autoscaler, that the status has
 _HELD_UP: Final = 2  # a round of answers that takes so many times what it may was held up by this process itself
 _LATENCY_WINDOW_MS: Final = 10_000  # the past that the quantiles of the status cover
 _LEASE_ROUNDS: Final = 5  # an engine that was killed keeps its Redis from another, on another machine, for so many
+_STOPPED_S: Final = 5.0  # for who had the engine stopped to end the controller
 _STRAYS_MS: Final = 30_000  # between two looks for actors that nobody looks after
 _STRAYS_S: Final = 0.5  # for Ray to name its actors; while its control service is away that is not known
 _REFRESH_TIMEOUT_S: Final = 0.5  # an actor that hangs must not hold up the status, which says so
@@ -124,6 +125,7 @@ class Controller:
         self._spares = Spares(context.monotonic_ms, kept=bool(config.address))
         self._sparing: asyncio.Task[None] | None = None
         self._epoch = 0
+        self._stopping: asyncio.Task[None] | None = None
         self._created: asyncio.Task[None] = asyncio.ensure_future(self._create_all())
         self._watching: asyncio.Task[None] = asyncio.ensure_future(self._watch())
         self._watching.add_done_callback(self._end_when_failed)
@@ -175,7 +177,7 @@ class Controller:
         rows = self._rows()
         return {
             "version": __version__,
-            "ready": self._redis["alive"] and self._created.done() and fleet.ready(),
+            "ready": self._redis["alive"] and self._created.done() and self._stopping is None and fleet.ready(),
             "shards": rows["shard"],
             "schedulers": rows["scheduler"],
             "edges": rows["edge"],
@@ -331,9 +333,15 @@ class Controller:
     async def stop(self, proof: bytes = b"") -> None:
         """Stop all actors in order: edges close their connections, then shards and schedulers write their state, then all end.
 
-        Takes at most `drain_ms` and twice `stop_timeout_ms`; what an actor did not write in time is in the journal.
+        Takes at most `drain_ms` and twice `stop_timeout_ms`; what an actor did not write in time is in the journal. Who asks for it ends
+        the controller then; it ends itself where that does not come, or the next `engine up` would find it, and nobody that it looks after.
         """
         self._lock.check("stop", proof)
+        if self._stopping is None:
+            self._stopping = asyncio.ensure_future(self._stop_all())
+        await asyncio.shield(self._stopping)
+
+    async def _stop_all(self) -> None:
         waits = not self._created.done()  # for storage, say, and does not know yet what its predecessor created
         tasks = [task for task in (self._watching, self._reconciling, self._created, self._round, self._snapshotting) if task is not None]
         for task in tasks:
@@ -355,6 +363,7 @@ class Controller:
         for client in self._clients:
             await self._end_lease(client)
             await client.aclose()
+        asyncio.get_running_loop().call_later(_STOPPED_S, self._actors.end_self)
 
     async def _end_lease(self, client: Redis) -> None:
         try:

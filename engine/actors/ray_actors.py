@@ -247,6 +247,10 @@ class RayActors:
                 break
         return True
 
+    def end_self(self) -> None:
+        """End the actor of this process for good."""
+        self.kill(ray.get_runtime_context().current_actor, restart=False)
+
     def kill(self, handle: Any, *, restart: bool) -> None:
         """End the actor's process; with `restart` Ray starts the next one."""
         ray.kill(handle, no_restart=not restart)

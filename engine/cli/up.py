@@ -397,11 +397,13 @@ class _Run:
         takes: to give up would end the actors that have a place already, and whoever starts this process again would begin anew.
 
         Raises:
-            ClusterError: not ready in time, on one machine.
+            ClusterError: not ready in time, on one machine; stopped elsewhere, in a cluster.
         """
         began = time.monotonic()
         while not self._stop.is_set():
             status = await self._status()
+            if self._controller is None:
+                raise ClusterError("the engine that ran in this cluster ended meanwhile; start it again")
             if status is not None and status["ready"]:
                 return status
             waited_s = time.monotonic() - began

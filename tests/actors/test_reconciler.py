@@ -190,6 +190,17 @@ async def test_stopping_a_controller_without_storage_ends_all_actors(world: Worl
     assert not world.actors.actors
 
 
+async def test_a_controller_that_has_stopped_the_engine_ends_for_good(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody may be left to end it: the next `engine up` would find a controller that looks after nobody."""
+    monkeypatch.setattr(controller_module, "_STOPPED_S", 0.05)
+    controller = await world.start_settled()
+    world.actors.draining = {"here": 1}  # shards may be drained with their slots
+    await asyncio.gather(controller.stop(), controller.stop())
+    assert not world.actors.actors
+    assert not (await controller.status())["ready"]
+    await until(lambda: world.actors.controllers_ended == 1)
+
+
 async def test_stopping_a_refused_controller_ends_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.start_settled()
     await world.crash()

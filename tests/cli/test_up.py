@@ -290,19 +290,23 @@ async def test_engine_up_prints_when_the_controller_stops_answering_and_when_it_
     assert printed.count("the controller answers again") == 1
 
 
-@pytest.mark.parametrize("answers", [[WHOLE, ActorDiedError()], [None, ActorDiedError()]])
 async def test_engine_up_ends_when_another_one_has_stopped_the_engine(
-    redis_server: RedisServer,
-    redis_client: Redis,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    answers: list[dict[str, Any] | Exception | None],
+    redis_server: RedisServer, redis_client: Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async with asyncio.timeout(10):
-        controller, printed = await _up(redis_server, monkeypatch, tmp_path, answers, told=True)
+        controller, printed = await _up(redis_server, monkeypatch, tmp_path, [WHOLE, ActorDiedError()], told=True)
     assert "stopped elsewhere" in printed
     assert "run on" not in printed
     assert not controller.stopped
+
+
+async def test_a_start_fails_when_the_engine_that_it_found_ends(
+    redis_server: RedisServer, redis_client: Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It was being stopped. Whoever supervises this start makes another one."""
+    with pytest.raises(ClusterError, match="start it again"):
+        async with asyncio.timeout(10):
+            await _up(redis_server, monkeypatch, tmp_path, [None, ActorDiedError()], told=True)
 
 
 async def test_ray_starts_while_redis_reads_its_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -183,6 +183,7 @@ class FakeActors(RayActors):
         guests: those that were created without one.
         spares: nodes on which a process without an actor was started, in order.
         warm: how many of those there are, as actors say.
+        controllers_ended: how many controllers have ended themselves for good.
     """
 
     def __init__(self, *clients: Redis) -> None:
@@ -202,6 +203,7 @@ class FakeActors(RayActors):
         self.guests: list[ActorKey] = []
         self.spares: list[str] = []
         self.warm = 1
+        self.controllers_ended = 0
         self._pids = 0
 
     def next_pid(self) -> int:
@@ -249,6 +251,9 @@ class FakeActors(RayActors):
         else:
             self.ended.append(handle.key)
             self.actors.pop(handle.key)
+
+    def end_self(self) -> None:
+        self.controllers_ended += 1
 
     def of(self, role: str) -> list[int]:
         return sorted(index for found, index in self.actors if found == role)
