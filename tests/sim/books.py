@@ -331,6 +331,7 @@ class Books:
             if self._must_know(user, record.envelope.id):
                 raise Violation(f"[5] {record.envelope.id} of {user.key} has the numbers {other} and {record.seq}", user.key)
             self._twice += (f"{record.envelope.id}: ", f"{record.envelope.id} is both ")
+            user.former_seq[record.seq] = other
         user.remember(record.envelope.id, record.timer)
         message = user.messages[record.seq] = Message(record)
         user.seq_of[record.envelope.id] = user.head = record.seq

@@ -62,6 +62,7 @@ class User:
         self.key = key
         self.messages: dict[int, Message] = {}  # journalled and not rolled back
         self.seq_of: dict[str, int] = {}
+        self.former_seq: dict[int, int] = {}  # of messages with two numbers: the second -> the first
         self.place_of: dict[str, int] = {}  # id -> its place among all that the mailbox was to remember
         self.remembered = 0
         self.to_send: list[int] = []  # of `messages`, ascending, those that are not for the inbox only
@@ -93,8 +94,9 @@ class User:
         self.place_of[id] = self.remembered
 
     def has_handled(self, seq: int) -> bool:
-        """Did a client acknowledge or refuse it?"""
-        return seq <= self.acked_through or seq in self.acked or seq in self.refused
+        """Did a client acknowledge or refuse it, or the same message under its first number? Its id settles both."""
+        handled = seq <= self.acked_through or seq in self.acked or seq in self.refused
+        return handled or (seq in self.former_seq and self.has_handled(self.former_seq[seq]))
 
     def is_crowded_out(self, seq: int, offline_max: int) -> bool:
         """May it be trimmed: can so many others have been pending above it? What is for the inbox only is never pending."""
