@@ -46,7 +46,7 @@ _Answer = TypeVar("_Answer", bound=Struct)
 
 _priority_of: Final = attrgetter("envelope.priority")
 
-_CONFLICT: Final = wire.PUBLISH_STATUS[wire.CONFLICT]
+_NOT_TAKEN: Final = frozenset((wire.PUBLISH_STATUS[wire.CONFLICT], wire.PUBLISH_STATUS[wire.OVERLOADED]))
 
 
 class OpenedQuestions(NamedTuple):
@@ -54,7 +54,7 @@ class OpenedQuestions(NamedTuple):
 
     Attributes:
         over: the places of drafts that are not to be published: their questions are over.
-        forget: called with the places of messages that were refused for good. Forgets their questions, if they were not there before.
+        forget: called with the places of messages that were not accepted. Forgets their questions, if they were not there before.
     """
 
     over: Collection[int]
@@ -126,7 +126,7 @@ class ShardClient:
         if to_log or apart:
             others = [draft for place, draft in enumerate(drafts) if place not in apart and (draft.topic is None or draft.due_ms)]
         tenant = split_key(drafts[0].key)[0] if drafts else ""
-        call = self._begin_post(others, tenant)
+        call = self._begin_post(others, tenant) if opened is None else await self._begin_asking(others, tenant, opened, len(drafts))
         broadcast = await self._broadcast([drafts[place] for place in to_log]) if to_log else []
         await call.done
         results = results_of(others, call)
@@ -139,7 +139,7 @@ class ShardClient:
         if PUT_OFF in statuses or apart:
             statuses = list(map(status_of, results))
         if opened is not None:
-            await opened.forget([place for place, status in enumerate(statuses) if status == _CONFLICT])
+            await opened.forget([place for place, status in enumerate(statuses) if status in _NOT_TAKEN])
         if drafts:
             envelope = drafts[0].envelope
             self._metrics.publish_took(self._clock() - started_ms, envelope.id, self._wall_ms(), envelope.body[:TRACE_BYTES])
@@ -172,6 +172,14 @@ class ShardClient:
             list(map(_priority_of, drafts)),
             tenant,
         )
+
+    async def _begin_asking(self, others: Sequence[Draft], tenant: str, opened: OpenedQuestions, count: int) -> PendingCall:
+        """As `_begin_post`, of a request of `count` drafts with questions, which are forgotten when nothing is sent."""
+        try:
+            return self._begin_post(others, tenant)
+        except (Overloaded, Unavailable):
+            await opened.forget(range(count))
+            raise
 
     async def _broadcast(self, drafts: Sequence[Draft]) -> list[ItemResult]:
         appended = await self._broadcast_publisher.append(drafts)

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import jwt
@@ -18,7 +19,7 @@ from redis.asyncio import Redis
 from engine.core.model.question import QUESTIONS_FULL
 from engine.core.model.routing import audience_key
 from engine.core.wire import records as wire
-from engine.errors import StorageUnavailable
+from engine.errors import Overloaded, StorageUnavailable
 from engine.features.questions.core import GivenAnswer
 from engine.features.questions.keys import QUESTIONS_DUE_KEY, answers_key, questions_key, votes_key
 from engine.features.questions.questions import Questions
@@ -317,6 +318,19 @@ async def test_another_question_under_the_id_is_a_conflict_and_changes_nothing(w
     refused = await ask(world, status=409, ask={"deadline": "31m"})
     assert refused.json()["type"] == "urn:engine:problem:id-conflict"
     assert (await look(world)).json()["state"] == "open"
+
+
+@pytest.mark.parametrize("by_edge", [True, False])
+async def test_a_question_whose_message_is_refused_under_load_is_forgotten(
+    world: EdgeWorld, monkeypatch: pytest.MonkeyPatch, by_edge: bool
+) -> None:
+    """Nothing was accepted: at its deadline it would tell an answer to what nobody was asked, and call the target with it."""
+    if by_edge:
+        monkeypatch.setattr(world.gateway.pending_calls, "begin", Mock(side_effect=Overloaded("too many requests")))
+    else:
+        world.shard.status = wire.OVERLOADED
+    await ask(world, status=429)
+    assert (await look(world)).status_code == 404
 
 
 async def test_the_default_is_the_answer_at_the_deadline(world: EdgeWorld) -> None:
