@@ -334,7 +334,8 @@ class Reconciler:
             return _BUSY_S
         if slots.shards > kept > max(slots.owners):
             log.info("the slots of %d shards have moved away", slots.shards - kept)
-            slots = await self._swap(slots, shards=kept)
+            await self._swap(slots, shards=kept)
+            return 0  # whatever else is wanted is for those that are left
         if wanted.sharing and kept == wanted.shards and not (going or self._upgrading_shards()):
             await self._shared(wanted)
         await self._end_surplus("shard", slots, max(slots.shards, count))

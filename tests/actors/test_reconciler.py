@@ -371,6 +371,22 @@ async def test_an_actor_that_is_ended_while_a_round_of_questions_begins_is_not_a
     assert len(ended.calls) == before
 
 
+async def test_a_rebalancing_that_is_wanted_while_shards_leave_is_done_afterwards(world: World) -> None:
+    controller = await world.start_settled(shards=3)
+    first, last = (world.actors.actors["shard", index] for index in (0, 2))
+    asked, going_on = held_hand_over(last)
+    await controller.scale(shards=2)
+    async with asyncio.timeout(30):
+        await asked.wait()
+    first.loads = {slot: 100.0 for slot, owner in enumerate((await world.slots()).owners) if owner == 0}
+    await controller.rebalance()
+    going_on.set()
+    await world.settled()
+    counts = Counter((await world.slots()).owners)
+    assert set(counts) == {0, 1}
+    assert counts[0] < counts[1], "the first shard is the busier one"
+
+
 async def test_shards_that_are_removed_leave_when_their_slots_have_moved_and_everybody_knows(world: World) -> None:
     controller = await world.start_settled(shards=4)
     await controller.scale(shards=2)
