@@ -351,7 +351,7 @@ class Connections:
                 return
             mailbox.seen_ms = now_ms
             seqs = seqs_shown(mailbox, record.ids, connection)
-            self.settled(mailbox, mailbox.settle(seqs, connection, now_ms, self._retry), connection, now_ms, record.client_ms)
+            self._settle(mailbox, seqs, connection, now_ms, record.client_ms)
         else:
             self._unknown(session, record)
 
@@ -375,7 +375,7 @@ class Connections:
 
     def _settle_ids(self, mailbox: Mailbox, session: str, record: AckIds, now_ms: int, *, read: int = 0) -> None:
         seqs, over = self._nack_queue.settle(mailbox, session, record, read=read)
-        self.settled(mailbox, mailbox.settle(seqs, None, now_ms, self._retry), None, now_ms, record.client_ms)
+        self._settle(mailbox, seqs, None, now_ms, record.client_ms)
         self.confirm_nacks((session, record.conn), over)
 
     def _awaited(self, mailbox: Mailbox, session: str, record: Settle | Refuse) -> bool:
@@ -389,7 +389,12 @@ class Connections:
     def settle_seqs(self, mailbox: Mailbox, seqs: Iterable[int], now_ms: int) -> None:
         """The user has marked these pending messages as read, or archived them: they are acknowledged."""
         mailbox.seen_ms = now_ms
-        self.settled(mailbox, mailbox.settle(seqs, None, now_ms, self._retry), None, now_ms)
+        self._settle(mailbox, seqs, None, now_ms)
+
+    def _settle(self, mailbox: Mailbox, seqs: Iterable[int], by: Attachment | None, now_ms: int, client_ms: int = 0) -> None:
+        if mailbox.dying:  # one that is settled leaves the inbox
+            self._mailbox_store.counts_changed(mailbox)
+        self.settled(mailbox, mailbox.settle(seqs, by, now_ms, self._retry), by, now_ms, client_ms)
 
     def settled(self, mailbox: Mailbox, settled: Settlement, by: Attachment | None, now_ms: int, client_ms: int = 0) -> None:
         self.acked[mailbox.key] = mailbox
@@ -447,9 +452,8 @@ class Connections:
                 message = letter.message
                 reason = f"refused: {letter.reason}" if letter.reason else "refused"
                 self._output.outcomes.add(Outcome(letter.key, now_ms, "dead_lettered", message.envelope.id, message.seq, reason=reason))
-            self._mailbox_store.counts_changed(mailbox)
             self._refused.setdefault(letter.key, []).append(letter.message.seq)
-            self.settled(mailbox, mailbox.settle([letter.message.seq], None, now_ms, self._retry), None, now_ms)
+            self._settle(mailbox, [letter.message.seq], None, now_ms)
 
     def confirm_nacks(self, conn: Conn, ids: list[str]) -> None:
         """The nacks are durable, or have no pending message: notify the connection's edge, unless its session is over."""

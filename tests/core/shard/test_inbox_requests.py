@@ -169,6 +169,20 @@ def test_a_gap_changes_the_counts() -> None:
     assert (ids(answer), answer.unread) == (["b"], 1)
 
 
+def test_a_refused_message_that_another_device_acknowledges_changes_the_counts() -> None:
+    w = world()
+    w.attach(1, counts=True)
+    w.attach(2)
+    w.publish(id="a")
+    w.core.tick(w.now_ms)
+    w.settle()
+    w.nack(1, "a")
+    w.ack_ids(2, "a")
+    w.core.tick(w.now_ms)
+    (counts,) = said_of(w.said(), Counts)
+    assert (counts.unread, counts.unseen) == (0, 0)
+
+
 def test_a_refused_message_leaves_the_inbox_when_it_is_among_the_dead_letters_for_good() -> None:
     w = world()
     w.attach(1)
