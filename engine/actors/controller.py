@@ -576,7 +576,7 @@ class Controller:
         except (RayError, TimeoutError) as error:
             log.info("the actors that exist are not known: %s", error)
             return
-        for key in filter(these, existing - self._fleet.watches.keys()):
+        for key in [key for key in existing - self._fleet.watches.keys() if these(key)]:  # with the first one nothing is settled any more
             log.warning("nobody looked after %s-%d", *key)
             self._fleet.add(key, joining=True)
 

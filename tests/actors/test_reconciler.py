@@ -360,6 +360,15 @@ async def test_strays_are_not_sought_while_rays_control_service_is_away(world: W
     await until(lambda: back.await_count > 0)
 
 
+async def test_one_search_finds_all_strays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller_module, "_STRAYS_MS", 3_600_000)
+    controller = await world.start_settled()
+    for role in ("shard", "scheduler"):
+        world.actors.create(None, role, 4)
+    controller._strays_at_ms = 0.0
+    await until(lambda: not {("shard", 4), ("scheduler", 4)} & world.actors.actors.keys())
+
+
 async def test_an_actor_that_is_ended_while_a_round_of_questions_begins_is_not_asked(world: World) -> None:
     controller = await world.start_settled()
     ended = world.actors.actors["shard", 1]
