@@ -105,3 +105,8 @@ def test_the_interface_is_as_described(path: str, method: str, edge: EdgeWorld, 
 @pytest.mark.parametrize("body", [{"type": "reminder", "at": 10**15}, {"ids": ["1"], "until": 10**15}, {"ids": ["1"], "until": 1e15}])
 def test_times_that_the_engine_refuses_are_no_findings(body: dict[str, Any]) -> None:
     assert beyond_json_schema(body)
+
+
+@pytest.mark.parametrize(("days", "filled"), [(["mon", "tue", "wed", "thu", "fri", "sat", "sun"], True), (["mon"], False), ([], True)])
+def test_quiet_hours_that_fill_the_week_are_no_finding(days: list[str], filled: bool) -> None:
+    assert beyond_json_schema({"quiet": [{"from": "00:00", "to": "12:00"}, {"from": "12:00", "to": "00:00", "days": days}]}) == filled

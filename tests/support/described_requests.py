@@ -17,9 +17,11 @@ from schemathesis.core.parameters import ParameterLocation
 from schemathesis.generation import GenerationMode
 
 from engine.config import Config
+from engine.core.policy.profile import DAYS
 from tests.support.edge_world import SECRET
 
 CONFIG = Config(jwt_secret=SECRET)
+_WEEK_MINUTES = 7 * 1440
 
 graphic = st.characters(exclude_categories=("C", "Z"))
 zones = st.sampled_from(["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/St_Johns"])
@@ -56,9 +58,9 @@ def beyond_json_schema(body: Any) -> bool:
                 )
             )
             or any(
-                quiet["from"] == quiet["to"]
+                _fills_the_week(hours) or any(quiet["from"] == quiet["to"] for quiet in hours)
                 for hours in (item.get("quiet"), *(item.get("quiet_categories") or {}).values())
-                for quiet in hours or ()
+                if hours
             )
             or any(
                 isinstance(item.get(name), int | float) and item[name] > (time.time() + CONFIG.delay_s_max) * 1000
@@ -72,6 +74,16 @@ def beyond_json_schema(body: Any) -> bool:
         ):
             return True
     return False
+
+
+def _fills_the_week(hours: list[dict[str, Any]]) -> bool:
+    """Do these quiet hours leave no minute?"""
+    minutes: set[int] = set()
+    for quiet in hours:
+        begin, end = (60 * int(clock[:2]) + int(clock[3:]) for clock in (quiet["from"], quiet["to"]))
+        for day in map(DAYS.index, quiet.get("days") or DAYS):
+            minutes.update(minute % _WEEK_MINUTES for minute in range(day * 1440 + begin, day * 1440 + begin + (end - begin) % 1440))
+    return len(minutes) == _WEEK_MINUTES
 
 
 def unspoilt(case: schemathesis.Case) -> bool:

@@ -288,7 +288,7 @@ def _times_and_language() -> dict[str, Schema]:
             "type": "array",
             "items": quiet,
             "maxItems": QUIET_MAX,
-            "description": "Quiet hours: what comes then waits until they end.",
+            "description": "Quiet hours: what comes then waits until they end. They leave at least a minute of the week.",
         },
     }
 
