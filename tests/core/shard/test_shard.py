@@ -188,7 +188,7 @@ def test_the_place_of_an_exhausted_message_is_free_when_it_has_expired(ttl_ms: i
     assert delivered(world.publish("u", "b")) == [(2, 1)]
 
 
-def test_what_waits_behind_exhausted_messages_comes_when_these_expire() -> None:
+def test_messages_behind_exhausted_ones_come_when_these_expire() -> None:
     world = connected_world(window=1)
     world.publish("u", "a", ttl_ms=20_000)
     world.post("u", "b")

@@ -202,7 +202,7 @@ async def test_what_fails_for_too_long_is_given_up_but_never_without_a_try(redis
     assert len(await letters(redis_client)) == 1
 
 
-async def test_what_the_engine_itself_holds_up_is_not_given_up(redis_client: Redis) -> None:
+async def test_an_action_that_the_engine_holds_up_is_not_given_up(redis_client: Redis) -> None:
     targets = Targets()
     targets.answers = [ActionFailed("no shard", own=True) for _ in range(3)]
     await act(redis_client, 1)

@@ -91,7 +91,7 @@ async def test_the_later_request_moves_the_time_and_schedules_nothing_twice(worl
     assert [timer.due_ms for timer in timers(world)] == [second]
 
 
-async def test_a_message_whose_copy_was_cancelled_is_put_away_until_the_same_time(world: EdgeWorld) -> None:
+async def test_a_cancelled_copy_is_made_anew_for_the_same_time(world: EdgeWorld) -> None:
     await publish(world, "a")
     body = {"ids": ["a"], "until": until(world)}
     await call(world, "/snooze", body)
