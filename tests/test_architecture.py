@@ -255,6 +255,16 @@ def test_the_kernel_names_features_only_in_its_lists() -> None:
     assert naming == LISTS_OF_FEATURES.keys()
 
 
+def test_scripts_of_the_kernel_serve_the_kernel_or_several_features() -> None:
+    scripts = ROOT / "store" / "scripts"
+    named = {path.relative_to(ROOT): set(re.findall(r'Script\("([a-z_/]+)"', path.read_text())) for path in MODULES}
+    for script in scripts.rglob("*.lua"):
+        name = str(script.relative_to(scripts).with_suffix(""))
+        users = {"/".join(path.parts[:2]) for path, names in named.items() if name in names}
+        of_one_feature = len(users) == 1 and users.pop().startswith("features/")
+        assert not of_one_feature, f"{name}.lua belongs into the folder of its feature"
+
+
 def texts_in(path: Path) -> Iterator[tuple[int, str]]:
     """Every text in a file that is no docstring, with its line."""
     docstrings = {id(node.value) for node in ast.walk(parsed(path)) if isinstance(node, ast.Expr)}

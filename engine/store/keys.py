@@ -256,7 +256,7 @@ OUTCOME_STREAM_KEY: Final = "{outcomes}stream"
 
 OUTCOME_STATE_KEY: Final = "{outcomes}state"
 """Hash: `bytes` of the batches and `waiting` outcomes that are not in the database yet, how many were `dropped`, and what is kept for
-consumers of events, see `engine/store/scripts/outcomes_settle.lua`."""
+consumers of events, see `engine/features/history/outcomes_settle.lua`."""
 
 # -- read by other systems -----------------------------------------------------------------------------------------
 SESSION_STREAM_KEY: Final = "session:stream"

@@ -6,7 +6,8 @@ without it was promoted), or one that the script defines. A script makes all its
 not at all;
 Redis itself rejects writes (out of memory, read-only, disk full) at the first write of a script and never later.
 
-The text of `scripts/FOLDER.lua` is put before each script of a folder. Scripts for one writer at a time are in `fenced`.
+The text of `scripts/FOLDER.lua` is put before each script of a folder. Scripts for one writer at a time are in `fenced`. Those of a feature
+are in its folder.
 
 Each script declares one key more, which never exists and which it does not see: while a Redis Cluster moves the store key by key, it
 refuses scripts that declare a key that is not there (`engine.store.cluster`). No other server notices.
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha1
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import redis.asyncio as redis
 from msgspec import Struct
@@ -72,17 +73,23 @@ NO_REPLICAS: Final = Replicas()
 
 
 class Script:
-    """One script of the `scripts` folder, called by its SHA-1 once the server has loaded it.
+    """One script, called by its SHA-1 once the server has loaded it.
 
     Args:
         library: another one whose text is put before it, behind that of the folder.
+        place: where it is, the kernel's scripts by default.
     """
 
-    def __init__(self, name: str, library: str = "") -> None:
+    def __init__(self, name: str, library: str = "", place: Path = _FOLDER) -> None:
         self.name = name
         folder = name.rpartition("/")[0]
-        self._text = _WITHOUT_ABSENT + b"".join((_FOLDER / f"{part}.lua").read_bytes() for part in (folder, library, name) if part)
+        self._text = _WITHOUT_ABSENT + b"".join((place / f"{part}.lua").read_bytes() for part in (folder, library, name) if part)
         self._sha = sha1(self._text, usedforsecurity=False).hexdigest()
+
+    @classmethod
+    def beside(cls, module: str, name: str) -> Self:
+        """The script of a feature that stands beside this module, its `__file__`."""
+        return cls(name, place=Path(module).parent)
 
     async def run(self, client: redis.Redis, keys: Sequence[str], args: Sequence[Any], replicas: Replicas = NO_REPLICAS) -> list[Any]:
         """Run it; returns the reply, whose status is none of FENCED, NEWER, LOST and BEHIND.

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from engine.features.signals import store
 from engine.store.lua import Script
 
 RUNS = 4
@@ -51,7 +52,7 @@ class Forgetful:
 async def test_every_run_of_a_pipeline_takes_effect_once_when_the_server_forgets_the_script_on_the_way(
     redis_client: Redis, forget_before: int, learn_before: int
 ) -> None:
-    script = Script("signals_add")  # says KNOWN when it is run twice
+    script = Script.beside(store.__file__, "signals_add")  # says KNOWN when it is run twice
     calls = [([f"writer-{n}", "names", f"sums-{n}"], [1, 60, 0, "tenant", 1, "views", 1]) for n in range(RUNS)]
     await redis_client.script_load(script._text)  # type: ignore[no-untyped-call]
     forgetful = Forgetful(redis_client, script, forget_before, learn_before)

@@ -35,10 +35,10 @@ from engine.store.lua import Replicas, Script
 from engine.store.sealed_fields import is_whole, with_checksum
 from engine.store.storage_calls import StorageCalls
 
-_APPEND = Script("action_append")
-_FORGET = Script("action_forget")
-_HOLD = Script("action_hold")
-_SETTLE = Script("action_settle")
+_APPEND = Script.beside(__file__, "action_append")
+_FORGET = Script.beside(__file__, "action_forget")
+_HOLD = Script.beside(__file__, "action_hold")
+_SETTLE = Script.beside(__file__, "action_settle")
 
 GROUP: Final = "engine"
 

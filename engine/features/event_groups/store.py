@@ -48,7 +48,7 @@ from engine.store.outcome_members import members_of, outcome_id
 from engine.store.outcome_stream import OutcomeBatch, stored_batch, want_outcomes
 from engine.store.storage_calls import StorageCalls
 
-_TAKE = Script("event_group_take")
+_TAKE = Script.beside(__file__, "event_group_take")
 
 SOURCES: Final = ("sessions", "dead_letters", "outcomes")
 """In the order of their parts in a position; more may follow."""

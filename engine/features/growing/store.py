@@ -26,10 +26,10 @@ from engine.features.growing.keys import GROWING_DUE_KEY, GROWING_TENANTS_KEY, g
 from engine.store.lua import NO_REPLICAS, Replicas, Script
 from engine.store.storage_calls import StorageCalls
 
-_BEGIN: Final = Script("growing_begin")
-_STORE: Final = Script("growing_store")
-_CLOSE: Final = Script("growing_close")
-_END: Final = Script("growing_end")
+_BEGIN: Final = Script.beside(__file__, "growing_begin")
+_STORE: Final = Script.beside(__file__, "growing_store")
+_CLOSE: Final = Script.beside(__file__, "growing_close")
+_END: Final = Script.beside(__file__, "growing_end")
 _TAKE: Final = Script("due_take")
 
 _TAKEN_MAX: Final = 50

@@ -15,7 +15,7 @@ from engine.store.lua import Script
 from engine.store.outcome_stream import OutcomeBatch, stored_batch
 from engine.store.storage_calls import StorageCalls
 
-_SETTLE = Script("outcomes_settle")
+_SETTLE = Script.beside(__file__, "outcomes_settle")
 
 GROUP: Final = "archivist"
 

@@ -32,11 +32,11 @@ from engine.store.keys import SUBSCRIBERS_PREFIX
 from engine.store.lua import NO_REPLICAS, Replicas, Script
 from engine.store.storage_calls import StorageCalls
 
-_OPEN: Final = Script("question_open")
-_DECIDE: Final = Script("question_decide")
-_VOTE: Final = Script("question_vote")
+_OPEN: Final = Script.beside(__file__, "question_open")
+_DECIDE: Final = Script.beside(__file__, "question_decide")
+_VOTE: Final = Script.beside(__file__, "question_vote")
 _TAKE: Final = Script("due_take")
-_FORGET_MEMBER: Final = Script("question_forget_member")
+_FORGET_MEMBER: Final = Script.beside(__file__, "question_forget_member")
 
 _TAKEN_MAX: Final = 50
 """Questions taken at once: some milliseconds of work for each."""

@@ -19,8 +19,8 @@ from engine.store.storage_calls import StorageCalls
 
 log = logging.getLogger(__name__)
 
-_APPEND: Final = Script("ray_deaths_append")
-_MOVE: Final = Script("ray_horizon_move")
+_APPEND: Final = Script.beside(__file__, "ray_deaths_append")
+_MOVE: Final = Script.beside(__file__, "ray_horizon_move")
 _DEATHS: Final = msgspec.json.Decoder(list[Death])
 _TOLD: Final = " told"
 

@@ -19,10 +19,10 @@ from engine.features.reach.keys import channels_asked_key, channels_erased_key, 
 from engine.store.lua import Replicas, Script
 from engine.store.storage_calls import StorageCalls
 
-_CHANGE: Final = Script("channels_change")
-_ASK: Final = Script("channels_ask")
-_COUNT: Final = Script("channels_count")
-_ERASE: Final = Script("channels_erase")
+_CHANGE: Final = Script.beside(__file__, "channels_change")
+_ASK: Final = Script.beside(__file__, "channels_ask")
+_COUNT: Final = Script.beside(__file__, "channels_count")
+_ERASE: Final = Script.beside(__file__, "channels_erase")
 _ROUNDS_MAX: Final = 20
 """Changes of one user at once: a user has some devices."""
 

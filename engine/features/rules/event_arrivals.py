@@ -19,7 +19,7 @@ from engine.store.lua import Replicas, Script
 SAME_EVENT_MS: Final = 600_000
 """Longer than publishers repeat a request, shorter than people take to do the same thing again in earnest. About 130 bytes each."""
 
-_FIRST = Script("event_first")
+_FIRST = Script.beside(__file__, "event_first")
 
 
 class EventArrivals:

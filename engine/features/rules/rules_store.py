@@ -27,7 +27,7 @@ from engine.features.rules.keys import RULES_TENANTS_KEY, rules_state_key, rules
 from engine.store.lua import Replicas, Script
 from engine.store.storage_calls import StorageCalls
 
-_CHANGE = Script("rules_change")
+_CHANGE = Script.beside(__file__, "rules_change")
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(VersionState).decode
 

@@ -18,7 +18,7 @@ from engine.store.keys import tenants_key
 from engine.store.lua import Script
 from engine.store.storage_calls import StorageCalls
 
-_ADD = Script("signals_add")
+_ADD = Script.beside(__file__, "signals_add")
 _REMEMBER_S: Final = 86_400
 
 

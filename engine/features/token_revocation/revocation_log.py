@@ -37,7 +37,7 @@ from engine.store.storage_calls import StorageCalls
 
 log = logging.getLogger(__name__)
 
-_REVOKE = Script("token_revoke")
+_REVOKE = Script.beside(__file__, "token_revoke")
 _PAGE: Final = 1000
 """Entries per read, some 100 bytes each."""
 
