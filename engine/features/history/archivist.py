@@ -13,7 +13,8 @@ States of a batch
 
 Crash points. The archivist dies before the commit: the batch is pending, and the next archivist reads it first. Between the commit and the
 settlement: likewise, and the rows are there already, so that inserting them changes nothing. Two archivists run at once, such as one
-on a node that was given up: both insert the same rows, and both settle. Redis restarts: its stream is as durable as the journal beside it.
+on a node that was given up: both insert the same rows, and both settle; what the one has read when it ends, the other one reads again some
+seconds later. Redis restarts: its stream is as durable as the journal beside it.
 The database is away: batches wait in the stream, up to its limit; nothing of the engine waits for it. A batch that cannot be read is
 dropped and counted; so is a row that the database refuses.
 
@@ -58,6 +59,15 @@ _WATCH_S: Final = 1.0
 _PROBES: Final = 5
 """Looks at the stream for each question to the database."""
 
+_ANSWER_S: Final = 15.0
+"""A database that has not said within this time that it is there is away: longer than connecting and a statement may take."""
+
+_QUESTIONS_MAX: Final = 100
+"""Questions of edges that wait for the database; an edge waits a few seconds, and the database goes through them one by one."""
+
+_LEFT_BEHIND_MS: Final = 10_000
+"""A batch that is older, while there is no newer one to read, was read by an archivist that has ended since."""
+
 
 class Archivist:
     """The work of the archivist's process.
@@ -74,6 +84,7 @@ class Archivist:
         self._fault = "not asked yet"  # why the database does not take rows
         self._away = ""  # why it does not answer at all, asked while there may be none
         self._lag = StreamLag(0, 0, 0, 0)
+        self._questions = 0  # that wait for the database
         # One thread writes, so that batches stay in order; another one answers, so that no question waits for a batch.
         self._writing = ThreadPoolExecutor(1, "history")
         self._reading = ThreadPoolExecutor(1, "query")
@@ -101,9 +112,15 @@ class Archivist:
         """Rows of the history, see `HistoryDatabase.query`.
 
         Raises:
-            StorageUnavailable: the database does not answer.
+            StorageUnavailable: the database does not answer, or too many others wait.
         """
-        return await self._in(self._reading, partial(self._database.query, HistoryQuery(wanted), limit))
+        if self._questions >= _QUESTIONS_MAX:
+            raise StorageUnavailable(f"the database of the history: {self._questions} questions wait")
+        self._questions += 1
+        try:
+            return await self._in(self._reading, partial(self._database.query, HistoryQuery(wanted), limit))
+        finally:
+            self._questions -= 1
 
     async def drain(self) -> None:
         """Write what is in the stream by now, as far as the database answers."""
@@ -149,6 +166,7 @@ class Archivist:
                     again = False
                 else:
                     await asyncio.sleep(_IDLE_S)
+                    again = 0 < self._lag.oldest_ms < self._now_ms() - _LEFT_BEHIND_MS  # nothing behind it would leave the stream
         finally:
             sweeping.cancel()
 
@@ -203,10 +221,13 @@ class Archivist:
         """Ask the database whether it is there, also while there are no rows to write."""
         while True:
             try:
-                await self._in(self._reading, self._database.ping)
+                async with asyncio.timeout(_ANSWER_S):
+                    await self._in(self._reading, self._database.ping)
                 self._away = ""
             except StorageUnavailable as error:
                 self._away = str(error)
+            except TimeoutError:  # a server that is stopped keeps its connections, and says nothing
+                self._away = "the database of the history: no answer"
             await asyncio.sleep(_PROBES * _WATCH_S)
 
     async def _until_done(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:

@@ -6,7 +6,9 @@ import asyncio
 import random
 import subprocess
 import sys
+import threading
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +19,11 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.config import Config
-from engine.core.wire.outcomes import AcceptedOutcome, AnyOutcome, OutcomeLog, SentOutcome
+from engine.core.wire.outcomes import AcceptedOutcome, AnyOutcome, OutcomeLog, SentOutcome, encode_outcomes
 from engine.errors import StorageUnavailable
 from engine.features.event_groups.store import EventStreams, GroupEvent, OutcomeEvent
 from engine.features.history.history_database import HistoryDatabase, HistoryQuery
-from engine.features.history.outcome_reader import OutcomeReader
+from engine.features.history.outcome_reader import GROUP, OutcomeReader
 from engine.store.keys import OUTCOME_STREAM_KEY
 from engine.store.outcome_stream import OutcomeWriter
 from tests.support.archivist_process import archiving
@@ -136,6 +138,58 @@ async def test_batches_are_read_again_after_a_lost_answer(redis_client: Redis, c
         await append(redis_client, config, 0, 10)
         await archived(config, 10)
     assert lost
+
+
+async def test_a_batch_of_another_archivist_that_died_meanwhile_is_stored(
+    redis_client: Redis, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.features.history.archivist._LEFT_BEHIND_MS", 200)
+    async with archiving(config) as archivist:
+        await append(redis_client, config, 0, 5)
+        await archived(config, 5)
+        await until(lambda: redis_client.xlen(OUTCOME_STREAM_KEY), holds=lambda left: left == 0)
+        # One script: the other archivist takes the batch, and is gone before this one can read it.
+        log = OutcomeLog()
+        log.extend(outcomes(5, 5))
+        pipeline = redis_client.pipeline(transaction=True)
+        pipeline.xadd(OUTCOME_STREAM_KEY, {"s": "shard-0/5", "n": 0, "c": 10, "b": zlib.compress(encode_outcomes(log.take(10)))})
+        pipeline.xreadgroup(GROUP, GROUP, {OUTCOME_STREAM_KEY: ">"})
+        await pipeline.execute()
+        await archived(config, 10)
+        await until(lambda: redis_client.xlen(OUTCOME_STREAM_KEY), holds=lambda left: left == 0)
+        assert (await archivist.stats())["refused"] == 0
+
+
+async def test_a_database_that_hangs_is_noticed_and_questions_are_bounded(
+    redis_client: Redis, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.features.history.archivist._WATCH_S", 0.05)
+    monkeypatch.setattr("engine.features.history.archivist._ANSWER_S", 0.5)
+    frozen, ping, query = threading.Event(), HistoryDatabase.ping, HistoryDatabase.query
+    frozen.set()
+
+    def waiting(work: Callable[..., Any]) -> Callable[..., Any]:
+        def wait(*arguments: Any) -> Any:
+            frozen.wait(60)
+            return work(*arguments)
+
+        return wait
+
+    monkeypatch.setattr(HistoryDatabase, "ping", waiting(ping))
+    monkeypatch.setattr(HistoryDatabase, "query", waiting(query))
+    async with archiving(config) as archivist:
+        await until(archivist.stats, holds=lambda stats: stats["database"] == "ok")
+        frozen.clear()
+        try:
+            await until(archivist.stats, holds=lambda stats: stats["database"] != "ok")
+            asked = [asyncio.ensure_future(archivist.ask({"tenant": "t"}, 10)) for _ in range(1000)]
+            refused, waits = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            assert all(isinstance(one.exception(), StorageUnavailable) for one in refused)
+            assert len(waits) < 200
+        finally:
+            frozen.set()
+        await asyncio.gather(*waits)
+        await until(archivist.stats, holds=lambda stats: stats["database"] == "ok")
 
 
 async def test_a_group_of_consumers_gets_every_outcome_that_the_archivist_has_settled_before_and_while_it_reads(
