@@ -136,9 +136,12 @@ class Refused(ClientError):
     """
 
     def __init__(self, detail: str, status: int) -> None:
-        super().__init__(f"{detail} ({status})")
+        super().__init__(detail, status)  # of which a copy is made in another process
         self.detail = detail
         self.status = status
+
+    def __str__(self) -> str:
+        return f"{self.detail} ({self.status})"
 
 
 class Unauthorized(Refused):

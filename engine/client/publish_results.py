@@ -66,13 +66,15 @@ class PublishError(ClientError):
     """
 
     def __init__(self, errors: Sequence[ItemError], status: int, results: Sequence[Result] = (), more: int = 0) -> None:
-        shown = "; ".join(str(error) for error in errors[:3])
-        hidden = len(errors) + more - 3
-        super().__init__(f"{status}: {shown}{f'; and {hidden} more' if hidden > 0 else ''}")
         self.count = len(errors) + more
         self.errors = list(errors)
         self.results = list(results)
         self.status = status
+        super().__init__(self.errors, status, self.results, more)  # of which a copy is made in another process
+
+    def __str__(self) -> str:
+        shown = "; ".join(str(error) for error in self.errors[:3])
+        return f"{self.status}: {shown}{f'; and {self.count - 3} more' if self.count > 3 else ''}"
 
 
 class _Answer(Struct):

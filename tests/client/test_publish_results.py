@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.client.http_connection import Response
-from engine.client.publish_results import PublishError, Result, problem_of, raise_rejection, rejection_of, results_of
-from engine.errors import ClientError, Forbidden, Refused, Unauthorized
+from engine.client.publish_results import ItemError, PublishError, Result, problem_of, raise_rejection, rejection_of, results_of
+from engine.errors import ClientError, Forbidden, Refused, TooManyConnections, Unauthorized
 
 
 def answer(status: int, body: Any) -> Response:
@@ -102,3 +103,18 @@ def test_many_errors_are_shortened_in_the_text_and_counted() -> None:
 def test_any_answer_raises_an_error_of_the_client(status: int, body: bytes) -> None:
     with pytest.raises(ClientError):
         raise_rejection(["a", "b"], answer(status, body))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PublishError([ItemError(0, "a", "no")], 422, [Result(id="b", status="accepted")], more=3),
+        Refused("no such group", 404),
+        Unauthorized("expired", 401),
+        Forbidden("the scope is missing", 403),
+        TooManyConnections("a newer one", 4409),
+    ],
+)
+def test_errors_are_the_same_in_another_process(error: ClientError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))

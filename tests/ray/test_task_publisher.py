@@ -123,6 +123,19 @@ async def test_a_tenant_that_is_not_allowed_is_told_the_setting(job: Any, engine
             await publisher.publish(user="ray-gus", type="t")
 
 
+async def test_an_error_of_a_task_is_the_same_in_its_driver(job: Any, engine: RunningEngine) -> None:
+    @job.remote(max_retries=0, num_cpus=0)
+    def publishes(type: str, tenant: str) -> None:
+        with Publisher(tenant=tenant) as publisher:
+            publisher.publish(user="ray-ida", type=type, id="one")
+
+    with pytest.raises(PublishError, match="words of letters") as caught:
+        await asyncio.to_thread(job.get, publishes.remote("no type", TENANT))
+    assert [(error.id, error.path) for error in caught.value.errors] == [("one", "$[0].type")]
+    with pytest.raises(Forbidden, match="ray_publish"):
+        await asyncio.to_thread(job.get, publishes.remote("t", "nobody"))
+
+
 async def test_a_publisher_waits_for_an_engine_and_then_says_that_there_is_none(job: Any) -> None:
     async with AsyncPublisher(namespace="nowhere", retry_for_s=0.3) as publisher:
         with pytest.raises(Unreachable, match=r"namespace 'nowhere' did not take 1 items within 0\.3 s: no edge of it runs"):
