@@ -58,6 +58,10 @@ have to change a million times a second to reach the next owner's. Below 2^53, s
 
 _RETRY_MS: Final = 1000
 
+_BACKLOG_MAX: Final = 256
+"""Pending entries of the offline stream from the newest body that a page lacks to the oldest: those between them, which the inbox may not
+have, are read too."""
+
 
 class InboxRead(Struct):
     """A page of an inbox of which some bodies are in the offline stream, in `range`."""
@@ -110,6 +114,7 @@ class InboxRequests:
                 missing[seq] = row
             else:
                 _fill(row, message)
+        _cut_at_backlog(mailbox, answer, missing)
         if not missing:
             self._send(session, answer)
         elif len(self.reads_wanted) >= self._config.inbox_reads_max:
@@ -224,6 +229,21 @@ class InboxRequests:
                 if counts[2] != mailbox.inbox.sent_revision:
                     mailbox.inbox.sent_revision = counts[2]
                     self._output.to_edges.extend((session, Counts(conn, *counts)) for session, conn in wanting)
+
+
+def _cut_at_backlog(mailbox: Mailbox, answer: InboxIs, missing: dict[int, InboxRow]) -> None:
+    """Leave rows behind a long backlog to the next page: the stream is read as one range."""
+    if not missing or mailbox.cold is None:
+        return
+    first, last = mailbox.cold
+    newest = min(max(missing), last)
+    for index, row in enumerate(answer.rows):
+        if row.seq in missing and newest - max(row.seq, first) >= _BACKLOG_MAX:
+            answer.before = answer.rows[index - 1].seq
+            for left in answer.rows[index:]:
+                missing.pop(left.seq, None)
+            del answer.rows[index:]
+            return
 
 
 def _fill(row: InboxRow, message: Message) -> None:

@@ -252,6 +252,24 @@ def test_a_read_is_refused_while_too_many_wait_and_answered_when_storage_is_away
     assert (failed.ref, failed.status) == (71, UNAVAILABLE)
 
 
+def test_a_page_reads_no_long_backlog_between_two_messages() -> None:
+    w = world(offline_max=1000)
+    w.publish(id="old")
+    mark(w, PINNED, "old")
+    for number in range(300):
+        w.post(id=f"n{number}", policy_terms=NOT_KEPT)
+        w.settle()
+    w.publish(id="new")
+    evict(w)
+    w.core.pages_loaded({KEY: w.page(KEY)}, w.now_ms)
+    w.tell(ReadInbox(71, KEY, 0, 10, ALL))
+    (asked,) = w.core.inbox_requests.reads_wanted
+    assert asked.range.last - asked.range.first < 300
+    (first,) = said_of(w.settle(), InboxIs)
+    assert (ids(first), first.before) == (["new"], 302)
+    assert ids(read(w, before=first.before)) == ["old"]
+
+
 def test_a_page_of_more_bytes_than_allowed_is_cut_and_goes_on_from_there() -> None:
     w = world(inbox_page_bytes_max=200)
     for id in "abcd":
