@@ -108,6 +108,6 @@ def table(access: Access) -> EndpointTable:
 
     routes = [
         route("/v1/scheduled", GET=list_scheduled, DELETE=cancel_all),
-        route("/v1/scheduled/{sid}", GET=inspect, PATCH=reschedule, DELETE=cancel),
+        route("/v1/scheduled/{sid:segment}", GET=inspect, PATCH=reschedule, DELETE=cancel),
     ]
     return EndpointTable(routes, timer_paths)

@@ -88,6 +88,12 @@ async def test_a_listing_goes_on_behind_the_last_timer_of_the_one_before() -> No
     assert found == [f"m{number}" for number in range(5)]
 
 
+@pytest.mark.parametrize("method", ["GET", "DELETE", "PATCH"])
+async def test_an_id_with_an_encoded_slash_names_no_timer(method: str) -> None:
+    async with edge_world() as world, world.http(scopes="publish") as client:
+        assert (await client.request(method, "/v1/scheduled/0-a%2Fb", json={"delay": 5})).status_code == 404
+
+
 @pytest.mark.parametrize("text", ["", "7", "x-3-a", "-3-a", "7-a", f"{AT_MAX_MS + 1}-3-a"])
 def test_a_position_that_no_answer_gave_is_refused(text: str) -> None:
     with pytest.raises(Problem, match="`next` of an answer"):
