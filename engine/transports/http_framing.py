@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from typing import Final
+from urllib.parse import unquote_to_bytes
 
 from engine.auth.tokens import RawHeaders
 from engine.http.problems import Problem, bad_request
@@ -17,6 +18,7 @@ from engine.http.problems import Problem, bad_request
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Za-z:._~!$&'()*+,;=-]+\])(?::[0-9]*)?")  # RFC 3986, section 3.2.2
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?]+)([^?]*)(.*)", re.IGNORECASE)
 _VERSIONS: Final = frozenset(("1.0", "1.1"))
+_LENGTH_DIGITS_MAX: Final = 20  # of a Content-Length: 64 bits have no more
 
 
 @functools.lru_cache(256)  # nearly all requests name the same few
@@ -28,8 +30,9 @@ def check_head(http_version: str, headers: RawHeaders) -> None:
     """Check what the fields of a head mean together. Names are in lower case.
 
     Raises:
-        Problem: 400, no host or several (section 3.2), a transfer coding in HTTP/1.0 (section 6.1), or one that leaves the end of the
-            body open (section 6.3); 501, another coding before `chunked`; 505, a version other than 1.0 and 1.1.
+        Problem: 400, no host or several (section 3.2), a transfer coding in HTTP/1.0 (section 6.1), one that leaves the end of the
+            body open (section 6.3), or a length of too many digits; 501, another coding before `chunked`; 505, a version other than 1.0
+            and 1.1.
     """
     if http_version not in _VERSIONS:
         raise Problem(505, "HTTP/1.1 and HTTP/1.0 are spoken here")
@@ -42,6 +45,8 @@ def check_head(http_version: str, headers: RawHeaders) -> None:
         raise bad_request("Host: a name or an address is needed, with a port where it is not the usual one")
     if len(fields) != len(headers) and sum(name == b"host" for name, _ in headers) > 1:
         raise bad_request("Host: given more than once")
+    if len(fields.get(b"content-length", b"")) > _LENGTH_DIGITS_MAX:  # llhttp takes any number of zeros, `int` no more than 4300 digits
+        raise bad_request("Content-Length: too many digits")
     if b"transfer-encoding" in fields:
         if http_version == "1.0":
             raise bad_request("Transfer-Encoding: not part of HTTP/1.0")
@@ -49,6 +54,14 @@ def check_head(http_version: str, headers: RawHeaders) -> None:
         if codings != b"chunked":
             last = codings.rpartition(b",")[2].strip(b" \t")
             raise Problem(501 if last == b"chunked" else 400, "Transfer-Encoding: only `chunked` is implemented")
+
+
+def check_path(target: bytes) -> None:
+    """Check the percent-encoded path of a target. Raises Problem, 400: its names are in no encoding that is known, so two would be one."""
+    try:
+        unquote_to_bytes(target.partition(b"?")[0]).decode()
+    except UnicodeDecodeError:
+        raise bad_request("the request's target: the path is not UTF-8, percent-encoded") from None
 
 
 def origin_form(method: bytes, target: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:

@@ -471,6 +471,8 @@ class HttpProtocol(asyncio.Protocol):
         http_framing.check_head(self._version, self._headers)
         if self._url[:1] != b"/" or b"#" in self._url:
             self._url = http_framing.origin_form(self._parser.get_method(), self._url, self._headers)
+        if b"%" in self._url:
+            http_framing.check_path(self._url)
 
     def on_body(self, body: bytes) -> None:
         if self._reading is Reading.PUBLISH:
