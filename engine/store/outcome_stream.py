@@ -13,9 +13,9 @@ A batch that was read by an archivist that died is pending still, and the next o
 run at once may read the same batch, and write the same rows, which are stored once.
 
 What is not settled has at most `history_stream_bytes_max`. While it is full new batches are dropped and counted: what waits is what
-happened first, and has no holes. The next batch says how many were dropped, so that groups can tell. Erasures of users are never
-dropped, or their rows would stay. The size is in a hash beside the stream, changed by the same scripts; an empty stream starts from
-nothing."""
+happened first, and has no holes. The next batch says how many were dropped, also by a process without room in its memory, so that groups
+can tell. Erasures of users are never dropped, or their rows would stay. The size is in a hash beside the stream, changed by the same
+scripts; an empty stream starts from nothing."""
 
 from __future__ import annotations
 
@@ -81,6 +81,8 @@ class OutcomeWriter:
     async def flush(self) -> None:
         """Append all that is recorded. Raises StorageUnavailable: the rest is appended by the next call."""
         async with self._flushing:
+            if self._outcomes.dropped:
+                await self._tell_dropped()
             while self._batch or len(self._outcomes):
                 if not self._batch:
                     self._batch = self._outcomes.take(_BATCH)
@@ -89,6 +91,16 @@ class OutcomeWriter:
                     await self._append(erasures, _NO_LIMIT)
                 self._number += len(self._batch)
                 self._batch = []
+
+    async def _tell_dropped(self) -> None:
+        """Count what found no room in memory, so that the next batch tells of it. Raises StorageUnavailable; repeat it."""
+        dropped = self._outcomes.dropped
+        with StorageCalls("outcomes"):
+            pipeline = self._client.pipeline(transaction=True)
+            for counter in ("dropped", "untold"):
+                pipeline.hincrby(OUTCOME_STATE_KEY, counter, dropped)
+            await pipeline.execute()
+        self._outcomes.dropped -= dropped
 
     async def _append(self, batch: Sequence[AnyOutcome], bytes_max: int) -> bool:
         """Whether there was room for the batch; else it is dropped. Raises StorageUnavailable."""

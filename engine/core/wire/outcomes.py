@@ -143,7 +143,7 @@ class OutcomeLog:
 
     Attributes:
         add: records one. Bounded by `trim`, which whoever appends them calls while it cannot.
-        dropped: how many found no room.
+        dropped: how many found no room, and are not counted in the stream yet.
     """
 
     __slots__ = ("_waiting", "_waiting_max", "add", "dropped", "extend")

@@ -308,6 +308,22 @@ async def test_outcomes_that_found_no_room_are_announced_once_as_a_gap(redis_cli
     assert [type(event.what) for event in (await groups.look("t", look.events[1].position, 10)).events] == [OutcomeEvent]
 
 
+async def test_outcomes_that_found_no_room_in_memory_are_a_gap_too(redis_client: Redis) -> None:
+    groups = streams(redis_client)
+    begin = await position_of(groups, outcomes=True)
+    log = OutcomeLog(1)
+    log.extend([sent("t:ann", "m0"), sent("t:ann", "lost"), sent("t:ann", "lost")])
+    log.trim()
+    writer = OutcomeWriter(redis_client, Config(), "shard-0/1", log)
+    await writer.flush()
+    look = await groups.look("t", begin, 10)
+    assert ([type(event.what) for event in look.events], ids(look)) == ([Gap, OutcomeEvent], ["m0"])
+    assert (await OutcomeReader(redis_client, Config()).lag()).dropped == 2
+    log.add(sent("t:ann", "m1"))
+    await writer.flush()
+    assert [type(event.what) for event in (await groups.look("t", look.position, 10)).events] == [OutcomeEvent]
+
+
 async def test_a_group_that_begins_to_ask_for_outcomes_keeps_its_place_among_the_others(redis_client: Redis) -> None:
     groups = streams(redis_client)
     await position_of(groups)
