@@ -224,6 +224,8 @@ class EventStreams:
             if mark is not None and part != _OLDEST and _order(part) < _order(before := _before(mark.decode())):
                 position = position.moved(source, before)
                 found.append(GroupEvent(Gap(SOURCES[source], part, mark.decode()), position))
+                if len(found) == count:
+                    return Look(found, position, True)
         more = any(len(some) == limit for some, limit in zip(entries, limits, strict=True))
         merged = sorted(
             ((_order(entry.decode()), source, entry.decode(), fields) for source, some in enumerate(entries) for entry, fields in some),
@@ -248,15 +250,15 @@ class EventStreams:
         with StorageCalls("groups of consumers"):
             stored: Any = await self._client.hgetall(event_groups_key(tenant))
         fields = {name.decode(): value.decode() for name, value in stored.items()}
-        newest, now_ms = await self._newest(tenant, len(SOURCES)), self._wall_ms()
+        ends, now_ms = [await self._ends(stream) for stream in _streams(tenant)], self._wall_ms()
         found = []
         for group in sorted({name.partition(" ")[0] for name in fields}):
             fields_of = (fields.get(f"{group} at {number}", "") for number in range(1, len(SOURCES) + 1))
             parts = tuple(part for part in fields_of if part)
             until_ms, _, consumer = fields.get(f"{group} by", "0 ").partition(" ")
             behind = {
-                source: max(0, _order(last)[0] - _order(part)[0]) if _order(part)[0] else 0
-                for source, last, part in zip(SOURCES, newest, parts, strict=False)
+                source: max(0, _order(last)[0] - (_order(part)[0] or _order(first)[0]))
+                for source, (first, last), part in zip(SOURCES, ends, parts, strict=False)
             }
             found.append(EventGroup(group, Position(parts), consumer if int(until_ms) > now_ms else "", behind))
         return found
@@ -269,19 +271,22 @@ class EventStreams:
 
     async def _newest(self, tenant: str, sources: int) -> list[str]:
         """The ids of the last entries that each of the first so many streams had."""
-        return [await self._last(stream) for stream in _streams(tenant)[:sources]]
+        return [(await self._ends(stream))[1] for stream in _streams(tenant)[:sources]]
 
-    async def _last(self, stream: str) -> str:
+    async def _ends(self, stream: str) -> tuple[str, str]:
+        """The ids of the first entry of a stream, and of the last one that it had; of an empty one both are of the last."""
         try:
             info: Any = await self._client.xinfo_stream(stream)
         except ResponseError as error:
             if str(error).startswith("no such key"):
-                return _EMPTY
+                return _EMPTY, _EMPTY
             raise StorageUnavailable(f"events: {error}") from error
         except (RedisError, OSError) as error:
             raise StorageUnavailable(f"events: {error}") from error
         last = str(info["last-generated-id"].decode())
-        return _EMPTY if last == _OLDEST else last  # made with a group of readers, and empty so far
+        if last == _OLDEST:
+            last = _EMPTY  # made with a group of readers, and empty so far
+        return info["first-entry"][0].decode() if info["first-entry"] else last, last
 
 
 def _streams(tenant: str) -> tuple[str, ...]:

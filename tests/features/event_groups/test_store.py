@@ -184,6 +184,16 @@ async def test_groups_are_listed_dropped_and_bounded(redis_client: Redis) -> Non
     assert await groups.take("t", "three", "a") is not None
 
 
+async def test_a_group_that_never_read_is_behind_from_the_first_event(redis_client: Redis) -> None:
+    groups = streams(redis_client)
+    await groups.take("t", "g", "a")  # nothing has ever happened
+    assert (await groups.groups("t"))[0].behind_ms == {"sessions": 0, "dead_letters": 0}
+    await redis_client.xadd(SESSION_STREAM_KEY, {"tenant": "t"}, id="1000-0")
+    await redis_client.xadd(SESSION_STREAM_KEY, {"tenant": "t"}, id="4500-0")
+    await groups.take("t", "oldest", "a", oldest=True)
+    assert [one.behind_ms["sessions"] for one in await groups.groups("t")] == [3500, 3500]
+
+
 async def test_a_group_that_reads_no_more_is_behind(redis_client: Redis) -> None:
     groups = streams(redis_client)
     await redis_client.xadd(SESSION_STREAM_KEY, {"tenant": "t"}, id="1000-0")
@@ -322,6 +332,21 @@ async def test_outcomes_that_found_no_room_in_memory_are_a_gap_too(redis_client:
     log.add(sent("t:ann", "m1"))
     await writer.flush()
     assert [type(event.what) for event in (await groups.look("t", look.position, 10)).events] == [OutcomeEvent]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+async def test_gaps_count_among_the_events_of_an_answer(redis_client: Redis, limit: int) -> None:
+    groups = streams(redis_client)
+    position = await position_of(groups)
+    await happen(redis_client, *["t:ann"] * 300, length_max=100)
+    await refuse(redis_client, *["t:ann"] * 300, length_max=100)
+    found: list[str] = []
+    while len(found) < 5:
+        look = await groups.look("t", position, limit)
+        assert 0 < len(look.events) <= limit
+        found += [type(event.what).__name__ for event in look.events]
+        position = look.position
+    assert found[:3] == ["Gap", "Gap", "PresenceEvent"]
 
 
 async def test_a_group_that_begins_to_ask_for_outcomes_keeps_its_place_among_the_others(redis_client: Redis) -> None:
