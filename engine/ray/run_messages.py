@@ -11,7 +11,9 @@
     done    --likewise-->              ended   nothing more is published
 
 A thread publishes, so that the run never waits for the engine. It keeps the newest progress only. Where the engine refuses the message of
-a user, the run goes on without it, and the log says why. `done` and `failed` wait for at most `END_WAIT_S`.
+a user, the run goes on without it, and the log says why. Where no engine answers, the thread begins the message again until one does.
+`done` and `failed` wait for at most `END_WAIT_S`. An id that failed longer than `growing_keep_s` ago is refused at the end only;
+the next id tells the end then.
 """
 
 from __future__ import annotations
@@ -91,13 +93,15 @@ class RunMessages:
         self.users = users_to_notify() if users is None else tuple(users)
         self.id = f"{kind}-{new_id()}" if id is None else id
         self._after_s, self._every_s = after_s, every_s
-        self._publisher = publisher
+        self.publisher = publisher
         self._began_s = time.monotonic()
         self._changed = threading.Condition()
         self._progress: tuple[float | None, str, str] | None = None
         self._end: tuple[str, dict[str, Any]] | None = None
         self._messages: dict[str, Any] = {}  # that grow, by user
         self._told: tuple[float | None, str, str] | None = None  # the newest progress that was published
+        self._pause_s = 0.0  # until the next look at the progress
+        self._used: set[tuple[str, str]] = set()  # users and ids of messages that were published before, of which these grew again
         self._thread: threading.Thread | None = None
         if self.users:
             self._thread = threading.Thread(target=self._run, name="run messages", daemon=True)
@@ -160,7 +164,7 @@ class RunMessages:
     # -- The thread. -------------------------------------------------------------------------------------------------------
     def _run(self) -> None:
         try:
-            with self._publisher() as publisher:
+            with self.publisher() as publisher:
                 self._publish_until_the_end(publisher)
         except (PublishError, EngineError, OSError, RuntimeError) as error:  # the last: not connected to Ray
             log.warning("%s goes on without messages: %s", self.name, error)
@@ -182,40 +186,64 @@ class RunMessages:
         """Wait for the end, or until there is something to do."""
         with self._changed:
             if self._end is None:
-                self._changed.wait(self._every_s if self._messages else max(self._after_s - self._age_s(), 0))
+                self._changed.wait(max(self._after_s - self._age_s(), self._pause_s))
             return self._end
 
     def _tell_progress(self, publisher: Any) -> None:
         newest = self._progress
         for user in self.users:
             with self._without(user):
-                told = self._told
-                if user not in self._messages or self._messages[user].idle:  # the engine has taken the run for lost
-                    told = None
-                    self._begun(publisher, user)
-                if newest is not None and newest != told:
-                    value, text, step = newest
-                    self._messages[user].progress(value, text=text, step=step)
-        self._told = newest
+                self._tell_newest(publisher, user, newest)
+        self._told, self._pause_s = newest, self._every_s
+
+    def _tell_newest(self, publisher: Any, user: str, newest: tuple[float | None, str, str] | None) -> None:
+        told, message = self._told, self._messages.get(user)
+        if message is None or message.idle:  # the engine was away, or has taken the run for lost
+            told, message = None, self._begun(publisher, user)
+        if newest is not None and newest != told:
+            value, text, step = newest
+            message.progress(value, text=text, step=step)
+        else:
+            message.append("")  # raises the error that has stopped it
 
     def _tell_end(self, publisher: Any, user: str, word: str, data: Mapping[str, Any]) -> None:
         type = f"{self.kind}.{word}"
-        with contextlib.suppress(Refused):
-            self._messages[user].end(type=type, data=data)
-        if not self._messages[user].seq:  # likewise
-            message = self._begun(publisher, user)
-            try:
-                message.end(type=type, data=data)
-            except Refused as error:
+        if user not in self._messages:  # the engine was away
+            self._tell_newest(publisher, user, self._progress)
+        self._ended(user, type, data)
+        if self._messages[user].seq:
+            return
+        self._begun(publisher, user)  # the engine has taken the run for lost
+        sent: Mapping[str, Any] | None = data
+        while (error := self._ended(user, type, sent)) is not None:
+            if (user, self._messages[user].id) in self._used:
+                self._begun(publisher, user)
+            elif sent is None:
+                raise error
+            else:
                 log.warning("the end of %s is told without its data: %s", self.name, error)
-                message.end(type=type)
+                sent = None
+
+    def _ended(self, user: str, type: str, data: Mapping[str, Any] | None) -> Refused | None:
+        """End the message of a user; why the engine refuses that. Raises Unreachable."""
+        message = self._messages[user]
+        try:
+            message.end(type=type, data=data)
+        except Refused as error:
+            if error.status == 409 and not message.idle:  # its id belongs to a message that was published
+                self._used.add((user, message.id))
+            return error
+        return None
 
     @contextlib.contextmanager
     def _without(self, user: str) -> Iterator[None]:
-        """Go on for the others where the engine does not take the message of this user."""
+        """Go on for the others where the engine does not take the message of this user, and begin it again where it was away."""
         try:
             yield
-        except (Refused, Unreachable) as error:
+        except Unreachable as error:
+            log.warning("%s goes on without messages for %s until the engine answers: %s", self.name, user, error)
+            self._messages.pop(user, None)
+        except Refused as error:
             log.warning("%s goes on without messages for %s: %s", self.name, user, error)
             self.users = tuple(name for name in self.users if name != user)
 
@@ -225,13 +253,13 @@ class RunMessages:
         type, data = f"{self.kind}.progress", {"run": self.name, "title": self.name}
         lost = {"type": f"{self.kind}.lost", "data": {"body": "lost: it gave no sign of life"}}
         while True:
-            message = publisher.stream(user=user, type=type, id=id, data=data, writer=id, idle=lost).__enter__()
-            if not message.ended or message.end_type == f"{self.kind}.done":
-                break
+            if (user, id) not in self._used:
+                message = publisher.stream(user=user, type=type, id=id, data=data, writer=id, idle=lost).__enter__()
+                if not message.ended or message.end_type == f"{self.kind}.done":
+                    self._messages[user] = message
+                    return message
             attempt += 1
             id = f"{self.id}-{attempt}"
-        self._messages[user] = message
-        return message
 
     def _age_s(self) -> float:
         return time.monotonic() - self._began_s

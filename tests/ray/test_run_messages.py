@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from redis.asyncio import Redis
 
+from engine.client.http_connection import HttpConnection
 from engine.client.sync import SyncPublisher
 from engine.features.growing.keys import GROWING_DUE_KEY, growth_key
 from engine.ray import Publisher, RunMessages
@@ -161,6 +162,42 @@ async def test_a_run_that_was_taken_for_lost_tells_its_end(world: EdgeWorld, red
         ("film-7-2", "render.lost"),
         ("film-7-3", "render.done"),
     ]
+
+
+async def test_a_run_tells_its_end_under_an_id_that_failed_long_ago(world: EdgeWorld, redis_client: Redis) -> None:
+    for error in ("kaboom", "another", None):
+        async with run_of(world, id="film-7") as run:
+            await asyncio.to_thread(run.failed, error) if error else None
+        await redis_client.delete(*[growth_key("default:u1", id) for id in ("film-7", "film-7-2")])  # as after `growing_keep_s`
+    assert [(one["id"], one["type"]) for one in messages(world)] == [
+        ("film-7", "render.failed"),
+        ("film-7-2", "render.failed"),
+        ("film-7-3", "render.done"),
+    ]
+
+
+async def test_a_run_tells_its_end_to_an_engine_that_was_away(
+    world: EdgeWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = False
+    ask = HttpConnection.request
+
+    async def request(*arguments: Any, **options: Any) -> Any:
+        if away:
+            raise ConnectionError("away")
+        return await ask(*arguments, **options)
+
+    monkeypatch.setattr(HttpConnection, "request", request)
+    publisher = lambda: SyncPublisher(world.url(), world.token("app", "publish"), retry_for_s=0.1)  # noqa: E731
+    async with world.connect("u1") as socket, run_of(world, publisher=publisher) as run:
+        await frame_of(socket, "part")
+        away = True
+        run.progress(0.3)
+        await until(lambda: "away" in caplog.text, 20)
+        run.progress(0.4)
+        away = False
+    (told,) = messages(world)
+    assert (told["type"], told["data"]["progress"]["value"]) == ("render.done", 0.4)
 
 
 async def test_another_process_tells_the_progress_of_the_same_message(world: EdgeWorld) -> None:
