@@ -22,13 +22,13 @@ class TrainProgress(UserCallback):
     """See the module's text.
 
     Args:
-        run: of the driver, whose message begins at once.
+        run: of the driver, whose message begins at once. Ray copies its `publisher` too.
     """
 
     def __init__(self, run: RunMessages) -> None:
         run.begin()
         self._arguments = run.kind, run.name, run.users
-        self._id = run.id
+        self._options: dict[str, Any] = {"id": run.id, "after_s": 0, "publisher": run.publisher}
         self._messages: RunMessages | None = None
         self._reports = 0
 
@@ -48,7 +48,7 @@ class TrainProgress(UserCallback):
 
     def _tell(self, text: str, step: str) -> None:
         if self._messages is None:
-            self._messages = RunMessages(*self._arguments, id=self._id, after_s=0)
+            self._messages = RunMessages(*self._arguments, **self._options)
         self._messages.progress(text=text, step=step)
 
 
