@@ -5,6 +5,7 @@ tune.Tuner(..., run_config=tune.RunConfig(callbacks=[TuneProgress("my-search")])
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ class TuneProgress(Callback):
         self._messages: RunMessages | None = None
         self._succeeded: set[str] = set()
         self._failed: set[str] = set()
-        self._of = 0
+        self._of: int | None = 0  # None: it goes on until somebody stops it
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the thread: Tune stores call-backs with the experiment."""
@@ -36,7 +37,8 @@ class TuneProgress(Callback):
 
     def setup(self, *arguments: Any, **info: Any) -> None:
         """The search begins."""
-        self._of = int(info.get("total_num_samples") or 0)
+        of = int(info.get("total_num_samples") or 0)
+        self._of = of if of < sys.maxsize else None
         self._messages = RunMessages("ray.tune", self._name, self._users, after_s=self._after_s)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -59,9 +61,14 @@ class TuneProgress(Callback):
             self._messages.done(**self._counts(trials))
 
     def _tell(self, trials: list[Any]) -> None:
-        if self._messages is not None:
-            over, of = len(self._succeeded) + len(self._failed), max(self._of, len(trials))
-            self._messages.progress(over / of, text=f"{over} of {of} trials" + (f", {len(self._failed)} failed" if self._failed else ""))
+        if self._messages is None:
+            return
+        over, failed = len(self._succeeded) + len(self._failed), f", {len(self._failed)} failed" if self._failed else ""
+        if self._of is None:
+            self._messages.progress(None, text=f"{over} {'trial' if over == 1 else 'trials'}{failed}")
+        else:
+            of = max(self._of, len(trials))
+            self._messages.progress(over / of, text=f"{over} of {of} trials{failed}")
 
     def _counts(self, trials: list[Any]) -> dict[str, int]:
         return {"trials": len(trials), "succeeded": len(self._succeeded), "failed": len(self._failed)}

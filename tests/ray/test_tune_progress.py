@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ class Told:
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.calls: list[tuple[str, Any]] = []
 
-    def progress(self, value: float, *, text: str) -> None:
+    def progress(self, value: float | None, *, text: str) -> None:
         self.calls.append((text, value))
 
     def done(self, **data: Any) -> None:
@@ -41,3 +42,12 @@ def test_a_search_is_told_by_its_trials_and_its_end(monkeypatch: pytest.MonkeyPa
     failed = ", 1 failed" if ends.startswith("error") else ""
     assert progress._messages.calls[0] == (f"1 of 4 trials{failed}", 0.25)
     assert [value for _, value in progress._messages.calls[:-1]] == [0.25, 0.5]
+
+
+def test_a_search_without_end_tells_no_share_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune_progress, "RunMessages", Told)
+    progress: Any = TuneProgress("search", ["ann"])
+    progress.setup(total_num_samples=sys.maxsize)  # of `num_samples=-1`
+    progress.on_trial_complete(1, [], SimpleNamespace(trial_id="0"))
+    progress.on_trial_error(1, [], SimpleNamespace(trial_id="1"))
+    assert progress._messages.calls == [("1 trial", None), ("2 trials, 1 failed", None)]
