@@ -1,5 +1,5 @@
 """The requests that the engine makes itself: for the keys of a token issuer, and webhooks. One client, httpx, with what all of them need:
-redirects are not followed, an answer is bounded, and whatever a foreign server sends is an `OSError`.
+redirects are not followed, cookies are not kept, an answer is bounded, and whatever a foreign server sends is an `OSError`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Mapping
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
 from typing import Final, NamedTuple
 
@@ -37,7 +38,8 @@ class Outgoing:
 
     def __init__(self, tls: ssl.SSLContext | None = None, *, proxies: bool) -> None:
         limits = httpx.Limits(max_connections=_CALLS_MAX, max_keepalive_connections=0)  # each request has a connection of its own
-        self._client = httpx.AsyncClient(verify=tls or ssl.create_default_context(), trust_env=proxies, limits=limits)
+        cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))  # none: the next request to a host may be another tenant's
+        self._client = httpx.AsyncClient(verify=tls or ssl.create_default_context(), trust_env=proxies, limits=limits, cookies=cookies)
 
     async def __aenter__(self) -> Outgoing:
         return self

@@ -67,3 +67,21 @@ async def test_an_address_that_cannot_be_one_is_an_error_too() -> None:
         for url in ("http://[::1", "gopher://x/", "http://127.0.0.1:1/"):
             with pytest.raises(OSError):
                 await outgoing.request("GET", url, {}, timeout_s=10, answer_bytes_max=8)
+
+
+async def test_no_cookie_of_an_answer_is_kept_or_sent_again() -> None:
+    """The next request to the address may be another tenant's."""
+    heads = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nSet-Cookie: session-%d=secret; Path=/\r\nContent-Length: 0\r\n\r\n" % len(heads))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with Outgoing(proxies=False) as outgoing, server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        for _ in range(2):
+            await outgoing.request("POST", url, {}, b"x", timeout_s=10, answer_bytes_max=0)
+    assert len(heads) == 2
+    assert b"cookie" not in heads[1].lower()
