@@ -7,8 +7,8 @@
         4  the mail
 
 A timer's id follows from user and time, so whoever arms a time again changes nothing, and chains of old and new times become one. One that
-was cancelled is armed again under an id that follows from its own. A zone that the application changes holds from the next time on: the
-timer of the old time finds that it is none, and arms the next.
+was cancelled is armed again under an id that follows from its own, and after some times under a new one. A zone that the application
+changes holds from the next time on: the timer of the old time finds that it is none, and arms the next.
 
 | what dies | effect |
 |---|---|
@@ -57,7 +57,7 @@ _ID: Final = "digest-"
 """Before the time, ms, in the id of a digest."""
 
 _ARMED_MAX: Final = 8
-"""So often the timer of one time may be armed: an erasure cancels it, and its user may come back."""
+"""So often the timer of one time is armed under an id that follows from it: an erasure cancels it, and its user may come back."""
 
 MakeDigest = Callable[[str, int], Awaitable[dict[str, Any]]]
 """(mailbox key, since when) -> as the answer of `GET /v1/digest`. Raises StorageUnavailable, Overloaded, Unavailable."""
@@ -120,6 +120,9 @@ class MailDigests:
             timer = Timer(timer_id(key, name), key, due_ms, now_ms, SPAN_MAX_MS, envelope, None, action)
             if await self._shard_client.schedule_all([timer], STEPS):
                 return
+        # Cancelled as often: under a new id, or the chain would end. Two of one time are one digest by its `Message-ID`.
+        timer = msgspec.structs.replace(timer, sid=timer_id(key, self._shard_client.new_timer_name()))
+        await self._shard_client.schedule_all([timer], STEPS)
 
     async def call(self, _target: Target, action: QueuedAction) -> None:
         """A digest is due. Raises ActionFailed."""

@@ -117,6 +117,14 @@ async def test_an_application_that_cancels_all_timers_ends_no_digests(world: Edg
     assert [timer.due_ms for timer in armed(world)] == [before.due_ms]
 
 
+async def test_digests_go_on_however_often_all_timers_are_cancelled(world: EdgeWorld) -> None:
+    await choose(world, mail_digest=WEEKLY)
+    (before,) = armed(world)
+    for _ in range(12):
+        assert (await world.once("app", scopes="publish").delete("/v1/scheduled", params={"user": "u1"})).json() == {"cancelled": 1}
+    assert [timer.due_ms for timer in armed(world)] == [before.due_ms]
+
+
 async def test_a_digest_that_was_due_weeks_ago_still_arms_the_next(world: EdgeWorld) -> None:
     await choose(world, mail_digest={"at": "08:00"})
     shard, (timer,) = World(), armed(world)
