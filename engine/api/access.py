@@ -112,6 +112,7 @@ class Access:
             raise not_found("no user has this name")
         if own and "tenant" in request.query_params:
             return mailbox_key(tenant_named(principal, request.query_params), user)
+        check_own_tenant(principal, request.query_params)
         return mailbox_of(principal, None if own and user == principal.user else user)[0]
 
     def durability(self) -> dict[str, str]:
@@ -156,3 +157,13 @@ def tenant_named(principal: Principal, query: QueryParams) -> str:
     if tenant != principal.tenant and not operator:
         raise forbidden("only with the scope `operator` may another tenant be given", scope=tokens.OPERATOR)
     return tenant
+
+
+def check_own_tenant(principal: Principal, query: QueryParams) -> None:
+    """Check that a change of the bearer's tenant names no other one, which the same path takes to read: it would change the wrong user.
+
+    Raises:
+        Problem: 403.
+    """
+    if query.get("tenant", principal.tenant) != principal.tenant:
+        raise forbidden("`tenant`: a user is changed with a token of its tenant only")

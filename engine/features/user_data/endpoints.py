@@ -8,7 +8,7 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from engine.api.access import Access
+from engine.api.access import Access, check_own_tenant
 from engine.api.edge_feature import EdgeFeature, EdgePorts
 from engine.core.model.names import is_user
 from engine.core.model.routing import mailbox_key, split_key
@@ -66,7 +66,9 @@ def table(access: Access, bodies: PendingBodies, user_export: UserExport) -> End
 
     async def erase(request: Request) -> Response:
         """`DELETE /v1/users/{user}`."""
-        key = key_in(access.authenticate(request, "admin").tenant, request)
+        principal = access.authenticate(request, "admin")
+        check_own_tenant(principal, request.query_params)
+        key = key_in(principal.tenant, request)
         await erase_user(access.gateway, key, access.config.publish_timeout_ms)
         return Response(status_code=204)
 
